@@ -1,0 +1,87 @@
+"""What an engine is: a half-step over independent rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf.problem import Problem, Side
+
+__all__ = ["ROW_SOLVERS", "Engine", "HalfStep", "RowSolver"]
+
+RowSolver = Literal["newton", "coordinate"]
+ROW_SOLVERS: tuple[RowSolver, ...] = ("newton", "coordinate")
+
+
+@dataclass(frozen=True, eq=False)
+class HalfStep:
+    """Improved rows, and what was known at their start.
+
+    Parameters
+    ----------
+    values : ndarray of shape (rows, K)
+        The improved rows.
+    loss : float
+        At the start, summed over rows; constants included, penalty excluded.
+    gradient : ndarray of shape (rows, K)
+        At the start; penalty excluded.
+    predicted_decrease : float
+        Of the penalised loss, by the quadratic models that were solved.
+    n_rejected : int
+        Rows whose full step was refused and backtracked.
+    """
+
+    values: NDArray[np.float64]
+    loss: float
+    gradient: NDArray[np.float64]
+    predicted_decrease: float
+    n_rejected: int
+
+
+class Engine(Protocol):
+    """Computes half-steps of one problem. All factors are on the eta scale."""
+
+    @property
+    def problem(self) -> Problem:
+        """The problem it was made for."""
+        ...
+
+    def half_step(
+        self,
+        side: Side,
+        start: NDArray[np.float64],
+        design: NDArray[np.float64],
+        *,
+        penalty: NDArray[np.float64],
+        upper: float,
+        row_solver: RowSolver,
+    ) -> HalfStep:
+        """Improve every row ``b`` of `start`: ``min loss(b) + penalty'b, 0 <= b <= upper``.
+
+        Parameters
+        ----------
+        side : Side
+            ``problem.loadings_side`` or ``problem.factors_side``.
+        start : ndarray of shape (rows, K)
+            Within the bounds.
+        design : ndarray of shape (columns, K)
+            The other factor, held fixed.
+        penalty : ndarray of shape (K,)
+            Linear penalty, >= 0.
+        upper : float
+            Upper bound, may be inf.
+        row_solver : {"newton", "coordinate"}
+            One Newton step in all K coordinates, or the paper's cyclic coordinate descent.
+
+        Returns
+        -------
+        HalfStep
+        """
+        ...
+
+    def loss(self, loadings: NDArray[np.float64], factors: NDArray[np.float64]) -> float:
+        """Negative log-likelihood, constants included, penalty excluded."""
+        ...

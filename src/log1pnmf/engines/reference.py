@@ -1,0 +1,168 @@
+"""The half-step in plain NumPy, one dense row at a time: slow, and what other engines are tested against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf.approximation import Quadratic
+from log1pnmf.engines.base import ROW_SOLVERS, HalfStep, RowSolver
+from log1pnmf.loss import entry_curvature, entry_gradient, entry_loss
+from log1pnmf.problem import Problem, Side
+
+__all__ = ["ReferenceEngine"]
+
+Array = NDArray[np.float64]
+
+MAX_SWEEPS = 1000
+MAX_HALVINGS = 60
+N_CYCLES = 3
+TOLERANCE = 1e-12
+ROUNDING = 1e-14
+
+
+class ReferenceEngine:
+    """Reference implementation of `log1pnmf.engines.base.Engine`.
+
+    Parameters
+    ----------
+    problem : Problem
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    def half_step(
+        self,
+        side: Side,
+        start: Array,
+        design: Array,
+        *,
+        penalty: Array,
+        upper: float = np.inf,
+        row_solver: RowSolver = "newton",
+    ) -> HalfStep:
+        """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`."""
+        if row_solver not in ROW_SOLVERS:
+            raise ValueError(
+                f"row_solver must be one of {', '.join(map(repr, ROW_SOLVERS))}, got {row_solver!r}"
+            )
+        solve = _newton if row_solver == "newton" else _coordinate
+        values, gradient = np.empty_like(start), np.empty_like(start)
+        loss, predicted, n_rejected = self.problem.constant, 0.0, 0
+        for i, row in enumerate(self._rows(side, design, penalty, upper)):
+            loss += row.loss(start[i])
+            gradient[i] = row.gradient(start[i])
+            values[i], decrease, rejected = solve(row, start[i])
+            predicted += decrease
+            n_rejected += rejected
+        return HalfStep(values, loss, gradient, predicted, n_rejected)
+
+    def loss(self, loadings: Array, factors: Array) -> float:
+        """Negative log-likelihood on the eta scale, constants included, penalty excluded."""
+        rows = self._rows(self.problem.loadings_side, factors, np.zeros(factors.shape[1]), np.inf)
+        return self.problem.constant + sum(row.loss(b) for row, b in zip(rows, loadings, strict=True))
+
+    def _rows(self, side: Side, design: Array, penalty: Array, upper: float) -> Iterator[_Row]:
+        n, m = side.rows.shape
+        for i in range(n):
+            entries = slice(side.rows.indptr[i], side.rows.indptr[i + 1])
+            y = np.zeros(m)
+            y[side.rows.indices[entries]] = side.rows.values[entries]
+            t = side.row_exposure[i] * side.column_exposure
+            yield _Row(y, t, design, penalty, upper, self.problem.link.is_identity, self.problem.zeros)
+
+
+@dataclass(frozen=True, eq=False)
+class _Row:
+    """The convex problem of one row: ``min loss(b) + penalty'b, 0 <= b <= upper``."""
+
+    y: Array
+    t: Array
+    design: Array
+    penalty: Array
+    upper: float
+    identity: bool
+    zeros: Quadratic | None
+
+    def loss(self, b: Array) -> float:
+        return float(entry_loss(self.y, self.design @ b, self.t, self.identity, self.zeros).sum())
+
+    def penalised(self, b: Array) -> float:
+        return self.loss(b) + float(self.penalty @ b)
+
+    def gradient(self, b: Array) -> Array:
+        return self.design.T @ entry_gradient(self.y, self.design @ b, self.t, self.identity, self.zeros)
+
+    def hessian(self, b: Array) -> Array:
+        weight = entry_curvature(self.y, self.design @ b, self.t, self.identity, self.zeros)
+        return self.design.T @ (weight[:, None] * self.design)
+
+
+def _newton(row: _Row, b: Array) -> tuple[Array, float, bool]:
+    """One projected Newton step: improved row, predicted decrease, whether the full step was refused."""
+    gradient, hessian = row.gradient(b) + row.penalty, row.hessian(b)
+    target = _box_quadratic_program(gradient, hessian, b, row.upper)
+    step = target - b
+    values, rejected = _backtrack(row, b, target)
+    return values, -float(gradient @ step + 0.5 * step @ hessian @ step), rejected
+
+
+def _coordinate(row: _Row, b: Array) -> tuple[Array, float, bool]:
+    """Cycles of projected one-dimensional Newton steps, derivatives fresh for every coordinate."""
+    predicted, any_rejected = 0.0, False
+    for _ in range(N_CYCLES):
+        for k in range(len(b)):
+            g = float(row.gradient(b)[k] + row.penalty[k])
+            h = float(row.hessian(b)[k, k])
+            target = b.copy()
+            target[k] = _minimise_parabola(g, h, b[k], row.upper)
+            step = target[k] - b[k]
+            b, rejected = _backtrack(row, b, target)
+            predicted -= g * step + 0.5 * h * step**2
+            any_rejected |= rejected
+    return b, predicted, any_rejected
+
+
+def _box_quadratic_program(gradient: Array, hessian: Array, b: Array, upper: float) -> Array:
+    """Minimise ``gradient'd + d'hessian d/2`` over ``0 <= b + d <= upper``; returns ``b + d``.
+
+    Cyclic coordinate descent until no coordinate moves, measured in units of its curvature.
+    """
+    x, slope = b.copy(), gradient.copy()
+    unit = np.sqrt(np.diag(hessian))
+    for _ in range(MAX_SWEEPS):
+        before = x.copy()
+        for k in range(len(x)):
+            new = _minimise_parabola(slope[k], hessian[k, k], x[k], upper)
+            slope += hessian[:, k] * (new - x[k])
+            x[k] = new
+        if np.max(unit * np.abs(x - before)) <= TOLERANCE * np.max(unit * x):
+            break
+    return x
+
+
+def _minimise_parabola(g: float, h: float, x: float, upper: float) -> float:
+    """Minimiser over [0, upper] of the parabola with slope g and curvature h at x.
+
+    Without curvature (no count is seen through this coordinate) it falls to 0 if it costs anything.
+    """
+    if h > np.finfo(np.float64).tiny:
+        return float(min(max(x - g / h, 0.0), upper))
+    return 0.0 if g > 0 else float(x)
+
+
+def _backtrack(row: _Row, b: Array, target: Array) -> tuple[Array, bool]:
+    """Halve the step from `b` to `target` until the penalised loss does not rise; whether it was halved."""
+    loss = row.penalised(b)
+    accepted = loss + ROUNDING * abs(loss)
+    fraction = 1.0
+    for _ in range(MAX_HALVINGS):
+        point = np.minimum((1.0 - fraction) * b + fraction * target, row.upper)
+        if row.penalised(point) <= accepted:
+            return point, fraction < 1.0
+        fraction *= 0.5
+    return b.copy(), True
