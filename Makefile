@@ -1,0 +1,45 @@
+# Every target sets up .venv by itself; needed beforehand: python3 with venv, a C++20 compiler, and PyPI.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := dev,bench
+PYTEST_FLAGS ?=
+CORE := CMakeLists.txt $(wildcard cpp/* cpp/*/*)
+CODE := src tests $(wildcard benchmarks tools)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench lint format clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+
+demo: $(STAMP) ## fit the bundled data and print what was found
+	$(BIN)/python -m log1pnmf.demo
+
+test: lint ## lint, types and tests
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+bench: $(STAMP) ## measure speed and memory
+	$(BIN)/python -m benchmarks.run
+
+lint: $(STAMP) ## ruff and mypy
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy
+
+format: $(STAMP) ## let ruff lay out the code and mend what it can
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
+
+clean: ## remove the environment and everything built
+	rm -rf $(VENV) build dist bench-out demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks tools -name __pycache__ -type d -exec rm -rf {} +
+
+# The build runs inside .venv (no isolation), so a change in cpp/ recompiles only what it touches.
+$(STAMP): pyproject.toml $(CORE)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet "scikit-build-core>=0.11" "nanobind>=2.4" "cmake>=3.26" ninja
+	$(BIN)/python -m pip install --quiet --no-build-isolation -e ".[$(EXTRAS)]"
+	touch $@

@@ -1,0 +1,233 @@
+"""Anything count-like becomes `Counts`: checked once at the door, trusted afterwards."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.special import gammaln
+from sklearn.utils import check_array
+
+from .compress import compress_dense, compress_sparse, plural
+from .sparse_rows import MAX_INT32, SparseRows, pieces
+
+__all__ = ["Counts", "SparseRows"]
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """A checked count matrix, samples by features. Make one with `Counts.from_any`.
+
+    Parameters
+    ----------
+    by_row : SparseRows
+        The matrix, n_samples x n_features.
+    _columns : SparseRows, optional
+        Its transpose, where it is already there; otherwise `by_column` makes it when first asked for.
+    sample_names, feature_names : ndarray of str, optional
+        Names of rows and columns, where the input had them.
+
+    Examples
+    --------
+    >>> counts = Counts.from_any([[0, 2, 1], [3, 0, 0]])
+    >>> counts.shape, counts.nnz, counts.total
+    ((2, 3), 3, 6.0)
+    >>> counts.size_factors("total")
+    array([1., 1.])
+    """
+
+    by_row: SparseRows
+    _columns: SparseRows | None = None
+    sample_names: np.ndarray | None = None
+    feature_names: np.ndarray | None = None
+
+    @classmethod
+    def from_any(cls, X: Any) -> Counts:
+        """Check a count matrix and compress it.
+
+        Stored zeros are dropped and duplicates summed. The input is never modified; where its arrays
+        already have the right form (canonical CSR or CSC, int32 indices, float32 values) they are
+        shared, not copied, so do not change them while the result is in use.
+        Counts above 2**53 are rounded to the nearest double.
+
+        Parameters
+        ----------
+        X : array, scipy.sparse matrix or array of any format, pandas.DataFrame, nested list, or Counts
+            Non-negative finite numbers, samples x features.
+
+        Returns
+        -------
+        Counts
+
+        Raises
+        ------
+        ValueError
+            For negative, NaN, infinite or complex values, and where X is not two-dimensional or is empty.
+        TypeError
+            For things that are not numbers.
+
+        Warns
+        -----
+        UserWarning
+            For values that are not whole numbers.
+        """
+        if isinstance(X, Counts):
+            return X
+        matrix = _checked_matrix(X)
+        columns = None
+        if not sparse.issparse(matrix):
+            rows, scan = compress_dense(matrix)
+        elif matrix.format == "csc":
+            columns, scan = compress_sparse(matrix.T, transposed=True)
+            rows = columns.transpose()
+        else:
+            rows, scan = compress_sparse(matrix, transposed=False)
+        if scan.fractional is not None:
+            warnings.warn(scan.fractional, UserWarning, stacklevel=2)
+        sample_names, feature_names = _names(X)
+        return cls(rows, columns, sample_names, feature_names)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Samples and features."""
+        return self.by_row.shape
+
+    @property
+    def n_samples(self) -> int:
+        """Number of rows."""
+        return self.shape[0]
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return self.shape[1]
+
+    @property
+    def nnz(self) -> int:
+        """Number of entries that are not zero."""
+        return self.by_row.nnz
+
+    @cached_property
+    def by_column(self) -> SparseRows:
+        """The transpose, n_features x n_samples; made when first asked for."""
+        return self.by_row.transpose() if self._columns is None else self._columns
+
+    @cached_property
+    def row_sums(self) -> np.ndarray:
+        """Total count of every sample (read-only)."""
+        sums = self.by_row.row_sums()
+        sums.flags.writeable = False
+        return sums
+
+    @property
+    def total(self) -> float:
+        """Sum of all counts."""
+        return float(self.row_sums.sum())
+
+    @property
+    def n_empty_rows(self) -> int:
+        """Number of samples without any count."""
+        return int(np.count_nonzero(np.diff(self.by_row.indptr) == 0))
+
+    @cached_property
+    def n_empty_columns(self) -> int:
+        """Number of features without any count."""
+        seen = np.zeros(self.n_features, dtype=bool)
+        for piece in pieces(self.by_row.indices):
+            seen[piece] = True
+        return int(np.count_nonzero(~seen))
+
+    @cached_property
+    def log_factorial(self) -> float:
+        """Sum over all entries of log(y!), the constant of the Poisson log-likelihood."""
+        sums = []
+        for piece in pieces(self.by_row.values):
+            values = piece[piece != 1].astype(np.float64)
+            values += 1.0
+            sums.append(float(gammaln(values, out=values).sum()))
+        return math.fsum(sums)
+
+    def size_factors(self, kind: Any) -> np.ndarray:
+        """Size factor of every sample.
+
+        Parameters
+        ----------
+        kind : {"total", "none"} or array-like of shape (n_samples,)
+            "total": the sample's total count divided by the mean total, 1 for samples without counts;
+            "none": ones; an array is checked and copied.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_samples,)
+        """
+        if isinstance(kind, str):
+            if kind == "none":
+                return np.ones(self.n_samples)
+            if kind != "total":
+                raise ValueError(f"size_factors must be 'total', 'none' or an array, got {kind!r}")
+            sums = self.row_sums
+            return np.divide(sums, sums.mean(), out=np.ones(self.n_samples), where=sums > 0)
+        return _checked_size_factors(kind, self.n_samples)
+
+    def to_scipy(self) -> sparse.csr_array:
+        """Return the counts as a SciPy CSR array that shares the (read-only) memory."""
+        return self.by_row.to_scipy()
+
+
+def _checked_size_factors(given: Any, n_samples: int) -> np.ndarray:
+    try:
+        factors = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"size_factors must be 'total', 'none' or an array of numbers, got {type(given).__name__}"
+        ) from error
+    if factors.shape != (n_samples,):
+        raise ValueError(
+            f"size_factors must have one number for each of the {n_samples} samples, "
+            f"got an array of shape {factors.shape}; pass 'total', 'none' or an array of length {n_samples}"
+        )
+    bad = ~(np.isfinite(factors) & (factors > 0))
+    if bad.any():
+        first = int(np.argmax(bad))
+        raise ValueError(
+            f"size_factors must be positive and finite, got {factors[first]} at position {first} "
+            f"({plural(int(bad.sum()), 'bad entry', 'bad entries')}); give every sample a positive number"
+        )
+    return factors
+
+
+def _checked_matrix(X: Any) -> Any:
+    """Turn the input into a numeric 2-d array or a CSR or CSC matrix, with scikit-learn's own messages."""
+    if isinstance(X, np.matrix):
+        X = np.asarray(X)
+    if sparse.issparse(X) and X.ndim > 2:
+        raise ValueError(f"Found array with dim {X.ndim}, while dim <= 2 is required")
+    matrix = check_array(X, accept_sparse=True, ensure_all_finite=False, input_name="counts")
+    if matrix.dtype.kind not in "buif":
+        raise TypeError(f"counts must be numbers, got dtype {matrix.dtype}; convert them to integers first")
+    if max(matrix.shape) > MAX_INT32:
+        raise ValueError(f"counts may have at most {MAX_INT32} rows and columns, got shape {matrix.shape}")
+    if not sparse.issparse(matrix) or matrix.format in ("csr", "csc"):
+        return matrix
+    if matrix.format == "coo":
+        # SciPy sums duplicates while converting, in the type of the values, where small integers overflow.
+        matrix = matrix.astype(np.float64)
+    return matrix.tocsr()
+
+
+def _names(X: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Row and column names of a data frame, where all of them are strings."""
+
+    def strings(labels: Any) -> np.ndarray | None:
+        if labels is None or not all(isinstance(label, str) for label in labels):
+            return None
+        return np.array(list(labels), dtype=object)
+
+    if not hasattr(X, "columns"):
+        return None, None
+    return strings(getattr(X, "index", None)), strings(X.columns)

@@ -1,0 +1,119 @@
+"""Compressed rows of a matrix, and how to walk through them in pieces.
+
+Everything that looks at every stored value does so in pieces of about a million, so that no pass over a
+large matrix needs memory of its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+CHUNK = 1 << 20
+MAX_INT32 = int(np.iinfo(np.int32).max)
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """Compressed rows of a matrix: column indices sorted, no duplicates, no stored zeros.
+
+    The arrays are read-only views.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Rows and columns.
+    indptr : ndarray of int64, shape (rows + 1,)
+        Row i has the entries ``indptr[i]`` to ``indptr[i + 1]``.
+    indices : ndarray of int32, shape (nnz,)
+        Column of each entry.
+    values : ndarray of float32 or float64, shape (nnz,)
+        float32 when that holds every value exactly.
+    """
+
+    shape: tuple[int, int]
+    indptr: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
+
+    def __post_init__(self) -> None:
+        for name in ("indptr", "indices", "values"):
+            view = np.asarray(getattr(self, name)).view()
+            view.flags.writeable = False
+            object.__setattr__(self, name, view)
+
+    @property
+    def nnz(self) -> int:
+        """Number of stored entries."""
+        return int(self.indptr[-1])
+
+    def row_sums(self) -> np.ndarray:
+        """Sum of every row, added up in float64."""
+        sums = np.zeros(self.shape[0])
+        for start, stop in row_blocks(self.indptr, CHUNK):
+            first, last = self.indptr[start], self.indptr[stop]
+            filled = start + np.flatnonzero(np.diff(self.indptr[start : stop + 1]))
+            if filled.size:
+                values = self.values[first:last].astype(np.float64)
+                sums[filled] = np.add.reduceat(values, self.indptr[filled] - first)
+        return sums
+
+    def transpose(self, *, block: int = MAX_INT32) -> SparseRows:
+        """Compressed columns, as the rows of the transpose.
+
+        Parameters
+        ----------
+        block : int
+            Matrices with more entries than this are transposed in blocks of rows, because SciPy would
+            widen all their indices to 64 bits.
+        """
+        if self.nnz <= block:
+            columns = self.to_scipy().tocsc()
+            return SparseRows(
+                self.shape[::-1], columns.indptr.astype(np.int64), columns.indices, columns.data
+            )
+        per_column = np.zeros(self.shape[1], dtype=np.int64)
+        for piece in pieces(self.indices):
+            per_column += np.bincount(piece, minlength=self.shape[1])
+        indptr = np.concatenate(([0], np.cumsum(per_column)))
+        indices = np.empty(self.nnz, dtype=np.int32)
+        values = np.empty(self.nnz, dtype=self.values.dtype)
+        next_free = indptr[:-1].copy()
+        for start, stop in row_blocks(self.indptr, min(block, 64 * CHUNK)):
+            columns = self.to_scipy(start, stop).tocsc()
+            lengths = np.diff(columns.indptr)
+            target = np.repeat(next_free - columns.indptr[:-1], lengths)
+            target += np.arange(columns.nnz)
+            indices[target] = columns.indices + np.int32(start)
+            values[target] = columns.data
+            next_free += lengths
+        return SparseRows(self.shape[::-1], indptr, indices, values)
+
+    def to_scipy(self, start: int = 0, stop: int | None = None) -> sparse.csr_array:
+        """Return rows start to stop as a SciPy CSR array that shares the (read-only) memory."""
+        stop = self.shape[0] if stop is None else stop
+        first, last = self.indptr[start], self.indptr[stop]
+        indptr = self.indptr[start : stop + 1] - first
+        if last - first <= MAX_INT32:
+            indptr = indptr.astype(np.int32)
+        parts = (self.values[first:last], self.indices[first:last], indptr)
+        return sparse.csr_array(parts, shape=(stop - start, self.shape[1]))
+
+
+def pieces(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Cut an array into views of at most `CHUNK` elements."""
+    for start in range(0, array.size, CHUNK):
+        yield array[start : start + CHUNK]
+
+
+def row_blocks(indptr: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
+    """Ranges of whole rows with at most `limit` entries each (or one row, where that alone has more)."""
+    start, n_rows = 0, indptr.size - 1
+    while start < n_rows:
+        fits = int(np.searchsorted(indptr, int(indptr[start]) + limit, side="right")) - 1
+        stop = max(start + 1, fits)
+        yield start, stop
+        start = stop

