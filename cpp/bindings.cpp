@@ -1,0 +1,158 @@
+// The only file that knows Python: arrays in, arrays out, threads and Ctrl-C in between.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <stdexcept>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "kernel.hpp"
+
+namespace nb = nanobind;
+using log1pnmf::HalfStep;
+
+namespace {
+
+template <class T>
+using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Matrix = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Output = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
+
+void require(bool holds, const char* what) {
+  if (!holds) throw std::invalid_argument(what);
+}
+
+// Rows are handed out in small groups; nothing depends on who gets which. Thread 0 is the caller's and looks for Ctrl-C.
+bool run_rows(const log1pnmf::Plan& plan, std::int64_t n_rows, int n_threads) {
+  using Clock = std::chrono::steady_clock;
+  constexpr auto kPatience = std::chrono::milliseconds(100);
+  const std::int64_t group = n_rows < 64 * n_threads ? 1 : 16;
+  std::atomic<std::int64_t> next{0};
+  std::atomic<bool> stop{false}, interrupted{false};
+  std::exception_ptr failure;
+  std::mutex failure_lock;
+
+#pragma omp parallel num_threads(n_threads) if (n_threads > 1)
+  {
+#ifdef _OPENMP
+    const bool caller = omp_get_thread_num() == 0;
+#else
+    const bool caller = true;
+#endif
+    try {
+      auto workspace = plan.workspace();
+      auto looked = Clock::now();
+      while (!stop.load(std::memory_order_relaxed)) {
+        const std::int64_t from = next.fetch_add(group);
+        if (from >= n_rows) break;
+        const std::int64_t to = from + group < n_rows ? from + group : n_rows;
+        for (std::int64_t i = from; i < to && !stop.load(std::memory_order_relaxed); ++i) {
+          plan.run_row(i, *workspace);
+          if (caller && Clock::now() - looked > kPatience) {
+            nb::gil_scoped_acquire gil;
+            if (PyErr_CheckSignals() != 0) {
+              interrupted = true;
+              stop = true;
+            }
+            looked = Clock::now();
+          }
+        }
+      }
+    } catch (...) {
+      std::lock_guard<std::mutex> guard(failure_lock);
+      failure = std::current_exception();
+      stop = true;
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+  return !interrupted;
+}
+
+log1pnmf::Task task_named(const std::string& name) {
+  if (name == "newton") return log1pnmf::Task::newton;
+  if (name == "coordinate") return log1pnmf::Task::coordinate;
+  if (name == "evaluate") return log1pnmf::Task::evaluate;
+  throw std::invalid_argument("unknown task");
+}
+
+void run(const std::string& kernel, const std::string& task, Vector<std::int64_t> indptr, Vector<std::int32_t> indices,
+         nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu> counts, Vector<double> row_exposure,
+         Vector<double> column_exposure, bool identity, bool exact_zeros, double a1, double a2, Matrix start, Matrix design,
+         Vector<double> penalty, double upper, Output<double> values, Output<double> gradient, Output<double> loss,
+         Output<double> decrease, Output<std::uint8_t> rejected, int n_threads) {
+  const auto n = static_cast<std::int64_t>(row_exposure.size());
+  const auto m = static_cast<std::int64_t>(column_exposure.size());
+  const auto K = static_cast<std::int64_t>(penalty.size());
+  const bool single = counts.dtype() == nb::dtype<float>(), wide = counts.dtype() == nb::dtype<double>();
+  require(single || wide, "counts must be float32 or float64");
+  require(static_cast<std::int64_t>(indptr.size()) == n + 1 && indices.size() == counts.size() &&
+              indptr.data()[n] == static_cast<std::int64_t>(indices.size()),
+          "compressed rows do not fit together");
+  require(static_cast<std::int64_t>(start.shape(0)) == n && static_cast<std::int64_t>(start.shape(1)) == K &&
+              static_cast<std::int64_t>(design.shape(0)) == m && static_cast<std::int64_t>(design.shape(1)) == K,
+          "start must be rows x K and design columns x K");
+  const auto per_entry = static_cast<std::size_t>(n * K), per_row = static_cast<std::size_t>(n);
+  require(values.size() == per_entry && gradient.size() == per_entry && loss.size() == per_row &&
+              decrease.size() == per_row && rejected.size() == per_row,
+          "an output has the wrong size");
+  require(!(identity && exact_zeros), "the identity link has no separate exact form");
+
+  HalfStep h{};
+  h.rows = {n, m, indptr.data(), indices.data(),
+            single ? static_cast<const float*>(counts.data()) : nullptr,
+            wide ? static_cast<const double*>(counts.data()) : nullptr, row_exposure.data(), column_exposure.data()};
+  h.model = {identity, exact_zeros, a1, a2};
+  h.task = task_named(task);
+  h.n_components = static_cast<int>(K);
+  h.start = start.data();
+  h.design = design.data();
+  h.penalty = penalty.data();
+  h.upper = upper;
+  h.values = values.data();
+  h.gradient = gradient.data();
+  h.loss = loss.data();
+  h.decrease = decrease.data();
+  h.rejected = rejected.data();
+
+  bool finished;
+  {
+    nb::gil_scoped_release released;
+    const auto plan = log1pnmf::find_kernel(kernel).plan(h);
+    finished = run_rows(*plan, n, n_threads < 1 ? 1 : n_threads);
+  }
+  if (!finished) throw nb::python_error();
+}
+
+void apply(const std::string& kernel, const std::string& function, Vector<double> x, Output<double> y) {
+  require(x.size() == y.size(), "x and y differ in length");
+  const auto& table = log1pnmf::find_kernel(kernel);
+  require(function == "expm1" || function == "log", "function must be expm1 or log");
+  (function == "expm1" ? table.expm1 : table.log)(x.data(), y.data(), static_cast<std::int64_t>(x.size()));
+}
+
+int max_threads() {
+#ifdef _OPENMP
+  return omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+  m.doc() = "Compiled half-step of log1pnmf; use log1pnmf.engines.native.";
+  m.def("run", &run, "Run one task over all rows, writing into the given outputs.");
+  m.def("apply", &apply, "A kernel's own expm1 or log, elementwise; for accuracy tests.");
+  m.def("runnable_kernels", &log1pnmf::runnable_kernels, "Instruction sets this processor can run, fastest first.");
+  m.def("max_threads", &max_threads, "Threads OpenMP would use.");
+}

@@ -1,0 +1,84 @@
+// The row solvers behind the Kernel table, compiled once per instruction set (CMakeLists.txt sets LOG1PNMF_ISA and the flags).
+//
+// A row's entries are visited in blocks laid out by component (X[k][entry]), so that every loop runs over entries with
+// full vectors whatever K is: eta = X b, expm1, residual r, weight w, then loss, g = X'r and H = X'diag(w)X.
+// In sparse form a block gathers the design rows of the non-zeros; in exact form it is a stretch of the transposed design
+// with the counts' part scattered in. Everything after that is shared.
+#include "kernel.hpp"
+
+#include <optional>
+
+#include "coordinate.hpp"
+#include "newton.hpp"
+
+namespace log1pnmf::LOG1PNMF_ISA {
+
+namespace {
+
+class RowsPlan final : public Plan {
+ public:
+  explicit RowsPlan(const HalfStep& h) : h_(h), design_(h) {}
+
+  std::unique_ptr<Workspace> workspace() const override {
+    auto scratch = std::make_unique<Scratch>();
+    switch (h_.task) {
+      case Task::newton: scratch->newton.emplace(h_, design_); break;
+      case Task::coordinate: scratch->coordinate.emplace(h_, design_); break;
+      case Task::evaluate: scratch->evaluator.emplace(h_, design_); break;
+    }
+    return scratch;
+  }
+
+  void run_row(std::int64_t i, Workspace& workspace) const override {
+    auto& scratch = static_cast<Scratch&>(workspace);
+    switch (h_.task) {
+      case Task::newton: scratch.newton->run(i); break;
+      case Task::coordinate: scratch.coordinate->run(i); break;
+      case Task::evaluate: {
+        const int K = h_.n_components;
+        scratch.evaluator->start_row(row_at(h_.rows, i));
+        h_.loss[i] = scratch.evaluator->evaluate<Level::gradient>(h_.start + i * K, h_.gradient + i * K, nullptr);
+        break;
+      }
+    }
+  }
+
+ private:
+  struct Scratch final : Workspace {
+    std::optional<NewtonRow> newton;
+    std::optional<CoordinateRow> coordinate;
+    std::optional<RowEvaluator> evaluator;
+  };
+  HalfStep h_;
+  Design design_;
+};
+
+std::unique_ptr<Plan> make_plan(const HalfStep& h) { return std::make_unique<RowsPlan>(h); }
+
+template <class Function>
+void elementwise(const double* x, double* y, std::int64_t n, Function f) {
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    double lanes[kLanes];
+    const auto count = static_cast<int>(std::min<std::int64_t>(kLanes, n - i));
+    std::fill_n(lanes, kLanes, 1.0);
+    std::copy_n(x + i, count, lanes);
+    store(lanes, f(load(lanes)));
+    std::copy_n(lanes, count, y + i);
+  }
+}
+
+void expm1_all(const double* x, double* y, std::int64_t n) {
+  elementwise(x, y, n, [](Vec v) { Vec result; expm1<1>(&v, &result); return result; });
+}
+void log_all(const double* x, double* y, std::int64_t n) {
+  elementwise(x, y, n, [](Vec v) { Vec result, reciprocal; log_and_reciprocal<1>(&v, &result, &reciprocal); return result; });
+}
+
+}  // namespace
+
+#define LOG1PNMF_STRING2(x) #x
+#define LOG1PNMF_STRING(x) LOG1PNMF_STRING2(x)
+extern const Kernel kernel_table;
+const Kernel kernel_table = {LOG1PNMF_STRING(LOG1PNMF_ISA), make_plan, expm1_all, log_all};
+
+}  // namespace log1pnmf::LOG1PNMF_ISA

@@ -1,0 +1,70 @@
+// The half-step over independent rows, as plain C++: no Python, no threads of its own, no instruction set.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace log1pnmf {
+
+// Compressed rows of the counts, with the rank-one exposure t_ij = row_exposure_i * column_exposure_j.
+struct Rows {
+  std::int64_t n_rows, n_columns;
+  const std::int64_t* indptr;
+  const std::int32_t* indices;
+  const float* values_f32;    // exactly one of the two is set
+  const double* values_f64;
+  const double* row_exposure;
+  const double* column_exposure;
+};
+
+// identity: em = eta instead of expm1(eta). exact_zeros: visit every entry; otherwise the zero entries' expm1(eta) is
+// a1*eta + a2*eta^2 (its constant term is left to the caller).
+struct Model {
+  bool identity, exact_zeros;
+  double a1, a2;
+};
+
+enum class Task { newton, coordinate, evaluate };   // evaluate: loss and gradient, no step
+
+struct HalfStep {
+  Rows rows;
+  Model model;
+  Task task;
+  int n_components;
+  const double* start;      // n_rows x K
+  const double* design;     // n_columns x K
+  const double* penalty;    // K
+  double upper;             // bound on every coefficient, may be inf
+  double* values;           // n_rows x K, out (untouched by evaluate)
+  double* gradient;         // n_rows x K, out: at start, without the penalty
+  double* loss;             // n_rows, out: at start, without constants and penalty
+  double* decrease;         // n_rows, out: what the step gains, measured where the step was checked, else predicted
+  std::uint8_t* rejected;   // n_rows, out: 1 where the full step was refused
+};
+
+// Built once per half-step from the design, shared by all rows and threads.
+class Plan {
+ public:
+  virtual ~Plan() = default;
+  // Scratch memory of one thread.
+  class Workspace {
+   public:
+    virtual ~Workspace() = default;
+  };
+  virtual std::unique_ptr<Workspace> workspace() const = 0;
+  virtual void run_row(std::int64_t row, Workspace&) const = 0;
+};
+
+struct Kernel {
+  const char* name;
+  std::unique_ptr<Plan> (*plan)(const HalfStep&);
+  void (*expm1)(const double* x, double* y, std::int64_t n);   // the vector functions, open to accuracy tests
+  void (*log)(const double* x, double* y, std::int64_t n);
+};
+
+std::vector<std::string> runnable_kernels();          // those this processor can run, fastest first
+const Kernel& find_kernel(const std::string& name);   // one of them; throws std::invalid_argument
+
+}  // namespace log1pnmf

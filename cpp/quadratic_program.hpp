@@ -1,0 +1,137 @@
+// min g'(x - b) + (x - b)'H(x - b)/2 over 0 <= x <= upper, for a K x K positive semi-definite H.
+// Coordinate descent finds the active bounds, a Cholesky solve on the free coordinates finishes: neither alone is both
+// quick on ill-conditioned H and safe at the bounds.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "memory.hpp"
+
+namespace log1pnmf::LOG1PNMF_ISA {
+
+class QuadraticProgram {
+ public:
+  explicit QuadraticProgram(int K) : K_(K), q_(K), move_(K), factor_(static_cast<std::int64_t>(K) * K), free_(new int[K]) {}
+  ~QuadraticProgram() { delete[] free_; }
+  QuadraticProgram(const QuadraticProgram&) = delete;
+  QuadraticProgram& operator=(const QuadraticProgram&) = delete;
+
+  // x holds the solution; curvature is (x-b)'H(x-b); the return value is the decrease of the quadratic, >= 0.
+  double solve(const double* H, const double* g, const double* b, double upper, double* x, double& curvature) {
+    for (int k = 0; k < K_; ++k) {
+      q_[k] = g[k];
+      x[k] = b[k];
+    }
+    double total = 0.0;
+    for (int round = 0; round < kMaxRounds; ++round) {
+      total += sweep(H, upper, x);
+      const double last = sweep(H, upper, x);
+      total += last;
+      if (last <= 1e-13 * total) break;
+      if (subspace_step(H, upper, x) && optimal(upper, x)) break;
+    }
+    double slope = 0.0;
+    curvature = 0.0;
+    for (int k = 0; k < K_; ++k) {
+      slope += g[k] * (x[k] - b[k]);
+      curvature += (q_[k] - g[k]) * (x[k] - b[k]);   // q = g + H (x - b)
+    }
+    curvature = std::max(curvature, 0.0);
+    return std::max(0.0, -(slope + 0.5 * curvature));
+  }
+
+ private:
+  static constexpr int kMaxRounds = 20;
+
+  void shift(const double* H, double* x, int k, double to) {
+    const double delta = to - x[k];
+    x[k] = to;
+    const double* column = H + static_cast<std::int64_t>(k) * K_;
+    for (int l = 0; l < K_; ++l) q_[l] += delta * column[l];
+  }
+
+  // One cycle of coordinate descent; returns the sum of H_kk delta_k^2.
+  double sweep(const double* H, double upper, double* x) {
+    double gained = 0.0;
+    for (int k = 0; k < K_; ++k) {
+      const double h = H[static_cast<std::int64_t>(k) * K_ + k];
+      double to;
+      if (h > kTiny) to = std::min(upper, std::max(0.0, x[k] - q_[k] / h));
+      else if (q_[k] > 0.0) to = 0.0;
+      else continue;
+      const double delta = to - x[k];
+      if (delta == 0.0) continue;
+      gained += h * delta * delta;
+      shift(H, x, k, to);
+    }
+    return gained;
+  }
+
+  // Newton on the coordinates away from the bounds, as far as the bounds allow. True if the whole step was taken.
+  bool subspace_step(const double* H, double upper, double* x) {
+    int n = 0;
+    for (int k = 0; k < K_; ++k)
+      if (x[k] > 0.0 && x[k] < upper && factor_column(H, k, n)) free_[n++] = k;
+    if (n == 0) return true;
+    double* s = move_;
+    for (int i = 0; i < n; ++i) {
+      double sum = -q_[free_[i]];
+      for (int j = 0; j < i; ++j) sum -= factor_[i * K_ + j] * s[j];
+      s[i] = sum / factor_[i * K_ + i];
+    }
+    for (int i = n - 1; i >= 0; --i) {
+      double sum = s[i];
+      for (int j = i + 1; j < n; ++j) sum -= factor_[j * K_ + i] * s[j];
+      s[i] = sum / factor_[i * K_ + i];
+    }
+    double reach = 1.0;
+    int blocking = -1;
+    for (int i = 0; i < n; ++i) {
+      const double at = x[free_[i]];
+      const double room = s[i] < 0.0 ? -at / s[i] : s[i] > 0.0 ? (upper - at) / s[i] : 2.0;
+      if (room < reach) {
+        reach = room;
+        blocking = i;
+      }
+    }
+    for (int i = 0; i < n; ++i) {
+      const int k = free_[i];
+      double to = std::min(upper, std::max(0.0, x[k] + reach * s[i]));
+      if (i == blocking) to = s[i] < 0.0 ? 0.0 : upper;
+      shift(H, x, k, to);
+    }
+    return blocking < 0;
+  }
+
+  // Next row of the Cholesky factor of H over the free coordinates; false where k depends on those already there.
+  bool factor_column(const double* H, int k, int n) {
+    double* row = factor_ + static_cast<std::int64_t>(n) * K_;
+    double diagonal = H[static_cast<std::int64_t>(k) * K_ + k];
+    const double smallest = 1e-13 * diagonal + kTiny;
+    for (int i = 0; i < n; ++i) {
+      double sum = H[static_cast<std::int64_t>(k) * K_ + free_[i]];
+      const double* other = factor_ + static_cast<std::int64_t>(i) * K_;
+      for (int j = 0; j < i; ++j) sum -= row[j] * other[j];
+      row[i] = sum / other[i];
+      diagonal -= row[i] * row[i];
+    }
+    if (!(diagonal > smallest)) return false;
+    row[n] = std::sqrt(diagonal);
+    return true;
+  }
+
+  // After a full subspace step only the coordinates on the bounds can still want to move.
+  bool optimal(double upper, const double* x) const {
+    for (int k = 0; k < K_; ++k)
+      if ((x[k] <= 0.0 && q_[k] < 0.0) || (x[k] >= upper && q_[k] > 0.0)) return false;
+    return true;
+  }
+
+  static constexpr double kTiny = 1e-290;
+  int K_;
+  Buffer q_, move_, factor_;
+  int* free_;
+};
+
+}  // namespace log1pnmf::LOG1PNMF_ISA

@@ -1,0 +1,246 @@
+// One row's loss, gradient and Hessian at given coefficients, in sparse or exact form.
+#pragma once
+
+#include "block.hpp"
+
+namespace log1pnmf::LOG1PNMF_ISA {
+
+enum class Level { loss, gradient, hessian };
+
+struct Row {
+  const std::int32_t* indices;
+  std::int64_t count, readable;   // non-zeros of the row; indices that may be read from there on (for prefetching)
+  std::int64_t offset;            // of the first non-zero in the value array
+  double exposure;
+};
+
+inline Row row_at(const Rows& rows, std::int64_t i) {
+  const std::int64_t from = rows.indptr[i];
+  return {rows.indices + from, rows.indptr[i + 1] - from, rows.indptr[rows.n_rows] - from, from, rows.row_exposure[i]};
+}
+
+inline void read_values(const Rows& rows, std::int64_t offset, std::int64_t n, double* y) {
+  if (rows.values_f32 != nullptr) std::copy_n(rows.values_f32 + offset, n, y);
+  else std::copy_n(rows.values_f64 + offset, n, y);
+}
+
+class RowEvaluator {
+ public:
+  RowEvaluator(const HalfStep& h, const Design& design)
+      : K_(h.n_components),
+        block_(block_size(K_)),
+        h_(h),
+        design_(design),
+        sums_(K_),
+        kept_(round_up(kKeptBytes / (8 * design.streams), block_)),
+        X_(h.model.exact_zeros ? 0 : design.streams * kept_),
+        y_(block_),
+        em_(block_),
+        residual_(block_),
+        weight_(block_),
+        inverse_(kept_),
+        gram_b_(K_) {}
+
+  // Gathered blocks of a row stay valid for further evaluations of the same row if it is short enough.
+  void start_row(const Row& row) {
+    row_ = row;
+    gathered_ = 0;
+  }
+
+  // Whether the Hessian along the way to b + d surely stays below twice that at b, where the last evaluation with
+  // derivatives was. With q = -delta (1 + 1/em), em falls at most by the factor 1 - q, so the counts' curvature grows
+  // at most by (1 - q)^-2; the exponentials' grows by e^delta. A full Newton step then cannot raise the loss.
+  bool curvature_holds(const double* d) {
+    if (h_.model.exact_zeros || row_.count > kept_) return false;
+    Vec shrink = Vec{}, growth = Vec{};
+    for (std::int64_t from = 0; from < row_.count; from += block_) {
+      const int padded = static_cast<int>(round_up(std::min<std::int64_t>(block_, row_.count - from), kLanes));
+      const double* X = X_ + from * design_.streams;
+      for (int e = 0; e < padded; e += kLanes) {
+        Vec delta = Vec{};
+        for (int k = 0; k < K_; ++k) delta += d[k] * load(X + k * block_ + e);
+        const Vec inverse = load(inverse_ + from + e);
+        shrink = vmax(shrink, h_.model.identity ? -delta * inverse : -delta * (1.0 + inverse));
+        growth = vmax(growth, delta);
+      }
+    }
+    return largest_lane(shrink) <= 0.27 && (h_.model.identity || largest_lane(growth) <= 0.6);
+  }
+
+  // H and g are filled as the level asks; the row's loss is returned. Constants and penalty are left out.
+  template <Level L>
+  double evaluate(const double* b, double* g, double* H) {
+    const Row& row = row_;
+    if (L != Level::loss) sums_.reset();
+    double loss;
+    if (h_.model.exact_zeros) loss = exact<L>(row, b);
+    else if (h_.model.identity) loss = sparse<true, L>(row, b);
+    else loss = sparse<false, L>(row, b);
+    if (L != Level::loss) sums_.finish(H, g, L == Level::hessian);
+    if (!h_.model.exact_zeros) loss += whole_matrix_part<L>(row.exposure, b, g, H);
+    return loss;
+  }
+
+ private:
+  // What the quadratic form of the zero entries adds for the row as a whole.
+  template <Level L>
+  double whole_matrix_part(double t, const double* b, double* g, double* H) {
+    const double a1 = h_.model.a1, a2 = h_.model.a2;
+    double linear = 0.0, quadratic = 0.0;
+    for (int k = 0; k < K_; ++k) {
+      double sum = 0.0;
+      if (a2 != 0.0)
+        for (int l = 0; l < K_; ++l) sum += design_.gram[k * K_ + l] * b[l];
+      gram_b_[k] = sum;
+      linear += design_.linear[k] * b[k];
+      quadratic += sum * b[k];
+    }
+    if (L != Level::loss)
+      for (int k = 0; k < K_; ++k) g[k] += t * (a1 * design_.linear[k] + 2.0 * a2 * gram_b_[k]);
+    if (L == Level::hessian && a2 != 0.0)
+      for (int i = 0; i < K_ * K_; ++i) H[i] += 2.0 * a2 * t * design_.gram[i];
+    return t * (a1 * linear + a2 * quadratic);
+  }
+
+  template <bool Identity, Level L>
+  double sparse(const Row& row, const double* b) {
+    Vec loss[kUnroll] = {};
+    for (std::int64_t from = 0; from < row.count; from += block_) {
+      const int n = static_cast<int>(std::min<std::int64_t>(block_, row.count - from));
+      const int padded = static_cast<int>(round_up(n, kLanes));
+      double* X = X_;
+      if (row.count <= kept_) X += from * design_.streams;
+      if (from >= gathered_ || row.count > kept_) {
+        gather(design_, row.indices + from, n, row.readable - from, X, block_);
+        gathered_ = from + n;
+      }
+      read_values(h_.rows, row.offset + from, n, y_);
+      std::fill(y_ + n, y_ + padded, 0.0);
+      double* inverse = inverse_ + (row.count <= kept_ ? from : 0);
+      int e = 0;
+      for (; e + kStep <= padded; e += kStep) sparse_group<Identity, L, kUnroll>(X, e, b, row.exposure, inverse, loss);
+      for (; e < padded; e += kLanes) sparse_group<Identity, L, 1>(X, e, b, row.exposure, inverse, loss);
+      accumulate<L>(X, block_, padded);
+    }
+    return total(loss);
+  }
+
+  template <int U>
+  void linear_predictor(const double* X, std::int64_t stride, int e, const double* b, Vec* eta) const {
+    LOG1PNMF_EACH eta[u] = Vec{};
+    for (int k = 0; k < K_; ++k)
+      LOG1PNMF_EACH eta[u] += b[k] * load(X + k * stride + e + u * kLanes);
+  }
+
+  template <bool Identity, Level L, int U>
+  void sparse_group(const double* X, int e, const double* b, double exposure, double* inverse, Vec* loss) {
+    Vec eta[U], em[U];
+    linear_predictor<U>(X, block_, e, b, eta);
+    LOG1PNMF_EACH eta[u] = clamp_eta(eta[u]);
+    mean_part<Identity, U>(eta, em);
+    CountTerms<U> c;
+    count_terms<Identity, U>(y_ + e, em, c);
+    if constexpr (!Identity) {   // at the identity link the zero entries' form is exact and cancels
+      const double a1 = h_.model.a1, a2 = h_.model.a2;
+      LOG1PNMF_EACH {
+        const Vec t = exposure * load(X + K_ * block_ + e + u * kLanes);
+        c.loss[u] += t * (em[u] - eta[u] * (a1 + a2 * eta[u]));
+        c.residual[u] += t * (em[u] - 2.0 * a2 * eta[u] + (1.0 - a1));
+        c.weight[u] += t * (em[u] + (1.0 - 2.0 * a2));
+      }
+    }
+    LOG1PNMF_EACH {
+      const int at = e + u * kLanes;
+      loss[u] += c.loss[u];
+      if constexpr (L != Level::loss) store(residual_ + at, c.residual[u]);
+      if constexpr (L == Level::hessian) {
+        store(weight_ + at, c.weight[u]);
+        store(inverse + at, c.inverse[u]);
+      }
+    }
+  }
+
+  template <Level L>
+  double exact(const Row& row, const double* b) {
+    Vec loss[kUnroll] = {};
+    const std::int64_t m = round_up(h_.rows.n_columns, kStep);
+    std::int64_t next = 0;   // first non-zero not yet visited
+    for (std::int64_t from = 0; from < m; from += block_) {
+      const double* X = design_.transposed + from;
+      const int padded = static_cast<int>(std::min<std::int64_t>(block_, m - from));
+      for (int e = 0; e < padded; e += kStep) exact_group<L>(X, e, b, row.exposure, loss);
+      std::int64_t end = next;
+      while (end < row.count && row.indices[end] < from + padded) ++end;
+      if (end > next) scatter_counts<L>(row, next, static_cast<int>(end - next), from, loss);
+      next = end;
+      accumulate<L>(X, design_.padded, padded);
+    }
+    return total(loss);
+  }
+
+  template <Level L>
+  void exact_group(const double* X, int e, const double* b, double exposure, Vec* loss) {
+    Vec eta[kUnroll], em[kUnroll];
+    linear_predictor<kUnroll>(X, design_.padded, e, b, eta);
+    constexpr int U = kUnroll;
+    LOG1PNMF_EACH eta[u] = clamp_eta(eta[u]);
+    expm1<U>(eta, em);
+    LOG1PNMF_EACH {
+      const int at = e + u * kLanes;
+      const Vec t = exposure * load(X + K_ * design_.padded + at);
+      const Vec mean = t * em[u];
+      loss[u] += mean;
+      store(em_ + at, em[u]);
+      if constexpr (L != Level::loss) store(residual_ + at, mean + t);
+      if constexpr (L == Level::hessian) store(weight_ + at, mean + t);
+    }
+  }
+
+  template <Level L>
+  void scatter_counts(const Row& row, std::int64_t first, int n, std::int64_t from, Vec* loss) {
+    alignas(64) double em[kLargestBlock], residual[kLargestBlock], weight[kLargestBlock];
+    const std::int32_t* indices = row.indices + first;
+    for (int p = 0; p < n; ++p) em[p] = em_[indices[p] - from];
+    read_values(h_.rows, row.offset + first, n, y_);
+    const int padded = static_cast<int>(round_up(n, kLanes));
+    std::fill(em + n, em + padded, 1.0);
+    std::fill(y_ + n, y_ + padded, 0.0);
+    for (int p = 0; p < padded; p += kLanes) {
+      const Vec at = load(em + p);
+      CountTerms<1> c;
+      count_terms<false, 1>(y_ + p, &at, c);
+      loss[0] += c.loss[0];
+      store(residual + p, c.residual[0]);
+      store(weight + p, c.weight[0]);
+    }
+    if constexpr (L != Level::loss)
+      for (int p = 0; p < n; ++p) residual_[indices[p] - from] += residual[p];
+    if constexpr (L == Level::hessian)
+      for (int p = 0; p < n; ++p) weight_[indices[p] - from] += weight[p];
+  }
+
+  template <Level L>
+  void accumulate(const double* X, std::int64_t stride, int padded) {
+    if constexpr (L == Level::gradient) sums_.add_gradient(X, stride, padded, residual_);
+    if constexpr (L == Level::hessian) sums_.add_block(X, stride, padded, residual_, weight_);
+  }
+
+  static double total(const Vec* loss) {
+    Vec sum = loss[0];
+    for (int u = 1; u < kUnroll; ++u) sum += loss[u];
+    return horizontal_sum(sum);
+  }
+
+  static constexpr std::int64_t kKeptBytes = 1 << 19;   // well inside a second-level cache
+
+  int K_, block_;
+  const HalfStep& h_;
+  const Design& design_;
+  Accumulator sums_;
+  std::int64_t kept_;            // longest row whose gathered blocks are kept
+  Buffer X_, y_, em_, residual_, weight_, inverse_, gram_b_;
+  Row row_{};
+  std::int64_t gathered_ = 0;    // entries of the row gathered so far
+};
+
+}  // namespace log1pnmf::LOG1PNMF_ISA

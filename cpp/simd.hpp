@@ -1,0 +1,131 @@
+// Vectors of the widest register the translation unit is compiled for, and the two transcendental functions the model
+// needs. The file is included once per instruction set (see CMakeLists.txt), each time inside its own namespace.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#if defined(__AVX512F__)
+#define LOG1PNMF_LANES 8
+#elif defined(__AVX2__)
+#define LOG1PNMF_LANES 4
+#else
+#define LOG1PNMF_LANES 2
+#endif
+
+namespace log1pnmf::LOG1PNMF_ISA {
+
+constexpr int kLanes = LOG1PNMF_LANES;
+constexpr int kUnroll = 4;                    // independent vectors in flight, to hide the latency of the polynomials
+constexpr int kStep = kLanes * kUnroll;       // entries handled together; every buffer is padded to a multiple of it
+
+typedef double Vec __attribute__((vector_size(8 * LOG1PNMF_LANES)));
+typedef std::int64_t VecI __attribute__((vector_size(8 * LOG1PNMF_LANES)));
+
+inline Vec splat(double x) { return x - Vec{}; }
+inline Vec load(const double* p) { Vec v; std::memcpy(&v, p, sizeof v); return v; }
+inline void store(double* p, Vec v) { std::memcpy(p, &v, sizeof v); }
+
+// Arm's vector division takes 14 cycles; an estimate and three Newton steps, each doubling its bits, take 4.
+#if defined(__aarch64__)
+inline Vec vmin(Vec a, Vec b) { return (Vec)vminq_f64((float64x2_t)a, (float64x2_t)b); }
+inline Vec vmax(Vec a, Vec b) { return (Vec)vmaxq_f64((float64x2_t)a, (float64x2_t)b); }
+template <int U>
+inline void reciprocals(Vec* x) {
+  float64x2_t r[U], correction[U];
+#pragma GCC unroll 8
+  for (int u = 0; u < U; ++u) r[u] = vrecpeq_f64((float64x2_t)x[u]);
+#pragma GCC unroll 3
+  for (int i = 0; i < 3; ++i) {
+#pragma GCC unroll 8
+    for (int u = 0; u < U; ++u) correction[u] = vrecpsq_f64((float64x2_t)x[u], r[u]);
+#pragma GCC unroll 8
+    for (int u = 0; u < U; ++u) r[u] = vmulq_f64(r[u], correction[u]);
+  }
+#pragma GCC unroll 8
+  for (int u = 0; u < U; ++u) x[u] = (Vec)r[u];
+}
+#else
+inline Vec vmin(Vec a, Vec b) { return a < b ? a : b; }
+inline Vec vmax(Vec a, Vec b) { return a > b ? a : b; }
+template <int U>
+inline void reciprocals(Vec* x) {
+#pragma GCC unroll 8
+  for (int u = 0; u < U; ++u) x[u] = 1.0 / x[u];
+}
+#endif
+
+inline double horizontal_sum(Vec v) {
+  double lane[kLanes];
+  std::memcpy(lane, &v, sizeof v);
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
+  return lane[0];
+}
+
+inline double largest_lane(Vec v) {
+  double lane[kLanes];
+  std::memcpy(lane, &v, sizeof v);
+  double largest = lane[0];
+  for (int i = 1; i < kLanes; ++i) largest = lane[i] > largest ? lane[i] : largest;
+  return largest;
+}
+
+constexpr double kLargestEta = 500.0;     // beyond it exp is held constant: e^500 leaves room for sums of squares
+constexpr double kSmallestEta = 1e-100;   // stands in for eta = 0 under a positive count; 1/em^2 stays finite
+
+// Both functions work on U vectors at a time, one operation after the other over all of them: the latency of one chain is
+// hidden behind the others and every constant is loaded once.
+#define LOG1PNMF_EACH _Pragma("GCC unroll 8") for (int u = 0; u < U; ++u)
+
+// expm1 for 0 <= x <= kLargestEta, relative error below 4e-16. x = k ln2 + r, expm1(x) = 2^k expm1(r) + (2^k - 1).
+template <int U>
+inline void expm1(const Vec* x, Vec* result) {
+  constexpr double kMagic = 6755399441055744.0;   // 1.5 * 2^52: adding it rounds to an integer kept in the low bits
+  constexpr double kQ[] = {2.7620088445409748161e-7,    2.7557268459997064772e-6,  0.000024801521295954375131,
+                           0.00019841269863053616878,   0.0013888888917213716901,  0.0083333333333300618325,
+                           0.041666666666624127873,     0.16666666666666667453,    0.50000000000000010221};
+  Vec shifted[U], r[U], q[U];
+  LOG1PNMF_EACH shifted[u] = x[u] * 1.4426950408889634 + kMagic;
+  LOG1PNMF_EACH q[u] = shifted[u] - kMagic;
+  LOG1PNMF_EACH r[u] = x[u] - q[u] * 6.93147180369123816490e-01;   // ln2 split so that k times the high part is exact
+  LOG1PNMF_EACH r[u] = r[u] - q[u] * 1.90821492927058770002e-10;
+  LOG1PNMF_EACH q[u] = splat(2.5100385495510319078e-8);
+#pragma GCC unroll 9
+  for (int i = 0; i < 9; ++i) LOG1PNMF_EACH q[u] = q[u] * r[u] + kQ[i];
+  LOG1PNMF_EACH q[u] = (r[u] * r[u]) * q[u] + r[u];
+  LOG1PNMF_EACH r[u] = (Vec)(((VecI)shifted[u] + 1023) << 52);
+  LOG1PNMF_EACH result[u] = r[u] * q[u] + (r[u] - 1.0);
+}
+
+// log(x) and 1/x of positive normal numbers, sharing one division; log's error is below 4e-16 relative or absolute.
+template <int U>
+inline void log_and_reciprocal(const Vec* x, Vec* log, Vec* reciprocal) {
+  constexpr std::int64_t kSqrtHalf = 0x3fe6a09e667f3bcd, kOne = 0x3ff0000000000000, kTwo52 = 0x4330000000000000;
+  constexpr double kP[] = {0.18140185202493246359, 0.22222862476849540619, 0.28571424136516348361,
+                           0.40000000011212199523, 0.66666666666662080436};
+  // Values are positive, so the shift may be logical; AVX2 has no arithmetic one.
+  typedef std::uint64_t VecU __attribute__((vector_size(8 * LOG1PNMF_LANES)));
+  VecI biased[U];
+  Vec m[U], inverse[U], exponent[U], s[U], z[U], p[U];
+  LOG1PNMF_EACH biased[u] = (VecI)((VecU)((VecI)x[u] + (kOne - kSqrtHalf)) >> 52);
+  LOG1PNMF_EACH m[u] = (Vec)((VecI)x[u] - ((biased[u] - 1023) << 52));
+  LOG1PNMF_EACH exponent[u] = (Vec)(biased[u] | kTwo52) - (4503599627370496.0 + 1023.0);
+  LOG1PNMF_EACH s[u] = m[u] + 1.0;
+  LOG1PNMF_EACH inverse[u] = x[u] * s[u];
+  reciprocals<U>(inverse);
+  LOG1PNMF_EACH reciprocal[u] = inverse[u] * s[u];
+  LOG1PNMF_EACH s[u] = (m[u] - 1.0) * (inverse[u] * x[u]);
+  LOG1PNMF_EACH z[u] = s[u] * s[u];
+  LOG1PNMF_EACH p[u] = splat(0.16621947090177399488);
+#pragma GCC unroll 5
+  for (int i = 0; i < 5; ++i) LOG1PNMF_EACH p[u] = p[u] * z[u] + kP[i];
+  LOG1PNMF_EACH p[u] = (s[u] * z[u]) * p[u] + exponent[u] * 1.90821492927058770002e-10;
+  LOG1PNMF_EACH log[u] = exponent[u] * 6.93147180369123816490e-01 + (s[u] * 2.0 + p[u]);
+}
+
+}  // namespace log1pnmf::LOG1PNMF_ISA

@@ -1,0 +1,1 @@
+"""Poisson non-negative matrix factorisation with the shifted-log link."""
