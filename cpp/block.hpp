@@ -39,6 +39,10 @@ inline void mean_part(const Vec* eta, Vec* em) {
 
 inline Vec clamp_eta(Vec eta) { return vmin(vmax(eta, splat(kSmallestEta)), splat(kLargestEta)); }
 
+// A count where eta is zero has no likelihood; its loss is this large finite number, so that no step takes a row there and
+// any step leads a row out.
+inline Vec impossible(Vec eta) { return vmax(1.0 - eta * (0.5 / kSmallestEta), Vec{}) * 1e30; }
+
 // Rows of the packed design -> streams of a block, four rows by two components at a time. Pads with zero rows.
 // Streams is the number of streams where it is known when compiling, else 0.
 template <int Streams>

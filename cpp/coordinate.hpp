@@ -124,7 +124,7 @@ class CoordinateRow {
     Vec log[U], inverse[U], loss = Vec{};
     log_and_reciprocal<U>(em, log, inverse);
     LOG1PNMF_EACH {
-      loss -= load(y_ + at + u * kLanes) * log[u];
+      loss += load(y_ + at + u * kLanes) * (impossible(em[u]) - log[u]);
       store(to.inverse + at + u * kLanes, inverse[u]);
     }
     return loss;

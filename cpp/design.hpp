@@ -39,7 +39,7 @@ struct Design {
         packed[j * streams + K] = h.rows.column_exposure[j];
       }
     }
-    if (!h.model.exact_zeros) whole_matrix_sums(h);
+    whole_matrix_sums(h);
   }
 
  private:

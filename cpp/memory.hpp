@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 #include <new>
+#include <utility>
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
@@ -14,6 +15,7 @@ class Buffer {
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
   operator double*() const { return data_; }
+  friend void swap(Buffer& a, Buffer& b) noexcept { std::swap(a.data_, b.data_); }
 
  private:
   static double* allocate(std::int64_t count) {

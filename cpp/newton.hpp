@@ -10,7 +10,8 @@ class NewtonRow {
  public:
   NewtonRow(const HalfStep& h, const Design& design)
       : K_(h.n_components), h_(h), design_(design), evaluator_(h, design), program_(K_),
-        H_(static_cast<std::int64_t>(K_) * K_), g_(K_), x_(K_), trial_(K_) {}
+        H_(static_cast<std::int64_t>(K_) * K_), g_(K_),
+        trial_H_(static_cast<std::int64_t>(K_) * K_), trial_g_(K_), x_(K_), trial_(K_), leap_(K_) {}
 
   void run(std::int64_t i) {
     const Row row = row_at(h_.rows, i);
@@ -18,26 +19,43 @@ class NewtonRow {
     double* out = h_.values + i * K_;
     double* gradient = h_.gradient + i * K_;
     evaluator_.start_row(row);
-    const double before = evaluator_.evaluate<Level::hessian>(b, gradient, H_);
-    h_.loss[i] = before;
+    const double start = evaluator_.evaluate<Level::hessian>(b, gradient, H_);
+    h_.loss[i] = start;
     h_.rejected[i] = 0;
     if (row.count == 0) {   // without counts the optimum is zero whatever the design
       std::fill_n(out, K_, 0.0);
-      h_.decrease[i] = before + penalty(b);
+      h_.decrease[i] = start + penalty(b);
       return;
     }
-    for (int k = 0; k < K_; ++k) g_[k] = gradient[k] + h_.penalty[k];
-    double curvature;
-    const double predicted = program_.solve(H_, g_, b, h_.upper, x_, curvature);
-    if (surely_falls(b, curvature)) {
-      std::copy_n(static_cast<double*>(x_), K_, out);
-      h_.decrease[i] = predicted;
-      return;
+    std::copy_n(b, K_, out);
+    std::copy_n(gradient, K_, static_cast<double*>(g_));
+    double now = start + penalty(b);
+    h_.decrease[i] = 0.0;
+    const int most = row.count <= kShortRow ? kMostSteps : kFewSteps;
+    for (int step = 0; step < most; ++step) {
+      for (int k = 0; k < K_; ++k) g_[k] += h_.penalty[k];
+      double curvature;
+      const double predicted = program_.solve(H_, g_, out, h_.upper, x_, curvature);
+      if (surely_falls(out, curvature)) {
+        std::copy_n(static_cast<double*>(x_), K_, out);
+        h_.decrease[i] += predicted;
+        return;
+      }
+      double after = now;
+      if (leap(row, out)) after = try_point(leap_, now, predicted, out);
+      if (!(after < now)) after = backtrack(now, predicted, out, h_.rejected[i]);
+      h_.decrease[i] += now - after;
+      if (!(after < now)) return;
+      now = after;
     }
-    h_.decrease[i] = backtrack(b, before + penalty(b), predicted, out, h_.rejected[i]);
   }
 
  private:
+  // Far from its optimum (a count whose eta is tiny: Newton can only double it) a row gets more than one step. Such rows
+  // are few and mostly short; in a long row the other side's next change matters more than the last digit here.
+  static constexpr std::int64_t kShortRow = 64;
+  static constexpr int kMostSteps = 20, kFewSteps = 2;
+
   // Where every eta changes little, the full step must lower the loss and there is no need to look. The curvature
   // bounds the relative change of every count's eta (for counts >= 1) and the design's maxima the absolute one; only if
   // these cheap bounds say nothing are the changes themselves looked at.
@@ -51,24 +69,43 @@ class NewtonRow {
     return evaluator_.curvature_holds(trial_);
   }
 
-  double backtrack(const double* b, double before, double predicted, double* out, std::uint8_t& rejected) {
+  // Newton can at best double an eta that is far too small under a count; the fixed-point step of an additive model,
+  // b_k * (pull up) / (push down), is there at once. Where that ratio is large it replaces Newton's coordinate.
+  bool leap(const Row& row, const double* b) {
+    bool any = false;
+    for (int k = 0; k < K_; ++k) {
+      leap_[k] = x_[k];
+      const double down = row.exposure * design_.linear[k] + h_.penalty[k];
+      const double up = down - g_[k];
+      if (down > 0.0 && up > 4.0 * down) {   // a coefficient at zero is lifted to a tenth of a count over the row
+        leap_[k] = std::min(h_.upper, b[k] > 0.0 ? b[k] * (up / down) : 0.1 / down);
+        any = true;
+      }
+    }
+    return any;
+  }
+
+  // Moves to the point if the penalised loss falls there by enough; loss, gradient and Hessian are then those at it.
+  double try_point(const double* point, double before, double predicted, double* out) {
+    const double after = evaluator_.evaluate<Level::hessian>(point, trial_g_, trial_H_) + penalty(point);
+    if (!(after <= before - 0.01 * predicted) || !(after < before)) return before;
+    std::copy_n(point, K_, out);
+    swap(g_, trial_g_);
+    swap(H_, trial_H_);
+    return after;
+  }
+
+  // Shortens the step from `out` to x_ until the penalised loss falls; 
+  double backtrack(double before, double predicted, double* out, std::uint8_t& rejected) {
     double fraction = 1.0;
     for (int attempt = 0; attempt < 30; ++attempt) {
-      const double* candidate = x_;
-      if (attempt > 0) {
-        for (int k = 0; k < K_; ++k) trial_[k] = b[k] + fraction * (x_[k] - b[k]);
-        candidate = trial_;
-      }
-      const double after = evaluator_.evaluate<Level::loss>(candidate, nullptr, nullptr) + penalty(candidate);
-      if (after <= before - 0.01 * fraction * predicted) {
-        std::copy_n(candidate, K_, out);
-        return before - after;
-      }
+      for (int k = 0; k < K_; ++k) trial_[k] = attempt == 0 ? x_[k] : out[k] + fraction * (x_[k] - out[k]);
+      const double after = try_point(trial_, before, fraction * predicted, out);
+      if (after < before) return after;
       rejected = 1;
       fraction *= 0.5;
     }
-    std::copy_n(b, K_, out);
-    return 0.0;
+    return before;
   }
 
   double penalty(const double* b) const {
@@ -82,7 +119,7 @@ class NewtonRow {
   const Design& design_;
   RowEvaluator evaluator_;
   QuadraticProgram program_;
-  Buffer H_, g_, x_, trial_;
+  Buffer H_, g_, trial_H_, trial_g_, x_, trial_, leap_;
 };
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

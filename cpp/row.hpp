@@ -136,6 +136,7 @@ class RowEvaluator {
   void sparse_group(const double* X, int e, const double* b, double exposure, double* inverse, Vec* loss) {
     Vec eta[U], em[U];
     linear_predictor<U>(X, block_, e, b, eta);
+    LOG1PNMF_EACH loss[u] += load(y_ + e + u * kLanes) * impossible(eta[u]);
     LOG1PNMF_EACH eta[u] = clamp_eta(eta[u]);
     mean_part<Identity, U>(eta, em);
     CountTerms<U> c;
@@ -207,6 +208,7 @@ class RowEvaluator {
     std::fill(y_ + n, y_ + padded, 0.0);
     for (int p = 0; p < padded; p += kLanes) {
       const Vec at = load(em + p);
+      loss[0] += load(y_ + p) * impossible(at);
       CountTerms<1> c;
       count_terms<false, 1>(y_ + p, &at, c);
       loss[0] += c.loss[0];
