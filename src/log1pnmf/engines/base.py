@@ -10,10 +10,16 @@ from numpy.typing import NDArray
 
 from log1pnmf.problem import Problem, Side
 
-__all__ = ["ROW_SOLVERS", "Engine", "HalfStep", "RowSolver"]
+__all__ = ["ROW_SOLVERS", "Engine", "HalfStep", "RowSolver", "check_row_solver"]
 
 RowSolver = Literal["newton", "coordinate"]
 ROW_SOLVERS: tuple[RowSolver, ...] = ("newton", "coordinate")
+
+
+def check_row_solver(name: str) -> None:
+    """Refuse a name that is not one of `ROW_SOLVERS`."""
+    if name not in ROW_SOLVERS:
+        raise ValueError(f"row_solver must be one of {', '.join(map(repr, ROW_SOLVERS))}, got {name!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,4 +90,10 @@ class Engine(Protocol):
 
     def loss(self, loadings: NDArray[np.float64], factors: NDArray[np.float64]) -> float:
         """Negative log-likelihood, constants included, penalty excluded."""
+        ...
+
+    def evaluate(
+        self, side: Side, start: NDArray[np.float64], design: NDArray[np.float64]
+    ) -> tuple[float, NDArray[np.float64]]:
+        """Loss (as in `loss`) and its gradient in `start`, without a step."""
         ...

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf.approximation import Quadratic
-from log1pnmf.engines.base import ROW_SOLVERS, HalfStep, RowSolver
+from log1pnmf.engines.base import HalfStep, RowSolver, check_row_solver
 from log1pnmf.loss import entry_curvature, entry_gradient, entry_loss
 from log1pnmf.problem import Problem, Side
 
@@ -46,10 +46,7 @@ class ReferenceEngine:
         row_solver: RowSolver = "newton",
     ) -> HalfStep:
         """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`."""
-        if row_solver not in ROW_SOLVERS:
-            raise ValueError(
-                f"row_solver must be one of {', '.join(map(repr, ROW_SOLVERS))}, got {row_solver!r}"
-            )
+        check_row_solver(row_solver)
         solve = _newton if row_solver == "newton" else _coordinate
         values, gradient = np.empty_like(start), np.empty_like(start)
         loss, predicted, n_rejected = self.problem.constant, 0.0, 0
@@ -63,8 +60,15 @@ class ReferenceEngine:
 
     def loss(self, loadings: Array, factors: Array) -> float:
         """Negative log-likelihood on the eta scale, constants included, penalty excluded."""
-        rows = self._rows(self.problem.loadings_side, factors, np.zeros(factors.shape[1]), np.inf)
-        return self.problem.constant + sum(row.loss(b) for row, b in zip(rows, loadings, strict=True))
+        return self.evaluate(self.problem.loadings_side, loadings, factors)[0]
+
+    def evaluate(self, side: Side, start: Array, design: Array) -> tuple[float, Array]:
+        """Loss and gradient at `start`; see `log1pnmf.engines.base.Engine.evaluate`."""
+        loss, gradient = self.problem.constant, np.empty_like(start)
+        for i, row in enumerate(self._rows(side, design, np.zeros(design.shape[1]), np.inf)):
+            loss += row.loss(start[i])
+            gradient[i] = row.gradient(start[i])
+        return loss, gradient
 
     def _rows(self, side: Side, design: Array, penalty: Array, upper: float) -> Iterator[_Row]:
         n, m = side.rows.shape

@@ -1,0 +1,143 @@
+"""The half-step in C++ (``cpp/``): vectorised, threaded, the same bits for any number of threads."""
+
+from __future__ import annotations
+
+import os
+from numbers import Integral
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf._core import max_threads, run, runnable_kernels
+from log1pnmf.approximation import Quadratic
+from log1pnmf.engines.base import HalfStep, RowSolver, check_row_solver
+from log1pnmf.problem import Problem, Side
+
+__all__ = ["NativeEngine", "effective_threads"]
+
+Array = NDArray[np.float64]
+
+
+def effective_threads(n_jobs: int | None) -> int:
+    """Turn `n_jobs` into a number of threads.
+
+    Parameters
+    ----------
+    n_jobs : int or None
+        None and -1: all cores this process may use, fewer where ``OMP_NUM_THREADS`` or threadpoolctl say so.
+        A positive number is taken as it is.
+
+    Returns
+    -------
+    int
+    """
+    if n_jobs is None or (_is_integer(n_jobs) and n_jobs == -1):
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, min(cores, max_threads()))
+    if not _is_integer(n_jobs):
+        raise TypeError(f"n_jobs must be a whole number or None, got {n_jobs!r}; pass -1 for all cores")
+    if n_jobs < 1:
+        raise ValueError(f"n_jobs must be positive, -1 or None, got {n_jobs}; pass -1 for all cores")
+    return int(n_jobs)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+class _Outputs(NamedTuple):
+    """What the compiled core writes: per row, or per row and component. In the order of its parameters."""
+
+    values: Array
+    gradient: Array
+    loss: Array
+    decrease: Array
+    rejected: NDArray[np.uint8]
+
+
+class NativeEngine:
+    """Compiled implementation of `log1pnmf.engines.base.Engine`.
+
+    Where a positive count meets a mean of zero, the mean is held just above zero: such a start has a large,
+    finite loss instead of an infinite one.
+
+    Parameters
+    ----------
+    problem : Problem
+    n_threads : int, optional
+        See `effective_threads`. The result does not depend on it.
+    kernel : str
+        "auto" takes the fastest instruction set this processor has.
+    """
+
+    def __init__(self, problem: Problem, n_threads: int | None = None, kernel: str = "auto") -> None:
+        choices = runnable_kernels()
+        if kernel not in ("auto", *choices):
+            names = ", ".join(map(repr, ("auto", *choices)))
+            raise ValueError(f"kernel must be one of {names} on this processor, got {kernel!r}")
+        self.problem = problem
+        self.n_threads = effective_threads(n_threads)
+        self.kernel = choices[0] if kernel == "auto" else kernel
+
+    def half_step(
+        self,
+        side: Side,
+        start: Array,
+        design: Array,
+        *,
+        penalty: Array,
+        upper: float = np.inf,
+        row_solver: RowSolver = "newton",
+    ) -> HalfStep:
+        """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`."""
+        check_row_solver(row_solver)
+        out = self._run(row_solver, side, start, design, penalty=penalty, upper=upper)
+        return HalfStep(
+            values=out.values,
+            loss=float(np.sum(out.loss)) + self.problem.constant,
+            gradient=out.gradient,
+            predicted_decrease=float(np.sum(out.decrease)),
+            n_rejected=int(np.count_nonzero(out.rejected)),
+        )
+
+    def evaluate(self, side: Side, start: Array, design: Array) -> tuple[float, Array]:
+        """Loss and gradient at `start`; see `log1pnmf.engines.base.Engine.evaluate`."""
+        no_penalty = np.zeros(np.shape(design)[1])
+        out = self._run("evaluate", side, start, design, penalty=no_penalty, upper=np.inf)
+        return float(np.sum(out.loss)) + self.problem.constant, out.gradient
+
+    def loss(self, loadings: Array, factors: Array) -> float:
+        """Negative log-likelihood on the eta scale, constants included, penalty excluded."""
+        return self.evaluate(self.problem.loadings_side, loadings, factors)[0]
+
+    def _run(
+        self, task: str, side: Side, start: Array, design: Array, *, penalty: Array, upper: float
+    ) -> _Outputs:
+        start, design, penalty = (np.ascontiguousarray(x, dtype=np.float64) for x in (start, design, penalty))
+        n = len(start)
+        out = _Outputs(
+            np.empty_like(start), np.empty_like(start), np.empty(n), np.empty(n), np.empty(n, dtype=np.uint8)
+        )
+        zeros = self.problem.zeros
+        form = zeros if zeros is not None else Quadratic(0.0, 0.0, 0.0)
+        run(
+            self.kernel,
+            task,
+            side.rows.indptr,
+            side.rows.indices,
+            side.rows.values,
+            side.row_exposure,
+            side.column_exposure,
+            self.problem.link.is_identity,
+            zeros is None,
+            form.a1,
+            form.a2,
+            start,
+            design,
+            penalty,
+            float(upper),
+            *out,
+            self.n_threads,
+        )
+        return out
