@@ -56,6 +56,11 @@ class Problem:
         if self.link.is_identity:
             object.__setattr__(self, "zeros", EXACT_FOR_IDENTITY)
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether the loss is the model's own; approximate zeros of the identity link are."""
+        return self.zeros is None or self.link.is_identity
+
     @cached_property
     def loadings_side(self) -> Side:
         """Rows of the counts: what the loadings are fitted to, with the factors as design."""

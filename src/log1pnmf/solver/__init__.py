@@ -1,0 +1,1 @@
+"""The outer loop: `alternate` yields iterations; stopping rules and callbacks watch them."""

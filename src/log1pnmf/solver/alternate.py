@@ -1,0 +1,201 @@
+"""The alternating solver: a generator of iterations, each two half-steps over the data."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf.engines.base import Engine, HalfStep, RowSolver
+from log1pnmf.loss import kkt_residual
+from log1pnmf.solver.extrapolate import Extrapolation
+from log1pnmf.solver.iteration import Iteration
+
+__all__ = ["alternate"]
+
+Array = NDArray[np.float64]
+
+LEAST_KEPT = 0.1
+"""Extrapolation shrinks no entry below this part of itself: overshooting to zero could leave a positive count
+with mean zero, which has no likelihood. Exact zeros come from the half-steps."""
+
+
+def alternate(
+    engine: Engine,
+    loadings: Array,
+    factors: Array,
+    *,
+    penalty: Array,
+    upper: float = math.inf,
+    row_solver: RowSolver = "newton",
+    extrapolation: Extrapolation | None = None,
+    max_iter: int = 1000,
+) -> Iterator[Iteration]:
+    """Minimise ``loss + sum_jk penalty_k f_jk`` over ``0 <= loadings <= upper``, ``factors >= 0``.
+
+    Every iteration looks at a point (its loss comes with the loadings' half-step) and, if the objective has
+    not risen, improves the loadings, then the factors, and extrapolates. If it has risen, the point is
+    dropped and the last update without extrapolation takes its place.
+
+    Parameters
+    ----------
+    engine : Engine
+    loadings, factors : ndarray of shape (n, K) and (m, K)
+        Start, on the eta scale and within the bounds.
+    penalty : ndarray of shape (K,)
+        Penalty on the factors, >= 0; needs a finite `upper` where it is not 0.
+    upper : float
+        Bound of the loadings.
+    row_solver : {"newton", "coordinate"}
+    extrapolation : Extrapolation, optional
+        None: plain alternation.
+    max_iter : int
+        Updates after which to end; the last point is evaluated too.
+
+    Yields
+    ------
+    Iteration
+        Index 0 is the start (rescaled). Ends before `max_iter` only if an update no longer lowers the
+        objective in floating point.
+    """
+    moves = _Moves(engine, np.asarray(penalty, dtype=np.float64), upper, row_solver)
+    started, accepted = time.perf_counter(), math.inf
+    point = plain = before = moves.rescale(_Pair(loadings, factors))[0]
+    beta = 0.0
+    for index in range(max_iter + 1):
+        last, restarted = index == max_iter, False
+        first = moves.improve_loadings(point, look_only=last)
+        objective = moves.objective(first.loss, point)
+        if not objective <= accepted and beta > 0.0 and extrapolation is not None:
+            extrapolation.rejected()
+            point = before = plain
+            beta, restarted = 0.0, True
+            first = moves.improve_loadings(point, look_only=last)
+            objective = moves.objective(first.loss, point)
+        elif extrapolation is not None and index > 0:
+            extrapolation.accepted()
+        if not objective <= accepted:  # by rounding: there is nothing left to gain
+            return
+        second = moves.improve_factors(point, first.values, look_only=last)
+        yield Iteration(
+            index=index,
+            loadings=point.loadings,
+            factors=point.factors,
+            loss=first.loss,
+            objective=objective,
+            relative_change=_relative_change(accepted, objective) if index else math.nan,
+            kkt_residual=moves.residual(point, first.gradient, second.gradient),
+            beta=beta,
+            seconds=time.perf_counter() - started,
+            restarted=restarted,
+            n_rejected=first.n_rejected + second.n_rejected,
+            likelihood="exact" if engine.problem.is_exact else "approximate",
+        )
+        accepted = objective
+        plain, before = moves.rescale(_Pair(first.values, second.values), before)
+        beta = 0.0 if extrapolation is None else extrapolation.beta
+        if beta > 0.0:
+            point, before = moves.rescale(moves.beyond(plain, before, beta), plain)
+        else:
+            point = before = plain
+
+
+def _relative_change(accepted: float, objective: float) -> float:
+    fall = accepted - objective
+    return fall / abs(objective) if objective != 0.0 else fall
+
+
+@dataclass(frozen=True, eq=False)
+class _Pair:
+    loadings: Array
+    factors: Array
+
+    def scaled(self, by: Array) -> _Pair:
+        """Move a factor per column from the factors to the loadings."""
+        return self if (by == 1.0).all() else _Pair(self.loadings * by, self.factors / by)
+
+
+@dataclass(frozen=True, eq=False)
+class _Moves:
+    """The half-steps of one problem, its objective and its free scale."""
+
+    engine: Engine
+    penalty: Array
+    upper: float
+    row_solver: RowSolver
+
+    def objective(self, loss: float, at: _Pair) -> float:
+        return loss + float(self.penalty @ at.factors.sum(axis=0))
+
+    def improve_loadings(self, at: _Pair, look_only: bool) -> HalfStep:
+        side = self.engine.problem.loadings_side
+        if look_only:
+            return HalfStep(at.loadings, *self.engine.evaluate(side, at.loadings, at.factors), 0.0, 0)
+        return self.engine.half_step(
+            side,
+            at.loadings,
+            at.factors,
+            penalty=np.zeros_like(self.penalty),
+            upper=self.upper,
+            row_solver=self.row_solver,
+        )
+
+    def improve_factors(self, at: _Pair, loadings: Array, look_only: bool) -> HalfStep:
+        side = self.engine.problem.factors_side
+        if look_only:
+            return HalfStep(at.factors, *self.engine.evaluate(side, at.factors, loadings), 0.0, 0)
+        return self.engine.half_step(
+            side, at.factors, loadings, penalty=self.penalty, upper=math.inf, row_solver=self.row_solver
+        )
+
+    def residual(self, at: _Pair, gradient_loadings: Array, gradient_factors: Array) -> float:
+        problem = self.engine.problem
+        return kkt_residual(
+            at.loadings,
+            at.factors,
+            _at_counted(problem.loadings_side.rows.indptr, gradient_loadings),
+            _at_counted(problem.factors_side.rows.indptr, gradient_factors),
+            problem.counts.total,
+            penalty_factors=self.penalty,
+            upper_loadings=self.upper,
+        )
+
+    def beyond(self, new: _Pair, old: _Pair, beta: float) -> _Pair:
+        """Extrapolate from `old` through `new`, within the bounds."""
+
+        def further(to: Array, since: Array, upper: float) -> Array:
+            return np.minimum(np.maximum(to + beta * (to - since), LEAST_KEPT * to), upper)
+
+        return _Pair(
+            further(new.loadings, old.loadings, self.upper), further(new.factors, old.factors, math.inf)
+        )
+
+    def rescale(self, pair: _Pair, *others: _Pair) -> tuple[_Pair, ...]:
+        """Fix the free scale of every column, of `pair` and in the same way of `others`.
+
+        Bounded loadings are raised until their largest touches the bound, which lowers the penalty. Otherwise
+        the columns' means are balanced to within a factor of two by powers of two, which changes no bit of
+        any product and so neither the loss nor the course of the fit.
+        """
+        if math.isfinite(self.upper):
+            size, target = pair.loadings.max(axis=0), np.full(len(self.penalty), self.upper)
+        else:
+            size, target = pair.loadings.mean(axis=0), pair.factors.mean(axis=0)
+        by, used = np.ones(len(size)), (size > 0.0) & (target > 0.0)
+        by[used] = target[used] / size[used]
+        if not math.isfinite(self.upper):
+            by = np.exp2(np.rint(0.5 * np.log2(by)))
+        scaled = pair.scaled(by)
+        if math.isfinite(self.upper):  # rounding
+            scaled = _Pair(np.minimum(scaled.loadings, self.upper), scaled.factors)
+        return (scaled, *(other.scaled(by) for other in others))
+
+
+def _at_counted(indptr: NDArray[np.int64], gradient: Array) -> Array:
+    """Gradient with the rows that have no counts, and are zero by decision, left out."""
+    empty = np.diff(indptr) == 0
+    return np.where(empty[:, None], 0.0, gradient) if empty.any() else gradient

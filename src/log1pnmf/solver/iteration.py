@@ -1,0 +1,55 @@
+"""What the solver shows of each iteration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Iteration"]
+
+
+@dataclass(frozen=True, eq=False)
+class Iteration:
+    """A point the solver has been at, with what is known there.
+
+    Parameters
+    ----------
+    index : int
+        Number of updates of both factors that led here; 0 is the start.
+    loadings, factors : ndarray of shape (n, K) and (m, K)
+        On the eta scale. Never changed afterwards, so they may be kept without a copy.
+    loss : float
+        Negative log-likelihood, penalty excluded.
+    objective : float
+        Loss + penalty: what is minimised, and never rises from one iteration to the next.
+    relative_change : float
+        How much the objective fell, relative to its size; NaN at the start.
+    kkt_residual : float
+        See `log1pnmf.loss.kkt_residual`. The factors' part is taken after the loadings' update.
+    beta : float
+        Extrapolation that led here; 0 for a plain update.
+    seconds : float
+        Since the solver started.
+    restarted : bool
+        Whether an extrapolated point had to be dropped first.
+    n_rejected : int
+        Rows whose full step was backtracked, in both half-steps that start here.
+    likelihood : {"exact", "approximate"}
+        Which one `loss` is.
+    """
+
+    index: int
+    loadings: NDArray[np.float64]
+    factors: NDArray[np.float64]
+    loss: float
+    objective: float
+    relative_change: float
+    kkt_residual: float
+    beta: float
+    seconds: float
+    restarted: bool
+    n_rejected: int
+    likelihood: Literal["exact", "approximate"]

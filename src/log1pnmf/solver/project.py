@@ -1,0 +1,58 @@
+"""Loadings for given factors: every row is its own convex problem."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf.engines.base import Engine, RowSolver
+
+__all__ = ["solve_loadings"]
+
+Array = NDArray[np.float64]
+
+
+def solve_loadings(
+    engine: Engine,
+    start: Array,
+    factors: Array,
+    *,
+    upper: float = math.inf,
+    row_solver: RowSolver = "newton",
+    tol: float = 1e-10,
+    max_iter: int = 500,
+) -> tuple[Array, bool]:
+    """Repeat the loadings' half-step until nothing is gained.
+
+    Parameters
+    ----------
+    engine : Engine
+    start : ndarray of shape (n, K)
+        Within the bounds, on the eta scale.
+    factors : ndarray of shape (m, K)
+        Held fixed, on the eta scale.
+    upper : float
+        Bound of the loadings.
+    row_solver : {"newton", "coordinate"}
+    tol : float
+        Predicted gain per count at which to stop.
+    max_iter : int
+        Half-steps at most.
+
+    Returns
+    -------
+    loadings : ndarray of shape (n, K)
+    converged : bool
+    """
+    side, no_penalty = engine.problem.loadings_side, np.zeros(factors.shape[1])
+    loadings = start
+    for _ in range(max_iter):
+        step = engine.half_step(
+            side, loadings, factors, penalty=no_penalty, upper=upper, row_solver=row_solver
+        )
+        loadings = step.values
+        if step.predicted_decrease <= tol * engine.problem.counts.total:
+            return loadings, True
+    return loadings, False
