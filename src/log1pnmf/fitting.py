@@ -1,0 +1,323 @@
+"""Counts in, `Fit` out: start, phases, restarts. The only place where scales are converted."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+
+from .counts import Counts
+from .engines.base import Engine, RowSolver
+from .engines.registry import make_engine
+from .initialize import Random, adapt_start, as_random, check_start, initialize
+from .problem import Problem
+from .result import Fit
+from .settings import Phase, Settings
+from .solver.alternate import alternate
+from .solver.callbacks import Callback, History, ProgressBar
+from .solver.extrapolate import Extrapolation
+from .solver.iteration import Iteration
+from .solver.stopping import Stopping
+
+__all__ = ["fit_log1p_nmf"]
+
+Array = NDArray[np.float64]
+
+LARGEST_CERTIFIED = 2e8
+"""Entries up to which the exact log-likelihood of an approximate fit is computed."""
+
+
+def fit_log1p_nmf(
+    counts: Any,
+    n_components: int,
+    *,
+    c: float = 1.0,
+    likelihood: str = "auto",
+    approximation: str = "chebyshev",
+    interval: tuple[float, float] | None = None,
+    size_factors: Any = "total",
+    init: Any = "rank1",
+    n_init: int = 1,
+    l1: float = 0.0,
+    row_solver: RowSolver = "newton",
+    extrapolate: bool | Literal["auto"] = "auto",
+    max_iter: int = 1000,
+    tol: float = 1e-8,
+    n_jobs: int | None = None,
+    engine: str = "auto",
+    random_state: Any = None,
+    callbacks: Sequence[Callback] = (),
+    verbose: int = 0,
+) -> Fit:
+    """Fit Poisson NMF with the shifted-log link.
+
+    Parameters
+    ----------
+    counts : array, sparse matrix, data frame or Counts
+        Samples x features; see `log1pnmf.counts.Counts.from_any`.
+    n_components : int
+        Number of factors, K.
+    c : float
+        Shift of the link, positive; inf is standard Poisson NMF.
+    likelihood : {"auto", "approximate", "exact", "refined"}
+        "approximate" replaces the mean of zero counts by a quadratic and costs only the non-zeros; "refined"
+        goes on with exact iterations from there; "auto" is approximate for ``c >= 1`` and exact below. With
+        ``c = inf`` every one of them is exact, at the cost of the non-zeros.
+    approximation : {"chebyshev", "taylor"}
+        Which quadratic.
+    interval : (low, high), optional
+        Where "chebyshev" is to hold, on the link scale; see `log1pnmf.approximation.chebyshev`.
+    size_factors : {"total", "none"} or array of shape (n,)
+        Exposure of the samples; "total" is their total count divided by its mean.
+    init : {"rank1", "random", "nndsvd"} or (loadings, factors)
+        Start; a given one is on the link scale. See `log1pnmf.initialize`.
+    n_init : int
+        Number of starts; the fit with the lowest objective is kept.
+    l1 : float
+        Penalty on the sum of all factors but the first (the baseline), in units of log-likelihood on the link
+        scale. Where it is positive, loadings are bounded by 1.
+    row_solver : {"newton", "coordinate"}
+        "coordinate" is the paper's own algorithm.
+    extrapolate : bool or "auto"
+        Whether to go beyond each update in the direction of the last ones; "auto": with "newton" only.
+    max_iter : int
+        Updates of both factors at most, in each phase.
+    tol : float
+        Relative fall of the objective per iteration at which to stop.
+    n_jobs : int, optional
+        Threads; None and -1 are all available cores. The result is the same for any number.
+    engine : {"auto", "native", "reference"}
+        What computes the half-steps.
+    random_state : int, RandomState, Generator or None
+    callbacks : sequence of callables
+        Called with every `log1pnmf.solver.iteration.Iteration`; a true result stops the fit.
+    verbose : int
+        1 shows a progress bar.
+
+    Returns
+    -------
+    Fit
+
+    Warns
+    -----
+    ConvergenceWarning
+        When `max_iter` was reached first.
+    RuntimeWarning
+        When Ctrl-C was pressed; the fit so far is returned.
+
+    Examples
+    --------
+    >>> from log1pnmf.datasets import pancreas
+    >>> fit = fit_log1p_nmf(pancreas().counts[:200], 3, c=1.0, tol=1e-5, random_state=0)
+    >>> fit.loadings.shape, fit.factors.shape, fit.converged
+    ((200, 3), (2425, 3), True)
+    """
+    settings = Settings(
+        n_components=n_components,
+        c=c,
+        likelihood=likelihood,
+        approximation=approximation,
+        interval=interval,
+        size_factors=size_factors,
+        init=init,
+        n_init=n_init,
+        l1=l1,
+        row_solver=row_solver,
+        extrapolate=extrapolate,
+        max_iter=max_iter,
+        tol=tol,
+        n_jobs=n_jobs,
+        engine=engine,
+        callbacks=tuple(callbacks),
+        verbose=verbose,
+    )
+    rng = as_random(random_state)
+    started = time.perf_counter()
+    data = Counts.from_any(counts)
+    sizes = data.size_factors(size_factors)
+    if not isinstance(init, str):
+        settings = replace(settings, init=check_start(init, data.shape, n_components))
+    run = _best_run(settings, data, sizes, rng)
+    return _finish(settings, data, sizes, run, started)
+
+
+Reason = Literal["converged", "max_iter", "callback", "interrupted"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """One start followed through all phases."""
+
+    last: Iteration
+    history: History
+    reason: Reason
+    all_met: bool  # the tolerance, in every phase
+
+
+def _best_run(settings: Settings, counts: Counts, sizes: Array, rng: Random) -> _Run:
+    engines = [
+        make_engine(settings.engine, Problem(counts, sizes, settings.link, phase.zeros), settings.n_jobs)
+        for phase in settings.phases
+    ]
+    best: _Run | None = None
+    for restart in range(settings.n_init):
+        try:
+            run = _one_run(settings, engines, rng, restart)
+        except KeyboardInterrupt:  # before this start had led to anything
+            if best is None:
+                raise
+            return replace(best, reason="interrupted")
+        if best is None or _better(run, best):
+            best = run
+        if run.reason in ("callback", "interrupted"):
+            return replace(best, reason=run.reason)
+    assert best is not None
+    return best
+
+
+def _better(run: _Run, best: _Run) -> bool:
+    """Whether `run` is to be kept; one that never reached the exact phase cannot be compared."""
+    if run.last.likelihood != best.last.likelihood:
+        return run.last.likelihood == "exact"
+    return run.last.objective < best.last.objective
+
+
+def _one_run(settings: Settings, engines: list[Engine], rng: Random, restart: int) -> _Run:
+    loadings, factors = _start(settings, engines[0], rng)
+    history, all_met = History(), True
+    last: Iteration | None = None
+    reason: Reason = "converged"
+    for engine, phase in zip(engines, settings.phases, strict=True):
+        label = phase.likelihood if settings.n_init == 1 else f"{phase.likelihood}, start {restart + 1}"
+        with ExitStack() as stack:
+            watchers: list[Callback] = [history, *settings.callbacks]
+            if settings.verbose:
+                end = settings.max_iter + (last.index if last else 0)
+                watchers.append(stack.enter_context(ProgressBar(end, label)))
+            iterations = _phase(settings, engine, loadings, factors)
+            last, reason = _watch(iterations, last, watchers, phase, settings.max_iter)
+        loadings, factors = last.loadings, last.factors
+        all_met = all_met and reason == "converged"
+        if reason in ("callback", "interrupted"):
+            break
+    assert last is not None
+    return _Run(last, history, reason, all_met)
+
+
+def _start(settings: Settings, engine: Engine, rng: Random) -> tuple[Array, Array]:
+    if isinstance(settings.init, str):
+        return initialize(engine, settings.n_components, settings.init, rng)
+    loadings, factors = settings.init
+    return adapt_start(engine.problem, loadings, factors / settings.link.alpha, rng)
+
+
+def _phase(settings: Settings, engine: Engine, loadings: Array, factors: Array) -> Iterator[Iteration]:
+    return alternate(
+        engine,
+        loadings,
+        factors,
+        penalty=settings.penalty,
+        upper=settings.upper,
+        row_solver=settings.row_solver,
+        extrapolation=Extrapolation() if settings.extrapolates else None,
+        max_iter=settings.max_iter,
+    )
+
+
+def _watch(
+    iterations: Iterator[Iteration],
+    before: Iteration | None,
+    watchers: Sequence[Callback],
+    phase: Phase,
+    max_iter: int,
+) -> tuple[Iteration, Reason]:
+    """Follow one phase to its end; indices and seconds go on from the phase `before`."""
+    stopping, last = Stopping(phase.tol), before
+    first, seconds = (before.index, before.seconds) if before else (0, 0.0)
+    try:
+        for iteration in iterations:
+            last = replace(iteration, index=first + iteration.index, seconds=seconds + iteration.seconds)
+            asked = [bool(watch(last)) for watch in watchers]
+            if stopping(iteration):
+                return last, "converged"
+            if any(asked):
+                return last, "callback"
+    except KeyboardInterrupt:
+        if last is None:
+            raise
+        return last, "interrupted"
+    assert last is not None
+    return last, "max_iter" if last.index - first >= max_iter else "converged"
+
+
+# ---------------------------------------------------------------- the end
+
+
+def _finish(settings: Settings, counts: Counts, sizes: Array, run: _Run, started: float) -> Fit:
+    last = run.last
+    messages = _about_data(counts)
+    if run.reason == "interrupted":
+        messages.append(f"interrupted after {last.index} iterations: the fit has not converged")
+        warnings.warn(f"{messages[-1]}; it is what was reached so far", RuntimeWarning, stacklevel=3)
+    elif run.reason == "callback":
+        messages.append(f"stopped by a callback after {last.index} iterations")
+    elif not run.all_met:
+        messages.append(
+            f"not converged after max_iter={settings.max_iter} iterations: the objective still falls by "
+            f"{last.relative_change:.1e} of its size per iteration (tol={settings.tol:.1e}); "
+            "raise max_iter or tol, or go on from here with init=(loadings, factors)"
+        )
+        warnings.warn(messages[-1], ConvergenceWarning, stacklevel=3)
+    exact = -last.loss if last.likelihood == "exact" else None
+    if exact is None:
+        exact = _certify(settings, counts, sizes, run, messages)
+    return Fit(
+        loadings=last.loadings,
+        factors=last.factors * settings.link.alpha,
+        c=settings.link.c,
+        size_factors=sizes,
+        log_likelihood=exact,
+        approximate_log_likelihood=-last.loss if last.likelihood == "approximate" else None,
+        objective=last.objective,
+        kkt_residual=last.kkt_residual,
+        converged=run.all_met,
+        n_iter=last.index,
+        seconds=time.perf_counter() - started,
+        history=run.history.table(),
+        settings=settings.as_dict(),
+        messages=tuple(messages),
+    )
+
+
+def _certify(
+    settings: Settings, counts: Counts, sizes: Array, run: _Run, messages: list[str]
+) -> float | None:
+    """Exact log-likelihood of an approximate fit, unless that takes too long."""
+    entries = math.prod(counts.shape)
+    if run.reason == "interrupted":
+        messages.append("the exact log-likelihood was not computed because the fit was interrupted")
+        return None
+    if entries > LARGEST_CERTIFIED:
+        messages.append(
+            f"the exact log-likelihood was not computed: it visits all {entries:,} entries "
+            f"(computed up to {LARGEST_CERTIFIED:,.0f})"
+        )
+        return None
+    engine = make_engine(settings.engine, Problem(counts, sizes, settings.link), settings.n_jobs)
+    return -engine.loss(run.last.loadings, run.last.factors)
+
+
+def _about_data(counts: Counts) -> list[str]:
+    messages = []
+    for n, what in ((counts.n_empty_rows, "samples"), (counts.n_empty_columns, "features")):
+        if n:
+            messages.append(f"{what} without any count: {n}; they were given zeros")
+    return messages
