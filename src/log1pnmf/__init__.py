@@ -1,1 +1,9 @@
 """Poisson non-negative matrix factorisation with the shifted-log link."""
+
+from . import datasets
+from .estimator import Log1pNMF
+from .fitting import fit_log1p_nmf
+
+__all__ = ["Log1pNMF", "__version__", "datasets", "fit_log1p_nmf"]
+
+__version__ = "0.1.0"
