@@ -41,7 +41,8 @@ inline Vec clamp_eta(Vec eta) { return vmin(vmax(eta, splat(kSmallestEta)), spla
 
 // A count where eta is zero has no likelihood; its loss is this large finite number, so that no step takes a row there and
 // any step leads a row out.
-inline Vec impossible(Vec eta) { return vmax(1.0 - eta * (0.5 / kSmallestEta), Vec{}) * 1e30; }
+constexpr double kImpossible = 1e30;
+inline Vec impossible(Vec eta) { return vmax(1.0 - eta * (0.5 / kSmallestEta), Vec{}) * kImpossible; }
 
 // Rows of the packed design -> streams of a block, four rows by two components at a time. Pads with zero rows.
 // Streams is the number of streams where it is known when compiling, else 0.

@@ -32,9 +32,10 @@ class RowEvaluator {
         h_(h),
         design_(design),
         sums_(K_),
-        kept_(round_up(kKeptBytes / (8 * design.streams), block_)),
+        kept_(h.model.exact_zeros ? h.rows.n_columns : round_up(kKeptBytes / (8 * design.streams), block_)),
         X_(h.model.exact_zeros ? 0 : design.streams * kept_),
         y_(block_),
+        eta_(block_),
         em_(block_),
         residual_(block_),
         weight_(block_),
@@ -51,19 +52,10 @@ class RowEvaluator {
   // derivatives was. With q = -delta (1 + 1/em), em falls at most by the factor 1 - q, so the counts' curvature grows
   // at most by (1 - q)^-2; the exponentials' grows by e^delta. A full Newton step then cannot raise the loss.
   bool curvature_holds(const double* d) {
-    if (h_.model.exact_zeros || row_.count > kept_) return false;
+    if (row_.count > kept_) return false;
     Vec shrink = Vec{}, growth = Vec{};
-    for (std::int64_t from = 0; from < row_.count; from += block_) {
-      const int padded = static_cast<int>(round_up(std::min<std::int64_t>(block_, row_.count - from), kLanes));
-      const double* X = X_ + from * design_.streams;
-      for (int e = 0; e < padded; e += kLanes) {
-        Vec delta = Vec{};
-        for (int k = 0; k < K_; ++k) delta += d[k] * load(X + k * block_ + e);
-        const Vec inverse = load(inverse_ + from + e);
-        shrink = vmax(shrink, h_.model.identity ? -delta * inverse : -delta * (1.0 + inverse));
-        growth = vmax(growth, delta);
-      }
-    }
+    if (h_.model.exact_zeros) exact_changes(d, shrink, growth);
+    else sparse_changes(d, shrink, growth);
     return largest_lane(shrink) <= 0.27 && (h_.model.identity || largest_lane(growth) <= 0.6);
   }
 
@@ -102,9 +94,42 @@ class RowEvaluator {
     return t * (a1 * linear + a2 * quadratic);
   }
 
+  void sparse_changes(const double* d, Vec& shrink, Vec& growth) const {
+    const double one = h_.model.identity ? 0.0 : 1.0;
+    for (std::int64_t from = 0; from < row_.count; from += block_) {
+      const int padded = static_cast<int>(round_up(std::min<std::int64_t>(block_, row_.count - from), kLanes));
+      const double* X = X_ + from * design_.streams;
+      for (int e = 0; e < padded; e += kLanes) {
+        Vec delta;
+        linear_predictor<1>(X, block_, e, d, &delta);
+        shrink = vmax(shrink, -delta * (load(inverse_ + from + e) + one));
+        growth = vmax(growth, delta);
+      }
+    }
+  }
+
+  void exact_changes(const double* d, Vec& shrink, Vec& growth) {
+    const std::int64_t m = round_up(h_.rows.n_columns, kStep);
+    double most = 0.0;
+    for (std::int64_t from = 0, next = 0; from < m; from += block_) {
+      const int padded = static_cast<int>(std::min<std::int64_t>(block_, m - from));
+      for (int e = 0; e < padded; e += kStep) {
+        Vec delta[kUnroll];
+        linear_predictor<kUnroll>(design_.transposed + from, design_.padded, e, d, delta);
+        for (int u = 0; u < kUnroll; ++u) {
+          store(residual_ + e + u * kLanes, delta[u]);
+          growth = vmax(growth, delta[u]);
+        }
+      }
+      for (; next < row_.count && row_.indices[next] < from + padded; ++next)
+        most = std::max(most, -residual_[row_.indices[next] - from] * (1.0 + inverse_[next]));
+    }
+    shrink = splat(most);
+  }
+
   template <bool Identity, Level L>
   double sparse(const Row& row, const double* b) {
-    Vec loss[kUnroll] = {};
+    Vec loss[kUnroll] = {}, lowest = splat(1.0);
     for (std::int64_t from = 0; from < row.count; from += block_) {
       const int n = static_cast<int>(std::min<std::int64_t>(block_, row.count - from));
       const int padded = static_cast<int>(round_up(n, kLanes));
@@ -118,10 +143,13 @@ class RowEvaluator {
       std::fill(y_ + n, y_ + padded, 0.0);
       double* inverse = inverse_ + (row.count <= kept_ ? from : 0);
       int e = 0;
-      for (; e + kStep <= padded; e += kStep) sparse_group<Identity, L, kUnroll>(X, e, b, row.exposure, inverse, loss);
-      for (; e < padded; e += kLanes) sparse_group<Identity, L, 1>(X, e, b, row.exposure, inverse, loss);
+      for (; e + kStep <= n; e += kStep) means<Identity, kUnroll>(X, e, b, lowest, loss);
+      for (; e < padded; e += kLanes) means<Identity, 1>(X, e, b, lowest, loss);
+      for (e = 0; e + kStep <= padded; e += kStep) terms<Identity, L, kUnroll>(X, e, row.exposure, inverse, loss);
+      for (; e < padded; e += kLanes) terms<Identity, L, 1>(X, e, row.exposure, inverse, loss);
       accumulate<L>(X, block_, padded);
     }
+    if (-largest_lane(-lowest) <= kSmallestEta) loss[0] += kImpossible / kLanes;
     return total(loss);
   }
 
@@ -132,21 +160,31 @@ class RowEvaluator {
       LOG1PNMF_EACH eta[u] += b[k] * load(X + k * stride + e + u * kLanes);
   }
 
-  template <bool Identity, Level L, int U>
-  void sparse_group(const double* X, int e, const double* b, double exposure, double* inverse, Vec* loss) {
+  // eta and em of U vectors of entries. Two loops, this and the next, because one has more in flight than registers.
+  template <bool Identity, int U>
+  void means(const double* X, int e, const double* b, Vec& lowest, Vec* loss) {
     Vec eta[U], em[U];
     linear_predictor<U>(X, block_, e, b, eta);
-    LOG1PNMF_EACH loss[u] += load(y_ + e + u * kLanes) * impossible(eta[u]);
+    if constexpr (U == 1) loss[0] += load(y_ + e) * impossible(eta[0]);   // padding, if any, is here
+    else LOG1PNMF_EACH lowest = vmin(lowest, eta[u]);
     LOG1PNMF_EACH eta[u] = clamp_eta(eta[u]);
     mean_part<Identity, U>(eta, em);
+    LOG1PNMF_EACH store(em_ + e + u * kLanes, em[u]);
+    if constexpr (!Identity) LOG1PNMF_EACH store(eta_ + e + u * kLanes, eta[u]);
+  }
+
+  template <bool Identity, Level L, int U>
+  void terms(const double* X, int e, double exposure, double* inverse, Vec* loss) {
+    Vec em[U];
+    LOG1PNMF_EACH em[u] = load(em_ + e + u * kLanes);
     CountTerms<U> c;
     count_terms<Identity, U>(y_ + e, em, c);
     if constexpr (!Identity) {   // at the identity link the zero entries' form is exact and cancels
       const double a1 = h_.model.a1, a2 = h_.model.a2;
       LOG1PNMF_EACH {
-        const Vec t = exposure * load(X + K_ * block_ + e + u * kLanes);
-        c.loss[u] += t * (em[u] - eta[u] * (a1 + a2 * eta[u]));
-        c.residual[u] += t * (em[u] - 2.0 * a2 * eta[u] + (1.0 - a1));
+        const Vec t = exposure * load(X + K_ * block_ + e + u * kLanes), eta = load(eta_ + e + u * kLanes);
+        c.loss[u] += t * (em[u] - eta * (a1 + a2 * eta));
+        c.residual[u] += t * (em[u] - 2.0 * a2 * eta + (1.0 - a1));
         c.weight[u] += t * (em[u] + (1.0 - 2.0 * a2));
       }
     }
@@ -214,11 +252,14 @@ class RowEvaluator {
       loss[0] += c.loss[0];
       store(residual + p, c.residual[0]);
       store(weight + p, c.weight[0]);
+      store(em + p, c.inverse[0]);
     }
     if constexpr (L != Level::loss)
       for (int p = 0; p < n; ++p) residual_[indices[p] - from] += residual[p];
-    if constexpr (L == Level::hessian)
+    if constexpr (L == Level::hessian) {
       for (int p = 0; p < n; ++p) weight_[indices[p] - from] += weight[p];
+      if (row.count <= kept_) std::copy_n(em, n, inverse_ + first);
+    }
   }
 
   template <Level L>
@@ -240,7 +281,7 @@ class RowEvaluator {
   const Design& design_;
   Accumulator sums_;
   std::int64_t kept_;            // longest row whose gathered blocks are kept
-  Buffer X_, y_, em_, residual_, weight_, inverse_, gram_b_;
+  Buffer X_, y_, eta_, em_, residual_, weight_, inverse_, gram_b_;
   Row row_{};
   std::int64_t gathered_ = 0;    // entries of the row gathered so far
 };
