@@ -85,7 +85,7 @@ log1pnmf::Task task_named(const std::string& name) {
 }
 
 void run(const std::string& kernel, const std::string& task, Vector<std::int64_t> indptr, Vector<std::int32_t> indices,
-         nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu> counts, Vector<double> row_exposure,
+         nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu> counts, Vector<double> row_exposure,
          Vector<double> column_exposure, bool identity, bool exact_zeros, double a1, double a2, Matrix start, Matrix design,
          Vector<double> penalty, double upper, Output<double> values, Output<double> gradient, Output<double> loss,
          Output<double> decrease, Output<std::uint8_t> rejected, int n_threads) {

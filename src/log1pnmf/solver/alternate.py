@@ -37,9 +37,12 @@ def alternate(
 ) -> Iterator[Iteration]:
     """Minimise ``loss + sum_jk penalty_k f_jk`` over ``0 <= loadings <= upper``, ``factors >= 0``.
 
-    Every iteration looks at a point (its loss comes with the loadings' half-step) and, if the objective has
-    not risen, improves the loadings, then the factors, and extrapolates. If it has risen, the point is
-    dropped and the last update without extrapolation takes its place.
+    The factors are what is extrapolated and the loadings follow: an iteration solves the loadings for the
+    factors it tries, then takes the factors' half-step, whose first look at the data gives the objective of
+    the pair. If it has not risen the pair is accepted; if it has, the iteration is lost and the last update
+    without extrapolation takes its place. Judging the factors only after the loadings have adapted lets far
+    longer extrapolations pass. The start's loadings are trusted first: iteration 0 looks at the start and
+    updates the factors.
 
     Parameters
     ----------
@@ -54,38 +57,38 @@ def alternate(
     extrapolation : Extrapolation, optional
         None: plain alternation.
     max_iter : int
-        Updates after which to end; the last point is evaluated too.
+        Iterations after which to end, lost ones included.
 
     Yields
     ------
     Iteration
-        Index 0 is the start (rescaled). Ends before `max_iter` only if an update no longer lowers the
-        objective in floating point.
+        Index 0 is the start (rescaled); lost iterations are left out. Ends before `max_iter` only if an
+        update no longer lowers the objective in floating point.
     """
     moves = _Moves(engine, np.asarray(penalty, dtype=np.float64), upper, row_solver)
     started, accepted = time.perf_counter(), math.inf
     point = plain = before = moves.rescale(_Pair(loadings, factors))[0]
-    beta = 0.0
+    beta, restarted = 0.0, False
     for index in range(max_iter + 1):
-        last, restarted = index == max_iter, False
-        first = moves.improve_loadings(point, look_only=last)
-        objective = moves.objective(first.loss, point)
-        if not objective <= accepted and beta > 0.0 and extrapolation is not None:
+        last = index == max_iter
+        first = moves.improve_loadings(point, look_only=index == 0)
+        tried = _Pair(first.values, point.factors)
+        second = moves.improve_factors(tried, look_only=last)
+        objective = moves.objective(second.loss, tried)
+        if not objective <= accepted:
+            if extrapolation is None or beta == 0.0:  # by rounding: there is nothing left to gain
+                return
             extrapolation.rejected()
             point = before = plain
             beta, restarted = 0.0, True
-            first = moves.improve_loadings(point, look_only=last)
-            objective = moves.objective(first.loss, point)
-        elif extrapolation is not None and index > 0:
+            continue
+        if extrapolation is not None and index > 0:
             extrapolation.accepted()
-        if not objective <= accepted:  # by rounding: there is nothing left to gain
-            return
-        second = moves.improve_factors(point, first.values, look_only=last)
         yield Iteration(
             index=index,
-            loadings=point.loadings,
-            factors=point.factors,
-            loss=first.loss,
+            loadings=tried.loadings,
+            factors=tried.factors,
+            loss=second.loss,
             objective=objective,
             relative_change=_relative_change(accepted, objective) if index else math.nan,
             kkt_residual=moves.residual(point, first.gradient, second.gradient),
@@ -95,7 +98,7 @@ def alternate(
             n_rejected=first.n_rejected + second.n_rejected,
             likelihood="exact" if engine.problem.is_exact else "approximate",
         )
-        accepted = objective
+        accepted, restarted = objective, False
         plain, before = moves.rescale(_Pair(first.values, second.values), before)
         beta = 0.0 if extrapolation is None else extrapolation.beta
         if beta > 0.0:
@@ -115,8 +118,8 @@ class _Pair:
     factors: Array
 
     def scaled(self, by: Array) -> _Pair:
-        """Move a factor per column from the factors to the loadings."""
-        return self if (by == 1.0).all() else _Pair(self.loadings * by, self.factors / by)
+        """Move a factor per column from the loadings to the factors."""
+        return self if (by == 1.0).all() else _Pair(self.loadings / by, self.factors * by)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,12 +147,12 @@ class _Moves:
             row_solver=self.row_solver,
         )
 
-    def improve_factors(self, at: _Pair, loadings: Array, look_only: bool) -> HalfStep:
+    def improve_factors(self, at: _Pair, look_only: bool) -> HalfStep:
         side = self.engine.problem.factors_side
         if look_only:
-            return HalfStep(at.factors, *self.engine.evaluate(side, at.factors, loadings), 0.0, 0)
+            return HalfStep(at.factors, *self.engine.evaluate(side, at.factors, at.loadings), 0.0, 0)
         return self.engine.half_step(
-            side, at.factors, loadings, penalty=self.penalty, upper=math.inf, row_solver=self.row_solver
+            side, at.factors, at.loadings, penalty=self.penalty, upper=math.inf, row_solver=self.row_solver
         )
 
     def residual(self, at: _Pair, gradient_loadings: Array, gradient_factors: Array) -> float:
@@ -186,7 +189,7 @@ class _Moves:
         else:
             size, target = pair.loadings.mean(axis=0), pair.factors.mean(axis=0)
         by, used = np.ones(len(size)), (size > 0.0) & (target > 0.0)
-        by[used] = target[used] / size[used]
+        by[used] = size[used] / target[used]
         if not math.isfinite(self.upper):
             by = np.exp2(np.rint(0.5 * np.log2(by)))
         scaled = pair.scaled(by)

@@ -27,8 +27,8 @@ class Extrapolation:
     def __init__(
         self,
         *,
-        start: float = 0.5,
-        grow: float = 1.05,
+        start: float = 0.7,
+        grow: float = 1.1,
         grow_ceiling: float = 1.02,
         shrink: float = 1.5,
         largest: float = 1.0,

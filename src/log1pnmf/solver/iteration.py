@@ -18,7 +18,7 @@ class Iteration:
     Parameters
     ----------
     index : int
-        Number of updates of both factors that led here; 0 is the start.
+        Number of iterations that led here, lost ones included; 0 is the start.
     loadings, factors : ndarray of shape (n, K) and (m, K)
         On the eta scale. Never changed afterwards, so they may be kept without a copy.
     loss : float
@@ -28,7 +28,7 @@ class Iteration:
     relative_change : float
         How much the objective fell, relative to its size; NaN at the start.
     kkt_residual : float
-        See `log1pnmf.loss.kkt_residual`. The factors' part is taken after the loadings' update.
+        See `log1pnmf.loss.kkt_residual`. The loadings' part is taken before their last update.
     beta : float
         Extrapolation that led here; 0 for a plain update.
     seconds : float
@@ -36,7 +36,7 @@ class Iteration:
     restarted : bool
         Whether an extrapolated point had to be dropped first.
     n_rejected : int
-        Rows whose full step was backtracked, in both half-steps that start here.
+        Rows whose full step was backtracked, in the two half-steps of this iteration.
     likelihood : {"exact", "approximate"}
         Which one `loss` is.
     """
