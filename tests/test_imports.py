@@ -1,0 +1,102 @@
+"""Imports point one way, and importing the package stays light."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import log1pnmf
+
+PACKAGE = Path(log1pnmf.__file__).parent
+
+# From the bottom to the top: a module may import from lines above its own, and from none below.
+LAYERS = [
+    ["link", "sparse_rows", "datasets", "_core"],
+    ["approximation", "compress"],
+    ["counts"],
+    ["loss"],
+    ["problem"],
+    ["engines.base"],
+    ["engines.native", "engines.reference"],
+    ["engines.registry"],
+    ["solver.iteration", "solver.extrapolate"],
+    ["solver.alternate", "solver.stopping", "solver.callbacks", "solver.project"],
+    ["initialize"],
+    ["settings", "result"],
+    ["fitting"],
+    ["estimator"],
+    ["demo"],
+]
+LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
+
+
+def module_name(path):
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+def imported(path):
+    """Modules of the package that a file imports, as names relative to the package."""
+    own = module_name(path).split(".")
+    folder = own if path.name == "__init__.py" else own[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] == "log1pnmf":
+                    yield alias.name.partition(".")[2]
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                base = folder[: len(folder) - node.level + 1]
+                target = ".".join([*base, *([node.module] if node.module else [])]).strip(".")
+            elif (node.module or "").split(".")[0] == "log1pnmf":
+                target = node.module.partition(".")[2]
+            else:
+                continue
+            for alias in node.names:
+                below = f"{target}.{alias.name}".strip(".")
+                yield below if below in LEVEL else target
+
+
+def files():
+    return [path for path in PACKAGE.rglob("*.py") if module_name(path) not in ("", "engines", "solver")]
+
+
+def test_every_module_has_its_place():
+    assert {module_name(path) for path in files()} == set(LEVEL) - {"_core"}
+
+
+def test_imports_point_one_way():
+    for path in files():
+        name = module_name(path)
+        for target in imported(path):
+            assert LEVEL[target] < LEVEL[name], f"{name} imports {target}, which is not below it"
+
+
+def test_every_module_is_in_the_architecture():
+    page = PACKAGE.parents[1] / "docs" / "architecture.md"
+    text = page.read_text()
+    for name in LEVEL:
+        if name != "_core":
+            assert name.split(".")[-1] in text, f"{name} is missing in {page.name}"
+
+
+def test_import_is_light():
+    heavy = ["pandas", "matplotlib", "anndata", "torch", "dask", "tqdm", "mpmath"]
+    code = (
+        "import sys, scipy.sparse, sklearn.utils.extmath, sklearn.base; before = set(sys.modules); "
+        f"import log1pnmf; print(sorted((set(sys.modules) - before) & {set(heavy)}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout.strip() == "[]", done.stdout
+
+
+def test_public_names():
+    assert set(log1pnmf.__all__) == {"Log1pNMF", "__version__", "datasets", "fit_log1p_nmf"}
+    for name in log1pnmf.__all__:
+        assert hasattr(log1pnmf, name)
+
+
+def test_version_is_that_of_the_project():
+    project = (PACKAGE.parents[1] / "pyproject.toml").read_text()
+    assert re.search(r'^version = "(.*)"$', project, re.MULTILINE).group(1) == log1pnmf.__version__
