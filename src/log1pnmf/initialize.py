@@ -60,16 +60,15 @@ def initialize(engine: Engine, n_components: int, init: str, rng: Random) -> tup
     """
     problem = engine.problem
     if init == "rank1":
-        baseline = rank_one(engine, rng)
-        loadings, factors = (_beside(column, n_components, rng) for column in baseline)
-    elif init == "random":
+        loadings, factors = (_beside(column, n_components, rng) for column in rank_one(engine, rng))
+        return _without_empty(problem, loadings, factors)
+    if init == "random":
         loadings, factors = (rng.uniform(0.1, 1.0, size=(n, n_components)) for n in problem.counts.shape)
-        loadings, factors = _match_total(problem, loadings, factors, rng)
     elif init == "nndsvd":
-        loadings, factors = _match_total(problem, *_nndsvd(problem, n_components, rng), rng)
+        loadings, factors = _nndsvd(problem, n_components, rng)
     else:
         raise ValueError(f"init must be one of {', '.join(map(repr, INITS))} or (L, F), got {init!r}")
-    return _without_empty(problem, loadings, factors)
+    return _match_total(problem, *_without_empty(problem, loadings, factors), rng)
 
 
 # ---------------------------------------------------------------- rank one
@@ -265,7 +264,6 @@ def _match_total(problem: Problem, loadings: Array, factors: Array, rng: Random)
     rate = counts.total / (problem.size_factors.sum() * counts.n_features)
     if not rate > 0.0 or not eta.max() > 0.0:
         return loadings, factors
-    wanted = float(_eta(problem, np.asarray(rate)))
 
     def excess(log_scale: float) -> float:
         with np.errstate(over="ignore"):
@@ -273,7 +271,10 @@ def _match_total(problem: Problem, loadings: Array, factors: Array, rng: Random)
         fitted = float(exposure @ means.mean(axis=1)) / float(exposure.sum())
         return math.log(min(fitted, 1e300) / rate)
 
-    lowest = math.log(wanted / eta.max()) - 1.0
-    highest = math.log(wanted / eta.mean()) + 1.0
-    scale = math.exp(0.5 * brentq(excess, lowest, highest, xtol=1e-3))
+    low = high = math.log(float(_eta(problem, np.asarray(rate))) / eta.max())
+    while excess(low) > 0.0:
+        low -= 1.0
+    while excess(high) < 0.0:
+        high += 1.0
+    scale = math.exp(0.5 * brentq(excess, low, high, xtol=1e-3)) if low < high else math.exp(0.5 * low)
     return loadings * scale, factors * scale

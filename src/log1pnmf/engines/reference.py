@@ -53,7 +53,7 @@ class ReferenceEngine:
         for i, row in enumerate(self._rows(side, design, penalty, upper)):
             loss += row.loss(start[i])
             gradient[i] = row.gradient(start[i])
-            values[i], decrease, rejected = solve(row, start[i])
+            values[i], decrease, rejected = (solve if row.y.any() else _empty)(row, start[i])
             predicted += decrease
             n_rejected += rejected
         return HalfStep(values, loss, gradient, predicted, n_rejected)
@@ -104,6 +104,11 @@ class _Row:
     def hessian(self, b: Array) -> Array:
         weight = entry_curvature(self.y, self.design @ b, self.t, self.identity, self.zeros)
         return self.design.T @ (weight[:, None] * self.design)
+
+
+def _empty(row: _Row, b: Array) -> tuple[Array, float, bool]:
+    """Zero: without counts that is the optimum, also where a crude quadratic would say otherwise."""
+    return np.zeros_like(b), row.penalised(b), False
 
 
 def _newton(row: _Row, b: Array) -> tuple[Array, float, bool]:
