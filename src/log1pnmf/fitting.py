@@ -255,7 +255,8 @@ def _watch(
             raise
         return last, "interrupted"
     assert last is not None
-    return last, "max_iter" if last.index - first >= max_iter else "converged"
+    # the last iteration may have been lost to an extrapolation that was dropped
+    return last, "max_iter" if last.index - first >= max_iter - 1 else "converged"
 
 
 # ---------------------------------------------------------------- the end
