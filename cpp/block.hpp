@@ -44,30 +44,57 @@ inline Vec clamp_eta(Vec eta) { return vmin(vmax(eta, splat(kSmallestEta)), spla
 constexpr double kImpossible = 1e30;
 inline Vec impossible(Vec eta) { return vmax(1.0 - eta * (0.5 / kSmallestEta), Vec{}) * kImpossible; }
 
-// Rows of the packed design -> streams of a block, four rows by two components at a time. Pads with zero rows.
+// Four entries of kGroup streams, transposed in registers and stored: p[entry][stream] -> X[stream][entry].
+inline void transpose_group(const double* const* p, double* X, std::int64_t stride) {
+#if LOG1PNMF_LANES >= 4
+  typedef double Quad __attribute__((vector_size(32)));
+  Quad a[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) std::memcpy(&a[i], p[i], sizeof a[i]);
+  const Quad even0 = __builtin_shufflevector(a[0], a[1], 0, 4, 2, 6), odd0 = __builtin_shufflevector(a[0], a[1], 1, 5, 3, 7);
+  const Quad even1 = __builtin_shufflevector(a[2], a[3], 0, 4, 2, 6), odd1 = __builtin_shufflevector(a[2], a[3], 1, 5, 3, 7);
+  a[0] = __builtin_shufflevector(even0, even1, 0, 1, 4, 5);
+  a[1] = __builtin_shufflevector(odd0, odd1, 0, 1, 4, 5);
+  a[2] = __builtin_shufflevector(even0, even1, 2, 3, 6, 7);
+  a[3] = __builtin_shufflevector(odd0, odd1, 2, 3, 6, 7);
+#pragma GCC unroll 4
+  for (int k = 0; k < 4; ++k) std::memcpy(X + k * stride, &a[k], sizeof a[k]);
+#else
+  typedef double Pair __attribute__((vector_size(16)));
+  Pair a[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) std::memcpy(&a[i], p[i], sizeof a[i]);
+  const Pair even0 = __builtin_shufflevector(a[0], a[1], 0, 2), even1 = __builtin_shufflevector(a[2], a[3], 0, 2);
+  const Pair odd0 = __builtin_shufflevector(a[0], a[1], 1, 3), odd1 = __builtin_shufflevector(a[2], a[3], 1, 3);
+  std::memcpy(X, &even0, sizeof even0);
+  std::memcpy(X + 2, &even1, sizeof even1);
+  std::memcpy(X + stride, &odd0, sizeof odd0);
+  std::memcpy(X + stride + 2, &odd1, sizeof odd1);
+#endif
+}
+
+// Rows of the packed design -> streams of a block, four rows at a time. Pads with zero rows.
 // Streams is the number of streams where it is known when compiling, else 0.
 template <int Streams>
 inline void gather_rows(const Design& design, const std::int32_t* indices, int n, std::int64_t readable, double* X,
                         std::int64_t stride) {
-  typedef double Pair __attribute__((vector_size(16)));
-  constexpr int kAhead = 16;
+  constexpr int kAhead = 16, kLine = 8;   // entries; doubles in a cache line
   const int streams = Streams > 0 ? Streams : design.streams;
   int e = 0;
   for (; e + 4 <= n; e += 4) {
     const double* p[4];
+#pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) p[i] = design.packed + static_cast<std::int64_t>(indices[e + i]) * streams;
     if (e + kAhead + 4 <= readable)
-      for (int i = 0; i < 4; ++i)
-        __builtin_prefetch(design.packed + static_cast<std::int64_t>(indices[e + kAhead + i]) * streams);
+      for (int i = 0; i < 4; ++i) {
+        const double* later = design.packed + static_cast<std::int64_t>(indices[e + kAhead + i]) * streams;
+        for (int k = 0; k < streams; k += kLine) __builtin_prefetch(later + k);
+      }
 #pragma GCC unroll 8
-    for (int k = 0; k < streams; k += 2) {
-      Pair a[4];
+    for (int k = 0; k < streams; k += kGroup) {
+      transpose_group(p, X + k * stride + e, stride);
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) std::memcpy(&a[i], p[i] + k, sizeof a[i]);
-      const Pair out[4] = {__builtin_shufflevector(a[0], a[1], 0, 2), __builtin_shufflevector(a[2], a[3], 0, 2),
-                           __builtin_shufflevector(a[0], a[1], 1, 3), __builtin_shufflevector(a[2], a[3], 1, 3)};
-      std::memcpy(X + k * stride + e, out, 2 * sizeof(Pair));
-      std::memcpy(X + (k + 1) * stride + e, out + 2, 2 * sizeof(Pair));
+      for (int i = 0; i < 4; ++i) p[i] += kGroup;
     }
   }
   const int padded = static_cast<int>(round_up(n, kLanes));
@@ -78,14 +105,15 @@ inline void gather_rows(const Design& design, const std::int32_t* indices, int n
 
 inline void gather(const Design& design, const std::int32_t* indices, int n, std::int64_t readable, double* X,
                    std::int64_t stride) {
-  switch (design.streams) {
-    case 4: return gather_rows<4>(design, indices, n, readable, X, stride);
-    case 6: return gather_rows<6>(design, indices, n, readable, X, stride);
-    case 8: return gather_rows<8>(design, indices, n, readable, X, stride);
-    case 10: return gather_rows<10>(design, indices, n, readable, X, stride);
-    case 12: return gather_rows<12>(design, indices, n, readable, X, stride);
-    case 14: return gather_rows<14>(design, indices, n, readable, X, stride);
-    case 16: return gather_rows<16>(design, indices, n, readable, X, stride);
+  switch (design.streams / kGroup) {
+    case 1: return gather_rows<1 * kGroup>(design, indices, n, readable, X, stride);
+    case 2: return gather_rows<2 * kGroup>(design, indices, n, readable, X, stride);
+    case 3: return gather_rows<3 * kGroup>(design, indices, n, readable, X, stride);
+    case 4: return gather_rows<4 * kGroup>(design, indices, n, readable, X, stride);
+    case 5: return gather_rows<5 * kGroup>(design, indices, n, readable, X, stride);
+    case 6: return gather_rows<6 * kGroup>(design, indices, n, readable, X, stride);
+    case 7: return gather_rows<7 * kGroup>(design, indices, n, readable, X, stride);
+    case 8: return gather_rows<8 * kGroup>(design, indices, n, readable, X, stride);
     default: return gather_rows<0>(design, indices, n, readable, X, stride);
   }
 }

@@ -5,13 +5,16 @@
 
 #include "kernel.hpp"
 #include "memory.hpp"
+#include "simd.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
+
+constexpr int kGroup = kLanes >= 4 ? 4 : 2;   // streams transposed together when rows are gathered
 
 inline std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
 struct Design {
-  int K, streams;            // streams: the K components and the exposure, rounded up to an even number
+  int K, streams;            // streams: the K components and the exposure, rounded up to a multiple of kGroup
   std::int64_t padded;       // columns rounded up to the largest block
   Buffer packed;             // sparse form: n_columns x streams
   Buffer transposed;         // exact form: streams x padded, zeros beyond the end
@@ -20,7 +23,7 @@ struct Design {
 
   explicit Design(const HalfStep& h)
       : K(h.n_components),
-        streams(static_cast<int>(round_up(K + 1, 2))),
+        streams(static_cast<int>(round_up(K + 1, kGroup))),
         padded(round_up(h.rows.n_columns, 128)),
         packed(h.model.exact_zeros ? 0 : h.rows.n_columns * streams),
         transposed(h.model.exact_zeros ? padded * streams : 0),
