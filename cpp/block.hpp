@@ -37,7 +37,11 @@ inline void mean_part(const Vec* eta, Vec* em) {
   else expm1<U>(eta, em);
 }
 
-inline Vec clamp_eta(Vec eta) { return vmin(vmax(eta, splat(kSmallestEta)), splat(kLargestEta)); }
+template <bool Identity>
+inline Vec clamp_eta(Vec eta) {
+  eta = vmax(eta, splat(kSmallestEta));
+  return Identity ? eta : vmin(eta, splat(kLargestEta));   // at the identity link eta is the mean, of any size
+}
 
 // A count where eta is zero has no likelihood; its loss is this large finite number, so that no step takes a row there and
 // any step leads a row out.

@@ -94,7 +94,7 @@ class CoordinateRow {
     for (std::int64_t e = 0; e < padded_; e += kStep) {
       Vec eta[U], em[U], bounded[U];
       LOG1PNMF_EACH eta[u] = vmax(load(from.eta + e + u * kLanes) + delta * load(x(k) + e + u * kLanes), Vec{});
-      LOG1PNMF_EACH bounded[u] = clamp_eta(eta[u]);
+      LOG1PNMF_EACH bounded[u] = clamp_eta<Identity>(eta[u]);
       mean_part<Identity, U>(bounded, em);
       LOG1PNMF_EACH {
         store(to.eta + e + u * kLanes, eta[u]);

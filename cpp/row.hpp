@@ -167,7 +167,7 @@ class RowEvaluator {
     linear_predictor<U>(X, block_, e, b, eta);
     if constexpr (U == 1) loss[0] += load(y_ + e) * impossible(eta[0]);   // padding, if any, is here
     else LOG1PNMF_EACH lowest = vmin(lowest, eta[u]);
-    LOG1PNMF_EACH eta[u] = clamp_eta(eta[u]);
+    LOG1PNMF_EACH eta[u] = clamp_eta<Identity>(eta[u]);
     mean_part<Identity, U>(eta, em);
     LOG1PNMF_EACH store(em_ + e + u * kLanes, em[u]);
     if constexpr (!Identity) LOG1PNMF_EACH store(eta_ + e + u * kLanes, eta[u]);
@@ -222,7 +222,7 @@ class RowEvaluator {
     Vec eta[kUnroll], em[kUnroll];
     linear_predictor<kUnroll>(X, design_.padded, e, b, eta);
     constexpr int U = kUnroll;
-    LOG1PNMF_EACH eta[u] = clamp_eta(eta[u]);
+    LOG1PNMF_EACH eta[u] = clamp_eta<false>(eta[u]);
     expm1<U>(eta, em);
     LOG1PNMF_EACH {
       const int at = e + u * kLanes;
