@@ -1,0 +1,128 @@
+"""``make bench``: run all measurements, print tables, write JSON.
+
+CPU seconds (of all threads) are the figure that counts; wall time depends on who else uses the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from log1pnmf.engines.native import effective_threads, runnable_kernels
+
+from . import against_sklearn, from_reference, memory, row_solvers, threads
+from .data import DATA, REFERENCE, ROOT, Folder, MissingError
+from .table import as_text
+
+SECTIONS = {
+    "reference": "PBMC, K=6, from the reference's starts",
+    "solvers": "Newton and coordinate from one rank-one start",
+    "sklearn": "c = inf, K=6: to scikit-learn's likelihood",
+    "memory": "Resident memory added by an approximate fit",
+    "threads": "Threads",
+}
+
+
+def _measurements(arguments: argparse.Namespace) -> dict[str, Callable[[Folder], Iterator[dict[str, Any]]]]:
+    quick = arguments.quick
+    return {
+        "reference": lambda folder: from_reference.measure(folder, quick),
+        "solvers": lambda folder: row_solvers.measure(folder, quick, arguments.full),
+        "sklearn": lambda folder: against_sklearn.measure(folder, quick, arguments.full),
+        "memory": lambda folder: memory.measure(folder, quick),
+        "threads": lambda folder: threads.measure(folder, quick),
+    }
+
+
+def main() -> None:
+    arguments = _arguments()
+    folder = Folder(arguments.data, arguments.reference)
+    result: dict[str, Any] = {"about": _about(), "quick": arguments.quick, "sections": {}, "skipped": {}}
+    print(" | ".join(f"{name} {value}" for name, value in result["about"].items()), "\n", flush=True)
+    began = time.perf_counter()
+    for name, measure in _measurements(arguments).items():
+        if arguments.only and name not in arguments.only:
+            continue
+        rows = result["sections"][name] = []
+        try:
+            for row in measure(folder):
+                rows.append(row)
+                _write(arguments.json, result)
+        except MissingError as missing:
+            result["skipped"][name] = str(missing)
+            print(f"{SECTIONS[name]}: the rest is skipped, {missing}\n")
+        if rows:
+            print(as_text(SECTIONS[name], rows), flush=True)
+    result["wall_s"] = time.perf_counter() - began
+    result["load_average_at_end"] = os.getloadavg() if hasattr(os, "getloadavg") else None
+    _write(arguments.json, result)
+    print(f"{result['wall_s']:.0f} s in all; written to {arguments.json}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the .h5ad files")
+    parser.add_argument("--reference", type=Path, default=REFERENCE, help="folder of the reference starts")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="NAME", help=", ".join(SECTIONS))
+    parser.add_argument("--quick", action="store_true", help="about two minutes: PBMC only, shorter runs")
+    parser.add_argument(
+        "--full", action="store_true", help="also exact coordinate at c=1e-3, K=13, and scikit-learn on Kang"
+    )
+    parser.add_argument("--json", type=Path, default=ROOT / "bench-out" / "bench.json", help="where to write")
+    return parser.parse_args()
+
+
+def _about() -> dict[str, Any]:
+    return {
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cores": effective_threads(None),
+        "kernel": runnable_kernels()[0],
+        "commit": _commit(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("numpy", "scipy", "scikit-learn")},
+        "date": time.strftime("%Y-%m-%d %H:%M"),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout.splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("Model name"))
+    except (OSError, subprocess.CalledProcessError, StopIteration):
+        return platform.processor() or "unknown"
+
+
+def _commit() -> str:
+    def git(*words: str) -> str:
+        out = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+        return out.stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--", "src", "cpp")
+        return git("rev-parse", "--short", "HEAD") + ("+changes" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _write(path: Path, result: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1, default=_plain) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    number = float(value)
+    return number if math.isfinite(number) else str(number)
+
+
+if __name__ == "__main__":
+    main()
