@@ -92,7 +92,13 @@ def test_import_is_light():
 
 
 def test_public_names():
-    assert set(log1pnmf.__all__) == {"Log1pNMF", "__version__", "datasets", "fit_log1p_nmf"}
+    assert set(log1pnmf.__all__) == {
+        "ApproximationWarning",
+        "Log1pNMF",
+        "__version__",
+        "datasets",
+        "fit_log1p_nmf",
+    }
     for name in log1pnmf.__all__:
         assert hasattr(log1pnmf, name)
 

@@ -2,8 +2,8 @@
 
 from . import datasets
 from .estimator import Log1pNMF
-from .fitting import fit_log1p_nmf
+from .fitting import ApproximationWarning, fit_log1p_nmf
 
-__all__ = ["Log1pNMF", "__version__", "datasets", "fit_log1p_nmf"]
+__all__ = ["ApproximationWarning", "Log1pNMF", "__version__", "datasets", "fit_log1p_nmf"]
 
 __version__ = "0.1.0"

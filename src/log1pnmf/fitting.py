@@ -21,18 +21,25 @@ from .initialize import Random, adapt_start, as_random, check_start, initialize
 from .problem import Problem
 from .result import Fit
 from .settings import Phase, Settings
-from .solver.alternate import alternate
+from .solver.alternate import alternate, residual_at
 from .solver.callbacks import Callback, History, ProgressBar
 from .solver.extrapolate import Extrapolation
 from .solver.iteration import Iteration
 from .solver.stopping import Stopping
 
-__all__ = ["fit_log1p_nmf"]
+__all__ = ["ApproximationWarning", "fit_log1p_nmf"]
 
 Array = NDArray[np.float64]
 
 LARGEST_CERTIFIED = 2e8
 """Entries up to which the exact log-likelihood of an approximate fit is computed."""
+
+POOR_APPROXIMATION = 0.02
+"""Part of the log-likelihood by which the approximation may be off before a fit warns."""
+
+
+class ApproximationWarning(UserWarning):
+    """The quadratic approximation of the zero counts is far off at the fit it led to."""
 
 
 def fit_log1p_nmf(
@@ -110,6 +117,8 @@ def fit_log1p_nmf(
     -----
     ConvergenceWarning
         When `max_iter` was reached first.
+    ApproximationWarning
+        When the exact log-likelihood of an approximate fit is far from the approximate one.
     RuntimeWarning
         When Ctrl-C was pressed; the fit so far is returned.
 
@@ -160,6 +169,7 @@ class _Run:
     history: History
     reason: Reason
     all_met: bool  # the tolerance, in every phase
+    engine: Engine  # of the last phase
 
 
 def _best_run(settings: Settings, counts: Counts, sizes: Array, rng: Random) -> _Run:
@@ -209,7 +219,7 @@ def _one_run(settings: Settings, engines: list[Engine], rng: Random, restart: in
         if reason in ("callback", "interrupted"):
             break
     assert last is not None
-    return _Run(last, history, reason, all_met)
+    return _Run(last, history, reason, all_met, engine)
 
 
 def _start(settings: Settings, engine: Engine, rng: Random) -> tuple[Array, Array]:
@@ -280,6 +290,11 @@ def _finish(settings: Settings, counts: Counts, sizes: Array, run: _Run, started
     exact = -last.loss if last.likelihood == "exact" else None
     if exact is None:
         exact = _certify(settings, counts, sizes, run, messages)
+    kkt_residual = last.kkt_residual
+    if run.reason != "interrupted":
+        kkt_residual = residual_at(
+            run.engine, last.loadings, last.factors, penalty=settings.penalty, upper=settings.upper
+        )
     return Fit(
         loadings=last.loadings,
         factors=last.factors * settings.link.alpha,
@@ -288,7 +303,7 @@ def _finish(settings: Settings, counts: Counts, sizes: Array, run: _Run, started
         log_likelihood=exact,
         approximate_log_likelihood=-last.loss if last.likelihood == "approximate" else None,
         objective=last.objective,
-        kkt_residual=last.kkt_residual,
+        kkt_residual=kkt_residual,
         converged=run.all_met,
         n_iter=last.index,
         seconds=time.perf_counter() - started,
@@ -313,7 +328,16 @@ def _certify(
         )
         return None
     engine = make_engine(settings.engine, Problem(counts, sizes, settings.link), settings.n_jobs)
-    return -engine.loss(run.last.loadings, run.last.factors)
+    exact = -engine.loss(run.last.loadings, run.last.factors)
+    gap = -run.last.loss - exact
+    messages.append(f"the approximate log-likelihood differs from the exact one by {gap:,.0f}")
+    if abs(gap) > POOR_APPROXIMATION * abs(exact) and abs(gap) > 1.0:
+        messages[-1] += (
+            f", {abs(gap / exact):.0%} of it: zero counts have large fitted means here; "
+            "use likelihood='refined' (or 'exact')"
+        )
+        warnings.warn(messages[-1], ApproximationWarning, stacklevel=4)
+    return exact
 
 
 def _about_data(counts: Counts) -> list[str]:

@@ -15,7 +15,7 @@ from log1pnmf.loss import kkt_residual
 from log1pnmf.solver.extrapolate import Extrapolation
 from log1pnmf.solver.iteration import Iteration
 
-__all__ = ["alternate"]
+__all__ = ["alternate", "residual_at"]
 
 Array = NDArray[np.float64]
 
@@ -42,7 +42,7 @@ def alternate(
     the pair. If it has not risen the pair is accepted; if it has, the iteration is lost and the last update
     without extrapolation takes its place. Judging the factors only after the loadings have adapted lets far
     longer extrapolations pass. The start's loadings are trusted first: iteration 0 looks at the start and
-    updates the factors.
+    updates the factors; but the coordinate solver is the paper's and begins with the loadings.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def alternate(
         last = index == max_iter
         first = moves.improve_loadings(point, look_only=index == 0)
         tried = _Pair(first.values, point.factors)
-        second = moves.improve_factors(tried, look_only=last)
+        second = moves.improve_factors(tried, look_only=last or (index == 0 and row_solver == "coordinate"))
         objective = moves.objective(second.loss, tried)
         if not objective <= accepted:
             if extrapolation is None or beta == 0.0:  # by rounding: there is nothing left to gain
@@ -105,6 +105,16 @@ def alternate(
             point, before = moves.rescale(moves.beyond(plain, before, beta), plain)
         else:
             point = before = plain
+
+
+def residual_at(
+    engine: Engine, loadings: Array, factors: Array, *, penalty: Array, upper: float = math.inf
+) -> float:
+    """KKT residual of a point (`log1pnmf.loss.kkt_residual`), from one look at the data on either side."""
+    point, problem = _Pair(loadings, factors), engine.problem
+    _, by_loadings = engine.evaluate(problem.loadings_side, loadings, factors)
+    _, by_factors = engine.evaluate(problem.factors_side, factors, loadings)
+    return _Moves(engine, penalty, upper, "newton").residual(point, by_loadings, by_factors)
 
 
 def _relative_change(accepted: float, objective: float) -> float:
