@@ -12,8 +12,8 @@ PACKAGE = Path(log1pnmf.__file__).parent
 
 # From the bottom to the top: a module may import from lines above its own, and from none below.
 LAYERS = [
-    ["link", "sparse_rows", "datasets", "_core"],
-    ["approximation", "compress"],
+    ["link", "sparse_rows", "datasets", "version", "_core"],
+    ["approximation", "compress", "persist"],
     ["counts"],
     ["loss"],
     ["problem"],

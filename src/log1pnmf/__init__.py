@@ -3,7 +3,6 @@
 from . import datasets
 from .estimator import Log1pNMF
 from .fitting import ApproximationWarning, fit_log1p_nmf
+from .version import __version__
 
 __all__ = ["ApproximationWarning", "Log1pNMF", "__version__", "datasets", "fit_log1p_nmf"]
-
-__version__ = "0.1.0"

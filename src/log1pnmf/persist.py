@@ -1,0 +1,251 @@
+"""One file for arrays and what is to be known about them: npz and JSON, no pickle, written atomically.
+
+A file is an ordinary uncompressed npz (`numpy.load` opens it). Its member ``metadata`` is a JSON text as
+bytes: format name and version, version of the package, kind of content, names of the arrays, and whatever the
+writer adds. Numbers come back with the same bits, inf and NaN included.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import secrets
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
+
+import numpy as np
+
+from .version import __version__
+
+__all__ = ["FORMAT_VERSION", "StrPath", "check_writable", "read_archive", "write_archive"]
+
+StrPath: TypeAlias = str | os.PathLike[str]
+
+FORMAT = "log1pnmf"
+FORMAT_VERSION = 1
+METADATA = "metadata"
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write_archive(path: StrPath, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
+    """Write arrays and metadata to one file, whole or not at all.
+
+    They go to a temporary file beside `path`, which is then flushed to the disk and renamed. Whatever happens
+    before that leaves what was at `path` as it was. Only a killed process leaves its temporary file behind
+    (``.name.<random>.tmp``), which is never read.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        Used as it is, no ending is added.
+    arrays : dict of str to ndarray
+        Any type but object; names of letters, digits, ``_``, ``.`` and ``-``, and not "metadata".
+    metadata : dict
+        Strings, numbers, booleans, None, lists and dicts of them; ``metadata["kind"]`` says what the file
+        holds. Tuples become lists. "format", "format_version", "package_version" and "arrays" are filled in.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "example.npz")
+    >>> write_archive(path, {"x": np.arange(3.0)}, {"kind": "example", "c": float("inf")})
+    >>> arrays, metadata = read_archive(path, kind="example")
+    >>> arrays["x"], metadata["c"]
+    (array([0., 1., 2.]), inf)
+    """
+    members = {name: _checked_array(name, array) for name, array in arrays.items()}
+    if not isinstance(metadata.get("kind"), str):
+        raise ValueError(f"metadata['kind'] must be a string, got {metadata.get('kind')!r}")
+    own = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "package_version": __version__,
+        "arrays": list(members),
+    }
+    text = json.dumps({**_plain(metadata, "metadata"), **own})
+    with _replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in {METADATA: np.frombuffer(text.encode(), dtype=np.uint8), **members}.items():
+            # a ZipInfo of its own has no time of day: the same content is the same file
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def check_writable(path: StrPath, argument: str = "path") -> None:
+    """Refuse a place where a file cannot be, before any work is done.
+
+    Parameters
+    ----------
+    path : str or PathLike
+    argument : str
+        What the user calls it.
+    """
+    target = _target(path, argument)
+    if target.is_dir():
+        raise IsADirectoryError(f"{argument} must be a file, but {target} is a folder")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"{argument} is {target}, but there is no folder {target.parent}: make it first"
+        )
+    if not os.access(target.parent, os.W_OK):
+        raise PermissionError(f"{argument} is {target}, but the folder {target.parent} cannot be written to")
+
+
+def _target(path: StrPath, argument: str) -> Path:
+    if not isinstance(path, str | os.PathLike) or not str(path):
+        raise TypeError(f"{argument} must be the path of a file, got {path!r}")
+    return Path(os.path.realpath(path))  # a link stays a link
+
+
+@contextmanager
+def _replacing(path: StrPath) -> Iterator[BinaryIO]:
+    """Open a temporary file that takes the place of `path` if all goes well and is removed if not."""
+    check_writable(path)
+    target = _target(path, "path")
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _flush_folder(target.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make a renaming survive a power failure; Windows has no such thing."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _checked_array(name: str, value: Any) -> np.ndarray:
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_.-]+", name) or name == METADATA:
+        raise ValueError(
+            f"names of arrays are letters, digits, '_', '.' and '-', not 'metadata'; got {name!r}"
+        )
+    array = np.asarray(value)
+    if array.dtype.hasobject:
+        raise TypeError(
+            f"array {name!r} holds Python objects, which are not saved; give it a type of its own"
+        )
+    if array.dtype.names is not None:
+        raise TypeError(f"array {name!r} has fields, which are not saved; pass each as an array of its own")
+    return array
+
+
+def _plain(value: Any, where: str) -> Any:
+    """Make a value one that JSON holds, or say which part of it is not."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, np.bool_ | np.integer | np.floating):
+        return value.item()
+    if isinstance(value, list | tuple):
+        return [_plain(one, f"{where}[{i}]") for i, one in enumerate(value)]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: _plain(one, f"{where}[{key!r}]") for key, one in value.items()}
+    raise TypeError(f"{where} cannot be saved: {type(value).__name__} is not a number, string, list or dict")
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read_archive(path: StrPath, kind: str | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read what `write_archive` wrote.
+
+    Nothing in a file is trusted: no pickle, no compressed members (so that nothing is larger than the file
+    says it is), checksums before contents, and every array has to fill its member exactly before memory is
+    set aside for it.
+
+    Parameters
+    ----------
+    path : str or PathLike
+    kind : str, optional
+        Refuse other kinds of content.
+
+    Returns
+    -------
+    arrays : dict of str to ndarray
+    metadata : dict
+
+    Raises
+    ------
+    FileNotFoundError
+        And other errors of the operating system, as they are.
+    ValueError
+        For a file that is not ours, not whole, of a newer format or of another kind.
+    """
+    content = _target(path, "path").read_bytes()
+    try:
+        arrays, metadata = _members(content)
+    except Exception as error:  # whatever a damaged file leads to; nothing outside of `content` is touched
+        raise ValueError(
+            f"{os.fspath(path)} is damaged or was not written by {FORMAT} ({error or type(error).__name__}); "
+            "use another copy of it or write it again"
+        ) from error
+    _check_version(path, metadata)
+    if sorted(arrays) != sorted(metadata["arrays"]):
+        raise ValueError(f"{os.fspath(path)} is damaged: arrays are missing; use another copy of it")
+    if kind is not None and metadata["kind"] != kind:
+        raise ValueError(f"{os.fspath(path)} holds a {metadata['kind']}, not a {kind}; pass the right file")
+    return arrays, metadata
+
+
+def _check_version(path: StrPath, metadata: Mapping[str, Any]) -> None:
+    """Refuse what a later package wrote, whose meaning is not known."""
+    version = metadata["format_version"]
+    if version > FORMAT_VERSION:
+        raise ValueError(
+            f"{os.fspath(path)} has format version {version} (of {FORMAT} {metadata['package_version']}), "
+            f"but this is {FORMAT} {__version__}, which reads versions up to {FORMAT_VERSION}: "
+            f"pip install -U {FORMAT}"
+        )
+
+
+def _members(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        names = [info.filename for info in archive.infolist()]
+        if len(set(names)) < len(names) or f"{METADATA}.npy" not in names:
+            raise ValueError("its table of contents is not ours")
+        for info in archive.infolist():
+            if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+                raise ValueError(f"{info.filename} is compressed")
+        broken = archive.testzip()
+        if broken is not None:
+            raise ValueError(f"the checksum of {broken} does not match")
+        arrays = {info.filename.removesuffix(".npy"): _array(archive, info) for info in archive.infolist()}
+    metadata = json.loads(arrays.pop(METADATA).tobytes())
+    types = {"format": str, "format_version": int, "package_version": str, "kind": str, "arrays": list}
+    if any(not isinstance(metadata[name], kind) for name, kind in types.items()):
+        raise ValueError("its metadata are not ours")
+    if metadata["format"] != FORMAT or metadata["format_version"] < 1:
+        raise ValueError(f"its format is {metadata['format']!r}, version {metadata['format_version']}")
+    return arrays, metadata
+
+
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(info) as member:
+        read_header = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }[np.lib.format.read_magic(member)]
+        shape, _, dtype = read_header(member)
+        size = dtype.itemsize
+        for length in shape:  # in Python's numbers, which do not overflow
+            size *= int(length)
+        if dtype.hasobject or size != info.file_size - member.tell():
+            raise ValueError(f"{info.filename} is not what its header says")
+    with archive.open(info) as member:
+        return np.lib.format.read_array(member, allow_pickle=False)
