@@ -25,6 +25,9 @@ LAYERS = [
     ["initialize"],
     ["settings", "result"],
     ["fitting"],
+    ["features", "readout", "topics", "certificate", "saving"],
+    ["continuation", "new_samples", "summary"],
+    ["fitted"],
     ["estimator"],
     ["demo"],
 ]

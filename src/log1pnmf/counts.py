@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -207,7 +208,13 @@ def _checked_matrix(X: Any) -> Any:
         X = np.asarray(X)
     if sparse.issparse(X) and X.ndim > 2:
         raise ValueError(f"Found array with dim {X.ndim}, while dim <= 2 is required")
-    matrix = check_array(X, accept_sparse=True, ensure_all_finite=False, input_name="counts")
+    _check_unique_columns(X)
+    try:
+        matrix = check_array(X, accept_sparse=True, ensure_all_finite=False, input_name="counts")
+    except ValueError as error:
+        if not str(error).startswith("could not convert"):
+            raise
+        raise ValueError(f"counts must be numbers: {error}; drop columns of text first") from error
     if matrix.dtype.kind not in "buif":
         raise TypeError(f"counts must be numbers, got dtype {matrix.dtype}; convert them to integers first")
     if max(matrix.shape) > MAX_INT32:
@@ -218,6 +225,18 @@ def _checked_matrix(X: Any) -> Any:
         # SciPy sums duplicates while converting, in the type of the values, where small integers overflow.
         matrix = matrix.astype(np.float64)
     return matrix.tocsr()
+
+
+def _check_unique_columns(X: Any) -> None:
+    """Refuse a data frame in which a name stands for two columns."""
+    if not hasattr(X, "columns"):
+        return
+    twice = [name for name, n in Counter(X.columns).items() if n > 1]
+    if twice:
+        raise ValueError(
+            f"counts has {plural(len(twice), 'feature name that occurs', 'feature names that occur')} "
+            f"more than once (first {twice[0]!r}); make them unique, or pass the values without names"
+        )
 
 
 def _names(X: Any) -> tuple[np.ndarray | None, np.ndarray | None]:

@@ -2,41 +2,98 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import asdict, fields
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from .approximation import quadratic
-from .counts import Counts, SparseRows
+from .certificate import Certificate, certify
+from .continuation import continued_start
+from .counts import Counts
 from .engines.base import RowSolver
-from .engines.registry import make_engine
+from .fitted import FittedModel
 from .fitting import fit_log1p_nmf
+from .initialize import as_random
+from .persist import StrPath, read_archive, write_archive
 from .problem import Problem
+from .readout import Readout, check_normalize, read_out
+from .result import Fit
+from .saving import pack_parameters, unpack_parameters
+from .settings import Settings
 from .solver.callbacks import Callback
-from .solver.project import solve_loadings
+from .summary import TrainingData
 
 __all__ = ["Log1pNMF"]
 
 Array = NDArray[np.float64]
 
+KIND = "Log1pNMF model"
+READ_OUT = ("normalize", "warm_start")
+"""Parameters that are the estimator's own: `fit_log1p_nmf` does not see them."""
 
-class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+
+class Log1pNMF(FittedModel):
     """Poisson NMF with the shifted-log link, ``alpha_c log(1 + lam / c) = L F'``.
+
+    The counts of sample i are ``Poisson(s_i lam_ij)``, ``alpha_c = max(1, c)``; ``c = inf`` is the identity
+    link, ``lam = L F'``. Loadings L and factors F are not negative.
 
     Parameters
     ----------
     n_components : int
-        Number of factors.
-    c, likelihood, approximation, interval, size_factors, init, n_init, l1 : optional
-        See `log1pnmf.fit_log1p_nmf`, also for all others.
-    row_solver, extrapolate, max_iter, tol, n_jobs, engine, random_state, callbacks, verbose : optional
+        Number of factors, K. More than samples or features is allowed, with a warning.
+    c : float
+        Shift of the link, positive; inf is standard Poisson NMF, where parts add up. The smaller, the more
+        they multiply.
+    likelihood : {"auto", "approximate", "exact", "refined"}
+        "approximate" replaces the mean of zero counts by a quadratic and costs only the non-zeros; "refined"
+        goes on with exact iterations from there; "auto" is approximate for ``c >= 1`` and exact below.
+    approximation : {"chebyshev", "taylor"}
+        Which quadratic.
+    interval : (low, high), optional
+        Where "chebyshev" is to hold, on the link scale.
+    size_factors : {"total", "none"} or array of shape (n_samples,)
+        Exposure of the samples; "total" is their total count divided by its mean.
+    init : {"rank1", "random", "nndsvd"} or (loadings, factors)
+        Start; a given one is on the link scale.
+    n_init : int
+        Number of starts; the fit with the lowest objective is kept.
+    l1 : float
+        Penalty on the sum of all factors but the first (the baseline), in units of log-likelihood on the link
+        scale. Where it is positive, loadings are bounded by 1.
+    row_solver : {"newton", "coordinate"}
+        "coordinate" is the paper's own algorithm.
+    extrapolate : bool or "auto"
+        Whether to go beyond each update in the direction of the last ones; "auto": with "newton" only.
+    max_iter : int
+        Updates of both factors at most, in each phase.
+    tol : float
+        Relative fall of the objective per iteration at which to stop.
+    n_jobs : int, optional
+        Threads; None and -1 are all available cores. The result is the same for any number.
+    engine : {"auto", "native", "reference"}
+        What computes the half-steps.
+    random_state : int, RandomState, Generator or None
+    normalize : {"max", "factor_max", "factor_sum", "none"}
+        Scale of the factors as shown in `loadings_` and `components_`, which does not change the fit: the
+        largest loading of every factor is 1; the largest entry of every factor is 1; the entries of every
+        factor sum to 1; or as the solver left them. The order is the same for all: the baseline first (the
+        factor with the most even loadings, or the one without penalty where `l1` is positive), then by share
+        of the signal.
+    warm_start : bool
+        Whether `fit` starts where the last fit of this object ended (`n_init` then is 1). The features have
+        to be the same. `n_components` may change: new factors start tiny and random; where there are to be
+        fewer, those with the largest share stay. `c` may change: loadings stay, each factor keeps the rates
+        of a sample that has it alone, and the total is matched. For another number of samples the loadings
+        are first found for the old factors.
+    callbacks : sequence of callables
+        Called with every `log1pnmf.solver.iteration.Iteration`; a true result stops the fit.
+    verbose : int
+        1 shows a progress bar.
 
     Attributes
     ----------
@@ -45,17 +102,25 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     loadings_ : ndarray of shape (n_samples, n_components)
         Loadings of the training samples.
     log_likelihood_ : float or None
-        Exact log-likelihood; None where it was not computed.
+        Exact log-likelihood; None where it was not computed, see `certify`.
+    approximate_objective_ : float or None
+        What an approximate fit has minimised, penalty included; None for exact fits.
     n_iter_ : int
+        Iterations, over all phases.
     converged_ : bool
+        Whether `tol` was met (in every phase).
     kkt_residual_ : float
+        Distance from a stationary point, 0 at an optimum; see `log1pnmf.loss.kkt_residual`.
     history_ : dict of str to ndarray
-        One entry per iteration.
+        One entry per iteration; see `log1pnmf.solver.callbacks.History.table`.
+    certificate_ : Certificate or None
+        Exact log-likelihood and what the approximation cost, where known; see `certify`.
     fit_ : Fit
-        Everything known about the fit.
+        Everything known about the fit, in the solver's own scale and order.
     n_features_in_ : int
+        Number of features.
     feature_names_in_ : ndarray of str
-        Where the counts had feature names.
+        Their names, where the counts had any.
 
     Examples
     --------
@@ -64,6 +129,8 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     >>> model = Log1pNMF(n_components=3, c=1.0, tol=1e-5, random_state=0).fit(counts)
     >>> model.components_.shape, model.transform(counts[:5]).shape
     ((3, 2425), (5, 3))
+    >>> model.loadings_.max(axis=0)
+    array([1., 1., 1.])
     """
 
     def __init__(
@@ -85,6 +152,8 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         n_jobs: int | None = None,
         engine: str = "auto",
         random_state: Any = None,
+        normalize: str = "max",
+        warm_start: bool = False,
         callbacks: Sequence[Callback] = (),
         verbose: int = 0,
     ) -> None:
@@ -104,115 +173,192 @@ class Log1pNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         self.n_jobs = n_jobs
         self.engine = engine
         self.random_state = random_state
+        self.normalize = normalize
+        self.warm_start = warm_start
         self.callbacks = callbacks
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any = None) -> Log1pNMF:
+    # ---------------------------------------------------------------- fitting
+
+    def fit(self, X: Any, y: Any = None, *, loadings: Any = None, factors: Any = None) -> Log1pNMF:
         """Fit the model to counts.
 
         Parameters
         ----------
         X : array, sparse matrix or data frame of shape (n_samples, n_features)
+            Raw counts.
         y : ignored
+        loadings, factors : array of shape (n_samples, K) and (n_features, K), optional
+            Where to start, on the link scale; takes the place of `init` and `warm_start`.
 
         Returns
         -------
         Log1pNMF
             Itself.
         """
+        settings = self._settings()
         counts = Counts.from_any(X)
-        validate_data(self, X, skip_check_array=True)
-        fit = fit_log1p_nmf(counts, **self.get_params(deep=False))
-        self.fit_ = fit
-        self.components_ = np.ascontiguousarray(fit.factors.T)
-        self.loadings_ = fit.loadings
-        self.log_likelihood_ = fit.log_likelihood
-        self.n_iter_ = fit.n_iter
-        self.converged_ = fit.converged
-        self.kkt_residual_ = fit.kkt_residual
-        self.history_ = fit.history
-        self._mean_total = float(counts.row_sums.mean())
+        if counts.nnz == 0:
+            raise ValueError(f"counts are all zero (shape {counts.shape}): pass data with at least one count")
+        if settings.n_components > min(counts.shape):
+            warnings.warn(
+                f"n_components={settings.n_components} is more than the {min(counts.shape)} that samples and "
+                f"features (shape {counts.shape}) can tell apart; choose fewer",
+                UserWarning,
+                stacklevel=2,
+            )
+        parameters = self._fit_parameters()
+        start = self._start(counts, loadings, factors, settings)
+        if start is not None:
+            parameters["init"] = start
+            parameters["n_init"] = 1 if loadings is None else self.n_init
+        self._record_features(X, counts)
+        self._take(fit_log1p_nmf(counts, **parameters), TrainingData.of(counts))
+        known = self.fit_.log_likelihood is not None
+        self.certificate_ = certify(self.fit_, counts) if known else None
         return self
 
-    def fit_transform(self, X: Any, y: Any = None) -> Array:
+    def fit_transform(self, X: Any, y: Any = None, *, loadings: Any = None, factors: Any = None) -> Array:
         """Fit the model and return the loadings of the samples it was fitted to.
 
         Parameters
         ----------
         X : array, sparse matrix or data frame of shape (n_samples, n_features)
         y : ignored
+        loadings, factors : array of shape (n_samples, K) and (n_features, K), optional
+            As in `fit`.
 
         Returns
         -------
         ndarray of shape (n_samples, n_components)
         """
-        return self.fit(X, y).loadings_
+        return self.fit(X, y, loadings=loadings, factors=factors).loadings_
 
-    def transform(self, X: Any, *, size_factors: Any = None) -> Array:
-        """Find the loadings of other samples; the factors stay as they are.
+    def _fit_parameters(self) -> dict[str, Any]:
+        return {name: value for name, value in self.get_params(deep=False).items() if name not in READ_OUT}
 
-        Features that are zero in every factor say nothing about the loadings and are left out.
+    def _settings(self) -> Settings:
+        """Check all parameters, before any work."""
+        check_normalize(self.normalize)
+        if not isinstance(self.warm_start, bool | np.bool_):
+            raise TypeError(f"warm_start must be True or False, got {self.warm_start!r}")
+        as_random(self.random_state)
+        return Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)})
+
+    def _start(
+        self, counts: Counts, loadings: Any, factors: Any, settings: Settings
+    ) -> tuple[Any, Any] | None:
+        """Where to start, if that is known."""
+        if (loadings is None) != (factors is None):
+            missing = "loadings" if loadings is None else "factors"
+            raise ValueError(f"loadings and factors go together, but {missing} is missing: pass both or none")
+        if loadings is not None:
+            return loadings, factors
+        if not self.warm_start or not hasattr(self, "fit_"):
+            return None
+        if counts.n_features != self.n_features_in_:
+            raise ValueError(
+                f"warm_start=True goes on from a fit with {self.n_features_in_} features, but X has "
+                f"{counts.n_features}; pass the same features or set warm_start=False"
+            )
+        before = None
+        if counts.n_samples != len(self.fit_.loadings):
+            before = self._new_samples(counts, None).solve()[0]
+        problem = Problem(counts, counts.size_factors(self.size_factors), settings.link)
+        rng = as_random(self.random_state)
+        return continued_start(self.fit_, problem, self.n_components, rng, loadings=before)
+
+    def _record_features(self, X: Any, counts: Counts) -> None:
+        validate_data(self, X, skip_check_array=True)
+        if isinstance(X, Counts) and counts.feature_names is not None:
+            self.feature_names_in_ = counts.feature_names
+
+    def _take(self, fit: Fit, data: TrainingData, readout: Readout | None = None) -> None:
+        """Show a fit."""
+        self.fit_ = fit
+        self._data = data
+        self._readout = read_out(fit, self.normalize) if readout is None else readout
+        self.components_ = np.ascontiguousarray(self._readout.factors(fit.factors).T)
+        self.loadings_ = self._readout.loadings(fit.loadings)
+        self.log_likelihood_ = fit.log_likelihood
+        approximate = fit.approximate_log_likelihood is not None
+        self.approximate_objective_ = fit.objective if approximate else None
+        self.n_iter_ = fit.n_iter
+        self.converged_ = fit.converged
+        self.kkt_residual_ = fit.kkt_residual
+        self.history_ = fit.history
+
+    # ---------------------------------------------------------------- keeping
+
+    def save(self, path: StrPath) -> None:
+        """Write the fitted model to one file, without pickle, whole or not at all.
+
+        Everything comes back with the same bits, except `callbacks`, and `random_state` where it is not a
+        number: they are not saved, and are the default after `load`.
 
         Parameters
         ----------
-        X : array, sparse matrix or data frame of shape (n, n_features)
-        size_factors : {"total", "none"} or array of shape (n,), optional
-            By default what the model was fitted with; "total" divides by the mean total of the training
-            samples. Needed where the model was fitted with an array.
+        path : str or PathLike
+            Used as it is; an npz file, see `log1pnmf.persist`.
+
+        Examples
+        --------
+        >>> import os, tempfile
+        >>> model = Log1pNMF(1, random_state=0).fit([[1, 0, 3], [2, 5, 0]])
+        >>> path = os.path.join(tempfile.mkdtemp(), "model.npz")
+        >>> model.save(path)
+        >>> bool((Log1pNMF.load(path).components_ == model.components_).all())
+        True
+        """
+        check_is_fitted(self)
+        arrays, metadata = self.fit_.to_parts()
+        given, values = pack_parameters(self.get_params(deep=False))
+        arrays |= {**given, "readout.order": self._readout.order, "readout.scale": self._readout.scale}
+        if hasattr(self, "feature_names_in_"):
+            arrays["feature_names"] = self.feature_names_in_.astype(np.str_)
+        own = {
+            "parameters": values,
+            "data": asdict(self._data),
+            "certificate": None if self.certificate_ is None else asdict(self.certificate_),
+        }
+        write_archive(path, arrays, {**metadata, "kind": KIND, "estimator": own})
+
+    @classmethod
+    def load(cls, path: StrPath) -> Log1pNMF:
+        """Read a model that `save` wrote.
+
+        Parameters
+        ----------
+        path : str or PathLike
 
         Returns
         -------
-        ndarray of shape (n, n_components)
+        Log1pNMF
+
+        Raises
+        ------
+        ValueError
+            For files that are damaged, of a newer format, or not such models.
         """
-        check_is_fitted(self)
-        counts = Counts.from_any(X)
-        validate_data(self, X, reset=False, skip_check_array=True)
-        sizes = self._sizes(counts, size_factors)
-        used = self.components_.any(axis=0)
-        if not used.any():
-            return np.zeros((counts.n_samples, len(self.components_)))
-        counts = counts if used.all() else _columns(counts, np.flatnonzero(used))
-        problem = Problem(counts, sizes, self.fit_.link, self._zeros())
-        engine = make_engine(self.engine, problem, self.n_jobs)
-        factors = self.components_.T[used] / self.fit_.link.alpha
-        typical = self.loadings_.mean(axis=0)
-        start = np.tile(np.maximum(typical, 1e-3 * typical.max()), (counts.n_samples, 1))
-        loadings, converged = solve_loadings(
-            engine, start, factors, upper=1.0 if self.l1 > 0 else math.inf, row_solver=self.row_solver
-        )
-        if not converged:
-            warnings.warn(
-                "some loadings have not converged; a feature may have a count far beyond the training data",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
-        return loadings
+        arrays, metadata = read_archive(path, kind=KIND)
+        try:
+            own = metadata["estimator"]
+            model = cls(**unpack_parameters(arrays, own["parameters"]))
+            fit, data = Fit.from_parts(arrays, metadata), TrainingData(**own["data"])
+            readout = Readout(arrays["readout.order"].astype(np.intp), arrays["readout.scale"])
+            certificate = None if own["certificate"] is None else Certificate(**own["certificate"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path} holds a model that is not whole ({error!r}); save it again") from error
+        model._take(fit, data, readout)
+        model.certificate_ = certificate
+        model.n_features_in_ = data.n_features
+        if "feature_names" in arrays:
+            model.feature_names_in_ = arrays["feature_names"].astype(object)
+        return model
 
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.components_)
-
-    def _zeros(self) -> Any:
-        """Treatment of zero counts: as in the last phase of the fit."""
-        if self.fit_.settings["likelihood"] != "approximate":
-            return None
-        return quadratic(self.fit_.link, self.approximation, self.interval)
-
-    def _sizes(self, counts: Counts, size_factors: Any) -> Array:
-        kind = self.size_factors if size_factors is None else size_factors
-        if size_factors is None and not isinstance(kind, str):
-            raise ValueError(
-                "size_factors are needed: the model was fitted with an array of them; "
-                "pass transform(X, size_factors=...)"
-            )
-        if isinstance(kind, str) and kind == "total" and self._mean_total > 0:
-            return np.where(counts.row_sums > 0, counts.row_sums / self._mean_total, 1.0)
-        return counts.size_factors(kind)
-
-
-def _columns(counts: Counts, chosen: NDArray[np.intp]) -> Counts:
-    """Make counts of some features only."""
-    part = counts.to_scipy()[:, chosen]
-    part.sort_indices()
-    rows = SparseRows(part.shape, part.indptr.astype(np.int64), part.indices.astype(np.int32), part.data)
-    return Counts(rows)
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        tags.transformer_tags.preserves_dtype = []  # loadings are always float64
+        return tags

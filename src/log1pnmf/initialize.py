@@ -22,7 +22,16 @@ from .problem import Problem
 from .solver.alternate import alternate
 from .solver.stopping import Stopping
 
-__all__ = ["INITS", "Random", "adapt_start", "as_random", "check_start", "initialize", "rank_one"]
+__all__ = [
+    "INITS",
+    "Random",
+    "adapt_start",
+    "as_random",
+    "check_start",
+    "initialize",
+    "match_total",
+    "rank_one",
+]
 
 Array = NDArray[np.float64]
 Random: TypeAlias = np.random.Generator | np.random.RandomState
@@ -38,7 +47,13 @@ def as_random(random_state: Any) -> Random:
     """Take an `np.random.Generator` as it is, anything else as scikit-learn does."""
     if isinstance(random_state, np.random.Generator):
         return random_state
-    return check_random_state(random_state)
+    try:
+        return check_random_state(random_state)
+    except ValueError:
+        raise ValueError(
+            "random_state must be None, a whole number from 0 to 2**32 - 1, a RandomState or a Generator, "
+            f"got {random_state!r}"
+        ) from None
 
 
 def initialize(engine: Engine, n_components: int, init: str, rng: Random) -> tuple[Array, Array]:
@@ -68,7 +83,7 @@ def initialize(engine: Engine, n_components: int, init: str, rng: Random) -> tup
         loadings, factors = _nndsvd(problem, n_components, rng)
     else:
         raise ValueError(f"init must be one of {', '.join(map(repr, INITS))} or (L, F), got {init!r}")
-    return _match_total(problem, *_without_empty(problem, loadings, factors), rng)
+    return match_total(problem, *_without_empty(problem, loadings, factors), rng)
 
 
 # ---------------------------------------------------------------- rank one
@@ -256,7 +271,7 @@ def _without_empty(problem: Problem, loadings: Array, factors: Array) -> tuple[A
     return np.where(empty_rows[:, None], 0.0, loadings), np.where(empty_columns[:, None], 0.0, factors)
 
 
-def _match_total(problem: Problem, loadings: Array, factors: Array, rng: Random) -> tuple[Array, Array]:
+def match_total(problem: Problem, loadings: Array, factors: Array, rng: Random) -> tuple[Array, Array]:
     """Scale a start so that its fitted total is the counts' total, judged on a sample of rows and columns."""
     counts, link = problem.counts, problem.link
     i, j = (rng.permutation(n)[:SAMPLE] for n in counts.shape)

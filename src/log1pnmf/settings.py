@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, cast
 
 import numpy as np
 
-from .approximation import Quadratic, quadratic
-from .engines.base import RowSolver, check_row_solver
+from .approximation import KINDS, Quadratic, quadratic
+from .engines.base import ROW_SOLVERS, RowSolver
 from .engines.native import effective_threads
-from .engines.registry import check_engine
+from .engines.registry import ENGINES
 from .initialize import INITS
 from .link import ShiftedLog
 from .solver.callbacks import Callback
@@ -66,9 +66,8 @@ class Settings:
     def __post_init__(self) -> None:
         check_whole("n_components", self.n_components, least=1)
         link = ShiftedLog(self.c)
-        if self.likelihood not in LIKELIHOODS:
-            names = ", ".join(map(repr, LIKELIHOODS))
-            raise ValueError(f"likelihood must be one of {names}, got {self.likelihood!r}")
+        check_choice("likelihood", self.likelihood, LIKELIHOODS)
+        check_choice("approximation", self.approximation, KINDS)
         quadratic(link, self.approximation, self.interval)
         if isinstance(self.size_factors, str) and self.size_factors not in ("total", "none"):
             raise ValueError(f"size_factors must be 'total', 'none' or an array, got {self.size_factors!r}")
@@ -79,13 +78,15 @@ class Settings:
         if self.n_init > 1 and not isinstance(self.init, str):
             raise ValueError(f"n_init must be 1 with a given start, got {self.n_init}: all would be the same")
         check_number("l1", self.l1)
-        check_row_solver(self.row_solver)
-        if not isinstance(self.extrapolate, bool | np.bool_) and self.extrapolate != "auto":
+        check_choice("row_solver", self.row_solver, ROW_SOLVERS)
+        if not isinstance(self.extrapolate, bool | np.bool_) and not _is_auto(self.extrapolate):
             raise ValueError(f"extrapolate must be True, False or 'auto', got {self.extrapolate!r}")
         check_whole("max_iter", self.max_iter, least=1)
         check_number("tol", self.tol)
         effective_threads(self.n_jobs)
-        check_engine(self.engine)
+        check_choice("engine", self.engine, ENGINES)
+        if not isinstance(self.callbacks, Iterable):
+            raise TypeError(f"callbacks must be a sequence of callables, got {self.callbacks!r}; pass a list")
         for callback in self.callbacks:
             if not callable(callback):
                 raise TypeError(f"callbacks must be callable, got {callback!r}")
@@ -152,6 +153,16 @@ class Settings:
             "n_jobs": effective_threads(self.n_jobs),
             "engine": "native" if self.engine == "auto" else self.engine,
         }
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Refuse what is not one of the choices."""
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def _is_auto(value: object) -> bool:
+    return isinstance(value, str) and value == "auto"
 
 
 def check_whole(name: str, value: object, *, least: int) -> None:

@@ -1,0 +1,250 @@
+"""What can be asked of a fitted model; the base of the estimator."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_array
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from .certificate import Certificate, certify
+from .counts import Counts
+from .features import align_features
+from .new_samples import NewSamples, new_size_factors
+from .readout import Readout
+from .result import Fit
+from .summary import TrainingData, summarize
+from .topics import TopicModel, topic_model
+
+__all__ = ["FittedModel"]
+
+Array = NDArray[np.float64]
+
+
+class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Everything of `log1pnmf.Log1pNMF` that comes after `fit`, none of which changes the fit."""
+
+    fit_: Fit
+    components_: Array
+    loadings_: Array
+    certificate_: Certificate | None
+    n_features_in_: int
+    feature_names_in_: NDArray[np.object_]
+    engine: str
+    n_jobs: int | None
+    _readout: Readout
+    _data: TrainingData
+
+    def transform(self, X: Any, *, size_factors: Any = None) -> Array:
+        """Find the loadings of other samples; the factors stay as they are.
+
+        Features that are zero in every factor say nothing about the loadings and are left out. Where both the
+        training data and X have feature names, X may have its features in any order.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+        size_factors : {"total", "none"} or array of shape (n,), optional
+            By default what the model was fitted with; "total" divides by the mean total of the training
+            samples. Needed where the model was fitted with an array.
+
+        Returns
+        -------
+        ndarray of shape (n, n_components)
+
+        Examples
+        --------
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(1, c=float("inf"), random_state=0).fit([[4, 2], [2, 1], [6, 3]])
+        >>> model.transform([[40, 20]]).round(4)  # ten times the counts, ten times the size factor
+        array([[1.]])
+        """
+        samples = self._new_samples(X, size_factors)
+        return self._readout.loadings(self._solved(samples))
+
+    def inverse_transform(self, loadings: Any, size_factors: Any = None) -> Array:
+        """Mean counts that loadings stand for, ``s_i c expm1(L F' / alpha_c)``.
+
+        Parameters
+        ----------
+        loadings : array of shape (n, n_components)
+            As returned by `transform`.
+        size_factors : array of shape (n,), optional
+            By default 1, a sample of average size; ``fit_.size_factors`` are those of the training samples.
+
+        Returns
+        -------
+        ndarray of shape (n, n_features)
+            Dense.
+
+        Examples
+        --------
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(1, c=float("inf"), random_state=0).fit([[4, 2], [2, 1], [6, 3]])
+        >>> model.inverse_transform(model.loadings_, model.fit_.size_factors).round(4)
+        array([[4., 2.],
+               [2., 1.],
+               [6., 3.]])
+        """
+        check_is_fitted(self)
+        values = check_array(loadings, dtype=np.float64, input_name="loadings")
+        if values.shape[1] != len(self.components_):
+            raise ValueError(
+                f"loadings must have {len(self.components_)} columns, one for each factor, "
+                f"got shape {values.shape}; pass what transform returned"
+            )
+        if (values < 0).any():
+            i, k = (int(x) for x in np.argwhere(values < 0)[0])
+            raise ValueError(f"loadings must not be negative, got {values[i, k]} at row {i}, column {k}")
+        rates = self.fit_.link.inverse(values @ self.components_)
+        if size_factors is None:
+            return rates
+        sizes = np.asarray(size_factors, dtype=np.float64)
+        if sizes.shape != (len(values),):
+            raise ValueError(
+                f"size_factors must have one number for each of the {len(values)} samples, "
+                f"got an array of shape {sizes.shape}"
+            )
+        return sizes[:, None] * rates
+
+    def score(self, X: Any, y: Any = None, *, size_factors: Any = None) -> float:
+        """Mean Poisson log-likelihood per entry of other samples, exactly.
+
+        Their loadings are found as in `transform`, so the samples help to fit themselves: values compare
+        links and penalties with as many factors each, but more factors look better than they are. Features
+        that had no count in training are left out, as every count there would be impossible.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+        y : ignored
+        size_factors : {"total", "none"} or array of shape (n,), optional
+            As in `transform`.
+
+        Returns
+        -------
+        float
+        """
+        samples = self._new_samples(X, size_factors)
+        return samples.mean_log_likelihood(self._solved(samples))
+
+    def certify(self, X: Any = None) -> Certificate:
+        """Exact log-likelihood of the fit, and how far off the approximation was.
+
+        Up to 2e8 entries the fit has computed it already. Above, it is estimated here without bias from some
+        samples, and has a standard error.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n_samples, n_features), optional
+            The training data; needed where the fit did not compute the exact log-likelihood.
+
+        Returns
+        -------
+        Certificate
+            Also kept as `certificate_`, and shown by `summary`.
+
+        Examples
+        --------
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(1, c=float("inf"), random_state=0).fit([[4, 2], [2, 1], [6, 3]])
+        >>> model.certify().gap
+        0.0
+        """
+        check_is_fitted(self)
+        if self.certificate_ is not None:
+            return self.certificate_
+        if X is None:
+            raise ValueError("the fit did not compute the exact log-likelihood: pass its data, certify(X)")
+        counts = self._aligned(X)
+        if counts.n_samples != len(self.fit_.loadings):
+            raise ValueError(
+                f"X must be the training data with {len(self.fit_.loadings)} samples, got {counts.n_samples}"
+            )
+        self.certificate_ = certify(self.fit_, counts, engine=self.engine, n_jobs=self.n_jobs)
+        return self.certificate_
+
+    def summary(self, *, n_top: int = 8) -> str:
+        """Describe data, model, quality of the fit, and factors, in words.
+
+        Parameters
+        ----------
+        n_top : int
+            Features shown per factor: those whose share of the factor most exceeds that of the others.
+
+        Returns
+        -------
+        str
+            To be printed.
+        """
+        check_is_fitted(self)
+        return summarize(
+            self.fit_,
+            self._data,
+            self.loadings_,
+            self.components_,
+            certificate=self.certificate_,
+            names=getattr(self, "feature_names_in_", None),
+            n_top=n_top,
+        )
+
+    def to_topic_model(self) -> TopicModel:
+        """Give the equivalent multinomial topic model, at ``c = inf``.
+
+        Returns
+        -------
+        TopicModel
+            Topics are the factors in the order of `components_`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(2, c=np.inf, tol=1e-4, random_state=0).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
+        >>> topics = model.to_topic_model()
+        >>> topics.proportions.sum(axis=1), topics.words.sum(axis=1)
+        (array([1., 1., 1.]), array([1., 1.]))
+        """
+        check_is_fitted(self)
+        return topic_model(self.fit_, self._readout.order, getattr(self, "feature_names_in_", None))
+
+    # ---------------------------------------------------------------- inside
+
+    def _new_samples(self, X: Any, size_factors: Any) -> NewSamples:
+        check_is_fitted(self)
+        counts = self._aligned(X)
+        sizes = new_size_factors(
+            counts,
+            size_factors,
+            fitted_with=self.fit_.settings["size_factors"],
+            mean_total=self._data.mean_total,
+        )
+        return NewSamples(self.fit_, counts, sizes, self.engine, self.n_jobs)
+
+    def _solved(self, samples: NewSamples) -> Array:
+        loadings, converged = samples.solve()
+        if not converged:
+            warnings.warn(
+                "some loadings have not converged; a feature may have a count far beyond the training data",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return loadings
+
+    def _aligned(self, X: Any) -> Counts:
+        """Check counts and bring their features into the order of the training data."""
+        counts = Counts.from_any(X)
+        fitted = getattr(self, "feature_names_in_", None)
+        if fitted is not None and counts.feature_names is not None:
+            return align_features(counts, counts.feature_names, fitted)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        return counts
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
