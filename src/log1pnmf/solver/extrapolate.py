@@ -27,12 +27,12 @@ class Extrapolation:
     def __init__(
         self,
         *,
-        start: float = 0.7,
+        start: float = 0.5,
         grow: float = 1.1,
         grow_ceiling: float = 1.02,
         shrink: float = 1.5,
         largest: float = 1.0,
-        warm_up: int = 5,
+        warm_up: int = 2,
     ) -> None:
         self._grow, self._grow_ceiling, self._shrink = grow, grow_ceiling, shrink
         self._largest, self._warm_up = largest, warm_up
@@ -57,3 +57,13 @@ class Extrapolation:
         """Take note that the last extrapolated point raised the objective and was dropped."""
         self._ceiling = self._worked
         self._beta /= self._shrink
+
+    @property
+    def state(self) -> tuple[float, ...]:
+        """Where the schedule stands, for `restore`."""
+        return self._beta, self._worked, self._ceiling, float(self._warm_up)
+
+    def restore(self, state: tuple[float, ...]) -> None:
+        """Go on from where another schedule with the same parameters stood."""
+        self._beta, self._worked, self._ceiling, warm_up = state
+        self._warm_up = int(warm_up)
