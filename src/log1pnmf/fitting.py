@@ -5,27 +5,26 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
+from .checkpoint import Keeper, fingerprint, load_checkpoint
 from .counts import Counts
 from .engines.base import Engine, RowSolver
 from .engines.registry import make_engine
-from .initialize import Random, adapt_start, as_random, check_start, initialize
+from .initialize import as_random, check_start
+from .persist import StrPath
 from .problem import Problem
 from .result import Fit
-from .settings import Phase, Settings
-from .solver.alternate import alternate, residual_at
-from .solver.callbacks import Callback, History, ProgressBar
-from .solver.extrapolate import Extrapolation
-from .solver.iteration import Iteration
-from .solver.stopping import Stopping
+from .runs import Run, best_run
+from .settings import Settings
+from .solver.alternate import residual_at
+from .solver.callbacks import Callback
 
 __all__ = ["ApproximationWarning", "fit_log1p_nmf"]
 
@@ -63,6 +62,9 @@ def fit_log1p_nmf(
     random_state: Any = None,
     callbacks: Sequence[Callback] = (),
     verbose: int = 0,
+    checkpoint: StrPath | None = None,
+    checkpoint_every: float = 30.0,
+    resume: StrPath | None = None,
 ) -> Fit:
     """Fit Poisson NMF with the shifted-log link.
 
@@ -108,6 +110,14 @@ def fit_log1p_nmf(
         Called with every `log1pnmf.solver.iteration.Iteration`; a true result stops the fit.
     verbose : int
         1 shows a progress bar.
+    checkpoint : str or PathLike, optional
+        File to which the state of the fit is written every so often and at its end, whole or not at all.
+    checkpoint_every : float
+        Seconds between two writes; 0 writes after every iteration.
+    resume : str or PathLike, optional
+        Checkpoint to go on from, of the same counts and settings (`n_jobs` may differ): the result has the
+        same bits as if the fit had never stopped, seconds aside. Random numbers go on from there as well.
+        That of a finished fit gives its result; that of one which a callback or Ctrl-C stopped goes on.
 
     Returns
     -------
@@ -120,7 +130,7 @@ def fit_log1p_nmf(
     ApproximationWarning
         When the exact log-likelihood of an approximate fit is far from the approximate one.
     RuntimeWarning
-        When Ctrl-C was pressed; the fit so far is returned.
+        When Ctrl-C was pressed (the fit so far is returned), and when a checkpoint could not be written.
 
     Examples
     --------
@@ -148,132 +158,36 @@ def fit_log1p_nmf(
         callbacks=tuple(callbacks),
         verbose=verbose,
     )
+    keeper = None if checkpoint is None else Keeper(checkpoint, checkpoint_every)
     rng = as_random(random_state)
     started = time.perf_counter()
     data = Counts.from_any(counts)
     sizes = data.size_factors(size_factors)
     if not isinstance(init, str):
         settings = replace(settings, init=check_start(init, data.shape, n_components))
-    run = _best_run(settings, data, sizes, rng)
-    return _finish(settings, data, sizes, run, started)
-
-
-Reason = Literal["converged", "max_iter", "callback", "interrupted"]
-
-
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """One start followed through all phases."""
-
-    last: Iteration
-    history: History
-    reason: Reason
-    all_met: bool  # the tolerance, in every phase
-    engine: Engine  # of the last phase
-
-
-def _best_run(settings: Settings, counts: Counts, sizes: Array, rng: Random) -> _Run:
+    progress = None
+    if keeper is not None or resume is not None:
+        identity = fingerprint(settings, data, sizes, random_state)
+        if resume is not None:
+            loaded = load_checkpoint(resume, identity)
+            progress, rng, started = loaded.progress, loaded.rng, started - loaded.seconds
+        if keeper is not None:
+            keeper.begin(identity, rng, started)
     engines = [
-        make_engine(settings.engine, Problem(counts, sizes, settings.link, phase.zeros), settings.n_jobs)
+        make_engine(engine, Problem(data, sizes, settings.link, phase.zeros), n_jobs)
         for phase in settings.phases
     ]
-    best: _Run | None = None
-    for restart in range(settings.n_init):
-        try:
-            run = _one_run(settings, engines, rng, restart)
-        except KeyboardInterrupt:  # before this start had led to anything
-            if best is None:
-                raise
-            return replace(best, reason="interrupted")
-        if best is None or _better(run, best):
-            best = run
-        if run.reason in ("callback", "interrupted"):
-            return replace(best, reason=run.reason)
-    assert best is not None
-    return best
-
-
-def _better(run: _Run, best: _Run) -> bool:
-    """Whether `run` is to be kept; one that never reached the exact phase cannot be compared."""
-    if run.last.likelihood != best.last.likelihood:
-        return run.last.likelihood == "exact"
-    return run.last.objective < best.last.objective
-
-
-def _one_run(settings: Settings, engines: list[Engine], rng: Random, restart: int) -> _Run:
-    loadings, factors = _start(settings, engines[0], rng)
-    history, all_met = History(), True
-    last: Iteration | None = None
-    reason: Reason = "converged"
-    for engine, phase in zip(engines, settings.phases, strict=True):
-        label = phase.likelihood if settings.n_init == 1 else f"{phase.likelihood}, start {restart + 1}"
-        with ExitStack() as stack:
-            watchers: list[Callback] = [history, *settings.callbacks]
-            if settings.verbose:
-                end = settings.max_iter + (last.index if last else 0)
-                watchers.append(stack.enter_context(ProgressBar(end, label)))
-            iterations = _phase(settings, engine, loadings, factors)
-            last, reason = _watch(iterations, last, watchers, phase, settings.max_iter)
-        loadings, factors = last.loadings, last.factors
-        all_met = all_met and reason == "converged"
-        if reason in ("callback", "interrupted"):
-            break
-    assert last is not None
-    return _Run(last, history, reason, all_met, engine)
-
-
-def _start(settings: Settings, engine: Engine, rng: Random) -> tuple[Array, Array]:
-    if isinstance(settings.init, str):
-        return initialize(engine, settings.n_components, settings.init, rng)
-    loadings, factors = settings.init
-    return adapt_start(engine.problem, loadings, factors / settings.link.alpha, rng)
-
-
-def _phase(settings: Settings, engine: Engine, loadings: Array, factors: Array) -> Iterator[Iteration]:
-    return alternate(
-        engine,
-        loadings,
-        factors,
-        penalty=settings.penalty,
-        upper=settings.upper,
-        row_solver=settings.row_solver,
-        extrapolation=Extrapolation() if settings.extrapolates else None,
-        max_iter=settings.max_iter,
-    )
-
-
-def _watch(
-    iterations: Iterator[Iteration],
-    before: Iteration | None,
-    watchers: Sequence[Callback],
-    phase: Phase,
-    max_iter: int,
-) -> tuple[Iteration, Reason]:
-    """Follow one phase to its end; indices and seconds go on from the phase `before`."""
-    stopping, last = Stopping(phase.tol), before
-    first, seconds = (before.index, before.seconds) if before else (0, 0.0)
-    try:
-        for iteration in iterations:
-            last = replace(iteration, index=first + iteration.index, seconds=seconds + iteration.seconds)
-            asked = [bool(watch(last)) for watch in watchers]
-            if stopping(iteration):
-                return last, "converged"
-            if any(asked):
-                return last, "callback"
-    except KeyboardInterrupt:
-        if last is None:
-            raise
-        return last, "interrupted"
-    assert last is not None
-    # the last iteration may have been lost to an extrapolation that was dropped
-    return last, "max_iter" if last.index - first >= max_iter - 1 else "converged"
+    run = best_run(settings, engines, rng, resumed=progress, keep=keeper)
+    if keeper is not None:
+        keeper.close()
+    return _finish(settings, engines[run.phase], run, started)
 
 
 # ---------------------------------------------------------------- the end
 
 
-def _finish(settings: Settings, counts: Counts, sizes: Array, run: _Run, started: float) -> Fit:
-    last = run.last
+def _finish(settings: Settings, engine: Engine, run: Run, started: float) -> Fit:
+    last, counts, sizes = run.last, engine.problem.counts, engine.problem.size_factors
     messages = _about_data(counts)
     if run.reason == "interrupted":
         messages.append(f"interrupted after {last.index} iterations: the fit has not converged")
@@ -293,7 +207,7 @@ def _finish(settings: Settings, counts: Counts, sizes: Array, run: _Run, started
     kkt_residual = last.kkt_residual
     if run.reason != "interrupted":
         kkt_residual = residual_at(
-            run.engine, last.loadings, last.factors, penalty=settings.penalty, upper=settings.upper
+            engine, last.loadings, last.factors, penalty=settings.penalty, upper=settings.upper
         )
     return Fit(
         loadings=last.loadings,
@@ -313,9 +227,7 @@ def _finish(settings: Settings, counts: Counts, sizes: Array, run: _Run, started
     )
 
 
-def _certify(
-    settings: Settings, counts: Counts, sizes: Array, run: _Run, messages: list[str]
-) -> float | None:
+def _certify(settings: Settings, counts: Counts, sizes: Array, run: Run, messages: list[str]) -> float | None:
     """Exact log-likelihood of an approximate fit, unless that takes too long."""
     entries = math.prod(counts.shape)
     if run.reason == "interrupted":

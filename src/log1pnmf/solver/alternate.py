@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from log1pnmf.engines.base import Engine, HalfStep, RowSolver
 from log1pnmf.loss import kkt_residual
 from log1pnmf.solver.extrapolate import Extrapolation
-from log1pnmf.solver.iteration import Iteration
+from log1pnmf.solver.iteration import Iteration, Pair, State
 
 __all__ = ["alternate", "residual_at"]
 
@@ -34,6 +34,7 @@ def alternate(
     row_solver: RowSolver = "newton",
     extrapolation: Extrapolation | None = None,
     max_iter: int = 1000,
+    state: State | None = None,
 ) -> Iterator[Iteration]:
     """Minimise ``loss + sum_jk penalty_k f_jk`` over ``0 <= loadings <= upper``, ``factors >= 0``.
 
@@ -58,6 +59,9 @@ def alternate(
         None: plain alternation.
     max_iter : int
         Iterations after which to end, lost ones included.
+    state : State, optional
+        Go on after the iteration that carried it, with the same bits as without the pause; the start is then
+        not used, and all other parameters have to be the same.
 
     Yields
     ------
@@ -66,24 +70,33 @@ def alternate(
         update no longer lowers the objective in floating point.
     """
     moves = _Moves(engine, np.asarray(penalty, dtype=np.float64), upper, row_solver)
-    started, accepted = time.perf_counter(), math.inf
-    point = plain = before = moves.rescale(_Pair(loadings, factors))[0]
-    beta, restarted = 0.0, False
-    for index in range(max_iter + 1):
+    started = time.perf_counter()
+    if state is None:
+        begin, accepted, beta = 0, math.inf, 0.0
+        point = plain = previous = moves.rescale(Pair(loadings, factors))[0]
+    else:
+        if extrapolation is not None and state.schedule is not None:
+            extrapolation.restore(state.schedule)
+        begin, accepted = state.index + 1, state.objective
+        point, plain, previous, beta = moves.onward(state, extrapolation)
+    restarted = False
+    for index in range(begin, max_iter + 1):
         last = index == max_iter
         first = moves.improve_loadings(point, look_only=index == 0)
-        tried = _Pair(first.values, point.factors)
+        tried = Pair(first.values, point.factors)
         second = moves.improve_factors(tried, look_only=last or (index == 0 and row_solver == "coordinate"))
         objective = moves.objective(second.loss, tried)
         if not objective <= accepted:
             if extrapolation is None or beta == 0.0:  # by rounding: there is nothing left to gain
                 return
             extrapolation.rejected()
-            point = before = plain
+            point = previous = plain
             beta, restarted = 0.0, True
             continue
         if extrapolation is not None and index > 0:
             extrapolation.accepted()
+        schedule = None if extrapolation is None else extrapolation.state
+        state = State(index, objective, Pair(first.values, second.values), previous, schedule)
         yield Iteration(
             index=index,
             loadings=tried.loadings,
@@ -97,21 +110,17 @@ def alternate(
             restarted=restarted,
             n_rejected=first.n_rejected + second.n_rejected,
             likelihood="exact" if engine.problem.is_exact else "approximate",
+            state=state,
         )
         accepted, restarted = objective, False
-        plain, before = moves.rescale(_Pair(first.values, second.values), before)
-        beta = 0.0 if extrapolation is None else extrapolation.beta
-        if beta > 0.0:
-            point, before = moves.rescale(moves.beyond(plain, before, beta), plain)
-        else:
-            point = before = plain
+        point, plain, previous, beta = moves.onward(state, extrapolation)
 
 
 def residual_at(
     engine: Engine, loadings: Array, factors: Array, *, penalty: Array, upper: float = math.inf
 ) -> float:
     """KKT residual of a point (`log1pnmf.loss.kkt_residual`), from one look at the data on either side."""
-    point, problem = _Pair(loadings, factors), engine.problem
+    point, problem = Pair(loadings, factors), engine.problem
     _, by_loadings = engine.evaluate(problem.loadings_side, loadings, factors)
     _, by_factors = engine.evaluate(problem.factors_side, factors, loadings)
     return _Moves(engine, penalty, upper, "newton").residual(point, by_loadings, by_factors)
@@ -123,16 +132,6 @@ def _relative_change(accepted: float, objective: float) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class _Pair:
-    loadings: Array
-    factors: Array
-
-    def scaled(self, by: Array) -> _Pair:
-        """Move a factor per column from the loadings to the factors."""
-        return self if (by == 1.0).all() else _Pair(self.loadings / by, self.factors * by)
-
-
-@dataclass(frozen=True, eq=False)
 class _Moves:
     """The half-steps of one problem, its objective and its free scale."""
 
@@ -141,10 +140,10 @@ class _Moves:
     upper: float
     row_solver: RowSolver
 
-    def objective(self, loss: float, at: _Pair) -> float:
+    def objective(self, loss: float, at: Pair) -> float:
         return loss + float(self.penalty @ at.factors.sum(axis=0))
 
-    def improve_loadings(self, at: _Pair, look_only: bool) -> HalfStep:
+    def improve_loadings(self, at: Pair, look_only: bool) -> HalfStep:
         side = self.engine.problem.loadings_side
         if look_only:
             return HalfStep(at.loadings, *self.engine.evaluate(side, at.loadings, at.factors), 0.0, 0)
@@ -157,7 +156,7 @@ class _Moves:
             row_solver=self.row_solver,
         )
 
-    def improve_factors(self, at: _Pair, look_only: bool) -> HalfStep:
+    def improve_factors(self, at: Pair, look_only: bool) -> HalfStep:
         side = self.engine.problem.factors_side
         if look_only:
             return HalfStep(at.factors, *self.engine.evaluate(side, at.factors, at.loadings), 0.0, 0)
@@ -165,7 +164,7 @@ class _Moves:
             side, at.factors, at.loadings, penalty=self.penalty, upper=math.inf, row_solver=self.row_solver
         )
 
-    def residual(self, at: _Pair, gradient_loadings: Array, gradient_factors: Array) -> float:
+    def residual(self, at: Pair, gradient_loadings: Array, gradient_factors: Array) -> float:
         problem = self.engine.problem
         return kkt_residual(
             at.loadings,
@@ -177,17 +176,26 @@ class _Moves:
             upper_loadings=self.upper,
         )
 
-    def beyond(self, new: _Pair, old: _Pair, beta: float) -> _Pair:
+    def onward(self, state: State, extrapolation: Extrapolation | None) -> tuple[Pair, Pair, Pair, float]:
+        """Next point to try, the update it is extrapolated from, where its direction will begin, and beta."""
+        plain, previous = self.rescale(state.updated, state.previous)
+        beta = 0.0 if extrapolation is None else extrapolation.beta
+        if beta == 0.0:
+            return plain, plain, plain, beta
+        point, scaled = self.rescale(self.beyond(plain, previous, beta), plain)
+        return point, plain, scaled, beta
+
+    def beyond(self, new: Pair, old: Pair, beta: float) -> Pair:
         """Extrapolate from `old` through `new`, within the bounds."""
 
         def further(to: Array, since: Array, upper: float) -> Array:
             return np.minimum(np.maximum(to + beta * (to - since), LEAST_KEPT * to), upper)
 
-        return _Pair(
+        return Pair(
             further(new.loadings, old.loadings, self.upper), further(new.factors, old.factors, math.inf)
         )
 
-    def rescale(self, pair: _Pair, *others: _Pair) -> tuple[_Pair, ...]:
+    def rescale(self, pair: Pair, *others: Pair) -> tuple[Pair, ...]:
         """Fix the free scale of every column, of `pair` and in the same way of `others`.
 
         Bounded loadings are raised until their largest touches the bound, which lowers the penalty. Otherwise
@@ -204,7 +212,7 @@ class _Moves:
             by = np.exp2(np.rint(0.5 * np.log2(by)))
         scaled = pair.scaled(by)
         if math.isfinite(self.upper):  # rounding
-            scaled = _Pair(np.minimum(scaled.loadings, self.upper), scaled.factors)
+            scaled = Pair(np.minimum(scaled.loadings, self.upper), scaled.factors)
         return (scaled, *(other.scaled(by) for other in others))
 
 

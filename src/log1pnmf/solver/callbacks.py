@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -40,12 +40,27 @@ class TimeLimit:
 
 
 class History:
-    """Collects a table of all iterations."""
+    """Collects a table of all iterations.
+
+    Parameters
+    ----------
+    table : dict of str to ndarray, optional
+        Rows to begin with, as `table` returned them.
+    """
 
     COLUMNS = ("loss", "objective", "log_likelihood", "relative_change", "kkt_residual", "beta", "seconds")
 
-    def __init__(self) -> None:
+    def __init__(self, table: Mapping[str, np.ndarray] | None = None) -> None:
         self._rows: list[tuple[Any, ...]] = []
+        if table is not None:
+            names = ("iteration", "likelihood", *self.COLUMNS)
+            self._rows = list(zip(*(table[name].tolist() for name in names), strict=True))
+
+    def copy(self) -> History:
+        """Return one that goes its own way from here."""
+        other = History()
+        other._rows = self._rows.copy()
+        return other
 
     def __call__(self, iteration: Iteration) -> None:
         """Add a row."""

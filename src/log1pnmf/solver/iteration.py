@@ -8,7 +8,51 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Iteration"]
+__all__ = ["Iteration", "Pair", "State"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Loadings and factors, on the eta scale.
+
+    Parameters
+    ----------
+    loadings, factors : ndarray of shape (n, K) and (m, K)
+    """
+
+    loadings: Array
+    factors: Array
+
+    def scaled(self, by: Array) -> Pair:
+        """Move a factor per column from the loadings to the factors."""
+        return self if (by == 1.0).all() else Pair(self.loadings / by, self.factors * by)
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """All that the solver needs to go on after an iteration as if it had not stopped there.
+
+    Parameters
+    ----------
+    index : int
+        Of the iteration.
+    objective : float
+        Accepted there.
+    updated : Pair
+        What its two half-steps led to.
+    previous : Pair
+        Where the direction of the next extrapolation begins.
+    schedule : tuple of float, optional
+        `log1pnmf.solver.extrapolate.Extrapolation.state`; None without extrapolation.
+    """
+
+    index: int
+    objective: float
+    updated: Pair
+    previous: Pair
+    schedule: tuple[float, ...] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +83,13 @@ class Iteration:
         Rows whose full step was backtracked, in the two half-steps of this iteration.
     likelihood : {"exact", "approximate"}
         Which one `loss` is.
+    state : State, optional
+        For going on from here; callbacks of a fit are not given it.
     """
 
     index: int
-    loadings: NDArray[np.float64]
-    factors: NDArray[np.float64]
+    loadings: Array
+    factors: Array
     loss: float
     objective: float
     relative_change: float
@@ -53,3 +99,4 @@ class Iteration:
     restarted: bool
     n_rejected: int
     likelihood: Literal["exact", "approximate"]
+    state: State | None = None

@@ -33,4 +33,18 @@ class Stopping:
         self._restarted = iteration.restarted
         small = iteration.relative_change <= self._tol  # False for NaN, at the start
         self._in_a_row = self._in_a_row + 1 if small and counts else 0
+        return self.met
+
+    @property
+    def met(self) -> bool:
+        """Whether the last iteration seen was one to stop at."""
         return self._in_a_row >= self._patience
+
+    @property
+    def state(self) -> tuple[int, bool]:
+        """What is remembered of the iterations seen, for `restore`."""
+        return self._in_a_row, self._restarted
+
+    def restore(self, state: tuple[int, bool]) -> None:
+        """Go on from where another one with the same parameters stood."""
+        self._in_a_row, self._restarted = state

@@ -1,0 +1,236 @@
+"""Starts followed through their phases, the best of them kept; and what it takes to go on with one later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from .engines.base import Engine
+from .initialize import Random, adapt_start, initialize
+from .randomness import random_parts
+from .settings import Settings
+from .solver.alternate import alternate
+from .solver.callbacks import Callback, History, ProgressBar
+from .solver.extrapolate import Extrapolation
+from .solver.iteration import Iteration, Pair
+from .solver.stopping import Stopping
+
+__all__ = ["Keep", "Progress", "Reason", "Run", "best_run"]
+
+Reason = Literal["converged", "max_iter", "callback", "interrupted"]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One start followed through all phases.
+
+    Parameters
+    ----------
+    last : Iteration
+        Where it ended.
+    history : History
+    reason : {"converged", "max_iter", "callback", "interrupted"}
+        Why it ended.
+    all_met : bool
+        Whether the tolerance was met in every phase.
+    phase : int
+        Number of the phase it ended in.
+    """
+
+    last: Iteration
+    history: History
+    reason: Reason
+    all_met: bool
+    phase: int
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """A fit right after an iteration: all that is needed to go on with the same bits.
+
+    Nothing else needs to be remembered at the ends of phases and starts: whoever goes on finds the end again.
+
+    Parameters
+    ----------
+    restart, phase : int
+        Numbers of the start and of its phase.
+    last : Iteration
+        With the solver's `state`; its index and seconds count from the start on, over all phases.
+    stopping : tuple
+        `log1pnmf.solver.stopping.Stopping.state`.
+    history : History
+        Of this start, `last` included.
+    all_met : bool
+        Whether the tolerance was met in every phase before this one.
+    random : dict
+        `log1pnmf.randomness.random_parts` of the generator, from which later starts are drawn.
+    best : Run or None
+        The best of the earlier starts.
+    """
+
+    restart: int
+    phase: int
+    last: Iteration
+    stopping: tuple[int, bool]
+    history: History
+    all_met: bool
+    random: Mapping[str, Any]
+    best: Run | None
+
+
+Keep: TypeAlias = Callable[[Progress], None]
+"""Called after every iteration."""
+
+
+def best_run(
+    settings: Settings,
+    engines: Sequence[Engine],
+    rng: Random,
+    *,
+    resumed: Progress | None = None,
+    keep: Keep | None = None,
+) -> Run:
+    """Follow every start to its end.
+
+    Parameters
+    ----------
+    settings : Settings
+    engines : sequence of Engine
+        One for each of ``settings.phases``.
+    rng : Generator or RandomState
+    resumed : Progress, optional
+        Go on from here; `rng` is then in the state it had there.
+    keep : callable, optional
+        Called with the `Progress` after every iteration.
+
+    Returns
+    -------
+    Run
+        The one with the lowest objective.
+    """
+    begin, best = (0, None) if resumed is None else (resumed.restart, resumed.best)
+    for restart in range(begin, settings.n_init):
+        walk = _Walk(settings, restart, best, keep)
+        try:
+            run = walk(engines, rng, resumed)
+        except KeyboardInterrupt:  # before this start had led to anything
+            if best is None:
+                raise
+            return replace(best, reason="interrupted", all_met=False)
+        if best is None or _better(run, best):
+            best = run
+        if run.reason == "interrupted":
+            return replace(best, reason=run.reason, all_met=False)
+        if run.reason == "callback":
+            return replace(best, reason=run.reason)
+        resumed = None
+    assert best is not None
+    return best
+
+
+def _better(run: Run, best: Run) -> bool:
+    """Whether `run` is to be kept; one that never reached the exact phase cannot be compared."""
+    if run.last.likelihood != best.last.likelihood:
+        return run.last.likelihood == "exact"
+    return run.last.objective < best.last.objective
+
+
+class _Walk:
+    """One start on its way through the phases."""
+
+    def __init__(self, settings: Settings, restart: int, best: Run | None, keep: Keep | None) -> None:
+        self.settings, self.restart, self.best, self.keep = settings, restart, best, keep
+        self.last: Iteration | None = None
+        self.history, self.all_met = History(), True
+        self.random: Mapping[str, Any] = {}
+
+    def __call__(self, engines: Sequence[Engine], rng: Random, resumed: Progress | None) -> Run:
+        """Go to the end."""
+        if resumed is None:
+            begin, point = 0, _start(self.settings, engines[0], rng)
+        else:
+            begin, point = resumed.phase, Pair(resumed.last.loadings, resumed.last.factors)
+            self.last, self.history, self.all_met = resumed.last, resumed.history, resumed.all_met
+        self.random = random_parts(rng)  # no more is drawn until the next start
+        for number in range(begin, len(engines)):
+            reason = self._phase(engines[number], number, point, resumed)
+            assert self.last is not None
+            self.all_met = self.all_met and reason == "converged"
+            if reason in ("callback", "interrupted"):
+                break
+            point, resumed = Pair(self.last.loadings, self.last.factors), None
+        assert self.last is not None
+        return Run(replace(self.last, state=None), self.history, reason, self.all_met, number)
+
+    def _phase(self, engine: Engine, number: int, point: Pair, resumed: Progress | None) -> Reason:
+        """Follow one phase to its end; indices and seconds go on from the one before."""
+        settings, phase = self.settings, self.settings.phases[number]
+        stopping, state = Stopping(phase.tol), None
+        first = 0 if self.last is None else self.last.index
+        if resumed is not None:
+            stopping.restore(resumed.stopping)
+            state = resumed.last.state
+            first -= 0 if state is None else state.index
+            if stopping.met:
+                return "converged"
+        iterations = alternate(
+            engine,
+            point.loadings,
+            point.factors,
+            penalty=settings.penalty,
+            upper=settings.upper,
+            row_solver=settings.row_solver,
+            extrapolation=Extrapolation() if settings.extrapolates else None,
+            max_iter=settings.max_iter,
+            state=state,
+        )
+        with ExitStack() as stack:
+            watchers: list[Callback] = [*settings.callbacks]
+            if settings.verbose:
+                label = phase.likelihood + (f", start {self.restart + 1}" if settings.n_init > 1 else "")
+                watchers.append(stack.enter_context(ProgressBar(first + settings.max_iter, label)))
+            return self._watch(self._seen(iterations, number, first, stopping), first, stopping, watchers)
+
+    def _seen(
+        self, iterations: Iterator[Iteration], number: int, first: int, stopping: Stopping
+    ) -> Iterator[Iteration]:
+        """Take note of every iteration before anyone else sees it, so that what is kept is of a piece."""
+        seconds = 0.0 if self.last is None else self.last.seconds
+        for iteration in iterations:
+            stopping(iteration)
+            last = replace(iteration, index=first + iteration.index, seconds=seconds + iteration.seconds)
+            self.history(last)
+            self.last = last
+            if self.keep is not None:
+                history, state = self.history.copy(), stopping.state
+                self.keep(
+                    Progress(self.restart, number, last, state, history, self.all_met, self.random, self.best)
+                )
+            yield replace(last, state=None)
+
+    def _watch(
+        self, iterations: Iterator[Iteration], first: int, stopping: Stopping, watchers: Sequence[Callback]
+    ) -> Reason:
+        try:
+            for iteration in iterations:
+                asked = [bool(watch(iteration)) for watch in watchers]
+                if stopping.met:
+                    return "converged"
+                if any(asked):
+                    return "callback"
+        except KeyboardInterrupt:
+            if self.last is None:
+                raise
+            return "interrupted"
+        assert self.last is not None
+        # the last iteration may have been lost to an extrapolation that was dropped
+        return "max_iter" if self.last.index - first >= self.settings.max_iter - 1 else "converged"
+
+
+def _start(settings: Settings, engine: Engine, rng: Random) -> Pair:
+    if isinstance(settings.init, str):
+        return Pair(*initialize(engine, settings.n_components, settings.init, rng))
+    loadings, factors = settings.init
+    return Pair(*adapt_start(engine.problem, loadings, factors / settings.link.alpha, rng))
