@@ -96,8 +96,7 @@ def cuts(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_fit_has_the_same_bits(tmp_path, kind):
-    path = tmp_path / "checkpoint"
-    whole, _, wanted = cuts(kind)
+    path, (whole, _, wanted) = tmp_path / "checkpoint", cuts(kind)
     for cut in wanted:
         stopped = fitted(callbacks=[StopAt(cut)], checkpoint=path, **KINDS[kind])
         assert stopped.n_iter <= whole.n_iter or KINDS[kind].get("n_init", 1) > 1
@@ -394,8 +393,7 @@ def test_files_that_cannot_be(tmp_path):
 
 
 def test_global_state_is_left_alone(tmp_path):
-    path = tmp_path / "checkpoint"
-    options = {"init": "random", "tol": 1e-4}
+    path, options = tmp_path / "checkpoint", {"init": "random", "tol": 1e-4}
     fit_log1p_nmf(Y, 3, checkpoint=path, callbacks=[StopAt(2)], **options)
     before = random_parts(np.random.mtrand._rand)
     fit_log1p_nmf(Y, 3, resume=path, **options)

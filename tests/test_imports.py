@@ -23,7 +23,7 @@ LAYERS = [
     ["solver.iteration", "solver.extrapolate"],
     ["solver.alternate", "solver.stopping", "solver.callbacks", "solver.project"],
     ["initialize"],
-    ["settings", "result", "randomness"],
+    ["settings", "result", "randomness", "exchange"],
     ["runs"],
     ["checkpoint"],
     ["fitting"],

@@ -22,7 +22,7 @@ import numpy as np
 
 from .version import __version__
 
-__all__ = ["FORMAT_VERSION", "StrPath", "check_writable", "read_archive", "write_archive"]
+__all__ = ["FORMAT_VERSION", "StrPath", "check_writable", "read_archive", "replacing", "write_archive"]
 
 StrPath: TypeAlias = str | os.PathLike[str]
 
@@ -70,7 +70,7 @@ def write_archive(path: StrPath, arrays: Mapping[str, np.ndarray], metadata: Map
         "arrays": list(members),
     }
     text = json.dumps({**_plain(metadata, "metadata"), **own})
-    with _replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+    with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, array in {METADATA: np.frombuffer(text.encode(), dtype=np.uint8), **members}.items():
             # a ZipInfo of its own has no time of day: the same content is the same file
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
@@ -104,8 +104,18 @@ def _target(path: StrPath, argument: str) -> Path:
 
 
 @contextmanager
-def _replacing(path: StrPath) -> Iterator[BinaryIO]:
-    """Open a temporary file that takes the place of `path` if all goes well and is removed if not."""
+def replacing(path: StrPath) -> Iterator[BinaryIO]:
+    """Open a temporary file that takes the place of `path` if all goes well and is removed if not.
+
+    Parameters
+    ----------
+    path : str or PathLike
+
+    Yields
+    ------
+    file
+        For writing bytes.
+    """
     check_writable(path)
     target = _target(path, "path")
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
