@@ -380,7 +380,7 @@ def test_files_that_cannot_be(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"checkpoint is .* no folder"):
         fitted(checkpoint=tmp_path / "none" / "file")
     with pytest.raises(ValueError, match="checkpoint_every must be finite and not negative, got -1"):
-        fitted(checkpoint=tmp_path / "file", checkpoint_every=-1)
+        fitted(checkpoint_every=-1)
     (tmp_path / "foreign").write_bytes(b"no")
     with pytest.raises(ValueError, match="foreign is damaged"):
         fitted(resume=tmp_path / "foreign")

@@ -135,6 +135,22 @@ def test_a_continued_fit_is_one_fit(c, kind):
     np.testing.assert_array_equal(rest.factors, whole.factors)
 
 
+@pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+def test_any_state_goes_on_with_the_same_bits(c, kind, row_solver):
+    problem, loadings, factors = example(c, kind)
+    whole = run(problem, loadings, factors, row_solver=row_solver)
+    for number, at in enumerate(whole):
+        nothing = np.full_like(loadings, np.nan), np.full_like(factors, np.nan)
+        rest = run(problem, *nothing, row_solver=row_solver, state=at.state)
+        assert [it.index for it in rest] == [it.index for it in whole[number + 1 :]]
+        for one, other in zip(rest, whole[number + 1 :], strict=True):
+            np.testing.assert_array_equal(one.loadings, other.loadings)
+            np.testing.assert_array_equal(one.factors, other.factors)
+            assert (one.objective, one.beta, one.restarted) == (other.objective, other.beta, other.restarted)
+            assert one.kkt_residual == other.kkt_residual
+
+
 def test_approximate_is_exact_for_huge_c():
     fits = []
     for kind in (None, "chebyshev"):

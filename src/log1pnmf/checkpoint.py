@@ -17,7 +17,7 @@ from .initialize import Random
 from .persist import StrPath, check_writable, read_archive, write_archive
 from .randomness import check_known, random_from_parts
 from .runs import Progress, Run
-from .settings import Settings, check_number
+from .settings import Settings
 from .solver.callbacks import History
 from .solver.iteration import Iteration, Pair, State
 from .sparse_rows import pieces
@@ -49,7 +49,6 @@ class Keeper:
 
     def __init__(self, path: StrPath, every: float) -> None:
         check_writable(path, "checkpoint")
-        check_number("checkpoint_every", every)
         self._path, self._every = path, every
         self._identity: Mapping[str, Any] = {}
         self._started = self._written = time.perf_counter()
@@ -137,6 +136,10 @@ class Loaded:
 
     Parameters
     ----------
+    path : str or PathLike
+        Where it is.
+    identity : dict
+        `fingerprint` of the fit it belongs to.
     progress : Progress
     rng : Generator or RandomState
         In the state it had.
@@ -144,19 +147,39 @@ class Loaded:
         What the fit had taken.
     """
 
+    path: StrPath
+    identity: Mapping[str, Any]
     progress: Progress
     rng: Random
     seconds: float
 
+    def check_same(self, here: Mapping[str, Any]) -> None:
+        """Refuse to go on with another fit, and say in what it is another.
 
-def load_checkpoint(path: StrPath, identity: Mapping[str, Any]) -> Loaded:
-    """Read a checkpoint of the very fit that is asked for.
+        Parameters
+        ----------
+        here : dict
+            `fingerprint` of the fit that is asked for.
+        """
+        different = [
+            f"{name} ({group}) is {self.identity[group].get(name)!r} there and {value!r} here"
+            for group in ("data", "settings")
+            for name, value in here[group].items()
+            if self.identity[group].get(name) != value
+        ]
+        if different:
+            raise ValueError(
+                f"resume: {self.path} is the checkpoint of another fit: {'; '.join(different)}. "
+                "Pass what that one was given, or leave out resume to start anew"
+            )
+
+
+def load_checkpoint(path: StrPath) -> Loaded:
+    """Read a checkpoint.
 
     Parameters
     ----------
     path : str or PathLike
-    identity : dict
-        From `fingerprint`.
 
     Returns
     -------
@@ -167,7 +190,7 @@ def load_checkpoint(path: StrPath, identity: Mapping[str, Any]) -> Loaded:
     FileNotFoundError
         Where there is no such file.
     ValueError
-        For files that are damaged or not checkpoints, and for those of other data or settings.
+        For files that are damaged, of a newer format or not checkpoints.
     """
     try:
         arrays, metadata = read_archive(path, kind=KIND)
@@ -176,9 +199,9 @@ def load_checkpoint(path: StrPath, identity: Mapping[str, Any]) -> Loaded:
             f"resume is {path}, but there is no such file; leave it out to start anew"
         ) from None
     try:
-        _check_same(path, metadata["identity"], identity)
+        identity = {group: dict(metadata["identity"][group]) for group in ("data", "settings")}
         rng = random_from_parts(metadata["random"])
-        return Loaded(_progress_from_parts(arrays, metadata), rng, float(metadata["seconds"]))
+        return Loaded(path, identity, _progress_from_parts(arrays, metadata), rng, float(metadata["seconds"]))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} holds a checkpoint that is not whole ({error!r}); start anew without resume"
@@ -259,18 +282,3 @@ def _checksum(arrays: Iterable[np.ndarray]) -> str:
         for piece in pieces(np.ascontiguousarray(array).reshape(-1)):
             digest.update(piece.data)
     return digest.hexdigest()
-
-
-def _check_same(path: StrPath, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Refuse to go on with another fit, and say in what it is another."""
-    different = [
-        f"{name} ({group}) is {there[group].get(name)!r} there and {value!r} here"
-        for group in ("data", "settings")
-        for name, value in here[group].items()
-        if there[group].get(name) != value
-    ]
-    if different:
-        raise ValueError(
-            f"resume: {path} is the checkpoint of another fit: {'; '.join(different)}. "
-            "Pass what that one was given, or leave out resume to start anew"
-        )

@@ -22,7 +22,7 @@ from .persist import StrPath
 from .problem import Problem
 from .result import Fit
 from .runs import Run, best_run
-from .settings import Settings
+from .settings import Settings, check_number
 from .solver.alternate import residual_at
 from .solver.callbacks import Callback
 
@@ -158,26 +158,25 @@ def fit_log1p_nmf(
         callbacks=tuple(callbacks),
         verbose=verbose,
     )
+    check_number("checkpoint_every", checkpoint_every)
     keeper = None if checkpoint is None else Keeper(checkpoint, checkpoint_every)
+    loaded = None if resume is None else load_checkpoint(resume)
     rng = as_random(random_state)
     started = time.perf_counter()
     data = Counts.from_any(counts)
     sizes = data.size_factors(size_factors)
     if not isinstance(init, str):
         settings = replace(settings, init=check_start(init, data.shape, n_components))
-    progress = None
-    if keeper is not None or resume is not None:
-        identity = fingerprint(settings, data, sizes, random_state)
-        if resume is not None:
-            loaded = load_checkpoint(resume, identity)
-            progress, rng, started = loaded.progress, loaded.rng, started - loaded.seconds
-        if keeper is not None:
-            keeper.begin(identity, rng, started)
+    if loaded is not None:
+        loaded.check_same(fingerprint(settings, data, sizes, random_state))
+        rng, started = loaded.rng, started - loaded.seconds
+    if keeper is not None:
+        keeper.begin(fingerprint(settings, data, sizes, random_state), rng, started)
     engines = [
         make_engine(engine, Problem(data, sizes, settings.link, phase.zeros), n_jobs)
         for phase in settings.phases
     ]
-    run = best_run(settings, engines, rng, resumed=progress, keep=keeper)
+    run = best_run(settings, engines, rng, resumed=None if loaded is None else loaded.progress, keep=keeper)
     if keeper is not None:
         keeper.close()
     return _finish(settings, engines[run.phase], run, started)
