@@ -62,6 +62,20 @@ class TestFit:
         assert "interrupted" in model.summary()
         assert math.isfinite(model.certify(Y).log_likelihood)
 
+    @pytest.mark.parametrize("normalize", ["max", "none"])
+    def test_a_stopped_fit_goes_on_from_its_checkpoint(self, normalize, tmp_path):
+        path = tmp_path / "checkpoint"
+        whole = Log1pNMF(normalize=normalize, **OPTIONS).fit(Y)
+        stopped = Log1pNMF(checkpoint=path, callbacks=[lambda iteration: iteration.index == 4], **OPTIONS)
+        assert stopped.fit(Y).n_iter_ == 4
+        again = Log1pNMF(normalize=normalize, **OPTIONS).fit(Y, resume=path)
+        np.testing.assert_array_equal(again.components_, whole.components_)
+        np.testing.assert_array_equal(again.loadings_, whole.loadings_)
+        assert again.n_iter_ == whole.n_iter_
+        np.testing.assert_array_equal(
+            Log1pNMF(normalize=normalize, **OPTIONS).fit_transform(Y, resume=path), whole.loadings_
+        )
+
     def test_more_factors_than_samples_are_fitted_with_a_warning(self):
         with pytest.warns(UserWarning, match=r"n_components=5 is more than the 4 .*shape \(4, 30\)"):
             model = Log1pNMF(n_components=5, tol=1e-4, random_state=0, n_jobs=1).fit(Y[:4])

@@ -10,6 +10,9 @@ from scipy import sparse
 
 from .sparse_rows import CHUNK, SparseRows, pieces, row_blocks
 
+LARGEST = 1e100
+"""Counts above are refused: their squares and products would leave the range of a double."""
+
 
 def compress_dense(matrix: np.ndarray) -> tuple[SparseRows, ValueScan]:
     """Compress a 2-d array of numbers, and say what its values are like."""
@@ -165,6 +168,8 @@ class ValueScan:
             self._note("nan", np.isnan(values), values)
             self._note("infinite", np.isinf(values), values)
             self._note("fractional", values != np.rint(values), values)
+            if values.dtype.itemsize == 8:
+                self._note("huge", values > LARGEST, values)
         if kind in "if":
             self._note("negative", values < 0, values)
         if self._exact_in_float32 and values.dtype.itemsize > 2 and values.dtype != np.float32:
@@ -186,6 +191,12 @@ class ValueScan:
             raise ValueError(
                 f"counts contains infinity (inf) in {plural(count, 'entry', 'entries')} "
                 f"({self._place(position)}); pass finite raw counts"
+            )
+        if "huge" in self._found:
+            count, position, value = self._found["huge"]
+            raise ValueError(
+                f"counts has {plural(count, 'entry', 'entries')} above {LARGEST:.0e} "
+                f"({self._place(position)}: {value}), which the arithmetic cannot hold; pass raw counts"
             )
         if "negative" in self._found:
             count, position, _ = self._found["negative"]

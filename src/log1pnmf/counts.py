@@ -68,7 +68,8 @@ class Counts:
         Raises
         ------
         ValueError
-            For negative, NaN, infinite or complex values, and where X is not two-dimensional or is empty.
+            For negative, NaN, infinite or complex values and those above 1e100, for feature names that occur
+            twice, and where X is not two-dimensional or is empty.
         TypeError
             For things that are not numbers.
 

@@ -18,12 +18,12 @@ from .engines.base import RowSolver
 from .fitted import FittedModel
 from .fitting import fit_log1p_nmf
 from .initialize import as_random
-from .persist import StrPath, read_archive, write_archive
+from .persist import StrPath, check_writable, read_archive, write_archive
 from .problem import Problem
 from .readout import Readout, check_normalize, read_out
 from .result import Fit
 from .saving import pack_parameters, unpack_parameters
-from .settings import Settings
+from .settings import Settings, check_number
 from .solver.callbacks import Callback
 from .summary import TrainingData
 
@@ -94,6 +94,11 @@ class Log1pNMF(FittedModel):
         Called with every `log1pnmf.solver.iteration.Iteration`; a true result stops the fit.
     verbose : int
         1 shows a progress bar.
+    checkpoint : str or PathLike, optional
+        File to which the state of the fit is written every so often and at its end, whole or not at all;
+        `fit` goes on from there with `resume`.
+    checkpoint_every : float
+        Seconds between two writes; 0 writes after every iteration.
 
     Attributes
     ----------
@@ -156,6 +161,8 @@ class Log1pNMF(FittedModel):
         warm_start: bool = False,
         callbacks: Sequence[Callback] = (),
         verbose: int = 0,
+        checkpoint: StrPath | None = None,
+        checkpoint_every: float = 30.0,
     ) -> None:
         self.n_components = n_components
         self.c = c
@@ -177,10 +184,20 @@ class Log1pNMF(FittedModel):
         self.warm_start = warm_start
         self.callbacks = callbacks
         self.verbose = verbose
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
 
     # ---------------------------------------------------------------- fitting
 
-    def fit(self, X: Any, y: Any = None, *, loadings: Any = None, factors: Any = None) -> Log1pNMF:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        loadings: Any = None,
+        factors: Any = None,
+        resume: StrPath | None = None,
+    ) -> Log1pNMF:
         """Fit the model to counts.
 
         Parameters
@@ -190,6 +207,9 @@ class Log1pNMF(FittedModel):
         y : ignored
         loadings, factors : array of shape (n_samples, K) and (n_features, K), optional
             Where to start, on the link scale; takes the place of `init` and `warm_start`.
+        resume : str or PathLike, optional
+            Checkpoint of a fit with the same counts and parameters, from which to go on: the result has the
+            same bits as if that fit had never stopped.
 
         Returns
         -------
@@ -213,26 +233,26 @@ class Log1pNMF(FittedModel):
             parameters["init"] = start
             parameters["n_init"] = 1 if loadings is None else self.n_init
         self._record_features(X, counts)
-        self._take(fit_log1p_nmf(counts, **parameters), TrainingData.of(counts))
+        self._take(fit_log1p_nmf(counts, **parameters, resume=resume), TrainingData.of(counts))
         known = self.fit_.log_likelihood is not None
         self.certificate_ = certify(self.fit_, counts) if known else None
         return self
 
-    def fit_transform(self, X: Any, y: Any = None, *, loadings: Any = None, factors: Any = None) -> Array:
+    def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Array:
         """Fit the model and return the loadings of the samples it was fitted to.
 
         Parameters
         ----------
         X : array, sparse matrix or data frame of shape (n_samples, n_features)
         y : ignored
-        loadings, factors : array of shape (n_samples, K) and (n_features, K), optional
-            As in `fit`.
+        **options : optional
+            `loadings`, `factors` and `resume`, as in `fit`.
 
         Returns
         -------
         ndarray of shape (n_samples, n_components)
         """
-        return self.fit(X, y, loadings=loadings, factors=factors).loadings_
+        return self.fit(X, y, **options).loadings_
 
     def _fit_parameters(self) -> dict[str, Any]:
         return {name: value for name, value in self.get_params(deep=False).items() if name not in READ_OUT}
@@ -243,6 +263,9 @@ class Log1pNMF(FittedModel):
         if not isinstance(self.warm_start, bool | np.bool_):
             raise TypeError(f"warm_start must be True or False, got {self.warm_start!r}")
         as_random(self.random_state)
+        check_number("checkpoint_every", self.checkpoint_every)
+        if self.checkpoint is not None:
+            check_writable(self.checkpoint, "checkpoint")
         return Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)})
 
     def _start(

@@ -104,7 +104,12 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         rates = self.fit_.link.inverse(values @ self.components_)
         if size_factors is None:
             return rates
-        sizes = np.asarray(size_factors, dtype=np.float64)
+        try:
+            sizes = np.asarray(size_factors, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"size_factors must be an array of numbers, got {type(size_factors).__name__}"
+            ) from None
         if sizes.shape != (len(values),):
             raise ValueError(
                 f"size_factors must have one number for each of the {len(values)} samples, "

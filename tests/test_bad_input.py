@@ -1,0 +1,299 @@
+"""What the estimator refuses: one type of error each, words that help, and nothing done before."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import sparse
+from sklearn.exceptions import NotFittedError
+
+from log1pnmf import Log1pNMF
+from log1pnmf import estimator as estimator_module
+
+rng = np.random.default_rng(0)
+Y = rng.poisson(2.0, size=(12, 7))
+GOOD = {"n_components": 2, "tol": 1e-4, "random_state": 0, "n_jobs": 1}
+
+
+@pytest.fixture
+def no_fit(monkeypatch):
+    """Make any work an error."""
+
+    def work(*args, **kwargs):
+        raise AssertionError("the fit has started")
+
+    monkeypatch.setattr(estimator_module, "fit_log1p_nmf", work)
+
+
+def with_entry(value, at=(3, 4)):
+    y = Y.astype(float)
+    y[at] = value
+    return y
+
+
+COUNTS = [
+    (with_entry(-1), ValueError, r"1 negative entry \(first at row 3, column 4\); pass raw counts"),
+    (with_entry(np.nan), ValueError, r"NaN in 1 entry \(first at row 3, column 4\); drop or fill"),
+    (with_entry(np.inf), ValueError, r"infinity .* \(first at row 3, column 4\); pass finite raw counts"),
+    (with_entry(1e200), ValueError, r"1 entry above 1e\+100 \(first at row 3, column 4: 1e\+200\)"),
+    (np.full((3, 3), "a"), ValueError, r"not compatible with arrays of bytes/strings.*Convert your data"),
+    (
+        pd.DataFrame({"gene": [1, 2], "cell": ["a", "b"]}),
+        ValueError,
+        r"counts must be numbers: could not convert string to float: 'a'; drop columns of text",
+    ),
+    (
+        np.array([[{"a": 1}, 2]], dtype=object),
+        TypeError,
+        "argument must be a string.* number",
+    ),
+    (Y + 1j, ValueError, "Complex data not supported"),
+    (Y[0], ValueError, r"(?s)Expected 2D array, got 1D array instead.*Reshape your data"),
+    (np.ones((2, 2, 2)), ValueError, "dim 3"),
+    (np.array(5), ValueError, r"(?s)Expected 2D array, got scalar array instead.*Reshape your data"),
+    (None, ValueError, "Expected 2D array"),
+    (np.empty((0, 7)), ValueError, r"0 sample\(s\) \(shape=\(0, 7\)\) while a minimum of 1 is required"),
+    (np.empty((12, 0)), ValueError, r"0 feature\(s\) \(shape=\(12, 0\)\) while a minimum of 1 is required"),
+    (np.zeros((12, 7)), ValueError, r"counts are all zero \(shape \(12, 7\)\): pass data with at least one"),
+    (sparse.csr_array((12, 7)), ValueError, r"counts are all zero \(shape \(12, 7\)\)"),
+]
+
+
+@pytest.mark.usefixtures("no_fit")
+@pytest.mark.parametrize(("counts", "error", "message"), COUNTS)
+def test_counts(counts, error, message):
+    with pytest.raises(error, match=message) as caught:
+        Log1pNMF(**GOOD).fit(counts)
+    assert caught.type is error
+
+
+PARAMETERS = [
+    ("n_components", 0, ValueError, "n_components must be at least 1, got 0"),
+    ("n_components", -1, ValueError, "n_components must be at least 1, got -1"),
+    ("n_components", 2.5, TypeError, "n_components must be a whole number, got 2.5"),
+    ("n_components", "a", TypeError, "n_components must be a whole number, got 'a'"),
+    ("n_components", None, TypeError, "n_components must be a whole number, got None"),
+    ("n_components", True, TypeError, "n_components must be a whole number, got True"),
+    ("c", 0, ValueError, "c must be positive or inf, got 0.0"),
+    ("c", -1, ValueError, "c must be positive or inf, got -1.0"),
+    ("c", np.nan, ValueError, "c must be positive or inf, got nan"),
+    ("c", "x", TypeError, r"c must be a number \(positive or inf\), got 'x'"),
+    ("c", None, TypeError, r"c must be a number \(positive or inf\), got None"),
+    (
+        "likelihood",
+        "exakt",
+        ValueError,
+        "likelihood must be one of 'auto', 'approximate', 'exact', 'refined', got 'exakt'",
+    ),
+    ("likelihood", ["exact"], ValueError, "likelihood must be one of 'auto', .*got"),
+    ("likelihood", np.ones(2), ValueError, "likelihood must be one of 'auto', .*got"),
+    (
+        "approximation",
+        "spline",
+        ValueError,
+        "approximation must be one of 'chebyshev', 'taylor', got 'spline'",
+    ),
+    ("interval", 3, ValueError, r"interval must be two numbers \(low, high\), got 3"),
+    ("interval", (2, 1), ValueError, r"interval must be finite with 0 <= low < high, got \(2.0, 1.0\)"),
+    ("engine", "gpu", ValueError, "engine must be one of 'auto', 'native', 'reference'.*, got 'gpu'"),
+    ("row_solver", "lbfgs", ValueError, "row_solver must be one of 'newton', 'coordinate', got 'lbfgs'"),
+    ("extrapolate", "yes", ValueError, "extrapolate must be True, False or 'auto', got 'yes'"),
+    (
+        "normalize",
+        "sum",
+        ValueError,
+        "normalize must be one of 'max', 'factor_max', 'factor_sum', 'none', got 'sum'",
+    ),
+    ("warm_start", "yes", TypeError, "warm_start must be True or False, got 'yes'"),
+    ("max_iter", 0, ValueError, "max_iter must be at least 1, got 0"),
+    ("max_iter", 10.0, TypeError, "max_iter must be a whole number, got 10.0"),
+    ("max_iter", None, TypeError, "max_iter must be a whole number, got None"),
+    ("tol", -1e-3, ValueError, "tol must be finite and not negative, got -0.001"),
+    ("tol", np.nan, ValueError, "tol must be finite and not negative, got nan"),
+    ("tol", np.inf, ValueError, "tol must be finite and not negative, got inf"),
+    ("tol", "small", TypeError, "tol must be a number, got 'small'"),
+    ("l1", -1, ValueError, "l1 must be finite and not negative, got -1"),
+    ("l1", "x", TypeError, "l1 must be a number, got 'x'"),
+    ("n_init", 0, ValueError, "n_init must be at least 1, got 0"),
+    ("n_jobs", 0, ValueError, "n_jobs must be positive, -1 or None, got 0; pass -1 for all cores"),
+    ("n_jobs", "all", TypeError, "n_jobs must be a whole number or None, got 'all'; pass -1"),
+    ("random_state", "x", ValueError, "random_state must be None, a whole number .*, got 'x'"),
+    ("random_state", -1, ValueError, "random_state must be None, a whole number .*, got -1"),
+    ("verbose", -1, ValueError, "verbose must be at least 0, got -1"),
+    ("callbacks", 5, TypeError, "callbacks must be a sequence of callables, got 5; pass a list"),
+    ("callbacks", ["stop"], TypeError, "callbacks must be callable, got 'stop'"),
+    ("checkpoint", 3, TypeError, "checkpoint must be the path of a file, got 3"),
+    ("checkpoint", "nowhere/file", FileNotFoundError, "checkpoint is .*, but there is no folder .*: make it"),
+    ("checkpoint_every", -1, ValueError, "checkpoint_every must be finite and not negative, got -1"),
+    ("size_factors", "sum", ValueError, "size_factors must be 'total', 'none' or an array, got 'sum'"),
+    ("init", "svd", ValueError, "init must be one of 'rank1', 'random', 'nndsvd' or .*, got 'svd'"),
+]
+
+
+@pytest.mark.usefixtures("no_fit")
+@pytest.mark.parametrize(("name", "value", "error", "message"), PARAMETERS)
+def test_parameters(name, value, error, message):
+    model = Log1pNMF(**{**GOOD, name: value})
+    with pytest.raises(error, match=message) as caught:
+        model.fit(Y)
+    assert caught.type is error
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ([1.0] * 11, r"one number for each of the 12 samples, got an array of shape \(11,\)"),
+        ([1.0] * 11 + [0.0], r"size_factors must be positive and finite, got 0.0 at position 11"),
+        ([1.0] * 11 + [np.nan], r"size_factors must be positive and finite, got nan at position 11"),
+        ([-1.0] * 12, r"got -1.0 at position 0 \(12 bad entries\)"),
+        (["a"] * 12, r"size_factors must be 'total', 'none' or an array of numbers, got list"),
+    ],
+)
+def test_size_factors(sizes, message):
+    with pytest.raises(ValueError, match=message):
+        Log1pNMF(**{**GOOD, "size_factors": sizes}).fit(Y)
+    with pytest.raises(ValueError, match=message):
+        Log1pNMF(**GOOD).fit(Y).transform(Y, size_factors=sizes)
+
+
+@pytest.mark.parametrize(
+    ("loadings", "factors", "message"),
+    [
+        (np.ones((11, 2)), np.ones((7, 2)), r"init loadings must have shape \(12, 2\), got \(11, 2\)"),
+        (np.ones((12, 2)), np.ones((2, 7)), r"init factors must have shape \(7, 2\), got \(2, 7\)"),
+        (np.ones((12, 3)), np.ones((7, 3)), r"init loadings must have shape \(12, 2\), got \(12, 3\)"),
+        (np.ones((12, 2)), -np.ones((7, 2)), r"factors must be finite and not negative, got -1.0 at row 0"),
+        (
+            np.full((12, 2), np.nan),
+            np.ones((7, 2)),
+            r"loadings must be finite .*, got nan at row 0, column",
+        ),
+        ("abc", np.ones((7, 2)), r"init loadings must be numbers, got str"),
+    ],
+)
+def test_starts(loadings, factors, message):
+    with pytest.raises(ValueError, match=message):
+        Log1pNMF(**GOOD, init=(loadings, factors)).fit(Y)
+    with pytest.raises(ValueError, match=message):
+        Log1pNMF(**GOOD).fit(Y, loadings=loadings, factors=factors)
+
+
+def test_half_a_start():
+    with pytest.raises(ValueError, match="go together, but factors is missing: pass both or none"):
+        Log1pNMF(**GOOD).fit(Y, loadings=np.ones((12, 2)))
+    with pytest.raises(ValueError, match=r"init must be one of .* or a pair of arrays .*, got list"):
+        Log1pNMF(**GOOD, init=[np.ones((12, 2))]).fit(Y)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda model: model.transform(Y),
+        lambda model: model.inverse_transform(np.ones((1, 2))),
+        lambda model: model.score(Y),
+        lambda model: model.certify(),
+        lambda model: model.summary(),
+        lambda model: model.to_topic_model(),
+        lambda model: model.save("nowhere.npz"),
+        lambda model: model.get_feature_names_out(),
+    ],
+)
+def test_before_fit(ask):
+    with pytest.raises(NotFittedError, match=r"not fitted yet\. Call 'fit'"):
+        ask(Log1pNMF())
+
+
+def test_other_features():
+    model = Log1pNMF(**GOOD).fit(Y)
+    for ask in (model.transform, model.score):
+        with pytest.raises(ValueError, match="X has 5 features, but Log1pNMF is expecting 7 features"):
+            ask(Y[:, :5])
+
+
+@pytest.mark.parametrize(
+    ("loadings", "sizes", "message"),
+    [
+        (np.ones((3, 5)), None, r"loadings must have 2 columns, one for each factor, got shape \(3, 5\)"),
+        (-np.ones((3, 2)), None, "loadings must not be negative, got -1.0 at row 0, column 0"),
+        (np.full((3, 2), np.nan), None, "loadings contains NaN"),
+        (np.ones((3, 2)), np.ones(4), r"each of the 3 samples, got an array of shape \(4,\)"),
+        (np.ones((3, 2)), ["a", "b", "c"], "size_factors must be an array of numbers, got list"),
+    ],
+)
+def test_means_of_what(loadings, sizes, message):
+    model = Log1pNMF(**GOOD).fit(Y)
+    with pytest.raises(ValueError, match=message):
+        model.inverse_transform(loadings, sizes)
+
+
+def test_log_transformed_data_are_fitted_with_a_warning():
+    with pytest.warns(UserWarning, match=r"non-integer values \(first at .*log-transformed.*raw counts"):
+        Log1pNMF(**GOOD).fit(np.log1p(Y))
+
+
+# ---------------------------------------------------------------- anything
+
+numbers = st.one_of(
+    st.integers(0, 5), st.sampled_from([-1, 0.5, np.nan, np.inf, 1e300, 1e100, 2**40, -np.inf, 1e-300])
+)
+matrices = st.one_of(
+    hnp.arrays(np.int64, hnp.array_shapes(min_dims=2, max_dims=2, max_side=6), elements=st.integers(0, 9)),
+    hnp.arrays(np.float64, hnp.array_shapes(min_dims=2, max_dims=2, max_side=5), elements=numbers),
+    hnp.arrays(
+        st.sampled_from([np.int8, np.float32, np.bool_, np.complex128, "U2", object, "M8[s]"]),
+        hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
+    ),
+    st.lists(st.lists(st.one_of(numbers, st.text(max_size=2), st.none()), max_size=3), max_size=3),
+    st.sampled_from([None, 3, "counts", {}, pd.DataFrame(), pd.DataFrame(Y), sparse.coo_array(Y), Y[:, :0]]),
+)
+whole = st.one_of(st.integers(-2, 4), st.sampled_from([2.0, None, "a", True, np.int64(2)]))
+real = st.one_of(st.floats(), st.sampled_from([1.0, np.inf, 0, None, "x", 1e-5, np.float32(2)]))
+text = st.sampled_from(["auto", "exact", "refined", "approximate", "none", "max", "x", "", None, 3])
+VALUES = {
+    "n_components": whole,
+    "c": real,
+    "likelihood": text,
+    "approximation": st.sampled_from(["chebyshev", "taylor", None]),
+    "interval": st.one_of(st.none(), st.tuples(real, real), real),
+    "size_factors": st.one_of(text, hnp.arrays(np.float64, st.integers(0, 6), elements=numbers)),
+    "init": st.sampled_from(["rank1", "random", "nndsvd", "x", None, (1, 2), (Y, Y)]),
+    "n_init": whole,
+    "l1": real,
+    "row_solver": st.sampled_from(["newton", "coordinate", "x"]),
+    "extrapolate": st.sampled_from([True, False, "auto", None, 1]),
+    "max_iter": st.one_of(st.integers(-1, 6), st.just(2.5)),
+    "tol": real,
+    "n_jobs": st.sampled_from([None, 1, 0, -1, "a"]),
+    "engine": st.sampled_from(["auto", "reference", "x"]),
+    "normalize": text,
+    "random_state": st.sampled_from([0, None, "x", -1, np.random.default_rng(0)]),
+}
+
+
+@st.composite
+def a_few_parameters(draw):
+    """Draw at most three: with more of them, hardly any fit would be left."""
+    names = draw(st.lists(st.sampled_from(sorted(VALUES)), max_size=3, unique=True))
+    return {name: draw(VALUES[name]) for name in names}
+
+
+@given(X=matrices, parameters=a_few_parameters())
+@settings(max_examples=500, deadline=None)
+def test_anything_is_fitted_or_refused(X, parameters):
+    model = Log1pNMF(**{"max_iter": 4, "n_jobs": 1, **parameters})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            model.fit(X)
+        except (ValueError, TypeError):
+            event("refused")
+            return
+        event("fitted")
+        loadings = model.transform(X, size_factors="none")
+    for values in (model.components_, model.loadings_, loadings):
+        assert np.isfinite(values).all()
+        assert (values >= 0).all()
