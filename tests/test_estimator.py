@@ -250,6 +250,15 @@ class TestWarmStart:
         model = Log1pNMF(warm_start=True, **OPTIONS).fit(Y)
         with pytest.raises(ValueError, match=r"fit with 30 features, but X has 10; .* warm_start=False"):
             model.fit(Y[:, :10])
+        model = Log1pNMF(warm_start=True, **OPTIONS).fit(frame())
+        with pytest.raises(ValueError, match=r"\(column 0 was 'gene0', now is 'gene29'\); .* same order"):
+            model.fit(frame().iloc[:, ::-1])
+
+    def test_given_size_factors_go_with_the_samples(self):
+        sizes = np.linspace(0.5, 2.0, 50)
+        model = Log1pNMF(warm_start=True, size_factors=sizes[:40], **OPTIONS).fit(Y[:40])
+        model.set_params(size_factors=sizes).fit(Y)
+        np.testing.assert_array_equal(model.fit_.size_factors, sizes)
 
 
 class TestAmongOthers:
@@ -292,6 +301,11 @@ class TestAmongOthers:
         factors = text.split("Factors")[1].splitlines()[1:4]
         assert all(line.count("gene") <= 3 for line in factors)
         assert sum(line.count("gene") for line in factors) > 3
+        assert "G7" in Log1pNMF(**OPTIONS).fit(Y).summary(
+            n_top=30, feature_names=[f"G{j}" for j in range(30)]
+        )
+        with pytest.raises(ValueError, match=r"each of the 30 features, got shape \(2,\)"):
+            model.summary(feature_names=["a", "b"])
         short = Log1pNMF(max_iter=2, **OPTIONS)
         with pytest.warns(Warning, match="not converged"):
             short.fit(Y)

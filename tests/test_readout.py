@@ -140,7 +140,7 @@ class TestCertificate:
 
     def test_sampled_where_there_is_too_much(self, monkeypatch):
         fit, unknown = self.unknown()
-        monkeypatch.setattr(certificate, "LARGEST_EXACT", 100)
+        monkeypatch.setattr(certificate, "LARGEST_CERTIFIED", 100)
         monkeypatch.setattr(certificate, "SAMPLED_ENTRIES", 20 * Y.shape[1])
         monkeypatch.setattr(certificate, "LEAST_ROWS", 5)
         monkeypatch.setattr(certificate, "BLOCK_ENTRIES", 7 * Y.shape[1])

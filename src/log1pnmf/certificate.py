@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from .approximation import Quadratic, quadratic
 from .counts import Counts
 from .engines.registry import make_engine
+from .fitting import LARGEST_CERTIFIED
 from .problem import Problem
 from .result import Fit
 
@@ -18,11 +19,8 @@ __all__ = ["Certificate", "certify"]
 
 Array = NDArray[np.float64]
 
-LARGEST_EXACT = 2e8
-"""Entries up to which all of them are visited."""
-
 SAMPLED_ENTRIES = 2e7
-"""Entries visited in about, where there are more than that."""
+"""Entries visited in about, where there are more than `LARGEST_CERTIFIED`."""
 
 LEAST_ROWS = 30
 """Rows that are sampled at least, so that there is a standard error."""
@@ -111,7 +109,7 @@ def certify(
     if fit.log_likelihood is not None:
         return Certificate(fit.log_likelihood, 0.0, approximate, counts.n_samples, counts.n_samples)
     assert approximate is not None  # an exact fit knows its log-likelihood
-    if math.prod(counts.shape) <= LARGEST_EXACT:
+    if math.prod(counts.shape) <= LARGEST_CERTIFIED:
         problem = Problem(counts, fit.size_factors, fit.link)
         exact = -make_engine(engine, problem, n_jobs).loss(fit.loadings, fit.factors / fit.link.alpha)
         return Certificate(exact, 0.0, approximate, counts.n_samples, counts.n_samples)

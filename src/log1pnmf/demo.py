@@ -12,6 +12,7 @@ from . import datasets
 from .datasets import Dataset
 from .fitting import fit_log1p_nmf
 from .result import Fit
+from .summary import top_features
 
 N_COMPONENTS = 9
 N_TOP = 6
@@ -65,7 +66,7 @@ def table(fit: Fit, data: Dataset) -> str:
     lines = [f"{'factor':>6}  {'serves':>6}  {'most in':<20}top genes"]
     for k in range(fit.n_components):
         served = served_types(fit.loadings[:, k], data.sample_labels)
-        genes = ", ".join(top_features(fit.factors, k, data.feature_names))
+        genes = ", ".join(data.feature_names[top_features(fit.factors.T, k, N_TOP)])
         lines.append(f"{k + 1:>6}  {len(served):>6}  {served[0]:<20}{genes}")
     return "\n".join(lines)
 
@@ -76,13 +77,6 @@ def served_types(loading: np.ndarray, labels: np.ndarray) -> list[str]:
     means = np.array([loading[labels == one].mean() for one in types])
     order = np.argsort(-means)
     return [str(types[i]) for i in order if means[i] >= 0.5 * means[order[0]]]
-
-
-def top_features(factors: np.ndarray, k: int, names: np.ndarray) -> list[str]:
-    """Features with the largest excess of factor k over the mean of the others, columns scaled to sum 1."""
-    shares = factors / np.maximum(factors.sum(axis=0), np.finfo(float).tiny)
-    others = np.delete(shares, k, axis=1).mean(axis=1)
-    return [str(name) for name in names[np.argsort(-(shares[:, k] - others))[:N_TOP]]]
 
 
 if __name__ == "__main__":

@@ -279,17 +279,27 @@ class Log1pNMF(FittedModel):
             return loadings, factors
         if not self.warm_start or not hasattr(self, "fit_"):
             return None
-        if counts.n_features != self.n_features_in_:
-            raise ValueError(
-                f"warm_start=True goes on from a fit with {self.n_features_in_} features, but X has "
-                f"{counts.n_features}; pass the same features or set warm_start=False"
-            )
+        self._check_same_features(counts)
         before = None
         if counts.n_samples != len(self.fit_.loadings):
-            before = self._new_samples(counts, None).solve()[0]
+            before = self._new_samples(counts, self.size_factors).solve()[0]
         problem = Problem(counts, counts.size_factors(self.size_factors), settings.link)
         rng = as_random(self.random_state)
         return continued_start(self.fit_, problem, self.n_components, rng, loadings=before)
+
+    def _check_same_features(self, counts: Counts) -> None:
+        known, given = getattr(self, "feature_names_in_", None), counts.feature_names
+        if counts.n_features != self.n_features_in_:
+            what = f"{self.n_features_in_} features, but X has {counts.n_features}"
+        elif known is not None and given is not None and not np.array_equal(known, given):
+            j = int(np.argmax(known != given))
+            what = f"other features (column {j} was {known[j]!r}, now is {given[j]!r})"
+        else:
+            return
+        raise ValueError(
+            f"warm_start=True goes on from a fit with {what}; pass the same features in the same order "
+            "or set warm_start=False"
+        )
 
     def _record_features(self, X: Any, counts: Counts) -> None:
         validate_data(self, X, skip_check_array=True)

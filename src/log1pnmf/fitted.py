@@ -174,13 +174,15 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self.certificate_ = certify(self.fit_, counts, engine=self.engine, n_jobs=self.n_jobs)
         return self.certificate_
 
-    def summary(self, *, n_top: int = 8) -> str:
+    def summary(self, *, n_top: int = 8, feature_names: Any = None) -> str:
         """Describe data, model, quality of the fit, and factors, in words.
 
         Parameters
         ----------
         n_top : int
             Features shown per factor: those whose share of the factor most exceeds that of the others.
+        feature_names : sequence of str, optional
+            By default those of the training data, or numbers where it had none.
 
         Returns
         -------
@@ -188,13 +190,21 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             To be printed.
         """
         check_is_fitted(self)
+        names = getattr(self, "feature_names_in_", None)
+        if feature_names is not None:
+            names = np.asarray(feature_names, dtype=object)
+            if names.shape != (self.n_features_in_,):
+                raise ValueError(
+                    f"feature_names must have one name for each of the {self.n_features_in_} features, "
+                    f"got shape {names.shape}"
+                )
         return summarize(
             self.fit_,
             self._data,
             self.loadings_,
             self.components_,
             certificate=self.certificate_,
-            names=getattr(self, "feature_names_in_", None),
+            names=names,
             n_top=n_top,
         )
 
