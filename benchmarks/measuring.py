@@ -101,10 +101,10 @@ def follow(
         penalty=np.zeros(loadings.shape[1]),
         row_solver=task.row_solver,
         extrapolation=Extrapolation() if task.row_solver == "newton" else None,
-        max_iter=max_iter,
+        max_iter=max_iter + 1,  # the solver's last iteration only looks; here it is to be like all others
     ):
         point = Point(iteration.index, *clock.read(), -iteration.loss)
         trace.points.append(point)
-        if point.log_likelihood >= until or point.cpu >= cpu_limit:
+        if point.log_likelihood >= until or point.cpu >= cpu_limit or point.iteration >= max_iter:
             break
     return trace

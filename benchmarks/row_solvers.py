@@ -23,14 +23,14 @@ class Case:
 def _cases(quick: bool, full: bool) -> Iterator[Case]:
     for c in (1.0, math.inf):
         for n_components in (6, 13):
-            yield Case("pbmc", n_components, c, False, 3 if quick else 6)
+            yield Case("pbmc", n_components, c, False, 3 if quick else 15)
     if quick:
         return
     for c in (1.0, math.inf):
         for n_components in (6, 13):
             yield Case("kang", n_components, c, False, 2)
     for c, n_components in ((1.0, 6), (1e-3, 6), (1.0, 13), *([(1e-3, 13)] if full else [])):
-        yield Case("pbmc", n_components, c, True, 1)
+        yield Case("pbmc", n_components, c, True, 2)
 
 
 def measure(folder: Folder, quick: bool = False, full: bool = False) -> Iterator[dict[str, Any]]:

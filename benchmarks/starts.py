@@ -134,6 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.starts", description=__doc__)
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out" / "starts.jsonl")
+    parser.add_argument("--only", nargs="+", choices=N_COMPONENTS, default=list(N_COMPONENTS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=15.0, help="begin no run after this time")
     arguments = parser.parse_args()
@@ -144,7 +145,7 @@ def main() -> None:
     folder, end = Folder(arguments.data), time.perf_counter() + 60 * arguments.minutes
     samples: dict[str, Counts] = {}
     for run in _runs(arguments.seeds):
-        if run in done or time.perf_counter() > end:
+        if run in done or run.data not in arguments.only or time.perf_counter() > end:
             continue
         try:
             counts = folder.counts(run.data)
@@ -157,10 +158,8 @@ def main() -> None:
         with arguments.out.open("a") as out:
             out.write(json.dumps(records[-1]) + "\n")
         print({k: v for k, v in records[-1].items() if k != "wall"}, flush=True)
-    left = sum(
-        run not in {Run(r["data"], r["c"], r["start"], r["seed"]) for r in records}
-        for run in _runs(arguments.seeds)
-    )
+    done = {Run(*(record[name] for name in ("data", "c", "start", "seed"))) for record in records}
+    left = sum(run not in done for run in _runs(arguments.seeds))
     print(as_markdown(records))
     print(f"\n{left} runs are not done; call again to go on" if left else "")
 
