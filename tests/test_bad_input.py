@@ -297,3 +297,28 @@ def test_anything_is_fitted_or_refused(X, parameters):
     for values in (model.components_, model.loadings_, loadings):
         assert np.isfinite(values).all()
         assert (values >= 0).all()
+
+
+legal = st.one_of(st.integers(0, 5), st.sampled_from([0.5, 1e100, 2**40, 1e-300]))
+new_samples = st.one_of(
+    hnp.arrays(np.float64, st.tuples(st.integers(1, 3), st.just(7)), elements=legal), matrices
+)
+
+
+@given(X=new_samples, c=st.sampled_from([1e-3, 1.0, np.inf]), likelihood=st.sampled_from(["auto", "exact"]))
+@settings(max_examples=300, deadline=None)
+def test_any_new_samples_are_solved_or_refused(X, c, likelihood):
+    model = Log1pNMF(**GOOD, c=c, likelihood=likelihood).fit(Y)
+    before = model.components_.copy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            loadings, score = model.transform(X), model.score(X)
+        except (ValueError, TypeError):
+            event("refused")
+            return
+        event("solved")
+    np.testing.assert_array_equal(model.components_, before)
+    assert np.isfinite(loadings).all()
+    assert (loadings >= 0).all()
+    assert not np.isnan(score)
