@@ -98,7 +98,8 @@ def _progress_parts(progress: Progress) -> Parts:
     state = progress.last.state
     assert state is not None
     arrays = {
-        "updated.factors": state.updated.factors,  # its loadings are those of the iteration
+        "updated.loadings": state.updated.loadings,
+        "updated.factors": state.updated.factors,
         "previous.loadings": state.previous.loadings,
         "previous.factors": state.previous.factors,
     }
@@ -220,7 +221,7 @@ def _progress_from_parts(arrays: Mapping[str, np.ndarray], metadata: Mapping[str
     state = State(
         index=saved["index"],
         objective=saved["objective"],
-        updated=Pair(arrays["current.loadings"], arrays["updated.factors"]),
+        updated=Pair(arrays["updated.loadings"], arrays["updated.factors"]),
         previous=Pair(arrays["previous.loadings"], arrays["previous.factors"]),
         schedule=None if schedule is None else tuple(schedule),
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,13 @@ from log1pnmf.solver.iteration import Iteration, Pair, State
 __all__ = ["alternate", "residual_at"]
 
 Array = NDArray[np.float64]
+
+PairSide = Literal["loadings", "factors"]
+ROLES: dict[RowSolver, tuple[PairSide, PairSide]] = {
+    "newton": ("factors", "loadings"),
+    "coordinate": ("loadings", "factors"),
+}
+"""Which side leads, i.e. is updated last in an iteration, and which follows."""
 
 LEAST_KEPT = 0.1
 """Extrapolation shrinks no entry below this part of itself: overshooting to zero could leave a positive count
@@ -43,7 +51,8 @@ def alternate(
     the pair. If it has not risen the pair is accepted; if it has, the iteration is lost and the last update
     without extrapolation takes its place. Judging the factors only after the loadings have adapted lets far
     longer extrapolations pass. The start's loadings are trusted first: iteration 0 looks at the start and
-    updates the factors; but the coordinate solver is the paper's and begins with the loadings.
+    updates the factors. With the coordinate solver the two change roles, so that an iteration is the paper's:
+    first the loadings, then the factors.
 
     Parameters
     ----------
@@ -70,6 +79,7 @@ def alternate(
         update no longer lowers the objective in floating point.
     """
     moves = _Moves(engine, np.asarray(penalty, dtype=np.float64), upper, row_solver)
+    leader, follower = ROLES[row_solver]
     started = time.perf_counter()
     if state is None:
         begin, accepted, beta = 0, math.inf, 0.0
@@ -82,10 +92,10 @@ def alternate(
     restarted = False
     for index in range(begin, max_iter + 1):
         last = index == max_iter
-        first = moves.improve_loadings(point, look_only=index == 0)
-        tried = Pair(first.values, point.factors)
-        second = moves.improve_factors(tried, look_only=last or (index == 0 and row_solver == "coordinate"))
-        objective = moves.objective(second.loss, tried)
+        follow = moves.improve(follower, point, look_only=index == 0)
+        tried = replace(point, **{follower: follow.values})
+        lead = moves.improve(leader, tried, look_only=last)
+        objective = moves.objective(lead.loss, tried)
         if not objective <= accepted:
             if extrapolation is None or beta == 0.0:  # by rounding: there is nothing left to gain
                 return
@@ -96,19 +106,19 @@ def alternate(
         if extrapolation is not None and index > 0:
             extrapolation.accepted()
         schedule = None if extrapolation is None else extrapolation.state
-        state = State(index, objective, Pair(first.values, second.values), previous, schedule)
+        state = State(index, objective, replace(tried, **{leader: lead.values}), previous, schedule)
         yield Iteration(
             index=index,
             loadings=tried.loadings,
             factors=tried.factors,
-            loss=second.loss,
+            loss=lead.loss,
             objective=objective,
             relative_change=_relative_change(accepted, objective) if index else math.nan,
-            kkt_residual=moves.residual(point, first.gradient, second.gradient),
+            kkt_residual=moves.residual(point, **{follower: follow.gradient, leader: lead.gradient}),
             beta=beta,
             seconds=time.perf_counter() - started,
             restarted=restarted,
-            n_rejected=first.n_rejected + second.n_rejected,
+            n_rejected=follow.n_rejected + lead.n_rejected,
             likelihood="exact" if engine.problem.is_exact else "approximate",
             state=state,
         )
@@ -123,7 +133,7 @@ def residual_at(
     point, problem = Pair(loadings, factors), engine.problem
     _, by_loadings = engine.evaluate(problem.loadings_side, loadings, factors)
     _, by_factors = engine.evaluate(problem.factors_side, factors, loadings)
-    return _Moves(engine, penalty, upper, "newton").residual(point, by_loadings, by_factors)
+    return _Moves(engine, penalty, upper, "newton").residual(point, loadings=by_loadings, factors=by_factors)
 
 
 def _relative_change(accepted: float, objective: float) -> float:
@@ -143,34 +153,28 @@ class _Moves:
     def objective(self, loss: float, at: Pair) -> float:
         return loss + float(self.penalty @ at.factors.sum(axis=0))
 
-    def improve_loadings(self, at: Pair, look_only: bool) -> HalfStep:
-        side = self.engine.problem.loadings_side
+    def improve(self, which: PairSide, at: Pair, look_only: bool) -> HalfStep:
+        problem = self.engine.problem
+        if which == "loadings":
+            side, start, design = problem.loadings_side, at.loadings, at.factors
+            penalty, upper = np.zeros_like(self.penalty), self.upper
+        else:
+            side, start, design = problem.factors_side, at.factors, at.loadings
+            penalty, upper = self.penalty, math.inf
         if look_only:
-            return HalfStep(at.loadings, *self.engine.evaluate(side, at.loadings, at.factors), 0.0, 0)
+            return HalfStep(start, *self.engine.evaluate(side, start, design), 0.0, 0)
         return self.engine.half_step(
-            side,
-            at.loadings,
-            at.factors,
-            penalty=np.zeros_like(self.penalty),
-            upper=self.upper,
-            row_solver=self.row_solver,
+            side, start, design, penalty=penalty, upper=upper, row_solver=self.row_solver
         )
 
-    def improve_factors(self, at: Pair, look_only: bool) -> HalfStep:
-        side = self.engine.problem.factors_side
-        if look_only:
-            return HalfStep(at.factors, *self.engine.evaluate(side, at.factors, at.loadings), 0.0, 0)
-        return self.engine.half_step(
-            side, at.factors, at.loadings, penalty=self.penalty, upper=math.inf, row_solver=self.row_solver
-        )
-
-    def residual(self, at: Pair, gradient_loadings: Array, gradient_factors: Array) -> float:
+    def residual(self, at: Pair, *, loadings: Array, factors: Array) -> float:
+        """KKT residual from the gradients of either side."""
         problem = self.engine.problem
         return kkt_residual(
             at.loadings,
             at.factors,
-            _at_counted(problem.loadings_side.rows.indptr, gradient_loadings),
-            _at_counted(problem.factors_side.rows.indptr, gradient_factors),
+            _at_counted(problem.loadings_side.rows.indptr, loadings),
+            _at_counted(problem.factors_side.rows.indptr, factors),
             problem.counts.total,
             penalty_factors=self.penalty,
             upper_loadings=self.upper,

@@ -72,7 +72,8 @@ class Iteration:
     relative_change : float
         How much the objective fell, relative to its size; NaN at the start.
     kkt_residual : float
-        See `log1pnmf.loss.kkt_residual`. The loadings' part is taken before their last update.
+        See `log1pnmf.loss.kkt_residual`. The part of the side that follows (see `alternate`) is
+        taken before its last update.
     beta : float
         Extrapolation that led here; 0 for a plain update.
     seconds : float
