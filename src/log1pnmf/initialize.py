@@ -16,6 +16,7 @@ from scipy import sparse
 from scipy.optimize import brentq
 from sklearn.utils import check_random_state
 from sklearn.utils.extmath import randomized_svd
+from threadpoolctl import threadpool_limits
 
 from .engines.base import Engine
 from .problem import Problem
@@ -135,7 +136,8 @@ def _nndsvd(problem: Problem, n_components: int, rng: Random) -> tuple[Array, Ar
     """Boutsidis and Gallopoulos (2008): of each singular pair, the stronger of its two signs."""
     matrix = _linked(problem)
     rank = min(n_components, *matrix.shape)
-    left, strength, right = randomized_svd(matrix, rank, random_state=_seed(rng))
+    with threadpool_limits(1, user_api="blas"):  # thin products: more threads only spin and change bits
+        left, strength, right = randomized_svd(matrix, rank, random_state=_seed(rng))
     loadings, factors = np.zeros((matrix.shape[0], n_components)), np.zeros((matrix.shape[1], n_components))
     for k in range(rank):
         u, v = left[:, k], right[k]
