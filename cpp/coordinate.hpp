@@ -93,7 +93,11 @@ class CoordinateRow {
     const double a1 = h_.model.a1, a2 = h_.model.a2;
     for (std::int64_t e = 0; e < padded_; e += kStep) {
       Vec eta[U], em[U], bounded[U];
-      LOG1PNMF_EACH eta[u] = vmax(load(from.eta + e + u * kLanes) + delta * load(x(k) + e + u * kLanes), Vec{});
+      LOG1PNMF_EACH {   // what is left of eta when it cancels is rounding, not a mean a count could have
+        const Vec before = load(from.eta + e + u * kLanes);
+        eta[u] = before + delta * load(x(k) + e + u * kLanes);
+        eta[u] = eta[u] < 1e-13 * before ? Vec{} : eta[u];
+      }
       LOG1PNMF_EACH bounded[u] = clamp_eta<Identity>(eta[u]);
       mean_part<Identity, U>(bounded, em);
       LOG1PNMF_EACH {
