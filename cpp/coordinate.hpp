@@ -1,4 +1,6 @@
 // The paper's row solver: cycles over the coordinates, each one projected Newton step in one dimension with a line search.
+// As in the reference implementation the curvature of a count is y (1 + 1/em)^2, above the second derivative
+// y (1 + 1/em) / em by y (1 + 1/em): shorter steps, which the published fits depend on (they were stopped on the way).
 // Every step needs a fresh exp per entry and a fresh log per count; 1/em is kept from the line search, so nothing else is.
 #pragma once
 
@@ -163,7 +165,7 @@ class CoordinateRow {
         h += ratio * inverse * xp * xp;
       } else {
         g -= (load(y_ + p) + ratio) * xp;
-        h += (ratio * inverse + ratio) * xp * xp;
+        h += (load(y_ + p) + ratio) * (inverse + 1.0) * xp * xp;   // the reference's, see above
       }
     }
     first = horizontal_sum(g);

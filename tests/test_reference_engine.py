@@ -128,7 +128,7 @@ def test_both_row_solvers_meet(c):
     side, ends = engine.problem.loadings_side, []
     for row_solver in SOLVERS:
         values = loadings
-        for _ in range(100):
+        for _ in range(100 if row_solver == "newton" else 500):  # the published steps are short
             values = engine.half_step(side, values, factors, **free(3), row_solver=row_solver).values
         ends.append(engine.loss(values, factors))
     assert ends[0] == pytest.approx(ends[1], rel=1e-7)
