@@ -101,7 +101,6 @@ def paper_iterations(engine, loadings, factors, n_iter):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="the coordinate solver's steps are not the reference's: see docs/sparse-form.md")
 def test_faithful(mcf7):
     """(a) The paper's solver, 1,000 iterations from the paper's start: the reference's fit and picture.
 
