@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := dev,bench
 PYTEST_FLAGS ?=
 CORE := CMakeLists.txt $(wildcard cpp/* cpp/*/*)
-CODE := src tests $(wildcard benchmarks tools)
+CODE := src tests $(wildcard benchmarks tools examples paper)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test bench lint format clean

@@ -1,8 +1,24 @@
 """Poisson non-negative matrix factorisation with the shifted-log link."""
 
+from importlib import import_module
+from typing import Any
+
 from . import datasets
 from .estimator import Log1pNMF
 from .fitting import ApproximationWarning, fit_log1p_nmf
 from .version import __version__
 
-__all__ = ["ApproximationWarning", "Log1pNMF", "__version__", "datasets", "fit_log1p_nmf"]
+# Loaded when first used: they need optional packages, or are not needed by everyone.
+SUBMODULES: tuple[str, ...] = ()
+
+__all__ = ["ApproximationWarning", "Log1pNMF", "__version__", "datasets", "fit_log1p_nmf", *SUBMODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in SUBMODULES:
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

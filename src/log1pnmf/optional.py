@@ -1,0 +1,43 @@
+"""Packages that only some parts need: loaded when used, missed by name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+__all__ = ["require"]
+
+
+def require(module: str, *, extra: str, purpose: str) -> ModuleType:
+    """Import an optional package.
+
+    Parameters
+    ----------
+    module : str
+        What to import.
+    extra : str
+        The extra of this package that brings it.
+    purpose : str
+        What it is needed for, the beginning of the error.
+
+    Returns
+    -------
+    module
+
+    Raises
+    ------
+    ImportError
+        Where it is not installed, with the command that does it.
+
+    Examples
+    --------
+    >>> require("json", extra="plot", purpose="plotting").loads("[1]")
+    [1]
+    >>> require("no_such_package", extra="plot", purpose="plotting")
+    Traceback (most recent call last):
+    ImportError: plotting needs: pip install 'log1pnmf[plot]' (No module named 'no_such_package')
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ImportError(f"{purpose} needs: pip install 'log1pnmf[{extra}]' ({error})") from error
