@@ -8,10 +8,10 @@ from .estimator import Log1pNMF
 from .fitting import ApproximationWarning, fit_log1p_nmf
 from .version import __version__
 
-# Loaded when first used: they need optional packages, or are not needed by everyone.
+# Also named in __all__; loaded when first used: they need optional packages, or are not needed by everyone.
 SUBMODULES: tuple[str, ...] = ()
 
-__all__ = ["ApproximationWarning", "Log1pNMF", "__version__", "datasets", "fit_log1p_nmf", *SUBMODULES]
+__all__ = ["ApproximationWarning", "Log1pNMF", "__version__", "datasets", "fit_log1p_nmf"]
 
 
 def __getattr__(name: str) -> Any:
