@@ -12,7 +12,7 @@ PACKAGE = Path(log1pnmf.__file__).parent
 
 # From the bottom to the top: a module may import from lines above its own, and from none below.
 LAYERS = [
-    ["link", "sparse_rows", "datasets", "version", "optional", "_core"],
+    ["link", "sparse_rows", "datasets", "version", "optional", "keys", "_core"],
     ["approximation", "compress", "persist"],
     ["counts"],
     ["loss"],

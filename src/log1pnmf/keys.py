@@ -1,0 +1,66 @@
+"""Where results lie in an AnnData object: tools write there, plots and the report read there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["SWEEP", "Keys", "sweep_key"]
+
+SWEEP = "log1p_nmf_sweep"
+"""In `uns`: the table of a sweep over c."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Names under which one fit is kept.
+
+    Parameters
+    ----------
+    key_added : str, optional
+        One name for all three places, in place of the usual ones.
+
+    Examples
+    --------
+    >>> Keys().obsm, Keys().varm, Keys().uns
+    ('X_log1p_nmf', 'log1p_nmf', 'log1p_nmf')
+    >>> Keys("programmes").obsm
+    'programmes'
+    """
+
+    key_added: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.key_added is None:
+            return
+        if not isinstance(self.key_added, str):
+            raise TypeError(f"key_added must be a string, got {type(self.key_added).__name__}")
+        if not self.key_added or "/" in self.key_added:
+            raise ValueError(
+                f"key_added must be a name without '/' (in h5ad files a folder), got {self.key_added!r}"
+            )
+
+    @property
+    def obsm(self) -> str:
+        """Of the loadings, samples x factors."""
+        return "X_log1p_nmf" if self.key_added is None else self.key_added
+
+    @property
+    def varm(self) -> str:
+        """Of the factors, features x factors."""
+        return "log1p_nmf" if self.key_added is None else self.key_added
+
+    @property
+    def uns(self) -> str:
+        """Of everything else."""
+        return "log1p_nmf" if self.key_added is None else self.key_added
+
+
+def sweep_key(c: float) -> str:
+    """Name under which a sweep keeps the fit at `c`.
+
+    Examples
+    --------
+    >>> sweep_key(0.001), sweep_key(float("inf"))
+    ('log1p_nmf_c=0.001', 'log1p_nmf_c=inf')
+    """
+    return f"log1p_nmf_c={c:g}"
