@@ -12,7 +12,7 @@ PACKAGE = Path(log1pnmf.__file__).parent
 
 # From the bottom to the top: a module may import from lines above its own, and from none below.
 LAYERS = [
-    ["link", "sparse_rows", "datasets", "version", "optional", "keys", "_core"],
+    ["link", "sparse_rows", "datasets", "version", "optional", "keys", "arrange", "colors", "_core"],
     ["approximation", "compress", "persist"],
     ["counts"],
     ["loss"],
@@ -30,7 +30,7 @@ LAYERS = [
     ["features", "readout", "topics", "certificate", "saving"],
     ["continuation", "new_samples", "summary"],
     ["fitted"],
-    ["estimator"],
+    ["estimator", "decomposition"],
     ["demo"],
 ]
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
