@@ -13,7 +13,7 @@ from .counts import Counts
 from .readout import evenness, shares
 from .result import Fit
 
-__all__ = ["TrainingData", "summarize", "top_features"]
+__all__ = ["TrainingData", "last_gain", "summarize", "top_features"]
 
 Array = NDArray[np.float64]
 
@@ -116,6 +116,22 @@ def top_features(components: Array, k: int, n_top: int) -> NDArray[np.intp]:
     return order[components[k, order] > 0.0]
 
 
+def last_gain(fit: Fit) -> float | None:
+    """How much the last iteration lowered the objective; None where the last phase has only its start.
+
+    Parameters
+    ----------
+    fit : Fit
+
+    Returns
+    -------
+    float or None
+    """
+    phase = fit.history["likelihood"] == fit.history["likelihood"][-1]
+    objective = fit.history["objective"][phase]
+    return float(objective[-2] - objective[-1]) if len(objective) > 1 else None
+
+
 def _section(title: str, rows: Iterator[tuple[str, str]]) -> list[str]:
     return ["", title, *(f"  {name:<16}{text}" for name, text in rows)]
 
@@ -143,10 +159,8 @@ def _model(fit: Fit) -> Iterator[tuple[str, str]]:
 def _quality(fit: Fit, data: TrainingData, certificate: Certificate | None) -> Iterator[tuple[str, str]]:
     state = "yes" if fit.converged else "NO"
     yield "converged", f"{state}, {fit.n_iter} iterations, {fit.seconds:.1f} s"
-    phase = fit.history["likelihood"] == fit.history["likelihood"][-1]
-    objective = fit.history["objective"][phase]
-    if len(objective) > 1:
-        gain = float(objective[-2] - objective[-1])
+    gain = last_gain(fit)
+    if gain is not None:
         still = "last gain" if fit.converged else "still gaining"
         tol = fit.settings["tol"]
         relative = float(fit.history["relative_change"][-1])
