@@ -12,7 +12,7 @@ PACKAGE = Path(log1pnmf.__file__).parent
 
 # From the bottom to the top: a module may import from lines above its own, and from none below.
 LAYERS = [
-    ["link", "sparse_rows", "datasets", "version", "optional", "keys", "arrange", "colors", "_core"],
+    ["arrays", "link", "sparse_rows", "datasets", "version", "optional", "keys", "arrange", "colors", "_core"],
     ["approximation", "compress", "persist"],
     ["counts"],
     ["loss"],
@@ -30,7 +30,11 @@ LAYERS = [
     ["features", "readout", "topics", "certificate", "saving"],
     ["continuation", "new_samples", "summary"],
     ["fitted"],
-    ["estimator", "decomposition"],
+    ["estimator", "decomposition", "metrics"],
+    ["sweep"],
+    ["tl.inputs"],
+    ["tl.store"],
+    ["tl.fit", "tl.project"],
     ["demo"],
 ]
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
@@ -106,6 +110,7 @@ def test_public_names():
         "__version__",
         "datasets",
         "fit_log1p_nmf",
+        "tl",
     }
     for name in log1pnmf.__all__:
         assert hasattr(log1pnmf, name)

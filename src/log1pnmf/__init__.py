@@ -9,9 +9,9 @@ from .fitting import ApproximationWarning, fit_log1p_nmf
 from .version import __version__
 
 # Also named in __all__; loaded when first used: they need optional packages, or are not needed by everyone.
-SUBMODULES: tuple[str, ...] = ()
+SUBMODULES: tuple[str, ...] = ("tl",)
 
-__all__ = ["ApproximationWarning", "Log1pNMF", "__version__", "datasets", "fit_log1p_nmf"]
+__all__ = ["ApproximationWarning", "Log1pNMF", "__version__", "datasets", "fit_log1p_nmf", "tl"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,144 @@
+"""Fits to AnnData."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from log1pnmf.estimator import Log1pNMF
+from log1pnmf.keys import SWEEP, Keys, sweep_key
+from log1pnmf.optional import require
+from log1pnmf.sweep import sweep as sweep_counts
+
+from .inputs import check_anndata, read_counts, select_features, target
+from .store import write_model
+
+__all__ = ["log1p_nmf", "sweep"]
+
+
+def log1p_nmf(
+    adata: Any,
+    n_components: int,
+    *,
+    c: float = 1.0,
+    layer: str | None = None,
+    mask_var: Any = None,
+    key_added: str | None = None,
+    copy: bool = False,
+    random_state: Any = 0,
+    **options: Any,
+) -> Any:
+    """Fit the model to the counts of an AnnData object and write the result into it.
+
+    Parameters
+    ----------
+    adata : AnnData
+        Samples are `obs`. May be a view (it becomes an object of its own) or lie in a file (only the counts
+        are read; the results are in memory until `adata` is written).
+    n_components : int
+    c : float
+        Shift of the link; inf is standard Poisson NMF.
+    layer : str, optional
+        Where the counts are. By default X; if X holds something else and there is a layer "counts", that
+        one, which is logged.
+    mask_var : str or array of bool, optional
+        Features to use: a column of `var`, such as "highly_variable", or one value for each. By default all
+        of them, also where `var` has a column "highly_variable".
+    key_added : str, optional
+        Name of the results in all three places; see below for the usual ones.
+    copy : bool
+        Whether to leave `adata` as it is and return a copy with the results.
+    random_state : int, RandomState, Generator or None
+    **options : optional
+        Other parameters of `log1pnmf.Log1pNMF`. On single-cell data with c around 1,
+        ``likelihood="refined"`` gives the better fit.
+
+    Returns
+    -------
+    AnnData or None
+        The copy, if asked for.
+
+    Notes
+    -----
+    Written are ``obsm["X_log1p_nmf"]`` (loadings, samples x factors), ``varm["log1p_nmf"]`` (factors,
+    features x factors, zeros for features that were left out) and ``uns["log1p_nmf"]`` (log-likelihood,
+    convergence, history, settings, versions; what is not known is absent). They are enough for `transform`
+    and `model`, also after writing and reading the file.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> from log1pnmf.datasets import pancreas
+    >>> adata = anndata.AnnData(pancreas().counts[:100])
+    >>> log1p_nmf(adata, 3, c=1.0, tol=1e-4)
+    >>> adata.obsm["X_log1p_nmf"].shape, adata.varm["log1p_nmf"].shape
+    ((100, 3), (2425, 3))
+    """
+    check_anndata(adata)
+    keys = Keys(key_added)
+    adata = target(adata, copy)
+    selection = read_counts(adata, layer, select_features(adata, mask_var))
+    model = Log1pNMF(n_components, c=c, random_state=random_state, **options).fit(selection.counts)
+    write_model(adata, keys, model, selection)
+    return adata if copy else None
+
+
+def sweep(
+    adata: Any,
+    c: Sequence[float],
+    n_components: int,
+    *,
+    layer: str | None = None,
+    mask_var: Any = None,
+    copy: bool = False,
+    random_state: Any = 0,
+    **options: Any,
+) -> Any:
+    """Fit the model at several c and write every fit, and a table that compares them.
+
+    Parameters
+    ----------
+    adata : AnnData
+        As in `log1p_nmf`.
+    c : sequence of float
+        Different from each other; may contain inf.
+    n_components : int
+    layer, mask_var, copy, random_state
+        As in `log1p_nmf`.
+    **options : optional
+        `warm_start` and `likelihood` as in `log1pnmf.sweep.sweep`, and parameters of `log1pnmf.Log1pNMF`.
+
+    Returns
+    -------
+    AnnData or None
+        The copy, if asked for.
+
+    Notes
+    -----
+    The fit at c is written as by `log1p_nmf` with ``key_added="log1p_nmf_c=<c>"``, for instance
+    "log1p_nmf_c=0.1", "log1p_nmf_c=inf". ``uns["log1p_nmf_sweep"]`` is a data frame with one row for each;
+    its columns are those of `log1pnmf.sweep.Sweep`, and `key`, where the fit is.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> from log1pnmf.datasets import pancreas
+    >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
+    >>> sweep(adata, [1, float("inf")], 2, tol=1e-3)
+    >>> adata.uns["log1p_nmf_sweep"]["key"].tolist()
+    ['log1p_nmf_c=1', 'log1p_nmf_c=inf']
+    """
+    check_anndata(adata)
+    keys = [sweep_key(float(value)) for value in c]
+    if len(set(keys)) < len(keys):
+        raise ValueError(f"c must differ in the first 6 digits, which name the results, got {list(c)}")
+    adata = target(adata, copy)
+    selection = read_counts(adata, layer, select_features(adata, mask_var))
+    result = sweep_counts(selection.counts, c, n_components, random_state=random_state, **options)
+    for model in result.models:
+        write_model(adata, Keys(sweep_key(model.fit_.c)), model, selection)
+    table = require("pandas", extra="anndata", purpose="log1pnmf.tl").DataFrame(result.table)
+    table["key"] = [sweep_key(value) for value in table["c"]]
+    table.index = table.index.astype(str)  # as anndata writes it
+    adata.uns[SWEEP] = table
+    return adata if copy else None

@@ -1,0 +1,170 @@
+"""Counts out of an AnnData object: which matrix, which features, from memory or from the file."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from log1pnmf.counts import Counts
+from log1pnmf.optional import require
+
+__all__ = ["COUNTS_LAYER", "Selection", "check_anndata", "read_counts", "select_features", "target"]
+
+logger = logging.getLogger("log1pnmf")
+
+COUNTS_LAYER = "counts"
+"""Where scanpy users keep the raw counts when X is something else."""
+
+BLOCK_ENTRIES = 1 << 24
+"""Entries of a matrix in a file that are brought into memory at a time, if only some features are wanted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Counts, and what they are in the AnnData object.
+
+    Parameters
+    ----------
+    counts : Counts
+        With the names of the features.
+    positions : ndarray of int
+        Of its features among all of the object.
+    layer : str or None
+        Where they were found; None is X.
+    """
+
+    counts: Counts
+    positions: NDArray[np.intp]
+    layer: str | None
+
+
+def check_anndata(adata: Any, argument: str = "adata") -> None:
+    """Refuse what is not an AnnData object."""
+    anndata = require("anndata", extra="anndata", purpose="log1pnmf.tl")
+    if not isinstance(adata, anndata.AnnData):
+        raise TypeError(
+            f"{argument} must be an AnnData object, got {type(adata).__name__}; for matrices use Log1pNMF"
+        )
+
+
+def target(adata: Any, copy: bool) -> Any:
+    """Choose the object that results are written to.
+
+    Parameters
+    ----------
+    adata : AnnData
+    copy : bool
+        Whether to write to a copy; that of an object in a file is in memory.
+
+    Returns
+    -------
+    AnnData
+    """
+    if copy:
+        return adata.to_memory() if adata.isbacked else adata.copy()
+    if adata.is_view:
+        if adata.isbacked:
+            raise ValueError(
+                "adata is a view of data in a file, to which nothing can be added; "
+                "pass adata.to_memory(), or copy=True"
+            )
+        logger.warning("adata is a view: it becomes an object of its own, with the results")
+    return adata
+
+
+def select_features(adata: Any, mask_var: Any) -> NDArray[np.intp]:
+    """Find the features that are wanted.
+
+    Parameters
+    ----------
+    adata : AnnData
+    mask_var : str, array of bool or None
+        A column of `var`, or one value for each feature; None: all.
+
+    Returns
+    -------
+    ndarray of int
+    """
+    if mask_var is None:
+        return np.arange(adata.n_vars)
+    what = "mask_var"
+    if isinstance(mask_var, str):
+        if mask_var not in adata.var:
+            known = ", ".join(map(repr, adata.var.columns)) or "none"
+            raise KeyError(f"adata.var has no column {mask_var!r}; it has: {known}")
+        what = f"adata.var[{mask_var!r}]"
+        mask_var = adata.var[mask_var]
+    mask = np.asarray(mask_var)
+    if mask.dtype != bool or mask.shape != (adata.n_vars,):
+        raise ValueError(
+            f"{what} must be True or False for each of the {adata.n_vars} features, "
+            f"got {mask.dtype} of shape {mask.shape}"
+        )
+    if not mask.any():
+        raise ValueError(f"{what} leaves no feature; choose at least one")
+    return np.flatnonzero(mask)
+
+
+def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> Selection:
+    """Read the counts of some features.
+
+    Parameters
+    ----------
+    adata : AnnData
+        Of an object in a file, only blocks of samples are in memory beside the counts themselves.
+    layer : str or None
+        None: X, or ``layers["counts"]`` where X is not counts, which is logged.
+    positions : ndarray of int
+        Of the features, see `select_features`.
+
+    Returns
+    -------
+    Selection
+    """
+    matrix = _matrix(adata, layer, positions)
+    if layer is None and COUNTS_LAYER in adata.layers and not _is_counts(matrix):
+        logger.warning("adata.X does not hold counts: layers[%r] is used", COUNTS_LAYER)
+        layer = COUNTS_LAYER
+        matrix = _matrix(adata, layer, positions)
+    counts = Counts.from_any(matrix)
+    names = np.asarray(adata.var_names, dtype=object)[positions]
+    return Selection(Counts(counts.by_row, counts._columns, feature_names=names), positions, layer)
+
+
+def _matrix(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> Any:
+    if layer is not None and layer not in adata.layers:
+        known = ", ".join(map(repr, adata.layers)) or "none"
+        raise KeyError(f"adata has no layer {layer!r}; it has: {known}")
+    stored = adata.X if layer is None else adata.layers[layer]
+    if stored is None:
+        raise ValueError("adata.X is empty; pass layer=, the name of the layer with the counts")
+    everything = len(positions) == adata.n_vars and np.array_equal(positions, np.arange(adata.n_vars))
+    if isinstance(stored, np.ndarray) or sparse.issparse(stored):
+        return stored if everything else stored[:, positions]
+    return _read_blocks(stored, None if everything else positions)
+
+
+def _read_blocks(stored: Any, positions: NDArray[np.intp] | None) -> Any:
+    """Bring a matrix in a file into memory, sparse as there, without what is not wanted."""
+    if getattr(stored, "format", "csr") == "csc":  # its rows are spread over the whole file
+        matrix = stored[:]
+        return matrix if positions is None else matrix[:, positions]
+    size = max(1, BLOCK_ENTRIES // max(1, stored.shape[1]))
+    blocks = []
+    for i in range(math.ceil(stored.shape[0] / size)):
+        block = stored[i * size : (i + 1) * size]
+        blocks.append(sparse.csr_array(block if positions is None else block[:, positions]))
+    return sparse.vstack(blocks, format="csr")
+
+
+def _is_counts(matrix: Any) -> bool:
+    values = matrix.data if sparse.issparse(matrix) else np.asarray(matrix)
+    if values.dtype.kind not in "f":
+        return values.dtype.kind in "bu" or not (values < 0).any()
+    return bool(np.isfinite(values).all() and (values >= 0).all() and (values == np.rint(values)).all())

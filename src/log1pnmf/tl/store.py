@@ -1,0 +1,227 @@
+"""A fitted model inside an AnnData object, in plain types, and back."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import scipy
+import sklearn
+from numpy.typing import NDArray
+
+from log1pnmf.certificate import Certificate
+from log1pnmf.estimator import Log1pNMF
+from log1pnmf.keys import Keys
+from log1pnmf.optional import require
+from log1pnmf.readout import Readout
+from log1pnmf.result import NUMBERS, Fit
+from log1pnmf.saving import pack_parameters, unpack_parameters
+from log1pnmf.summary import TrainingData
+from log1pnmf.version import __version__
+
+from .inputs import Selection
+
+__all__ = ["read_model", "write_loadings", "write_model"]
+
+Array = NDArray[np.float64]
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write_model(adata: Any, keys: Keys, model: Log1pNMF, selection: Selection) -> None:
+    """Write a fitted model; features that were left out have zero factors.
+
+    Parameters
+    ----------
+    adata : AnnData
+    keys : Keys
+    model : Log1pNMF
+    selection : Selection
+        What it was fitted to.
+    """
+    factors = np.zeros((adata.n_vars, len(model.components_)))
+    factors[selection.positions] = model.components_.T
+    write_loadings(adata, keys, model.loadings_)
+    adata.varm[keys.varm] = factors
+    adata.uns[keys.uns] = _without_none(_about(model, selection))
+
+
+def write_loadings(adata: Any, keys: Keys, loadings: Array) -> None:
+    """Write loadings; a view becomes an object of its own."""
+    anndata = require("anndata", extra="anndata", purpose="log1pnmf.tl")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", anndata.ImplicitModificationWarning)
+        adata.obsm[keys.obsm] = loadings.copy()
+
+
+def _about(model: Log1pNMF, selection: Selection) -> dict[str, Any]:
+    """Everything but loadings and factors."""
+    fit = model.fit_
+    given, values = pack_parameters(model.get_params(deep=False))
+    return {
+        **{name: getattr(fit, name) for name in NUMBERS},
+        "n_components": fit.n_components,
+        "layer": "X" if selection.layer is None else selection.layer,
+        "settings": {
+            name: np.array(value) if isinstance(value, tuple) else value
+            for name, value in fit.settings.items()
+        },
+        "parameters": {
+            **{name.rpartition("parameter.")[2]: array for name, array in given.items()},
+            **{name: np.array(value) if isinstance(value, list) else value for name, value in values.items()},
+        },
+        "history": {name: _storable(column) for name, column in fit.history.items()},
+        "messages": np.array(fit.messages, dtype=object),
+        "size_factors": fit.size_factors,
+        "feature_names": np.asarray(selection.counts.feature_names),
+        "data": asdict(model._data),
+        "certificate": None if model.certificate_ is None else asdict(model.certificate_),
+        "readout": {"order": model._readout.order, "scale": model._readout.scale},
+        "loadings_digest": _digest(model.loadings_),
+        "versions": {
+            "log1pnmf": __version__,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "scipy": scipy.__version__,
+            "scikit-learn": sklearn.__version__,
+        },
+    }
+
+
+def _storable(column: np.ndarray) -> np.ndarray:
+    """Text as anndata stores it."""
+    return column.astype(object) if column.dtype.kind == "U" else column
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what is not known: files have no place for None."""
+    return {
+        name: _without_none(value) if isinstance(value, Mapping) else value
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _digest(loadings: Array) -> str:
+    return hashlib.sha256(np.ascontiguousarray(loadings, dtype=np.float64).tobytes()).hexdigest()
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read_model(adata: Any, keys: Keys, *, whole: bool) -> Log1pNMF:
+    """Put a fitted model together from what `write_model` wrote.
+
+    Parameters
+    ----------
+    adata : AnnData
+    keys : Keys
+    whole : bool
+        Whether its samples have to be those of the fit. Otherwise the model is only good for other samples,
+        and its size factors are not to be used.
+
+    Returns
+    -------
+    Log1pNMF
+        Without callbacks; loadings and factors have the same bits as when they were written.
+    """
+    about = _stored(adata, keys)
+    shown_factors = adata.varm[keys.varm][_positions(adata, about["feature_names"])]
+    shown_loadings = np.array(adata.obsm[keys.obsm], dtype=np.float64)
+    size_factors = about["size_factors"]
+    if _digest(shown_loadings) != about["loadings_digest"]:
+        if whole:
+            raise ValueError(
+                f"the {len(shown_loadings):,} samples of adata are not those of the fit "
+                f"({len(size_factors):,}): some were dropped, added, reordered or changed since; "
+                "take the model from the object as it was, or keep it with model.save(path)"
+            )
+        size_factors = np.ones(len(shown_loadings))
+    readout = Readout(np.asarray(about["readout"]["order"], dtype=np.intp), about["readout"]["scale"])
+    model = Log1pNMF(**_parameters(about["parameters"]))
+    data = TrainingData(**_plain(about["data"]))
+    model._take(_fit(about, readout, shown_loadings, shown_factors, size_factors), data, readout)
+    # Back and forth between the fit's scale and the one shown may cost the last bit.
+    model.loadings_, model.components_ = shown_loadings, np.ascontiguousarray(shown_factors.T)
+    model.certificate_ = _certificate(about)
+    model.n_features_in_ = data.n_features
+    model.feature_names_in_ = np.asarray(about["feature_names"], dtype=object)
+    return model
+
+
+def _stored(adata: Any, keys: Keys) -> Mapping[str, Any]:
+    for slot, key in (("uns", keys.uns), ("obsm", keys.obsm), ("varm", keys.varm)):
+        if key not in getattr(adata, slot):
+            known = ", ".join(map(repr, getattr(adata, slot))) or "none"
+            raise KeyError(
+                f"adata.{slot} has no {key!r} (it has: {known}); "
+                "run log1pnmf.tl.log1p_nmf first, or pass the key it wrote to"
+            )
+    about = adata.uns[keys.uns]
+    if not isinstance(about, Mapping) or "loadings_digest" not in about:
+        raise ValueError(f"adata.uns[{keys.uns!r}] was not written by log1pnmf.tl; fit again")
+    return about
+
+
+def _positions(adata: Any, fitted: Any) -> NDArray[np.intp]:
+    """Where the features of the fit are now."""
+    positions = {name: j for j, name in enumerate(adata.var_names)}
+    missing = [name for name in fitted if name not in positions]
+    if missing:
+        raise ValueError(
+            f"{len(missing)} of the {len(fitted)} features of the fit are no longer in adata (first "
+            f"{missing[0]!r}); pass the object as it was"
+        )
+    if len(positions) < adata.n_vars:
+        raise ValueError(
+            "adata.var_names has names that occur twice, so the features of the fit cannot be found; "
+            "call adata.var_names_make_unique() before the fit"
+        )
+    return np.array([positions[name] for name in fitted], dtype=np.intp)
+
+
+def _fit(about: Mapping[str, Any], readout: Readout, loadings: Array, factors: Array, sizes: Array) -> Fit:
+    back = np.argsort(readout.order)
+    settings = _plain(about["settings"])
+    settings["interval"] = tuple(settings["interval"].tolist()) if "interval" in settings else None
+    numbers: dict[str, Any] = {name: _plain(about).get(name) for name in NUMBERS}
+    return Fit(
+        loadings=(loadings * readout.scale)[:, back],
+        factors=(factors / readout.scale)[:, back],
+        size_factors=np.asarray(sizes, dtype=np.float64),
+        history={
+            name: column.astype(np.str_) if column.dtype.kind == "O" else np.asarray(column)
+            for name, column in about["history"].items()
+        },
+        settings=settings,
+        messages=tuple(str(message) for message in about["messages"]),
+        **numbers,
+    )
+
+
+def _parameters(stored: Mapping[str, Any]) -> dict[str, Any]:
+    values, arrays = _plain(stored), {}
+    for name in [name for name, value in values.items() if isinstance(value, np.ndarray)]:
+        array = values.pop(name)
+        if name == "interval":
+            values[name] = array.tolist()
+        else:
+            arrays[f"parameter.{name}"] = array
+    return unpack_parameters(arrays, values)
+
+
+def _certificate(about: Mapping[str, Any]) -> Certificate | None:
+    if "certificate" not in about:
+        return None
+    return Certificate(**{"approximate_log_likelihood": None, **_plain(about["certificate"])})
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers and text as Python's own: a file gives NumPy's."""
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
