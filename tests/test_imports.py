@@ -30,7 +30,7 @@ LAYERS = [
     ["features", "readout", "topics", "certificate", "saving"],
     ["continuation", "new_samples", "summary"],
     ["fitted"],
-    ["estimator", "decomposition", "metrics"],
+    ["estimator", "decomposition", "metrics", "splitting"],
     ["sweep"],
     ["tl.inputs"],
     ["tl.store"],
