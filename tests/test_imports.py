@@ -110,6 +110,8 @@ def test_public_names():
         "__version__",
         "datasets",
         "fit_log1p_nmf",
+        "metrics",
+        "pl",
         "tl",
     }
     for name in log1pnmf.__all__:
