@@ -13,7 +13,7 @@ PACKAGE = Path(log1pnmf.__file__).parent
 # From the bottom to the top: a module may import from lines above its own, and from none below.
 LAYERS = [
     ["arrays", "link", "sparse_rows", "datasets", "version", "optional", "keys", "arrange", "colors", "_core"],
-    ["approximation", "compress", "persist"],
+    ["geometry", "approximation", "compress", "persist"],
     ["counts"],
     ["loss"],
     ["problem"],

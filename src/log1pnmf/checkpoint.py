@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from .arrays import on_host
 from .counts import Counts
 from .initialize import Random
 from .persist import StrPath, check_writable, read_archive, write_archive
@@ -121,7 +122,7 @@ def _progress_parts(progress: Progress) -> Parts:
         arrays.update({f"{name}.loadings": last.loadings, f"{name}.factors": last.factors})
         arrays.update({f"{name}.history.{column}": values for column, values in history.table().items()})
         metadata[name] = {key: getattr(last, key) for key in PLAIN}
-    return arrays, metadata
+    return {name: on_host(array) for name, array in arrays.items()}, metadata
 
 
 PLAIN = [field.name for field in fields(Iteration) if field.name not in ("loadings", "factors", "state")]

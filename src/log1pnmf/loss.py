@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import xlogy
 
 from .approximation import EXACT_FOR_IDENTITY, Quadratic
+from .arrays import like
 from .counts import Counts, SparseRows
 from .link import ShiftedLog
 
@@ -334,11 +335,12 @@ def kkt_residual(
     float
     """
     loadings_side = _side_residual(loadings, gradient_loadings, upper_loadings)
-    factors_side = _side_residual(factors, gradient_factors + _float(penalty_factors), np.inf)
+    penalised = gradient_factors + like(gradient_factors, penalty_factors)
+    factors_side = _side_residual(factors, penalised, np.inf)
     return max(loadings_side, factors_side) / (total if total > 0 else 1.0)
 
 
 def _side_residual(values: Array, gradient: Array, upper: float) -> float:
-    projected = np.where(values <= 0, np.minimum(gradient, 0.0), gradient)
-    projected = np.where(values >= upper, np.maximum(projected, 0.0), projected)
-    return float(np.abs(projected).sum(axis=0) @ values.mean(axis=0))
+    projected = gradient - gradient.clip(min=0.0) * (values <= 0)
+    projected = projected - projected.clip(max=0.0) * (values >= upper)
+    return float(abs(projected).sum(axis=0) @ values.mean(axis=0))

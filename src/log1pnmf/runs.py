@@ -162,7 +162,7 @@ class _Walk:
                 break
             point, resumed = Pair(self.last.loadings, self.last.factors), None
         assert self.last is not None
-        return Run(replace(self.last, state=None), self.history, reason, self.all_met, number)
+        return Run(self.last.on_host(), self.history, reason, self.all_met, number)
 
     def _phase(self, engine: Engine, number: int, point: Pair, resumed: Progress | None) -> Reason:
         """Follow one phase to its end; indices and seconds go on from the one before."""
@@ -208,7 +208,7 @@ class _Walk:
                 self.keep(
                     Progress(self.restart, number, last, state, history, self.all_met, self.random, self.best)
                 )
-            yield replace(last, state=None)
+            yield last.on_host() if self.settings.callbacks else replace(last, state=None)
 
     def _watch(
         self, iterations: Iterator[Iteration], first: int, stopping: Stopping, watchers: Sequence[Callback]

@@ -55,6 +55,13 @@ class Engine(Protocol):
         """The problem it was made for."""
         ...
 
+    def adopt(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Bring an array to where the engine computes (`log1pnmf.arrays`); nothing is done where it is there.
+
+        The other methods take either kind of array, and answer in the kind of `start`.
+        """
+        ...
+
     def half_step(
         self,
         side: Side,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from log1pnmf._core import max_threads, run, runnable_kernels
 from log1pnmf.approximation import Quadratic
+from log1pnmf.arrays import on_host
 from log1pnmf.engines.base import HalfStep, RowSolver, check_row_solver
 from log1pnmf.problem import Problem, Side
 
@@ -79,6 +80,10 @@ class NativeEngine:
         self.problem = problem
         self.n_threads = effective_threads(n_threads)
         self.kernel = choices[0] if kernel == "auto" else kernel
+
+    def adopt(self, array: Array) -> Array:
+        """Give a NumPy array; see `log1pnmf.engines.base.Engine.adopt`."""
+        return on_host(array)
 
     def half_step(
         self,

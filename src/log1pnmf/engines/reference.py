@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf.approximation import Quadratic
+from log1pnmf.arrays import on_host
 from log1pnmf.engines.base import HalfStep, RowSolver, check_row_solver
 from log1pnmf.loss import LARGEST_ETA, SMALLEST_ETA, entry_curvature, entry_gradient, entry_loss
 from log1pnmf.problem import Problem, Side
@@ -34,6 +35,10 @@ class ReferenceEngine:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
+
+    def adopt(self, array: Array) -> Array:
+        """Give a NumPy array; see `log1pnmf.engines.base.Engine.adopt`."""
+        return on_host(array)
 
     def half_step(
         self,

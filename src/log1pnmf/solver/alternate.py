@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from log1pnmf.arrays import column_max, like, on_host
 from log1pnmf.engines.base import Engine, HalfStep, RowSolver
 from log1pnmf.loss import kkt_residual
 from log1pnmf.solver.extrapolate import Extrapolation
@@ -83,10 +84,11 @@ def alternate(
     started = time.perf_counter()
     if state is None:
         begin, accepted, beta = 0, math.inf, 0.0
-        point = plain = previous = moves.rescale(Pair(loadings, factors))[0]
+        point = plain = previous = moves.rescale(moves.adopt(Pair(loadings, factors)))[0]
     else:
         if extrapolation is not None and state.schedule is not None:
             extrapolation.restore(state.schedule)
+        state = replace(state, updated=moves.adopt(state.updated), previous=moves.adopt(state.previous))
         begin, accepted = state.index + 1, state.objective
         point, plain, previous, beta = moves.onward(state, extrapolation)
     restarted = False
@@ -151,7 +153,10 @@ class _Moves:
     row_solver: RowSolver
 
     def objective(self, loss: float, at: Pair) -> float:
-        return loss + float(self.penalty @ at.factors.sum(axis=0))
+        return loss + float(self.penalty @ on_host(at.factors.sum(axis=0)))
+
+    def adopt(self, pair: Pair) -> Pair:
+        return Pair(self.engine.adopt(pair.loadings), self.engine.adopt(pair.factors))
 
     def improve(self, which: PairSide, at: Pair, look_only: bool) -> HalfStep:
         problem = self.engine.problem
@@ -193,7 +198,7 @@ class _Moves:
         """Extrapolate from `old` through `new`, within the bounds."""
 
         def further(to: Array, since: Array, upper: float) -> Array:
-            return np.minimum(np.maximum(to + beta * (to - since), LEAST_KEPT * to), upper)
+            return (to + beta * (to - since)).clip(min=LEAST_KEPT * to).clip(max=upper)
 
         return Pair(
             further(new.loadings, old.loadings, self.upper), further(new.factors, old.factors, math.inf)
@@ -207,20 +212,20 @@ class _Moves:
         any product and so neither the loss nor the course of the fit.
         """
         if math.isfinite(self.upper):
-            size, target = pair.loadings.max(axis=0), np.full(len(self.penalty), self.upper)
+            size, target = column_max(pair.loadings), np.full(len(self.penalty), self.upper)
         else:
-            size, target = pair.loadings.mean(axis=0), pair.factors.mean(axis=0)
+            size, target = on_host(pair.loadings.mean(axis=0)), on_host(pair.factors.mean(axis=0))
         by, used = np.ones(len(size)), (size > 0.0) & (target > 0.0)
         by[used] = size[used] / target[used]
         if not math.isfinite(self.upper):
             by = np.exp2(np.rint(0.5 * np.log2(by)))
         scaled = pair.scaled(by)
         if math.isfinite(self.upper):  # rounding
-            scaled = Pair(np.minimum(scaled.loadings, self.upper), scaled.factors)
+            scaled = Pair(scaled.loadings.clip(max=self.upper), scaled.factors)
         return (scaled, *(other.scaled(by) for other in others))
 
 
 def _at_counted(indptr: NDArray[np.int64], gradient: Array) -> Array:
     """Gradient with the rows that have no counts, and are zero by decision, left out."""
     empty = np.diff(indptr) == 0
-    return np.where(empty[:, None], 0.0, gradient) if empty.any() else gradient
+    return gradient * like(gradient, ~empty[:, None]) if empty.any() else gradient

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from log1pnmf.arrays import like, on_host
 
 __all__ = ["Iteration", "Pair", "State"]
 
@@ -15,7 +17,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Loadings and factors, on the eta scale.
+    """Loadings and factors, on the eta scale, in the arrays of the engine.
 
     Parameters
     ----------
@@ -27,7 +29,13 @@ class Pair:
 
     def scaled(self, by: Array) -> Pair:
         """Move a factor per column from the loadings to the factors."""
-        return self if (by == 1.0).all() else Pair(self.loadings / by, self.factors * by)
+        if (by == 1.0).all():
+            return self
+        return Pair(self.loadings / like(self.loadings, by), self.factors * like(self.factors, by))
+
+    def on_host(self) -> Pair:
+        """Give the same pair as NumPy arrays."""
+        return Pair(on_host(self.loadings), on_host(self.factors))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +72,8 @@ class Iteration:
     index : int
         Number of iterations that led here, lost ones included; 0 is the start.
     loadings, factors : ndarray of shape (n, K) and (m, K)
-        On the eta scale. Never changed afterwards, so they may be kept without a copy.
+        On the eta scale, in the arrays of the engine. Never changed afterwards, so they may be kept without a
+        copy.
     loss : float
         Negative log-likelihood, penalty excluded.
     objective : float
@@ -101,3 +110,7 @@ class Iteration:
     n_rejected: int
     likelihood: Literal["exact", "approximate"]
     state: State | None = None
+
+    def on_host(self) -> Iteration:
+        """Give the same iteration with NumPy arrays, and without `state`."""
+        return replace(self, loadings=on_host(self.loadings), factors=on_host(self.factors), state=None)
