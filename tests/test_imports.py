@@ -24,6 +24,14 @@ LAYERS = [
     ["solver.alternate", "solver.stopping", "solver.callbacks", "solver.project"],
     ["initialize"],
     ["settings", "result", "randomness", "exchange"],
+    ["files.table", "files.whole"],
+    ["files.annotated", "files.arrays", "files.text", "files.filters"],
+    ["files.market"],
+    ["files.tenx"],
+    ["files.read"],
+    ["files.write"],
+    ["files.stream"],
+    ["simulate"],
     ["runs"],
     ["checkpoint"],
     ["fitting"],
@@ -40,7 +48,7 @@ LAYERS = [
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 
 # Packages whose __init__ only names or gathers what is inside.
-FOLDERS = ("", "engines", "solver", "tl", "pl", "report")
+FOLDERS = ("", "engines", "solver", "tl", "pl", "report", "files", "cli")
 
 
 def module_name(path):
