@@ -1,0 +1,82 @@
+"""The data: what was counted, how much of it, and how samples differ in size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .figures import Chart, histogram
+from .subject import Subject
+from .words import count, percent, significant
+
+__all__ = ["DataSection", "describe_data"]
+
+
+@dataclass(frozen=True)
+class DataSection:
+    """What the report says of the data.
+
+    Parameters
+    ----------
+    rows : list of (str, str)
+        Name and value.
+    sizes : Chart or None
+        Histogram of the size factors.
+    sizes_note : str
+        What it says in words.
+    """
+
+    rows: list[tuple[str, str]]
+    sizes: Chart | None
+    sizes_note: str
+
+
+def describe_data(subject: Subject) -> DataSection:
+    """Look at the data of a report.
+
+    Parameters
+    ----------
+    subject : Subject
+
+    Returns
+    -------
+    DataSection
+    """
+    data = subject.models[0]._data
+    nonzero = data.nnz / (data.n_samples * data.n_features)
+    rows = [
+        ("Samples", f"{data.n_samples:,}"),
+        ("Features", f"{data.n_features:,}"),
+        ("Entries that are not zero", f"{data.nnz:,} ({percent(nonzero)} of all; {percent(1 - nonzero)} zeros)"),
+        ("Total count", f"{data.total:,.0f} ({significant(data.mean_total)} per sample)"),
+    ]
+    if subject.counts is not None:
+        rows.append(("Samples without any count", f"{subject.counts.n_empty_rows:,}"))
+        rows.append(("Features without any count", f"{subject.counts.n_empty_columns:,}"))
+    if subject.groups is not None:
+        rows.append((f"Groups ({subject.group_name})", f"{subject.n_groups:,}"))
+    if subject.source:
+        rows.append(("Source", subject.source))
+    rows += [("Left out beforehand", text) for text in subject.filters]
+    return DataSection(rows, *_sizes(subject))
+
+
+def _sizes(subject: Subject) -> tuple[Chart | None, str]:
+    fit = subject.models[0].fit_
+    sizes = fit.size_factors
+    positive = sizes[sizes > 0.0]
+    how = {
+        "total": "Size factors are the total count of a sample divided by the mean total",
+        "none": "No size factors were used: every sample counts as equally large",
+    }.get(str(fit.settings["size_factors"]), "Size factors were given")
+    chart = histogram(sizes, label="Histogram of the size factors of the samples", x_title="size factor (log scale)")
+    if chart is None:
+        return None, f"{how}."
+    middle = np.quantile(positive, [0.05, 0.95])
+    return chart, (
+        f"{how}. Nine in ten samples lie between {significant(middle[0])} and {significant(middle[1])}; "
+        f"the largest is {significant(positive.max() / positive.min())} times the smallest"
+        + (f"; {count(len(sizes) - len(positive), 'sample')} of size 0" if len(positive) < len(sizes) else "")
+        + "."
+    )

@@ -1,0 +1,251 @@
+"""From fitted models to one HTML file: everything is inside it, nothing is loaded from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import platform
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy
+import scipy
+import sklearn
+
+from log1pnmf.optional import require
+from log1pnmf.persist import StrPath, check_writable, replacing
+from log1pnmf.version import __version__
+
+from .comparison import Comparison, compare
+from .data import describe_data
+from .factors import FactorSection, describe_factors
+from .fits import describe_fits, early_stopping_note
+from .structure import MOST_SAMPLES, arrange_samples, factor_colors, structure_data
+from .subject import MOST_GROUPS, Subject
+from .words import count, decimal, enumerate_words, link_in_words, percent, significant
+
+__all__ = ["write_report"]
+
+HEAT_STEPS = 10
+"""Shades of a heat map; the style sheet has a class for each."""
+
+
+def write_report(
+    path: StrPath,
+    models: Any,
+    *,
+    title: str | None = None,
+    sample_names: Any = None,
+    feature_names: Any = None,
+    groups: Any = None,
+    group_name: str | None = None,
+    source: str | None = None,
+    command: str | None = None,
+    filters: Sequence[str] = (),
+    notes: Sequence[str] = (),
+    counts: Any = None,
+    date: str | None = None,
+) -> Path:
+    """Write a report about fitted models as one HTML file.
+
+    The file needs no network and loads nothing. It is written whole or not at all, and its bytes are the same
+    for the same arguments.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        Of the file; its folder must exist.
+    models : Log1pNMF or sequence of them
+        Fitted to the same data. The first with finite c and the first with ``c = inf`` are compared.
+    title : str, optional
+    sample_names, feature_names : sequence of str, optional
+        By default those of the counts or the fit, or numbers.
+    groups : array-like of shape (n_samples,), optional
+        What is known about each sample, a cell type for instance.
+    group_name : str, optional
+        What the groups are.
+    source : str, optional
+        Where the data come from.
+    command : str, optional
+        What was typed, to be repeated by the reader.
+    filters, notes : sequence of str
+        What was left out of the data; anything else to be said.
+    counts : array, sparse matrix or data frame, optional
+        What the models were fitted to. With it the report also has the deviance explained and the number of
+        empty samples and features.
+    date : str, optional
+        By default today's.
+
+    Returns
+    -------
+    Path
+        Of the file.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from log1pnmf import Log1pNMF
+    >>> counts = [[4, 0, 2], [3, 1, 2], [0, 5, 2], [1, 4, 3]]
+    >>> model = Log1pNMF(2, tol=1e-4, random_state=0).fit(counts)
+    >>> path = os.path.join(tempfile.mkdtemp(), "report.html")
+    >>> write_report(path, model, title="Four samples", counts=counts).name
+    'report.html'
+    """
+    check_writable(path)
+    subject = Subject.of(
+        models,
+        counts=counts,
+        title=title,
+        sample_names=sample_names,
+        feature_names=feature_names,
+        groups=groups,
+        group_name=group_name,
+        source=source,
+        command=command,
+        filters=filters,
+        notes=notes,
+        date=date,
+    )
+    page = _render(subject)
+    with replacing(path) as file:
+        # a name may hold half of a surrogate pair, which UTF-8 does not have
+        file.write(page.encode("utf-8", errors="replace"))
+    return Path(path)
+
+
+def _render(subject: Subject) -> str:
+    pair = subject.compared
+    colors = factor_colors(subject.shown, pair[0] if pair else 0)
+    arrangement = arrange_samples(subject)
+    sections = [
+        describe_factors(shown, label=label, colors=palette, groups=subject.groups)
+        for shown, label, palette in zip(subject.shown, subject.labels, colors, strict=True)
+    ]
+    comparison = None
+    if pair is not None:
+        comparison = compare(subject.shown, sections, pair, groups=subject.groups)
+    n_drawn, n = len(arrangement.order), len(subject.sample_names)
+    script = _text("report.js")
+    return _template().render(
+        subject=subject,
+        lead=_lead(subject, sections, comparison),
+        data=describe_data(subject),
+        fits=describe_fits(subject),
+        sections=sections,
+        comparison=comparison,
+        structure=structure_data(subject, arrangement, colors),
+        drawn=f"{n_drawn:,} of {n:,} samples, a part of every group" if n_drawn < n else f"all {n:,} samples",
+        notes=_notes(subject),
+        versions=_versions(),
+        parameters=[_call(model) for model in subject.models],
+        style=_text("report.css"),
+        script=script,
+        script_hash=_hash(script),
+    )
+
+
+def _template() -> Any:
+    jinja2 = require("jinja2", extra="report", purpose="the report")
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_text),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    environment.filters.update(decimal=decimal, percent=percent, significant=significant, heat=_heat)
+    environment.globals.update(link_in_words=link_in_words)
+    return environment.get_template("report.html")
+
+
+def _text(name: str) -> str:
+    """Content of a file that lies beside this module."""
+    return (resources.files(__package__) / "templates" / name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    """Name under which the page's security policy allows one script, and no other."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _heat(value: float, highest: float = 1.0) -> str:
+    """Class of a cell of a heat map: h0 to h10, and n1 to n10 below zero."""
+    part = 0.0 if highest <= 0.0 else max(-1.0, min(1.0, value / highest))
+    step = round(HEAT_STEPS * abs(part))
+    return f"{'n' if value < 0 and step else 'h'}{step}"
+
+
+def _lead(subject: Subject, sections: list[FactorSection], comparison: Comparison | None) -> str:
+    """Say the result in a sentence or two."""
+    n, m = len(subject.sample_names), len(subject.shown[0].factors)
+    size = f"{count(n, 'sample')} and {count(m, 'feature')}"
+    if comparison is not None:
+        return f"{size}, explained twice. {comparison.headline}"
+    first, shown = sections[0], subject.shown[0]
+    text = f"{size}, explained by {count(len(first.factors), 'factor')} at {shown.name}: {link_in_words(shown.c)}."
+    if not first.groups:
+        return text
+    alone = sum(len(factor.served) == 1 for factor in first.factors)
+    return (
+        f"{text} {count(alone, 'factor serves', 'factors serve')} a single group of samples; "
+        f"{count(len(first.factors) - alone, 'is', 'are')} shared by several."
+    )
+
+
+def _notes(subject: Subject) -> list[tuple[str, bool]]:
+    """Everything a reader should know before believing the pictures; True for what is a warning."""
+    notes: list[tuple[str, bool]] = []
+    for label, model in zip(subject.labels, subject.models, strict=True):
+        early = early_stopping_note(model)
+        if early is not None:
+            notes.append((f"{label}: {early}.", True))
+        notes += [(f"{label}: {message}.", False) for message in model.fit_.messages]
+    if len(subject.sample_names) > MOST_SAMPLES:
+        notes.append((f"Structure plots show at most {MOST_SAMPLES:,} samples; all figures are of all samples.", False))
+    if subject.n_groups > MOST_GROUPS:
+        notes.append((f"Of {subject.n_groups:,} groups the {MOST_GROUPS - 1} largest are shown one by one.", False))
+    notes += [(text, False) for text in subject.notes]
+    notes.append(
+        (
+            "Factors are one good explanation of the counts, not the only one: another start (random_state, init) "
+            "can lead to other factors of almost the same likelihood. Trust what comes back from several starts.",
+            False,
+        )
+    )
+    return notes
+
+
+def _versions() -> str:
+    packages = [
+        f"log1pnmf {__version__}",
+        f"Python {platform.python_version()}",
+        f"NumPy {numpy.__version__}",
+        f"SciPy {scipy.__version__}",
+        f"scikit-learn {sklearn.__version__}",
+    ]
+    return enumerate_words(packages)
+
+
+def _call(model: Any) -> str:
+    """Constructor call with the parameters that are not the default, as one would type it."""
+    defaults = type(model)().get_params(deep=False)
+    hidden = ("callbacks", "verbose", "checkpoint", "checkpoint_every", "n_jobs", "n_components")
+    given = [f"n_components={model.n_components}"]
+    for name, value in model.get_params(deep=False).items():
+        if name in hidden or (isinstance(value, type(defaults[name])) and value == defaults[name]):
+            continue
+        given.append(f"{name}={_typed(value)}")
+    return f"Log1pNMF({', '.join(given)}).fit(counts)"
+
+
+def _typed(value: Any) -> str:
+    if isinstance(value, float):
+        return "float('inf')" if value == float("inf") else f"{value:g}"
+    if isinstance(value, numpy.ndarray):
+        return f"<array of shape {value.shape}>"
+    if isinstance(value, tuple) and any(isinstance(part, numpy.ndarray) for part in value):
+        return "<given arrays>"
+    return repr(value)

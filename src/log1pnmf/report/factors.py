@@ -1,0 +1,239 @@
+"""The factors of one fit: what they weigh, whom they serve, how alike they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf.arrange import Groups
+from log1pnmf.decomposition import Decomposition
+from log1pnmf.metrics import correlation_matrix, hoyer
+from log1pnmf.readout import evenness, shares
+from log1pnmf.summary import top_features
+
+from .words import count, decimal, enumerate_words, percent
+
+__all__ = ["SERVED", "Factor", "FactorSection", "describe_factors", "group_means", "served_groups"]
+
+Array = NDArray[np.float64]
+
+SERVED = 0.5
+"""A factor serves the groups whose mean loading is at least this part of its highest."""
+
+N_TOP = 10
+N_TABLE = 25
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature of a factor.
+
+    Parameters
+    ----------
+    name : str
+    rank : int
+        1 for the first.
+    weight : float
+        In the factor, on the link scale, where its largest loading is 1.
+    share : float
+        Of the sum of the factor.
+    elsewhere : float
+        Mean share in the other factors; NaN where there are none.
+    width : float
+        Length of the bar, as a share of the longest.
+    """
+
+    name: str
+    rank: int
+    weight: float
+    share: float
+    elsewhere: float
+    width: float
+
+
+@dataclass(frozen=True)
+class Factor:
+    """What is said of a factor.
+
+    Parameters
+    ----------
+    name, color : str
+    share : float
+        Of the fitted signal.
+    evenness, sparsity : float
+        Of its loadings over samples; of its weights over features (Hoyer).
+    served : list of str
+        Groups, the one with the highest mean loading first.
+    sentence : str
+        Whom it serves, in words.
+    top, table : list of Feature
+        Those shown as bars; those of the long table.
+    """
+
+    name: str
+    color: str
+    share: float
+    evenness: float
+    sparsity: float
+    served: list[str]
+    sentence: str
+    top: list[Feature]
+    table: list[Feature]
+
+
+@dataclass(frozen=True)
+class FactorSection:
+    """The factors of a fit.
+
+    Parameters
+    ----------
+    label : str
+        Of the fit.
+    factors : list of Factor
+    groups : list of str
+    group_sizes : list of int
+    means : list of list of float
+        Mean loading of each group (row) on each factor.
+    correlations : list of list of float
+        Spearman's, between factors.
+    """
+
+    label: str
+    factors: list[Factor]
+    groups: list[str]
+    group_sizes: list[int]
+    means: list[list[float]]
+    correlations: list[list[float]]
+
+
+def describe_factors(
+    shown: Decomposition, *, label: str, colors: list[str], groups: Groups | None
+) -> FactorSection:
+    """Describe the factors of a fit.
+
+    Parameters
+    ----------
+    shown : Decomposition
+    label : str
+    colors : list of str
+        One for each factor.
+    groups : Groups, optional
+
+    Returns
+    -------
+    FactorSection
+    """
+    means = None if groups is None else group_means(shown.loadings, groups)
+    share, even = shares(shown.loadings, shown.factors), evenness(shown.loadings)
+    sparsity = hoyer(shown.factors)
+    factors = []
+    for k, name in enumerate(shown.factor_names):
+        column = None if means is None else means[:, k]
+        served = [] if groups is None or column is None else served_groups(column, groups.names)
+        table = _features(shown, k)
+        factors.append(
+            Factor(
+                name=name,
+                color=colors[k],
+                share=float(share[k]),
+                evenness=float(even[k]),
+                sparsity=float(sparsity[k]),
+                served=served,
+                sentence=_sentence(shown.loadings[:, k], groups, column, served),
+                top=table[:N_TOP],
+                table=table,
+            )
+        )
+    return FactorSection(
+        label=label,
+        factors=factors,
+        groups=[] if groups is None else list(groups.names),
+        group_sizes=[] if groups is None else groups.sizes.tolist(),
+        means=[] if means is None else means.tolist(),
+        correlations=correlation_matrix(shown.factors).tolist(),
+    )
+
+
+def group_means(loadings: Array, groups: Groups) -> Array:
+    """Mean loading of every group on every factor.
+
+    Parameters
+    ----------
+    loadings : ndarray of shape (n, K)
+    groups : Groups
+
+    Returns
+    -------
+    ndarray of shape (number of groups, K)
+
+    Examples
+    --------
+    >>> group_means(np.array([[1.0], [3.0], [5.0]]), Groups.of(["a", "a", "b"])).tolist()
+    [[2.0], [5.0]]
+    """
+    n_groups = len(groups.names)
+    sums = np.stack([np.bincount(groups.codes, column, n_groups) for column in loadings.T], axis=1)
+    return sums / groups.sizes[:, None]
+
+
+def served_groups(means: Array, names: tuple[str, ...]) -> list[str]:
+    """Groups that a factor serves: their mean loading is at least half of the highest.
+
+    Parameters
+    ----------
+    means : ndarray of shape (number of groups,)
+    names : tuple of str
+
+    Returns
+    -------
+    list of str
+        Highest first; empty for a factor without any loading.
+
+    Examples
+    --------
+    >>> served_groups(np.array([0.2, 0.9, 0.5]), ("a", "b", "c"))
+    ['b', 'c']
+    """
+    highest = float(means.max())
+    order = np.argsort(-means, kind="stable")
+    return [names[code] for code in order if highest > 0.0 and means[code] >= SERVED * highest]
+
+
+def _sentence(loading: Array, groups: Groups | None, means: Array | None, served: list[str]) -> str:
+    if not (loading > 0.0).any():
+        return "Empty: no sample has it."
+    if groups is None or means is None:
+        return (
+            f"Above half of its maximum in {count(int((loading > SERVED).sum()), 'sample')}; "
+            f"exactly zero in {percent(float((loading == 0.0).mean()))} of them."
+        )
+    value = {name: decimal(means[groups.names.index(name)]) for name in served}
+    if len(served) == len(groups.names) and len(served) > 1:
+        return f"In all {len(served)} groups alike, most in {served[0]} (mean loading {value[served[0]]})."
+    first = f"{served[0]} (mean loading {value[served[0]]})"
+    if len(served) == 1:
+        return f"Serves one group: {first}."
+    others = enumerate_words([f"{name} ({value[name]})" for name in served[1:]])
+    return f"Shared by {len(served)} of {len(groups.names)} groups: {first}, {others}."
+
+
+def _features(shown: Decomposition, k: int) -> list[Feature]:
+    components = shown.factors.T
+    sums = components.sum(axis=1, keepdims=True)
+    parts = components / np.where(sums > 0.0, sums, 1.0)
+    others = np.delete(parts, k, axis=0)
+    chosen = top_features(components, k, N_TABLE)
+    longest = float(components[k, chosen].max()) if len(chosen) else 1.0
+    return [
+        Feature(
+            name=str(shown.feature_labels[j]),
+            rank=rank,
+            weight=float(components[k, j]),
+            share=float(parts[k, j]),
+            elsewhere=float(others[:, j].mean()) if len(others) else float("nan"),
+            width=float(components[k, j]) / longest,
+        )
+        for rank, j in enumerate(chosen, start=1)
+    ]

@@ -1,0 +1,214 @@
+"""Small charts as inline SVG: they need no script, follow the page's colours and print sharply."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Chart", "Curve", "histogram", "log_curves"]
+
+Array = NDArray[np.float64]
+
+WIDTH, HEIGHT = 420.0, 210.0
+LEFT, RIGHT, TOP, BOTTOM = 52.0, 12.0, 12.0, 40.0
+MOST_POINTS = 400
+MOST_TICKS = 5
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A place on an axis, and what is written there."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line of a chart.
+
+    Parameters
+    ----------
+    name : str
+    x, y : ndarray
+    style : str
+        Class of the line in the style sheet.
+    """
+
+    name: str
+    x: Array
+    y: Array
+    style: str = "line-1"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What the template draws: everything in the coordinates of the picture.
+
+    Parameters
+    ----------
+    label : str
+        What the chart shows, for those who do not see it.
+    x_title, y_title : str
+    x_ticks, y_ticks : list of Tick
+    bars : list of (x, y, width, height)
+    lines : list of (name, style, path)
+    level : (y, text), optional
+        A horizontal line.
+    """
+
+    label: str
+    x_title: str
+    y_title: str
+    x_ticks: list[Tick]
+    y_ticks: list[Tick]
+    bars: list[tuple[float, float, float, float]]
+    lines: list[tuple[str, str, str]]
+    level: tuple[float, str] | None = None
+    width: float = WIDTH
+    height: float = HEIGHT
+    left: float = LEFT
+    right: float = WIDTH - RIGHT
+    top: float = TOP
+    bottom: float = HEIGHT - BOTTOM
+
+
+def histogram(values: Array, *, label: str, x_title: str, n_bins: int = 32) -> Chart | None:
+    """Draw how positive values are spread, on a log scale.
+
+    Parameters
+    ----------
+    values : ndarray
+        Those that are not positive are left out.
+    label, x_title : str
+    n_bins : int
+
+    Returns
+    -------
+    Chart or None
+        None where there are no two different values.
+    """
+    positive = values[values > 0.0]
+    if len(positive) == 0 or positive.min() == positive.max():
+        return None
+    logs = np.log10(positive)
+    heights, edges = np.histogram(logs, bins=n_bins)
+    x = _Scale(edges[0], edges[-1], LEFT, WIDTH - RIGHT)
+    y = _Scale(0.0, float(heights.max()), HEIGHT - BOTTOM, TOP)
+    bars = [
+        (_round(x(low)), _round(y(height)), _round(x(high) - x(low) - 0.8), _round(y(0.0) - y(height)))
+        for low, high, height in zip(edges[:-1], edges[1:], heights, strict=True)
+        if height
+    ]
+    return Chart(
+        label=label,
+        x_title=x_title,
+        y_title="samples",
+        x_ticks=[Tick(_round(x(math.log10(v))), f"{v:g}") for v in _round_numbers(edges[0], edges[-1])],
+        y_ticks=[Tick(_round(y(v)), f"{v:,.0f}") for v in _even_ticks(float(heights.max()))],
+        bars=bars,
+        lines=[],
+    )
+
+
+def log_curves(
+    curves: Sequence[Curve], *, label: str, x_title: str, y_title: str, level: tuple[float, str] | None = None
+) -> Chart | None:
+    """Draw curves with a log scale upwards.
+
+    Parameters
+    ----------
+    curves : sequence of Curve
+        Points that are not positive and finite are left out.
+    label, x_title, y_title : str
+    level : (value, text), optional
+        A horizontal line to compare with.
+
+    Returns
+    -------
+    Chart or None
+        None where less than two points are left.
+    """
+    kept = [_positive(curve) for curve in curves]
+    kept = [curve for curve in kept if len(curve.x)]
+    if sum(len(curve.x) for curve in kept) < 2:
+        return None
+    logs = np.concatenate([np.log10(curve.y) for curve in kept])
+    if level is not None:
+        logs = np.append(logs, math.log10(level[0]))
+    low, high = math.floor(logs.min()), math.ceil(logs.max() + 1e-9)
+    high = high if high > low else low + 1
+    last = max(float(curve.x.max()) for curve in kept)
+    x, y = _Scale(0.0, max(last, 1.0), LEFT, WIDTH - RIGHT), _Scale(low, high, HEIGHT - BOTTOM, TOP)
+    lines = [(curve.name, curve.style, _path(x, y, curve)) for curve in kept]
+    return Chart(
+        label=label,
+        x_title=x_title,
+        y_title=y_title,
+        x_ticks=[Tick(_round(x(v)), f"{v:,.0f}") for v in _even_ticks(max(last, 1.0))],
+        y_ticks=[Tick(_round(y(v)), _power(v)) for v in _spread(low, high)],
+        bars=[],
+        lines=lines,
+        level=None if level is None else (_round(y(math.log10(level[0]))), level[1]),
+    )
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """A straight line from data (low, high) to the picture (start, stop)."""
+
+    low: float
+    high: float
+    start: float
+    stop: float
+
+    def __call__(self, value: float) -> float:
+        part = (float(value) - self.low) / (self.high - self.low)
+        return self.start + part * (self.stop - self.start)
+
+
+def _path(x: _Scale, y: _Scale, curve: Curve) -> str:
+    thin = np.unique(np.linspace(0, len(curve.x) - 1, min(len(curve.x), MOST_POINTS)).astype(int))
+    points = [f"{_round(x(curve.x[i]))},{_round(y(math.log10(curve.y[i])))}" for i in thin]
+    if len(points) == 1:  # a line of one point is not drawn
+        points *= 2
+    return "M" + "L".join(points)
+
+
+def _positive(curve: Curve) -> Curve:
+    good = np.isfinite(curve.y) & (curve.y > 0.0)
+    return Curve(curve.name, curve.x[good], curve.y[good], curve.style)
+
+
+def _round_numbers(low: float, high: float) -> list[float]:
+    """1, 2, 5, 10, ... between two powers of ten; only the tens where they are many."""
+    tens = range(math.floor(low), math.ceil(high) + 1)
+    steps = (1, 2, 5) if high - low < 3 else (1,)
+    numbers = [step * 10.0**ten for ten in tens for step in steps]
+    return [v for v in numbers if low <= math.log10(v) <= high]
+
+
+def _even_ticks(top: float) -> list[float]:
+    rough = top / MOST_TICKS
+    ten = 10.0 ** math.floor(math.log10(rough))
+    step = next(ten * factor for factor in (1, 2, 5, 10) if ten * factor >= rough)
+    step = max(step, 1.0)
+    return [float(v) for v in np.arange(0.0, top + 1e-9 * step, step)]
+
+
+def _spread(low: int, high: int) -> range:
+    return range(low, high + 1, max(1, math.ceil((high - low) / MOST_TICKS)))
+
+
+def _power(exponent: int) -> str:
+    if -3 <= exponent <= 5:
+        return f"{10.0**exponent:,g}"
+    return f"1e{exponent}"
+
+
+def _round(value: float) -> float:
+    return round(float(value), 2)

@@ -1,0 +1,189 @@
+"""What a report is about: fitted models and what the user says of their data, checked once at the door."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf.arrange import Groups
+from log1pnmf.counts import Counts
+from log1pnmf.decomposition import Decomposition
+from log1pnmf.estimator import Log1pNMF
+
+__all__ = ["MOST_GROUPS", "Subject", "fold_groups"]
+
+Names = NDArray[np.object_]
+
+MOST_GROUPS = 40
+"""Groups that are shown; the smallest beyond these are put together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """Models of one data set, with names and labels; make one with `Subject.of`.
+
+    Parameters
+    ----------
+    models : tuple of Log1pNMF
+        Fitted, to the same samples and features.
+    shown : tuple of Decomposition
+        The same, as they are shown.
+    counts : Counts or None
+        What they were fitted to, where it was given.
+    title : str
+    sample_names : ndarray of str
+    groups : Groups or None
+        Of the samples.
+    group_name : str
+        What the groups are.
+    n_groups : int
+        How many there were before small ones were put together.
+    source, command : str or None
+        Where the data come from; what was typed.
+    filters, notes : tuple of str
+        What was left out of the data; anything else to be said.
+    date : str
+        When it was made.
+    """
+
+    models: tuple[Log1pNMF, ...]
+    shown: tuple[Decomposition, ...]
+    counts: Counts | None
+    title: str
+    sample_names: Names
+    groups: Groups | None
+    group_name: str
+    n_groups: int
+    source: str | None
+    command: str | None
+    filters: tuple[str, ...]
+    notes: tuple[str, ...]
+    date: str
+
+    @classmethod
+    def of(
+        cls,
+        models: Any,
+        *,
+        counts: Any = None,
+        title: str | None = None,
+        sample_names: Any = None,
+        feature_names: Any = None,
+        groups: Any = None,
+        group_name: str | None = None,
+        source: str | None = None,
+        command: str | None = None,
+        filters: Sequence[str] = (),
+        notes: Sequence[str] = (),
+        date: str | None = None,
+    ) -> Subject:
+        """Check what `log1pnmf.report.write_report` was given; its parameters are explained there."""
+        fitted = _models(models)
+        n, m = fitted[0].fit_.loadings.shape[0], fitted[0].n_features_in_
+        checked = None if counts is None else Counts.from_any(counts)
+        if checked is not None and checked.shape != (n, m):
+            raise ValueError(
+                f"counts has shape {checked.shape}, but the models were fitted to {(n, m)}; "
+                "pass the counts they were fitted to"
+            )
+        if feature_names is None and checked is not None:
+            feature_names = checked.feature_names
+        if sample_names is None:
+            named = checked is not None and checked.sample_names is not None
+            sample_names = checked.sample_names if named and checked else [f"sample {i}" for i in range(n)]
+        shown = tuple(
+            Decomposition.of(model, feature_names=feature_names, sample_names=sample_names)
+            for model in fitted
+        )
+        grouped = None if groups is None else Groups.of(groups)
+        if grouped is not None and len(grouped) != n:
+            raise ValueError(f"groups must have one label for each of the {n} samples, got {len(grouped)}")
+        names = shown[0].sample_names
+        assert names is not None  # they were just given
+        return cls(
+            models=fitted,
+            shown=shown,
+            counts=checked,
+            title=str(title or "Factors of a count matrix"),
+            sample_names=names,
+            groups=None if grouped is None else fold_groups(grouped, MOST_GROUPS),
+            group_name=str(group_name or "group"),
+            n_groups=0 if grouped is None else len(grouped.names),
+            source=source,
+            command=command,
+            filters=_texts("filters", filters),
+            notes=_texts("notes", notes),
+            date=str(date or datetime.date.today().isoformat()),
+        )
+
+    @property
+    def compared(self) -> tuple[int, int] | None:
+        """Positions of the first models with finite c and with c = inf, where there are both."""
+        finite = [i for i, one in enumerate(self.shown) if math.isfinite(one.c)]
+        additive = [i for i, one in enumerate(self.shown) if math.isinf(one.c)]
+        return (finite[0], additive[0]) if finite and additive else None
+
+    @property
+    def labels(self) -> list[str]:
+        """Name of every model: its c, and its number of factors where that tells models apart."""
+        labels = [one.name for one in self.shown]
+        if len(set(labels)) < len(labels):
+            labels = [f"{one.name}, K = {one.n_components}" for one in self.shown]
+        if len(set(labels)) < len(labels):
+            labels = [f"{label} (fit {i})" for i, label in enumerate(labels, start=1)]
+        return labels
+
+
+def fold_groups(groups: Groups, most: int) -> Groups:
+    """Put the smallest groups together where there are too many to be shown.
+
+    Parameters
+    ----------
+    groups : Groups
+    most : int
+        Groups of the result at most.
+
+    Returns
+    -------
+    Groups
+        The largest in their order, then the one of all others.
+
+    Examples
+    --------
+    >>> folded = fold_groups(Groups.of(["a", "b", "b", "c", "d", "d"]), 3)
+    >>> folded.names, folded.codes.tolist()
+    (('b', 'd', '2 other groups'), [2, 0, 0, 2, 1, 1])
+    """
+    if len(groups.names) <= most:
+        return groups
+    kept = np.sort(np.argsort(-groups.sizes, kind="stable")[: most - 1])
+    position = np.full(len(groups.names), most - 1, dtype=np.intp)
+    position[kept] = np.arange(most - 1)
+    names = [groups.names[code] for code in kept]
+    return Groups(position[groups.codes], (*names, f"{len(groups.names) - len(kept)} other groups"))
+
+
+def _models(models: Any) -> tuple[Log1pNMF, ...]:
+    given = (models,) if isinstance(models, Log1pNMF) else tuple(models)
+    if not given:
+        raise ValueError("models is empty: pass at least one fitted Log1pNMF")
+    for model in given:
+        if not isinstance(model, Log1pNMF) or not hasattr(model, "fit_"):
+            state = "one that is not fitted" if isinstance(model, Log1pNMF) else type(model).__name__
+            raise TypeError(f"models must be fitted Log1pNMF, got {state}; call fit first")
+    shapes = {(len(model.fit_.loadings), model.n_features_in_) for model in given}
+    if len(shapes) > 1:
+        raise ValueError(f"models must be of the same data, got fits to shapes {sorted(shapes)}")
+    return given
+
+
+def _texts(what: str, values: Any) -> tuple[str, ...]:
+    if isinstance(values, str):
+        raise TypeError(f"{what} must be a sequence of strings, got one string; pass [{values!r}]")
+    return tuple(str(value) for value in values)
