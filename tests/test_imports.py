@@ -38,7 +38,7 @@ LAYERS = [
     ["features", "readout", "topics", "certificate", "saving"],
     ["continuation", "new_samples", "summary"],
     ["fitted"],
-    ["estimator", "decomposition", "metrics", "splitting"],
+    ["estimator", "decomposition", "metrics", "splitting.placeholder"],
     ["sweep"],
     ["tl.inputs"],
     ["tl.store"],

@@ -7,15 +7,9 @@ import pytest
 from scipy import sparse, stats
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf.heldout import heldout_by_sample, heldout_log_likelihood, heldout_rows_log_likelihood
 from log1pnmf.link import ShiftedLog
-from log1pnmf.splitting import (
-    folds,
-    heldout_by_sample,
-    heldout_log_likelihood,
-    heldout_rows_log_likelihood,
-    split_counts,
-    training_size_factors,
-)
+from log1pnmf.splitting import folds, split_counts, training_size_factors
 
 OPTIONS = {"tol": 1e-7, "random_state": 0, "n_jobs": 1, "likelihood": "exact", "max_iter": 400}
 
