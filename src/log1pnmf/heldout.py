@@ -1,4 +1,4 @@
-"""Held-out log-likelihood: how well a fit to one part of the counts predicts the other part; see `splitting`."""
+"""Held-out log-likelihood: how well a fit to one part of the counts predicts the other part."""
 
 from __future__ import annotations
 
