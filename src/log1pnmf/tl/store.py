@@ -30,6 +30,9 @@ __all__ = ["read_model", "write_loadings", "write_model"]
 
 Array = NDArray[np.float64]
 
+TEXT = "OTU"
+"""Kinds of arrays as which text comes back, from memory, zarr and h5ad."""
+
 
 # ---------------------------------------------------------------- writing
 
@@ -196,7 +199,7 @@ def _fit(about: Mapping[str, Any], readout: Readout, loadings: Array, factors: A
         factors=(factors / readout.scale)[:, back],
         size_factors=np.asarray(sizes, dtype=np.float64),
         history={
-            name: column.astype(np.str_) if column.dtype.kind == "O" else np.asarray(column)
+            name: np.array(column.tolist(), dtype=np.str_) if column.dtype.kind in TEXT else column
             for name, column in about["history"].items()
         },
         settings=settings,

@@ -1,0 +1,108 @@
+"""Fits along c."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from log1pnmf import Log1pNMF, metrics
+from log1pnmf.datasets import pancreas
+from log1pnmf.sweep import Sweep, fits_along, sweep
+
+PATH = [np.inf, 0.1, 1.0]
+FAST = {"tol": 1e-5, "n_jobs": 1}
+COLUMNS = [
+    "c",
+    "log_likelihood",
+    "deviance_explained",
+    "factor_correlation",
+    "sparsity_loadings",
+    "sparsity_factors",
+    "n_iter",
+    "converged",
+    "seconds",
+]
+
+
+@pytest.fixture(scope="module")
+def counts():
+    return pancreas().counts[:400:2, :500]
+
+
+@pytest.fixture(scope="module")
+def result(counts):
+    return sweep(counts, PATH, 3, **FAST)
+
+
+def test_one_model_for_each_c_smallest_first(result):
+    assert [model.c for model in result.models] == [0.1, 1.0, np.inf]
+    assert [model.fit_.c for model in result.models] == [0.1, 1.0, np.inf]
+    assert len({id(model.fit_) for model in result.models}) == 3
+    assert not any(model.warm_start for model in result.models)
+
+
+def test_table_says_what_the_metrics_say(result, counts):
+    assert list(result.table) == COLUMNS
+    for i, model in enumerate(result.models):
+        row = {name: column[i] for name, column in result.table.items()}
+        assert row["log_likelihood"] == pytest.approx(metrics.log_likelihood(model, counts), rel=1e-12)
+        assert row["deviance_explained"] == metrics.deviance_explained(model, counts)
+        assert row["factor_correlation"] == metrics.factor_correlation(model.components_.T)
+        assert row["sparsity_loadings"] == metrics.hoyer(model.loadings_).mean()
+        assert row["sparsity_factors"] == metrics.hoyer(model.components_.T).mean()
+        assert row["n_iter"] == model.n_iter_
+        assert row["converged"] == model.converged_
+
+
+def test_first_fit_is_cold_and_the_others_go_on(result, counts):
+    options = {"likelihood": "refined", "random_state": 0, **FAST}
+    first = Log1pNMF(3, c=0.1, **options).fit(counts)
+    np.testing.assert_array_equal(first.loadings_, result.models[0].loadings_)
+    second = first.set_params(c=1.0, warm_start=True).fit(counts)
+    np.testing.assert_array_equal(second.loadings_, result.models[1].loadings_)
+
+
+def test_cold_fits_do_not_know_of_each_other(counts):
+    cold = sweep(counts, [0.1, 1.0], 3, warm_start=False, **FAST)
+    alone = Log1pNMF(3, c=1.0, likelihood="refined", random_state=0, **FAST).fit(counts)
+    np.testing.assert_array_equal(cold.models[1].loadings_, alone.loadings_)
+
+
+def test_fits_come_one_by_one(counts):
+    fits = fits_along(counts, [1.0, 0.1], 2, random_state=0, tol=1e-3)
+    assert next(fits).c == 0.1
+    assert next(fits).c == 1.0
+    with pytest.raises(StopIteration):
+        next(fits)
+
+
+def test_models_in_any_order_make_the_same_table(result, counts):
+    again = Sweep.of(result.models[::-1], counts)
+    assert again.models == result.models
+    np.testing.assert_equal(again.table, result.table)
+
+
+def test_names_of_features_are_kept():
+    frame = pd.DataFrame([[4, 0, 2], [3, 1, 2], [0, 5, 2]], columns=["a", "b", "c"])
+    for model in sweep(frame, [1, np.inf], 1, tol=1e-3).models:
+        assert model.feature_names_in_.tolist() == ["a", "b", "c"]
+        assert model.transform(frame[["c", "a", "b"]]).shape == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("c", "error", "words"),
+    [
+        (1.0, TypeError, "sequence of numbers"),
+        ("1", TypeError, "sequence of numbers"),
+        ([], ValueError, "at least one"),
+        ([1, 2, 1.0], ValueError, "got 1 twice"),
+        ([1, -1], ValueError, "positive or inf"),
+    ],
+)
+def test_bad_paths_are_refused(c, error, words):
+    with pytest.raises(error, match=words):
+        sweep([[1, 2], [3, 4]], c, 1)
+
+
+def test_options_of_single_fits_are_refused():
+    with pytest.raises(TypeError, match="checkpoint is not an option of the fits of a sweep"):
+        sweep([[1, 2], [3, 4]], [1], 1, checkpoint="file")

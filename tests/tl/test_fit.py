@@ -1,0 +1,209 @@
+"""Fits to AnnData: which counts are used, and what is written."""
+
+import logging
+
+import anndata
+import numpy as np
+import pytest
+from scipy import sparse
+
+import log1pnmf as lp
+from log1pnmf import Log1pNMF
+from log1pnmf.keys import Keys
+
+FAST = {"tol": 1e-4, "n_jobs": 1}
+
+
+@pytest.fixture(scope="module")
+def expected(cells):
+    return Log1pNMF(3, c=1.0, random_state=0, **FAST).fit(cells.X)
+
+
+def loadings(adata):
+    return adata.obsm["X_log1p_nmf"]
+
+
+def test_result_is_that_of_the_estimator(adata, expected):
+    assert lp.tl.log1p_nmf(adata, 3, **FAST) is None
+    np.testing.assert_array_equal(loadings(adata), expected.loadings_)
+    np.testing.assert_array_equal(adata.varm["log1p_nmf"], expected.components_.T)
+    about = adata.uns["log1p_nmf"]
+    assert about["c"] == 1.0
+    assert about["n_components"] == 3
+    assert about["log_likelihood"] == expected.log_likelihood_
+    assert about["converged"] is True
+    assert about["kkt_residual"] == expected.kkt_residual_
+    assert about["layer"] == "X"
+    np.testing.assert_array_equal(about["size_factors"], expected.fit_.size_factors)
+    np.testing.assert_array_equal(about["history"]["loss"], expected.history_["loss"])
+    assert about["versions"]["log1pnmf"] == lp.__version__
+
+
+@pytest.mark.parametrize("convert", [sparse.csc_matrix, lambda X: X.toarray(), sparse.csr_matrix])
+def test_any_storage_gives_the_same(adata, expected, convert):
+    adata.X = convert(adata.X)
+    lp.tl.log1p_nmf(adata, 3, **FAST)
+    np.testing.assert_array_equal(loadings(adata), expected.loadings_)
+
+
+def test_copy_leaves_the_original_alone(adata):
+    copy = lp.tl.log1p_nmf(adata, 2, copy=True, **FAST)
+    assert not adata.obsm
+    assert not adata.varm
+    assert not adata.uns
+    assert loadings(copy).shape == (adata.n_obs, 2)
+
+
+def test_key_added_renames_all_three(adata):
+    lp.tl.log1p_nmf(adata, 2, key_added="programmes", **FAST)
+    assert [list(adata.obsm), list(adata.varm), list(adata.uns)] == [["programmes"]] * 3
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "words"),
+    [("a/b", ValueError, "without '/'"), ("", ValueError, "name"), (3, TypeError, "int")],
+)
+def test_bad_keys_are_refused(key, error, words):
+    with pytest.raises(error, match=words):
+        Keys(key)
+
+
+# ---------------------------------------------------------------- which counts
+
+
+def test_counts_layer_is_used_and_said_where_x_is_not_counts(adata, expected, caplog):
+    adata.layers["counts"] = adata.X.copy()
+    adata.X = adata.X.log1p()
+    lp.tl.log1p_nmf(adata, 3, **FAST)
+    np.testing.assert_array_equal(loadings(adata), expected.loadings_)
+    assert adata.uns["log1p_nmf"]["layer"] == "counts"
+    assert [(r.levelno, r.getMessage()) for r in caplog.records] == [
+        (logging.WARNING, "adata.X does not hold counts: layers['counts'] is used")
+    ]
+
+
+def test_x_is_used_where_it_holds_counts(adata, expected, caplog):
+    adata.layers["counts"] = 2 * adata.X
+    lp.tl.log1p_nmf(adata, 3, **FAST)
+    np.testing.assert_array_equal(loadings(adata), expected.loadings_)
+    assert adata.uns["log1p_nmf"]["layer"] == "X"
+    assert not caplog.records
+
+
+def test_without_a_layer_of_counts_fractions_warn(adata):
+    adata.X = adata.X.log1p()
+    with pytest.warns(UserWarning, match="non-integer values"):
+        lp.tl.log1p_nmf(adata, 1, **FAST)
+
+
+def test_layer_asked_for_is_used(adata, expected):
+    adata.layers["raw"] = adata.X.copy()
+    adata.X = None
+    lp.tl.log1p_nmf(adata, 3, layer="raw", **FAST)
+    np.testing.assert_array_equal(loadings(adata), expected.loadings_)
+    with pytest.raises(KeyError, match="no layer 'other'; it has: 'raw'"):
+        lp.tl.log1p_nmf(adata, 3, layer="other")
+    with pytest.raises(ValueError, match=r"adata\.X is empty; pass layer="):
+        lp.tl.log1p_nmf(adata, 3)
+
+
+def test_mask_var_fits_only_those_features(adata):
+    mask = np.arange(adata.n_vars) % 3 == 0
+    adata.var["chosen"] = mask
+    part = Log1pNMF(2, random_state=0, **FAST).fit(adata.X[:, mask])
+    lp.tl.log1p_nmf(adata, 2, mask_var="chosen", **FAST)
+    by_name = adata.varm["log1p_nmf"]
+    np.testing.assert_array_equal(by_name[mask], part.components_.T)
+    assert not by_name[~mask].any()
+    lp.tl.log1p_nmf(adata, 2, mask_var=mask, key_added="by_array", **FAST)
+    np.testing.assert_array_equal(adata.varm["by_array"], by_name)
+
+
+def test_highly_variable_is_not_used_unless_asked(adata, expected):
+    adata.var["highly_variable"] = np.arange(adata.n_vars) < 20
+    lp.tl.log1p_nmf(adata, 3, **FAST)
+    np.testing.assert_array_equal(loadings(adata), expected.loadings_)
+
+
+@pytest.mark.parametrize(
+    ("mask", "error", "words"),
+    [
+        ("nothing", KeyError, "no column 'nothing'; it has: 'number'"),
+        ("number", ValueError, r"adata\.var\['number'\] must be True or False"),
+        (np.ones(3, dtype=bool), ValueError, r"mask_var must be .* got bool of shape \(3,\)"),
+        (np.zeros(600, dtype=bool), ValueError, "leaves no feature"),
+    ],
+)
+def test_bad_masks_are_refused_and_nothing_is_written(adata, mask, error, words):
+    adata.var["number"] = np.arange(adata.n_vars)
+    with pytest.raises(error, match=words):
+        lp.tl.log1p_nmf(adata, 2, mask_var=mask)
+    assert not adata.obsm
+
+
+def test_other_things_are_refused(cells):
+    with pytest.raises(TypeError, match="must be an AnnData object, got csr_"):
+        lp.tl.log1p_nmf(cells.X, 2)
+
+
+# ---------------------------------------------------------------- views and files
+
+
+def test_view_becomes_an_object_of_its_own(adata, caplog):
+    view = adata[10:60]
+    lp.tl.log1p_nmf(view, 2, **FAST)
+    assert not view.is_view
+    assert "adata is a view" in caplog.text
+    assert not adata.obsm
+    alone = Log1pNMF(2, random_state=0, **FAST).fit(adata.X[10:60])
+    np.testing.assert_array_equal(loadings(view), alone.loadings_)
+
+
+@pytest.mark.parametrize("storage", ["csr", "csc", "dense"])
+@pytest.mark.parametrize("mask", [None, "even"])
+def test_data_in_a_file_are_read_in_blocks(adata, tmp_path, monkeypatch, storage, mask):
+    adata.X = {"csr": adata.X.tocsr, "csc": adata.X.tocsc, "dense": adata.X.toarray}[storage]()
+    adata.var["even"] = np.arange(adata.n_vars) % 2 == 0
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    monkeypatch.setattr("log1pnmf.tl.inputs.BLOCK_ENTRIES", 7 * adata.n_vars)  # seven samples at a time
+    backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
+    lp.tl.log1p_nmf(backed, 2, mask_var=mask, **FAST)
+    lp.tl.log1p_nmf(adata, 2, mask_var=mask, **FAST)
+    assert backed.isbacked
+    np.testing.assert_array_equal(loadings(backed), loadings(adata))
+    copy = lp.tl.log1p_nmf(backed, 2, mask_var=mask, copy=True, key_added="copy", **FAST)
+    assert not copy.isbacked
+    assert "copy" not in backed.obsm
+    backed.file.close()
+
+
+def test_view_of_data_in_a_file(adata, tmp_path):
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
+    with pytest.raises(ValueError, match=r"view of data in a file.*to_memory"):
+        lp.tl.log1p_nmf(backed[:50], 2, **FAST)
+    copy = lp.tl.log1p_nmf(backed[:50], 2, copy=True, **FAST)
+    alone = Log1pNMF(2, random_state=0, **FAST).fit(adata.X[:50])
+    np.testing.assert_array_equal(loadings(copy), alone.loadings_)
+    backed.file.close()
+
+
+# ---------------------------------------------------------------- sweeps
+
+
+def test_sweep_keeps_every_fit_and_a_table(adata):
+    lp.tl.sweep(adata, [np.inf, 1, 0.1], 2, **FAST)
+    table = adata.uns["log1p_nmf_sweep"]
+    keys = ["log1p_nmf_c=0.1", "log1p_nmf_c=1", "log1p_nmf_c=inf"]
+    assert table["key"].tolist() == keys
+    assert table["c"].tolist() == [0.1, 1.0, np.inf]
+    for key, likelihood in zip(keys, table["log_likelihood"], strict=True):
+        assert adata.uns[key]["log_likelihood"] == likelihood
+        assert adata.obsm[key].shape == (adata.n_obs, 2)
+    assert lp.tl.model(adata, "log1p_nmf_c=0.1").c == 0.1
+
+
+def test_sweep_refuses_c_that_would_share_a_name(adata):
+    with pytest.raises(ValueError, match="first 6 digits"):
+        lp.tl.sweep(adata, [1.0, 1.0 + 1e-9], 2)
+    assert not adata.obsm

@@ -1,0 +1,154 @@
+"""What is written comes back from files, with our package and without it."""
+
+import subprocess
+import sys
+import warnings
+
+import anndata
+import numpy as np
+import pytest
+
+import log1pnmf as lp
+from log1pnmf import Log1pNMF
+
+FAST = {"tol": 1e-4, "n_jobs": 1}
+
+
+@pytest.fixture(scope="module")
+def fitted(cells):
+    """With an awkward fit under the usual key, and one under a key of its own."""
+    adata = cells.copy()
+    adata.var["even"] = np.arange(adata.n_vars) % 2 == 0
+    lp.tl.log1p_nmf(adata, 3, mask_var="even", interval=(0.0, 0.5), normalize="factor_sum", **FAST)
+    start = np.random.default_rng(0)
+    given = {
+        "init": (start.uniform(0.1, 1, (adata.n_obs, 2)), start.uniform(0.1, 1, (adata.n_vars, 2))),
+        "size_factors": start.uniform(0.5, 2, adata.n_obs),
+    }
+    lp.tl.log1p_nmf(adata, 2, c=np.inf, key_added="given", random_state=None, **given, **FAST)
+    lp.tl.sweep(adata, [0.5, np.inf], 2, **FAST)
+    return adata
+
+
+@pytest.fixture(scope="module", params=["h5ad", "zarr"])
+def back(fitted, tmp_path_factory, request):
+    """The same, written and read."""
+    path = tmp_path_factory.mktemp("files") / f"cells.{request.param}"
+    if request.param == "h5ad":
+        fitted.write_h5ad(path)
+        return anndata.read_h5ad(path)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Writing zarr v2 data", UserWarning)
+        fitted.write_zarr(path)
+    return anndata.read_zarr(path)
+
+
+def kind(values):
+    found = np.asarray(values).dtype.kind
+    return "text" if found in "OTU" else found
+
+
+def assert_same(a, b, where="uns"):
+    if isinstance(a, dict):
+        assert set(a) == set(b), where
+        for name in a:
+            assert_same(a[name], b[name], f"{where}[{name!r}]")
+    elif hasattr(a, "columns"):
+        assert a.astype({"key": str}).equals(b.astype({"key": str})), where
+    else:
+        np.testing.assert_array_equal(a, b, err_msg=where)
+        assert kind(a) == kind(b), where
+
+
+def test_files_hold_everything(fitted, back):
+    assert_same(dict(fitted.uns), dict(back.uns))
+    for slot in ("obsm", "varm"):
+        assert set(getattr(back, slot)) == set(getattr(fitted, slot))
+        for name, values in getattr(fitted, slot).items():
+            np.testing.assert_array_equal(getattr(back, slot)[name], values)
+
+
+def plain(value):
+    if isinstance(value, dict):
+        return all(isinstance(name, str) and plain(one) for name, one in value.items())
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "biuf" or all(isinstance(one, str) for one in value.ravel())
+    return isinstance(value, bool | int | float | str)
+
+
+def test_only_plain_types_are_written(fitted):
+    for name in ("log1p_nmf", "given", "log1p_nmf_c=0.5"):
+        assert plain(fitted.uns[name])
+
+
+def test_files_open_without_this_package(fitted, tmp_path):
+    fitted.write_h5ad(tmp_path / "cells.h5ad")
+    code = f"""
+import sys
+sys.modules["log1pnmf"] = None  # importing it fails
+import anndata
+adata = anndata.read_h5ad({str(tmp_path / "cells.h5ad")!r})
+about = adata.uns["log1p_nmf"]
+print(adata.obsm["X_log1p_nmf"].sum().hex(), about["c"], about["converged"], len(about["history"]["loss"]))
+print(list(adata.uns["log1p_nmf_sweep"]["c"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    about = fitted.uns["log1p_nmf"]
+    first, second = done.stdout.splitlines()
+    total = fitted.obsm["X_log1p_nmf"].sum().hex()
+    assert first == f"{total} 1.0 True {len(about['history']['loss'])}"
+    assert second == "[0.5, inf]"
+
+
+# ---------------------------------------------------------------- the model
+
+
+def assert_same_model(a, b):
+    np.testing.assert_array_equal(a.loadings_, b.loadings_)
+    np.testing.assert_array_equal(a.components_, b.components_)
+    np.testing.assert_allclose(a.fit_.loadings, b.fit_.loadings, rtol=1e-14)
+    np.testing.assert_allclose(a.fit_.factors, b.fit_.factors, rtol=1e-14)
+    assert a.fit_.settings == b.fit_.settings
+    assert a.fit_.messages == b.fit_.messages
+    assert a.certificate_ == b.certificate_
+    assert a.summary() == b.summary()
+    for name, column in a.history_.items():
+        if name != "seconds":
+            np.testing.assert_array_equal(column, b.history_[name])
+        assert column.dtype == b.history_[name].dtype
+    np.testing.assert_equal(a.get_params(), b.get_params())
+
+
+def test_model_from_a_file_is_the_one_that_was_fitted(fitted, back, cells):
+    even = cells.to_df().iloc[:, ::2]
+    first = Log1pNMF(3, interval=(0.0, 0.5), normalize="factor_sum", random_state=0, **FAST).fit(even)
+    again = lp.tl.model(back)
+    again.fit_ = type(first.fit_)(**{**vars(again.fit_), "seconds": first.fit_.seconds})
+    assert_same_model(again, first)
+    given = lp.tl.model(back, "given")
+    assert_same_model(given, lp.tl.model(fitted, "given"))
+    assert given.c == np.inf
+    assert given.fit_.settings["init"] == "given"
+    new = cells.to_df().iloc[:15, ::2]
+    np.testing.assert_allclose(again.transform(new), first.transform(new), atol=1e-6 * first.loadings_.max())
+
+
+def test_model_finds_its_features_wherever_they_are(fitted):
+    other = fitted[:, ::-1].copy()
+    assert_same_model(lp.tl.model(other), lp.tl.model(fitted))
+
+
+def test_model_refuses_other_samples(fitted):
+    for other in (fitted[:50], fitted[::-1]):
+        with pytest.raises(ValueError, match="are not those of the fit"):
+            lp.tl.model(other.copy())
+
+
+def test_model_refuses_where_features_are_gone(fitted):
+    with pytest.raises(ValueError, match="299 of the 300 features of the fit are no longer in adata"):
+        lp.tl.model(fitted[:, :2].copy())
+
+
+def test_model_says_what_is_missing(cells):
+    with pytest.raises(KeyError, match=r"adata\.uns has no 'log1p_nmf' \(it has: none\); run"):
+        lp.tl.model(cells)

@@ -1,0 +1,28 @@
+"""Results are what scanpy expects of a representation."""
+
+import numpy as np
+import pytest
+
+import log1pnmf as lp
+
+pytest.importorskip("scanpy")
+
+
+@pytest.mark.filterwarnings("ignore:Changing the sparsity structure:scipy.sparse.SparseEfficiencyWarning")
+def test_neighbors_and_embedding(adata):
+    """Neighbours in the loadings are mostly of the same cell type, and the plot shows the loadings."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import scanpy as sc
+
+    lp.tl.log1p_nmf(adata, 4, c=np.inf, tol=1e-5, n_jobs=1)
+    sc.pp.neighbors(adata, use_rep="X_log1p_nmf", n_neighbors=6, transformer="sklearn", random_state=0)
+    label = adata.obs["label"].to_numpy()
+    i, j = adata.obsp["distances"].nonzero()
+    assert len(i) >= 5 * adata.n_obs
+    assert (label[i] == label[j]).mean() > 2 * (label[:, None] == label).mean()
+    axes = sc.pl.embedding(adata, "X_log1p_nmf", color="label", components="1,2", show=False)
+    shown = np.vstack([part.get_offsets() for part in axes.collections])
+    points = np.asarray(shown[~np.isnan(shown).any(axis=1)])
+    assert {tuple(point) for point in points} == {tuple(row) for row in adata.obsm["X_log1p_nmf"][:, :2]}

@@ -1,0 +1,93 @@
+"""Loadings of other samples."""
+
+import anndata
+import numpy as np
+import pytest
+
+import log1pnmf as lp
+from log1pnmf import Log1pNMF
+
+FAST = {"tol": 1e-4, "n_jobs": 1}
+
+
+@pytest.fixture(scope="module")
+def reference(cells):
+    old = cells[:80].copy()
+    lp.tl.log1p_nmf(old, 3, c=1.0, **FAST)
+    return old
+
+
+@pytest.fixture
+def new(cells):
+    return cells[80:].copy()
+
+
+@pytest.fixture(scope="module")
+def expected(cells):
+    frame = cells.to_df()
+    return Log1pNMF(3, random_state=0, **FAST).fit(frame.iloc[:80]).transform(frame.iloc[80:])
+
+
+def assert_expected(adata, expected):
+    np.testing.assert_allclose(adata.obsm["X_log1p_nmf"], expected, atol=1e-6)
+
+
+def test_result_is_that_of_the_model(reference, new, expected):
+    assert lp.tl.transform(new, reference) is None
+    assert_expected(new, expected)
+    assert not new.varm
+
+
+def test_from_a_fitted_model(cells, new, expected):
+    model = Log1pNMF(3, random_state=0, **FAST).fit(cells.to_df().iloc[:80])
+    copy = lp.tl.transform(new, model, copy=True)
+    np.testing.assert_array_equal(copy.obsm["X_log1p_nmf"], expected)
+    assert not new.obsm
+
+
+def test_from_a_file(reference, new, expected, tmp_path):
+    reference.write_h5ad(tmp_path / "reference.h5ad")
+    lp.tl.transform(new, anndata.read_h5ad(tmp_path / "reference.h5ad"))
+    assert_expected(new, expected)
+
+
+def test_features_are_matched_by_name(reference, new, expected):
+    more = anndata.concat([new[:, ::-1], anndata.AnnData(new.X[:, :5], new.obs)], axis=1)
+    lp.tl.transform(more, reference)
+    assert_expected(more, expected)
+
+
+def test_reference_may_have_lost_samples(reference, new, expected):
+    lp.tl.transform(new, reference[:30].copy())
+    assert_expected(new, expected)
+
+
+def test_missing_features_are_named(reference, new):
+    with pytest.raises(ValueError, match=r"2 of the 600 features of the fit are not in adata \(first '"):
+        lp.tl.transform(new[:, 2:].copy(), reference)
+
+
+def test_model_without_names_wants_as_many_features(cells, new):
+    model = Log1pNMF(2, random_state=0, **FAST).fit(cells.X[:80])
+    lp.tl.transform(new, model)
+    np.testing.assert_array_equal(new.obsm["X_log1p_nmf"], model.transform(cells.X[80:]))
+    with pytest.raises(ValueError, match="600 features without names, got 599"):
+        lp.tl.transform(new[:, 1:].copy(), model)
+
+
+def test_key_and_size_factors(cells, new):
+    old, sizes = cells[:80].copy(), np.linspace(0.5, 2, 120)
+    lp.tl.log1p_nmf(old, 2, key_added="mine", size_factors=sizes[:80], **FAST)
+    with pytest.raises(ValueError, match="size_factors are needed"):
+        lp.tl.transform(new, old, key="mine")
+    lp.tl.transform(new, old, key="mine", size_factors=sizes[80:])
+    model = lp.tl.model(old, "mine")
+    again = model.transform(new.to_df(), size_factors=sizes[80:])
+    np.testing.assert_array_equal(new.obsm["mine"], again)
+
+
+def test_ref_has_to_hold_a_fit(new):
+    with pytest.raises(KeyError, match="run log1pnmf"):
+        lp.tl.transform(new, new)
+    with pytest.raises(TypeError, match="ref must be an AnnData object, got str"):
+        lp.tl.transform(new, "file.h5ad")
