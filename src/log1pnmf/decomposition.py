@@ -30,9 +30,11 @@ class Decomposition:
     Parameters
     ----------
     loadings, factors : ndarray of shape (n, K) and (m, K)
-        The largest loading of every factor is 1, the baseline comes first.
+        The largest loading of every factor is 1 (less where only some of the fit's samples are there), the
+        baseline comes first. No factors (m = 0) where only loadings are known, as `log1pnmf.tl.transform`
+        leaves them.
     c : float
-        Shift of the link.
+        Shift of the link; NaN where only loadings are known.
     sample_names, feature_names : ndarray of str, optional
     history : mapping of str to ndarray, optional
         One entry per iteration, see `log1pnmf.solver.callbacks.History.table`.
@@ -173,20 +175,29 @@ def _of_fit(fit: Fit) -> Decomposition:
 
 
 def _of_anndata(adata: Any, keys: Keys) -> Decomposition:
-    for slot, key in (("obsm", keys.obsm), ("varm", keys.varm), ("uns", keys.uns)):
-        if key not in getattr(adata, slot):
-            found = ", ".join(map(repr, getattr(adata, slot))) or "none"
-            raise KeyError(
-                f"adata.{slot} has no {key!r} (it has: {found}); "
-                "run log1pnmf.tl.log1p_nmf first, or pass the key it wrote to"
-            )
+    if keys.obsm not in adata.obsm:
+        found = ", ".join(map(repr, adata.obsm)) or "none"
+        raise KeyError(
+            f"adata.obsm has no {keys.obsm!r} (it has: {found}); "
+            "run log1pnmf.tl.log1p_nmf first, or pass the key it wrote to"
+        )
+    loadings = np.asarray(adata.obsm[keys.obsm], dtype=np.float64)
+    sample_names = _names(adata.obs_names)
+    if keys.varm not in adata.varm or keys.uns not in adata.uns:
+        nothing = np.zeros((0, loadings.shape[1]))
+        return Decomposition(loadings, nothing, math.nan, sample_names=sample_names)
     about = adata.uns[keys.uns]
+    factors = np.asarray(adata.varm[keys.varm], dtype=np.float64)
+    if about.get("parameters", {}).get("normalize", "max") != "max":
+        largest = loadings.max(axis=0)
+        scale = np.where(largest > 0.0, largest, 1.0)
+        loadings, factors = loadings / scale, factors * scale
     likelihood = about.get("log_likelihood")
     return Decomposition(
-        loadings=np.asarray(adata.obsm[keys.obsm], dtype=np.float64),
-        factors=np.asarray(adata.varm[keys.varm], dtype=np.float64),
+        loadings=loadings,
+        factors=factors,
         c=float(about["c"]),
-        sample_names=_names(adata.obs_names),
+        sample_names=sample_names,
         feature_names=_names(adata.var_names),
         history=about.get("history"),
         log_likelihood=None if likelihood is None else float(likelihood),

@@ -1,0 +1,25 @@
+"""Plots of a fitted model, a Fit, an AnnData or a Decomposition. Each returns the axes or figure it drew on.
+
+Where `ax` or `figure` is given, it is drawn there and pyplot is not involved; otherwise pyplot makes a
+figure, so that notebooks show it. Nothing is ever shown or saved, and no setting of matplotlib is changed.
+"""
+
+from log1pnmf.optional import require
+
+require("matplotlib", extra="plot", purpose="log1pnmf.pl")
+
+from .comparison import compare  # noqa: E402
+from .course import convergence, link, sweep  # noqa: E402
+from .genes import factor_scatter, top_features  # noqa: E402
+from .memberships import loadings_by_group, structure  # noqa: E402
+
+__all__ = [
+    "compare",
+    "convergence",
+    "factor_scatter",
+    "link",
+    "loadings_by_group",
+    "structure",
+    "sweep",
+    "top_features",
+]

@@ -1,0 +1,121 @@
+"""What all plots share: where they draw, colours of factors, axes that look alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+
+from log1pnmf.colors import distinct_colors
+from log1pnmf.decomposition import Decomposition
+from log1pnmf.readout import evenness
+
+__all__ = [
+    "INK",
+    "axes_or_new",
+    "color_bar",
+    "factor_colors",
+    "figure_or_new",
+    "heat_map",
+    "need_factors",
+    "set_title",
+    "settle",
+    "tidy",
+]
+
+INK = "#333333"
+"""Of lines and text that belong to no factor."""
+
+LEAST_EVEN = 0.5
+"""Evenness from which the first factor is drawn in grey, as what most samples share."""
+
+MOST_NUMBERS = 240
+"""Cells up to which a heat map shows their values as text."""
+
+
+def axes_or_new(ax: Axes | None, figsize: tuple[float, float]) -> Axes:
+    """Give the axes back, or make them in a new figure of pyplot."""
+    return figure_or_new(None, figsize).subplots() if ax is None else ax
+
+
+def figure_or_new(figure: Figure | SubFigure | None, figsize: tuple[float, float]) -> Any:
+    """Give the figure back, or make a new one of pyplot."""
+    if figure is not None:
+        return figure
+    from matplotlib import pyplot
+
+    return pyplot.figure(figsize=figsize, layout="constrained")
+
+
+def settle(ax: Axes) -> None:
+    """Let the figure find its layout, so that sizes on the screen are known."""
+    ax.figure.canvas.figure.draw_without_rendering()
+
+
+def tidy(ax: Axes) -> None:
+    """Leave the frame open at the top and on the right, in quiet colours."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(INK)
+    ax.tick_params(colors=INK, labelsize="small")
+
+
+def set_title(ax: Axes, title: str | None, default: str) -> None:
+    """Write a title above the left end; an empty one leaves it out."""
+    text = default if title is None else title
+    if text:
+        ax.set_title(text, loc="left", fontsize="medium", color=INK)
+
+
+def factor_colors(shown: Decomposition) -> list[str]:
+    """Give each factor its colour, the same in all plots: grey for a baseline that most samples share."""
+    baseline = bool(evenness(shown.loadings)[0] >= LEAST_EVEN)
+    return distinct_colors(shown.n_components, baseline_first=baseline)
+
+
+def need_factors(shown: Decomposition) -> None:
+    """Refuse a source that has loadings only."""
+    if not len(shown.factors):
+        raise ValueError(
+            "the source has loadings but no factors (samples that were projected): pass the fit itself"
+        )
+
+
+def heat_map(ax: Axes, values: np.ndarray, *, cmap: str, limits: tuple[float, float]) -> Any:
+    """Draw a table as coloured cells, with numbers in them where they fit.
+
+    Parameters
+    ----------
+    ax : Axes
+    values : ndarray of shape (rows, columns)
+    cmap : str
+    limits : (float, float)
+        Values of the ends of the colour map.
+
+    Returns
+    -------
+    AxesImage
+    """
+    image = ax.imshow(
+        values, cmap=cmap, vmin=limits[0], vmax=limits[1], aspect="auto", interpolation="nearest"
+    )
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0, colors=INK, labelsize="small")
+    if values.size <= MOST_NUMBERS:
+        for (row, column), value in np.ndenumerate(values):
+            red, green, blue, _ = image.cmap(image.norm(value))
+            dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
+            text = f"{value:.2f}".replace("0.", ".", 1) if abs(value) < 0.995 else f"{value:.0f}"
+            color = "white" if dark else INK
+            ax.text(column, row, text, ha="center", va="center", fontsize="x-small", color=color)
+    return image
+
+
+def color_bar(image: Any, label: str) -> None:
+    """Explain the colours of a heat map beside it."""
+    ax = image.axes
+    bar = ax.figure.colorbar(image, ax=ax, shrink=0.8, aspect=25, pad=0.02)
+    bar.outline.set_visible(False)
+    bar.set_label(label, fontsize="small", color=INK)
+    bar.ax.tick_params(labelsize="small", colors=INK, length=2)

@@ -1,0 +1,125 @@
+"""Two fits side by side, factors that correspond in the same colour."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure, SubFigure
+
+from log1pnmf.arrange import arrange
+from log1pnmf.colors import distinct_colors
+from log1pnmf.decomposition import Decomposition, group_labels
+from log1pnmf.metrics import FactorMatch, match_factors
+
+from .canvas import INK, color_bar, factor_colors, figure_or_new, heat_map, set_title
+from .memberships import draw_structure, factor_legend, name_groups
+
+__all__ = ["compare"]
+
+
+def compare(
+    a: Any,
+    b: Any,
+    groupby: Any = None,
+    *,
+    keys: tuple[str | None, str | None] = (None, None),
+    on: str = "loadings",
+    max_samples: int | None = 4000,
+    random_state: int = 0,
+    figure: Figure | SubFigure | None = None,
+) -> Any:
+    """Two fits of the same samples: structure plots with matched colours, and how similar the factors are.
+
+    Parameters
+    ----------
+    a, b : Log1pNMF, Fit, AnnData or Decomposition
+    groupby : str or array-like of shape (n,), optional
+        Column of ``obs`` of the first, or labels.
+    keys : (str, str), optional
+        Names of the fits in an AnnData, which may be the same for both.
+    on : {"loadings", "factors"}
+        What is compared: Pearson correlation of loadings over samples, or of factors over features. Loadings
+        compare across c as well, where factors are on different scales.
+    max_samples : int, optional
+        Samples drawn at most.
+    random_state : int
+        Which samples are drawn.
+    figure : Figure or SubFigure, optional
+
+    Returns
+    -------
+    Figure
+        The structure plot of `a` above that of `b`, the samples in the same order; beside them the similarity
+        of every pair of factors, those that were matched on the diagonal.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from log1pnmf import Log1pNMF, datasets, pl
+    >>> counts = datasets.pancreas().counts[:200]
+    >>> fits = [Log1pNMF(3, c=c, tol=1e-4, random_state=0).fit(counts) for c in (1.0, np.inf)]
+    >>> figure = pl.compare(*fits, figure=Figure())
+    >>> [ax.get_title(loc="left") for ax in figure.axes[:2]]
+    ['c = 1', 'c = ∞']
+    """
+    first, second = Decomposition.of(a, key=keys[0]), Decomposition.of(b, key=keys[1])
+    match = _match(first, second, on)
+    order = match.order()
+    colors = factor_colors(first)
+    others = _matched_colors(colors, match)
+    groups = None if groupby is None else group_labels(a, groupby)
+    both = np.concatenate((first.loadings, second.loadings[:, order]), axis=1)
+    arrangement = arrange(both, groups, max_samples=max_samples, random_state=random_state)
+
+    figure = figure_or_new(figure, (11.0, 4.6))
+    upper, lower, similar = _panels(figure)
+    for ax, shown, columns, palette in (
+        (upper, first, np.arange(first.n_components), colors),
+        (lower, second, order, others),
+    ):
+        used = [palette[k] for k in columns]
+        draw_structure(ax, shown.loadings[arrangement.order][:, columns], arrangement, used)
+        factor_legend(ax, [shown.factor_names[k] for k in columns], used)
+        ax.set_ylabel("loading", fontsize="small", color=INK)
+        set_title(ax, None, shown.name)
+    _draw_similarity(similar, first, second, match)
+    name_groups(lower, arrangement)
+    return figure
+
+
+def _match(first: Decomposition, second: Decomposition, on: str) -> FactorMatch:
+    if on not in ("loadings", "factors"):
+        raise ValueError(f"on must be 'loadings' or 'factors', got {on!r}")
+    if len(first.loadings) != len(second.loadings):
+        raise ValueError(
+            f"both fits must be of the same samples, got {len(first.loadings)} and {len(second.loadings)}; "
+            "factors of other samples are compared by log1pnmf.metrics.match_factors"
+        )
+    return match_factors(getattr(first, on), getattr(second, on))
+
+
+def _matched_colors(colors: list[str], match: FactorMatch) -> list[str]:
+    """Colours of the second fit: that of the factor it corresponds to, new ones for the others."""
+    given = {int(second): colors[int(first)] for first, second in match.pairs}
+    total = match.matrix.shape[1]
+    fresh = (color for color in distinct_colors(len(colors) + total) if color not in colors)
+    return [given[k] if k in given else next(fresh) for k in range(total)]
+
+
+def _panels(figure: Any) -> tuple[Any, Any, Any]:
+    grid = figure.add_gridspec(2, 2, width_ratios=(2.1, 1.0))
+    return figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[1, 0]), figure.add_subplot(grid[:, 1])
+
+
+def _draw_similarity(ax: Any, first: Decomposition, second: Decomposition, match: FactorMatch) -> None:
+    order = match.order()
+    matched = match.pairs[:, 0]
+    rows = np.concatenate((matched, np.setdiff1d(np.arange(first.n_components), matched)))
+    image = heat_map(ax, match.matrix[np.ix_(rows, order)], cmap="RdBu_r", limits=(-1.0, 1.0))
+    ax.set_xticks(range(len(order)), [second.factor_names[k] for k in order])
+    ax.set_yticks(range(len(rows)), [first.factor_names[k] for k in rows])
+    ax.set_xlabel(second.name, fontsize="small", color=INK)
+    ax.set_ylabel(first.name, fontsize="small", color=INK)
+    color_bar(image, "correlation")

@@ -1,0 +1,303 @@
+"""Curves: the link, the course of a fit, and what changes with c."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import FixedLocator, NullLocator
+from numpy.typing import ArrayLike, NDArray
+
+from log1pnmf.colors import distinct_colors
+from log1pnmf.decomposition import Decomposition
+from log1pnmf.keys import SWEEP
+from log1pnmf.link import ShiftedLog
+
+from .canvas import INK, axes_or_new, figure_or_new, tidy
+from .labels import spread
+
+__all__ = ["MEASURES", "convergence", "link", "sweep"]
+
+Array = NDArray[np.float64]
+
+MEASURES = {
+    "factor_correlation": "mean |Spearman| of factors",
+    "sparsity_loadings": "sparsity of loadings",
+    "sparsity_factors": "sparsity of factors",
+    "log_likelihood": "log-likelihood",
+    "deviance_explained": "deviance explained",
+}
+"""Columns of the table of a sweep, and how they are called in plots."""
+
+
+def link(
+    c: Sequence[float] = (0.01, 0.1, 1.0, 10.0, math.inf),
+    *,
+    largest: float = 10.0,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the link ``alpha_c log(1 + rate / c)`` for several c.
+
+    Parameters
+    ----------
+    c : sequence of float
+        Positive, may hold inf (the identity).
+    largest : float
+        End of the axis of rates.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from log1pnmf import pl
+    >>> ax = pl.link([1.0, float("inf")], ax=Figure().subplots())
+    >>> [line.get_label() for line in ax.lines]
+    ['c = 1', 'c = ∞']
+    """
+    if not largest > 0:
+        raise ValueError(f"largest must be positive, got {largest}")
+    links = [ShiftedLog(value) for value in c]
+    ax = axes_or_new(ax, (4.4, 3.2))
+    rates = largest * np.linspace(0.0, 1.0, 401) ** 2
+    for shape, color in zip(links, distinct_colors(len(links)), strict=True):
+        ax.plot(rates, shape.link(rates), color=color, linewidth=1.6, label=_name(shape.c))
+    tidy(ax)
+    ax.set_xlim(0.0, largest)
+    ax.set_ylim(bottom=0.0)
+    ax.set_xlabel("rate", color=INK)
+    ax.set_ylabel("link", color=INK)
+    _name_ends(ax)
+    return ax
+
+
+def _name_ends(ax: Axes) -> None:
+    """Name every line at its right end, instead of a legend."""
+    ends = np.array([np.asarray(line.get_ydata())[-1] for line in ax.lines])
+    order = np.argsort(ends, kind="stable")
+    low, high = ax.get_ylim()
+    heights = spread(ends[order], 0.07 * (high - low), (low, high))
+    for i, height in zip(order.tolist(), heights, strict=True):
+        line = ax.lines[i]
+        ax.annotate(
+            str(line.get_label()),
+            (1.0, height),
+            xycoords=ax.get_yaxis_transform(),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize="small",
+            color=line.get_color(),
+            annotation_clip=False,
+        )
+
+
+def convergence(
+    sources: Any, *, x: str = "iteration", names: Sequence[str] | None = None, ax: Axes | None = None
+) -> Axes:
+    """Draw how far each iteration is above the best objective seen, on a log axis.
+
+    Parameters
+    ----------
+    sources : Log1pNMF, Fit, AnnData or Decomposition, or a sequence of them
+    x : {"iteration", "seconds"}
+    names : sequence of str, optional
+        One for each source; by default their values of c.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+
+    Notes
+    -----
+    Objectives are compared among sources with the same c, and approximate ones (dashed) only with approximate
+    ones. Where the best is reached there is no gap left to draw, so its line ends before it.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from log1pnmf import Log1pNMF, pl
+    >>> model = Log1pNMF(1, random_state=0).fit([[4, 2], [2, 1], [6, 2]])
+    >>> pl.convergence(model, ax=Figure().subplots()).get_yscale()
+    'log'
+    """
+    if x not in ("iteration", "seconds"):
+        raise ValueError(f"x must be 'iteration' or 'seconds', got {x!r}")
+    given = list(sources) if isinstance(sources, list | tuple) else [sources]
+    shown = [Decomposition.of(source) for source in given]
+    labels = [one.name for one in shown] if names is None else list(names)
+    if len(labels) != len(shown):
+        raise ValueError(f"names must have one name for each of the {len(shown)} sources, got {len(labels)}")
+    best = _best_objectives(shown)
+    ax = axes_or_new(ax, (4.6, 3.2))
+    for one, label, color in zip(shown, labels, distinct_colors(len(shown)), strict=True):
+        assert one.history is not None  # `_best_objectives` has refused others
+        kinds, objective = _kinds(one), np.asarray(one.history["objective"])
+        for kind in dict.fromkeys(kinds.tolist()):
+            gap = np.where(kinds == kind, objective - best[one.c, kind], np.nan)
+            exact = kind == "exact"
+            ax.plot(
+                np.asarray(one.history[x]),
+                np.where(gap > 0.0, gap, np.nan),
+                color=color,
+                linewidth=1.4,
+                linestyle="-" if exact else "--",
+                label=label if len(set(kinds.tolist())) == 1 else f"{label}, {kind}",
+            )
+    tidy(ax)
+    ax.set_yscale("log")
+    ax.set_xlabel("iteration" if x == "iteration" else "seconds", color=INK)
+    ax.set_ylabel("objective above the best", color=INK)
+    ax.legend(frameon=False, fontsize="small", labelcolor=INK)
+    return ax
+
+
+def _kinds(one: Decomposition) -> np.ndarray:
+    """Which likelihood each iteration is about."""
+    assert one.history is not None
+    return np.asarray(one.history["likelihood"]).astype(np.str_)
+
+
+def _best_objectives(shown: Sequence[Decomposition]) -> dict[tuple[float, str], float]:
+    best: dict[tuple[float, str], float] = {}
+    for one in shown:
+        if one.history is None or not len(one.history["objective"]):
+            raise ValueError(f"{one.name or 'a source'} has no history of iterations; pass the fit itself")
+        kinds, objective = _kinds(one), np.asarray(one.history["objective"])
+        for kind in set(kinds.tolist()):
+            least = float(objective[kinds == kind].min())
+            best[one.c, kind] = min(best.get((one.c, kind), math.inf), least)
+    return best
+
+
+def sweep(
+    table: Any,
+    *,
+    measures: Sequence[str] = ("factor_correlation", "sparsity_loadings", "sparsity_factors"),
+    figure: Figure | SubFigure | None = None,
+) -> Any:
+    """Correlation and sparsity across c, as in the paper's summary figure.
+
+    Parameters
+    ----------
+    table : Sweep, data frame, mapping of columns, or AnnData
+        What `log1pnmf.tl.sweep` wrote, or a table with a column "c" and those named in `measures`.
+    measures : sequence of str
+        Columns to draw, a panel each: any of "factor_correlation", "sparsity_loadings", "sparsity_factors",
+        "log_likelihood", "deviance_explained".
+    figure : Figure or SubFigure, optional
+
+    Returns
+    -------
+    Figure
+        ``c = inf`` is at the right end, after a break of the axis.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from log1pnmf import pl
+    >>> table = {"c": [0.1, 1.0, float("inf")], "factor_correlation": [0.2, 0.3, 0.7]}
+    >>> figure = pl.sweep(table, measures=["factor_correlation"], figure=Figure())
+    >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    ['0.1', '1', '∞']
+    """
+    columns = _columns(table, measures)
+    c = columns["c"]
+    figure = figure_or_new(figure, (2.9 * len(measures), 2.6))
+    panels = figure.subplots(1, len(measures), squeeze=False)[0]
+    order = np.argsort(c, kind="stable")
+    for ax, measure, color in zip(panels, measures, distinct_colors(len(measures)), strict=True):
+        _draw_across_c(ax, c[order], columns[measure][order], color)
+        ax.set_title(MEASURES.get(measure, measure), loc="left", fontsize="small", color=INK)
+    return figure
+
+
+def _columns(table: Any, measures: Sequence[str]) -> dict[str, Array]:
+    source = getattr(table, "table", table)  # of a Sweep
+    if hasattr(source, "uns"):
+        if SWEEP not in source.uns:
+            raise KeyError(f"adata.uns has no {SWEEP!r}; run log1pnmf.tl.sweep first")
+        source = source.uns[SWEEP]
+    if not isinstance(source, Mapping) and not hasattr(source, "columns"):
+        raise TypeError(f"expected the table of a sweep, got {type(table).__name__}")
+    missing = [name for name in ("c", *measures) if name not in source]
+    if missing:
+        raise ValueError(f"the table has no column {missing[0]!r}; it has {', '.join(map(str, source))}")
+    return {name: np.asarray(source[name], dtype=np.float64) for name in ("c", *measures)}
+
+
+def _draw_across_c(ax: Axes, c: Array, values: Array, color: str) -> None:
+    finite = np.isfinite(c)
+    place = _places(c)
+    ax.plot(place[finite], values[finite], "o-", color=color, linewidth=1.4, markersize=4)
+    ticks, names = _ticks(c, place)
+    if not finite.all():
+        ax.plot(place[~finite], values[~finite], "o", color=color, markersize=4)
+    if finite.any() and not finite.all():
+        last, end = place[finite][-1], place[~finite][0]
+        pair = [values[finite][-1], values[~finite][0]]
+        ax.plot([last, end], pair, ":", color=color, linewidth=1.2)
+        _break_axis(ax, (last + end) / 2.0)
+    tidy(ax)
+    ax.xaxis.set_major_locator(FixedLocator(ticks))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xticklabels(names)
+    ax.set_xlabel("c", color=INK, fontsize="small")
+    ax.margins(x=0.08, y=0.12)
+
+
+def _places(c: ArrayLike) -> Array:
+    """Where values of c are on the axis: their logarithm, and inf to the right of all others."""
+    values = np.asarray(c, dtype=np.float64)
+    finite = np.isfinite(values)
+    logs = np.log10(values, where=finite, out=np.zeros_like(values))
+    if finite.any():
+        known = logs[finite]
+        logs[~finite] = known.max() + max(1.0, 0.2 * float(np.ptp(known)))
+    return logs
+
+
+def _ticks(c: Array, place: Array) -> tuple[list[float], list[str]]:
+    """Tick every value of c if they are few, otherwise every power of ten; inf always."""
+    finite = np.isfinite(c)
+    if finite.sum() <= 7:
+        pairs = [(float(at), _number(value)) for at, value in zip(place[finite], c[finite], strict=True)]
+    else:
+        low, high = math.ceil(place[finite].min() - 1e-9), math.floor(place[finite].max() + 1e-9)
+        pairs = [(float(power), _number(10.0**power)) for power in range(low, high + 1)]
+    if not finite.all():
+        pairs.append((float(place[~finite][0]), "∞"))
+    return [at for at, _ in pairs], [name for _, name in pairs]
+
+
+def _break_axis(ax: Axes, at: float) -> None:
+    """Draw two slanted strokes through the x axis."""
+    stroke: dict[str, Any] = {
+        "marker": [(-0.5, -1), (0.5, 1)],
+        "markersize": 7,
+        "linestyle": "none",
+        "color": INK,
+        "mew": 1,
+    }
+    transform = ax.get_xaxis_transform()
+    for shift in (-0.06, 0.06):
+        ax.plot([at + shift], [0.0], transform=transform, clip_on=False, gid="break", **stroke)
+
+
+def _number(value: float) -> str:
+    power = math.log10(value)
+    if abs(power) >= 3 and abs(power - round(power)) < 1e-9:
+        return f"$10^{{{round(power)}}}$"
+    return f"{value:g}"
+
+
+def _name(c: float) -> str:
+    return "c = ∞" if math.isinf(c) else f"c = {c:g}"

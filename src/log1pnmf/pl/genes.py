@@ -1,0 +1,239 @@
+"""What factors are made of: their features, one factor at a time and one against another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from numpy.typing import NDArray
+
+from log1pnmf.decomposition import Decomposition
+from log1pnmf.metrics import correlation_matrix
+from log1pnmf.summary import top_features as most_specific
+
+from .canvas import (
+    INK,
+    axes_or_new,
+    color_bar,
+    factor_colors,
+    figure_or_new,
+    heat_map,
+    need_factors,
+    set_title,
+    tidy,
+)
+from .labels import label_points
+
+__all__ = ["KINDS", "SCALES", "factor_scatter", "top_features"]
+
+Array = NDArray[np.float64]
+
+KINDS = ("bars", "heatmap")
+SCALES = ("linear", "log")
+
+PANELS_PER_ROW = 5
+FLOOR = 1e-3
+"""Of the largest value: on log axes all that is smaller is drawn there."""
+
+
+def factor_scatter(
+    source: Any,
+    a: int,
+    b: int,
+    *,
+    key: str | None = None,
+    feature_names: Any = None,
+    n_labels: int = 12,
+    highlight: Sequence[str] | None = None,
+    scale: str = "linear",
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Features in one factor against another, the extreme ones by name.
+
+    Parameters
+    ----------
+    source : Log1pNMF, Fit, AnnData or Decomposition
+    a, b : int
+        Factors, from 0.
+    key : str, optional
+        Name of the fit in an AnnData.
+    feature_names : sequence of str, optional
+        By default those of the source.
+    n_labels : int
+        Features named at most: those most in the one, in the other, and in both. Names that would lie on
+        others are left out.
+    highlight : sequence of str, optional
+        Features to name in place of the extreme ones; they are drawn in colour.
+    scale : {"linear", "log"}
+        Of both axes. On log axes values below a thousandth of the largest are drawn there.
+    title : str, optional
+        By default the name of the fit.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from log1pnmf import Log1pNMF, datasets, pl
+    >>> data = datasets.pancreas()
+    >>> model = Log1pNMF(3, tol=1e-4, random_state=0).fit(data.counts[:200])
+    >>> ax = pl.factor_scatter(model, 1, 2, feature_names=data.feature_names, ax=Figure().subplots())
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('factor k1', 'factor k2')
+    """
+    if scale not in SCALES:
+        raise ValueError(f"scale must be one of {', '.join(map(repr, SCALES))}, got {scale!r}")
+    shown = Decomposition.of(source, key=key, feature_names=feature_names)
+    need_factors(shown)
+    _check_factors(shown, (a, b))
+    x, y = shown.factors[:, a], shown.factors[:, b]
+    rho = correlation_matrix(np.stack((x, y), axis=1))[0, 1]
+    named = _extremes(x, y, n_labels) if highlight is None else _find(shown, highlight)
+    if scale == "log":
+        x, y = _floored(x), _floored(y)
+    ax = axes_or_new(ax, (4.4, 4.4))
+    tidy(ax)
+    ax.set_xscale(scale)
+    ax.set_yscale(scale)
+    ax.scatter(x, y, s=7, color="#9aa3ab", alpha=0.6, linewidths=0, rasterized=True)
+    ends = (min(x.min(), y.min()), max(x.max(), y.max()))
+    ax.plot(ends, ends, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
+    ax.scatter(x[named], y[named], s=11, color=_sides(shown, (a, b), named), linewidths=0, zorder=3)
+    ax.set_xlabel(f"factor {shown.factor_names[a]}", fontsize="medium", color=INK)
+    ax.set_ylabel(f"factor {shown.factor_names[b]}", fontsize="medium", color=INK)
+    ax.margins(0.08)
+    set_title(ax, title, shown.name)
+    ax.set_title(f"Spearman {rho:.2f}", loc="right", fontsize="small", color=INK)
+    label_points(ax, shown.feature_labels[named].tolist(), x[named], y[named])
+    return ax
+
+
+def _extremes(x: Array, y: Array, n_labels: int) -> NDArray[np.intp]:
+    """Features most in x, most in y and most in both, in turns, so that the first n are of all three."""
+    right, up = x / (x.max() or 1.0), y / (y.max() or 1.0)
+    scores = (right - up, up - right, np.minimum(right, up))
+    turns = np.stack([np.argsort(-score, kind="stable")[:n_labels] for score in scores], axis=1).ravel()
+    _, first = np.unique(turns, return_index=True)
+    return turns[np.sort(first)][:n_labels]
+
+
+def _find(shown: Decomposition, names: Sequence[str]) -> NDArray[np.intp]:
+    places = {name: j for j, name in enumerate(shown.feature_labels.tolist())}
+    unknown = [name for name in names if name not in places]
+    if unknown:
+        raise ValueError(f"no feature is called {', '.join(map(repr, unknown[:5]))}; see feature_names")
+    return np.array([places[name] for name in names], dtype=np.intp)
+
+
+def _sides(shown: Decomposition, pair: tuple[int, int], named: NDArray[np.intp]) -> list[str]:
+    """Give each feature the colour of the factor it is more in."""
+    colors, (a, b) = factor_colors(shown), pair
+    more_in_a = shown.factors[named, a] >= shown.factors[named, b]
+    return [colors[a] if side else colors[b] for side in more_in_a]
+
+
+def _floored(values: Array) -> Array:
+    return np.maximum(values, FLOOR * (values.max() or 1.0))
+
+
+def top_features(
+    source: Any,
+    *,
+    n_top: int = 8,
+    kind: str = "bars",
+    key: str | None = None,
+    factors: Sequence[int] | None = None,
+    feature_names: Any = None,
+    figure: Figure | SubFigure | None = None,
+) -> Any:
+    """Features that set each factor apart from the others, as in `Log1pNMF.summary`.
+
+    Parameters
+    ----------
+    source : Log1pNMF, Fit, AnnData or Decomposition
+    n_top : int
+        Features shown per factor.
+    kind : {"bars", "heatmap"}
+        A panel of bars for each factor; or one heat map of all of them, every factor divided by its largest
+        value.
+    key : str, optional
+        Name of the fit in an AnnData.
+    factors : sequence of int, optional
+        Which factors to show; by default all.
+    feature_names : sequence of str, optional
+        By default those of the source.
+    figure : Figure or SubFigure, optional
+
+    Returns
+    -------
+    Figure
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from log1pnmf import Log1pNMF, pl
+    >>> model = Log1pNMF(2, tol=1e-4, random_state=0).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
+    >>> figure = pl.top_features(model, figure=Figure())
+    >>> len(figure.axes)
+    2
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}")
+    shown = Decomposition.of(source, key=key, feature_names=feature_names)
+    need_factors(shown)
+    chosen = list(range(shown.n_components) if factors is None else factors)
+    _check_factors(shown, chosen)
+    top = [most_specific(shown.factors.T, k, n_top) for k in chosen]
+    if kind == "bars":
+        return _bars(shown, chosen, top, figure)
+    return _heat_map(shown, chosen, top, figure)
+
+
+def _bars(shown: Decomposition, chosen: list[int], top: list[Any], figure: Any) -> Any:
+    columns = min(PANELS_PER_ROW, len(chosen))
+    rows = -(-len(chosen) // columns)
+    tallest = max((len(features) for features in top), default=1)
+    figure = figure_or_new(figure, (1.85 * columns, (0.55 + 0.155 * tallest) * rows))
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    colors = factor_colors(shown)
+    for ax, k, features in zip(panels, chosen, top, strict=False):
+        place = np.arange(len(features))
+        ax.barh(place, shown.factors[features, k], color=colors[k], height=0.75)
+        ax.set_yticks(place, shown.feature_labels[features])
+        ax.set_ylim(tallest - 0.4, -0.6)
+        tidy(ax)
+        ax.spines["left"].set_visible(False)
+        ax.tick_params(axis="y", length=0, labelsize="x-small")
+        ax.tick_params(axis="x", length=2, labelsize="x-small")
+        ax.locator_params(axis="x", nbins=3)
+        ax.set_title(shown.factor_names[k], loc="left", fontsize="small", color=INK)
+    for ax in panels[len(chosen) :]:
+        ax.set_visible(False)
+    return figure
+
+
+def _heat_map(shown: Decomposition, chosen: list[int], top: list[Any], figure: Any) -> Any:
+    features = np.array(list(dict.fromkeys(int(j) for part in top for j in part)), dtype=np.intp)
+    largest = shown.factors[:, chosen].max(axis=0)
+    values = shown.factors[features][:, chosen] / np.where(largest > 0.0, largest, 1.0)
+    figure = figure_or_new(figure, (1.9 + 0.28 * len(chosen), 0.7 + 0.135 * len(features)))
+    ax = figure.subplots()
+    image = heat_map(ax, values, cmap="Blues", limits=(0.0, 1.0))
+    ax.set_xticks(range(len(chosen)), [shown.factor_names[k] for k in chosen])
+    ax.set_yticks(range(len(features)), shown.feature_labels[features], fontsize="x-small")
+    ax.xaxis.tick_top()
+    color_bar(image, "part of the factor's largest value")
+    return figure
+
+
+def _check_factors(shown: Decomposition, chosen: Sequence[int]) -> None:
+    for k in chosen:
+        if not 0 <= k < shown.n_components:
+            raise ValueError(f"there are factors 0 to {shown.n_components - 1}, got {k}")

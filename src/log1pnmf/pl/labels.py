@@ -1,0 +1,166 @@
+"""Text that does not lie on other text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.font_manager import FontProperties
+from matplotlib.text import Text
+from numpy.typing import ArrayLike, NDArray
+from sklearn.isotonic import isotonic_regression
+
+from log1pnmf.optional import require
+
+from .canvas import INK, settle
+
+__all__ = ["label_below", "label_points", "spread"]
+
+Array = NDArray[np.float64]
+
+LINE_HEIGHT = 1.45
+"""Of the font size: from one line of text to the next."""
+
+SLANT = 45.0
+SMALLEST_FONT = 4.0
+DROP = 0.05
+"""How far below the axes names start, in parts of its height, where lines lead to them."""
+
+
+def spread(wanted: ArrayLike, gap: float, bounds: tuple[float, float]) -> Array:
+    """Move positions as little as possible so that they are at least a gap apart.
+
+    Parameters
+    ----------
+    wanted : array of shape (n,)
+        Ascending.
+    gap : float
+        Made smaller where there is no room for it.
+    bounds : (float, float)
+        Positions stay inside.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+        The least squared distance from `wanted`.
+
+    Examples
+    --------
+    >>> spread([1.0, 1.2, 5.0], 1.0, (0.0, 10.0)).tolist()
+    [0.6, 1.6, 5.0]
+    """
+    positions = np.asarray(wanted, dtype=np.float64)
+    n, (low, high) = len(positions), bounds
+    if n > 1:
+        gap = min(gap, (high - low) / (n - 1))
+    steps = gap * np.arange(n)
+    moved = isotonic_regression(positions - steps)
+    return np.clip(moved, low, high - gap * (n - 1)) + steps
+
+
+def label_below(ax: Axes, names: Sequence[str], centres: ArrayLike) -> list[Text]:
+    """Write names below the x axis: level where they fit, otherwise slanted, apart and with leading lines.
+
+    Parameters
+    ----------
+    ax : Axes
+        With its final limits; its layout is settled here.
+    names : sequence of str
+    centres : array of shape (n,)
+        Where on the x axis they belong, ascending.
+
+    Returns
+    -------
+    list of Text
+    """
+    places = np.asarray(centres, dtype=np.float64)
+    settle(ax)
+    pixels = ax.figure.dpi / 72.0
+    left, right = sorted(ax.get_xlim())
+    per_pixel = (right - left) / ax.get_window_extent().width
+    level = [_text(ax, x, -0.02, name, ha="center") for name, x in zip(names, places, strict=True)]
+    if not _overlapping(level, padding=4.0 * pixels):
+        return level
+    for text in level:
+        text.remove()
+    size = FontProperties(size="small").get_size_in_points()
+    room = (right - left) / per_pixel / pixels * np.sin(np.radians(SLANT)) / max(len(names), 1)
+    size = max(SMALLEST_FONT, min(size, room / LINE_HEIGHT))
+    gap = LINE_HEIGHT * size * pixels * per_pixel / np.sin(np.radians(SLANT))
+    moved = spread(places, gap, (left, right))
+    lines = [[(x, 0.0), (x, -0.3 * DROP), (to, -0.8 * DROP)] for x, to in zip(places, moved, strict=True)]
+    transform = ax.get_xaxis_transform()
+    ax.add_collection(
+        LineCollection(lines, colors="#999999", linewidths=0.6, transform=transform, clip_on=False),
+        autolim=False,
+    )
+    style = {"ha": "right", "va": "top", "rotation": SLANT, "rotation_mode": "anchor", "fontsize": size}
+    return [_text(ax, x, -DROP, name, **style) for name, x in zip(names, moved, strict=True)]
+
+
+def _text(ax: Axes, x: float, y: float, name: str, **style: Any) -> Text:
+    """Write a name at a place on the x axis, y in parts of the height of the axes."""
+    style = {"va": "top", "fontsize": "small", "color": INK, **style}
+    return ax.text(x, y, name, transform=ax.get_xaxis_transform(), clip_on=False, **style)
+
+
+def label_points(ax: Axes, names: Sequence[str], x: Array, y: Array) -> list[Text]:
+    """Name points without one name lying on another.
+
+    Parameters
+    ----------
+    ax : Axes
+        With its final limits; its layout is settled here.
+    names : sequence of str
+        The most important first: what still overlaps after all moves is left out, from the end.
+    x, y : ndarray of shape (n,)
+        Places of the points.
+
+    Returns
+    -------
+    list of Text
+        Those that are shown.
+    """
+    adjust = require("adjustText", extra="plot", purpose="labels of points")
+    settle(ax)
+    texts = [
+        ax.text(at_x, at_y, name, fontsize="x-small", color=INK, ha="center", va="center")
+        for name, at_x, at_y in zip(names, x, y, strict=True)
+    ]
+    if not texts:
+        return []
+    arrows = {"arrowstyle": "-", "color": "#999999", "lw": 0.5}
+    # By iterations, not by time, so that it always ends up the same.
+    _, drawn = adjust.adjust_text(
+        texts, x=x, y=y, ax=ax, iter_lim=200, expand=(1.1, 1.3), arrowprops=arrows, min_arrow_len=4
+    )
+    kept: list[Text] = []
+    for text in texts:
+        if _overlapping([*kept, text], padding=0.0):
+            text.remove()
+            _remove_arrow(drawn, text)
+        else:
+            kept.append(text)
+    return kept
+
+
+def _remove_arrow(arrows: list[Any], text: Text) -> None:
+    """Take away the line that leads to a text that is gone."""
+    for arrow in arrows:
+        if getattr(arrow, "patchA", None) is text:
+            arrow.remove()
+
+
+def _overlapping(texts: Sequence[Text], padding: float) -> bool:
+    boxes = [text.get_window_extent() for text in texts]
+    return any(
+        first.x0 < second.x1 + padding
+        and second.x0 < first.x1 + padding
+        and first.y0 < second.y1
+        and second.y0 < first.y1
+        for i, first in enumerate(boxes)
+        for second in boxes[i + 1 :]
+    )

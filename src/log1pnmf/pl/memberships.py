@@ -1,0 +1,241 @@
+"""Who takes part in what: loadings of samples, one by one and by group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from log1pnmf.arrange import Arrangement, Groups, arrange
+from log1pnmf.decomposition import Decomposition, group_labels
+
+from .canvas import INK, axes_or_new, color_bar, factor_colors, heat_map, set_title, tidy
+from .labels import label_below
+
+__all__ = ["HEIGHTS", "draw_structure", "factor_legend", "loadings_by_group", "structure"]
+
+Array = NDArray[np.float64]
+
+HEIGHTS = ("loadings", "shares")
+
+GAP = 0.008
+"""Between groups, in parts of the width."""
+
+LEAST_WIDTH = 0.02
+"""Of a group, in parts of the width: a few samples among thousands are drawn as wider bars."""
+
+ROWS_OF_LEGEND = 16
+
+
+def structure(
+    source: Any,
+    groupby: Any = None,
+    *,
+    key: str | None = None,
+    factors: Sequence[int] | None = None,
+    heights: str = "loadings",
+    max_samples: int | None = 4000,
+    random_state: int = 0,
+    colors: Sequence[Any] | None = None,
+    legend: bool = True,
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Stacked loadings: every sample is a thin bar, every colour a factor.
+
+    Parameters
+    ----------
+    source : Log1pNMF, Fit, AnnData or Decomposition
+    groupby : str or array-like of shape (n,), optional
+        Column of ``adata.obs``, or labels; categories keep their order.
+    key : str, optional
+        Name of the fit in an AnnData.
+    factors : sequence of int, optional
+        Which factors to draw, from the bottom up; by default all.
+    heights : {"loadings", "shares"}
+        Loadings with a maximum of 1 for every factor, as in the paper; or what part of the sample's sum they
+        are.
+    max_samples : int, optional
+        Samples drawn at most; groups are thinned alike. None draws all of them.
+    random_state : int
+        Which samples are drawn, see `log1pnmf.arrange.arrange`.
+    colors : sequence of colours, optional
+        One for each factor of the fit.
+    legend : bool
+    title : str, optional
+        By default the name of the fit, such as "c = 1".
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+
+    Notes
+    -----
+    Inside a group neighbours are alike. A group has a width in proportion to its number of samples, but at
+    least two hundredths of the axes, so that rare ones can be seen.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from log1pnmf import Log1pNMF, datasets, pl
+    >>> data = datasets.pancreas()
+    >>> model = Log1pNMF(3, tol=1e-4, random_state=0).fit(data.counts[:200])
+    >>> ax = pl.structure(model, data.sample_labels[:200], ax=Figure().subplots())
+    >>> ax.get_ylabel()
+    'loading'
+    """
+    if heights not in HEIGHTS:
+        raise ValueError(f"heights must be one of {', '.join(map(repr, HEIGHTS))}, got {heights!r}")
+    shown = Decomposition.of(source, key=key)
+    groups = None if groupby is None else group_labels(source, groupby)
+    arrangement = arrange(shown.loadings, groups, max_samples=max_samples, random_state=random_state)
+    chosen = list(range(shown.n_components) if factors is None else factors)
+    palette = factor_colors(shown) if colors is None else list(colors)
+    values = shown.loadings[:, chosen]
+    if heights == "shares":
+        sums = values.sum(axis=1, keepdims=True)
+        values = values / np.where(sums > 0.0, sums, 1.0)
+    ax = axes_or_new(ax, (9.0, 2.9))
+    draw_structure(ax, values[arrangement.order], arrangement, [palette[k] for k in chosen])
+    ax.set_ylabel("loading" if heights == "loadings" else "share of loadings", fontsize="small", color=INK)
+    set_title(ax, title, shown.name)
+    if legend:
+        factor_legend(ax, [shown.factor_names[k] for k in chosen], [palette[k] for k in chosen])
+    name_groups(ax, arrangement)
+    return ax
+
+
+def draw_structure(ax: Axes, values: Array, arrangement: Arrangement, colors: Sequence[Any]) -> None:
+    """Draw stacked bars, as one stepped area for each factor.
+
+    Each area reaches from zero to the top of its factor in the stack, and lies behind those below it: where
+    two colours meet nothing shines through, and there are as many artists as factors.
+
+    Parameters
+    ----------
+    ax : Axes
+    values : ndarray of shape (n, K)
+        Heights, already in order.
+    arrangement : Arrangement
+        Where the groups are.
+    colors : sequence of K colours
+    """
+    edges, inside = _edges(arrangement)
+    tops = np.full((len(inside), values.shape[1]), np.nan)
+    tops[inside] = np.cumsum(values, axis=1)
+    for k, color in enumerate(colors):
+        area = ax.stairs(
+            tops[:, k], edges, fill=True, color=color, linewidth=0, zorder=2.0 - 0.5 * k / len(colors)
+        )
+        area.set_rasterized(True)
+        area.set_gid(f"factor {k}")
+    tallest = float(np.nanmax(tops[:, -1], initial=0.0)) if values.size else 0.0
+    ax.set_xlim(edges[0], edges[-1])
+    ax.set_ylim(0.0, 1.02 * tallest if tallest > 0 else 1.0)
+    tidy(ax)
+    ax.spines["bottom"].set_visible(False)
+    ax.set_xticks([])
+
+
+def name_groups(ax: Axes, arrangement: Arrangement) -> None:
+    """Write the names of the groups below their bars."""
+    edges, _ = _edges(arrangement)
+    names = [name for name, _, _ in arrangement.spans]
+    if any(names):
+        gaps = np.arange(len(names))
+        starts = np.array([start for _, start, _ in arrangement.spans]) + gaps
+        stops = np.array([stop for _, _, stop in arrangement.spans]) + gaps
+        label_below(ax, names, (edges[starts] + edges[stops]) / 2.0)
+
+
+def factor_legend(ax: Axes, names: Sequence[str], colors: Sequence[Any]) -> None:
+    """List the factors beside the axes, in the order of the stack."""
+    patches = [Patch(color=color, label=name) for name, color in zip(names, colors, strict=True)]
+    ax.legend(
+        handles=patches[::-1],
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        ncols=-(-len(patches) // ROWS_OF_LEGEND),
+        frameon=False,
+        fontsize="small",
+        labelcolor=INK,
+        handlelength=0.9,
+        handleheight=0.9,
+        handletextpad=0.5,
+        labelspacing=0.3,
+        borderaxespad=0.3,
+    )
+
+
+def _edges(arrangement: Arrangement) -> tuple[Array, NDArray[np.bool_]]:
+    """Edges of all bars, with an empty one between groups, on a width of 1; and which bars are samples."""
+    sizes = np.array([stop - start for _, start, stop in arrangement.spans])
+    widths = sizes / sizes.sum()
+    least = min(LEAST_WIDTH, 0.5 / len(sizes))
+    widths = np.maximum(widths, least)
+    widths *= (1.0 - GAP * (len(sizes) - 1)) / widths.sum()
+    bars: list[Array] = []
+    inside: list[NDArray[np.bool_]] = []
+    for i, (size, width) in enumerate(zip(sizes, widths, strict=True)):
+        if i:
+            bars.append(np.array([GAP]))
+            inside.append(np.array([False]))
+        bars.append(np.full(size, width / size))
+        inside.append(np.ones(size, dtype=bool))
+    return np.concatenate(([0.0], np.cumsum(np.concatenate(bars)))), np.concatenate(inside)
+
+
+def loadings_by_group(
+    source: Any, groupby: Any, *, key: str | None = None, title: str | None = None, ax: Axes | None = None
+) -> Axes:
+    """Mean loading of every factor in every group, as a heat map.
+
+    Parameters
+    ----------
+    source : Log1pNMF, Fit, AnnData or Decomposition
+    groupby : str or array-like of shape (n,)
+        Column of ``adata.obs``, or labels.
+    key : str, optional
+        Name of the fit in an AnnData.
+    title : str, optional
+        By default the name of the fit.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from log1pnmf import Log1pNMF, pl
+    >>> model = Log1pNMF(1, random_state=0).fit([[4, 2], [2, 1], [6, 3]])
+    >>> ax = pl.loadings_by_group(model, ["a", "b", "a"], ax=Figure().subplots())
+    >>> [label.get_text() for label in ax.get_yticklabels()]
+    ['a (2)', 'b (1)']
+    """
+    shown = Decomposition.of(source, key=key)
+    groups = group_labels(source, groupby)
+    means = _group_means(shown.loadings, groups)
+    ax = axes_or_new(ax, (1.9 + 0.42 * shown.n_components, 0.9 + 0.27 * len(groups.names)))
+    image = heat_map(ax, means, cmap="Blues", limits=(0.0, max(float(means.max()), 1e-300)))
+    ax.set_xticks(range(shown.n_components), shown.factor_names)
+    counts = zip(groups.names, groups.sizes.tolist(), strict=True)
+    ax.set_yticks(range(len(groups.names)), [f"{name} ({size:,})" for name, size in counts])
+    color_bar(image, "mean loading")
+    set_title(ax, title, shown.name)
+    return ax
+
+
+def _group_means(loadings: Array, groups: Groups) -> Array:
+    if len(groups) != len(loadings):
+        raise ValueError(
+            f"groupby must have one label for each of the {len(loadings)} samples, got {len(groups)}"
+        )
+    sums = np.stack([np.bincount(groups.codes, column) for column in loadings.T], axis=1)
+    return sums / groups.sizes[:, None]
