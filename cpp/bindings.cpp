@@ -84,37 +84,57 @@ log1pnmf::Task task_named(const std::string& name) {
   throw std::invalid_argument("unknown task");
 }
 
-void run(const std::string& kernel, const std::string& task, Vector<std::int64_t> indptr, Vector<std::int32_t> indices,
-         nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu> counts, Vector<double> row_exposure,
-         Vector<double> column_exposure, bool identity, bool exact_zeros, double a1, double a2, Matrix start, Matrix design,
-         Vector<double> penalty, double upper, Output<double> values, Output<double> gradient, Output<double> loss,
-         Output<double> decrease, Output<std::uint8_t> rejected, int n_threads) {
+using Values = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Checks that the parts fit together; what refers to outputs is left to the caller.
+HalfStep half_step(const Vector<std::int64_t>& indptr, const Vector<std::int32_t>& indices, const Values& counts,
+                   const Vector<double>& row_exposure, const Vector<double>& column_exposure, const log1pnmf::Model& model,
+                   const Matrix& start, const Matrix& design) {
   const auto n = static_cast<std::int64_t>(row_exposure.size());
   const auto m = static_cast<std::int64_t>(column_exposure.size());
-  const auto K = static_cast<std::int64_t>(penalty.size());
   const bool single = counts.dtype() == nb::dtype<float>(), wide = counts.dtype() == nb::dtype<double>();
   require(single || wide, "counts must be float32 or float64");
   require(static_cast<std::int64_t>(indptr.size()) == n + 1 && indices.size() == counts.size() &&
               indptr.data()[n] == static_cast<std::int64_t>(indices.size()),
           "compressed rows do not fit together");
-  require(static_cast<std::int64_t>(start.shape(0)) == n && static_cast<std::int64_t>(start.shape(1)) == K &&
-              static_cast<std::int64_t>(design.shape(0)) == m && static_cast<std::int64_t>(design.shape(1)) == K,
+  require(static_cast<std::int64_t>(start.shape(0)) == n && static_cast<std::int64_t>(design.shape(0)) == m &&
+              start.shape(1) == design.shape(1),
           "start must be rows x K and design columns x K");
-  const auto per_entry = static_cast<std::size_t>(n * K), per_row = static_cast<std::size_t>(n);
-  require(values.size() == per_entry && gradient.size() == per_entry && loss.size() == per_row &&
-              decrease.size() == per_row && rejected.size() == per_row,
-          "an output has the wrong size");
-  require(!(identity && exact_zeros), "the identity link has no separate exact form");
-
+  require(!(model.identity && model.exact_zeros), "the identity link has no separate exact form");
   HalfStep h{};
   h.rows = {n, m, indptr.data(), indices.data(),
             single ? static_cast<const float*>(counts.data()) : nullptr,
             wide ? static_cast<const double*>(counts.data()) : nullptr, row_exposure.data(), column_exposure.data()};
-  h.model = {identity, exact_zeros, a1, a2};
-  h.task = task_named(task);
-  h.n_components = static_cast<int>(K);
+  h.model = model;
+  h.n_components = static_cast<int>(start.shape(1));
   h.start = start.data();
   h.design = design.data();
+  return h;
+}
+
+template <class MakePlan>
+void run_plan(MakePlan make_plan, std::int64_t n_rows, int n_threads) {
+  bool finished;
+  {
+    nb::gil_scoped_release released;
+    const auto plan = make_plan();
+    finished = run_rows(*plan, n_rows, n_threads < 1 ? 1 : n_threads);
+  }
+  if (!finished) throw nb::python_error();
+}
+
+void run(const std::string& kernel, const std::string& task, Vector<std::int64_t> indptr, Vector<std::int32_t> indices,
+         Values counts, Vector<double> row_exposure, Vector<double> column_exposure, bool identity, bool exact_zeros, double a1, double a2, Matrix start, Matrix design,
+         Vector<double> penalty, double upper, Output<double> values, Output<double> gradient, Output<double> loss,
+         Output<double> decrease, Output<std::uint8_t> rejected, int n_threads) {
+  HalfStep h = half_step(indptr, indices, counts, row_exposure, column_exposure, {identity, exact_zeros, a1, a2}, start, design);
+  const auto n = h.rows.n_rows, K = static_cast<std::int64_t>(h.n_components);
+  const auto per_entry = static_cast<std::size_t>(n * K), per_row = static_cast<std::size_t>(n);
+  require(static_cast<std::int64_t>(penalty.size()) == K, "penalty must have K numbers");
+  require(values.size() == per_entry && gradient.size() == per_entry && loss.size() == per_row &&
+              decrease.size() == per_row && rejected.size() == per_row,
+          "an output has the wrong size");
+  h.task = task_named(task);
   h.penalty = penalty.data();
   h.upper = upper;
   h.values = values.data();
@@ -122,14 +142,34 @@ void run(const std::string& kernel, const std::string& task, Vector<std::int64_t
   h.loss = loss.data();
   h.decrease = decrease.data();
   h.rejected = rejected.data();
+  run_plan([&] { return log1pnmf::find_kernel(kernel).plan(h); }, n, n_threads);
+}
 
-  bool finished;
-  {
-    nb::gil_scoped_release released;
-    const auto plan = log1pnmf::find_kernel(kernel).plan(h);
-    finished = run_rows(*plan, n, n_threads < 1 ? 1 : n_threads);
-  }
-  if (!finished) throw nb::python_error();
+void add_statistics(const std::string& kernel, Vector<std::int64_t> indptr, Vector<std::int32_t> indices, Values counts,
+                    Vector<double> row_exposure, Vector<double> column_exposure, bool identity, bool exact_zeros, double a1,
+                    double a2, Matrix start, Matrix design, Output<double> loss, Output<double> gradient,
+                    Output<double> hessian, int n_threads) {
+  HalfStep h = half_step(indptr, indices, counts, row_exposure, column_exposure, {identity, exact_zeros, a1, a2}, start, design);
+  const auto n = static_cast<std::size_t>(h.rows.n_rows), K = static_cast<std::size_t>(h.n_components);
+  require(loss.size() == n && gradient.size() == n * K && hessian.size() == n * (K * (K + 1) / 2),
+          "an output has the wrong size");
+  h.task = log1pnmf::Task::statistics;
+  h.loss = loss.data();
+  h.gradient = gradient.data();
+  h.hessian = hessian.data();
+  run_plan([&] { return log1pnmf::find_kernel(kernel).plan(h); }, h.rows.n_rows, n_threads);
+}
+
+void solve_programs(const std::string& kernel, Matrix hessian, Matrix gradient, Matrix start, Vector<double> penalty,
+                    double upper, Output<double> values, Output<double> decrease, Output<double> curvature, int n_threads) {
+  const std::size_t n = start.shape(0), K = start.shape(1);
+  require(penalty.size() == K && gradient.shape(0) == n && gradient.shape(1) == K && hessian.shape(0) == n &&
+              hessian.shape(1) == K * (K + 1) / 2,
+          "the quadratic programs do not fit together");
+  require(values.size() == n * K && decrease.size() == n && curvature.size() == n, "an output has the wrong size");
+  const log1pnmf::Programs programs{static_cast<std::int64_t>(n), static_cast<int>(K), hessian.data(), gradient.data(),
+                                    start.data(), penalty.data(), upper, values.data(), decrease.data(), curvature.data()};
+  run_plan([&] { return log1pnmf::find_kernel(kernel).programs(programs); }, programs.n_rows, n_threads);
 }
 
 void apply(const std::string& kernel, const std::string& function, Vector<double> x, Output<double> y) {
@@ -152,6 +192,8 @@ int max_threads() {
 NB_MODULE(_core, m) {
   m.doc() = "Compiled half-step of log1pnmf; use log1pnmf.engines.native.";
   m.def("run", &run, "Run one task over all rows, writing into the given outputs.");
+  m.def("add_statistics", &add_statistics, "Add loss, gradient and Hessian of all rows to the given outputs.");
+  m.def("solve_programs", &solve_programs, "Solve one box-constrained quadratic program per row.");
   m.def("apply", &apply, "A kernel's own expm1 or log, elementwise; for accuracy tests.");
   m.def("runnable_kernels", &log1pnmf::runnable_kernels, "Instruction sets this processor can run, fastest first.");
   m.def("max_threads", &max_threads, "Threads OpenMP would use.");

@@ -24,6 +24,10 @@ class RowsPlan final : public Plan {
     switch (h_.task) {
       case Task::newton: scratch->newton.emplace(h_, design_); break;
       case Task::coordinate: scratch->coordinate.emplace(h_, design_); break;
+      case Task::statistics:
+        scratch->hessian.emplace(static_cast<std::int64_t>(h_.n_components) * h_.n_components);
+        scratch->gradient.emplace(h_.n_components);
+        [[fallthrough]];
       case Task::evaluate: scratch->evaluator.emplace(h_, design_); break;
     }
     return scratch;
@@ -40,6 +44,7 @@ class RowsPlan final : public Plan {
         h_.loss[i] = scratch.evaluator->evaluate<Level::gradient>(h_.start + i * K, h_.gradient + i * K, nullptr);
         break;
       }
+      case Task::statistics: add_statistics(i, scratch); break;
     }
   }
 
@@ -48,12 +53,54 @@ class RowsPlan final : public Plan {
     std::optional<NewtonRow> newton;
     std::optional<CoordinateRow> coordinate;
     std::optional<RowEvaluator> evaluator;
+    std::optional<Buffer> hessian, gradient;
   };
+
+  void add_statistics(std::int64_t i, Scratch& scratch) const {
+    const int K = h_.n_components;
+    double *H = *scratch.hessian, *g = *scratch.gradient;
+    scratch.evaluator->start_row(row_at(h_.rows, i));
+    h_.loss[i] += scratch.evaluator->evaluate<Level::hessian>(h_.start + i * K, g, H);
+    double* packed = h_.hessian + i * (K * (K + 1) / 2);
+    for (int k = 0; k < K; ++k) {
+      h_.gradient[i * K + k] += g[k];
+      for (int l = 0; l <= k; ++l) *packed++ += H[k * K + l];
+    }
+  }
+
   HalfStep h_;
   Design design_;
 };
 
+class ProgramsPlan final : public Plan {
+ public:
+  explicit ProgramsPlan(const Programs& p) : p_(p) {}
+
+  std::unique_ptr<Workspace> workspace() const override { return std::make_unique<Scratch>(p_.n_components); }
+
+  void run_row(std::int64_t i, Workspace& workspace) const override {
+    auto& scratch = static_cast<Scratch&>(workspace);
+    const int K = p_.n_components;
+    const double* packed = p_.hessian + i * (K * (K + 1) / 2);
+    for (int k = 0; k < K; ++k) {
+      scratch.gradient[k] = p_.gradient[i * K + k] + p_.penalty[k];
+      for (int l = 0; l <= k; ++l) scratch.hessian[k * K + l] = scratch.hessian[l * K + k] = *packed++;
+    }
+    p_.decrease[i] = scratch.program.solve(scratch.hessian, scratch.gradient, p_.start + i * K, p_.upper, p_.values + i * K,
+                                           p_.curvature[i]);
+  }
+
+ private:
+  struct Scratch final : Workspace {
+    explicit Scratch(int K) : program(K), hessian(static_cast<std::int64_t>(K) * K), gradient(K) {}
+    QuadraticProgram program;
+    Buffer hessian, gradient;
+  };
+  Programs p_;
+};
+
 std::unique_ptr<Plan> make_plan(const HalfStep& h) { return std::make_unique<RowsPlan>(h); }
+std::unique_ptr<Plan> make_programs(const Programs& p) { return std::make_unique<ProgramsPlan>(p); }
 
 template <class Function>
 void elementwise(const double* x, double* y, std::int64_t n, Function f) {
@@ -79,6 +126,6 @@ void log_all(const double* x, double* y, std::int64_t n) {
 #define LOG1PNMF_STRING2(x) #x
 #define LOG1PNMF_STRING(x) LOG1PNMF_STRING2(x)
 extern const Kernel kernel_table;
-const Kernel kernel_table = {LOG1PNMF_STRING(LOG1PNMF_ISA), make_plan, expm1_all, log_all};
+const Kernel kernel_table = {LOG1PNMF_STRING(LOG1PNMF_ISA), make_plan, make_programs, expm1_all, log_all};
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

@@ -26,7 +26,9 @@ struct Model {
   double a1, a2;
 };
 
-enum class Task { newton, coordinate, evaluate };   // evaluate: loss and gradient, no step
+// evaluate: loss and gradient, no step. statistics: loss, gradient and Hessian, added to what the outputs hold, so that rows
+// whose columns come in pieces are summed up piece by piece.
+enum class Task { newton, coordinate, evaluate, statistics };
 
 struct HalfStep {
   Rows rows;
@@ -42,6 +44,21 @@ struct HalfStep {
   double* loss;             // n_rows, out: at start, without constants and penalty
   double* decrease;         // n_rows, out: what the step gains, measured where the step was checked, else predicted
   std::uint8_t* rejected;   // n_rows, out: 1 where the full step was refused
+  double* hessian;          // n_rows x K(K+1)/2, lower triangle by rows, out: statistics only
+};
+
+// One quadratic program per row, min g'(x - b) + (x - b)'H(x - b)/2 + penalty'x over 0 <= x <= upper.
+struct Programs {
+  std::int64_t n_rows;
+  int n_components;
+  const double* hessian;    // as statistics leaves it
+  const double* gradient;   // n_rows x K
+  const double* start;      // n_rows x K
+  const double* penalty;    // K
+  double upper;
+  double* values;           // n_rows x K, out
+  double* decrease;         // n_rows, out: of the quadratic
+  double* curvature;        // n_rows, out: (x - b)'H(x - b)
 };
 
 // Built once per half-step from the design, shared by all rows and threads.
@@ -60,6 +77,7 @@ class Plan {
 struct Kernel {
   const char* name;
   std::unique_ptr<Plan> (*plan)(const HalfStep&);
+  std::unique_ptr<Plan> (*programs)(const Programs&);
   void (*expm1)(const double* x, double* y, std::int64_t n);   // the vector functions, open to accuracy tests
   void (*log)(const double* x, double* y, std::int64_t n);
 };

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from numbers import Integral
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._core import max_threads, run, runnable_kernels
+from log1pnmf._core import add_statistics, max_threads, run, runnable_kernels, solve_programs
 from log1pnmf.approximation import Quadratic
 from log1pnmf.arrays import on_host
 from log1pnmf.engines.base import HalfStep, RowSolver, check_row_solver
 from log1pnmf.problem import Problem, Side
 
-__all__ = ["NativeEngine", "effective_threads"]
+__all__ = ["NativeEngine", "RowSums", "Solutions", "effective_threads", "solve_rows"]
 
 Array = NDArray[np.float64]
 
@@ -55,6 +56,39 @@ class _Outputs(NamedTuple):
     loss: Array
     decrease: Array
     rejected: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class RowSums:
+    """Loss, gradient and Hessian of every row of one side, summed over the columns seen so far.
+
+    Parameters
+    ----------
+    loss : ndarray of shape (rows,)
+        Constants excluded.
+    gradient : ndarray of shape (rows, K)
+    hessian : ndarray of shape (rows, K (K + 1) / 2)
+        Lower triangles, row by row.
+    """
+
+    loss: Array
+    gradient: Array
+    hessian: Array
+
+    @classmethod
+    def zeros(cls, n_rows: int, n_components: int) -> RowSums:
+        """Sums over nothing."""
+        triangle = n_components * (n_components + 1) // 2
+        return cls(np.zeros(n_rows), np.zeros((n_rows, n_components)), np.zeros((n_rows, triangle)))
+
+    def add(self, other: RowSums) -> None:
+        """Add the sums over other columns, in place."""
+        for own, more in (
+            (self.loss, other.loss),
+            (self.gradient, other.gradient),
+            (self.hessian, other.hessian),
+        ):
+            np.add(own, more, out=own)
 
 
 class NativeEngine:
@@ -116,6 +150,23 @@ class NativeEngine:
         """Negative log-likelihood on the eta scale, constants included, penalty excluded."""
         return self.evaluate(self.problem.loadings_side, loadings, factors)[0]
 
+    def add_statistics(self, side: Side, start: Array, design: Array, *, into: RowSums) -> None:
+        """Add loss, gradient and Hessian at `start` to sums over other columns of the same rows.
+
+        Parameters
+        ----------
+        side : Side
+            Its rows are those of `into`, its columns some of all.
+        start : ndarray of shape (rows, K)
+        design : ndarray of shape (columns, K)
+        into : RowSums
+            Changed in place.
+        """
+        start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (start, design))
+        add_statistics(
+            *self._data(side), start, design, into.loss, into.gradient, into.hessian, self.n_threads
+        )
+
     def _run(
         self, task: str, side: Side, start: Array, design: Array, *, penalty: Array, upper: float
     ) -> _Outputs:
@@ -124,25 +175,55 @@ class NativeEngine:
         out = _Outputs(
             np.empty_like(start), np.empty_like(start), np.empty(n), np.empty(n), np.empty(n, dtype=np.uint8)
         )
+        kernel, *data = self._data(side)
+        run(kernel, task, *data, start, design, penalty, float(upper), *out, self.n_threads)
+        return out
+
+    def _data(self, side: Side) -> tuple[Any, ...]:
+        """Kernel, counts, exposure and model, in the order of the compiled core's parameters."""
         zeros = self.problem.zeros
         form = zeros if zeros is not None else Quadratic(0.0, 0.0, 0.0)
-        run(
-            self.kernel,
-            task,
-            side.rows.indptr,
-            side.rows.indices,
-            side.rows.values,
-            side.row_exposure,
-            side.column_exposure,
-            self.problem.link.is_identity,
-            zeros is None,
-            form.a1,
-            form.a2,
-            start,
-            design,
-            penalty,
-            float(upper),
-            *out,
-            self.n_threads,
-        )
-        return out
+        rows, identity = side.rows, self.problem.link.is_identity
+        counts = (rows.indptr, rows.indices, rows.values, side.row_exposure, side.column_exposure)
+        return (self.kernel, *counts, identity, zeros is None, form.a1, form.a2)
+
+
+class Solutions(NamedTuple):
+    """Solutions of one quadratic program per row.
+
+    Parameters
+    ----------
+    values : ndarray of shape (rows, K)
+    decrease, curvature : ndarray of shape (rows,)
+        Of the quadratic, and of the step, ``d'Hd``.
+    """
+
+    values: Array
+    decrease: Array
+    curvature: Array
+
+
+def solve_rows(sums: RowSums, start: Array, *, penalty: Array, n_threads: int | None = None) -> Solutions:
+    """Minimise the quadratic model of every row at `start` over non-negative values.
+
+    Parameters
+    ----------
+    sums : RowSums
+        At `start`.
+    start : ndarray of shape (rows, K)
+        Not negative.
+    penalty : ndarray of shape (K,)
+        Linear penalty.
+    n_threads : int, optional
+        See `effective_threads`.
+
+    Returns
+    -------
+    Solutions
+    """
+    start = np.ascontiguousarray(start, dtype=np.float64)
+    out = Solutions(np.empty_like(start), np.empty(len(start)), np.empty(len(start)))
+    kernel = runnable_kernels()[0]
+    model = (sums.hessian, sums.gradient, start, np.ascontiguousarray(penalty, dtype=np.float64))
+    solve_programs(kernel, *model, np.inf, *out, effective_threads(n_threads))
+    return out
