@@ -53,12 +53,20 @@ def test_table_says_what_the_metrics_say(result, counts):
         assert row["converged"] == model.converged_
 
 
-def test_first_fit_is_cold_and_the_others_go_on(result, counts):
+def test_path_goes_up_and_down_from_fit_to_fit(counts):
     options = {"likelihood": "refined", "random_state": 0, **FAST}
-    first = Log1pNMF(3, c=0.1, **options).fit(counts)
-    np.testing.assert_array_equal(first.loadings_, result.models[0].loadings_)
-    second = first.set_params(c=1.0, warm_start=True).fit(counts)
-    np.testing.assert_array_equal(second.loadings_, result.models[1].loadings_)
+    path = list(fits_along(counts, PATH, 3, **options))
+    assert [model.c for model in path] == [0.1, 1.0, np.inf, 1.0, 0.1]
+    walker = Log1pNMF(3, warm_start=True, **options)
+    for model in path[:4]:
+        walker.set_params(c=model.c).fit(counts)
+        np.testing.assert_array_equal(walker.loadings_, model.loadings_)
+
+
+def test_best_of_both_ways_is_kept(result, counts):
+    path = list(fits_along(counts, PATH, 3, likelihood="refined", random_state=0, **FAST))
+    best = [max(path[i].log_likelihood_, path[-1 - i].log_likelihood_) for i in range(3)]
+    np.testing.assert_array_equal(result.table["log_likelihood"], best)
 
 
 def test_cold_fits_do_not_know_of_each_other(counts):
@@ -68,7 +76,7 @@ def test_cold_fits_do_not_know_of_each_other(counts):
 
 
 def test_fits_come_one_by_one(counts):
-    fits = fits_along(counts, [1.0, 0.1], 2, random_state=0, tol=1e-3)
+    fits = fits_along(counts, [1.0, 0.1], 2, warm_start=False, random_state=0, tol=1e-3)
     assert next(fits).c == 0.1
     assert next(fits).c == 1.0
     with pytest.raises(StopIteration):

@@ -1,4 +1,4 @@
-"""One data set, several links: fits along c, each starting where its neighbour ended."""
+"""One data set, several links: fits along c, up and down, each starting where its neighbour ended."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class Sweep:
         Parameters
         ----------
         models : sequence of Log1pNMF
+            Where several have the same c, the one with the lowest objective is kept.
         X : array, sparse matrix or data frame
             What they were fitted to.
 
@@ -54,7 +55,11 @@ class Sweep:
         Sweep
         """
         counts = Counts.from_any(X)
-        ordered = tuple(sorted(models, key=lambda model: model.fit_.c))
+        best: dict[float, Log1pNMF] = {}
+        for model in models:
+            if _is_better(model, best.get(model.fit_.c)):
+                best[model.fit_.c] = model
+        ordered = tuple(best[value] for value in sorted(best))
         rows = [_row(model, counts) for model in ordered]
         return cls(ordered, {name: np.array([row[name] for row in rows]) for name in rows[0]})
 
@@ -79,7 +84,7 @@ def sweep(
         Different from each other, in any order; may contain inf.
     n_components : int
     warm_start : bool
-        Whether each fit starts from that at the next smaller c (see `fits_along`).
+        Whether fits start from those at neighbouring c, see `fits_along`.
     likelihood : {"refined", "exact", "auto", "approximate"}
         As in `Log1pNMF`, but by default exact in the end for every c, so that rows of the table differ by
         the link and not by the approximation.
@@ -117,27 +122,35 @@ def fits_along(
     c : sequence of float
     n_components : int
     warm_start : bool
-        Whether each fit starts from that at the next smaller c, as `Log1pNMF` does with
-        ``warm_start=True``; the first one starts as `init` and `n_init` say. Otherwise every one does.
+        Whether to walk along c: up, each fit from that at the next smaller c, then down, each from the better
+        one at the next larger c, as `Log1pNMF` does with ``warm_start=True``. Every c but the largest is then
+        fitted twice. The very first fit starts as `init` and `n_init` say; otherwise every one does.
     **fit_options : optional
         Other parameters of `Log1pNMF`.
 
     Yields
     ------
     Log1pNMF
-        Smallest c first.
+        Smallest c first, and back. `Sweep.of` keeps the best for each c.
     """
     values = _checked_path(c)
     for name in NOT_FOR_SWEEPS:
         if name in fit_options:
             raise TypeError(f"{name} is not an option of the fits of a sweep; leave it out")
-    model = Log1pNMF(n_components, **fit_options)
+    best = Log1pNMF(n_components, **fit_options)
     counts = Counts.from_any(X)
-    for value in values:
+    done: dict[float, Log1pNMF] = {}
+    for value in [*values, *values[-2::-1]] if warm_start else values:
         # A copy shares the earlier fit, from which the warm start goes on, and takes its own in `fit`.
-        model = copy(model).set_params(c=value, warm_start=warm_start)
+        model = copy(best).set_params(c=value, warm_start=warm_start)
         model.fit(counts).set_params(warm_start=False)
         yield model
+        best = model if _is_better(model, done.get(value)) else done[value]
+        done[value] = best
+
+
+def _is_better(model: Log1pNMF, other: Log1pNMF | None) -> bool:
+    return other is None or model.fit_.objective < other.fit_.objective
 
 
 def _checked_path(c: Sequence[float]) -> list[float]:

@@ -8,7 +8,10 @@ import log1pnmf as lp
 pytest.importorskip("scanpy")
 
 
-@pytest.mark.filterwarnings("ignore:Changing the sparsity structure:scipy.sparse.SparseEfficiencyWarning")
+@pytest.mark.filterwarnings(
+    "ignore:Changing the sparsity structure:scipy.sparse.SparseEfficiencyWarning",
+    "ignore:The set_bad function:PendingDeprecationWarning",
+)
 def test_neighbors_and_embedding(adata):
     """Neighbours in the loadings are mostly of the same cell type, and the plot shows the loadings."""
     import matplotlib as mpl
@@ -19,8 +22,8 @@ def test_neighbors_and_embedding(adata):
     lp.tl.log1p_nmf(adata, 4, c=np.inf, tol=1e-5, n_jobs=1)
     sc.pp.neighbors(adata, use_rep="X_log1p_nmf", n_neighbors=6, transformer="sklearn", random_state=0)
     label = adata.obs["label"].to_numpy()
-    i, j = adata.obsp["distances"].nonzero()
-    assert len(i) >= 5 * adata.n_obs
+    i, j = adata.obsp["connectivities"].nonzero()
+    assert len(i) >= 5 * adata.n_obs  # the graph is symmetric
     assert (label[i] == label[j]).mean() > 2 * (label[:, None] == label).mean()
     axes = sc.pl.embedding(adata, "X_log1p_nmf", color="label", components="1,2", show=False)
     shown = np.vstack([part.get_offsets() for part in axes.collections])
