@@ -43,6 +43,11 @@ LAYERS = [
     ["tl.inputs"],
     ["tl.store"],
     ["tl.fit", "tl.project"],
+    ["report.words", "report.figures"],
+    ["report.subject", "report.verdict"],
+    ["report.data", "report.fits", "report.factors", "report.structure"],
+    ["report.comparison"],
+    ["report.document"],
     ["demo"],
 ]
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from .certificate import Certificate, certify
 from .counts import Counts
 from .features import align_features
 from .new_samples import NewSamples, new_size_factors
+from .optional import require
+from .persist import StrPath
 from .readout import Readout
 from .result import Fit
 from .summary import TrainingData, summarize
@@ -206,6 +209,27 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             certificate=self.certificate_,
             names=names,
             n_top=n_top,
+        )
+
+    def report(self, path: StrPath, **about: Any) -> Path:
+        """Write a report about the fit: one HTML file that opens offline.
+
+        Parameters
+        ----------
+        path : str or PathLike
+        **about : optional
+            What is known about the data, `groups` and `feature_names` above all; see
+            `log1pnmf.report.write_report`.
+
+        Returns
+        -------
+        Path
+            Of the file.
+        """
+        check_is_fitted(self)
+        # The report reads models, so it lies above them and cannot be imported up there.
+        return require("log1pnmf.report", extra="report", purpose="the report").write_report(
+            path, self, **about
         )
 
     def to_topic_model(self) -> TopicModel:

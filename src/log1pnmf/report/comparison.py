@@ -1,7 +1,8 @@
-"""Two links side by side: parts that multiply against parts that add up, in figures and in words."""
+"""Two links side by side: parts that multiply against parts that add up, in figures."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,39 +14,11 @@ from log1pnmf.decomposition import Decomposition
 from log1pnmf.metrics import effective_factors, factor_correlation, hoyer, match_factors
 
 from .factors import FactorSection, group_means
-from .words import count, decimal
+from .verdict import Figure, verdict
 
-__all__ = ["Comparison", "Figure", "compare", "verdict"]
+__all__ = ["Comparison", "compare"]
 
 Array = NDArray[np.float64]
-
-CLEARLY = 0.1
-"""Two figures differ where they are this part of the larger one apart."""
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One measured figure of both fits.
-
-    Parameters
-    ----------
-    name, meaning : str
-    finite, additive : float
-        At finite c, and at c = inf.
-    """
-
-    name: str
-    meaning: str
-    finite: float
-    additive: float
-
-    @property
-    def direction(self) -> int:
-        """1 where it is clearly larger at finite c, -1 where it is clearly smaller, else 0."""
-        apart = self.finite - self.additive
-        if abs(apart) <= CLEARLY * max(abs(self.finite), abs(self.additive)):
-            return 0
-        return 1 if apart > 0 else -1
 
 
 @dataclass(frozen=True)
@@ -100,7 +73,7 @@ def compare(
     match = match_factors(first.loadings, second.loadings)
     figures = _figures(first, second)
     if groups is not None:
-        figures = _group_figures(first, second, groups, [sections[i] for i in which]) + figures
+        figures = _group_figures((first, second), groups, (sections[which[0]], sections[which[1]])) + figures
     headline, paragraphs = verdict(figures, first.name, grouped=groups is not None)
     return Comparison(
         finite=which[0],
@@ -116,149 +89,69 @@ def compare(
 
 
 def _figures(first: Decomposition, second: Decomposition) -> list[Figure]:
-    def both(name: str, meaning: str, values: list[float]) -> Figure:
-        return Figure(name, meaning, *values)
+    def figure(name: str, meaning: str, measure: Callable[[Decomposition], float]) -> Figure:
+        return Figure(name, meaning, measure(first), measure(second))
 
-    pair = (first, second)
     return [
-        both(
+        figure(
             "Factors per sample",
             "effective number: exp of the entropy of a sample's loadings, mean over samples",
-            [_mean_positive(effective_factors(one.loadings)) for one in pair],
+            lambda one: _mean_positive(effective_factors(one.loadings)),
         ),
-        both(
+        figure(
             "Share of the strongest factor",
             "in a sample, mean over samples: 1 where every sample has a single factor",
-            [_strongest(one.loadings) for one in pair],
+            lambda one: _strongest(one.loadings),
         ),
-        both(
+        figure(
             "Correlation of factors",
             "mean absolute Spearman correlation between the weights of two factors",
-            [factor_correlation(one.factors) for one in pair],
+            lambda one: factor_correlation(one.factors),
         ),
-        both(
+        figure(
             "Sparsity of factors",
             "Hoyer, mean over factors: 1 where a factor is a single feature",
-            [float(hoyer(one.factors).mean()) for one in pair],
+            lambda one: float(hoyer(one.factors).mean()),
         ),
-        both(
+        figure(
             "Sparsity of loadings",
             "Hoyer, mean over factors: 1 where a factor is in a single sample",
-            [float(hoyer(one.loadings).mean()) for one in pair],
+            lambda one: float(hoyer(one.loadings).mean()),
         ),
     ]
 
 
 def _group_figures(
-    first: Decomposition, second: Decomposition, groups: Groups, sections: list[FactorSection]
+    pair: tuple[Decomposition, Decomposition], groups: Groups, sections: tuple[FactorSection, FactorSection]
 ) -> list[Figure]:
-    pair = (first, second)
-    spread = [
-        _mean_positive(effective_factors(group_means(one.loadings, groups).T)) for one in pair
-    ]
-    served = [float(np.mean([len(factor.served) for factor in section.factors])) for section in sections]
-    alone = [float(sum(len(factor.served) == 1 for factor in section.factors)) for section in sections]
-    agreement = [
-        float(adjusted_mutual_info_score(groups.codes, one.loadings.argmax(axis=1))) for one in pair
-    ]
+    served = [[len(factor.served) for factor in section.factors] for section in sections]
+    means = [group_means(one.loadings, groups) for one in pair]
+    spread = [_mean_positive(effective_factors(mean.T)) for mean in means]
+    strongest = [one.loadings.argmax(axis=1) for one in pair]
+    agreement = [float(adjusted_mutual_info_score(groups.codes, labels)) for labels in strongest]
     return [
         Figure(
             "Groups served per factor",
             "groups whose mean loading is at least half of the factor's highest, mean over factors",
-            *served,
+            float(np.mean(served[0])),
+            float(np.mean(served[1])),
         ),
-        Figure("Factors that serve one group", "number of them", *alone),
+        Figure(
+            "Factors that serve one group", "and no other", served[0].count(1), served[1].count(1), whole=True
+        ),
         Figure(
             "Groups per factor",
             "effective number: exp of the entropy of a factor's mean loadings by group, mean over factors",
-            *spread,
+            spread[0],
+            spread[1],
         ),
         Figure(
             "Strongest factor tells the group",
             "adjusted mutual information of groups and strongest factors: 1 where one gives the other",
-            *agreement,
+            agreement[0],
+            agreement[1],
         ),
     ]
-
-
-def verdict(figures: list[Figure], name: str, *, grouped: bool) -> tuple[str, list[str]]:
-    """Say in words what the figures say.
-
-    Parameters
-    ----------
-    figures : list of Figure
-    name : str
-        Of the fit with finite c, "c = 1".
-    grouped : bool
-        Whether groups of samples are known.
-
-    Returns
-    -------
-    headline : str
-        One sentence.
-    paragraphs : list of str
-    """
-    by_name = {figure.name: figure for figure in figures}
-    telling = [by_name["Factors per sample"]]
-    if grouped:
-        telling += [by_name["Groups per factor"], by_name["Groups served per factor"]]
-    sharing = sum(figure.direction for figure in telling)
-    per_sample = by_name["Factors per sample"]
-    numbers = f"{decimal(per_sample.finite)} factors per sample at {name}, {decimal(per_sample.additive)} at c = ∞"
-    if sharing > 0:
-        headline = f"{name} finds programmes that samples share, c = ∞ sorts samples into clusters ({numbers})."
-        look = (
-            f"Look for colours that run through several {'groups' if grouped else 'stretches of samples'} in the "
-            f"plot of {name}: these are modular programmes, each a set of features that go up together on top of "
-            "whatever else a sample does. At c = ∞ most samples are one colour: there a factor is a whole profile, "
-            "so that samples with the same profile form a cluster."
-        )
-    elif sharing < 0:
-        headline = f"Here it is c = ∞ whose factors are shared more, and {name} that clusters ({numbers})."
-        look = (
-            f"In most data the fit at finite c shares its factors more. Here it does not: at {name} samples are "
-            "closer to one colour each. Look whether a factor at c = ∞ only carries what all samples have in "
-            "common, and whether both fits have converged."
-        )
-    else:
-        headline = f"Both links share their factors about equally among samples ({numbers})."
-        look = (
-            "By these figures the two fits share their factors about equally. Look at the table of matched "
-            "factors below for those without a close counterpart: that is where the links differ."
-        )
-    return headline, [look, " ".join(_sentences(by_name, name))]
-
-
-def _sentences(figures: dict[str, Figure], name: str) -> list[str]:
-    sentences = []
-    served, alone = figures.get("Groups served per factor"), figures.get("Factors that serve one group")
-    if served is not None and alone is not None:
-        sentences.append(
-            f"A factor serves {decimal(served.finite)} groups on average at {name} and {decimal(served.additive)} "
-            f"at c = ∞; {count(alone.finite, 'factor serves', 'factors serve')} a single group at {name}, "
-            f"{alone.additive:.0f} at c = ∞."
-        )
-    strongest = figures["Share of the strongest factor"]
-    sentences.append(
-        f"The strongest factor makes up {strongest.finite:.0%} of a sample's loadings at {name} and "
-        f"{strongest.additive:.0%} at c = ∞."
-    )
-    agreement = figures.get("Strongest factor tells the group")
-    if agreement is not None:
-        than = {1: "better at", -1: "less well at", 0: "about as well at"}[agreement.direction]
-        end = "than at c = ∞" if agreement.direction else "as at c = ∞"
-        sentences.append(
-            f"The strongest factor alone tells the groups apart {than} {name} {end} "
-            f"({decimal(agreement.finite)} against {decimal(agreement.additive)})."
-        )
-    alike = figures["Correlation of factors"]
-    word = {1: "more alike", -1: "more distinct", 0: "about as distinct"}[alike.direction]
-    end = "as at c = ∞" if alike.direction == 0 else "than at c = ∞"
-    sentences.append(
-        f"The weights of two factors are {word} at {name} {end} (mean absolute rank correlation "
-        f"{decimal(alike.finite)} against {decimal(alike.additive)})."
-    )
-    return sentences
 
 
 def _mean_positive(values: Array) -> float:

@@ -48,7 +48,10 @@ def describe_data(subject: Subject) -> DataSection:
     rows = [
         ("Samples", f"{data.n_samples:,}"),
         ("Features", f"{data.n_features:,}"),
-        ("Entries that are not zero", f"{data.nnz:,} ({percent(nonzero)} of all; {percent(1 - nonzero)} zeros)"),
+        (
+            "Entries that are not zero",
+            f"{data.nnz:,} ({percent(nonzero)} of all; {percent(1 - nonzero)} zeros)",
+        ),
         ("Total count", f"{data.total:,.0f} ({significant(data.mean_total)} per sample)"),
     ]
     if subject.counts is not None:
@@ -70,7 +73,9 @@ def _sizes(subject: Subject) -> tuple[Chart | None, str]:
         "total": "Size factors are the total count of a sample divided by the mean total",
         "none": "No size factors were used: every sample counts as equally large",
     }.get(str(fit.settings["size_factors"]), "Size factors were given")
-    chart = histogram(sizes, label="Histogram of the size factors of the samples", x_title="size factor (log scale)")
+    chart = histogram(
+        sizes, label="Histogram of the size factors of the samples", x_title="size factor (log scale)"
+    )
     if chart is None:
         return None, f"{how}."
     middle = np.quantile(positive, [0.05, 0.95])

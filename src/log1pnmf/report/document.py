@@ -22,11 +22,16 @@ from .comparison import Comparison, compare
 from .data import describe_data
 from .factors import FactorSection, describe_factors
 from .fits import describe_fits, early_stopping_note
-from .structure import MOST_SAMPLES, arrange_samples, factor_colors, structure_data
+from .structure import CORRESPONDING, MOST_SAMPLES, arrange_samples, factor_colors, structure_data
 from .subject import MOST_GROUPS, Subject
-from .words import count, decimal, enumerate_words, link_in_words, percent, significant
+from .words import count, decimal, enumerate_words, keep_together, link_in_words, percent, significant
 
 __all__ = ["write_report"]
+
+NOT_THE_ONLY_ONE = (
+    "Factors are one good explanation of the counts, not the only one: another start (random_state, init) "
+    "can lead to other factors of almost the same likelihood. Trust what comes back from several starts."
+)
 
 HEAT_STEPS = 10
 """Shades of a heat map; the style sheet has a class for each."""
@@ -137,6 +142,7 @@ def _render(subject: Subject) -> str:
         comparison=comparison,
         structure=structure_data(subject, arrangement, colors),
         drawn=f"{n_drawn:,} of {n:,} samples, a part of every group" if n_drawn < n else f"all {n:,} samples",
+        corresponding=CORRESPONDING,
         notes=_notes(subject),
         versions=_versions(),
         parameters=[_call(model) for model in subject.models],
@@ -157,6 +163,7 @@ def _template() -> Any:
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.filters.update(decimal=decimal, percent=percent, significant=significant, heat=_heat)
+    environment.filters["keep_together"] = keep_together
     environment.globals.update(link_in_words=link_in_words)
     return environment.get_template("report.html")
 
@@ -185,7 +192,8 @@ def _lead(subject: Subject, sections: list[FactorSection], comparison: Compariso
     if comparison is not None:
         return f"{size}, explained twice. {comparison.headline}"
     first, shown = sections[0], subject.shown[0]
-    text = f"{size}, explained by {count(len(first.factors), 'factor')} at {shown.name}: {link_in_words(shown.c)}."
+    factors = count(len(first.factors), "factor")
+    text = f"{size}, explained by {factors} at {shown.name}: {link_in_words(shown.c)}."
     if not first.groups:
         return text
     alone = sum(len(factor.served) == 1 for factor in first.factors)
@@ -204,18 +212,15 @@ def _notes(subject: Subject) -> list[tuple[str, bool]]:
             notes.append((f"{label}: {early}.", True))
         notes += [(f"{label}: {message}.", False) for message in model.fit_.messages]
     if len(subject.sample_names) > MOST_SAMPLES:
-        notes.append((f"Structure plots show at most {MOST_SAMPLES:,} samples; all figures are of all samples.", False))
-    if subject.n_groups > MOST_GROUPS:
-        notes.append((f"Of {subject.n_groups:,} groups the {MOST_GROUPS - 1} largest are shown one by one.", False))
-    notes += [(text, False) for text in subject.notes]
-    notes.append(
-        (
-            "Factors are one good explanation of the counts, not the only one: another start (random_state, init) "
-            "can lead to other factors of almost the same likelihood. Trust what comes back from several starts.",
-            False,
+        notes.append(
+            (f"Structure plots show at most {MOST_SAMPLES:,} samples; all figures are of all samples.", False)
         )
-    )
-    return notes
+    if subject.n_groups > MOST_GROUPS:
+        notes.append(
+            (f"Of {subject.n_groups:,} groups the {MOST_GROUPS - 1} largest are shown one by one.", False)
+        )
+    notes += [(text, False) for text in subject.notes]
+    return [*notes, (NOT_THE_ONLY_ONE, False)]
 
 
 def _versions() -> str:
@@ -230,7 +235,7 @@ def _versions() -> str:
 
 
 def _call(model: Any) -> str:
-    """Constructor call with the parameters that are not the default, as one would type it."""
+    """Write the call that makes the model, with the parameters that are not the default."""
     defaults = type(model)().get_params(deep=False)
     hidden = ("callbacks", "verbose", "checkpoint", "checkpoint_every", "n_jobs", "n_components")
     given = [f"n_components={model.n_components}"]

@@ -13,7 +13,7 @@ from log1pnmf.metrics import correlation_matrix, hoyer
 from log1pnmf.readout import evenness, shares
 from log1pnmf.summary import top_features
 
-from .words import count, decimal, enumerate_words, percent
+from .words import alike, count, decimal, enumerate_words, percent
 
 __all__ = ["SERVED", "Factor", "FactorSection", "describe_factors", "group_means", "served_groups"]
 
@@ -37,6 +37,8 @@ class Feature:
         1 for the first.
     weight : float
         In the factor, on the link scale, where its largest loading is 1.
+    text : str
+        The weight, with as many decimals as those beside it.
     share : float
         Of the sum of the factor.
     elsewhere : float
@@ -48,6 +50,7 @@ class Feature:
     name: str
     rank: int
     weight: float
+    text: str
     share: float
     elsewhere: float
     width: float
@@ -179,7 +182,7 @@ def group_means(loadings: Array, groups: Groups) -> Array:
 
 
 def served_groups(means: Array, names: tuple[str, ...]) -> list[str]:
-    """Groups that a factor serves: their mean loading is at least half of the highest.
+    """Find the groups that a factor serves: their mean loading is at least half of the highest.
 
     Parameters
     ----------
@@ -215,7 +218,7 @@ def _sentence(loading: Array, groups: Groups | None, means: Array | None, served
     first = f"{served[0]} (mean loading {value[served[0]]})"
     if len(served) == 1:
         return f"Serves one group: {first}."
-    others = enumerate_words([f"{name} ({value[name]})" for name in served[1:]])
+    others = enumerate_words([f"{name} ({value[name]})" for name in served[1:]], most=4)
     return f"Shared by {len(served)} of {len(groups.names)} groups: {first}, {others}."
 
 
@@ -226,11 +229,13 @@ def _features(shown: Decomposition, k: int) -> list[Feature]:
     others = np.delete(parts, k, axis=0)
     chosen = top_features(components, k, N_TABLE)
     longest = float(components[k, chosen].max()) if len(chosen) else 1.0
+    texts = alike(components[k, chosen].tolist())
     return [
         Feature(
             name=str(shown.feature_labels[j]),
             rank=rank,
             weight=float(components[k, j]),
+            text=texts[rank - 1],
             share=float(parts[k, j]),
             elsewhere=float(others[:, j].mean()) if len(others) else float("nan"),
             width=float(components[k, j]) / longest,

@@ -14,7 +14,7 @@ __all__ = ["Chart", "Curve", "histogram", "log_curves"]
 Array = NDArray[np.float64]
 
 WIDTH, HEIGHT = 420.0, 210.0
-LEFT, RIGHT, TOP, BOTTOM = 52.0, 12.0, 12.0, 40.0
+LEFT, RIGHT, TOP, BOTTOM = 58.0, 12.0, 12.0, 40.0
 MOST_POINTS = 400
 MOST_TICKS = 5
 
@@ -205,9 +205,7 @@ def _spread(low: int, high: int) -> range:
 
 
 def _power(exponent: int) -> str:
-    if -3 <= exponent <= 5:
-        return f"{10.0**exponent:,g}"
-    return f"1e{exponent}"
+    return f"{10.0**exponent:,g}" if -3 <= exponent <= 4 else f"1e{exponent}"
 
 
 def _round(value: float) -> float:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from log1pnmf.counts import Counts
 from log1pnmf.estimator import Log1pNMF
+from log1pnmf.fitting import LARGEST_CERTIFIED
 from log1pnmf.metrics import deviance_explained
 from log1pnmf.summary import last_gain
 
@@ -60,16 +63,14 @@ def describe_fits(subject: Subject) -> FitSection:
     ]
     rows = [(name, [fact(model) for model in subject.models]) for name, fact in facts]
     if subject.counts is not None:
-        shares = [deviance_explained(model, subject.counts) for model in subject.models]
-        rows.insert(3, ("Deviance explained", [percent(share) for share in shares]))
-    charts = [
-        (label, _charts(model)) for label, model in zip(subject.labels, subject.models, strict=True)
-    ]
+        counts = subject.counts
+        rows.insert(3, ("Deviance explained", [_deviance(model, counts) for model in subject.models]))
+    charts = [(label, _charts(model)) for label, model in zip(subject.labels, subject.models, strict=True)]
     return FitSection(rows, charts)
 
 
 def early_stopping_note(model: Log1pNMF) -> str | None:
-    """What is to be said of a fit that was stopped before its optimum; None where it was not.
+    """Say that a fit was stopped before its optimum; None where it was not.
 
     Parameters
     ----------
@@ -107,6 +108,13 @@ def _likelihood(model: Log1pNMF) -> str:
     return f"{value:,.1f}{error} ({value / entries:.4g} per entry)"
 
 
+def _deviance(model: Log1pNMF, counts: Counts) -> str:
+    if not model.fit_.link.is_identity and math.prod(counts.shape) > LARGEST_CERTIFIED:
+        return f"{UNKNOWN}: {math.prod(counts.shape):.2g} entries would have to be visited"
+    share = deviance_explained(model, counts, n_jobs=model.n_jobs)
+    return f"{percent(share)} of what totals of samples and features leave"
+
+
 def _certificate(model: Log1pNMF) -> str:
     certificate = model.certificate_
     if certificate is None:
@@ -114,7 +122,9 @@ def _certificate(model: Log1pNMF) -> str:
     if certificate.approximate_log_likelihood is None:
         return "the final likelihood is exact: nothing was approximated in it"
     share = abs(certificate.gap / certificate.log_likelihood) if certificate.log_likelihood else 0.0
-    text = f"the approximation is off by {significant(certificate.gap)} ({percent(share)} of the log-likelihood)"
+    text = (
+        f"the approximation is off by {significant(certificate.gap)} ({percent(share)} of the log-likelihood)"
+    )
     if certificate.is_exact:
         return text
     return f"{text}, estimated from {certificate.n_sampled:,} of {certificate.n_samples:,} samples"
@@ -129,7 +139,9 @@ def _gain(model: Log1pNMF) -> str:
     if gain is None:
         return UNKNOWN
     relative = float(model.fit_.history["relative_change"][-1])
-    return f"{significant(gain)} ({relative:.1e} of the objective; tolerance {model.fit_.settings['tol']:.0e})"
+    return (
+        f"{significant(gain)} ({relative:.1e} of the objective; tolerance {model.fit_.settings['tol']:.0e})"
+    )
 
 
 def _how(model: Log1pNMF) -> str:

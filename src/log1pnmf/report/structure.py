@@ -13,10 +13,13 @@ from log1pnmf.metrics import match_factors
 
 from .subject import Subject
 
-__all__ = ["MOST_SAMPLES", "arrange_samples", "factor_colors", "structure_data"]
+__all__ = ["CORRESPONDING", "MOST_SAMPLES", "arrange_samples", "factor_colors", "structure_data"]
 
 MOST_SAMPLES = 2000
 """Samples that are drawn and embedded; of more, a part of each group."""
+
+CORRESPONDING = 0.5
+"""Correlation of loadings from which factors of two models have the same colour."""
 
 THOUSANDTHS = 1000
 
@@ -52,17 +55,17 @@ def factor_colors(shown: tuple[Decomposition, ...], reference: int = 0) -> list[
         For each model, one colour for each factor.
     """
     first = shown[reference]
-    most = max(one.n_components for one in shown)
-    palette = distinct_colors(max(most, first.n_components), baseline_first=True)
+    palette = distinct_colors(sum(one.n_components for one in shown), baseline_first=True)
+    fresh = iter(palette[first.n_components :])
     colors = []
     for one in shown:
         if one is first:
             colors.append(palette[: one.n_components])
             continue
         match = match_factors(first.loadings, one.loadings)
-        mine: dict[int, str] = {int(b): palette[int(a)] for a, b in match.pairs}
-        left = iter(color for color in palette if color not in mine.values())
-        colors.append([mine[k] if k in mine else next(left) for k in range(one.n_components)])
+        close = match.similarity >= CORRESPONDING
+        same = {int(b): palette[int(a)] for a, b in match.pairs[close]}
+        colors.append([same[k] if k in same else next(fresh) for k in range(one.n_components)])
     return colors
 
 

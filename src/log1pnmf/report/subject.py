@@ -16,6 +16,8 @@ from log1pnmf.counts import Counts
 from log1pnmf.decomposition import Decomposition
 from log1pnmf.estimator import Log1pNMF
 
+from .words import keep_together
+
 __all__ = ["MOST_GROUPS", "Subject", "fold_groups"]
 
 Names = NDArray[np.object_]
@@ -137,7 +139,7 @@ class Subject:
             labels = [f"{one.name}, K = {one.n_components}" for one in self.shown]
         if len(set(labels)) < len(labels):
             labels = [f"{label} (fit {i})" for i, label in enumerate(labels, start=1)]
-        return labels
+        return [keep_together(label) for label in labels]
 
 
 def fold_groups(groups: Groups, most: int) -> Groups:

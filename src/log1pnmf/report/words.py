@@ -5,14 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["count", "decimal", "enumerate_words", "link_in_words", "percent", "significant"]
+__all__ = [
+    "alike",
+    "count",
+    "decimal",
+    "enumerate_words",
+    "keep_together",
+    "link_in_words",
+    "percent",
+    "significant",
+]
 
 MULTIPLY_UP_TO = 10.0
 """Largest c at which a fit is said to multiply: most rates that tell features apart are above it."""
 
 
 def link_in_words(c: float) -> str:
-    """What the link means for how factors combine.
+    """Say what the link means for how factors combine.
 
     Examples
     --------
@@ -28,6 +37,17 @@ def link_in_words(c: float) -> str:
     if c <= MULTIPLY_UP_TO:
         return "parts multiply"
     return f"parts add up below a rate of {c:,g} and multiply above"
+
+
+def keep_together(text: str) -> str:
+    r"""Keep equations such as "c = 1" on one line.
+
+    Examples
+    --------
+    >>> keep_together("at c = 1")
+    'at c\xa0=\xa01'
+    """
+    return text.replace(" = ", "\u00a0=\u00a0")
 
 
 def count(number: float, one: str, many: str | None = None) -> str:
@@ -81,6 +101,19 @@ def decimal(number: float) -> str:
     ('0.46', '–')
     """
     return "–" if math.isnan(number) else f"{number:.2f}"
+
+
+def alike(numbers: Sequence[float]) -> list[str]:
+    """Show numbers with the same number of decimals, three digits for the largest.
+
+    Examples
+    --------
+    >>> alike([5.25, 0.5]), alike([1930.0, 32.2])
+    (['5.25', '0.50'], ['1,930', '32'])
+    """
+    largest = max((abs(number) for number in numbers), default=0.0)
+    decimals = max(0, 2 - math.floor(math.log10(largest))) if largest > 0 else 0
+    return [f"{number:,.{decimals}f}" for number in numbers]
 
 
 def significant(number: float) -> str:
