@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from log1pnmf.arrange import Groups
 from log1pnmf.decomposition import Decomposition
 from log1pnmf.metrics import effective_factors, factor_correlation, hoyer, match_factors
 
-from .factors import FactorSection, group_means
+from .factors import group_means, served_groups
 from .verdict import Figure, verdict
 
 __all__ = ["Comparison", "compare"]
@@ -47,20 +47,13 @@ class Comparison:
 
 
 def compare(
-    shown: tuple[Decomposition, ...],
-    sections: list[FactorSection],
-    which: tuple[int, int],
-    *,
-    groups: Groups | None,
+    shown: Sequence[Decomposition], which: tuple[int, int] = (0, 1), *, groups: Groups | None = None
 ) -> Comparison:
     """Compare a fit at finite c with one at c = inf.
 
     Parameters
     ----------
-    shown : tuple of Decomposition
-        Of all models.
-    sections : list of FactorSection
-        Their factors, described.
+    shown : sequence of Decomposition
     which : (int, int)
         Positions of the one with finite c and the one with c = inf.
     groups : Groups, optional
@@ -73,7 +66,7 @@ def compare(
     match = match_factors(first.loadings, second.loadings)
     figures = _figures(first, second)
     if groups is not None:
-        figures = _group_figures((first, second), groups, (sections[which[0]], sections[which[1]])) + figures
+        figures = _group_figures((first, second), groups) + figures
     headline, paragraphs = verdict(figures, first.name, grouped=groups is not None)
     return Comparison(
         finite=which[0],
@@ -121,11 +114,9 @@ def _figures(first: Decomposition, second: Decomposition) -> list[Figure]:
     ]
 
 
-def _group_figures(
-    pair: tuple[Decomposition, Decomposition], groups: Groups, sections: tuple[FactorSection, FactorSection]
-) -> list[Figure]:
-    served = [[len(factor.served) for factor in section.factors] for section in sections]
+def _group_figures(pair: tuple[Decomposition, Decomposition], groups: Groups) -> list[Figure]:
     means = [group_means(one.loadings, groups) for one in pair]
+    served = [[len(served_groups(column, groups.names)) for column in mean.T] for mean in means]
     spread = [_mean_positive(effective_factors(mean.T)) for mean in means]
     strongest = [one.loadings.argmax(axis=1) for one in pair]
     agreement = [float(adjusted_mutual_info_score(groups.codes, labels)) for labels in strongest]

@@ -130,7 +130,7 @@ def _render(subject: Subject) -> str:
     ]
     comparison = None
     if pair is not None:
-        comparison = compare(subject.shown, sections, pair, groups=subject.groups)
+        comparison = compare(subject.shown, pair, groups=subject.groups)
     n_drawn, n = len(arrangement.order), len(subject.sample_names)
     script = _text("report.js")
     return _template().render(
