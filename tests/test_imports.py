@@ -125,6 +125,7 @@ def test_public_names():
         "fit_log1p_nmf",
         "metrics",
         "pl",
+        "report",
         "tl",
     }
     for name in log1pnmf.__all__:

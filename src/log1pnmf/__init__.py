@@ -9,9 +9,19 @@ from .fitting import ApproximationWarning, fit_log1p_nmf
 from .version import __version__
 
 # Also named in __all__; loaded when first used: they need optional packages, or are not needed by everyone.
-SUBMODULES: tuple[str, ...] = ("tl",)
+SUBMODULES: tuple[str, ...] = ("metrics", "pl", "report", "tl")
 
-__all__ = ["ApproximationWarning", "Log1pNMF", "__version__", "datasets", "fit_log1p_nmf", "tl"]
+__all__ = [
+    "ApproximationWarning",
+    "Log1pNMF",
+    "__version__",
+    "datasets",
+    "fit_log1p_nmf",
+    "metrics",
+    "pl",
+    "report",
+    "tl",
+]
 
 
 def __getattr__(name: str) -> Any:
