@@ -1,0 +1,32 @@
+"""The command line ``log1pnmf``; it needs the extra ``cli`` (typer and rich)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        By default those the program was started with.
+
+    Returns
+    -------
+    int
+        0: all went well; 1: it did not; 2: wrong usage or input; 130: interrupted.
+    """
+    try:
+        import rich  # noqa: F401
+        import typer  # noqa: F401
+    except ImportError as error:
+        sys.stderr.write(f"error: the command line needs: pip install 'log1pnmf[cli]' ({error})\n")
+        return 2
+    from .app import run
+
+    return run(arguments)

@@ -1,0 +1,64 @@
+"""Results written into AnnData, for those who go on with scanpy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from log1pnmf.estimator import Log1pNMF
+from log1pnmf.files import Filtered
+from log1pnmf.files.annotated import created_store, write_annotated
+from log1pnmf.files.whole import building
+from log1pnmf.files.write import to_anndata
+from log1pnmf.keys import Keys, sweep_key
+from log1pnmf.optional import require
+from log1pnmf.tl.inputs import Selection
+from log1pnmf.tl.store import write_model
+
+__all__ = ["write_annotated_fits"]
+
+
+def write_annotated_fits(
+    path: Path, models: Sequence[Log1pNMF], filtered: Filtered, *, source: Path, force: bool = False
+) -> None:
+    """Write fits as `log1pnmf.tl` does: one under the usual keys, several under those of a sweep.
+
+    Parameters
+    ----------
+    path : Path
+        .h5ad or .zarr.
+    models : sequence of Log1pNMF
+    filtered : Filtered
+        What they were fitted to.
+    source : Path
+        Where that comes from; of an AnnData file everything else is kept as well.
+    force : bool
+    """
+    adata = _annotated(filtered, source)
+    selection = Selection(filtered.table.counts, np.arange(adata.n_vars), None)
+    for model in models:
+        keys = Keys() if len(models) == 1 else Keys(sweep_key(model.fit_.c))
+        write_model(adata, keys, model, selection)
+    with building(path, force=force) as temporary, created_store(temporary) as store:
+        write_annotated(store, adata)
+
+
+def _annotated(filtered: Filtered, source: Path) -> Any:
+    """Take the object in the file where it has the same samples and features, else one with the counts."""
+    table = filtered.table
+    if table.format in ("h5ad", "zarr"):
+        anndata = require("anndata", extra="anndata", purpose="writing AnnData files")
+        read = anndata.read_h5ad if table.format == "h5ad" else anndata.read_zarr
+        whole = read(source)
+        samples, features = filtered.kept_samples, filtered.kept_features
+        inside = samples.max() < whole.n_obs and features.max() < whole.n_vars
+        if inside:
+            part = whole[samples, features]
+            if part.var_names.tolist() == list(
+                table.feature_names if table.feature_names is not None else []
+            ):
+                return part.copy()
+    return to_anndata(table)

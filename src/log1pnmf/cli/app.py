@@ -1,0 +1,110 @@
+"""The commands gathered; errors become one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from log1pnmf.version import __version__
+
+from . import convert, demo, fit, info, report, simulate, sweep, transform
+from .console import one_line
+
+__all__ = ["app", "run"]
+
+OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+DEBUG = "LOG1PNMF_DEBUG"
+
+# Newer versions of typer carry click inside: its errors are found through one that both export.
+ClickError: type[Exception] = typer.BadParameter.__mro__[2]
+
+app = typer.Typer(
+    name="log1pnmf",
+    help="Poisson NMF of count matrices with the shifted-log link: from counts to factors and a report.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("fit")(fit.fit)
+app.command("sweep")(sweep.sweep)
+app.command("transform")(transform.transform)
+app.command("report")(report.report)
+app.command("info")(info.info)
+app.command("convert")(convert.convert)
+app.command("simulate")(simulate.simulate)
+app.command("demo")(demo.demo)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"log1pnmf {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help=f"Show where errors come from; also with {DEBUG}=1.")
+    ] = False,
+) -> None:
+    if debug:
+        os.environ[DEBUG] = "1"
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and turn whatever happens into an exit code.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        By default those the program was started with.
+
+    Returns
+    -------
+    int
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = typer.main.get_command(app).main(given, prog_name="log1pnmf", standalone_mode=False)
+    except typer.Exit as end:
+        return int(end.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted: nothing was written", INTERRUPTED)
+    except BrokenPipeError:  # whoever reads the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except Exception as error:
+        return _fail(*_explained(error))
+    return code if isinstance(code, int) else OK
+
+
+def _explained(error: Exception) -> tuple[str, int]:
+    """Give the message and the exit code of an error."""
+    if isinstance(error, ClickError):
+        message = getattr(error, "format_message", error.__str__)()
+        return f"{message} (log1pnmf --help says more)", BAD_INPUT
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'the system says'}: {error.strerror}", BAD_INPUT
+    if isinstance(error, ValueError | TypeError | KeyError | OSError | ImportError):
+        return str(error.args[0] if error.args else error), BAD_INPUT
+    return f"{type(error).__name__}: {error} (--debug shows where)", FAILED
+
+
+def _fail(message: str, code: int) -> int:
+    if os.environ.get(DEBUG, "") not in ("", "0") and sys.exc_info()[0] is not None:
+        traceback.print_exc()
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(Text.assemble(("error: ", "bold red"), one_line(message)))
+    return code

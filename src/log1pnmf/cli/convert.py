@@ -1,0 +1,149 @@
+"""``log1pnmf convert``: counts from one format to another, fits to and from the R package."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from log1pnmf.counts import Counts
+from log1pnmf.estimator import Log1pNMF
+from log1pnmf.exchange import RList, read_r_list, write_r_list
+from log1pnmf.files import BadFileError, CountTable, write_table
+from log1pnmf.files.whole import building, check_place
+from log1pnmf.run_folder import RunFolder, c_name, is_run
+
+from . import options as common
+from .console import Screen
+from .info import is_model
+from .inputs import Reading, describe
+
+__all__ = ["convert"]
+
+PARTS = ("LL.csv", "FF.csv")
+
+
+def convert(
+    *,
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FROM",
+            help="Counts; the folder of a run or a model (.npz); or a list of R's log1pNMF.",
+            show_default=False,
+        ),
+    ],
+    target: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TO",
+            help="Counts, by ending; a 10x folder without one. Of a fit: a folder for R; the reverse: .npz.",
+            show_default=False,
+        ),
+    ],
+    layer: common.Layer = None,
+    transpose: common.Transpose = False,
+    allow_fractions: common.AllowFractions = False,
+    c: Annotated[str | None, typer.Option("-c", "--shift", metavar="C", help="Which model of a run.")] = None,
+    counts: Annotated[
+        Path | None, typer.Option("--counts", metavar="FILE", help="Counts to go with a fit for R.")
+    ] = None,
+    force: common.Force = False,
+) -> int:
+    """Convert counts between formats, and fits to and from the R package log1pNMF."""
+    screen = Screen()
+    check_place(target, force=force)
+    reading = Reading(layer, transpose, allow_fractions)
+    if is_run(source) or is_model(source):
+        model, names = _fitted(source, None if c is None else common.parse_c([c])[0])
+        _to_r(model, names, target, data=None if counts is None else reading.table(counts), force=force)
+        screen.say(
+            ("wrote ", "green"), (str(target), "bold"), f" (LL, FF, s, cc = {c_name(model.fit_.c)} for R)"
+        )
+        return 0
+    if all((source / part).exists() for part in PARTS):
+        return _from_r(source, target, screen, force=force)
+    table = reading.table(source)
+    screen.say((source.name, "bold"), f": {describe(table)} ({table.format})")
+    screen.notes([*table.notes, *write_table(table, target, force=force)])
+    screen.say(("wrote ", "green"), (str(target), "bold"))
+    return 0
+
+
+def _fitted(source: Path, c: float | None) -> tuple[Log1pNMF, Any]:
+    if source.is_file():
+        return Log1pNMF.load(source), None
+    run = RunFolder.open(source)
+    return run.model(c), run.samples["sample"]
+
+
+def _to_r(model: Log1pNMF, samples: Any, target: Path, *, data: CountTable | None, force: bool) -> None:
+    """Write a fit for R, in the solver's own scale: there is no other in a list of R."""
+    with building(target, force=force) as folder:
+        write_r_list(
+            model.fit_,
+            folder,
+            sample_names=samples,
+            feature_names=getattr(model, "feature_names_in_", None),
+            counts=None if data is None else data.counts,
+        )
+
+
+def _from_r(source: Path, target: Path, screen: Screen, *, force: bool) -> int:
+    listed = read_r_list(source)
+    if listed.counts is None:
+        raise BadFileError(
+            f"{source} has no counts.mtx, without which there is no model; write it in R as well"
+        )
+    names = {"sample_names": listed.sample_names, "feature_names": listed.feature_names}
+    counts = named_counts(listed.counts, **names)
+    if target.suffix != ".npz":
+        screen.notes(["only the counts are converted: a fit becomes a model, .npz"])
+        screen.notes(
+            write_table(CountTable(counts, source=str(source), format="R list"), target, force=force)
+        )
+    else:
+        model = model_of(listed, counts)
+        with building(target, force=force) as temporary:
+            model.save(temporary)
+        screen.say(
+            f"c = {c_name(listed.c)}, log-likelihood {model.log_likelihood_:,.0f} as in R, not fitted further"
+        )
+    screen.say(("wrote ", "green"), (str(target), "bold"))
+    return 0
+
+
+def named_counts(matrix: Any, *, sample_names: Any, feature_names: Any) -> Counts:
+    """Check counts and give them names."""
+    counts = Counts.from_any(matrix)
+    samples, features = (
+        None if names is None else np.array(names, dtype=object) for names in (sample_names, feature_names)
+    )
+    return Counts(counts.by_row, counts._columns, samples, features)
+
+
+def model_of(listed: RList, counts: Counts) -> Log1pNMF:
+    """Make a model of a fit of R: started there and stopped before the first update.
+
+    Parameters
+    ----------
+    listed : RList
+    counts : Counts
+
+    Returns
+    -------
+    Log1pNMF
+    """
+    model = Log1pNMF(
+        listed.loadings.shape[1],
+        c=listed.c,
+        likelihood="exact",
+        size_factors=listed.size_factors,
+        callbacks=(lambda _: True,),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return model.fit(counts, loadings=listed.loadings, factors=listed.factors)

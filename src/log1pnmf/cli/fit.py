@@ -1,0 +1,105 @@
+"""``log1pnmf fit``: counts in, factors and a report out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import options as common
+from .console import Screen
+from .inputs import Reading
+from .running import Request, run_request
+
+__all__ = ["fit"]
+
+
+def fit(
+    *,
+    file: common.CountFile,
+    components: common.Components,
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="FOLDER", help="Where results go; new.", show_default=False),
+    ],
+    c: Annotated[
+        list[str],
+        typer.Option(
+            "-c",
+            "--shift",
+            metavar="C",
+            help="Shift of the link: small, parts multiply; inf, they add up. Repeat it for more fits.",
+        ),
+    ] = ["1"],  # noqa: B006
+    layer: common.Layer = None,
+    label: common.Label = None,
+    min_cells: common.MinCells = 0,
+    min_counts: common.MinCounts = 0,
+    min_features: common.MinFeatures = 0,
+    transpose: common.Transpose = False,
+    allow_fractions: common.AllowFractions = False,
+    likelihood: common.Likelihood = "refined",
+    size_factors: common.SizeFactors = "total",
+    init: common.Init = "rank1",
+    n_init: common.NInit = 1,
+    l1: common.L1 = 0.0,
+    seed: common.Seed = 0,
+    max_iter: common.MaxIter = 1000,
+    tol: common.Tol = 1e-8,
+    jobs: common.Jobs = None,
+    time_limit: common.TimeLimit = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="PATH",
+            help="Keep the state of the fit here, every 30 seconds and at its end.",
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume", metavar="PATH", help="Go on from such a state, with the same file and options."
+        ),
+    ] = None,
+    report: common.Report = True,
+    write_h5ad: common.WriteH5ad = None,
+    json: common.Json = False,
+    force: common.Force = False,
+) -> int:
+    """Fit the model to a file of counts; write models, tables and a report to a folder.
+
+    Ctrl-C keeps the fit so far.
+    """
+    values = common.parse_c(c)
+    if len(values) > 1 and (checkpoint is not None or resume is not None):
+        raise typer.BadParameter("--checkpoint and --resume are for one fit: give one c")
+    parameters = common.model_parameters(
+        components,
+        likelihood=likelihood,
+        size_factors=size_factors,
+        init=init,
+        n_init=n_init,
+        l1=l1,
+        random_state=seed,
+        max_iter=max_iter,
+        tol=tol,
+        n_jobs=jobs,
+    )
+    if checkpoint is not None:
+        parameters["checkpoint"] = str(checkpoint)
+    request = Request(
+        file=file,
+        output=output,
+        reading=Reading(layer, transpose, allow_fractions, min_cells, min_counts, min_features),
+        c=values,
+        parameters=parameters,
+        label=label,
+        time_limit=time_limit,
+        resume=resume,
+        report=report,
+        force=force,
+        write_h5ad=write_h5ad,
+    )
+    return run_request(request, Screen(json=json))

@@ -1,0 +1,86 @@
+"""Counts from a file for a command: read, filtered, and said what was done."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from log1pnmf.files import CountTable, Filtered, filter_table, read_table
+
+from .console import Screen
+
+__all__ = ["Reading", "describe", "read_filtered"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a file is to be read and what is left out of it.
+
+    Parameters
+    ----------
+    layer : str, optional
+    transpose, allow_fractions : bool
+    min_cells, min_features : int
+    min_counts : float
+        See `log1pnmf.files.read_table` and `log1pnmf.files.filter_table`.
+    """
+
+    layer: str | None = None
+    transpose: bool = False
+    allow_fractions: bool = False
+    min_cells: int = 0
+    min_counts: float = 0.0
+    min_features: int = 0
+
+    def table(self, path: Path) -> CountTable:
+        """Read a file."""
+        fractions = "allow" if self.allow_fractions else "refuse"
+        return read_table(path, layer=self.layer, transpose=self.transpose, fractions=fractions)  # type: ignore[arg-type]
+
+    def filtered(self, table: CountTable) -> Filtered:
+        """Leave out what is to be left out."""
+        return filter_table(
+            table, min_cells=self.min_cells, min_counts=self.min_counts, min_features=self.min_features
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the options by name."""
+        return asdict(self)
+
+
+def read_filtered(path: Path, reading: Reading, screen: Screen) -> Filtered:
+    """Read and filter, and say so.
+
+    Parameters
+    ----------
+    path : Path
+    reading : Reading
+    screen : Screen
+
+    Returns
+    -------
+    Filtered
+    """
+    table = reading.table(path)
+    screen.say((path.name, "bold"), f": {describe(table)} ({table.format})")
+    screen.notes(table.notes)
+    filtered = reading.filtered(table)
+    screen.notes(filtered.report, kind="filter")
+    if filtered.table.shape != table.shape:
+        screen.notes([f"left: {describe(filtered.table)}"], kind="filter")
+    empty = _empty(filtered.table)
+    if empty:
+        screen.notes([f"{empty} without any count: they are given zeros"])
+    return filtered
+
+
+def describe(table: CountTable) -> str:
+    """Say in words how large a table is."""
+    (n, m), counts = table.shape, table.counts
+    return f"{n:,} samples x {m:,} features, {table.fraction:.1%} not zero, {counts.total:,.0f} counts"
+
+
+def _empty(table: CountTable) -> str:
+    parts = ((table.counts.n_empty_rows, "samples"), (table.counts.n_empty_columns, "features"))
+    return " and ".join(f"{n:,} {what}" for n, what in parts if n)

@@ -1,0 +1,140 @@
+"""Options that several commands share, and how their values are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from log1pnmf.estimator import Log1pNMF
+from log1pnmf.link import ShiftedLog
+
+__all__ = [
+    "AllowFractions",
+    "Components",
+    "CountFile",
+    "Force",
+    "Json",
+    "Label",
+    "Layer",
+    "MinCells",
+    "MinCounts",
+    "MinFeatures",
+    "Transpose",
+    "parse_c",
+]
+
+CountFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="Counts: .h5ad, .zarr, 10x .h5 or folder, .mtx(.gz), .csv/.tsv(.gz), .npz, .npy.",
+        show_default=False,
+    ),
+]
+Components = Annotated[
+    int, typer.Option("-k", "--components", metavar="K", help="Number of factors.", show_default=False)
+]
+Layer = Annotated[
+    str | None,
+    typer.Option(
+        "--layer",
+        help="Layer of AnnData with the counts ('X' and 'raw' too). [default: X, or 'counts' if X is not]",
+    ),
+]
+Transpose = Annotated[bool, typer.Option("--transpose", help="Rows of the file are features, not samples.")]
+AllowFractions = Annotated[
+    bool, typer.Option("--allow-fractions", help="Take values that are not whole numbers.")
+]
+MinCells = Annotated[
+    int, typer.Option("--min-cells", metavar="N", help="Leave out features seen in fewer samples.")
+]
+MinCounts = Annotated[
+    float, typer.Option("--min-counts", metavar="N", help="Leave out samples with a lower total.")
+]
+MinFeatures = Annotated[
+    int, typer.Option("--min-features", metavar="N", help="Leave out samples with fewer features.")
+]
+Label = Annotated[
+    str | None,
+    typer.Option("--label", "--groupby", metavar="COLUMN", help="Labels of the samples, for the report."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, everything else to stderr.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is already there.")]
+
+
+def parse_c(values: Sequence[str]) -> list[float]:
+    """Read values of c, several in one text with commas between.
+
+    Parameters
+    ----------
+    values : sequence of str
+
+    Returns
+    -------
+    list of float
+
+    Examples
+    --------
+    >>> parse_c(["0.001,1", "inf"])
+    [0.001, 1.0, inf]
+    """
+    numbers: list[float] = []
+    for text in (part.strip() for value in values for part in value.split(",")):
+        try:
+            number = ShiftedLog(float(text)).c
+        except ValueError:
+            raise typer.BadParameter(f"c must be positive or inf, got {text!r}") from None
+        if number in numbers:
+            raise typer.BadParameter(f"c must hold different numbers, got {text} twice")
+        numbers.append(number)
+    return numbers
+
+
+Likelihood = Annotated[
+    str,
+    typer.Option(
+        "--likelihood",
+        metavar="KIND",
+        help="refined: quick first, exact in the end; approximate; exact; auto: approximate if c >= 1.",
+    ),
+]
+SizeFactors = Annotated[
+    str,
+    typer.Option("--size-factors", metavar="KIND", help="total: counts of a sample over their mean; none."),
+]
+Init = Annotated[str, typer.Option("--init", metavar="KIND", help="Start: rank1, random or nndsvd.")]
+NInit = Annotated[int, typer.Option("--n-init", metavar="N", help="Starts, of which the best is kept.")]
+L1 = Annotated[float, typer.Option("--l1", metavar="X", help="Penalty on all factors but the baseline.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the random numbers.")]
+MaxIter = Annotated[int, typer.Option("--max-iter", metavar="N", help="Iterations at most, in each phase.")]
+Tol = Annotated[float, typer.Option("--tol", metavar="X", help="Relative fall of the objective to stop at.")]
+Jobs = Annotated[int | None, typer.Option("--jobs", metavar="N", help="Threads. [default: all cores]")]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option("--time-limit", metavar="SECONDS", help="Stop each fit after so long and keep it."),
+]
+Report = Annotated[bool, typer.Option("--report/--no-report", help="Whether to write report.html.")]
+WriteH5ad = Annotated[
+    Path | None, typer.Option("--write-h5ad", metavar="PATH", help="Also write AnnData with the results.")
+]
+
+
+def model_parameters(n_components: int, **given: Any) -> dict[str, Any]:
+    """Check the parameters of `Log1pNMF` before any file is read.
+
+    Parameters
+    ----------
+    n_components : int
+    **given
+        The others, but c.
+
+    Returns
+    -------
+    dict
+    """
+    parameters = {"n_components": n_components, **given}
+    Log1pNMF(**parameters)._settings()
+    return parameters

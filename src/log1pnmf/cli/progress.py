@@ -1,0 +1,132 @@
+"""A fit as it goes: iteration, loss, change and time left, live where someone looks."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from log1pnmf.solver.callbacks import TimeLimit
+from log1pnmf.solver.iteration import Iteration
+
+__all__ = ["Watch", "iterations_left"]
+
+TREND = 12
+"""Iterations from which the course of a fit is judged."""
+
+
+class Watch:
+    """Callback of all fits of a command: shows them, and keeps their time limit.
+
+    Parameters
+    ----------
+    console : Console
+        Nothing is shown where it is not a terminal.
+    max_iter : int
+    tol : float
+    time_limit : float, optional
+        Seconds for each fit.
+    """
+
+    def __init__(
+        self, console: Console, *, max_iter: int, tol: float, time_limit: float | None = None
+    ) -> None:
+        self.max_iter, self.tol, self.time_limit = max_iter, tol, time_limit
+        self._limit: TimeLimit | None = None
+        self._label, self._phase, self._phase_start = "", "", 0
+        self._changes: list[float] = []
+        self._started = time.perf_counter()
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("iteration {task.completed:.0f}"),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("", total=max_iter, state="", visible=False)
+        self.stopped_by_clock = False
+
+    def __enter__(self) -> Watch:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def begin(self, label: str) -> None:
+        """Turn to the next fit."""
+        self._label, self._phase, self._phase_start = label, "", 0
+        self._limit = None if self.time_limit is None else TimeLimit(self.time_limit)
+        self.stopped_by_clock = False
+        self._progress.reset(
+            self._task, total=self.max_iter, visible=True, description=f"{label} start", state=""
+        )
+
+    def __call__(self, iteration: Iteration) -> bool:
+        """Show an iteration; True says that the time is over."""
+        if iteration.likelihood != self._phase or iteration.index == 0:
+            self._phase, self._phase_start = iteration.likelihood, iteration.index
+            self._changes, self._started = [], time.perf_counter()
+        self._changes.append(iteration.relative_change)
+        done = iteration.index - self._phase_start
+        self._progress.update(
+            self._task,
+            completed=done,
+            description=f"{self._label} {iteration.likelihood}",
+            state=f"loss {iteration.loss:,.0f}, change {iteration.relative_change:.1e}, {self._left(done)}",
+        )
+        self.stopped_by_clock = self._limit is not None and self._limit(iteration)
+        return self.stopped_by_clock
+
+    def _left(self, done: int) -> str:
+        if done < 2:
+            return "time left -"
+        each = (time.perf_counter() - self._started) / done
+        left = iterations_left(self._changes, tol=self.tol, remaining=self.max_iter - done)
+        minutes, seconds = divmod(round(left * each), 60)
+        return f"about {minutes}:{seconds:02d} left"
+
+
+def iterations_left(changes: Sequence[float], *, tol: float, remaining: int) -> int:
+    """Guess how many iterations it takes until the relative change is below the tolerance.
+
+    The logarithm of the change is followed along its recent slope.
+
+    Parameters
+    ----------
+    changes : sequence of float
+        Relative changes so far.
+    tol : float
+    remaining : int
+        Iterations that are allowed.
+
+    Returns
+    -------
+    int
+        Between 0 and `remaining`; `remaining` where the change does not fall.
+
+    Examples
+    --------
+    >>> iterations_left([1e-3, 1e-4, 1e-5, 1e-6], tol=1e-8, remaining=100)
+    2
+    """
+    logs = [math.log(change) for change in changes[-TREND:] if change > 0]
+    if len(logs) < 4 or tol <= 0:
+        return remaining
+    middle = (len(logs) - 1) / 2
+    spread = sum((i - middle) ** 2 for i in range(len(logs)))
+    slope = sum((i - middle) * value for i, value in enumerate(logs)) / spread
+    if slope >= 0:
+        return remaining
+    mean = sum(logs) / len(logs)
+    steps = (math.log(tol) - (mean + slope * middle)) / slope
+    return min(remaining, max(0, round(steps)))

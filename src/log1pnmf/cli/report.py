@@ -1,0 +1,62 @@
+"""``log1pnmf report``: the report of a run, written again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from log1pnmf.files import CountTable
+from log1pnmf.run_folder import REPORT, RunFolder, source_record
+
+from . import options as common
+from .console import Screen, one_line
+from .inputs import Reading
+from .reporting import report_models
+
+__all__ = ["report"]
+
+
+def report(
+    *,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="PATH", help="HTML file. [default: report.html in the folder]"
+        ),
+    ] = None,
+    label: common.Label = None,
+    title: Annotated[str | None, typer.Option("--title", help="Title. [default: name of the data]")] = None,
+) -> int:
+    """Write the report of a run: one HTML file that opens anywhere, without network."""
+    screen = Screen()
+    folder = RunFolder.open(run)
+    record = {**folder.record, "label": label or folder.record["label"]}
+    labels = None if record["label"] is None else folder.labels(record["label"])
+    path = output or folder.path / REPORT
+    table, why = _data(folder.record)
+    if why:
+        screen.notes([f"the counts are not looked at again: {why}"])
+    names: Any = folder.samples["sample"] if table is None else table
+    report_models(path, folder.models, record=record, names=names, labels=labels, title=title)
+    screen.say(("wrote ", "green"), (str(path), "bold"))
+    return 0
+
+
+def _data(record: Any) -> tuple[CountTable | None, str]:
+    """Read the counts of a run again, where they are as they were."""
+    source = Path(record["source"]["path"])
+    if not source.exists():
+        return None, f"{source} is not there any more"
+    if {**source_record(source), "format": record["source"]["format"]} != record["source"]:
+        return None, f"{source} has changed since the fit"
+    try:
+        reading = Reading(**record["reading"])
+        table = reading.filtered(reading.table(source)).table
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        return None, one_line(error)
+    if list(table.shape) != record["shape"]:
+        return None, f"{source} has changed since the fit"
+    return table, ""

@@ -1,0 +1,278 @@
+"""From a file of counts to the folder of a run: what `fit` and `sweep` share."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import shlex
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from log1pnmf.compress import plural
+from log1pnmf.counts import Counts
+from log1pnmf.estimator import Log1pNMF
+from log1pnmf.files import Filtered
+from log1pnmf.files.whole import check_place
+from log1pnmf.fitting import LARGEST_CERTIFIED
+from log1pnmf.metrics import deviance_explained, factor_correlation, hoyer
+from log1pnmf.run_folder import REPORT, c_name, check_run_place, source_record, write_run
+from log1pnmf.sweep import fits_along
+
+from .annotate import write_annotated_fits
+from .console import Screen, one_line
+from .inputs import Reading, read_filtered
+from .progress import Watch
+from .reporting import report_models
+
+__all__ = ["Request", "run_request"]
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asked for.
+
+    Parameters
+    ----------
+    file, output : Path
+        Counts, and the folder for the results.
+    reading : Reading
+    c : list of float
+    parameters : dict
+        Of `Log1pNMF`, without c.
+    along : bool
+        Whether each fit starts from the one before.
+    label : str, optional
+        Column of labels.
+    time_limit : float, optional
+        Seconds for each fit.
+    resume : Path, optional
+        Checkpoint to go on from.
+    report, force : bool
+    write_h5ad : Path, optional
+        Where to write AnnData with the results.
+    """
+
+    file: Path
+    output: Path
+    reading: Reading
+    c: list[float]
+    parameters: Mapping[str, Any]
+    along: bool = False
+    label: str | None = None
+    time_limit: float | None = None
+    resume: Path | None = None
+    report: bool = True
+    force: bool = False
+    write_h5ad: Path | None = None
+
+
+@dataclass
+class _Done:
+    """What has come out so far."""
+
+    models: list[Log1pNMF] = field(default_factory=list)
+    measures: list[dict[str, Any]] = field(default_factory=list)
+    interrupted: bool = False
+    report_error: str | None = None
+
+
+def run_request(request: Request, screen: Screen) -> int:
+    """Read, fit, write and tell.
+
+    Parameters
+    ----------
+    request : Request
+    screen : Screen
+
+    Returns
+    -------
+    int
+        Exit code.
+    """
+    _check_places(request)
+    filtered = read_filtered(request.file, request.reading, screen)
+    if request.label is not None:
+        filtered.table.labels(request.label)
+    done = _Done()
+    _fit_all(request, filtered.table.counts, screen, done)
+    if not done.models:
+        raise KeyboardInterrupt
+    record = _record(request, filtered, done)
+    labels = None if request.label is None else filtered.table.labels(request.label)
+
+    def add_report(folder: Path) -> None:
+        try:
+            report_models(folder / REPORT, done.models, record=record, names=filtered.table, labels=labels)
+        except Exception as error:  # a fit that took hours is kept, whatever happens to its picture
+            done.report_error = one_line(error)
+
+    columns = {name: [row[name] for row in done.measures] for name in done.measures[0]}
+    write_run(
+        request.output,
+        done.models,
+        filtered.table,
+        record=record,
+        measures=columns if len(done.models) > 1 else None,
+        add=add_report if request.report else None,
+        force=request.force,
+    )
+    if request.write_h5ad is not None:
+        write_annotated_fits(
+            request.write_h5ad, done.models, filtered, source=request.file, force=request.force
+        )
+    _tell(request, screen, done)
+    screen.result({"output": str(request.output), **record})
+    if done.interrupted:
+        return INTERRUPTED
+    return 0 if done.report_error is None else 1
+
+
+def _check_places(request: Request) -> None:
+    """Refuse what cannot be written, before the data are read."""
+    check_run_place(request.output, force=request.force)
+    if request.write_h5ad is not None:
+        if request.write_h5ad.suffix not in (".h5ad", ".zarr"):
+            raise ValueError(f"--write-h5ad must end with .h5ad or .zarr, got {request.write_h5ad}")
+        check_place(request.write_h5ad, force=request.force)
+    if request.resume is not None and not request.resume.exists():
+        raise FileNotFoundError(f"--resume {request.resume} does not exist; leave it out for a new fit")
+
+
+# ---------------------------------------------------------------- fitting
+
+
+def _fit_all(request: Request, counts: Counts, screen: Screen, done: _Done) -> None:
+    parameters = dict(request.parameters)
+    watch = Watch(
+        screen.errors,
+        max_iter=parameters["max_iter"],
+        tol=parameters["tol"],
+        time_limit=request.time_limit,
+    )
+    width = max(len(c_name(c)) for c in request.c)
+    fits = _fits(request, counts, {**parameters, "callbacks": (watch,)})
+    order = sorted(request.c) if request.along else request.c
+    with watch:
+        for c in order:
+            watch.begin(f"c = {c_name(c)}")
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                try:
+                    model = next(fits)
+                except KeyboardInterrupt:
+                    done.interrupted = True
+                    return
+                row = _measured(model, counts, parameters["n_jobs"])
+            done.models.append(model)
+            done.measures.append(row)
+            _tell_fit(model, row, screen, width=width, by_clock=watch.stopped_by_clock)
+            screen.notes(_notes(model, [one_line(warning.message) for warning in caught]))
+            done.interrupted = _was_interrupted(model)
+            if done.interrupted:
+                return
+
+
+def _fits(request: Request, counts: Counts, parameters: Mapping[str, Any]) -> Iterator[Log1pNMF]:
+    options = dict(parameters)
+    n_components = options.pop("n_components")
+    if request.along:
+        yield from fits_along(counts, request.c, n_components, **options)
+        return
+    for c in request.c:
+        yield Log1pNMF(n_components, c=c, **options).fit(counts, resume=request.resume)
+
+
+def _was_interrupted(model: Log1pNMF) -> bool:
+    return any(message.startswith("interrupted") for message in model.fit_.messages)
+
+
+def _notes(model: Log1pNMF, warned: Sequence[str]) -> list[str]:
+    """Gather what is worth knowing about a fit; what is empty was told with the data."""
+    messages = [one_line(message) for message in model.fit_.messages]
+    told = [message for message in messages if "without any count" not in message]
+    return told + [text for text in warned if not any(text.startswith(message) for message in messages)]
+
+
+def _measured(model: Log1pNMF, counts: Counts, n_jobs: int | None) -> dict[str, Any]:
+    """Numbers of a fit, for tables, JSON and the screen."""
+    fit = model.fit_
+    explained = math.nan
+    if fit.link.is_identity or math.prod(counts.shape) <= LARGEST_CERTIFIED:
+        explained = deviance_explained(model, counts, n_jobs=n_jobs)
+    known = fit.log_likelihood
+    return {
+        "c": fit.c,
+        "log_likelihood": math.nan if known is None else known,
+        "deviance_explained": explained,
+        "factor_correlation": factor_correlation(fit.factors),
+        "sparsity_loadings": float(hoyer(fit.loadings).mean()),
+        "sparsity_factors": float(hoyer(fit.factors).mean()),
+        "n_iter": fit.n_iter,
+        "converged": fit.converged,
+        "kkt_residual": fit.kkt_residual,
+        "seconds": fit.seconds,
+    }
+
+
+# ---------------------------------------------------------------- telling
+
+
+def _tell_fit(model: Log1pNMF, row: Mapping[str, Any], screen: Screen, *, width: int, by_clock: bool) -> None:
+    fit = model.fit_
+    if fit.converged:
+        state = ("converged", "green")
+    elif by_clock:
+        state = ("stopped by --time-limit", "yellow")
+    else:
+        state = ("not converged", "yellow")
+    likelihood = "not computed" if fit.log_likelihood is None else f"{fit.log_likelihood:,.0f}"
+    explained = row["deviance_explained"]
+    screen.say(
+        (f"c = {c_name(fit.c):<{width}}", "bold"),
+        f"  log-likelihood {likelihood}",
+        "" if math.isnan(explained) else f", deviance explained {explained:.1%}",
+        ", ",
+        state,
+        f" after {fit.n_iter} iterations ({fit.seconds:.1f} s), KKT residual {fit.kkt_residual:.0e}",
+    )
+
+
+def _tell(request: Request, screen: Screen, done: _Done) -> None:
+    place = request.output
+    if done.interrupted:
+        screen.say(("interrupted: ", "yellow"), "the fit so far is kept")
+    screen.say(
+        ("wrote ", "green"),
+        (str(place), "bold"),
+        f" ({plural(len(done.models), 'model', 'models')}, tables, run.json)",
+    )
+    if request.write_h5ad is not None:
+        screen.say(("wrote ", "green"), (str(request.write_h5ad), "bold"))
+    if done.report_error is not None:
+        screen.say(
+            ("error: ", "bold red"), f"no report: {done.report_error}; log1pnmf report {place} tries again"
+        )
+    elif request.report:
+        screen.say("look at ", (str(place / REPORT), "bold"))
+    screen.say(f"then: log1pnmf info {place} | log1pnmf transform {place} NEW_FILE -o loadings.csv", "")
+
+
+def _record(request: Request, filtered: Filtered, done: _Done) -> dict[str, Any]:
+    return {
+        "command": shlex.join(["log1pnmf", *sys.argv[1:]]),
+        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "source": {**source_record(request.file), "format": filtered.table.format},
+        "reading": request.reading.as_dict(),
+        "filters": list(filtered.report),
+        "notes": list(filtered.table.notes),
+        "label": request.label,
+        "parameters": dict(request.parameters),
+        "interrupted": done.interrupted,
+        "fits": done.measures,
+    }

@@ -1,0 +1,99 @@
+"""``log1pnmf simulate``: counts from the model, as many as the disk holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from log1pnmf.files import CountTable, write_chunks, write_table
+from log1pnmf.files.read import format_of
+from log1pnmf.files.whole import building, check_place
+from log1pnmf.simulate import Simulation
+
+from . import options as common
+from .console import Screen
+from .convert import named_counts
+
+__all__ = ["simulate"]
+
+CHUNK_ROWS = 8192
+
+
+def simulate(
+    *,
+    output: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="Counts to write; .h5ad and .zarr may be larger than memory.",
+            show_default=False,
+        ),
+    ],
+    samples: Annotated[int, typer.Option("-n", "--samples", help="Number of samples.")] = 1000,
+    features: Annotated[int, typer.Option("-m", "--features", help="Number of features.")] = 500,
+    components: Annotated[int, typer.Option("-k", "--components", help="Number of factors.")] = 5,
+    c: Annotated[str, typer.Option("-c", "--shift", metavar="C", help="Shift of the link.")] = "1",
+    density: Annotated[
+        float | None,
+        typer.Option(
+            "--density",
+            metavar="X",
+            help="Part of the entries that are not zero. [default: about 0.05 with 5 factors]",
+        ),
+    ] = None,
+    size_spread: Annotated[
+        float, typer.Option("--size-spread", metavar="X", help="Spread of the logarithm of the size factors.")
+    ] = 0.0,
+    seed: common.Seed = 0,
+    truth: Annotated[
+        Path | None,
+        typer.Option("--truth", metavar="PATH", help="Also write loadings, factors and size factors, .npz."),
+    ] = None,
+    json: common.Json = False,
+    force: common.Force = False,
+) -> int:
+    """Draw counts from the model, as in the paper's simulations."""
+    screen = Screen(json=json)
+    (shift,) = common.parse_c([c])
+    check_place(output, force=force)
+    if truth is not None:
+        check_place(truth, force=force)
+    simulation = Simulation(
+        samples, features, components, c=shift, density=density, size_spread=size_spread, random_state=seed
+    )
+    nnz = write_simulation(simulation, output, force=force)
+    if truth is not None:
+        with building(truth, force=force) as temporary, open(temporary, "wb") as file:
+            np.savez(
+                file,
+                loadings=simulation.loadings(),
+                factors=simulation.factors,
+                size_factors=simulation.size_factors(),
+                c=np.array(shift),
+            )
+    part = nnz / (samples * features)
+    screen.say(
+        ("wrote ", "green"), (str(output), "bold"), f" ({samples:,} x {features:,}, {part:.1%} not zero)"
+    )
+    screen.result(
+        {"output": str(output), "n_samples": samples, "n_features": features, "nnz": nnz, "density": part}
+    )
+    return 0
+
+
+def write_simulation(simulation: Simulation, path: Path, *, force: bool = False) -> int:
+    """Draw and write, chunk by chunk where the format allows it; gives the number of non-zeros."""
+    n, m = simulation.n_samples, simulation.n_features
+    names = {
+        "sample_names": [f"sample_{i}" for i in range(n)],
+        "feature_names": [f"feature_{j}" for j in range(m)],
+    }
+    kind = format_of(path) if path.suffix else ""
+    if kind in ("h5ad", "zarr"):
+        return write_chunks(path, simulation.chunks(CHUNK_ROWS), shape=(n, m), force=force, **names)
+    (counts,) = simulation.chunks(n)
+    write_table(CountTable(named_counts(counts, **names)), path, force=force)
+    return int(counts.nnz)

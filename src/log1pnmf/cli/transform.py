@@ -1,0 +1,151 @@
+"""``log1pnmf transform``: loadings of new samples for the factors of a run."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import typer
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
+
+from log1pnmf.counts import Counts, SparseRows
+from log1pnmf.estimator import Log1pNMF
+from log1pnmf.files import BadFileError, CountTable
+from log1pnmf.files.whole import building, check_place
+from log1pnmf.files.write import numbered, write_csv
+from log1pnmf.run_folder import RunFolder, c_name
+
+from . import options as common
+from .console import Screen, one_line
+from .inputs import Reading, describe
+
+__all__ = ["transform"]
+
+
+def transform(
+    *,
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a run, or a model (.npz).", show_default=False)
+    ],
+    file: common.CountFile,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="PATH",
+            help="Loadings: .csv or .tsv, also with .gz.",
+            show_default=False,
+        ),
+    ],
+    c: Annotated[
+        str | None, typer.Option("-c", "--shift", metavar="C", help="Which model, where there are several.")
+    ] = None,
+    missing: Annotated[
+        Literal["refuse", "zero"],
+        typer.Option(
+            "--missing", help="Features of the model that the file does not have: refuse, or take as zero."
+        ),
+    ] = "refuse",
+    layer: common.Layer = None,
+    transpose: common.Transpose = False,
+    allow_fractions: common.AllowFractions = False,
+    json: common.Json = False,
+    force: common.Force = False,
+) -> int:
+    """Find the loadings of new samples; the factors stay. Features are matched by name."""
+    screen = Screen(json=json)
+    if not output.name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
+        raise typer.BadParameter(f"-o must end with .csv, .tsv or the same with .gz, got {output}")
+    check_place(output, force=force)
+    model = _model(run, None if c is None else common.parse_c([c])[0])
+    table = Reading(layer, transpose, allow_fractions).table(file)
+    screen.say((file.name, "bold"), f": {describe(table)} ({table.format})")
+    counts, notes = align(table, model, missing=missing)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConvergenceWarning)
+        loadings = model.transform(counts)
+    notes += [one_line(warning.message) for warning in caught]
+    screen.notes([*table.notes, *notes])
+    header = ["sample", *(f"factor_{k}" for k in range(loadings.shape[1]))]
+    names = numbered(table.sample_names, len(loadings))
+    delimiter = "\t" if ".tsv" in output.suffixes else ","
+    with building(output, force=force) as temporary:
+        write_csv(temporary, names, [header], rows=(row.tolist() for row in loadings), delimiter=delimiter)
+    n, k = loadings.shape
+    screen.say(
+        ("wrote ", "green"),
+        (str(output), "bold"),
+        f" ({n:,} samples x {k} factors, c = {c_name(model.fit_.c)})",
+    )
+    screen.result({"output": str(output), "c": model.fit_.c, "shape": [n, k], "notes": notes})
+    return 0
+
+
+def _model(place: Path, c: float | None) -> Log1pNMF:
+    if place.is_file():
+        model = Log1pNMF.load(place)
+        if c is not None and c != model.fit_.c:
+            raise BadFileError(f"{place} is a model for c = {model.fit_.c:g}, not {c:g}")
+        return model
+    return RunFolder.open(place).model(c)
+
+
+def align(table: CountTable, model: Log1pNMF, *, missing: str) -> tuple[Counts, list[str]]:
+    """Bring the features of a table into the order of a model.
+
+    Parameters
+    ----------
+    table : CountTable
+    model : Log1pNMF
+    missing : {"refuse", "zero"}
+        What to do where a feature of the model is not in the table.
+
+    Returns
+    -------
+    counts : Counts
+    notes : list of str
+        What was left out or taken as zero.
+    """
+    fitted, given = getattr(model, "feature_names_in_", None), table.feature_names
+    if fitted is None or given is None:
+        if table.shape[1] != model.n_features_in_:
+            raise BadFileError(
+                f"{table.source} has {table.shape[1]} features, but the model {model.n_features_in_}; "
+                "without names on both sides they must be the same"
+            )
+        return table.counts, ["no feature names on both sides: columns were taken in their order"]
+    position = {name: j for j, name in enumerate(given)}
+    absent = [name for name in fitted if name not in position]
+    if len(absent) == len(fitted):
+        raise BadFileError(
+            f"{table.source} has none of the model's features (first {fitted[0]!r}, here {given[0]!r}); "
+            "are they named in the same way? --transpose exchanges rows and columns"
+        )
+    if absent and missing == "refuse":
+        raise BadFileError(
+            f"{table.source} lacks {len(absent):,} of {len(fitted):,} features (first {absent[0]!r}); "
+            "--missing zero takes them as not counted"
+        )
+    matrix = table.counts.to_scipy()
+    part = _columns(matrix, np.array([position.get(name, -1) for name in fitted]))
+    notes = []
+    extra = len(given) - (len(fitted) - len(absent))
+    if extra:
+        notes.append(f"{extra:,} features are not in the model and were left out")
+    if absent:
+        notes.append(f"{len(absent):,} features of the model are not in the file and were taken as zero")
+    return Counts(part, sample_names=table.sample_names, feature_names=fitted), notes
+
+
+def _columns(matrix: sparse.csr_array, chosen: np.ndarray) -> SparseRows:
+    """Take columns, empty ones where the number is -1."""
+    padded = sparse.csr_array(
+        (matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], matrix.shape[1] + 1)
+    )
+    part = padded[:, np.where(chosen < 0, matrix.shape[1], chosen)]
+    part.sort_indices()
+    return SparseRows(part.shape, part.indptr.astype(np.int64), part.indices.astype(np.int32), part.data)
