@@ -1,0 +1,233 @@
+"""The page in a real browser, without a network: no error, tables sort, pointing at a sample shows it."""
+
+import shutil
+
+import pytest
+
+sync_api = pytest.importorskip("playwright.sync_api")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser, page):
+    """Open the report at a width; any request but for the file, any message and any dialog fails the test."""
+    troubles, contexts = [], []
+
+    def open_page(width, path=page, **options):
+        context = browser.new_context(viewport={"width": width, "height": 900}, offline=True, **options)
+        contexts.append(context)
+        tab = context.new_page()
+        tab.on("console", lambda message: troubles.append(f"console: {message.text}"))
+        tab.on("pageerror", lambda error: troubles.append(f"error: {error}"))
+        tab.on("dialog", lambda dialog: (troubles.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        tab.on("request", lambda one: one.url == path.as_uri() or troubles.append(f"request: {one.url}"))
+        tab.goto(path.as_uri())
+        return tab
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert troubles == []
+
+
+def column(tab, table, index):
+    return tab.eval_on_selector_all(
+        f"#{table} tbody tr", f"rows => rows.map(row => row.cells[{index}].textContent.trim())"
+    )
+
+
+def values(tab, table, index):
+    cells = f"rows => rows.map(row => Number(row.cells[{index}].dataset.value))"
+    return tab.eval_on_selector_all(f"#{table} tbody tr", cells)
+
+
+def press_head(tab, table, index):
+    tab.click(f"#{table} thead th:nth-child({index + 1}) button")
+    return tab.get_attribute(f"#{table} thead th:nth-child({index + 1})", "aria-sort")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_opens_without_trouble_and_fits_the_window(opened, width, scheme):
+    tab = opened(width, color_scheme=scheme)
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    assert tab.locator(".canvas svg").count() == 2
+    assert tab.title().startswith("Test <b>")  # not replaced by a script in a name
+    assert tab.inner_text("h1").startswith("Test <b>&amp;</b> </title>")
+
+
+def test_numbers_sort_by_size_in_both_directions(opened):
+    tab = opened(1280)
+    before = values(tab, "factor-table-0", 1)
+    assert press_head(tab, "factor-table-0", 1) == "descending"
+    assert values(tab, "factor-table-0", 1) == sorted(before, reverse=True)
+    assert press_head(tab, "factor-table-0", 1) == "ascending"
+    assert values(tab, "factor-table-0", 1) == sorted(before)
+
+
+def test_texts_sort_by_alphabet_in_both_directions(opened):
+    tab = opened(1280)
+    tab.click("#factors-0 summary")
+    before = column(tab, "feature-table-0", 2)
+    genes = [name for name in before if name.startswith("gene")]
+    assert press_head(tab, "feature-table-0", 2) == "ascending"
+    after = [name for name in column(tab, "feature-table-0", 2) if name.startswith("gene")]
+    assert after == sorted(genes, key=lambda name: int(name[4:]))  # gene9 before gene10
+    assert press_head(tab, "feature-table-0", 2) == "descending"
+    again = [name for name in column(tab, "feature-table-0", 2) if name.startswith("gene")]
+    assert again == after[::-1]
+    assert tab.get_attribute("#feature-table-0 thead th:nth-child(1)", "aria-sort") == "none"
+
+
+def test_rows_stay_together_when_sorted(opened):
+    tab = opened(1280)
+    rows = "rows => rows.map(row => row.textContent.replace(/\\s+/g, ' '))"
+    before = tab.eval_on_selector_all("#matches tbody tr", rows)
+    press_head(tab, "matches", 2)
+    after = tab.eval_on_selector_all("#matches tbody tr", rows)
+    assert sorted(after) == sorted(before)
+
+
+def test_filter_leaves_what_matches(opened):
+    tab = opened(1280)
+    tab.click("#factors-0 summary")
+    tab.fill("#factors-0 input[type=search]", "GENE7")
+    shown = tab.eval_on_selector_all(
+        "#feature-table-0 tbody tr:not([hidden])", "rows => rows.map(row => row.cells[2].textContent)"
+    )
+    assert set(shown) == {"gene7"}
+
+
+def pixel_of(tab, index, model=0):
+    """Find where a sample is drawn, and what else is on the way, by sweeping over the plot."""
+    box = tab.locator(".canvas").nth(model).bounding_box()
+    order = []
+    for step in range(250):
+        x = (box["width"] - 1) * step / 249
+        tab.mouse.move(box["x"] + x, box["y"] + 60)
+        order.append((x, tab.locator(".canvas").nth(model).get_attribute("aria-valuenow")))
+    hits = [x for x, now in order if now == str(index)]
+    return box["x"] + hits[len(hits) // 2], box["y"] + 60, order
+
+
+def test_pointing_at_a_sample_shows_its_values(opened, page, embedded, models, about):
+    tab, data = opened(1280), embedded(page)
+    index = data["names"].index("s77")
+    x, y, swept = pixel_of(tab, index)
+    now = [int(value) for _, value in swept]
+    assert now == sorted(now)  # samples from left to right
+    assert set(now) == set(range(90))  # and all of them can be reached
+    tab.mouse.move(x, y)
+    tip = tab.locator(".tip").nth(0)
+    assert tip.is_visible()
+    assert tip.locator("b").inner_text() == "s77"
+    assert about["groups"][77] in tip.locator(".of").inner_text()
+    shown = {row.split()[0]: float(row.split()[1]) for row in tip.locator("tr").all_inner_texts()}
+    expected = {f"k{k}": round(v, 3) for k, v in enumerate(models[0].loadings_[77]) if round(v, 3) > 0}
+    assert shown == pytest.approx(expected, abs=1.1e-3)
+    assert list(shown.values()) == sorted(shown.values(), reverse=True)
+    assert tab.locator(".canvas").nth(1).get_attribute("aria-valuenow") == str(index)  # marked in both plots
+    tab.mouse.move(5, 5)
+    assert not tip.is_visible()
+
+
+def test_keyboard_walks_along_the_samples(opened, page, embedded):
+    tab, data = opened(1280), embedded(page)
+    plot = tab.locator(".canvas").nth(1)
+    plot.focus()
+
+    def after(key):
+        tab.keyboard.press(key)
+        return int(plot.get_attribute("aria-valuenow"))
+
+    assert [after(key) for key in ("Home", "ArrowRight", "ArrowRight", "ArrowLeft", "End")] == [
+        0,
+        1,
+        2,
+        1,
+        89,
+    ]
+    assert after("PageUp") == data["spans"][1][1]
+    assert after("PageDown") == data["spans"][2][1]
+    assert plot.get_attribute("aria-valuetext").startswith(data["names"][data["spans"][2][1]] + ", ")
+    assert tab.locator(".tip").nth(1).is_visible()
+    tab.keyboard.press("Escape")
+    assert not tab.locator(".tip").nth(1).is_visible()
+
+
+def heights(tab, model=0):
+    """Top of each drawn path, in units of the plot: smaller is higher."""
+    return tab.eval_on_selector_all(
+        f".structure[data-model='{model}'] .canvas path[fill]",
+        "paths => paths.map(path => [path.getAttribute('fill'), path.getBBox().height])",
+    )
+
+
+def test_bars_are_the_loadings_stacked(opened, models):
+    tab = opened(1280)
+    drawn = heights(tab)
+    tops = models[0].loadings_.cumsum(axis=1).max(axis=0)[::-1]  # the whole stack is drawn first
+    measured = [height for _, height in drawn]
+    assert [height / measured[0] for height in measured] == pytest.approx(list(tops / tops[0]), abs=0.01)
+
+
+def test_pressing_a_factor_shows_only_it(opened, embedded, page):
+    tab, data = opened(1280), embedded(page)
+    tab.locator(".legend").nth(0).locator("button").nth(2).click()
+    assert [color for color, _ in heights(tab)] == [data["models"][0]["colors"][2]]
+    assert len(heights(tab, model=1)) == 3
+    tab.locator(".legend").nth(0).locator("button").nth(2).click()
+    assert len(heights(tab)) == 3
+
+
+def test_shares_fill_the_whole_height(opened):
+    tab = opened(1280)
+    tab.check("input[value=shares]")
+    full = tab.eval_on_selector(".canvas svg", "svg => svg.querySelectorAll('.tick')[0].getBBox().y - 8")
+    assert heights(tab)[0][1] == pytest.approx(full, abs=1.0)
+
+
+def test_plot_follows_the_window(opened):
+    tab = opened(1280)
+    wide = tab.get_attribute(".canvas svg", "viewBox")
+    tab.set_viewport_size({"width": 390, "height": 800})
+    tab.wait_for_function(
+        "wide => document.querySelector('.canvas svg').getAttribute('viewBox') !== wide", arg=wide
+    )
+    assert tab.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_everything_that_can_be_pressed_has_a_name(opened):
+    tab = opened(1280)
+    nameless = tab.eval_on_selector_all(
+        "button, input, [tabindex], svg[role=img]",
+        "all => all.filter(one => !(one.textContent.trim() || one.getAttribute('aria-label')"
+        " || (one.labels && one.labels.length))).length",
+    )
+    assert nameless == 0
+    without_scope = tab.locator("th:not([scope])").count()
+    assert without_scope == 0
+
+
+def test_prints(opened):
+    tab = opened(1280)
+    assert tab.pdf(format="A4").startswith(b"%PDF")

@@ -1,0 +1,319 @@
+"""What is in the file: numbers of the model, words that follow from them, and nothing that could be run."""
+
+import html
+import html.parser
+import re
+
+import numpy as np
+import pytest
+
+from log1pnmf import Log1pNMF
+from log1pnmf.arrange import Groups
+from log1pnmf.decomposition import Decomposition
+from log1pnmf.report import document, structure, write_report
+from log1pnmf.report.comparison import compare
+from log1pnmf.report.figures import Curve, histogram, log_curves
+from log1pnmf.report.structure import factor_colors
+from log1pnmf.report.subject import MOST_GROUPS, Subject
+from log1pnmf.report.verdict import Figure, verdict
+from log1pnmf.summary import top_features
+
+
+class Reader(html.parser.HTMLParser):
+    """Tags, texts and tables of a page, as a browser would see them."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.texts, self.rows, self._open = [], [], [], None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th") and self.rows:
+            self.rows[-1].append("")
+            self._open = True
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th"):
+            self._open = None
+
+    def handle_data(self, data):
+        self.texts.append(data)
+        if self._open:
+            self.rows[-1][-1] += data
+
+
+@pytest.fixture(scope="module")
+def reader(page):
+    return Reader(page.read_text(encoding="utf-8"))
+
+
+def text_of(path):
+    return " ".join(" ".join(Reader(path.read_text(encoding="utf-8")).texts).replace("\u00a0", " ").split())
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def test_embedded_loadings_are_those_of_the_models(page, embedded, models, about):
+    data = embedded(page)
+    names = np.array(about["sample_names"])
+    assert sorted(data["names"]) == sorted(names)
+    rows = [about["sample_names"].index(name) for name in data["names"]]
+    for model, shown in zip(models, data["models"], strict=True):
+        values = np.reshape(shown["loadings"], (len(rows), 3)) / 1000
+        np.testing.assert_allclose(values, model.loadings_[rows], atol=5.001e-4)
+        assert shown["factors"] == ["k0", "k1", "k2"]
+
+
+def test_spans_hold_the_samples_of_their_group(page, embedded, about):
+    data = embedded(page)
+    group_of = dict(zip(about["sample_names"], about["groups"], strict=True))
+    assert [stop - start for _, start, stop in data["spans"]] == [20, 30, 40]  # sorted by name
+    for name, start, stop in data["spans"]:
+        assert {group_of[sample] for sample in data["names"][start:stop]} == {name}
+
+
+def test_heat_map_holds_mean_loadings(reader, models, about):
+    labels = np.asarray(about["groups"])
+    rows = [row for row in reader.rows if row and row[0].startswith("plain ")]
+    assert len(rows) == 2  # one for each model
+    for row, model in zip(rows, models, strict=True):
+        means = model.loadings_[labels == "plain"].mean(axis=0)
+        assert row[0].split()[1] == "40"
+        assert row[1:] == [f"{value:.2f}" for value in means]
+
+
+def test_fit_table_holds_likelihood_and_certificate(reader, models):
+    rows = {row[0]: row[1:] for row in reader.rows if row}
+    for model, shown in zip(models, rows["Exact log-likelihood"], strict=True):
+        assert shown.startswith(f"{model.log_likelihood_:,.1f} (")
+    assert rows["Factors (K)"] == ["3", "3"]
+    assert rows["Samples"] == ["90"]
+    assert rows["Samples without any count"] == ["0"]
+
+
+def test_top_features_are_those_of_the_model(page, models, about):
+    text = page.read_text(encoding="utf-8")
+    for number, model in enumerate(models):
+        table = text.split(f'id="feature-table-{number}"')[1].split("</table>")[0]
+        first = r'data-value="1">1</td><td>(.*?)</td><td class="number" data-value="(.*?)"'
+        for k, (name, weight) in enumerate(re.findall(first, table)):
+            j = about["feature_names"].index(html.unescape(name))
+            assert j == top_features(model.components_, k, 1)[0]
+            assert float(weight) == model.components_[k, j]
+
+
+def test_colours_are_shared_by_factors_that_correspond(models):
+    shown = tuple(Decomposition.of(model) for model in models)
+    swapped = Decomposition(shown[0].loadings[:, ::-1], shown[0].factors[:, ::-1], c=np.inf)
+    colors = factor_colors((shown[0], swapped))
+    assert colors[1] == colors[0][::-1]
+    rng = np.random.default_rng(0)
+    unlike = Decomposition(rng.random((90, 3)), rng.random((40, 3)), c=np.inf)
+    colors = factor_colors((shown[0], unlike))
+    assert len({*colors[0], *colors[1]}) == 6
+
+
+# ---------------------------------------------------------------- words
+
+
+def test_words_follow_the_figures():
+    def figures(finite, additive):
+        return [
+            Figure("Factors per sample", "", finite, additive),
+            Figure("Share of the strongest factor", "", 0.6, 0.7),
+            Figure("Correlation of factors", "", 0.4, 0.6),
+        ]
+
+    more, _ = verdict(figures(3.0, 2.0), "c = 1", grouped=False)
+    less, _ = verdict(figures(2.0, 3.0), "c = 1", grouped=False)
+    equal, sentences = verdict(figures(2.0, 2.1), "c = 1", grouped=False)
+    assert more.startswith("c = 1 finds programmes")
+    assert less.startswith("Here it is c = ∞")
+    assert equal.startswith("Both links")
+    assert "3.00 factors per sample at c = 1, 2.00 at c = ∞" in more
+    assert "more distinct at c = 1 than at c = ∞" in sentences[1]
+
+
+def test_figures_of_the_comparison():
+    eye = np.eye(3).repeat(10, axis=0)
+    even = np.full((30, 3), 0.5) + 0.5 * eye  # every sample has all factors
+    rng = np.random.default_rng(1)
+    shared = Decomposition(even, rng.random((8, 3)), c=1.0, name="c = 1")
+    clusters = Decomposition(eye, rng.random((8, 3)), c=np.inf)
+    result = compare([shared, clusters], groups=Groups.of(np.repeat(["a", "b", "c"], 10)))
+    figure = {one.name: (one.finite, one.additive) for one in result.figures}
+    assert figure["Groups served per factor"] == (3.0, 1.0)
+    assert figure["Factors that serve one group"] == (0, 3)
+    assert figure["Strongest factor tells the group"] == (1.0, 1.0)
+    np.testing.assert_allclose(figure["Share of the strongest factor"], (0.5, 1.0))
+    np.testing.assert_allclose(figure["Groups per factor"], (np.exp(1.5 * np.log(2)), 1.0))
+    assert [(a, b) for a, b, _ in result.pairs] == [(0, 0), (1, 1), (2, 2)]
+    assert result.headline.startswith("c = 1 finds programmes")
+
+
+def test_early_stopping_is_said(tmp_path, stopped_early):
+    text = text_of(write_report(tmp_path / "r.html", stopped_early))
+    assert "c = 1: stopped early: not converged after 3 iterations, still gaining" in text
+    assert "NO: stopped early" in text
+
+
+def test_converged_fits_have_no_such_note(page):
+    assert "stopped early" not in text_of(page)
+
+
+def test_cites_and_reproduces(page):
+    text = text_of(page)
+    assert (
+        "A New Family of Poisson Non-negative Matrix Factorization Methods Using the Shifted Log Link" in text
+    )
+    assert "Log1pNMF(n_components=3, init='nndsvd', likelihood='refined', random_state=0, tol=1e-07)" in text
+    assert "c=float('inf')" in text
+    assert "log1pnmf fit '<script>alert(6)</script>'" in text
+    assert "2026-01-31" in text
+
+
+def test_reproducing_call_gives_the_model(models, counts):
+    call = document._call(models[1])
+    again = eval(call, {"Log1pNMF": Log1pNMF, "counts": counts})
+    np.testing.assert_array_equal(again.components_, models[1].components_)
+
+
+# ---------------------------------------------------------------- less to go by
+
+
+def test_one_model_without_groups_names_or_counts(tmp_path, models, embedded):
+    path = models[0].report(tmp_path / "one.html")
+    data, text = embedded(path), text_of(path)
+    assert len(data["models"]) == 1
+    assert data["spans"] == [["", 0, 90]]
+    assert "sample 17" in data["names"]
+    assert "Deviance explained" not in text
+    assert "against" not in text.split("Factors")[0]
+
+
+def test_more_samples_than_are_drawn(tmp_path, models, about, embedded, monkeypatch):
+    monkeypatch.setattr(structure, "MOST_SAMPLES", 30)
+    path = write_report(tmp_path / "part.html", models, **about)
+    data = embedded(path)
+    assert len(data["names"]) == 30
+    assert len(data["spans"]) == 3
+    assert len(data["models"][0]["loadings"]) == 90
+    assert "30 of 90 samples, a part of every group" in text_of(path)
+
+
+def test_too_many_groups_are_put_together(models):
+    subject = Subject.of(models, groups=np.arange(90))
+    assert len(subject.groups.names) == MOST_GROUPS
+    assert subject.groups.sizes.tolist() == [1] * (MOST_GROUPS - 1) + [90 - MOST_GROUPS + 1]
+    assert subject.n_groups == 90
+
+
+def test_factors_without_loadings(tmp_path, counts):
+    """More factors than the data can feed: some are empty, and the report says so instead of failing."""
+    few = counts[:3, :4] * 0 + np.array([[1, 0, 0, 2], [2, 0, 0, 4], [1, 0, 0, 2]])
+    with pytest.warns(UserWarning, match="can tell apart"):
+        model = Log1pNMF(5, c=np.inf, random_state=0, max_iter=500, tol=1e-4).fit(few)
+    path = write_report(tmp_path / "few.html", model, counts=few, groups=["a", "a", "b"])
+    assert "Features without any count" in text_of(path)
+
+
+# ---------------------------------------------------------------- the file
+
+
+def test_nothing_hostile_becomes_a_tag(reader, page):
+    scripts = [attributes for tag, attributes in reader.tags if tag == "script"]
+    assert scripts == [{"type": "application/json", "id": "structure-data"}, {}]
+    assert all(
+        tag not in ("img", "iframe", "object", "embed", "b", "i") or tag == "i" for tag, _ in reader.tags
+    )
+    for _, attributes in reader.tags:
+        assert not any(name.startswith("on") for name in attributes)
+    assert page.read_text(encoding="utf-8").count("</script>") == 2
+
+
+def test_nothing_is_loaded(reader):
+    for tag, attributes in reader.tags:
+        for name in ("src", "href", "action", "data", "poster"):
+            value = attributes.get(name, "#")
+            assert value.startswith("#") or value == "data:,", (tag, name, value)
+    policy = next(a["content"] for tag, a in reader.tags if tag == "meta" and "http-equiv" in a)
+    assert policy.startswith("default-src 'none'")
+    assert "script-src 'sha256-" in policy
+
+
+def test_same_arguments_same_bytes(tmp_path, page, models, about, counts):
+    again = write_report(tmp_path / "again.html", models, counts=counts, **about)
+    assert again.read_bytes() == page.read_bytes()
+
+
+def test_failure_leaves_the_old_report(tmp_path, models, monkeypatch):
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    monkeypatch.setattr(document, "_render", lambda subject: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_report(path, models)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_half_a_surrogate_pair_in_a_name(tmp_path, models):
+    names = ["\ud800 half"] + ["x"] * 89
+    path = write_report(tmp_path / "half.html", models, sample_names=names)
+    assert "? half" in path.read_text(encoding="utf-8") or "\\ud800 half" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"models": []}, ValueError, "models is empty"),
+        ({"models": [Log1pNMF(2)]}, TypeError, "not fitted"),
+        ({"models": ["model.npz"]}, TypeError, "got str"),
+        ({"groups": ["a"]}, ValueError, "one label for each of the 90 samples, got 1"),
+        ({"counts": [[1, 2]]}, ValueError, r"counts has shape \(1, 2\)"),
+        ({"feature_names": ["a"]}, ValueError, "one name for each"),
+        ({"notes": "one"}, TypeError, "sequence of strings"),
+    ],
+)
+def test_refusals(tmp_path, models, change, error, message):
+    arguments = {"models": models, **change}
+    with pytest.raises(error, match=message):
+        write_report(tmp_path / "r.html", arguments.pop("models"), **arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_models_of_other_data_are_refused(tmp_path, models, counts):
+    other = Log1pNMF(1, random_state=0).fit(counts[:50])
+    with pytest.raises(ValueError, match="same data"):
+        write_report(tmp_path / "r.html", [*models, other])
+
+
+def test_missing_folder_is_said_before_any_work(tmp_path, models):
+    with pytest.raises(FileNotFoundError, match="make it first"):
+        write_report(tmp_path / "no" / "r.html", models)
+
+
+# ---------------------------------------------------------------- charts
+
+
+def test_histogram_bars_cover_all_values():
+    chart = histogram(np.array([0.5, 1.0, 1.0, 2.0, 0.0]), label="", x_title="", n_bins=3)
+    heights = [height for *_, height in chart.bars]
+    assert len(heights) == 3
+    np.testing.assert_allclose(np.array(heights) / min(heights), [1, 2, 1], rtol=1e-2)
+    assert [tick.text for tick in chart.x_ticks] == ["0.5", "1", "2"]
+    assert histogram(np.ones(4), label="", x_title="") is None
+
+
+def test_log_curve_is_straight_where_the_values_fall_by_a_factor():
+    x = np.arange(5.0)
+    chart = log_curves([Curve("exact", x, 10.0**-x)], label="", x_title="", y_title="", level=(0.01, "tol"))
+    points = np.array([point.split(",") for point in chart.lines[0][2][1:].split("L")], dtype=float)
+    np.testing.assert_allclose(
+        np.diff(points, axis=0), np.diff(points, axis=0)[:1].repeat(4, axis=0), atol=0.02
+    )
+    assert chart.level[0] == points[2, 1]
+    assert log_curves([Curve("exact", x[:1], x[:1])], label="", x_title="", y_title="") is None
