@@ -1,0 +1,101 @@
+"""Mutational signatures: which processes left the mutations of a tumour, and how many each.
+
+    python examples/mutational_signatures.py                              # tumours made up here
+    python examples/mutational_signatures.py --path sbs96.h5ad -k 10      # tumours x 96 channels
+
+A single base substitution is one of 96 channels: six exchanges, each with the base before and the one after.
+Mutations of different processes add up, so the link is the identity, c = inf. As a topic model the fit gives
+signatures that sum to one, and how many mutations of a tumour each of them stands for.
+"""
+
+import argparse
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from log1pnmf import Log1pNMF
+from log1pnmf.metrics import match_factors
+from log1pnmf.optional import require
+
+EXCHANGES = ("C>A", "C>G", "C>T", "T>A", "T>C", "T>G")
+CHANNELS = [f"{before}[{change}]{after}" for change, before, after in product(EXCHANGES, "ACGT", "ACGT")]
+
+
+def made_up_signatures() -> tuple[np.ndarray, list[str]]:
+    """Four processes, made up for this example: which channels each prefers. Rows sum to one."""
+    preferences = {
+        "C>T before G": lambda channel: 40.0 if channel.endswith("[C>T]G") else 0.3,
+        "C>A anywhere": lambda channel: 6.0 if "[C>A]" in channel else 0.4,
+        "C>T and C>G after T": lambda channel: 20.0 if channel.startswith(("T[C>T]", "T[C>G]")) else 0.2,
+        "a little of everything": lambda channel: 1.0,
+    }
+    rng = np.random.default_rng(7)
+    rows = np.array([[weight(channel) for channel in CHANNELS] for weight in preferences.values()])
+    rows *= rng.gamma(4.0, 0.25, size=rows.shape)  # no process is quite so regular
+    return rows / rows.sum(axis=1, keepdims=True), list(preferences)
+
+
+def made_up_tumours(
+    signatures: np.ndarray, n_tumours: int = 200, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Counts, and the number of mutations expected of each process; a third of them is absent."""
+    rng = np.random.default_rng(seed)
+    exposures = rng.lognormal(6.0, 1.0, size=(n_tumours, len(signatures)))
+    exposures *= rng.uniform(size=exposures.shape) < 2 / 3
+    exposures[:, -1] += 50.0
+    return rng.poisson(exposures @ signatures), exposures
+
+
+def fit(counts: np.ndarray, n_signatures: int) -> tuple[np.ndarray, np.ndarray]:
+    """Signatures (rows sum to one), and mutations of every tumour that each of them stands for."""
+    model = Log1pNMF(n_signatures, c=np.inf, size_factors="none", init="nndsvd", random_state=0).fit(counts)
+    topics = model.to_topic_model()
+    return topics.words, topics.proportions * topics.sizes[:, None]
+
+
+def show(signature: np.ndarray, channels: list[str]) -> str:
+    top = np.argsort(-signature)[:5]
+    return ", ".join(f"{channels[j]} {signature[j]:.0%}" for j in top)
+
+
+def recover() -> np.ndarray:
+    """Find the made-up signatures again; how similar they are (cosine) is returned."""
+    truth, names = made_up_signatures()
+    counts, exposures = made_up_tumours(truth)
+    found, mutations = fit(counts, len(truth))
+    match = match_factors(truth.T, found.T, measure="cosine")
+    print(f"{len(counts)} tumours, {counts.sum():,} mutations, {len(truth)} made-up processes\n")
+    for (k, j), cosine in zip(match.pairs, match.similarity, strict=True):
+        agree = np.corrcoef(exposures[:, k], mutations[:, j])[0, 1]
+        print(f"{names[k]}: cosine {cosine:.3f} with the truth, exposures correlate {agree:.3f}")
+        print(f"    {show(found[j], CHANNELS)}")
+    return match.similarity
+
+
+def read(path: Path, n_signatures: int) -> np.ndarray:
+    """Signatures of real tumours, and in which kind of tumour each is found most."""
+    adata = require("anndata", extra="anndata", purpose="reading h5ad").read_h5ad(path)
+    found, mutations = fit(adata.X, n_signatures)
+    print(f"{adata.n_obs:,} tumours, {int(adata.X.sum()):,} mutations, {n_signatures} signatures\n")
+    order = np.argsort(-mutations.sum(axis=0))
+    found, mutations = found[order], mutations[:, order]
+    for k in range(n_signatures):
+        print(f"signature {k}: {mutations[:, k].sum() / mutations.sum():.1%} of all mutations")
+        print(f"    {show(found[k], list(adata.var_names))}")
+        if "label" in adata.obs:
+            mean = adata.obs.assign(n=mutations[:, k]).groupby("label", observed=True)["n"].mean().nlargest(3)
+            print("    most in " + ", ".join(f"{name} ({n:,.0f} per tumour)" for name, n in mean.items()))
+    return found
+
+
+def main(path: Path | None = None, *, n_signatures: int = 10) -> np.ndarray:
+    return recover() if path is None else read(path, n_signatures)
+
+
+if __name__ == "__main__":
+    as_written = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_written)
+    parser.add_argument("--path", type=Path, help="h5ad file with counts of tumours x 96 channels")
+    parser.add_argument("-k", "--signatures", type=int, default=10, dest="n_signatures", help="with --path")
+    main(**vars(parser.parse_args()))

@@ -1,0 +1,100 @@
+"""Topics of a collection of texts, with a scikit-learn pipeline: words -> counts -> Log1pNMF.
+
+    python examples/text_topics.py                                  # small texts made up here
+    python examples/text_topics.py --path my_texts/ --topics 10     # one text per .txt file
+    python examples/text_topics.py --path lines.txt --stem          # one text per line
+
+c = inf is the usual topic model, where topics add up; with c = 1 a word of two topics is more frequent than
+either alone would make it.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.pipeline import Pipeline
+
+from log1pnmf import Log1pNMF
+from log1pnmf.optional import require
+from log1pnmf.summary import top_features
+
+THEMES = {
+    "kitchen": "flour butter oven dough sugar yeast bread recipe salt pan knead bake crust whisk",
+    "garden": "soil seed tomato compost prune rose bee root spade leaf bloom hedge rain mulch",
+    "railway": "train platform signal track driver carriage station ticket timetable tunnel bridge rail",
+    "music": "violin chord rhythm melody concert orchestra tempo piano singer tune drum audience",
+    "sailing": "mast harbour wind rope anchor tide deck sail wave compass keel crew",
+}
+EVERYDAY = "morning people little time good today new long work hand begin find"
+FRAME = "then the {} and the {} came, while we kept the {} near a {} for one more {}."
+
+
+def made_up_texts(n_texts: int = 150, seed: int = 0) -> tuple[list[str], list[str]]:
+    """Texts about one or two themes each, and which."""
+    rng = np.random.default_rng(seed)
+    names = list(THEMES)
+    texts, labels = [], []
+    for _ in range(n_texts):
+        chosen = rng.choice(names, size=rng.integers(1, 3), replace=False)
+        words = " ".join(THEMES[name] for name in chosen).split() * 2 + EVERYDAY.split()
+        sentences = [FRAME.format(*rng.choice(words, size=5)) for _ in range(rng.integers(6, 15))]
+        texts.append(" ".join(sentences))
+        labels.append(" + ".join(sorted(chosen)))
+    return texts, labels
+
+
+def read_texts(path: Path) -> tuple[list[str], list[str]]:
+    """Texts of a folder (.txt files, at any depth) or of a file (one per line), and what to call them."""
+    if path.is_dir():
+        files = sorted(path.rglob("*.txt"))
+        if not files:
+            raise SystemExit(f"{path} has no .txt files; pass a folder with one text per file")
+        return [file.read_text(errors="replace") for file in files], [str(file) for file in files]
+    lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    return lines, [f"line {i}" for i in range(1, len(lines) + 1)]
+
+
+def word_counter(stem: bool) -> CountVectorizer:
+    """Counts words; with `stem` without their endings, so that "bake" and "baking" are one."""
+    rare_and_common = {"min_df": 2, "max_df": 0.5}  # neither tells topics apart
+    if not stem:
+        return CountVectorizer(stop_words="english", **rare_and_common)
+    stemmer = require("snowballstemmer", extra="text", purpose="stemming").stemmer("english")
+    words = CountVectorizer(stop_words="english").build_analyzer()
+    return CountVectorizer(analyzer=lambda text: stemmer.stemWords(words(text)), **rare_and_common)
+
+
+def main(
+    path: Path | None = None, *, n_topics: int = 5, c: float = 1.0, stem: bool = False
+) -> list[list[str]]:
+    """Fit, and print the top words of every topic; they are also returned."""
+    texts, labels = made_up_texts() if path is None else read_texts(path)
+    vectorizer = word_counter(stem)
+    model = Log1pNMF(n_topics, c=c, likelihood="refined", init="nndsvd", random_state=0)
+    pipeline = Pipeline([("words", vectorizer), ("topics", model)])
+    loadings = pipeline.fit_transform(texts)
+
+    words = vectorizer.get_feature_names_out()
+    print(f"{len(texts):,} texts, {len(words):,} words, {n_topics} topics, c = {c:g}\n")
+    topics = [[str(words[j]) for j in top_features(model.components_, k, 8)] for k in range(n_topics)]
+    for k, top in enumerate(topics):
+        best = int(np.argmax(loadings[:, k]))
+        print(f"topic {k}: {', '.join(top)}\n         most in: {labels[best]}")
+    if path is None:
+        new = "The crew took bread from the oven on deck, then the wind turned and the sail tore on the mast."
+        shares = pipeline.transform([new])[0]
+        print(f"\nA text that was not in the fit: {new}")
+        for k in np.argsort(-shares)[:2]:
+            print(f"  loading {shares[k]:.2f} of topic {k} ({', '.join(topics[k][:3])})")
+    return topics
+
+
+if __name__ == "__main__":
+    as_written = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_written)
+    parser.add_argument("--path", type=Path, help="folder of .txt files, or file with one text per line")
+    parser.add_argument("--topics", type=int, default=5, dest="n_topics")
+    parser.add_argument("--c", type=float, default=1.0, help="shift of the link; inf: usual topic model")
+    parser.add_argument("--stem", action="store_true", help="cut the endings of words (English)")
+    main(**vars(parser.parse_args()))

@@ -1,0 +1,92 @@
+"""The examples run, say what they should, and find what is known to be there."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_example_is_run_here():
+    tested = {"text_topics", "mutational_signatures", "single_cell"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
+
+
+@pytest.mark.parametrize("c", [1.0, np.inf])
+def test_text_topics_are_the_themes(c, capsys):
+    text_topics = example("text_topics")
+    topics = text_topics.main(c=c)
+    themes = [set(words.split()) for words in text_topics.THEMES.values()]
+    found = [next(i for i, theme in enumerate(themes) if set(topic) <= theme) for topic in topics]
+    assert sorted(found) == list(range(len(themes)))
+    said = capsys.readouterr().out
+    assert said.startswith("150 texts, ")
+    sailing = found.index(list(text_topics.THEMES).index("sailing"))
+    assert f"of topic {sailing} " in said.splitlines()[-2]
+
+
+def test_text_topics_of_files(tmp_path, capsys):
+    text_topics = example("text_topics")
+    pytest.importorskip("snowballstemmer")
+    for i in range(6):
+        text = "baking bakes baked bread" if i % 2 else "sailing sails sailed boats"
+        (tmp_path / f"{i}.txt").write_text(text)
+    topics = text_topics.main(tmp_path, n_topics=2, stem=True)
+    assert {frozenset(topic) for topic in topics} == {
+        frozenset({"bake", "bread"}),
+        frozenset({"sail", "boat"}),
+    }
+    lines = tmp_path / "lines.txt"
+    lines.write_text("red red apple\n\ngreen pear\nred apple\ngreen green pear\n")
+    assert {frozenset(topic) for topic in text_topics.main(lines, n_topics=2)} == {
+        frozenset({"red", "apple"}),
+        frozenset({"green", "pear"}),
+    }
+    assert "most in: line " in capsys.readouterr().out
+
+
+def test_signatures_are_recovered(capsys):
+    similarity = example("mutational_signatures").main()
+    assert len(similarity) == 4
+    assert similarity.min() > 0.98
+    assert "C>T before G: cosine 1.000" in capsys.readouterr().out
+
+
+def test_signatures_of_a_file(tmp_path, capsys):
+    anndata = pytest.importorskip("anndata")
+    signatures = example("mutational_signatures")
+    truth, _ = signatures.made_up_signatures()
+    counts, exposures = signatures.made_up_tumours(truth, n_tumours=60)
+    adata = anndata.AnnData(counts.astype(np.float32))
+    adata.var_names = signatures.CHANNELS
+    adata.obs_names = [f"tumour{i}" for i in range(60)]
+    adata.obs["label"] = np.where(exposures[:, 0] > np.median(exposures[:, 0]), "sunny", "shady")
+    adata.write_h5ad(tmp_path / "tumours.h5ad")
+    found = signatures.main(tmp_path / "tumours.h5ad", n_signatures=4)
+    np.testing.assert_allclose(found.sum(axis=1), 1.0)
+    said = capsys.readouterr().out.splitlines()
+    first = next(i for i, line in enumerate(said) if "[C>T]G" in line.split(",")[0])
+    assert said[first + 1].startswith("    most in sunny")
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Changing the sparsity structure:scipy.sparse.SparseEfficiencyWarning",
+)
+def test_single_cells(tmp_path, capsys):
+    pytest.importorskip("matplotlib").use("Agg")
+    adata = example("single_cell").main(tmp_path / "cells.png", n_components=4, step=12, tol=1e-4)
+    assert (tmp_path / "cells.png").read_bytes().startswith(b"\x89PNG")
+    said = capsys.readouterr().out
+    assert "c = 1: log-likelihood" in said
+    assert "c = inf: log-likelihood" in said
+    table = adata.uns["log1p_nmf_sweep"].set_index("c")
+    assert table.loc[np.inf, "sparsity_loadings"] > table.loc[1.0, "sparsity_loadings"]
