@@ -12,6 +12,7 @@ PACKAGE = Path(log1pnmf.__file__).parent
 
 # From the bottom to the top: a module may import from lines above its own, and from none below.
 LAYERS = [
+    ["rows"],
     ["arrays", "link", "sparse_rows", "datasets", "version", "optional", "keys", "arrange", "colors", "_core"],
     ["geometry", "approximation", "compress", "persist"],
     ["counts"],
@@ -22,10 +23,19 @@ LAYERS = [
     ["engines.torch_terms"],
     ["engines.torch_dense", "engines.triton_terms"],
     ["engines.torch"],
+    ["streaming.chunks"],
+    ["streaming.opening"],
+    ["streaming.survey"],
+    ["streaming.problem"],
+    ["streaming.work"],
+    ["streaming.step", "streaming.cluster"],
+    ["streaming.runners"],
+    ["streaming.engine"],
     ["engines.registry"],
     ["solver.iteration", "solver.extrapolate"],
     ["solver.alternate", "solver.stopping", "solver.callbacks", "solver.project"],
     ["initialize"],
+    ["streaming.start"],
     ["settings", "result", "randomness", "exchange"],
     ["files.table", "files.whole"],
     ["files.annotated", "files.arrays", "files.text", "files.filters"],
@@ -65,7 +75,7 @@ LAYERS = [
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 
 # Packages whose __init__ only names or gathers what is inside.
-FOLDERS = ("", "engines", "solver", "tl", "pl", "report", "files")
+FOLDERS = ("", "engines", "solver", "tl", "pl", "report", "files", "streaming")
 
 
 def module_name(path):

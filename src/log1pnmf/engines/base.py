@@ -38,6 +38,8 @@ class HalfStep:
         Of the penalised loss, by the quadratic models that were solved.
     n_rejected : int
         Rows whose full step was refused and backtracked.
+    certain : bool
+        Whether the penalised loss at `values` is known not to be above that at the start.
     """
 
     values: NDArray[np.float64]
@@ -45,6 +47,7 @@ class HalfStep:
     gradient: NDArray[np.float64]
     predicted_decrease: float
     n_rejected: int
+    certain: bool = True
 
 
 class Engine(Protocol):

@@ -77,7 +77,7 @@ class RowSums:
 
     @classmethod
     def zeros(cls, n_rows: int, n_components: int) -> RowSums:
-        """Sums over nothing."""
+        """Make sums over nothing."""
         triangle = n_components * (n_components + 1) // 2
         return cls(np.zeros(n_rows), np.zeros((n_rows, n_components)), np.zeros((n_rows, triangle)))
 

@@ -32,6 +32,13 @@ LEAST_KEPT = 0.1
 """Extrapolation shrinks no entry below this part of itself: overshooting to zero could leave a positive count
 with mean zero, which has no likelihood. Exact zeros come from the half-steps."""
 
+SHORTER = 0.25
+"""Part that is left of an update of an engine that cannot check its steps, when it went too far."""
+MOST_SHORTENED = 6
+"""How often in a row that happens before the fit ends."""
+ROUNDING = 1e-12
+"""Relative to the objective: a rise by less says nothing about the update."""
+
 
 def alternate(
     engine: Engine,
@@ -50,8 +57,9 @@ def alternate(
     The factors are what is extrapolated and the loadings follow: an iteration solves the loadings for the
     factors it tries, then takes the factors' half-step, whose first look at the data gives the objective of
     the pair. If it has not risen the pair is accepted; if it has, the iteration is lost and the last update
-    without extrapolation takes its place. Judging the factors only after the loadings have adapted lets far
-    longer extrapolations pass. The start's loadings are trusted first: iteration 0 looks at the start and
+    without extrapolation takes its place (a shorter one, where that has risen as well because the engine
+    cannot check its steps). Judging the factors only after the loadings have adapted lets far longer
+    extrapolations pass. The start's loadings are trusted first: iteration 0 looks at the start and
     updates the factors. With the coordinate solver the two change roles, so that an iteration is the paper's:
     first the loadings, then the factors.
 
@@ -71,7 +79,7 @@ def alternate(
         Iterations after which to end, lost ones included.
     state : State, optional
         Go on after the iteration that carried it, with the same bits as without the pause; the start is then
-        not used, and all other parameters have to be the same.
+        looked at again, but has to be the one that iteration yielded; all other parameters are the same.
 
     Yields
     ------
@@ -91,7 +99,7 @@ def alternate(
         state = replace(state, updated=moves.adopt(state.updated), previous=moves.adopt(state.previous))
         begin, accepted = state.index + 1, state.objective
         point, plain, previous, beta = moves.onward(state, extrapolation)
-    restarted = False
+    restarted, good, n_shortened = False, moves.adopt(Pair(loadings, factors)), 0
     for index in range(begin, max_iter + 1):
         last = index == max_iter
         follow = moves.improve(follower, point, look_only=index == 0)
@@ -99,11 +107,16 @@ def alternate(
         lead = moves.improve(leader, tried, look_only=last)
         objective = moves.objective(lead.loss, tried)
         if not objective <= accepted:
-            if extrapolation is None or beta == 0.0:  # by rounding: there is nothing left to gain
+            restarted = True
+            if extrapolation is not None and beta != 0.0:
+                extrapolation.rejected()
+                point, previous, beta = plain, plain, 0.0
+                continue
+            by_rounding = lead.certain or objective - accepted <= ROUNDING * abs(accepted)
+            if state is None or by_rounding or n_shortened == MOST_SHORTENED:  # there is nothing left to gain
                 return
-            extrapolation.rejected()
-            point = previous = plain
-            beta, restarted = 0.0, True
+            state, n_shortened = replace(state, updated=moves.between(good, state.updated)), n_shortened + 1
+            point = plain = previous = moves.rescale(state.updated)[0]
             continue
         if extrapolation is not None and index > 0:
             extrapolation.accepted()
@@ -124,7 +137,7 @@ def alternate(
             likelihood="exact" if engine.problem.is_exact else "approximate",
             state=state,
         )
-        accepted, restarted = objective, False
+        accepted, restarted, good, n_shortened = objective, False, tried, 0
         point, plain, previous, beta = moves.onward(state, extrapolation)
 
 
@@ -203,6 +216,10 @@ class _Moves:
         return Pair(
             further(new.loadings, old.loadings, self.upper), further(new.factors, old.factors, math.inf)
         )
+
+    def between(self, old: Pair, new: Pair) -> Pair:
+        """Go only a part of the way from `old` to `new`."""
+        return Pair(new.loadings, old.factors + SHORTER * (new.factors - old.factors))
 
     def rescale(self, pair: Pair, *others: Pair) -> tuple[Pair, ...]:
         """Fix the free scale of every column, of `pair` and in the same way of `others`.

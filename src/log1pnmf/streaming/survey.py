@@ -1,0 +1,227 @@
+"""The first look at counts in chunks: what has to be known of all of them before a fit."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from log1pnmf.compress import compress_sparse
+from log1pnmf.counts import Counts, SparseRows, size_factors_of
+
+from .opening import CountSource
+
+__all__ = ["ChunkSurvey", "ChunkedCounts", "chunk_counts", "sampled_rows", "survey_chunk"]
+
+SAMPLE_ROWS = 8192
+"""Rows that are kept in memory, for the start of a fit."""
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkSurvey:
+    """What is known of one chunk after the first look.
+
+    Parameters
+    ----------
+    row_nnz, row_sums : ndarray of shape (rows,)
+    column_nnz, column_sums : ndarray of shape (m,)
+    log_factorial : float
+        See `log1pnmf.counts.Counts.log_factorial`.
+    sample : SparseRows
+        The rows that are kept.
+    """
+
+    row_nnz: NDArray[np.int64]
+    row_sums: NDArray[np.float64]
+    column_nnz: NDArray[np.int64]
+    column_sums: NDArray[np.float64]
+    log_factorial: float
+    sample: SparseRows
+
+
+def sampled_rows(n_samples: int) -> NDArray[np.int64]:
+    """Choose the rows that are kept; always the same ones of as many samples."""
+    rows = np.random.default_rng(0).choice(
+        n_samples, min(n_samples, SAMPLE_ROWS), replace=False, shuffle=False
+    )
+    return np.sort(rows)
+
+
+def survey_chunk(raw: Any, kept: NDArray[np.int64]) -> ChunkSurvey:
+    """Check a chunk and look at it.
+
+    Parameters
+    ----------
+    raw : matrix or array
+        As the source gave it.
+    kept : ndarray of int
+        Rows of the chunk to keep.
+    """
+    counts = Counts.from_any(raw) if raw.shape[0] else chunk_counts(raw)
+    column_nnz, column_sums = np.zeros(counts.n_features, dtype=np.int64), np.zeros(counts.n_features)
+    rows = counts.by_row
+    for start in range(0, rows.nnz, 1 << 22):
+        part = slice(start, start + (1 << 22))
+        column_nnz += np.bincount(rows.indices[part], minlength=counts.n_features)
+        column_sums += np.bincount(rows.indices[part], rows.values[part], minlength=counts.n_features)
+    sample = Counts.from_any(counts.to_scipy()[kept]).by_row if len(kept) else _no_rows(counts)
+    return ChunkSurvey(
+        np.diff(rows.indptr), counts.row_sums, column_nnz, column_sums, counts.log_factorial, sample
+    )
+
+
+def _no_rows(counts: Counts) -> SparseRows:
+    rows = counts.by_row
+    return SparseRows((0, counts.n_features), np.zeros(1, np.int64), rows.indices[:0], rows.values[:0])
+
+
+def chunk_counts(raw: Any) -> Counts:
+    """Compress a chunk that was checked before; quicker than `Counts.from_any`, and without its warnings."""
+    matrix = raw if sparse.issparse(raw) and raw.format == "csr" else sparse.csr_array(raw)
+    return Counts(compress_sparse(matrix, transposed=False)[0])
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkedCounts:
+    """Counts in chunks of rows that have been looked at once; in the place of `log1pnmf.counts.Counts`.
+
+    Parameters
+    ----------
+    source : CountSource
+    bounds : ndarray of int64, shape (chunks + 1,)
+        First row of each chunk, and the number of rows.
+    by_row, by_column : RowLengths
+        How many entries there are in each row and column, in the place of the entries.
+    row_sums, column_sums : ndarray of shape (n,) and (m,)
+    log_factorial : float
+    sample : Counts
+        Some rows, in memory.
+    sample_index : ndarray of int64
+        Which ones.
+    """
+
+    source: CountSource
+    bounds: NDArray[np.int64]
+    by_row: RowLengths
+    by_column: RowLengths
+    row_sums: NDArray[np.float64]
+    column_sums: NDArray[np.float64]
+    log_factorial: float
+    sample: Counts
+    sample_index: NDArray[np.int64]
+
+    @classmethod
+    def gather(cls, source: CountSource, surveys: Iterable[ChunkSurvey]) -> ChunkedCounts:
+        """Put together what was seen of the chunks, in their order.
+
+        Parameters
+        ----------
+        source : CountSource
+        surveys : iterable of ChunkSurvey
+        """
+        n, m = source.shape
+        column_nnz, column_sums = np.zeros(m, dtype=np.int64), np.zeros(m)
+        bounds, lengths, sums, logs, sample = [0], [], [], [], []
+        for one in surveys:
+            if len(one.column_sums) != m:
+                raise ValueError(f"chunk {len(bounds) - 1} has {len(one.column_sums)} columns, expected {m}")
+            bounds.append(bounds[-1] + len(one.row_sums))
+            lengths.append(one.row_nnz)
+            sums.append(one.row_sums)
+            logs.append(one.log_factorial)
+            column_nnz += one.column_nnz
+            column_sums += one.column_sums
+            sample.append(sparse.csr_array(one.sample.to_scipy()))
+        if bounds[-1] != n:
+            raise ValueError(f"chunks have {bounds[-1]} rows together, but shape says {n}")
+        return cls(
+            source,
+            np.array(bounds, dtype=np.int64),
+            RowLengths.of(np.concatenate(lengths)),
+            RowLengths.of(column_nnz),
+            np.concatenate(sums),
+            column_sums,
+            math.fsum(logs),
+            Counts.from_any(sparse.vstack(sample, format="csr")),
+            sampled_rows(n),
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Samples and features."""
+        return self.source.shape
+
+    @property
+    def n_samples(self) -> int:
+        """Number of rows."""
+        return self.shape[0]
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return self.shape[1]
+
+    @property
+    def nnz(self) -> int:
+        """Number of entries that are not zero."""
+        return int(self.by_row.indptr[-1])
+
+    @cached_property
+    def total(self) -> float:
+        """Sum of all counts."""
+        return float(self.row_sums.sum())
+
+    @property
+    def n_empty_rows(self) -> int:
+        """Number of samples without any count."""
+        return int(np.count_nonzero(np.diff(self.by_row.indptr) == 0))
+
+    @property
+    def n_empty_columns(self) -> int:
+        """Number of features without any count."""
+        return int(np.count_nonzero(np.diff(self.by_column.indptr) == 0))
+
+    @property
+    def sample_names(self) -> np.ndarray | None:
+        """Names of rows, where the source has them."""
+        return self.source.sample_names
+
+    @property
+    def feature_names(self) -> np.ndarray | None:
+        """Names of columns, where the source has them."""
+        return self.source.feature_names
+
+    def size_factors(self, kind: Any) -> np.ndarray:
+        """Size factor of every sample; see `log1pnmf.counts.Counts.size_factors`."""
+        return size_factors_of(self.row_sums, kind)
+
+    def checksum(self) -> str:
+        """Tell these counts from others by their totals, whatever the chunks."""
+        digest = hashlib.blake2b(digest_size=16)
+        for array in (self.by_row.indptr, self.by_column.indptr, self.row_sums, self.column_sums):
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class RowLengths:
+    """How many entries every row has, as in `log1pnmf.sparse_rows.SparseRows`, without the entries.
+
+    Parameters
+    ----------
+    indptr : ndarray of int64, shape (rows + 1,)
+    """
+
+    indptr: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, lengths: NDArray[np.int64]) -> RowLengths:
+        """Make from the number of entries of every row."""
+        return cls(np.concatenate(([0], np.cumsum(lengths))))
