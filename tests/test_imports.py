@@ -53,6 +53,10 @@ LAYERS = [
     ["fitted"],
     ["estimator", "decomposition", "metrics", "heldout"],
     ["sweep"],
+    ["select.grid", "select.folding"],
+    ["select.paths"],
+    ["select.selection"],
+    ["select.run"],
     ["tl.inputs"],
     ["tl.store"],
     ["tl.fit", "tl.project"],
@@ -75,7 +79,7 @@ LAYERS = [
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 
 # Packages whose __init__ only names or gathers what is inside.
-FOLDERS = ("", "engines", "solver", "tl", "pl", "report", "files", "streaming")
+FOLDERS = ("", "engines", "solver", "tl", "pl", "report", "select", "files", "streaming")
 
 
 def module_name(path):
@@ -148,6 +152,7 @@ def test_public_names():
         "metrics",
         "pl",
         "report",
+        "select",
         "tl",
     }
     for name in log1pnmf.__all__:

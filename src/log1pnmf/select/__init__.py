@@ -1,0 +1,7 @@
+"""Choosing c, the number of factors and the penalty on counts that were held out."""
+
+from .grid import Setting
+from .run import select
+from .selection import Selection
+
+__all__ = ["Selection", "Setting", "select"]
