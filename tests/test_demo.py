@@ -17,6 +17,7 @@ def ran(tmp_path_factory):
     )
 
 
+@pytest.mark.slow
 def test_says_where_the_report_is_and_what_to_look_at(ran):
     folder, done = ran
     report = folder / "demo-out" / "report.html"
@@ -27,6 +28,7 @@ def test_says_where_the_report_is_and_what_to_look_at(ran):
     assert list(report.parent.iterdir()) == [report]
 
 
+@pytest.mark.slow
 def test_shows_both_fits_and_their_markers(ran):
     _, done = ran
     for gene in ("INS", "GCG", "SST", "PPY", "REG1A"):  # beta, alpha, delta, gamma, acinar
@@ -35,15 +37,20 @@ def test_shows_both_fits_and_their_markers(ran):
     assert "not converged" not in done.stdout
 
 
+@pytest.mark.slow
 def test_progress_goes_to_standard_error(ran):
     _, done = ran
     assert "it/s" in done.stderr
     assert "it/s" not in done.stdout
 
 
-def test_goes_where_it_is_told(tmp_path, monkeypatch, capsys):
+def test_quickly_and_where_it_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "MAX_ITER", 2)
     report = demo.main(tmp_path / "deep" / "folder")
     assert report == tmp_path / "deep" / "folder" / "report.html"
-    assert "not converged" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert report.as_uri() in printed.out
+    assert "What to look at" in printed.out
+    assert "not converged" in printed.out
+    assert "it/s" in printed.err  # the progress bar stays out of what is printed
     assert "stopped early" in report.read_text(encoding="utf-8")

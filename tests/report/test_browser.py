@@ -117,26 +117,26 @@ def test_filter_leaves_what_matches(opened):
     assert set(shown) == {"gene7"}
 
 
-def pixel_of(tab, index, model=0):
-    """Find where a sample is drawn, and what else is on the way, by sweeping over the plot."""
-    box = tab.locator(".canvas").nth(model).bounding_box()
-    order = []
-    for step in range(250):
-        x = (box["width"] - 1) * step / 249
-        tab.mouse.move(box["x"] + x, box["y"] + 60)
-        order.append((x, tab.locator(".canvas").nth(model).get_attribute("aria-valuenow")))
-    hits = [x for x, now in order if now == str(index)]
-    return box["x"] + hits[len(hits) // 2], box["y"] + 60, order
+SWEEP = """canvas => {
+  const box = canvas.getBoundingClientRect(), seen = [];
+  for (let x = 0.5; x < box.width; x += 2) {
+    const at = { clientX: box.left + x, clientY: box.top + 60 };
+    canvas.dispatchEvent(new PointerEvent("pointermove", at));
+    seen.push([at.clientX, Number(canvas.getAttribute("aria-valuenow"))]);
+  }
+  return seen;
+}"""
 
 
 def test_pointing_at_a_sample_shows_its_values(opened, page, embedded, models, about):
     tab, data = opened(1280), embedded(page)
     index = data["names"].index("s77")
-    x, y, swept = pixel_of(tab, index)
-    now = [int(value) for _, value in swept]
+    swept = tab.locator(".canvas").nth(0).evaluate(SWEEP)
+    now = [sample for _, sample in swept]
     assert now == sorted(now)  # samples from left to right
     assert set(now) == set(range(90))  # and all of them can be reached
-    tab.mouse.move(x, y)
+    there = [x for x, sample in swept if sample == index]
+    tab.mouse.move(there[len(there) // 2], tab.locator(".canvas").nth(0).bounding_box()["y"] + 60)
     tip = tab.locator(".tip").nth(0)
     assert tip.is_visible()
     assert tip.locator("b").inner_text() == "s77"
