@@ -17,6 +17,9 @@ from .memberships import draw_structure, factor_legend, name_groups
 
 __all__ = ["compare"]
 
+LEAST_ALIKE = 0.4
+"""Similarity from which factors that correspond have the same colour."""
+
 
 def compare(
     a: Any,
@@ -25,7 +28,7 @@ def compare(
     *,
     keys: tuple[str | None, str | None] = (None, None),
     on: str = "loadings",
-    max_samples: int | None = 4000,
+    max_samples: int | None = 20_000,
     random_state: int = 0,
     figure: Figure | SubFigure | None = None,
 ) -> Any:
@@ -51,7 +54,8 @@ def compare(
     -------
     Figure
         The structure plot of `a` above that of `b`, the samples in the same order; beside them the similarity
-        of every pair of factors, those that were matched on the diagonal.
+        of every pair of factors, those that were matched on the diagonal. A factor of `b` has the colour of
+        its match in `a`, or one of its own where they are less alike than 0.4.
 
     Examples
     --------
@@ -101,8 +105,9 @@ def _match(first: Decomposition, second: Decomposition, on: str) -> FactorMatch:
 
 
 def _matched_colors(colors: list[str], match: FactorMatch) -> list[str]:
-    """Colours of the second fit: that of the factor it corresponds to, new ones for the others."""
-    given = {int(second): colors[int(first)] for first, second in match.pairs}
+    """Colours of the second fit: that of the factor it corresponds to, new ones for those like no other."""
+    alike = match.pairs[match.similarity >= LEAST_ALIKE].tolist()
+    given = {second: colors[first] for first, second in alike}
     total = match.matrix.shape[1]
     fresh = (color for color in distinct_colors(len(colors) + total) if color not in colors)
     return [given[k] if k in given else next(fresh) for k in range(total)]

@@ -72,8 +72,8 @@ def link(
     tidy(ax)
     ax.set_xlim(0.0, largest)
     ax.set_ylim(bottom=0.0)
-    ax.set_xlabel("rate", color=INK)
-    ax.set_ylabel("link", color=INK)
+    ax.set_xlabel("rate λ", color=INK)
+    ax.set_ylabel("link g(λ; c)", color=INK)
     _name_ends(ax)
     return ax
 
@@ -268,11 +268,12 @@ def _places(c: ArrayLike) -> Array:
 def _ticks(c: Array, place: Array) -> tuple[list[float], list[str]]:
     """Tick every value of c if they are few, otherwise every power of ten; inf always."""
     finite = np.isfinite(c)
-    if finite.sum() <= 7:
-        pairs = [(float(at), _number(value)) for at, value in zip(place[finite], c[finite], strict=True)]
+    powers = place[finite]
+    if len(powers) and (len(powers) > 5 or np.abs(powers).max() > 2.0):
+        whole = range(math.ceil(powers.min() - 1e-9), math.floor(powers.max() + 1e-9) + 1)
+        pairs = [(float(power), f"$10^{{{power}}}$") for power in whole]
     else:
-        low, high = math.ceil(place[finite].min() - 1e-9), math.floor(place[finite].max() + 1e-9)
-        pairs = [(float(power), _number(10.0**power)) for power in range(low, high + 1)]
+        pairs = [(float(at), f"{value:g}") for at, value in zip(powers, c[finite], strict=True)]
     if not finite.all():
         pairs.append((float(place[~finite][0]), "∞"))
     return [at for at, _ in pairs], [name for _, name in pairs]
@@ -290,13 +291,6 @@ def _break_axis(ax: Axes, at: float) -> None:
     transform = ax.get_xaxis_transform()
     for shift in (-0.06, 0.06):
         ax.plot([at + shift], [0.0], transform=transform, clip_on=False, gid="break", **stroke)
-
-
-def _number(value: float) -> str:
-    power = math.log10(value)
-    if abs(power) >= 3 and abs(power - round(power)) < 1e-9:
-        return f"$10^{{{round(power)}}}$"
-    return f"{value:g}"
 
 
 def _name(c: float) -> str:

@@ -96,19 +96,21 @@ def factor_scatter(
     x, y = shown.factors[:, a], shown.factors[:, b]
     rho = correlation_matrix(np.stack((x, y), axis=1))[0, 1]
     named = _extremes(x, y, n_labels) if highlight is None else _find(shown, highlight)
+    largest = float(max(x.max(), y.max())) or 1.0
+    limits = (-0.06 * largest, 1.06 * largest)
     if scale == "log":
-        x, y = _floored(x), _floored(y)
+        least = FLOOR * largest
+        x, y, limits = np.maximum(x, least), np.maximum(y, least), (0.6 * least, 1.8 * largest)
     ax = axes_or_new(ax, (4.4, 4.4))
     tidy(ax)
     ax.set_xscale(scale)
     ax.set_yscale(scale)
     ax.scatter(x, y, s=7, color="#9aa3ab", alpha=0.6, linewidths=0, rasterized=True)
-    ends = (min(x.min(), y.min()), max(x.max(), y.max()))
-    ax.plot(ends, ends, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
+    ax.plot(limits, limits, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
     ax.scatter(x[named], y[named], s=11, color=_sides(shown, (a, b), named), linewidths=0, zorder=3)
     ax.set_xlabel(f"factor {shown.factor_names[a]}", fontsize="medium", color=INK)
     ax.set_ylabel(f"factor {shown.factor_names[b]}", fontsize="medium", color=INK)
-    ax.margins(0.08)
+    ax.set(xlim=limits, ylim=limits)
     set_title(ax, title, shown.name)
     ax.set_title(f"Spearman {rho:.2f}", loc="right", fontsize="small", color=INK)
     label_points(ax, shown.feature_labels[named].tolist(), x[named], y[named])
@@ -139,10 +141,6 @@ def _sides(shown: Decomposition, pair: tuple[int, int], named: NDArray[np.intp])
     return [colors[a] if side else colors[b] for side in more_in_a]
 
 
-def _floored(values: Array) -> Array:
-    return np.maximum(values, FLOOR * (values.max() or 1.0))
-
-
 def top_features(
     source: Any,
     *,
@@ -161,8 +159,8 @@ def top_features(
     n_top : int
         Features shown per factor.
     kind : {"bars", "heatmap"}
-        A panel of bars for each factor; or one heat map of all of them, every factor divided by its largest
-        value.
+        A panel of bars for each factor, longest first; or one heat map of all of them, every factor divided
+        by its largest value.
     key : str, optional
         Name of the fit in an AnnData.
     factors : sequence of int, optional
@@ -199,11 +197,12 @@ def top_features(
 def _bars(shown: Decomposition, chosen: list[int], top: list[Any], figure: Any) -> Any:
     columns = min(PANELS_PER_ROW, len(chosen))
     rows = -(-len(chosen) // columns)
-    tallest = max((len(features) for features in top), default=1)
+    tallest = max((len(found) for found in top), default=1)
     figure = figure_or_new(figure, (1.85 * columns, (0.55 + 0.155 * tallest) * rows))
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     colors = factor_colors(shown)
-    for ax, k, features in zip(panels, chosen, top, strict=False):
+    for ax, k, found in zip(panels, chosen, top, strict=False):
+        features = found[np.argsort(-shown.factors[found, k], kind="stable")]
         place = np.arange(len(features))
         ax.barh(place, shown.factors[features, k], color=colors[k], height=0.75)
         ax.set_yticks(place, shown.feature_labels[features])

@@ -15,18 +15,16 @@ from log1pnmf.decomposition import Decomposition, group_labels
 
 from .canvas import INK, axes_or_new, color_bar, factor_colors, heat_map, set_title, tidy
 from .labels import label_below
+from .raster import group_places, stacked_pixels
 
-__all__ = ["HEIGHTS", "draw_structure", "factor_legend", "loadings_by_group", "structure"]
+__all__ = ["HEIGHTS", "draw_structure", "factor_legend", "loadings_by_group", "name_groups", "structure"]
 
 Array = NDArray[np.float64]
 
 HEIGHTS = ("loadings", "shares")
 
-GAP = 0.008
-"""Between groups, in parts of the width."""
-
-LEAST_WIDTH = 0.02
-"""Of a group, in parts of the width: a few samples among thousands are drawn as wider bars."""
+PIXELS = (400, 2400)
+"""Of a structure plot, enough for print."""
 
 ROWS_OF_LEGEND = 16
 
@@ -38,7 +36,7 @@ def structure(
     key: str | None = None,
     factors: Sequence[int] | None = None,
     heights: str = "loadings",
-    max_samples: int | None = 4000,
+    max_samples: int | None = 20_000,
     random_state: int = 0,
     colors: Sequence[Any] | None = None,
     legend: bool = True,
@@ -60,7 +58,7 @@ def structure(
         Loadings with a maximum of 1 for every factor, as in the paper; or what part of the sample's sum they
         are.
     max_samples : int, optional
-        Samples drawn at most; groups are thinned alike. None draws all of them.
+        Samples that are drawn at most; groups are thinned alike.
     random_state : int
         Which samples are drawn, see `log1pnmf.arrange.arrange`.
     colors : sequence of colours, optional
@@ -76,8 +74,9 @@ def structure(
 
     Notes
     -----
-    Inside a group neighbours are alike. A group has a width in proportion to its number of samples, but at
-    least two hundredths of the axes, so that rare ones can be seen.
+    Inside a group neighbours are alike; where bars are narrower than a pixel it shows their mean. A group has
+    a width in proportion to its number of samples, but at least a fiftieth of the axes, so that rare ones are
+    seen.
 
     Examples
     --------
@@ -111,10 +110,7 @@ def structure(
 
 
 def draw_structure(ax: Axes, values: Array, arrangement: Arrangement, colors: Sequence[Any]) -> None:
-    """Draw stacked bars, as one stepped area for each factor.
-
-    Each area reaches from zero to the top of its factor in the stack, and lies behind those below it: where
-    two colours meet nothing shines through, and there are as many artists as factors.
+    """Draw stacked bars as one picture.
 
     Parameters
     ----------
@@ -125,32 +121,21 @@ def draw_structure(ax: Axes, values: Array, arrangement: Arrangement, colors: Se
         Where the groups are.
     colors : sequence of K colours
     """
-    edges, inside = _edges(arrangement)
-    tops = np.full((len(inside), values.shape[1]), np.nan)
-    tops[inside] = np.cumsum(values, axis=1)
-    for k, color in enumerate(colors):
-        area = ax.stairs(
-            tops[:, k], edges, fill=True, color=color, linewidth=0, zorder=2.0 - 0.5 * k / len(colors)
-        )
-        area.set_rasterized(True)
-        area.set_gid(f"factor {k}")
-    tallest = float(np.nanmax(tops[:, -1], initial=0.0)) if values.size else 0.0
-    ax.set_xlim(edges[0], edges[-1])
-    ax.set_ylim(0.0, 1.02 * tallest if tallest > 0 else 1.0)
+    tallest = float(values.sum(axis=1).max(initial=0.0)) or 1.0
+    parts = [(start, stop) for _, start, stop in arrangement.spans]
+    pixels = stacked_pixels(values, parts, colors, top=tallest, shape=PIXELS)
+    ax.imshow(pixels, origin="lower", extent=(0.0, 1.0, 0.0, tallest), aspect="auto", zorder=2)
+    ax.set(xlim=(0.0, 1.0), ylim=(0.0, 1.02 * tallest), xticks=[])
     tidy(ax)
     ax.spines["bottom"].set_visible(False)
-    ax.set_xticks([])
 
 
 def name_groups(ax: Axes, arrangement: Arrangement) -> None:
     """Write the names of the groups below their bars."""
-    edges, _ = _edges(arrangement)
     names = [name for name, _, _ in arrangement.spans]
     if any(names):
-        gaps = np.arange(len(names))
-        starts = np.array([start for _, start, _ in arrangement.spans]) + gaps
-        stops = np.array([stop for _, _, stop in arrangement.spans]) + gaps
-        label_below(ax, names, (edges[starts] + edges[stops]) / 2.0)
+        places = group_places([stop - start for _, start, stop in arrangement.spans])
+        label_below(ax, names, places.mean(axis=1))
 
 
 def factor_legend(ax: Axes, names: Sequence[str], colors: Sequence[Any]) -> None:
@@ -170,24 +155,6 @@ def factor_legend(ax: Axes, names: Sequence[str], colors: Sequence[Any]) -> None
         labelspacing=0.3,
         borderaxespad=0.3,
     )
-
-
-def _edges(arrangement: Arrangement) -> tuple[Array, NDArray[np.bool_]]:
-    """Edges of all bars, with an empty one between groups, on a width of 1; and which bars are samples."""
-    sizes = np.array([stop - start for _, start, stop in arrangement.spans])
-    widths = sizes / sizes.sum()
-    least = min(LEAST_WIDTH, 0.5 / len(sizes))
-    widths = np.maximum(widths, least)
-    widths *= (1.0 - GAP * (len(sizes) - 1)) / widths.sum()
-    bars: list[Array] = []
-    inside: list[NDArray[np.bool_]] = []
-    for i, (size, width) in enumerate(zip(sizes, widths, strict=True)):
-        if i:
-            bars.append(np.array([GAP]))
-            inside.append(np.array([False]))
-        bars.append(np.full(size, width / size))
-        inside.append(np.ones(size, dtype=bool))
-    return np.concatenate(([0.0], np.cumsum(np.concatenate(bars)))), np.concatenate(inside)
 
 
 def loadings_by_group(
