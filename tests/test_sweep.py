@@ -114,3 +114,17 @@ def test_bad_paths_are_refused(c, error, words):
 def test_options_of_single_fits_are_refused():
     with pytest.raises(TypeError, match="checkpoint is not an option of the fits of a sweep"):
         sweep([[1, 2], [3, 4]], [1], 1, checkpoint="file")
+
+
+def test_interrupted_sweep_keeps_what_it_has(counts):
+    seen = []
+
+    def interrupt(iteration):
+        seen.append(iteration.index)
+        if seen.count(0) == 2 and iteration.index == 2:  # in the second fit
+            raise KeyboardInterrupt
+
+    with pytest.warns(RuntimeWarning, match="interrupted"):
+        result = sweep(counts, [0.1, 1.0, 10.0], 2, tol=1e-3, callbacks=[interrupt])
+    assert [model.c for model in result.models] == [0.1, 1.0]
+    assert result.table["converged"].tolist() == [True, False]

@@ -131,7 +131,8 @@ def fits_along(
     Yields
     ------
     Log1pNMF
-        Smallest c first, and back. `Sweep.of` keeps the best for each c.
+        Smallest c first, and back. `Sweep.of` keeps the best for each c. A fit that Ctrl-C interrupted is the
+        last one.
     """
     values = _checked_path(c)
     for name in NOT_FOR_SWEEPS:
@@ -145,6 +146,8 @@ def fits_along(
         model = copy(best).set_params(c=value, warm_start=warm_start)
         model.fit(counts).set_params(warm_start=False)
         yield model
+        if any(message.startswith("interrupted") for message in model.fit_.messages):
+            return
         best = model if _is_better(model, done.get(value)) else done[value]
         done[value] = best
 

@@ -145,7 +145,7 @@ def test_model_refuses_other_samples(fitted):
 
 
 def test_model_refuses_where_features_are_gone(fitted):
-    with pytest.raises(ValueError, match="299 of the 300 features of the fit are no longer in adata"):
+    with pytest.raises(ValueError, match="299 of the 300 features of the fit are not in adata"):
         lp.tl.model(fitted[:, :2].copy())
 
 

@@ -91,3 +91,26 @@ def test_ref_has_to_hold_a_fit(new):
         lp.tl.transform(new, new)
     with pytest.raises(TypeError, match="ref must be an AnnData object, got str"):
         lp.tl.transform(new, "file.h5ad")
+
+
+NOT_UNIQUE = "ignore:Variable names are not unique:UserWarning"
+
+
+@pytest.mark.filterwarnings(NOT_UNIQUE)
+def test_features_that_occur_twice_are_refused_in_another_order(reference, new):
+    names = new.var_names.to_list()
+    twice = anndata.concat([new, new[:, :1]], axis=1)
+    with pytest.raises(
+        ValueError, match=f"1 of the 600 features of the fit occur twice in adata .first '{names[0]}'"
+    ):
+        lp.tl.transform(twice, reference)
+
+
+@pytest.mark.filterwarnings(NOT_UNIQUE)
+def test_names_that_occur_twice_are_fine_in_the_same_order(cells):
+    adata = cells[:80].copy()
+    adata.var_names = [f"gene{j // 2}" for j in range(adata.n_vars)]
+    lp.tl.log1p_nmf(adata, 2, **FAST)
+    new = adata[:20].copy()
+    lp.tl.transform(new, adata)
+    np.testing.assert_allclose(new.obsm["X_log1p_nmf"], adata.obsm["X_log1p_nmf"][:20], atol=0.05)

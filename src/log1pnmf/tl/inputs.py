@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,15 @@ from scipy import sparse
 from log1pnmf.counts import Counts
 from log1pnmf.optional import require
 
-__all__ = ["COUNTS_LAYER", "Selection", "check_anndata", "read_counts", "select_features", "target"]
+__all__ = [
+    "COUNTS_LAYER",
+    "Selection",
+    "check_anndata",
+    "find_features",
+    "read_counts",
+    "select_features",
+    "target",
+]
 
 logger = logging.getLogger("log1pnmf")
 
@@ -111,6 +119,37 @@ def select_features(adata: Any, mask_var: Any) -> NDArray[np.intp]:
     return np.flatnonzero(mask)
 
 
+def find_features(adata: Any, names: Any) -> NDArray[np.intp]:
+    """Find the features of a fit by name.
+
+    Parameters
+    ----------
+    adata : AnnData
+        May have others, in any order.
+    names : sequence of str
+
+    Returns
+    -------
+    ndarray of int
+    """
+    if np.array_equal(adata.var_names, names):
+        return np.arange(adata.n_vars)
+    places = {name: j for j, name in enumerate(adata.var_names)}
+    missing = [name for name in names if name not in places]
+    if missing:
+        raise ValueError(
+            f"{len(missing)} of the {len(names)} features of the fit are not in adata "
+            f"(first {missing[0]!r}); add them, with zeros where nothing was counted"
+        )
+    twice = adata.var_names[adata.var_names.duplicated()].intersection(names)
+    if len(twice):
+        raise ValueError(
+            f"{len(twice)} of the {len(names)} features of the fit occur twice in adata "
+            f"(first {twice[0]!r}); keep one of each"
+        )
+    return np.array([places[name] for name in names], dtype=np.intp)
+
+
 def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> Selection:
     """Read the counts of some features.
 
@@ -134,7 +173,7 @@ def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> S
         matrix = _matrix(adata, layer, positions)
     counts = Counts.from_any(matrix)
     names = np.asarray(adata.var_names, dtype=object)[positions]
-    return Selection(Counts(counts.by_row, counts._columns, feature_names=names), positions, layer)
+    return Selection(replace(counts, feature_names=names), positions, layer)
 
 
 def _matrix(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> Any:

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from log1pnmf.estimator import Log1pNMF
 from log1pnmf.keys import Keys
 
-from .inputs import check_anndata, read_counts, target
+from .inputs import check_anndata, find_features, read_counts, target
 from .store import read_model, write_loadings
 
 __all__ = ["model", "transform"]
@@ -114,11 +114,4 @@ def _positions(adata: Any, fitted: Log1pNMF) -> np.ndarray:
                 f"got {adata.n_vars}; pass the same features in the same order"
             )
         return np.arange(adata.n_vars)
-    places = {name: j for j, name in enumerate(adata.var_names)}
-    missing = [name for name in names if name not in places]
-    if missing:
-        raise ValueError(
-            f"{len(missing)} of the {len(names)} features of the fit are not in adata (first "
-            f"{missing[0]!r}); add them, with zeros where nothing was counted"
-        )
-    return np.array([places[name] for name in names], dtype=np.intp)
+    return find_features(adata, names)

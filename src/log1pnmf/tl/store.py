@@ -24,7 +24,7 @@ from log1pnmf.saving import pack_parameters, unpack_parameters
 from log1pnmf.summary import TrainingData
 from log1pnmf.version import __version__
 
-from .inputs import Selection
+from .inputs import Selection, find_features
 
 __all__ = ["read_model", "write_loadings", "write_model"]
 
@@ -135,7 +135,7 @@ def read_model(adata: Any, keys: Keys, *, whole: bool) -> Log1pNMF:
         Without callbacks; loadings and factors have the same bits as when they were written.
     """
     about = _stored(adata, keys)
-    shown_factors = adata.varm[keys.varm][_positions(adata, about["feature_names"])]
+    shown_factors = adata.varm[keys.varm][find_features(adata, about["feature_names"])]
     shown_loadings = np.array(adata.obsm[keys.obsm], dtype=np.float64)
     size_factors = about["size_factors"]
     if _digest(shown_loadings) != about["loadings_digest"]:
@@ -170,23 +170,6 @@ def _stored(adata: Any, keys: Keys) -> Mapping[str, Any]:
     if not isinstance(about, Mapping) or "loadings_digest" not in about:
         raise ValueError(f"adata.uns[{keys.uns!r}] was not written by log1pnmf.tl; fit again")
     return about
-
-
-def _positions(adata: Any, fitted: Any) -> NDArray[np.intp]:
-    """Where the features of the fit are now."""
-    positions = {name: j for j, name in enumerate(adata.var_names)}
-    missing = [name for name in fitted if name not in positions]
-    if missing:
-        raise ValueError(
-            f"{len(missing)} of the {len(fitted)} features of the fit are no longer in adata (first "
-            f"{missing[0]!r}); pass the object as it was"
-        )
-    if len(positions) < adata.n_vars:
-        raise ValueError(
-            "adata.var_names has names that occur twice, so the features of the fit cannot be found; "
-            "call adata.var_names_make_unique() before the fit"
-        )
-    return np.array([positions[name] for name in fitted], dtype=np.intp)
 
 
 def _fit(about: Mapping[str, Any], readout: Readout, loadings: Array, factors: Array, sizes: Array) -> Fit:
