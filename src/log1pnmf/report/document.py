@@ -190,7 +190,7 @@ def _lead(subject: Subject, sections: list[FactorSection], comparison: Compariso
     n, m = len(subject.sample_names), len(subject.shown[0].factors)
     size = f"{count(n, 'sample')} and {count(m, 'feature')}"
     if comparison is not None:
-        return f"{size}, explained twice. {comparison.headline}"
+        return f"{size}, explained in {len(sections)} ways. {comparison.headline}"
     first, shown = sections[0], subject.shown[0]
     factors = count(len(first.factors), "factor")
     text = f"{size}, explained by {factors} at {shown.name}: {link_in_words(shown.c)}."

@@ -11,6 +11,9 @@ __all__ = ["CLEARLY", "Figure", "verdict"]
 CLEARLY = 0.1
 """Two figures differ where they are this part of the larger one apart."""
 
+LEAST = 0.02
+"""And at least this much: less is not seen in a table with two decimals."""
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -39,7 +42,7 @@ class Figure:
     def direction(self) -> int:
         """1 where it is clearly larger at finite c, -1 where it is clearly smaller, else 0."""
         apart = self.finite - self.additive
-        if abs(apart) <= CLEARLY * max(abs(self.finite), abs(self.additive)):
+        if abs(apart) <= max(LEAST, CLEARLY * max(abs(self.finite), abs(self.additive))):
             return 0
         return 1 if apart > 0 else -1
 

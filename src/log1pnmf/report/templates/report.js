@@ -137,7 +137,9 @@
     this.width = width;
     this.groups = places(left, width - left - 4);
     const flat = this.groups.every((group) => group.name.length * 6.8 < group.width);
-    const below = longest === 0 ? 6 : flat ? 24 : small ? label + 22 : label * 0.72 + 30;
+    // Slanted labels reach to the left; upright where the first ones would leave the plot.
+    const upright = small || this.groups.some((group) => Math.min(group.name.length, 22) * 4.9 > group.x + group.width / 2);
+    const below = longest === 0 ? 6 : flat ? 24 : upright ? label + 22 : label * 0.72 + 30;
     const svg = document.createElementNS(SVG, "svg");
     svg.setAttribute("viewBox", `0 0 ${width} ${Math.ceil(top + tall + below)}`);
     svg.setAttribute("aria-hidden", "true");
@@ -150,7 +152,7 @@
       const attributes = { d: this.path(stack.levels[level], y, base), fill: this.model.colors[stack.shown[level]] };
       element(svg, "path", attributes);
     }
-    if (longest) this.labels(svg, base, flat, small, width);
+    if (longest) this.labels(svg, base, flat, upright, width);
     this.cursor = element(svg, "line", { class: "cursor", y1: top, y2: base + 4 });
     this.canvas.replaceChildren(svg);
     if (current !== null) this.mark(current);
@@ -177,21 +179,21 @@
     }
   };
 
-  Plot.prototype.labels = function (svg, base, flat, small, width) {
+  Plot.prototype.labels = function (svg, base, flat, upright, width) {
     const middles = this.groups.map((group) => group.x + group.width / 2);
     const short = (name) => (name.length > 22 ? name.slice(0, 21) + "…" : name);
     if (flat) {
       this.groups.forEach((group, g) => element(svg, "text", { x: middles[g], y: base + 17, "text-anchor": "middle" }, group.name));
       return;
     }
-    const distance = small ? 12.5 : 17, room = Math.max(1, Math.floor((width - 40) / distance));
+    const distance = upright ? 12.5 : 17, room = Math.max(1, Math.floor((width - 40) / distance));
     // Where not all labels have room the largest groups are named; pointing at the others names them.
     const largest = this.groups.map((_, g) => g).sort((a, b) => this.groups[b].stop - this.groups[b].start - this.groups[a].stop + this.groups[a].start);
     const named = largest.slice(0, room).sort((a, b) => a - b);
-    const at = spread(named.map((g) => middles[g]), distance, small ? 30 : 44, width - 6);
+    const at = spread(named.map((g) => middles[g]), distance, upright ? 30 : 44, width - 6);
     named.forEach((g, i) => {
       element(svg, "path", { class: "leader", d: `M${middles[g]},${base + 2}V${base + 5}L${at[i]},${base + 13}` });
-      const turn = `translate(${at[i] + (small ? 4 : 3)} ${base + (small ? 17 : 20)}) rotate(${small ? -90 : -42})`;
+      const turn = `translate(${at[i] + (upright ? 4 : 3)} ${base + (upright ? 17 : 20)}) rotate(${upright ? -90 : -42})`;
       element(svg, "text", { transform: turn, "text-anchor": "end" }, short(this.groups[g].name));
     });
   };
