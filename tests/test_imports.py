@@ -28,7 +28,7 @@ LAYERS = [
     ["streaming.survey"],
     ["streaming.problem"],
     ["streaming.work"],
-    ["streaming.step", "streaming.cluster"],
+    ["streaming.step", "streaming.cluster", "streaming.progress"],
     ["streaming.runners"],
     ["streaming.engine"],
     ["engines.registry"],

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from .approximation import Quadratic, quadratic
 from .counts import Counts
 from .engines.registry import make_engine
 from .fitting import LARGEST_CERTIFIED
-from .problem import Problem
 from .result import Fit
+from .streaming.problem import problem_of
+from .streaming.survey import ChunkedCounts
 
 __all__ = ["Certificate", "certify"]
 
@@ -110,14 +112,18 @@ def certify(
         return Certificate(fit.log_likelihood, 0.0, approximate, counts.n_samples, counts.n_samples)
     assert approximate is not None  # an exact fit knows its log-likelihood
     if math.prod(counts.shape) <= LARGEST_CERTIFIED:
-        problem = Problem(counts, fit.size_factors, fit.link)
+        problem = problem_of(counts, fit.size_factors, fit.link)
         exact = -make_engine(engine, problem, n_jobs).loss(fit.loadings, fit.factors / fit.link.alpha)
         return Certificate(exact, 0.0, approximate, counts.n_samples, counts.n_samples)
     zeros = quadratic(fit.link, fit.settings["approximation"], fit.settings["interval"])
     n = counts.n_samples
     n_sampled = min(n, max(LEAST_ROWS, math.ceil(SAMPLED_ENTRIES / counts.n_features)))
-    rows = np.sort(np.random.default_rng(seed).choice(n, size=n_sampled, replace=False))
-    excess = _excess(fit, counts, rows, zeros)
+    in_memory, pool = counts, np.arange(n)
+    if isinstance(counts, ChunkedCounts):  # of which a sample is in memory
+        in_memory, pool = counts.sample, counts.sample_index
+    n_sampled = min(n_sampled, len(pool))
+    place = np.sort(np.random.default_rng(seed).choice(len(pool), size=n_sampled, replace=False))
+    excess = _excess(fit, in_memory.to_scipy()[place], pool[place], zeros)
     spread = float(excess.std(ddof=1)) * math.sqrt((1.0 - n_sampled / n) / n_sampled)
     return Certificate(
         log_likelihood=approximate - n * float(excess.mean()),
@@ -128,16 +134,16 @@ def certify(
     )
 
 
-def _excess(fit: Fit, counts: Counts, rows: NDArray[np.intp], zeros: Quadratic) -> Array:
-    """Approximate minus exact log-likelihood of each of the rows: only zero counts differ."""
-    matrix, factors = counts.to_scipy(), fit.factors / fit.link.alpha
+def _excess(fit: Fit, matrix: sparse.csr_array, rows: NDArray[np.intp], zeros: Quadratic) -> Array:
+    """Approximate minus exact log-likelihood of the rows that the matrix holds: only zero counts differ."""
+    factors = fit.factors / fit.link.alpha
     exposure = fit.link.exposure_scale * fit.size_factors
-    size = max(1, BLOCK_ENTRIES // counts.n_features)
+    size = max(1, BLOCK_ENTRIES // matrix.shape[1])
     parts = []
     for start in range(0, len(rows), size):
         block = rows[start : start + size]
         eta = fit.loadings[block] @ factors.T
         error = np.expm1(eta) - (zeros.a0m1 + eta * (zeros.a1 + zeros.a2 * eta))
-        error[matrix[block].nonzero()] = 0.0
+        error[matrix[start : start + size].nonzero()] = 0.0
         parts.append(exposure[block] * error.sum(axis=1))
     return np.concatenate(parts)

@@ -22,6 +22,7 @@ from .settings import Settings
 from .solver.callbacks import History
 from .solver.iteration import Iteration, Pair, State
 from .sparse_rows import pieces
+from .streaming.survey import ChunkedCounts
 
 __all__ = ["Keeper", "Loaded", "fingerprint", "load_checkpoint"]
 
@@ -260,12 +261,16 @@ def fingerprint(settings: Settings, counts: Counts, sizes: np.ndarray, random_st
     dict of str to dict
         "data" and "settings".
     """
-    rows = counts.by_row
+    if isinstance(counts, ChunkedCounts):
+        checksum = counts.checksum()
+    else:
+        rows = counts.by_row
+        checksum = _checksum((rows.indptr, rows.indices, rows.values))
     data = {
         "shape": list(counts.shape),
         "number of non-zeros": counts.nnz,
         "total": counts.total,
-        "checksum": _checksum((rows.indptr, rows.indices, rows.values)),
+        "checksum": checksum,
     }
     own = {name: value for name, value in settings.as_dict().items() if name not in NO_MATTER}
     own["interval"] = None if settings.interval is None else [float(end) for end in settings.interval]

@@ -17,7 +17,7 @@ from sklearn.utils import check_array
 from .compress import compress_dense, compress_sparse, plural
 from .sparse_rows import MAX_INT32, SparseRows, pieces
 
-__all__ = ["Counts", "SparseRows", "size_factors_of"]
+__all__ = ["Counts", "SparseRows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,22 +167,18 @@ class Counts:
         -------
         ndarray of float64, shape (n_samples,)
         """
-        return size_factors_of(self.row_sums, kind)
+        if isinstance(kind, str):
+            if kind == "none":
+                return np.ones(self.n_samples)
+            if kind != "total":
+                raise ValueError(f"size_factors must be 'total', 'none' or an array, got {kind!r}")
+            sums = self.row_sums
+            return np.divide(sums, sums.mean(), out=np.ones(self.n_samples), where=sums > 0)
+        return _checked_size_factors(kind, self.n_samples)
 
     def to_scipy(self) -> sparse.csr_array:
         """Return the counts as a SciPy CSR array that shares the (read-only) memory."""
         return self.by_row.to_scipy()
-
-
-def size_factors_of(row_sums: np.ndarray, kind: Any) -> np.ndarray:
-    """Size factors of samples with these totals; see `Counts.size_factors`."""
-    if isinstance(kind, str):
-        if kind == "none":
-            return np.ones(len(row_sums))
-        if kind != "total":
-            raise ValueError(f"size_factors must be 'total', 'none' or an array, got {kind!r}")
-        return np.divide(row_sums, row_sums.mean(), out=np.ones(len(row_sums)), where=row_sums > 0)
-    return _checked_size_factors(kind, len(row_sums))
 
 
 def _checked_size_factors(given: Any, n_samples: int) -> np.ndarray:

@@ -15,16 +15,17 @@ from .certificate import Certificate, certify
 from .continuation import continued_start
 from .counts import Counts
 from .engines.base import RowSolver
+from .engines.registry import as_counts
 from .fitted import FittedModel
 from .fitting import fit_log1p_nmf
 from .initialize import as_random
 from .persist import StrPath, check_writable, read_archive, write_archive
-from .problem import Problem
 from .readout import Readout, check_normalize, read_out
 from .result import Fit
 from .saving import pack_parameters, unpack_parameters
 from .settings import Settings, check_number
 from .solver.callbacks import Callback
+from .streaming.problem import problem_of
 from .summary import TrainingData
 
 __all__ = ["Log1pNMF"]
@@ -75,8 +76,8 @@ class Log1pNMF(FittedModel):
         Relative fall of the objective per iteration at which to stop.
     n_jobs : int, optional
         Threads; None and -1 are all available cores. The result is the same for any number.
-    engine : {"auto", "native", "reference"}
-        What computes the half-steps.
+    engine : {"auto", "native", "reference", "torch", "torch-float64", "streaming"}
+        What computes the half-steps; see `log1pnmf.fit_log1p_nmf`.
     random_state : int, RandomState, Generator or None
     normalize : {"max", "factor_max", "factor_sum", "none"}
         Scale of the factors as shown in `loadings_` and `components_`, which does not change the fit: the
@@ -203,7 +204,7 @@ class Log1pNMF(FittedModel):
         Parameters
         ----------
         X : array, sparse matrix or data frame of shape (n_samples, n_features)
-            Raw counts.
+            Raw counts. Those larger than memory: see `log1pnmf.streaming.open_counts`.
         y : ignored
         loadings, factors : array of shape (n_samples, K) and (n_features, K), optional
             Where to start, on the link scale; takes the place of `init` and `warm_start`.
@@ -217,7 +218,7 @@ class Log1pNMF(FittedModel):
             Itself.
         """
         settings = self._settings()
-        counts = Counts.from_any(X)
+        counts = as_counts(X, self.engine)
         if counts.nnz == 0:
             raise ValueError(f"counts are all zero (shape {counts.shape}): pass data with at least one count")
         if settings.n_components > min(counts.shape):
@@ -282,8 +283,8 @@ class Log1pNMF(FittedModel):
         self._check_same_features(counts)
         before = None
         if counts.n_samples != len(self.fit_.loadings):
-            before = self._new_samples(counts, self.size_factors).solve()[0]
-        problem = Problem(counts, counts.size_factors(self.size_factors), settings.link)
+            before = self._loadings_of(counts, self.size_factors)
+        problem = problem_of(counts, counts.size_factors(self.size_factors), settings.link)
         rng = as_random(self.random_state)
         return continued_start(self.fit_, problem, self.n_components, rng, loadings=before)
 
@@ -303,7 +304,7 @@ class Log1pNMF(FittedModel):
 
     def _record_features(self, X: Any, counts: Counts) -> None:
         validate_data(self, X, skip_check_array=True)
-        if isinstance(X, Counts) and counts.feature_names is not None:
+        if not hasattr(X, "columns") and counts.feature_names is not None:
             self.feature_names_in_ = counts.feature_names
 
     def _take(self, fit: Fit, data: TrainingData, readout: Readout | None = None) -> None:

@@ -21,6 +21,10 @@ from .optional import require
 from .persist import StrPath
 from .readout import Readout
 from .result import Fit
+from .rows import RowFile
+from .streaming.opening import is_streamed, open_counts
+from .streaming.runners import each_chunk
+from .streaming.survey import ChunkedCounts
 from .summary import TrainingData, summarize
 from .topics import TopicModel, topic_model
 
@@ -52,6 +56,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Parameters
         ----------
         X : array, sparse matrix or data frame of shape (n, n_features)
+            Or what `log1pnmf.streaming.open_counts` gives: then chunk by chunk, in this process.
         size_factors : {"total", "none"} or array of shape (n,), optional
             By default what the model was fitted with; "total" divides by the mean total of the training
             samples. Needed where the model was fitted with an array.
@@ -67,8 +72,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         >>> model.transform([[40, 20]]).round(4)  # ten times the counts, ten times the size factor
         array([[1.]])
         """
-        samples = self._new_samples(X, size_factors)
-        return self._readout.loadings(self._solved(samples))
+        return self._readout.loadings(self._loadings_of(X, size_factors))
 
     def inverse_transform(self, loadings: Any, size_factors: Any = None) -> Array:
         """Mean counts that loadings stand for, ``s_i c expm1(L F' / alpha_c)``.
@@ -254,6 +258,27 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     # ---------------------------------------------------------------- inside
 
+    def _loadings_of(self, X: Any, size_factors: Any) -> Array:
+        """Find loadings on the fit's own scale, chunk by chunk where the counts are not in memory."""
+        check_is_fitted(self)
+        if not isinstance(X, ChunkedCounts) and not is_streamed(X):
+            return self._solved(self._new_samples(X, size_factors))
+        source = X.source if isinstance(X, ChunkedCounts) else open_counts(X)
+        given = None if size_factors is None or isinstance(size_factors, str) else np.asarray(size_factors)
+        if given is not None and given.shape != source.shape[:1]:
+            raise ValueError(
+                f"size_factors must have one number for each of the {source.shape[0]} samples, "
+                f"got an array of shape {given.shape}"
+            )
+        loadings, first = RowFile((source.shape[0], self.fit_.n_components), folder=source.folder), 0
+        for chunk in each_chunk(source):
+            last = first + chunk.n_samples
+            if last > first:
+                sizes = size_factors if given is None else given[first:last]
+                loadings.write(first, self._solved(self._new_samples(chunk, sizes)))
+            first = last
+        return loadings.rows().to_array()
+
     def _new_samples(self, X: Any, size_factors: Any) -> NewSamples:
         check_is_fitted(self)
         counts = self._aligned(X)
@@ -263,7 +288,8 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             fitted_with=self.fit_.settings["size_factors"],
             mean_total=self._data.mean_total,
         )
-        return NewSamples(self.fit_, counts, sizes, self.engine, self.n_jobs)
+        engine = "native" if self.engine == "streaming" else self.engine
+        return NewSamples(self.fit_, counts, sizes, engine, self.n_jobs)
 
     def _solved(self, samples: NewSamples) -> Array:
         loadings, converged = samples.solve()

@@ -16,15 +16,15 @@ from sklearn.exceptions import ConvergenceWarning
 from .checkpoint import Keeper, fingerprint, load_checkpoint
 from .counts import Counts
 from .engines.base import Engine, RowSolver
-from .engines.registry import make_engine
+from .engines.registry import as_counts, make_engine, resolve_engine
 from .initialize import as_random, check_start
 from .persist import StrPath
-from .problem import Problem
 from .result import Fit
 from .runs import Run, best_run
 from .settings import Settings, check_number
 from .solver.alternate import residual_at
 from .solver.callbacks import Callback
+from .streaming.problem import problem_of
 
 __all__ = ["ApproximationWarning", "fit_log1p_nmf"]
 
@@ -70,8 +70,9 @@ def fit_log1p_nmf(
 
     Parameters
     ----------
-    counts : array, sparse matrix, data frame or Counts
-        Samples x features; see `log1pnmf.counts.Counts.from_any`.
+    counts : array, sparse matrix, data frame, Counts or source
+        Samples x features; see `log1pnmf.counts.Counts.from_any`. Sparse matrices of PyTorch and CuPy stay on
+        their device. Counts larger than memory: see `log1pnmf.streaming.open_counts`.
     n_components : int
         Number of factors, K.
     c : float
@@ -103,8 +104,11 @@ def fit_log1p_nmf(
         Relative fall of the objective per iteration at which to stop.
     n_jobs : int, optional
         Threads; None and -1 are all available cores. The result is the same for any number.
-    engine : {"auto", "native", "reference"}
-        What computes the half-steps.
+    engine : {"auto", "native", "reference", "torch", "torch-float64", "streaming"}
+        What computes the half-steps; see `log1pnmf.engines.registry.make_engine`. "auto" takes a CUDA card
+        where there is one and enough to do, otherwise the compiled core; `Fit.settings` says which. With
+        "streaming", taken by itself for counts that are not in memory, `init` is that of a sample of rows
+        that is fitted first.
     random_state : int, RandomState, Generator or None
     callbacks : sequence of callables
         Called with every `log1pnmf.solver.iteration.Iteration`; a true result stops the fit.
@@ -163,8 +167,9 @@ def fit_log1p_nmf(
     loaded = None if resume is None else load_checkpoint(resume)
     rng = as_random(random_state)
     started = time.perf_counter()
-    data = Counts.from_any(counts)
+    data = as_counts(counts, engine)
     sizes = data.size_factors(size_factors)
+    settings = replace(settings, engine=resolve_engine(engine, data, n_components, row_solver))
     if not isinstance(init, str):
         settings = replace(settings, init=check_start(init, data.shape, n_components))
     if loaded is not None:
@@ -173,7 +178,9 @@ def fit_log1p_nmf(
     if keeper is not None:
         keeper.begin(fingerprint(settings, data, sizes, random_state), rng, started)
     engines = [
-        make_engine(engine, Problem(data, sizes, settings.link, phase.zeros), n_jobs)
+        make_engine(
+            settings.engine, problem_of(data, sizes, settings.link, phase.zeros), n_jobs, verbose=verbose
+        )
         for phase in settings.phases
     ]
     run = best_run(settings, engines, rng, resumed=None if loaded is None else loaded.progress, keep=keeper)
@@ -238,7 +245,8 @@ def _certify(settings: Settings, counts: Counts, sizes: Array, run: Run, message
             f"(computed up to {LARGEST_CERTIFIED:,.0f})"
         )
         return None
-    engine = make_engine(settings.engine, Problem(counts, sizes, settings.link), settings.n_jobs)
+    problem = problem_of(counts, sizes, settings.link)
+    engine = make_engine(settings.engine, problem, settings.n_jobs)
     exact = -engine.loss(run.last.loadings, run.last.factors)
     gap = -run.last.loss - exact
     messages.append(f"the approximate log-likelihood differs from the exact one by {gap:,.0f}")

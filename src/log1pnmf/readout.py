@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .result import Fit
+from .rows import Rows
 
 __all__ = ["NORMALIZATIONS", "Readout", "check_normalize", "evenness", "read_out", "shares"]
 
@@ -38,6 +39,8 @@ class Readout:
 
     def loadings(self, raw: Array) -> Array:
         """Bring loadings from the fit's own columns to those shown."""
+        if isinstance(raw, np.memmap):  # of a streamed fit: not all of it at once
+            return Rows(raw.shape, lambda start, stop: raw[start:stop][:, self.order] / self.scale).to_array()
         return raw[:, self.order] / self.scale
 
     def factors(self, raw: Array) -> Array:

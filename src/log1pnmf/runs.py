@@ -16,6 +16,8 @@ from .solver.callbacks import Callback, History, ProgressBar
 from .solver.extrapolate import Extrapolation
 from .solver.iteration import Iteration, Pair
 from .solver.stopping import Stopping
+from .streaming.engine import StreamingEngine
+from .streaming.start import given_start, sampled_start
 
 __all__ = ["Keep", "Progress", "Reason", "Run", "best_run"]
 
@@ -230,7 +232,17 @@ class _Walk:
 
 
 def _start(settings: Settings, engine: Engine, rng: Random) -> Pair:
+    if isinstance(engine, StreamingEngine):
+        return _streamed_start(settings, engine, rng)
     if isinstance(settings.init, str):
         return Pair(*initialize(engine, settings.n_components, settings.init, rng))
     loadings, factors = settings.init
     return Pair(*adapt_start(engine.problem, loadings, factors / settings.link.alpha, rng))
+
+
+def _streamed_start(settings: Settings, engine: StreamingEngine, rng: Random) -> Pair:
+    if isinstance(settings.init, str):
+        bounds: Any = {"penalty": settings.penalty, "upper": settings.upper}
+        return sampled_start(engine, settings.n_components, settings.init, rng, **bounds)
+    loadings, factors = settings.init
+    return given_start(engine, loadings, factors / settings.link.alpha)

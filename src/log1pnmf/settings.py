@@ -13,7 +13,7 @@ import numpy as np
 from .approximation import KINDS, Quadratic, quadratic
 from .engines.base import ROW_SOLVERS, RowSolver
 from .engines.native import effective_threads
-from .engines.registry import ENGINES
+from .engines.registry import ENGINES, NEWTON_ONLY
 from .initialize import INITS
 from .link import ShiftedLog
 from .solver.callbacks import Callback
@@ -85,6 +85,11 @@ class Settings:
         check_number("tol", self.tol)
         effective_threads(self.n_jobs)
         check_choice("engine", self.engine, ENGINES)
+        if self.engine in NEWTON_ONLY and self.row_solver != "newton":
+            raise ValueError(
+                f"engine={self.engine!r} has row_solver='newton' only, got {self.row_solver!r}; "
+                "use engine='native' for the paper's solver"
+            )
         if not isinstance(self.callbacks, Iterable):
             raise TypeError(f"callbacks must be a sequence of callables, got {self.callbacks!r}; pass a list")
         for callback in self.callbacks:
@@ -151,7 +156,7 @@ class Settings:
             "max_iter": int(self.max_iter),
             "tol": float(self.tol),
             "n_jobs": effective_threads(self.n_jobs),
-            "engine": "native" if self.engine == "auto" else self.engine,
+            "engine": self.engine,
         }
 
 

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from typing import Any, cast
+
+import numpy as np
+
+from log1pnmf.counts import Counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.reference import ReferenceEngine
+from log1pnmf.optional import require
 from log1pnmf.problem import Problem
+from log1pnmf.streaming.engine import StreamingEngine
+from log1pnmf.streaming.opening import is_streamed, open_counts
+from log1pnmf.streaming.problem import ChunkedProblem
+from log1pnmf.streaming.progress import PassBar
+from log1pnmf.streaming.runners import survey
+from log1pnmf.streaming.survey import ChunkedCounts
 
-__all__ = ["ENGINES", "check_engine", "make_engine"]
+__all__ = ["ENGINES", "NEWTON_ONLY", "as_counts", "check_engine", "make_engine", "resolve_engine"]
 
-ENGINES = ("auto", "native", "reference")
+NEWTON_ONLY = ("torch", "torch-float64", "streaming")
+"""Engines without the coordinate solver."""
+ENGINES = ("auto", "native", "reference", *NEWTON_ONLY)
+
+LEAST_WORK_FOR_A_GPU = 2e7
+"""Non-zeros times factors from which "auto" takes a graphics card."""
 
 
 def check_engine(name: str) -> None:
@@ -18,20 +36,98 @@ def check_engine(name: str) -> None:
         raise ValueError(f"engine must be one of {', '.join(map(repr, ENGINES))}, got {name!r}")
 
 
-def make_engine(name: str, problem: Problem, n_threads: int | None = None) -> Engine:
+def as_counts(counts: Any, engine: str = "auto") -> Counts:
+    """Check counts where they are: in memory, on a device (PyTorch, CuPy), in chunks on disk or a cluster.
+
+    Parameters
+    ----------
+    counts : array, sparse matrix, data frame, Counts, or what `log1pnmf.streaming.open_counts` takes
+    engine : str
+        "streaming" takes any counts in chunks; otherwise only those that are not in memory are.
+
+    Returns
+    -------
+    Counts
+        `log1pnmf.streaming.survey.ChunkedCounts` where they are in chunks.
+    """
+    if isinstance(counts, ChunkedCounts):
+        return counts
+    if engine == "streaming" or is_streamed(counts):
+        source = open_counts(counts.to_scipy() if isinstance(counts, Counts) else counts)
+        return survey(source)
+    if type(counts).__module__.partition(".")[0] in ("torch", "cupyx"):
+        tensors = require("log1pnmf.engines.torch_counts", extra="gpu", purpose="counts on a device")
+        if tensors.TensorCounts.recognises(counts):
+            return tensors.TensorCounts.from_device(counts)
+    return Counts.from_any(counts)
+
+
+def resolve_engine(name: str, counts: Counts, n_components: int, row_solver: str = "newton") -> str:
+    """Decide what "auto" stands for.
+
+    Parameters
+    ----------
+    name : str
+        One of `ENGINES`; returned as it is unless it is "auto".
+    counts : Counts
+        Counts that are on a device stay there.
+    n_components : int
+    row_solver : {"newton", "coordinate"}
+
+    Returns
+    -------
+    str
+        "torch" on a CUDA card where there is one and enough to do, otherwise "native".
+    """
+    check_engine(name)
+    if isinstance(counts, ChunkedCounts) and name not in ("auto", "streaming"):
+        raise ValueError(
+            f"engine={name!r} needs counts in memory, but these are in chunks; use engine='streaming'"
+        )
+    if isinstance(counts, ChunkedCounts):
+        return "streaming"
+    if name != "auto":
+        return name
+    entries: Any = counts.by_row.indices
+    if not isinstance(entries, np.ndarray):
+        return "torch"
+    large = counts.nnz * n_components >= LEAST_WORK_FOR_A_GPU
+    return "torch" if large and row_solver == "newton" and _has_card() else "native"
+
+
+def make_engine(name: str, problem: Problem, n_threads: int | None = None, *, verbose: int = 0) -> Engine:
     """Make the engine of that name.
 
     Parameters
     ----------
-    name : {"auto", "native", "reference"}
-        "auto" is "native", the compiled one; "reference" is plain NumPy, for comparison on small data.
+    name : {"auto", "native", "reference", "torch", "torch-float64"}
+        "native" is the compiled one; "reference" is plain NumPy, for comparison on small data; "torch" is
+        for a CUDA card, in single precision where that is enough, and "torch-float64" in double precision
+        throughout; "auto" is what suits a few looks at the data (for a whole fit, see `resolve_engine`).
     problem : Problem
     n_threads : int, optional
-        Threads of the native engine, all cores by default; the reference engine has one.
+        Threads of the native engine, all cores by default.
+    verbose : int
+        1 shows the progress of every pass of the streaming engine.
 
     Returns
     -------
     Engine
     """
-    check_engine(name)
-    return ReferenceEngine(problem) if name == "reference" else NativeEngine(problem, n_threads)
+    name = resolve_engine(name, problem.counts, n_components=0)
+    if name == "streaming":
+        return StreamingEngine(cast(ChunkedProblem, problem), n_threads, PassBar() if verbose else None)
+    if name == "reference":
+        return ReferenceEngine(problem)
+    if name == "native":
+        return NativeEngine(problem, n_threads)
+    torch = require("log1pnmf.engines.torch", extra="gpu", purpose=f"engine={name!r}")
+    return torch.TorchEngine(problem, precision="float64" if name == "torch-float64" else "float32")
+
+
+def _has_card() -> bool:
+    if find_spec("torch") is None:
+        return False
+    import torch
+
+    return bool(torch.cuda.is_available())

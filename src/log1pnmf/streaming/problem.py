@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,11 +40,11 @@ class PieceOfProblem(Problem):
 
 
 def problem_of(
-    counts: Counts | ChunkedCounts,
+    counts: Counts,
     sizes: NDArray[np.float64],
     link: ShiftedLog,
     zeros: Quadratic | None = None,
 ) -> Problem:
     """Make the problem of counts of either kind."""
     kind = ChunkedProblem if isinstance(counts, ChunkedCounts) else Problem
-    return kind(cast(Any, counts), sizes, link, zeros)
+    return kind(counts, sizes, link, zeros)

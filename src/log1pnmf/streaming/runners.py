@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from .opening import CountSource
 from .survey import ChunkedCounts, ChunkSurvey, chunk_counts, sampled_rows, survey_chunk
 from .work import ChunkRows, FactorSums, Order, work_on
 
-__all__ = ["LocalRunner", "Runner", "runner_of", "survey"]
+__all__ = ["LocalRunner", "Runner", "each_chunk", "runner_of", "survey"]
 
 T = TypeVar("T")
 Receive: TypeAlias = Callable[[int, ChunkRows], None]
@@ -118,6 +119,13 @@ def _prepared(raw: Any) -> Counts:
     counts = chunk_counts(raw)
     assert counts.by_column.nnz == counts.nnz  # sorted by columns here, in the reader's thread
     return counts
+
+
+def each_chunk(source: CountSource) -> Iterator[Counts]:
+    """Go through the chunks of a source in this process, checked and with the names of the features."""
+    for raw in LocalRunner(source)._ahead(lambda raw: raw):
+        counts = Counts.from_any(raw) if raw.shape[0] else chunk_counts(raw)
+        yield replace(counts, feature_names=source.feature_names)
 
 
 def runner_of(source: CountSource) -> Runner:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from log1pnmf.compress import compress_sparse
-from log1pnmf.counts import Counts, SparseRows, size_factors_of
+from log1pnmf.counts import Counts, SparseRows
 
 from .opening import CountSource
 
@@ -89,18 +89,43 @@ def chunk_counts(raw: Any) -> Counts:
 
 
 @dataclass(frozen=True, eq=False)
-class ChunkedCounts:
-    """Counts in chunks of rows that have been looked at once; in the place of `log1pnmf.counts.Counts`.
+class RowTotals(SparseRows):
+    """Rows without their entries: how many there are, and their sum.
 
     Parameters
     ----------
+    shape, indptr, indices, values
+        See `log1pnmf.sparse_rows.SparseRows`; `indices` and `values` are empty.
+    sums : ndarray
+        Sum of every row.
+    """
+
+    sums: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, shape: tuple[int, int], lengths: NDArray[np.int64], sums: NDArray[np.float64]) -> RowTotals:
+        """Make from the number of entries of every row, and their sum."""
+        indptr = np.concatenate(([0], np.cumsum(lengths)))
+        return cls(shape, indptr, np.empty(0, np.int32), np.empty(0, np.float32), sums)
+
+    def row_sums(self) -> NDArray[np.float64]:
+        """Sum of every row."""
+        return self.sums
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ChunkedCounts(Counts):
+    """Counts in chunks of rows that have been looked at once: totals here, entries in the chunks.
+
+    Parameters
+    ----------
+    by_row, _columns : RowTotals
+    sample_names, feature_names : ndarray of str, optional
     source : CountSource
     bounds : ndarray of int64, shape (chunks + 1,)
         First row of each chunk, and the number of rows.
-    by_row, by_column : RowLengths
-        How many entries there are in each row and column, in the place of the entries.
-    row_sums, column_sums : ndarray of shape (n,) and (m,)
-    log_factorial : float
+    factorials : float
+        See `log1pnmf.counts.Counts.log_factorial`.
     sample : Counts
         Some rows, in memory.
     sample_index : ndarray of int64
@@ -109,11 +134,7 @@ class ChunkedCounts:
 
     source: CountSource
     bounds: NDArray[np.int64]
-    by_row: RowLengths
-    by_column: RowLengths
-    row_sums: NDArray[np.float64]
-    column_sums: NDArray[np.float64]
-    log_factorial: float
+    factorials: float
     sample: Counts
     sample_index: NDArray[np.int64]
 
@@ -138,69 +159,41 @@ class ChunkedCounts:
             logs.append(one.log_factorial)
             column_nnz += one.column_nnz
             column_sums += one.column_sums
-            sample.append(sparse.csr_array(one.sample.to_scipy()))
+            sample.append(one.sample.to_scipy())
         if bounds[-1] != n:
             raise ValueError(f"chunks have {bounds[-1]} rows together, but shape says {n}")
         return cls(
-            source,
-            np.array(bounds, dtype=np.int64),
-            RowLengths.of(np.concatenate(lengths)),
-            RowLengths.of(column_nnz),
-            np.concatenate(sums),
-            column_sums,
-            math.fsum(logs),
-            Counts.from_any(sparse.vstack(sample, format="csr")),
-            sampled_rows(n),
+            RowTotals.of((n, m), np.concatenate(lengths), np.concatenate(sums)),
+            RowTotals.of((m, n), column_nnz, column_sums),
+            source.sample_names,
+            source.feature_names,
+            source=source,
+            bounds=np.array(bounds, dtype=np.int64),
+            factorials=math.fsum(logs),
+            sample=Counts.from_any(sparse.vstack(sample, format="csr")),
+            sample_index=sampled_rows(n),
         )
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Samples and features."""
-        return self.source.shape
-
-    @property
-    def n_samples(self) -> int:
-        """Number of rows."""
-        return self.shape[0]
-
-    @property
-    def n_features(self) -> int:
-        """Number of columns."""
-        return self.shape[1]
-
-    @property
-    def nnz(self) -> int:
-        """Number of entries that are not zero."""
-        return int(self.by_row.indptr[-1])
-
     @cached_property
-    def total(self) -> float:
-        """Sum of all counts."""
-        return float(self.row_sums.sum())
-
-    @property
-    def n_empty_rows(self) -> int:
-        """Number of samples without any count."""
-        return int(np.count_nonzero(np.diff(self.by_row.indptr) == 0))
-
-    @property
     def n_empty_columns(self) -> int:
         """Number of features without any count."""
         return int(np.count_nonzero(np.diff(self.by_column.indptr) == 0))
 
-    @property
-    def sample_names(self) -> np.ndarray | None:
-        """Names of rows, where the source has them."""
-        return self.source.sample_names
+    @cached_property
+    def log_factorial(self) -> float:
+        """Sum over all entries of log(y!), the constant of the Poisson log-likelihood."""
+        return self.factorials
 
-    @property
-    def feature_names(self) -> np.ndarray | None:
-        """Names of columns, where the source has them."""
-        return self.source.feature_names
+    @cached_property
+    def column_sums(self) -> NDArray[np.float64]:
+        """Total count of every feature."""
+        return self.by_column.row_sums()
 
-    def size_factors(self, kind: Any) -> np.ndarray:
-        """Size factor of every sample; see `log1pnmf.counts.Counts.size_factors`."""
-        return size_factors_of(self.row_sums, kind)
+    def to_scipy(self) -> sparse.csr_array:
+        """Refuse: the counts are not in memory."""
+        raise TypeError(
+            "counts are in chunks, but this needs them in memory: load them, or pass some of the rows"
+        )
 
     def checksum(self) -> str:
         """Tell these counts from others by their totals, whatever the chunks."""
@@ -208,20 +201,3 @@ class ChunkedCounts:
         for array in (self.by_row.indptr, self.by_column.indptr, self.row_sums, self.column_sums):
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
-
-
-@dataclass(frozen=True, eq=False)
-class RowLengths:
-    """How many entries every row has, as in `log1pnmf.sparse_rows.SparseRows`, without the entries.
-
-    Parameters
-    ----------
-    indptr : ndarray of int64, shape (rows + 1,)
-    """
-
-    indptr: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, lengths: NDArray[np.int64]) -> RowLengths:
-        """Make from the number of entries of every row."""
-        return cls(np.concatenate(([0], np.cumsum(lengths))))

@@ -19,10 +19,8 @@ __all__ = ["ChunkRows", "FactorSums", "Order", "work_on"]
 
 Array = NDArray[np.float64]
 
-SETTLED = 1e-7
-"""Gain per count at which loadings are settled when a pass is to solve for them."""
-MOST_STEPS = 12
-"""Newton steps of the loadings in such a pass, at most."""
+SETTLING_STEPS = 5
+"""Newton steps of the loadings in a pass that is to settle them; the same for chunks of any size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +30,7 @@ class Order:
     Parameters
     ----------
     task : {"evaluate", "step", "settle"}
-        Leave the loadings as they are, take one step, or go on until they have settled. The factors'
+        Leave the loadings as they are, take one step, or a few until they have about settled. The factors'
         statistics are always those at the loadings this leads to.
     factors : ndarray of shape (m, K)
         On the eta scale.
@@ -128,12 +126,10 @@ def work_on(order: Order, counts: Counts, sizes: Array, *, start: Array, into: F
         values, gradient = start, engine.evaluate(side, start, order.factors)[1]
     else:
         values = start
-        for _ in range(MOST_STEPS if order.task == "settle" else 1):
+        for _ in range(SETTLING_STEPS if order.task == "settle" else 1):
             step = engine.half_step(side, values, order.factors, penalty=no_penalty, upper=order.upper)
             values, gradient = step.values, step.gradient
             decrease, rejected = step.predicted_decrease, step.n_rejected
-            if order.task == "settle" and decrease <= SETTLED * counts.total:
-                break
     if order.task == "settle":
         gradient = engine.evaluate(side, values, order.factors)[1]
     gradient = np.where(np.diff(counts.by_row.indptr)[:, None] == 0, 0.0, gradient)
