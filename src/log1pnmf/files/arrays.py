@@ -27,7 +27,8 @@ def read_npy(path: Path) -> RawTable:
 
 def read_npz(path: Path) -> RawTable:
     """Read a sparse matrix of SciPy's `save_npz`, or the counts among several arrays."""
-    with np.load(path, allow_pickle=False) as stored:
+    # Opened here, because NumPy leaves a file open that is damaged.
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
         if not isinstance(stored, np.lib.npyio.NpzFile):
             raise BadFileError(f"{path} holds one array, not several; name it .npy")
         names = stored.files
@@ -35,7 +36,7 @@ def read_npz(path: Path) -> RawTable:
             raise BadFileError(f"{path} is a model or checkpoint of log1pnmf, not a table of counts")
         notes: tuple[str, ...] = ()
         if "format" in names:
-            matrix = sparse.load_npz(path)
+            matrix = sparse.load_npz(file)
         else:
             name = _matrix_name(path, stored)
             matrix = stored[name]

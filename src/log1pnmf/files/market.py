@@ -23,6 +23,7 @@ BARCODES = ("barcodes.tsv", "barcodes.tsv.gz")
 FEATURES = ("features.tsv", "features.tsv.gz", "genes.tsv", "genes.tsv.gz")
 LEAST_LINE = 4  # "1 1\n"
 LARGEST_PACKING = 1100  # gzip cannot pack more tightly
+PIECE = 1 << 20
 
 
 def read_market(path: Path) -> RawTable:
@@ -154,6 +155,10 @@ def _check_header(path: Path) -> None:
         line = banner
         while line.startswith(b"%") or (line and not line.strip()):
             line = file.readline(100_000)
+        # SciPy's reader crashes at a zero byte, with which a file ends that was not written to its end.
+        while piece := file.read(PIECE):
+            if b"\0" in piece:
+                raise BadFileError(f"{path} holds zero bytes: it is damaged; get another copy of it")
     sizes = line.split()
     if not sizes or not all(size.isdigit() for size in sizes):
         raise BadFileError(

@@ -104,7 +104,7 @@ class _Layout:
         width = len(body[0]) if body else len(head[0])
         shifted = bool(body) and len(head[0]) == width - 1  # as R writes tables: no cell above the row names
         names = ["", *head[0]] if shifted else list(head[0])
-        self.header = int(shifted or not all(map(_is_number, head[0])))
+        self.header = int(shifted or _is_header(head[0], body))
         looked = body if self.header else head
         self.index = int(
             any(not _is_number(row[0]) for row in looked if row)
@@ -183,6 +183,15 @@ class _Layout:
         if self.labels:
             notes.append(f"read as labels, not counts: {', '.join(self._label(j) for j in self.labels)}")
         return tuple(notes)
+
+
+def _is_header(line: Sequence[str], body: Sequence[Sequence[str]]) -> bool:
+    """Tell names of features from counts: words beyond the first cell, which may be the name of a sample."""
+    if not all(map(_is_number, line[1:])):
+        return True
+    if _is_number(line[0]):
+        return False
+    return line[0].strip().lower() in INDEX_HEADERS or all(_is_number(row[0]) for row in body)
 
 
 def _is_number(cell: str) -> bool:

@@ -143,8 +143,11 @@ def _write_folder(table: CountTable, path: Path) -> None:
 
 
 def _market(path: Path, matrix: Any) -> None:
+    entries = sparse.coo_array(matrix)
+    if entries.dtype.kind == "f":  # SciPy writes float32 with so many digits wrongly
+        entries = entries.astype(np.float64)
     with _bytes(path) as file:
-        mmwrite(file, sparse.coo_array(matrix), precision=17, symmetry="general")
+        mmwrite(file, entries, precision=17, symmetry="general")
 
 
 def _write_text(table: CountTable, path: Path) -> None:
