@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := dev,bench
 PYTEST_FLAGS ?=
+PAPER_FLAGS ?=
 CORE := CMakeLists.txt $(wildcard cpp/* cpp/*/*)
 CODE := src tests $(wildcard benchmarks tools examples paper)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint format clean
+.PHONY: help demo test bench paper lint format clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -22,6 +23,9 @@ test: lint ## lint, types and tests
 
 bench: $(STAMP) ## measure speed and memory
 	$(BIN)/python -m benchmarks.run
+
+paper: $(STAMP) ## reproduce the paper from ../shared/data (PAPER_FLAGS="--fresh": fit again what was kept)
+	$(BIN)/python -m paper $(PAPER_FLAGS)
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check $(CODE)

@@ -1,0 +1,153 @@
+"""The paper's own fits: the R packages' starts and coordinate ascent, for the paper's number of iterations.
+
+What is done here beyond what the paper says was read in the public scripts and packages it names (log1pNMF,
+fastTopics) and checked against their figures; docs/sparse-form.md tells how.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from log1pnmf.counts import Counts
+from log1pnmf.engines.base import Engine
+from log1pnmf.engines.registry import make_engine
+from log1pnmf.metrics import log_likelihood
+from log1pnmf.problem import Problem
+from log1pnmf.result import Fit
+from log1pnmf.settings import Settings
+from log1pnmf.solver.alternate import alternate, residual_at
+from log1pnmf.solver.callbacks import History
+
+Array = np.ndarray
+
+RANK_ONE_ITERATIONS = 5
+TINY = 1e-8  # the R package's start of all columns but the first
+
+
+def r_uniform(seed: int) -> Callable[[int], Array]:
+    """R's ``set.seed(seed)`` and then ``runif(n, 1e-8, 0.05)``: Mersenne Twister with R's own seeding."""
+    state = []
+    for i in range(50 + 625):
+        seed = (69069 * seed + 1) % 2**32
+        if i > 50:  # the first of the 625 is a position, which R overwrites
+            state.append(seed)
+    bits = np.random.MT19937()
+    bits.state = {
+        "bit_generator": "MT19937",
+        "state": {"key": np.array(state, dtype=np.uint32), "pos": 624},
+    }
+    return lambda n: 1e-8 + (0.05 - 1e-8) * bits.random_raw(n) * 2.3283064365386963e-10
+
+
+def fit_as_in_r(
+    counts: Counts,
+    n_components: int,
+    *,
+    c: float,
+    n_iter: int,
+    seed: int,
+    likelihood: str = "exact",
+    size_factors: Any = "total",
+    jobs: int = 2,
+) -> Fit:
+    """Fit as log1pNMF does after ``set.seed(seed)`` with ``init_method = "rank1"``.
+
+    Five iterations with one factor from uniform noise, columns balanced, 1e-8 in all other columns, then
+    `n_iter` iterations of coordinate ascent, loadings first.
+    """
+    settings = _settings(
+        n_components, c=c, n_iter=n_iter, jobs=jobs, likelihood=likelihood, size_factors=size_factors
+    )
+    began = time.perf_counter()
+    problem = Problem(counts, counts.size_factors(size_factors), settings.link, settings.phases[0].zeros)
+    engine = make_engine("native", problem, jobs)
+    uniform = r_uniform(seed)
+    one, _ = _iterate(engine, (uniform(counts.n_samples)[:, None], uniform(counts.n_features)[:, None]), 5)
+    start = _beside(one.loadings, one.factors, n_components, tiny=TINY)
+    return _fit(settings, engine, start, began, f"R, set.seed({seed})")
+
+
+def fit_topic_model(
+    counts: Counts, n_components: int, *, n_iter: int, tiny: float, size_factors: Any = "total", jobs: int = 2
+) -> Fit:
+    """Fit standard Poisson NMF as the paper does with fastTopics.
+
+    It has no size factors: loadings carry the depth. They are divided by the size factors afterwards, as the
+    paper does for its plots, which gives the same means. The start is the best rank-one fit and the constant
+    `tiny` in all other columns.
+    """
+    settings = _settings(n_components, c=math.inf, n_iter=n_iter, jobs=jobs, size_factors="none")
+    began = time.perf_counter()
+    problem = Problem(counts, np.ones(counts.n_samples), settings.link)
+    engine = make_engine("native", problem, jobs)
+    totals = counts.row_sums[:, None], counts.by_column.row_sums()[:, None] / counts.total
+    start = _beside(*totals, n_components, tiny=tiny)
+    fit = _fit(settings, engine, start, began, f"rank one and {tiny:g}")
+    sizes = counts.size_factors(size_factors)
+    return Fit(**{**vars(fit), "loadings": fit.loadings / sizes[:, None], "size_factors": sizes})
+
+
+def _settings(n_components: int, *, c: float, n_iter: int, jobs: int, **options: Any) -> Settings:
+    chosen: dict[str, Any] = {"likelihood": "exact", **options}
+    return Settings(
+        n_components=n_components,
+        c=c,
+        approximation="chebyshev",
+        interval=None,
+        init="rank1",
+        n_init=1,
+        l1=0.0,
+        row_solver="coordinate",
+        extrapolate=False,
+        max_iter=n_iter,
+        tol=0.0,
+        n_jobs=jobs,
+        engine="native",
+        callbacks=(),
+        verbose=0,
+        **chosen,
+    )
+
+
+def _beside(loadings: Array, factors: Array, n_components: int, *, tiny: float) -> tuple[Array, Array]:
+    """Balance one factor and put constant columns beside it."""
+    scale = np.sqrt(factors.mean() / loadings.mean())
+    columns = (loadings * scale, factors / scale)
+    wide = [np.hstack([column, np.full((len(column), n_components - 1), tiny)]) for column in columns]
+    return wide[0], wide[1]
+
+
+def _iterate(engine: Engine, start: tuple[Array, Array], n_iter: int) -> tuple[Any, History]:
+    history, penalty, last = History(), np.zeros(start[0].shape[1]), None
+    for last in alternate(engine, *start, penalty=penalty, row_solver="coordinate", max_iter=n_iter):
+        history(last)
+    return last, history
+
+
+def _fit(settings: Settings, engine: Engine, start: tuple[Array, Array], began: float, init: str) -> Fit:
+    last, history = _iterate(engine, start, settings.max_iter)
+    problem = engine.problem
+    fit = Fit(
+        loadings=last.loadings,
+        factors=last.factors * settings.link.alpha,
+        c=settings.link.c,
+        size_factors=problem.size_factors,
+        log_likelihood=-last.loss if problem.is_exact else None,
+        approximate_log_likelihood=None if problem.is_exact else -last.loss,
+        objective=last.objective,
+        kkt_residual=residual_at(engine, last.loadings, last.factors, penalty=settings.penalty),
+        converged=last.index < settings.max_iter,
+        n_iter=last.index,
+        seconds=time.perf_counter() - began,
+        history=history.table(),
+        settings={**settings.as_dict(), "init": init},
+    )
+    if fit.log_likelihood is None:
+        exact = log_likelihood(fit, problem.counts, n_jobs=settings.n_jobs)
+        fit = Fit(**{**vars(fit), "log_likelihood": exact})
+    return fit

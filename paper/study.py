@@ -1,0 +1,231 @@
+"""What every study shares: its options, fits that are kept, and the results it leaves."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sklearn.exceptions import ConvergenceWarning
+
+from log1pnmf.fitting import ApproximationWarning
+from log1pnmf.result import Fit
+
+ROOT = Path(__file__).resolve().parents[1]
+LARGEST_FIGURE = 200_000  # bytes: figures are part of the repository
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the studies are run.
+
+    Parameters
+    ----------
+    data : Path
+        Folder of the count matrices.
+    results : Path
+        Where tables and figures go.
+    fits : Path
+        Where fits are kept.
+    quick : bool
+        Little data and few iterations: tries the code, not the claims.
+    fresh : bool
+        Fit again what was kept from an earlier run.
+    jobs : int
+        Threads.
+    """
+
+    data: Path
+    results: Path
+    fits: Path
+    quick: bool = False
+    fresh: bool = False
+    jobs: int = 2
+
+    def pick(self, whole: Any, quick: Any) -> Any:
+        """Choose between a setting of the study and that of a quick try."""
+        return quick if self.quick else whole
+
+    def read(self, name: str) -> Any:
+        """AnnData of that name."""
+        import anndata
+
+        path = self.data / f"{name}.h5ad"
+        if not path.exists():
+            raise FileNotFoundError(f"{path} is missing; name the folder that has it with --data")
+        return anndata.read_h5ad(path)
+
+
+def parse(description: str | None, arguments: Sequence[str] | None = None) -> Options:
+    """Options from the command line."""
+    parser = argparse.ArgumentParser(description=(description or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--out", type=Path, help="folder of the results (default: paper/results)")
+    parser.add_argument("--fits", type=Path, default=ROOT / "paper-out", help="folder where fits are kept")
+    parser.add_argument("--quick", action="store_true", help="little data, few iterations: tries the code")
+    parser.add_argument("--fresh", action="store_true", help="fit again what an earlier run has kept")
+    parser.add_argument("--jobs", type=int, default=2, help="threads")
+    given = parser.parse_args(arguments)
+    fits = given.fits / "quick" if given.quick else given.fits
+    results = given.out or (fits / "results" if given.quick else ROOT / "paper" / "results")
+    return Options(given.data, results, fits, given.quick, given.fresh, given.jobs)
+
+
+def run(study: Callable[[Options], None], description: str | None) -> None:
+    """Run a study as a program."""
+    options = parse(description)
+    with quiet():
+        study(options)
+
+
+class quiet(warnings.catch_warnings):  # noqa: N801  (a context manager, used like a function)
+    """Without the warnings that belong to what is studied: fits that are stopped on purpose."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", ApproximationWarning)
+
+
+# ---------------------------------------------------------------- fits
+
+
+class Fits:
+    """Fits of one data set, kept on disk under their settings.
+
+    Parameters
+    ----------
+    options : Options
+    data : str
+        Name of the data set.
+    """
+
+    def __init__(self, options: Options, data: str) -> None:
+        self.options = options
+        self.folder = options.fits / data
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.spent = 0.0  # CPU seconds, in this run
+        self.seconds: dict[str, float] = {}
+        self._seen: dict[str, Fit] = {}
+
+    def get(self, make: Callable[[], Fit], **settings: Any) -> Fit:
+        """Read the fit with these settings, or make and keep it."""
+        name = "_".join(f"{key}={_short(value)}" for key, value in settings.items())
+        if name in self._seen:
+            return self._seen[name]
+        path = self.folder / f"{name}.npz"
+        if path.exists() and not self.options.fresh:
+            fit, how = Fit.load(path), "kept from an earlier run"
+        else:
+            began = time.process_time()
+            fit, how = make(), "fitted"
+            spent = time.process_time() - began
+            fit = Fit(**{**vars(fit), "settings": {**fit.settings, "cpu_seconds": spent}})
+            fit.save(path)
+            self.spent += spent
+        seconds = float(fit.settings["cpu_seconds"])
+        print(f"  {self.folder.name} {name}: {how}, {seconds:.0f} CPU s, {fit.n_iter} iterations", flush=True)
+        self._seen[name] = fit
+        self.seconds[f"{self.folder.name}/{name}"] = round(seconds, 1)
+        return fit
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def last_gain(fit: Fit) -> float:
+    """Gain of the objective in the last iteration."""
+    objective = fit.history["objective"]
+    return float(objective[-2] - objective[-1]) if len(objective) > 1 else math.nan
+
+
+def best(fits: Iterable[Fit]) -> Fit:
+    """Fit with the lowest objective; if some are approximate, that with the highest exact log-likelihood."""
+    found = list(fits)
+    if any(fit.approximate_log_likelihood is not None for fit in found):
+        return max(found, key=lambda fit: float(fit.log_likelihood or -math.inf))
+    return min(found, key=lambda fit: fit.objective)
+
+
+# ---------------------------------------------------------------- results
+
+
+class Report:
+    """What a study found: claims, tables, figures and notes, written as files.
+
+    Parameters
+    ----------
+    options : Options
+    name, title : str
+        Of the study.
+    """
+
+    def __init__(self, options: Options, name: str, title: str) -> None:
+        self.options, self.name = options, name
+        self.started = time.process_time()
+        self._fits: list[Fits] = []
+        self.content: dict[str, Any] = {"title": title, "claims": [], "parts": []}
+        options.results.mkdir(parents=True, exist_ok=True)
+        print(title, flush=True)
+
+    def fits(self, data: str) -> Fits:
+        """Fits of a data set, whose time is counted for this study."""
+        self._fits.append(Fits(self.options, data))
+        return self._fits[-1]
+
+    def claim(self, claim: str, *, paper: str, ours: str, agrees: bool | None, spread: str = "") -> None:
+        """Set a claim of the paper beside what was found; `agrees` is None where nothing can be compared."""
+        judged = None if agrees is None else bool(agrees)
+        row = {"claim": claim, "paper": paper, "ours": ours, "agrees": judged, "spread": spread}
+        self.content["claims"].append(row)
+        print(f"    {claim}: paper {paper}; ours {ours}; agrees {judged}", flush=True)
+
+    def note(self, text: str) -> None:
+        """Say something in words."""
+        self.content["parts"].append({"kind": "note", "text": text})
+
+    def table(self, name: str, rows: Sequence[Mapping[str, Any]], caption: str, *, show: bool = True) -> None:
+        """Write a CSV table; `show`: also on the page."""
+        path = self.options.results / f"{self.name}-{name}.csv"
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows({key: _number(value) for key, value in row.items()} for row in rows)
+        self.content["parts"].append({"kind": "table", "file": path.name, "caption": caption, "show": show})
+
+    def figure(self, name: str, figure: Any, caption: str) -> None:
+        """Write a PNG figure, small enough to be part of a repository."""
+        from matplotlib import pyplot
+
+        path = self.options.results / f"{self.name}-{name}.png"
+        for dpi in (110, 90, 70, 50):
+            figure.savefig(path, dpi=dpi, bbox_inches="tight")
+            if path.stat().st_size < LARGEST_FIGURE:
+                break
+        pyplot.close(figure)
+        self.content["parts"].append({"kind": "figure", "file": path.name, "caption": caption})
+
+    def save(self) -> None:
+        """Write everything that the page of results is made from."""
+        spent = sum(fits.spent for fits in self._fits)
+        self.content["other_seconds"] = time.process_time() - self.started - spent
+        self.content["fit_seconds"] = {
+            name: value for fits in self._fits for name, value in fits.seconds.items()
+        }
+        path = self.options.results / f"{self.name}.json"
+        path.write_text(json.dumps(self.content, indent=1) + "\n")
+
+
+def _number(value: Any) -> Any:
+    """Numbers as short as they can be said: a difference in the last bits is no difference."""
+    if not isinstance(value, float):
+        return value
+    return f"{value:.6g}" if abs(value) < 1e5 else f"{value:.2f}"
