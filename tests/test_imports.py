@@ -52,7 +52,7 @@ LAYERS = [
     ["continuation", "new_samples", "summary"],
     ["fitted"],
     ["estimator", "decomposition", "metrics", "heldout"],
-    ["sweep"],
+    ["sweep", "stability"],
     ["select.grid", "select.folding"],
     ["select.paths"],
     ["select.selection"],
@@ -60,7 +60,7 @@ LAYERS = [
     ["pl.canvas", "pl.raster"],
     ["pl.labels"],
     ["pl.memberships", "pl.genes", "pl.course"],
-    ["pl.comparison"],
+    ["pl.comparison", "pl.selection"],
     ["tl.inputs"],
     ["tl.store"],
     ["tl.fit", "tl.project"],
@@ -157,6 +157,7 @@ def test_public_names():
         "pl",
         "report",
         "select",
+        "stability",
         "tl",
     }
     for name in log1pnmf.__all__:

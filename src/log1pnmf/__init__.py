@@ -9,7 +9,7 @@ from .fitting import ApproximationWarning, fit_log1p_nmf
 from .version import __version__
 
 # Also named in __all__; loaded when first used: they need optional packages, or are not needed by everyone.
-SUBMODULES: tuple[str, ...] = ("metrics", "pl", "report", "select", "tl")
+SUBMODULES: tuple[str, ...] = ("metrics", "pl", "report", "select", "stability", "tl")
 
 __all__ = [
     "ApproximationWarning",
@@ -21,6 +21,7 @@ __all__ = [
     "pl",
     "report",
     "select",
+    "stability",
     "tl",
 ]
 

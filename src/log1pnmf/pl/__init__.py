@@ -12,13 +12,17 @@ from .comparison import compare  # noqa: E402
 from .course import convergence, link, sweep  # noqa: E402
 from .genes import factor_scatter, top_features  # noqa: E402
 from .memberships import loadings_by_group, structure  # noqa: E402
+from .selection import heldout, heldout_path, relation  # noqa: E402
 
 __all__ = [
     "compare",
     "convergence",
     "factor_scatter",
+    "heldout",
+    "heldout_path",
     "link",
     "loadings_by_group",
+    "relation",
     "structure",
     "sweep",
     "top_features",

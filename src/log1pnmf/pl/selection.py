@@ -1,0 +1,270 @@
+"""Held-out log-likelihood across settings, and how factors of several fits relate."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure, SubFigure
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import dendrogram
+
+from log1pnmf.colors import distinct_colors
+from log1pnmf.select import Selection
+from log1pnmf.stability import Relation
+
+from .canvas import INK, axes_or_new, color_bar, figure_or_new, tidy
+
+__all__ = ["heldout", "heldout_path", "relation"]
+
+Array = NDArray[np.float64]
+
+NAMES = {"c": "c", "n_components": "number of factors K", "l1": "penalty l1"}
+BEST: dict[str, Any] = {
+    "marker": "*",
+    "s": 150,
+    "color": "#d62728",
+    "edgecolors": "white",
+    "zorder": 5,
+    "label": "best",
+}
+ONE_SE: dict[str, Any] = {
+    "marker": "o",
+    "s": 190,
+    "facecolors": "none",
+    "edgecolors": "#d62728",
+    "linewidths": 1.8,
+    "zorder": 4,
+    "label": "simplest within one SE",
+}
+
+
+def heldout(found: Selection, *, l1: float | None = None, ax: Axes | None = None) -> Axes:
+    """Draw the surface of held-out log-likelihood over c and the number of factors.
+
+    Parameters
+    ----------
+    found : Selection
+    l1 : float, optional
+        Which penalty is shown; by default that of the best setting.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+        Cells are labelled with the difference to the best setting, in units of log-likelihood per fold. The
+        star is the best setting, the ring the simplest within one standard error, where they have that
+        penalty.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from log1pnmf import datasets, pl, select
+    >>> counts = datasets.pancreas().counts[:100, :200]
+    >>> found = select.select(counts, [0.1, 1.0], [1, 2], n_folds=2, n_init=1, tol=1e-3, random_state=0)
+    >>> ax = pl.heldout(found, ax=Figure().subplots())
+    >>> [label.get_text() for label in ax.get_xticklabels()]
+    ['0.1', '1']
+    """
+    shown = found.best.l1 if l1 is None else l1
+    summary = found.summary
+    kept = np.flatnonzero(summary["l1"] == shown)
+    if not len(kept):
+        known = ", ".join(f"{value:g}" for value in np.unique(summary["l1"]))
+        raise ValueError(f"l1 must be one of those that were compared ({known}), got {shown:g}")
+    shifts, numbers = (np.unique(summary[name][kept]) for name in ("c", "n_components"))
+    values = np.full((len(numbers), len(shifts)), np.nan)
+    rows = np.searchsorted(numbers, summary["n_components"][kept])
+    values[rows, np.searchsorted(shifts, summary["c"][kept])] = summary["difference"][kept]
+    ax = axes_or_new(ax, (1.6 + 0.75 * len(shifts), 1.3 + 0.45 * len(numbers)))
+    norm = PowerNorm(0.25, vmin=0.0, vmax=max(-float(np.nanmin(values)), 1.0))
+    image = ax.imshow(
+        -values, cmap="viridis_r", norm=norm, aspect="auto", interpolation="nearest", origin="lower"
+    )
+    _label_cells(ax, values, image)
+    for style, setting in ((BEST, found.best), (ONE_SE, found.one_se)):
+        if setting.l1 == shown:
+            place = np.searchsorted(shifts, setting.c), np.searchsorted(numbers, setting.n_components)
+            ax.scatter(*place, **style)
+    _categories(ax, "c", shifts)
+    ax.set_yticks(range(len(numbers)), [str(number) for number in numbers])
+    ax.set_ylabel(NAMES["n_components"], color=INK)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0, colors=INK, labelsize="small")
+    ax.set_title(_title(found, shown), loc="left", fontsize="medium", color=INK)
+    color_bar(image, "below the best")
+    return ax
+
+
+def _label_cells(ax: Axes, values: Array, image: Any) -> None:
+    for (row, column), value in np.ndenumerate(values):
+        if value < 0.0:
+            red, green, blue, _ = image.cmap(image.norm(-value))
+            dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
+            color = "white" if dark else INK
+            ax.text(column, row, _short(value), ha="center", va="center", fontsize="x-small", color=color)
+
+
+def _short(value: float) -> str:
+    """Write a number in few characters, with a true minus sign."""
+    size = abs(value)
+    text = f"{size / 1000:.0f}k" if size >= 9950 else f"{size / 1000:.1f}k" if size >= 995 else f"{size:.0f}"
+    return f"−{text}" if value < 0 else text
+
+
+def _title(found: Selection, l1: float) -> str:
+    text = f"Held-out log-likelihood ({found.about['holdout']})"
+    return text if l1 == 0.0 else f"{text}, l1 = {l1:g}"
+
+
+def heldout_path(found: Selection, over: str = "c", *, lines: str = "best", ax: Axes | None = None) -> Axes:
+    """Draw held-out log-likelihood along one parameter, with standard errors.
+
+    Parameters
+    ----------
+    found : Selection
+    over : {"c", "n_components", "l1"}
+        What changes along the axis.
+    lines : {"best", "all"}
+        "best": the path through the best setting; "all": one for every combination of the other parameters.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+        Differences to the best setting; bars are one standard error *of that difference* to both sides.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from log1pnmf import datasets, pl, select
+    >>> counts = datasets.pancreas().counts[:100, :200]
+    >>> found = select.select(counts, [0.1, 1.0], [1, 2], n_folds=2, n_init=1, tol=1e-3, random_state=0)
+    >>> ax = pl.heldout_path(found, lines="all", ax=Figure().subplots())
+    >>> len(ax.containers)
+    2
+    """
+    if over not in NAMES:
+        raise ValueError(f"over must be one of {', '.join(map(repr, NAMES))}, got {over!r}")
+    if lines not in ("best", "all"):
+        raise ValueError(f"lines must be 'best' or 'all', got {lines!r}")
+    summary, others = found.summary, [name for name in NAMES if name != over]
+    values = np.unique(summary[over])
+    paths = sorted({tuple(float(summary[name][i]) for name in others) for i in range(len(found.settings))})
+    best = tuple(float(getattr(found.best, name)) for name in others)
+    if lines == "best":
+        paths = [best]
+    ax = axes_or_new(ax, (5.0, 3.2))
+    for path, color in zip(paths, distinct_colors(len(paths)), strict=True):
+        on = np.flatnonzero(
+            np.all([summary[name] == value for name, value in zip(others, path, strict=True)], axis=0)
+        )
+        on = on[np.argsort(summary[over][on])]
+        label = _path_name(others, path)
+        place = np.searchsorted(values, summary[over][on])
+        gap, error = summary["difference"][on], summary["se_difference"][on]
+        ax.errorbar(
+            place,
+            gap,
+            yerr=error,
+            fmt="o-",
+            color=color,
+            markersize=4,
+            linewidth=1.4,
+            capsize=2.5,
+            label=label,
+        )
+    for style, setting in ((BEST, found.best), (ONE_SE, found.one_se)):
+        if tuple(float(getattr(setting, name)) for name in others) in paths:
+            height = summary["difference"][found.settings.index(setting)]
+            ax.scatter(np.searchsorted(values, getattr(setting, over)), height, **style)
+    ax.axhline(0.0, color=INK, linewidth=0.8, linestyle=":")
+    tidy(ax)
+    _categories(ax, over, values)
+    ax.set_ylabel("difference to the best", color=INK)
+    ax.legend(frameon=False, fontsize="small")
+    return ax
+
+
+def _path_name(others: list[str], path: tuple[float, ...]) -> str:
+    short = {"n_components": "K", "c": "c", "l1": "l1"}
+    given = dict(zip(others, path, strict=True))
+    named = [name for name in short if given.get(name)]  # no penalty is not worth a name
+    return ", ".join(f"{short[name]} = {_value(given[name])}" for name in named)
+
+
+def _categories(ax: Axes, name: str, values: Array) -> None:
+    """Put values of a parameter side by side, whatever lies between them."""
+    ax.set_xticks(range(len(values)), [_value(value) for value in values])
+    ax.set_xlabel(NAMES[name], color=INK)
+
+
+def _value(value: float) -> str:
+    return "∞" if math.isinf(value) else f"{value:g}"
+
+
+# ---------------------------------------------------------------- factors of several fits
+
+
+def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> Any:
+    """Draw how alike all factors of several fits are: a tree, and a heat map in the tree's order.
+
+    Parameters
+    ----------
+    found : Relation
+        From `log1pnmf.stability.relate`.
+    figure : Figure or SubFigure, optional
+
+    Returns
+    -------
+    Figure
+        Names of factors have the colour of their fit. A factor that other fits have too sits in a block of
+        its kind; one that splits in another fit stands beside its parts.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from log1pnmf import Log1pNMF, datasets, pl, stability
+    >>> counts = datasets.pancreas().counts[:100, :200]
+    >>> fits = [Log1pNMF(K, tol=1e-3, random_state=0).fit(counts) for K in (2, 3)]
+    >>> figure = pl.relation(stability.relate(fits), figure=Figure())
+    >>> len(figure.axes[1].get_yticklabels())
+    5
+    """
+    n = len(found.owner)
+    figure = figure_or_new(figure, (3.6 + 0.24 * n, 1.2 + 0.24 * n))
+    left, right = figure.subplots(1, 2, width_ratios=[1, 4])
+    tree = dendrogram(
+        found.tree,
+        orientation="left",
+        ax=left,
+        color_threshold=0.0,
+        above_threshold_color=INK,
+        no_labels=True,
+    )
+    left.set_axis_off()
+    order = np.array(tree["leaves"])
+    image = right.imshow(
+        found.similarity[np.ix_(order, order)],
+        cmap="RdBu_r",
+        vmin=-1.0,
+        vmax=1.0,
+        aspect="auto",
+        interpolation="nearest",
+        origin="lower",
+    )
+    colors, labels = distinct_colors(len(found.names)), found.labels
+    right.set_yticks(range(n), [labels[i] for i in order], fontsize="x-small")
+    right.set_xticks([])
+    right.yaxis.tick_right()
+    right.tick_params(length=0)
+    right.spines[:].set_visible(False)
+    for label, i in zip(right.get_yticklabels(), order, strict=True):
+        label.set_color(colors[found.owner[i]])
+    bar = figure.colorbar(image, ax=left, location="left", shrink=0.6)
+    bar.set_label("similarity", fontsize="small", color=INK)
+    bar.outline.set_visible(False)
+    return figure
