@@ -1,0 +1,234 @@
+"""Speed on a CUDA card, with data made there: ``python -m benchmarks.gpu [--only iterations ...]``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from log1pnmf.approximation import quadratic
+from log1pnmf.counts import Counts
+from log1pnmf.engines.native import NativeEngine
+from log1pnmf.engines.torch import TorchEngine
+from log1pnmf.engines.torch_counts import TensorCounts, TensorRows
+from log1pnmf.link import ShiftedLog
+from log1pnmf.problem import Problem
+from log1pnmf.solver.alternate import alternate
+from log1pnmf.solver.extrapolate import Extrapolation
+
+CASES = {
+    "100k": {"n": 100_000, "m": 20_000, "K": 16, "density": 0.05},
+    "7606": {"n": 7_606, "m": 18_195, "K": 13, "density": 0.18},
+    "1M": {"n": 1_000_000, "m": 20_000, "K": 16, "density": 0.05},
+}
+TARGETS = {("100k", "approximate"): 0.06, ("100k", "exact"): 0.15, ("7606", "approximate"): 0.012}
+TARGETS |= {("7606", "exact"): 0.02, ("1M", "approximate"): 0.6}
+
+
+def simulate(n, m, K, density, seed=0, device="cuda"):
+    """Counts of the model at c = 1, made on the card; and loadings and factors near the truth."""
+    generator = torch.Generator(device=device).manual_seed(seed)
+
+    def part(rows):
+        values = torch.rand((rows, K), generator=generator, device=device)
+        peaks = torch.rand((rows, K), generator=generator, device=device) < 0.1
+        return torch.where(peaks, 4.0 * values + 1.0, 0.1 * values)
+
+    L, F = part(n), part(m)
+    low, high = 1e-6, 1.0
+    for _ in range(40):
+        middle = (low * high) ** 0.5
+        mean = torch.expm1(middle * (L[:2000] @ F.T))
+        low, high = (low, middle) if float((1 - torch.exp(-mean)).mean()) > density else (middle, high)
+    F = F * middle
+    lengths, indices, values = [], [], []
+    for block in L.split(max(1, 50_000_000 // m)):
+        y = torch.poisson(torch.expm1(block @ F.T), generator=generator)
+        lengths.append((y > 0).sum(1))
+        at = torch.nonzero(y)
+        indices.append(at[:, 1].int())
+        values.append(y[at[:, 0], at[:, 1]])
+    indptr = np.concatenate(([0], np.cumsum(torch.cat(lengths).cpu().numpy()))).astype(np.int64)
+    counts = TensorCounts(TensorRows((n, m), indptr, torch.cat(indices), torch.cat(values)))
+    noise = [torch.rand(x.shape, generator=generator, device=device) + 0.5 for x in (L, F)]
+    return counts, (L * noise[0]).double(), (F * noise[1]).double()
+
+
+def problem_of(counts, c, exact):
+    link = ShiftedLog(c)
+    return Problem(counts, counts.size_factors("total"), link, None if exact else quadratic(link))
+
+
+def iterations(engine, L, F, n):
+    """Seconds and loss of every iteration."""
+    torch.cuda.synchronize()
+    times, losses, last = [], [], time.perf_counter()
+    steps = alternate(engine, L, F, penalty=np.zeros(L.shape[1]), extrapolation=Extrapolation(), max_iter=n)
+    for step in steps:
+        torch.cuda.synchronize()
+        now = time.perf_counter()
+        times.append(now - last)
+        losses.append(step.objective)
+        last = now
+    return times, losses
+
+
+def show_iterations(names, rounds):
+    for name in names:
+        torch.cuda.empty_cache()
+        case = CASES[name]
+        counts, L, F = simulate(**case)
+        nnz = counts.nnz
+        for form in ("approximate", "exact"):
+            if name == "1M" and form == "exact":
+                continue
+            engine = TorchEngine(problem_of(counts, 1.0, form == "exact"))
+            iterations(engine, L, F, 2)
+            torch.cuda.reset_peak_memory_stats()
+            times, losses = iterations(engine, L, F, rounds)
+            again = iterations(engine, L, F, rounds)[1]
+            peak = torch.cuda.max_memory_allocated() / 2**30
+            print(
+                f"{name:>5} {form:<12} nnz {nnz:.3g}  median {np.median(times[3:]):.4f} s/iteration "
+                f"(first {times[1]:.4f}, target {TARGETS.get((name, form))}), "
+                f"{2 * nnz / np.median(times[3:]) / 1e9:.2f} G non-zeros/s, peak {peak:.1f} GiB, "
+                f"loss {losses[0]:.6e} -> {losses[-1]:.6e}, same bits {losses == again}",
+                flush=True,
+            )
+        del counts, L, F, engine
+
+
+def timed(call, repeat=20):
+    call()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times = []
+    for _ in range(repeat):
+        begin.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end))
+    return float(np.median(times))
+
+
+def show_kernels(name):
+    """Milliseconds of the parts of a half-step, with the bytes and operations they cannot do without."""
+    from log1pnmf.engines import triton_terms
+
+    case = CASES[name]
+    counts, L, F = simulate(**case)
+    K, nnz = case["K"], counts.nnz
+    problem = problem_of(counts, 1.0, False)
+    engine = TorchEngine(problem)
+    for label, side, start, design in (
+        ("loadings", problem.loadings_side, L, F),
+        ("factors", problem.factors_side, F, L),
+    ):
+        fixed = engine._design(side, design)
+        exposure = engine._tensor(side.row_exposure)
+        block = next(engine._rows(side).blocks())
+        rows = torch.arange(block.n_rows, device="cuda")
+        b = start[: block.n_rows].contiguous()
+        exposure = exposure[: block.n_rows]
+        step = 0.01 * b
+        share = float(block.indptr[-1]) / nnz
+
+        def evaluate(hessian=True):
+            return triton_terms.evaluate(block, rows, b, fixed, exposure=exposure, hessian=hessian)
+
+        sums = evaluate()
+        slope = sums.gradient
+        H = sums.hessian
+        parts = {
+            "evaluate": timed(evaluate),
+            "evaluate, no Hessian": timed(lambda: evaluate(False)),
+            "change": timed(lambda: triton_terms.change(block, rows, b, step, fixed, exposure=exposure)),
+            "programs": timed(lambda: triton_terms.solve_box(H, slope, b, np.inf)),
+            "half-step": timed(lambda: engine.half_step(side, start, design, penalty=np.zeros(K)), 5),
+        }
+        entries = nnz * share
+        flops = entries * (2 * K * (K + 1) / 2 + 4 * K + 40)
+        print(f"{name} {label}: {entries:.3g} non-zeros, {block.n_rows} rows")
+        for part, ms in parts.items():
+            print(
+                f"    {part:<22} {ms:8.3f} ms  {ms * 1e6 / entries:7.4f} ns/non-zero  "
+                f"{8 * entries / ms / 1e9:6.2f} TB/s of counts  {4 * K * entries / ms / 1e9:6.2f} TB/s gathered  "
+                f"{flops / ms / 1e9:6.2f} TFLOP/s needed",
+                flush=True,
+            )
+
+
+def show_end(folder, threads):
+    """From the same start to the native engine's converged log-likelihood."""
+    from scipy import sparse
+
+    from log1pnmf import fit_log1p_nmf
+
+    for name, K in (("pbmc_facs", 6), ("kang", 13)):
+        path = Path(folder) / f"{name}.npz"
+        if not path.exists():
+            continue
+        Y = sparse.load_npz(path).tocsr()
+        rng = np.random.default_rng(0)
+        m = Y.shape[1]
+        start = (rng.uniform(0.01, 1.0, (Y.shape[0], K)), rng.uniform(0.001, 0.3, (m, K)))
+        for c, likelihood in ((1.0, "approximate"), (1.0, "exact"), (np.inf, "exact")):
+            result = {}
+            for engine in ("native", "torch", "torch"):
+                begin = time.perf_counter()
+                fit = fit_log1p_nmf(
+                    Y, K, c=c, likelihood=likelihood, init=start, tol=1e-7, max_iter=300, engine=engine,
+                    n_jobs=threads,
+                )  # fmt: skip
+                result[engine] = (time.perf_counter() - begin, fit.objective, fit.n_iter, fit.converged)
+            (a, o1, n1, c1), (b, o2, n2, c2) = result["native"], result["torch"]
+            print(
+                f"{name} K={K} c={c:g} {likelihood}: native {threads} threads {a:.2f} s ({n1} it, {c1}), "
+                f"torch {b:.2f} s ({n2} it, {c2}), {a / b:.1f}x; objective {o1:.6f} / {o2:.6f}, "
+                f"relative difference {(o2 - o1) / abs(o1):.1e}",
+                flush=True,
+            )
+
+
+def show_threshold(threads):
+    """Seconds per iteration of both engines as the work grows, to place the threshold of "auto"."""
+    for n in (100, 300, 1000, 3000, 10000):
+        counts, L, F = simulate(n, 5000, 10, 0.05)
+        host = Counts.from_any(counts.to_scipy())
+        row = [f"nnz*K {counts.nnz * 10:.2g}"]
+        for engine in (
+            NativeEngine(problem_of(host, 1.0, False), threads),
+            TorchEngine(problem_of(host, 1.0, False)),
+        ):
+            arrays = [x.cpu().numpy() for x in (L, F)]
+            iterations(engine, *arrays, 3)
+            row.append(f"{np.median(iterations(engine, *arrays, 12)[0][2:]):.5f}")
+        print(" ".join(row), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", default=["iterations", "kernels", "end", "threshold"])
+    parser.add_argument("--cases", nargs="*", default=list(CASES))
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--data", default="carry")
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__}))
+    if "iterations" in options.only:
+        show_iterations(options.cases, options.rounds)
+    if "kernels" in options.only:
+        for case in options.cases:
+            show_kernels(case)
+    if "threshold" in options.only:
+        show_threshold(options.threads)
+    if "end" in options.only:
+        show_end(options.data, options.threads)
+
+
+if __name__ == "__main__":
+    main()
