@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import dendrogram
 
 from log1pnmf.colors import distinct_colors
-from log1pnmf.select import Selection
+from log1pnmf.select.selection import Selection
 from log1pnmf.stability import Relation
 
 from .canvas import INK, axes_or_new, color_bar, figure_or_new, tidy
