@@ -86,7 +86,7 @@ def sweep(
     warm_start : bool
         Whether fits start from those at neighbouring c, up and down, see `fits_along`. On the bundled data
         cold fits at large c end up to 131,234 units of log-likelihood below what the way up finds, and at
-        small c up to 12,133 below what the way down finds; see docs/anndata.md.
+        small c up to 12,170 below what the way down finds; see docs/anndata.md.
     likelihood : {"refined", "exact", "auto", "approximate"}
         As in `Log1pNMF`, but by default exact in the end for every c, so that rows of the table differ by
         the link and not by the approximation.
