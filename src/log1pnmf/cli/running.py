@@ -5,9 +5,12 @@ from __future__ import annotations
 import datetime
 import math
 import shlex
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -158,7 +161,7 @@ def _fit_all(request: Request, counts: Counts, screen: Screen, done: _Done) -> N
     width = max(len(c_name(c)) for c in request.c)
     fits = _fits(request, counts, {**parameters, "callbacks": (watch,)})
     order = sorted(request.c) if request.along else request.c
-    with watch:
+    with watch, _terminated_is_interrupted():
         for c in order:
             watch.begin(f"c = {c_name(c)}")
             with warnings.catch_warnings(record=True) as caught:
@@ -176,6 +179,19 @@ def _fit_all(request: Request, counts: Counts, screen: Screen, done: _Done) -> N
             done.interrupted = _was_interrupted(model)
             if done.interrupted:
                 return
+
+
+@contextmanager
+def _terminated_is_interrupted() -> Iterator[None]:
+    """Let the signal with which schedulers end a job do what Ctrl-C does: the fit so far is kept."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _fits(request: Request, counts: Counts, parameters: Mapping[str, Any]) -> Iterator[Log1pNMF]:

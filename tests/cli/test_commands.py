@@ -1,0 +1,237 @@
+"""Every command on good files."""
+
+import csv
+import json
+import math
+
+import anndata
+import numpy as np
+import pytest
+from scipy import sparse
+
+from log1pnmf import Log1pNMF, __version__
+from log1pnmf.exchange import read_r_list
+from log1pnmf.files import read_table
+
+QUICK = ["--tol", "1e-4", "--jobs", "1"]
+
+
+def rows(path, delimiter=","):
+    with open(path, newline="") as file:
+        return list(csv.reader(file, delimiter=delimiter))
+
+
+def test_version_and_help(call):
+    assert call("--version").out == f"log1pnmf {__version__}\n"
+    helped = call("--help")
+    assert helped.code == 0
+    for name in ("fit", "sweep", "transform", "report", "info", "convert", "simulate", "demo"):
+        assert name in helped.out
+        assert call(name, "--help").code == 0
+
+
+def test_fit_leaves_a_whole_run(run_folder):
+    names = {path.name for path in run_folder.iterdir()}
+    tables = {f"{what}_c={c}.csv" for what in ("loadings", "factors") for c in ("1", "inf")}
+    assert names == tables | {"models", "run.json", "samples.csv", "sweep.csv", "report.html"}
+    record = json.loads((run_folder / "run.json").read_text())
+    assert record["label"] == "type"
+    assert record["parameters"]["n_components"] == 3
+    assert len(record["source"]["sha256"]) == 64
+    assert [row[0] for row in rows(run_folder / "sweep.csv")] == ["c", "1", "inf"]
+    assert "gene" in (run_folder / "report.html").read_text()
+
+
+def test_fit_is_that_of_the_library(run_folder, counts_file):
+    table = read_table(counts_file)
+    model = Log1pNMF(3, c=1.0, likelihood="refined", random_state=0, tol=1e-4).fit(table.counts)
+    kept = Log1pNMF.load(run_folder / "models" / "c=1.npz")
+    np.testing.assert_array_equal(kept.components_, model.components_)
+
+
+def test_fit_says_what_it_did(call, counts_file, tmp_path):
+    done = call("fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--min-cells", 2, "--no-report", *QUICK)
+    assert done.code == 0
+    assert "60 samples x 25 features" in done.out
+    assert "features in fewer than 2 samples: 1 of 25 removed" in done.out
+    assert "log-likelihood -" in done.out
+    assert "deviance explained" in done.out
+    assert "KKT" in done.out
+    assert not (tmp_path / "out" / "report.html").exists()
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["filters"]
+
+
+def test_json_is_alone_on_standard_output(call, counts_file, tmp_path):
+    done = call(
+        "fit", counts_file, "-k", 2, "-c", "1,inf", "-o", tmp_path / "out", "--no-report", "--json", *QUICK
+    )
+    assert [fit["c"] for fit in done.json["fits"]] == [1.0, "inf"]
+    assert "counts.h5ad" in done.err
+
+
+def test_fit_replaces_a_run_only_if_told(call, counts_file, tmp_path):
+    options = ["fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--no-report", *QUICK]
+    assert call(*options).code == 0
+    refused = call(*options)
+    assert refused.code == 2
+    assert "--force" in refused.err
+    assert call(*options, "--force").code == 0
+
+
+def test_checkpoint_and_resume_are_one_fit(call, counts_file, tmp_path):
+    common = ["fit", counts_file, "-k", 3, "--no-report", "--likelihood", "exact", *QUICK]
+    state = tmp_path / "state.npz"
+    assert call(*common, "-o", tmp_path / "whole").code == 0
+    assert call(*common, "-o", tmp_path / "part", "--checkpoint", state, "--time-limit", 1e-6).code == 0
+    assert call(*common, "-o", tmp_path / "rest", "--resume", state).code == 0
+    part, rest, whole = (
+        Log1pNMF.load(tmp_path / name / "models" / "c=1.npz") for name in ("part", "rest", "whole")
+    )
+    assert not part.converged_
+    np.testing.assert_array_equal(rest.components_, whole.components_)
+
+
+def test_write_h5ad_keeps_what_was_there(call, counts_file, tmp_path):
+    target = tmp_path / "new.h5ad"
+    done = call(
+        "fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--no-report", "--write-h5ad", target, *QUICK
+    )
+    assert done.code == 0
+    adata = anndata.read_h5ad(target)
+    assert adata.obsm["X_log1p_nmf"].shape == (60, 2)
+    assert adata.obs["type"].tolist()[:3] == ["a", "b", "c"]
+    np.testing.assert_array_equal(
+        adata.varm["log1p_nmf"].T, Log1pNMF.load(tmp_path / "out/models/c=1.npz").components_
+    )
+
+
+def test_sweep(call, counts_file, tmp_path):
+    done = call(
+        "sweep", counts_file, "-k", 2, "-c", "10,0.1,inf", "-o", tmp_path / "out", "--no-report", *QUICK
+    )
+    assert done.code == 0, done.err
+    table = rows(tmp_path / "out" / "sweep.csv")
+    assert [row[0] for row in table] == ["c", "0.1", "10", "inf"]
+    assert "factor_correlation" in table[0]
+    values = np.array([row[1] for row in table[1:]], dtype=float)
+    assert (values < 0).all()
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv.gz"])
+def test_transform_finds_the_training_loadings(call, run_folder, counts_file, tmp_path, ending):
+    target = tmp_path / f"l{ending}"
+    done = call("transform", run_folder, counts_file, "-c", "inf", "-o", target, "--json")
+    assert done.json["shape"] == [60, 3]
+    again = read_table(target, fractions="allow")
+    fitted = Log1pNMF.load(run_folder / "models" / "c=inf.npz")
+    np.testing.assert_allclose(again.counts.to_scipy().toarray(), fitted.loadings_, atol=0.02)
+    assert again.sample_names[0] == "cell0"
+
+
+def test_transform_matches_features_by_name(call, run_folder, counts_file, tmp_path):
+    adata = anndata.read_h5ad(counts_file)
+    order = np.random.default_rng(0).permutation(adata.n_vars)
+    extra = anndata.AnnData(sparse.csr_matrix(np.ones((60, 1), dtype=np.float32)))
+    extra.obs_names, extra.var_names = adata.obs_names, ["unknown"]
+    anndata.concat([adata[:, order], extra], axis=1).write_h5ad(tmp_path / "mixed.h5ad")
+    model = run_folder / "models" / "c=1.npz"
+    assert call("transform", model, counts_file, "-o", tmp_path / "a.csv").code == 0
+    mixed = call("transform", model, tmp_path / "mixed.h5ad", "-o", tmp_path / "b.csv")
+    assert "1 features are not in the model" in mixed.out
+    assert rows(tmp_path / "a.csv") == rows(tmp_path / "b.csv")
+
+
+def test_transform_with_features_missing(call, run_folder, counts_file, tmp_path):
+    anndata.read_h5ad(counts_file)[:, :20].copy().write_h5ad(tmp_path / "few.h5ad")
+    common = ["transform", run_folder, tmp_path / "few.h5ad", "-c", 1, "-o", tmp_path / "l.csv"]
+    refused = call(*common)
+    assert refused.code == 2
+    assert "lacks 5 of 25" in refused.err
+    taken = call(*common, "--missing", "zero")
+    assert taken.code == 0
+    assert "taken as zero" in taken.out
+
+
+def test_report_again(call, run_folder, tmp_path):
+    done = call("report", run_folder, "-o", tmp_path / "again.html", "--title", "Sixty cells")
+    assert done.code == 0
+    text = (tmp_path / "again.html").read_text()
+    assert "Sixty cells" in text
+    assert "log1pnmf fit" in text or "tol" in text
+
+
+def test_report_without_the_data(call, counts_file, tmp_path):
+    moved = tmp_path / "gone.h5ad"
+    moved.write_bytes(counts_file.read_bytes())
+    assert call("fit", moved, "-k", 2, "-o", tmp_path / "out", "--no-report", *QUICK).code == 0
+    moved.unlink()
+    done = call("report", tmp_path / "out")
+    assert done.code == 0
+    assert "not there any more" in done.out
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_info_on_counts(call, counts_file):
+    facts = call("info", counts_file, "--json").json
+    assert (facts["n_samples"], facts["n_features"], facts["integer"]) == (60, 25, True)
+    assert facts["labels"] == {"type": "a (20), b (20), c (20)"}
+    text = call("info", counts_file).out
+    assert "whole numbers" in text
+    assert "gene0" in text
+
+
+def test_info_on_normalised_values_says_so(call, tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n0.5,1\n2,0\n")
+    done = call("info", tmp_path / "t.csv")
+    assert done.code == 0
+    assert "NOT all whole" in done.out
+
+
+def test_info_on_run_and_model(call, run_folder):
+    assert call("info", run_folder, "--json").json["label"] == "type"
+    assert call("info", run_folder).out.count("Log1pNMF:") == 2
+    model = run_folder / "models" / "c=inf.npz"
+    assert call("info", model, "--json").json["c"] == "inf"
+    assert "3 factors" in call("info", model).out
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.mtx.gz", "t.npz", "t.zarr", "folder"])
+def test_convert_counts(call, counts_file, tmp_path, name):
+    assert call("convert", counts_file, tmp_path / name).code == 0
+    first, again = read_table(counts_file), read_table(tmp_path / name)
+    assert (first.counts.to_scipy() != again.counts.to_scipy()).nnz == 0
+
+
+def test_convert_to_r_and_back(call, run_folder, counts_file, tmp_path):
+    done = call("convert", run_folder, tmp_path / "r", "-c", 1, "--counts", counts_file)
+    assert done.code == 0
+    fitted = Log1pNMF.load(run_folder / "models" / "c=1.npz")
+    np.testing.assert_array_equal(read_r_list(tmp_path / "r").factors, fitted.fit_.factors)
+    back = call("convert", tmp_path / "r", tmp_path / "back.npz")
+    assert back.code == 0, back.err
+    again = Log1pNMF.load(tmp_path / "back.npz")
+    assert again.log_likelihood_ == pytest.approx(fitted.log_likelihood_, rel=1e-9)
+    assert again.feature_names_in_.tolist() == fitted.feature_names_in_.tolist()
+    assert call("convert", tmp_path / "r", tmp_path / "counts.csv").code == 0
+    assert read_table(tmp_path / "counts.csv").shape == (60, 25)
+
+
+@pytest.mark.parametrize("name", ["s.h5ad", "s.zarr", "s.csv.gz", "folder"])
+def test_simulate_writes_the_same_counts_to_any_format(call, tmp_path, name):
+    options = ["-n", 300, "-m", 12, "-k", 2, "-c", "inf", "--density", 0.2, "--seed", 4]
+    done = call("simulate", tmp_path / name, *options, "--truth", tmp_path / "truth.npz", "--json")
+    assert done.code == 0, done.err
+    assert call("simulate", tmp_path / "other.npz", *options).code == 0
+    first, again = read_table(tmp_path / name), read_table(tmp_path / "other.npz")
+    assert (first.counts.to_scipy() != again.counts.to_scipy()).nnz == 0
+    assert done.json["nnz"] == first.counts.nnz
+    with np.load(tmp_path / "truth.npz") as truth:
+        assert truth["loadings"].shape == (300, 2)
+        assert math.isinf(truth["c"])
+
+
+def test_demo_goes_where_it_is_told(call, tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr("log1pnmf.demo.main", lambda out: told.append(out))  # noqa: PLW0108 (by name)
+    assert call("demo", "-o", tmp_path / "there").code == 0
+    assert told == [str(tmp_path / "there")]
