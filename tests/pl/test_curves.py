@@ -1,0 +1,271 @@
+"""Link, convergence, sweep and comparison; sources of all kinds; figures of one's own and of pyplot."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matplotlib import pyplot
+from matplotlib.colors import to_rgb
+
+from log1pnmf import Log1pNMF, pl
+from log1pnmf.arrange import arrange
+from log1pnmf.decomposition import Decomposition, group_labels
+from log1pnmf.keys import SWEEP
+from log1pnmf.pl.canvas import factor_colors
+
+
+class TestLink:
+    def test_draws_the_link(self, ax):
+        pl.link([0.1, 1.0, 100.0, np.inf], largest=5.0, ax=ax)
+        for line, c in zip(ax.lines, (0.1, 1.0, 100.0), strict=False):
+            rates, values = line.get_data()
+            np.testing.assert_allclose(values, max(1.0, c) * np.log1p(rates / c))
+        np.testing.assert_array_equal(*ax.lines[3].get_data())
+        assert ax.lines[0].get_xdata()[-1] == 5.0
+
+    def test_names_lines_at_their_ends_without_overlap(self, ax):
+        pl.link([0.01, 10.0, 10.1, 10.2], ax=ax)
+        assert {text.get_text() for text in ax.texts} == {"c = 0.01", "c = 10", "c = 10.1", "c = 10.2"}
+        heights = sorted(text.xy[1] for text in ax.texts)
+        assert np.diff(heights).min() > 0.06 * np.diff(ax.get_ylim())[0]
+
+    def test_refusals(self, ax):
+        with pytest.raises(ValueError, match="c must be positive"):
+            pl.link([0.0], ax=ax)
+        with pytest.raises(ValueError, match="largest must be positive"):
+            pl.link(largest=0.0, ax=ax)
+
+
+class TestConvergence:
+    def test_draws_the_gap_to_the_best_of_each_likelihood(self, shown, ax):
+        pl.convergence(shown, ax=ax)
+        approximate, exact = ax.lines
+        objective = shown.history["objective"]
+        np.testing.assert_allclose(approximate.get_ydata()[:5], objective[:5] - objective[5])
+        assert np.isnan(approximate.get_ydata()[5:]).all()
+        np.testing.assert_allclose(exact.get_ydata()[6:11], objective[6:11] - objective[11])
+        assert [line.get_linestyle() for line in ax.lines] == ["--", "-"]
+        assert [line.get_label() for line in ax.lines] == ["c = 1, approximate", "c = 1, exact"]
+
+    def test_the_best_is_over_fits_of_the_same_c(self, shown, ax):
+        exact = replace(shown, history={name: column[6:] for name, column in shown.history.items()})
+        better = {**exact.history, "objective": exact.history["objective"] - 1.0}
+        other_c = replace(exact, history=better, c=np.inf, name="c = ∞")
+        pl.convergence([exact, replace(exact, history=better), other_c], names=["one", "two", "three"], ax=ax)
+        one, two, three = (line.get_ydata() for line in ax.lines)
+        np.testing.assert_allclose((one - two)[:-1], 1.0)
+        assert one[-1] == pytest.approx(1.0)
+        assert np.isnan(two[-1])
+        assert np.isnan(three[-1])
+
+    def test_against_time(self, shown, ax):
+        pl.convergence(shown, x="seconds", ax=ax)
+        np.testing.assert_array_equal(ax.lines[0].get_xdata(), shown.history["seconds"])
+        assert ax.get_xlabel() == "seconds"
+
+    def test_refusals(self, shown, ax):
+        with pytest.raises(ValueError, match="x must be 'iteration' or 'seconds', got 'time'"):
+            pl.convergence(shown, x="time", ax=ax)
+        with pytest.raises(ValueError, match="c = 1 has no history"):
+            pl.convergence(replace(shown, history=None), ax=ax)
+        with pytest.raises(ValueError, match="one name for each of the 1 sources, got 2"):
+            pl.convergence(shown, names=["a", "b"], ax=ax)
+
+
+class TestSweep:
+    TABLE = {  # noqa: RUF012
+        "c": [np.inf, 0.01, 1.0, 100.0],
+        "factor_correlation": [0.8, 0.2, 0.4, 0.6],
+        "sparsity_loadings": [0.7, 0.3, 0.5, 0.6],
+        "sparsity_factors": [0.9, 0.1, 0.2, 0.3],
+        "log_likelihood": [-9.0, -5.0, -4.0, -6.0],
+        "deviance_explained": [0.1, 0.4, 0.5, 0.3],
+    }
+
+    def test_finite_c_are_a_line_and_infinity_is_to_the_right_of_a_break(self, figure):
+        pl.sweep(self.TABLE, figure=figure)
+        assert len(figure.axes) == 3
+        line, infinity = figure.axes[0].lines[:2]
+        np.testing.assert_allclose(line.get_xdata(), [-2, 0, 2])
+        np.testing.assert_allclose(line.get_ydata(), [0.2, 0.4, 0.6])
+        assert infinity.get_ydata()[0] == 0.8
+        breaks = [mark.get_xdata()[0] for mark in figure.axes[0].lines if mark.get_gid() == "break"]
+        assert len(breaks) == 2
+        assert all(2 < at < infinity.get_xdata()[0] for at in breaks)
+
+    def test_ticks_name_c(self, figure):
+        pl.sweep(self.TABLE, figure=figure)
+        ax = figure.axes[0]
+        assert [text.get_text() for text in ax.get_xticklabels()] == ["0.01", "1", "100", "∞"]
+        np.testing.assert_allclose(ax.get_xticks()[-1], ax.lines[1].get_xdata()[0])
+
+    def test_many_values_of_c_are_ticked_by_powers(self, figure):
+        c = [*np.logspace(-3, 3, 13), np.inf]
+        pl.sweep({"c": c, "sparsity_factors": c}, measures=["sparsity_factors"], figure=figure)
+        names = [text.get_text() for text in figure.axes[0].get_xticklabels()]
+        assert names == [*(f"$10^{{{power}}}$" for power in range(-3, 4)), "∞"]
+
+    def test_without_infinity_there_is_no_break(self, figure):
+        finite = {name: column[1:] for name, column in self.TABLE.items()}
+        pl.sweep(finite, measures=["deviance_explained"], figure=figure)
+        assert [line.get_gid() for line in figure.axes[0].lines] == [None]
+
+    def test_infinity_alone(self, figure):
+        alone = {name: column[:1] for name, column in self.TABLE.items()}
+        pl.sweep(alone, measures=["factor_correlation"], figure=figure)
+        assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["∞"]
+
+    def test_data_frames_sweeps_and_anndata(self, figure):
+        pandas, anndata = pytest.importorskip("pandas"), pytest.importorskip("anndata")
+        frame = pandas.DataFrame(self.TABLE)
+        adata = anndata.AnnData(np.zeros((2, 2)), uns={SWEEP: frame})
+        for table in (frame, adata):
+            pl.sweep(table, measures=["sparsity_factors"], figure=figure)
+            np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), [0.1, 0.2, 0.3])
+            figure.clear()
+
+    def test_refusals(self, figure):
+        with pytest.raises(ValueError, match="no column 'sparsity'"):
+            pl.sweep(self.TABLE, measures=["sparsity"], figure=figure)
+        with pytest.raises(TypeError, match="table of a sweep, got int"):
+            pl.sweep(3, figure=figure)
+
+
+class TestCompare:
+    @pytest.fixture
+    def permuted(self, shown):
+        order = [2, 0, 3, 1]
+        return replace(
+            shown, loadings=shown.loadings[:, order], factors=shown.factors[:, order], name="other"
+        )
+
+    def test_matched_factors_have_the_same_colours(self, shown, permuted, labels, figure):
+        pl.compare(shown, permuted, labels, figure=figure)
+        upper, lower = figure.axes[:2]
+        # The same fit in another order looks the same.
+        np.testing.assert_array_equal(upper.images[0].get_array(), lower.images[0].get_array())
+        names = [text.get_text() for text in lower.get_legend().get_texts()][::-1]
+        assert names == ["k1", "k3", "k0", "k2"]
+        colors = [patch.get_facecolor()[:3] for patch in lower.get_legend().get_patches()][::-1]
+        assert colors == [to_rgb(color) for color in factor_colors(shown)]
+
+    def test_matches_are_on_the_diagonal(self, shown, permuted, figure):
+        pl.compare(shown, permuted, on="factors", figure=figure)
+        similar = np.asarray(figure.axes[2].images[0].get_array())
+        np.testing.assert_allclose(np.diag(similar), 1.0)
+        assert [text.get_text() for text in figure.axes[2].get_xticklabels()] == ["k1", "k3", "k0", "k2"]
+
+    def test_factors_like_no_other_have_colours_of_their_own(self, shown, figure):
+        rng = np.random.default_rng(9)
+        strange = np.column_stack((shown.loadings[:, 1], rng.random(60)))
+        other = Decomposition(strange, np.ones((30, 2)), np.inf, name="other")
+        pl.compare(shown, other, figure=figure)
+        used = [patch.get_facecolor()[:3] for patch in figure.axes[1].get_legend().get_patches()]
+        ours = [to_rgb(color) for color in factor_colors(shown)]
+        assert sum(color in ours for color in used) == 1
+        assert len(set(used)) == 2
+
+    def test_of_other_samples_is_refused(self, shown, figure):
+        fewer = replace(shown, loadings=shown.loadings[:10])
+        with pytest.raises(ValueError, match="same samples, got 60 and 10"):
+            pl.compare(shown, fewer, figure=figure)
+
+
+@pytest.fixture(scope="module")
+def model():
+    counts = np.random.default_rng(0).poisson(2.0, size=(30, 12))
+    return Log1pNMF(3, tol=1e-4, random_state=0).fit(counts)
+
+
+class TestSources:
+    def test_model_and_fit_are_the_same(self, model):
+        of_model, of_fit = Decomposition.of(model), Decomposition.of(model.fit_)
+        np.testing.assert_array_equal(of_model.loadings, model.loadings_)
+        np.testing.assert_array_equal(of_model.factors, model.components_.T)
+        np.testing.assert_array_equal(of_fit.loadings, of_model.loadings)
+        assert of_model.name == "c = 1"
+
+    def test_scale_is_that_of_memberships_whatever_the_model_shows(self, model):
+        sums = Log1pNMF(3, tol=1e-4, random_state=0, normalize="factor_sum")
+        sums.fit(np.random.default_rng(0).poisson(2.0, size=(30, 12)))
+        np.testing.assert_allclose(Decomposition.of(sums).loadings, model.loadings_)
+
+    @pytest.mark.parametrize("key", [None, "mine"])
+    @pytest.mark.parametrize("normalize", ["max", "factor_sum"])
+    def test_anndata(self, key, normalize):
+        anndata = pytest.importorskip("anndata")
+        from log1pnmf import tl
+
+        adata = anndata.AnnData(np.random.default_rng(0).poisson(2.0, size=(30, 12)).astype(np.float32))
+        tl.log1p_nmf(adata, 3, key_added=key, tol=1e-4, normalize=normalize)
+        shown = Decomposition.of(adata, key=key)
+        np.testing.assert_allclose(shown.loadings.max(axis=0), 1.0)
+        link = adata.obsm[key or "X_log1p_nmf"] @ adata.varm[key or "log1p_nmf"].T
+        np.testing.assert_allclose(shown.loadings @ shown.factors.T, link)
+        assert shown.feature_names.tolist() == adata.var_names.tolist()
+        assert shown.history is not None
+
+    def test_projected_samples_have_loadings_only(self, ax):
+        anndata = pytest.importorskip("anndata")
+        adata = anndata.AnnData(np.zeros((4, 3)), obsm={"X_log1p_nmf": np.eye(4, 2)})
+        assert Decomposition.of(adata).factors.shape == (0, 2)
+        pl.structure(adata, ax=ax)
+        with pytest.raises(ValueError, match="no factors"):
+            pl.top_features(adata)
+
+    def test_columns_of_obs_keep_the_order_of_categories(self):
+        anndata, pandas = pytest.importorskip("anndata"), pytest.importorskip("pandas")
+        column = pandas.Categorical(["b", "a", "b"], categories=["b", "a"])
+        adata = anndata.AnnData(np.zeros((3, 2)), obs=pandas.DataFrame({"type": column}, index=list("xyz")))
+        assert group_labels(adata, "type").names == ("b", "a")
+        with pytest.raises(KeyError, match="no column 'kind'; it has: 'type'"):
+            group_labels(adata, "kind")
+
+    def test_refusals(self, model):
+        with pytest.raises(TypeError, match=r"expected a fitted Log1pNMF, .* got list"):
+            Decomposition.of([1, 2])
+        with pytest.raises(ValueError, match="key='k' is for AnnData, got Log1pNMF"):
+            Decomposition.of(model, key="k")
+        anndata = pytest.importorskip("anndata")
+        with pytest.raises(KeyError, match=r"adata\.obsm has no 'X_log1p_nmf' \(it has: none\)"):
+            Decomposition.of(anndata.AnnData(np.zeros((2, 2))))
+
+
+class TestFigures:
+    def test_given_axes_leave_pyplot_alone(self, shown, labels, ax):
+        before = pyplot.get_fignums()
+        assert pl.structure(shown, labels, ax=ax) is ax
+        assert pl.link(ax=ax) is ax
+        assert pyplot.get_fignums() == before
+
+    def test_without_axes_pyplot_has_the_figure(self, shown):
+        ax = pl.structure(shown)
+        assert pyplot.gcf() is ax.figure
+        figure = pl.top_features(shown)
+        assert pyplot.gcf() is figure
+
+    def test_subfigures(self, shown, labels, figure):
+        left, right = figure.subfigures(1, 2)
+        pl.top_features(shown, figure=left)
+        pl.compare(shown, shown, labels, figure=right)
+        assert len(left.axes) == 4
+        assert len(right.axes) == 4  # two structures, a heat map and its colour bar
+
+    def test_colours_of_factors_are_the_same_in_all_plots(self, shown, labels, figure):
+        ax = pl.structure(shown, labels, ax=figure.subplots())
+        by_name = {
+            text.get_text(): patch.get_facecolor()
+            for text, patch in zip(ax.get_legend().get_texts(), ax.get_legend().get_patches(), strict=True)
+        }
+        figure.clear()
+        for panel in pl.top_features(shown, figure=figure).axes:
+            assert panel.patches[0].get_facecolor() == by_name[panel.get_title(loc="left")]
+
+    def test_the_same_arguments_draw_the_same_pixels(self, shown, labels, figure):
+        drawn = []
+        for _ in range(2):
+            ax = pl.structure(shown, labels, max_samples=30, ax=figure.subplots())
+            drawn.append(np.asarray(ax.images[0].get_array()))
+            figure.clear()
+        np.testing.assert_array_equal(*drawn)
+        assert len(arrange(shown.loadings, labels, max_samples=30).order) == 30

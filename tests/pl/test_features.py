@@ -1,0 +1,132 @@
+"""Plots of factors: the points, bars and cells are the factors' values, and names do not overlap."""
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from scipy.stats import spearmanr
+
+from log1pnmf import pl
+from log1pnmf.decomposition import Decomposition
+from log1pnmf.pl.canvas import factor_colors
+from log1pnmf.pl.labels import spread
+from log1pnmf.summary import top_features
+
+
+def overlaps(texts):
+    boxes = [text.get_window_extent() for text in texts]
+    return [
+        (texts[i].get_text(), texts[j].get_text())
+        for i in range(len(boxes))
+        for j in range(i)
+        if boxes[i].x0 < boxes[j].x1
+        and boxes[j].x0 < boxes[i].x1
+        and boxes[i].y0 < boxes[j].y1
+        and boxes[j].y0 < boxes[i].y1
+    ]
+
+
+class TestScatter:
+    def test_points_are_the_factors(self, shown, ax):
+        pl.factor_scatter(shown, 1, 2, ax=ax)
+        np.testing.assert_array_equal(ax.collections[0].get_offsets(), shown.factors[:, [1, 2]])
+        assert ax.get_title(loc="right") == f"Spearman {spearmanr(shown.factors[:, [1, 2]]).statistic:.2f}"
+
+    def test_names_are_of_extreme_features_and_apart(self, shown, figure):
+        figure.set_size_inches(4, 4)
+        ax = pl.factor_scatter(shown, 1, 2, n_labels=9, ax=figure.subplots())
+        names = {text.get_text() for text in ax.texts}
+        for k, other in ((1, 2), (2, 1)):
+            scaled = shown.factors / shown.factors.max(axis=0)
+            assert f"gene{np.argmax(scaled[:, k] - scaled[:, other])}" in names
+        assert len(names) <= 9
+        assert overlaps(ax.texts) == []
+
+    def test_names_of_crowded_points_are_left_out_rather_than_on_each_other(self, figure):
+        figure.set_size_inches(2.5, 2.5)
+        factors = 1.0 + 1e-3 * np.random.default_rng(0).random((20, 2))
+        names = np.array([f"long_name_{j}" for j in range(20)], dtype=object)
+        crowd = Decomposition(np.ones((5, 2)), factors, 1.0, feature_names=names)
+        ax = pl.factor_scatter(crowd, 0, 1, n_labels=20, ax=figure.subplots())
+        assert 0 < len(ax.texts) < 20
+        assert overlaps(ax.texts) == []
+
+    def test_chosen_features(self, shown, ax):
+        pl.factor_scatter(shown, 0, 3, highlight=["gene4", "gene17"], ax=ax)
+        assert {text.get_text() for text in ax.texts} == {"gene4", "gene17"}
+        np.testing.assert_array_equal(ax.collections[1].get_offsets(), shown.factors[[4, 17]][:, [0, 3]])
+
+    def test_named_points_have_the_colour_of_the_factor_they_are_more_in(self, shown, ax):
+        pl.factor_scatter(shown, 1, 2, highlight=["gene3", "gene6"], ax=ax)
+        colors = factor_colors(shown)
+        sides = [1 if shown.factors[j, 1] >= shown.factors[j, 2] else 2 for j in (3, 6)]
+        faces = [tuple(face[:3]) for face in ax.collections[1].get_facecolors()]
+        assert faces == [to_rgb(colors[side]) for side in sides]
+
+    def test_log_axes_have_a_floor(self, shown, ax):
+        pl.factor_scatter(shown, 1, 2, scale="log", ax=ax)
+        points = np.asarray(ax.collections[0].get_offsets())
+        assert points.min() == pytest.approx(1e-3 * shown.factors[:, [1, 2]].max())
+        assert ax.get_xscale() == ax.get_yscale() == "log"
+        assert ax.get_xlim() == ax.get_ylim()
+
+    def test_refusals(self, shown, ax):
+        with pytest.raises(ValueError, match="factors 0 to 3, got 4"):
+            pl.factor_scatter(shown, 1, 4, ax=ax)
+        with pytest.raises(ValueError, match="no feature is called 'nothing'"):
+            pl.factor_scatter(shown, 0, 1, highlight=["nothing"], ax=ax)
+        loadings_only = Decomposition(np.ones((3, 2)), np.zeros((0, 2)), np.nan)
+        with pytest.raises(ValueError, match="no factors"):
+            pl.factor_scatter(loadings_only, 0, 1, ax=ax)
+
+
+class TestTopFeatures:
+    def test_bars_are_the_values_of_the_most_specific_features(self, shown, figure):
+        pl.top_features(shown, n_top=5, figure=figure)
+        assert len(figure.axes) == 4
+        for k, ax in enumerate(figure.axes):
+            expected = top_features(shown.factors.T, k, 5)
+            expected = expected[np.argsort(-shown.factors[expected, k])]
+            assert [text.get_text() for text in ax.get_yticklabels()] == [f"gene{j}" for j in expected]
+            np.testing.assert_array_equal([bar.get_width() for bar in ax.patches], shown.factors[expected, k])
+            assert ax.patches[0].get_facecolor()[:3] == to_rgb(factor_colors(shown)[k])
+            assert ax.get_title(loc="left") == f"k{k}"
+
+    def test_heat_map_is_scaled_by_factor(self, shown, figure):
+        pl.top_features(shown, n_top=3, kind="heatmap", figure=figure)
+        ax = figure.axes[0]
+        rows = [int(text.get_text().removeprefix("gene")) for text in ax.get_yticklabels()]
+        assert set(rows) == {int(j) for k in range(4) for j in top_features(shown.factors.T, k, 3)}
+        assert len(rows) == len(set(rows))
+        expected = (shown.factors / shown.factors.max(axis=0))[rows]
+        np.testing.assert_allclose(np.asarray(ax.images[0].get_array()), expected)
+
+    def test_chosen_factors(self, shown, figure):
+        pl.top_features(shown, factors=[3, 1], figure=figure)
+        assert [ax.get_title(loc="left") for ax in figure.axes] == ["k3", "k1"]
+
+    def test_other_names(self, shown, figure):
+        pl.top_features(shown, factors=[0], feature_names=[f"word{j}" for j in range(30)], figure=figure)
+        assert all(text.get_text().startswith("word") for text in figure.axes[0].get_yticklabels())
+        with pytest.raises(ValueError, match="one name for each of the 30"):
+            pl.top_features(shown, feature_names=["a"], figure=figure)
+
+    def test_kinds(self, shown):
+        with pytest.raises(ValueError, match="kind must be one of 'bars', 'heatmap', got 'pie'"):
+            pl.top_features(shown, kind="pie")
+
+
+class TestSpread:
+    @pytest.mark.parametrize("seed", range(5))
+    def test_is_apart_inside_and_in_order(self, seed):
+        wanted = np.sort(np.random.default_rng(seed).random(8))
+        moved = spread(wanted, 0.1, (0.0, 1.0))
+        assert (np.diff(moved) >= 0.1 - 1e-12).all()
+        assert moved[0] >= -1e-12
+        assert moved[-1] <= 1.0 + 1e-12
+
+    def test_leaves_alone_what_is_apart(self):
+        wanted = [0.1, 0.5, 0.9]
+        np.testing.assert_allclose(spread(wanted, 0.2, (0.0, 1.0)), wanted)
+
+    def test_takes_what_room_there_is(self):
+        np.testing.assert_allclose(spread([0.5] * 5, 1.0, (0.0, 1.0)), [0, 0.25, 0.5, 0.75, 1.0])

@@ -1,0 +1,189 @@
+"""The structure plot: what its pixels say is what the loadings are."""
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+
+from log1pnmf import pl
+from log1pnmf.arrange import arrange
+from log1pnmf.decomposition import Decomposition
+from log1pnmf.pl.canvas import factor_colors
+from log1pnmf.pl.raster import group_places, stacked_pixels
+
+
+def column_heights(ax):
+    """Height of the stack in every column of pixels, in data units."""
+    (image,) = ax.images
+    pixels = np.asarray(image.get_array())
+    top = image.get_extent()[3]
+    return pixels[:, :, 3].sum(axis=0) / 255.0 * top / len(pixels)
+
+
+def factor_heights(ax, colors, columns):
+    """Height of every colour in some columns, up to the pixels where colours mix."""
+    (image,) = ax.images
+    pixels = np.asarray(image.get_array())[:, columns, :3] / 255.0
+    opaque = np.asarray(image.get_array())[:, columns, 3] > 127
+    palette = np.array([to_rgb(color) for color in colors])
+    nearest = np.linalg.norm(pixels[:, :, None] - palette, axis=3).argmin(axis=2)
+    unit = image.get_extent()[3] / len(pixels)
+    return np.stack([((nearest == k) & opaque).sum(axis=0) * unit for k in range(len(colors))], axis=1)
+
+
+def columns_of(arrangement, width):
+    """Column of pixels in the middle of each sample."""
+    places = group_places([stop - start for _, start, stop in arrangement.spans]) * width
+    at = []
+    for (_, start, stop), (left, right) in zip(arrangement.spans, np.rint(places), strict=True):
+        size = (right - left) / (stop - start)
+        at.append(left + size * (np.arange(stop - start) + 0.5))
+    return np.concatenate(at).astype(int)
+
+
+class TestPixels:
+    def test_stacks_are_as_high_as_the_sums_of_loadings(self, shown, labels, ax):
+        pl.structure(shown, labels, ax=ax)
+        order = arrange(shown.loadings, labels)
+        heights = column_heights(ax)
+        at = columns_of(order, len(heights))
+        np.testing.assert_allclose(heights[at], shown.loadings[order.order].sum(axis=1), atol=0.01)
+
+    def test_every_colour_is_as_high_as_its_loading(self, shown, labels, ax):
+        pl.structure(shown, labels, ax=ax)
+        order = arrange(shown.loadings, labels)
+        at = columns_of(order, ax.images[0].get_array().shape[1])
+        drawn = factor_heights(ax, factor_colors(shown), at)
+        np.testing.assert_allclose(drawn, shown.loadings[order.order], atol=0.02)
+
+    def test_nothing_is_drawn_between_groups(self, shown, labels, ax):
+        pl.structure(shown, labels, ax=ax)
+        heights = column_heights(ax)
+        places = np.rint(group_places([20, 20, 20]) * len(heights)).astype(int)
+        inside = np.zeros(len(heights), dtype=bool)
+        for left, right in places:
+            inside[left:right] = True
+        assert (heights[~inside] == 0).all()
+        assert (heights[inside] > 0).all()
+        assert 0 < (~inside).sum() < 0.05 * len(heights)
+
+    def test_shares_fill_the_height(self, shown, labels, ax):
+        pl.structure(shown, labels, heights="shares", ax=ax)
+        heights = column_heights(ax)
+        np.testing.assert_allclose(heights[heights > 0], 1.0, atol=0.01)
+
+    def test_narrow_bars_are_averaged(self):
+        values = np.random.default_rng(0).random((1000, 2))
+        pixels = stacked_pixels(values, [(0, 1000)], ["red", "blue"], top=2.0, shape=(200, 10))
+        heights = pixels[:, :, 3].sum(axis=0) / 255 * 2.0 / 200
+        np.testing.assert_allclose(heights, values.sum(axis=1).reshape(10, 100).mean(axis=1), atol=0.01)
+
+    def test_the_area_of_a_colour_is_exact(self):
+        # Thin layers must not look thicker than they are: a pixel mixes what it covers.
+        values = np.full((4, 2), [0.5, 0.003])
+        pixels = (
+            stacked_pixels(values, [(0, 4)], ["black", "red"], top=1.0, shape=(100, 4)).astype(float) / 255
+        )
+        red = (pixels[:, :, 0] * pixels[:, :, 3])[pixels[:, :, 3] > 0].sum() / 400
+        assert red == pytest.approx(0.003, abs=2e-4)
+
+    def test_chosen_factors_only(self, shown, labels, ax):
+        pl.structure(shown, labels, factors=[2, 1], ax=ax)
+        assert [text.get_text() for text in ax.get_legend().get_texts()] == ["k1", "k2"]
+        order = arrange(shown.loadings, labels)
+        heights = column_heights(ax)
+        expected = shown.loadings[order.order][:, [2, 1]].sum(axis=1)
+        np.testing.assert_allclose(heights[columns_of(order, len(heights))], expected, atol=0.01)
+
+    def test_groups_have_widths_in_proportion_and_rare_ones_are_seen(self):
+        places = group_places([10_000, 5_000, 2])
+        widths = np.diff(places, axis=1).ravel()
+        assert widths[0] / widths[1] == pytest.approx(2.0)
+        assert widths[2] > 0.015
+        assert places[0, 0] == pytest.approx(0.0, abs=1e-12)
+        assert places[-1, 1] == pytest.approx(1.0)
+        assert (places[1:, 0] > places[:-1, 1]).all()
+
+    def test_many_groups_stay_in_order(self):
+        places = group_places([1] * 300).ravel()
+        assert (np.diff(places) > 0).all()
+        assert places[-1] == pytest.approx(1.0)
+
+
+class TestAround:
+    def test_legend_lists_factors_in_the_order_of_the_stack(self, shown, labels, ax):
+        pl.structure(shown, labels, ax=ax)
+        legend = ax.get_legend()
+        assert [text.get_text() for text in legend.get_texts()] == ["k3", "k2", "k1", "k0"]
+        faces = [patch.get_facecolor()[:3] for patch in legend.get_patches()]
+        assert faces == [to_rgb(color) for color in factor_colors(shown)[::-1]]
+
+    def test_names_of_groups_are_below_them(self, shown, labels, figure):
+        ax = pl.structure(shown, labels, ax=figure.subplots())
+        names = {text.get_text(): text for text in ax.texts}
+        assert set(names) == {"alpha", "beta", "gamma"}
+        centres = group_places([20, 20, 20]).mean(axis=1)
+        for name, centre in zip(("alpha", "beta", "gamma"), centres, strict=True):
+            assert names[name].get_position()[0] == pytest.approx(centre)
+            assert names[name].get_rotation() == 0
+
+    def test_fourteen_names_do_not_overlap(self, figure):
+        rng = np.random.default_rng(1)
+        sizes = [110, 51, 236, 872, 214, 120, 130, 13, 70, 14, 8, 92, 5, 2]
+        labels = np.repeat([f"{i:02d} a long name of a group"[: 6 + i] for i in range(14)], sizes)
+        shown = Decomposition(rng.random((len(labels), 3)), np.ones((5, 3)), 1.0)
+        ax = pl.structure(shown, labels, ax=figure.subplots())
+        figure.draw_without_rendering()
+        texts = ax.texts
+        assert len(texts) == 14
+        # Slanted lines of text are parallel: they are apart if their anchors are.
+        across = [ax.transData.transform((text.get_position()[0], 0.0))[0] for text in texts]
+        height = texts[0].get_fontsize() * figure.dpi / 72
+        slant = np.radians(texts[0].get_rotation())
+        assert (np.diff(across) * np.sin(slant) > 1.15 * height).all()
+        box = figure.bbox
+        for text in texts:
+            extent = text.get_window_extent()
+            assert extent.x0 >= box.x0 - 1
+            assert extent.y0 >= box.y0 - 1
+
+    def test_number_of_artists_does_not_grow_with_samples(self, figure):
+        counts = []
+        for n in (100, 5000):
+            shown = Decomposition(np.random.default_rng(0).random((n, 15)), np.ones((5, 15)), 1.0)
+            axes = figure.subplots()
+            pl.structure(shown, np.arange(n) % 5, ax=axes)
+            counts.append(len(axes.get_children()))
+            figure.clear()
+        assert counts[0] == counts[1] < 40
+
+    @pytest.mark.slow
+    def test_a_hundred_thousand_samples(self, figure):
+        shown = Decomposition(np.random.default_rng(0).random((100_000, 15)), np.ones((5, 15)), 1.0)
+        ax = pl.structure(shown, np.arange(100_000) % 14, max_samples=None, ax=figure.subplots())
+        assert len(ax.images) == 1
+
+    def test_refusals(self, shown, labels, ax):
+        with pytest.raises(ValueError, match="heights must be one of 'loadings', 'shares', got 'sum'"):
+            pl.structure(shown, heights="sum", ax=ax)
+        with pytest.raises(ValueError, match=r"names a column of adata\.obs"):
+            pl.structure(shown, "celltype", ax=ax)
+        with pytest.raises(ValueError, match="one label for each of the 60 samples, got 10"):
+            pl.structure(shown, labels[:10], ax=ax)
+
+
+class TestByGroup:
+    def test_shows_the_means(self, shown, labels, ax):
+        pl.loadings_by_group(shown, labels, ax=ax)
+        expected = shown.loadings.reshape(3, 20, 4).mean(axis=1)
+        np.testing.assert_allclose(np.asarray(ax.images[0].get_array()), expected)
+        assert [text.get_text() for text in ax.get_yticklabels()] == ["alpha (20)", "beta (20)", "gamma (20)"]
+        assert [text.get_text() for text in ax.get_xticklabels()] == ["k0", "k1", "k2", "k3"]
+
+    def test_numbers_in_cells_are_the_means(self, shown, labels, ax):
+        pl.loadings_by_group(shown, labels, ax=ax)
+        numbers = np.array([float(text.get_text()) for text in ax.texts]).reshape(3, 4)
+        np.testing.assert_allclose(numbers, np.asarray(ax.images[0].get_array()), atol=0.0051)
+
+    def test_labels_have_to_fit(self, shown, ax):
+        with pytest.raises(ValueError, match="one label for each of the 60 samples, got 2"):
+            pl.loadings_by_group(shown, ["a", "b"], ax=ax)
