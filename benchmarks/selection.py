@@ -3,6 +3,7 @@
     python -m benchmarks.selection recover     # simulated from known c and K: what is selected
     python -m benchmarks.selection sparse      # simulated sparse factors: supports along the penalty
     python -m benchmarks.selection data bbc    # real data: c x K; also kang, pancreas, pbmc
+    python -m benchmarks.selection draw        # the pictures of docs/choosing.md from what was computed
 
 Each appends to files under `--out` and goes on where it stopped.
 """
@@ -36,13 +37,13 @@ TRUTHS = [(c, K) for c in (0.01, 1.0, math.inf) for K in (3, 6)]
 NUMBERS = (2, 3, 4, 5, 6, 7, 8)
 SHAPE = (200, 300)
 PENALTIES = (0.0, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
-REAL: dict[str, dict[str, Any]] = {
-    "pancreas": {"n_components": (2, 4, 6, 9, 12)},
-    "bbc": {"n_components": (3, 5, 8, 12, 16)},
-    "kang": {"n_components": (3, 6, 9, 12)},
-    "pbmc": {"n_components": (2, 4, 6, 8, 10)},
+REAL: dict[str, tuple[int, ...]] = {
+    "pancreas": (2, 4, 6, 9, 12),
+    "bbc": (3, 5, 8, 12, 16),
+    "kang": (3, 6, 9, 12),
+    "pbmc": (2, 4, 6, 8, 10),
 }
-KANG_SAMPLE = (2000, 3000)  # random cells, most frequent genes
+SAMPLE = (800, 2500)  # random samples, most frequent features; everything with --full
 
 
 def simulated(c: float, n_components: int, seed: int, *, mean: float = 3.0) -> np.ndarray:
@@ -172,14 +173,13 @@ def supports(records: list[dict[str, Any]]) -> str:
         "| l1 | F1 of supports | held-out difference to best | chosen (best / one-SE) |",
         "|---|---|---|---|",
     ]
-    for i, penalty in enumerate(PENALTIES):
+    for penalty in PENALTIES:
         f1 = np.mean([record["f1"][f"{penalty:g}"] for record in records])
         gap = np.mean([record["difference"][record["l1"].index(penalty)] for record in records])
         times = [
             sum(record["chosen"][which] == penalty for record in records) for which in ("best", "one_se")
         ]
         lines.append(f"| {penalty:g} | {f1:.2f} | {gap:,.0f} | {times[0]} / {times[1]} |")
-        del i
     for which in ("best", "one_se"):
         mean = np.mean([record["f1"][f"{record['chosen'][which]:g}"] for record in records])
         better = sum(record["f1"][f"{record['chosen'][which]:g}"] > record["f1"]["0"] for record in records)
@@ -190,24 +190,24 @@ def supports(records: list[dict[str, Any]]) -> str:
 # ---------------------------------------------------------------- real data
 
 
-def real_counts(name: str, folder: Path) -> Counts:
-    if name == "pancreas":
-        return Counts.from_any(pancreas().counts)
-    if name != "kang":
-        return Folder(folder).counts(name)
-    matrix = Folder(folder).counts(name).to_scipy()
-    rows = np.sort(np.random.default_rng(0).permutation(matrix.shape[0])[: KANG_SAMPLE[0]])
-    frequent = np.argsort(-np.asarray(matrix.sum(axis=0)).ravel(), kind="stable")[: KANG_SAMPLE[1]]
+def real_counts(name: str, folder: Path, *, full: bool) -> Counts:
+    counts = Counts.from_any(pancreas().counts) if name == "pancreas" else Folder(folder).counts(name)
+    if full:
+        return counts
+    matrix = counts.to_scipy()
+    rows = np.sort(np.random.default_rng(0).permutation(matrix.shape[0])[: SAMPLE[0]])
+    frequent = np.argsort(-np.asarray(matrix.sum(axis=0)).ravel(), kind="stable")[: SAMPLE[1]]
     return Counts.from_any(matrix[rows][:, np.sort(frequent)])
 
 
 def real(name: str, out: Path, arguments: argparse.Namespace) -> Selection:
-    counts, clock = real_counts(name, arguments.data), Clock()
-    path = out / f"selection-{name}-{arguments.holdout}.npz"
+    counts, clock = real_counts(name, arguments.data, full=arguments.full), Clock()
+    size = "full" if arguments.full else "sample"
+    path = out / f"selection-{name}-{size}-{arguments.holdout}.npz"
     found = select(
         counts,
         DECADES,
-        REAL[name]["n_components"],
+        REAL[name],
         holdout=arguments.holdout,
         n_init=arguments.n_init,
         tol=arguments.tol,
@@ -237,6 +237,72 @@ def as_table(found: Selection) -> str:
     return "\n".join(lines)
 
 
+# ---------------------------------------------------------------- pictures
+
+
+def draw(out: Path, pictures: Path) -> None:
+    """Draw what is there; what was not computed is left out."""
+    from matplotlib.figure import Figure
+
+    from log1pnmf import pl
+
+    for path in sorted(out.glob("selection-*-*.npz")):
+        found, name = Selection.load(path), path.stem.removeprefix("selection-")
+        figure = Figure(figsize=(11.0, 3.4), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=[1.35, 1])
+        pl.heldout(found, ax=left)
+        pl.heldout_path(found, "c", ax=right)
+        figure.savefig(pictures / f"choosing-{name}.png", dpi=110)
+        print(name, found, as_table(found), sep="\n")
+    records = _read(out / "selection-sparse.jsonl")
+    if records:
+        figure = Figure(figsize=(8.0, 3.0), layout="constrained")
+        _draw_supports(figure, records)
+        figure.savefig(pictures / "choosing-l1.png", dpi=110)
+
+
+def _draw_supports(figure: Any, records: list[dict[str, Any]]) -> None:
+    left, right = figure.subplots(1, 2)
+    place = range(len(PENALTIES))
+    for record in records:
+        order = [record["l1"].index(penalty) for penalty in PENALTIES]
+        chosen = PENALTIES.index(record["chosen"]["one_se"])
+        gaps = [record["difference"][i] for i in order]
+        f1 = [record["f1"][f"{penalty:g}"] for penalty in PENALTIES]
+        for ax, values in ((left, gaps), (right, f1)):
+            ax.plot(place, values, color="#888888", linewidth=0.9)
+            ax.plot([chosen], [values[chosen]], "o", color="#d62728", markersize=4)
+    left.set_ylim(-250.0, 15.0)
+    left.set_title("held-out log-likelihood, difference to the best", loc="left", fontsize="small")
+    right.set_title("F1 of the supports (whole data)", loc="left", fontsize="small")
+    for ax in (left, right):
+        ax.set_xticks(place, [f"{penalty:g}" for penalty in PENALTIES])
+        ax.set_xlabel("penalty l1 (red: one-SE choice)")
+        ax.spines[["top", "right"]].set_visible(False)
+
+
+def draw_relation(pictures: Path) -> None:
+    """How the bundled data's factors at c = 1 and c = inf relate."""
+    from matplotlib.figure import Figure
+
+    from log1pnmf import pl
+    from log1pnmf.stability import relate
+
+    counts = real_counts("pancreas", DATA, full=True)
+    models = [
+        Log1pNMF(9, c=c, likelihood="refined", tol=1e-5, max_iter=200, random_state=0).fit(counts)
+        for c in (1.0, math.inf)
+    ]
+    found = relate(models)
+    figure = pl.relation(found, figure=Figure(figsize=(7.5, 5.5), layout="constrained"))
+    figure.savefig(pictures / "choosing-relation.png", dpi=110)
+    for k in range(models[0].n_components):
+        parts = found.splits(found.names[0], k, found.names[1], least=0.15)
+        print(
+            f"c=1 factor {k}: " + ", ".join(f"{100 * share:.0f}% of c=inf factor {j}" for j, share in parts)
+        )
+
+
 # ---------------------------------------------------------------- the command
 
 
@@ -252,13 +318,14 @@ def _append(path: Path, record: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.selection", description=__doc__)
-    parser.add_argument("what", choices=["recover", "sparse", "data"])
+    parser.add_argument("what", choices=["recover", "sparse", "data", "draw"])
     parser.add_argument("name", nargs="?", choices=REAL, default="pancreas")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--mean", type=float, default=3.0, help="mean count of `recover`")
     parser.add_argument("--holdout", choices=["counts", "samples"], default="counts")
+    parser.add_argument("--full", action="store_true", help="`data`: all samples and features")
     parser.add_argument("--n-init", type=int, default=1)
     parser.add_argument("--tol", type=float, default=1e-5)
     parser.add_argument("--n-jobs", type=int, default=2)
@@ -270,6 +337,9 @@ def main() -> None:
         recover(out, seeds=arguments.seeds, mean=arguments.mean, n_jobs=arguments.n_jobs)
     elif arguments.what == "sparse":
         sparse(arguments.out / "selection-sparse.jsonl", seeds=arguments.seeds, n_jobs=arguments.n_jobs)
+    elif arguments.what == "draw":
+        draw(arguments.out, ROOT / "docs" / "img")
+        draw_relation(ROOT / "docs" / "img")
     else:
         real(arguments.name, arguments.out, arguments)
 
