@@ -97,7 +97,7 @@ def factor_scatter(
     rho = correlation_matrix(np.stack((x, y), axis=1))[0, 1]
     named = _extremes(x, y, n_labels) if highlight is None else _find(shown, highlight)
     largest = float(max(x.max(), y.max())) or 1.0
-    limits = (-0.06 * largest, 1.06 * largest)
+    limits = (-0.08 * largest, 1.06 * largest)
     if scale == "log":
         least = FLOOR * largest
         x, y, limits = np.maximum(x, least), np.maximum(y, least), (0.6 * least, 1.8 * largest)

@@ -138,7 +138,7 @@ def label_points(ax: Axes, names: Sequence[str], x: Array, y: Array) -> list[Tex
     arrows = {"arrowstyle": "-", "color": "#999999", "lw": 0.5}
     # By iterations, not by time, so that it always ends up the same.
     _, drawn = adjust.adjust_text(
-        texts, x=x, y=y, ax=ax, iter_lim=MOST_MOVES, expand=(1.1, 1.3), arrowprops=arrows, min_arrow_len=4
+        texts, x=x, y=y, ax=ax, iter_lim=MOST_MOVES, expand=(1.3, 1.6), arrowprops=arrows, min_arrow_len=4
     )
     kept: list[Text] = []
     for text in texts:
