@@ -44,6 +44,7 @@ LAYERS = [
     ["files.read"],
     ["files.write"],
     ["files.stream"],
+    ["files"],
     ["simulate"],
     ["runs", "splitting"],
     ["checkpoint"],
@@ -83,7 +84,7 @@ LAYERS = [
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 
 # Packages whose __init__ only names or gathers what is inside.
-FOLDERS = ("", "engines", "solver", "tl", "pl", "report", "select", "files", "streaming")
+FOLDERS = ("", "engines", "solver", "tl", "pl", "report", "select", "streaming")
 
 
 def module_name(path):
