@@ -39,7 +39,7 @@ def report_models(
     title : str, optional
     """
     require("jinja2", extra="report", purpose="the report")
-    from log1pnmf.report import write_report
+    from log1pnmf.report.document import write_report
 
     table = names if isinstance(names, CountTable) else None
     source = Path(record["source"]["path"])
