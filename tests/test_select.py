@@ -22,15 +22,17 @@ from log1pnmf.select.paths import Record
 QUICK = {"n_folds": 2, "n_init": 1, "tol": 1e-4, "random_state": 0, "n_jobs": 1, "size_factors": "none"}
 
 
-def simulated(c, n_components, *, shape=(90, 120), mean=4.0, seed=0):
+def simulated_rates(c, n_components, *, shape=(90, 120), mean=4.0, seed=0):
+    """Rates of samples that belong to several parts, with a given mean."""
     rng = np.random.default_rng(seed)
-    b = (
-        rng.dirichlet(np.full(n_components, 0.4), size=shape[0])
-        @ rng.gamma(0.5, size=(shape[1], n_components)).T
-    )
-    link = ShiftedLog(c)
+    loadings = rng.dirichlet(np.full(n_components, 0.4), size=shape[0])
+    b, link = loadings @ rng.gamma(0.5, size=(shape[1], n_components)).T, ShiftedLog(c)
     power = brentq(lambda p: math.log(link.inverse(math.exp(p) * b).mean() / mean), -15.0, 3.0)
-    return rng.poisson(link.inverse(math.exp(power) * b))
+    return link.inverse(math.exp(power) * b)
+
+
+def simulated(c, n_components, *, seed=0, **options):
+    return np.random.default_rng([seed, 1]).poisson(simulated_rates(c, n_components, seed=seed, **options))
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,18 @@ def test_finds_link_and_number_of_factors(true_c, K, holdout):
     y = simulated(true_c, K, shape=(150, 120), mean=6.0)
     found = select(y, [0.01, 1.0, math.inf], [K - 1, K, K + 2], holdout=holdout, **QUICK)
     assert found.best == found.one_se == Setting(true_c, K)
+
+
+def test_held_out_samples_are_not_misled_by_overdispersion():
+    """Both parts of a split count share what exceeds Poisson noise; features of other samples do not."""
+    rng = np.random.default_rng(0)
+    rates = simulated_rates(1.0, 3, shape=(200, 150), mean=4.0, seed=0)
+    y = rng.poisson(rates * rng.gamma(1 / 0.3, 0.3, size=rates.shape))
+    numbers = {
+        holdout: select(y, 1.0, [2, 3, 5, 8], holdout=holdout, **QUICK).one_se.n_components
+        for holdout in ("counts", "samples")
+    }
+    assert numbers == {"counts": 8, "samples": 3}
 
 
 def test_penalty_is_chosen_where_factors_are_sparse():
@@ -304,10 +318,10 @@ def test_fits_that_do_not_converge_are_counted(counts):
     assert "2 of 2 fits have not converged" in str(found)
 
 
-def test_model_of_a_setting(found, counts):
-    model = found.best.model(random_state=0, tol=1e-4)
+def test_model_of_a_setting():
+    model = Setting(0.1, 5, 2.0).model(random_state=0, tol=1e-4)
     assert isinstance(model, Log1pNMF)
-    assert (model.c, model.n_components, model.l1) == (1.0, 3, 0.0)
+    assert (model.c, model.n_components, model.l1, model.tol) == (0.1, 5, 2.0, 1e-4)
     assert log1pnmf.select.select is select
 
 

@@ -1,13 +1,19 @@
 """Count splitting: the parts are what the model says they are, and scores are those of the model."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import sparse, stats
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
-from log1pnmf.heldout import heldout_by_sample, heldout_log_likelihood, heldout_rows_log_likelihood
+from log1pnmf.heldout import (
+    heldout_by_sample,
+    heldout_features_by_sample,
+    heldout_log_likelihood,
+    heldout_rows_log_likelihood,
+)
 from log1pnmf.link import ShiftedLog
 from log1pnmf.splitting import folds, split_counts, training_size_factors
 
@@ -156,8 +162,6 @@ def test_unforeseen_counts_are_costly_and_finite():
 
 def test_truth_predicts_best():
     """With the true rates in the place of the fit, any other scale or mixture has a lower score."""
-    from dataclasses import replace
-
     y = simulated(mean=20.0)
     train, test = split_counts(y, 0.3, random_state=0)
     fit = fit_log1p_nmf(train, 3, c=0.5, size_factors=training_size_factors(train, 0.3), **OPTIONS)
@@ -198,3 +202,27 @@ def test_rows_left_out_are_scored_at_their_own_loadings(sizes):
     many = Log1pNMF(12, c=0.5, size_factors=sizes, **{**OPTIONS, "tol": 1e-4}).fit(y[:60])
     few, many = (heldout_rows_log_likelihood(one, train, test, test_fraction=0.25) for one in (model, many))
     assert many < few
+
+
+@pytest.mark.parametrize("sizes", ["total", "none"])
+def test_features_left_out_are_predicted_from_the_others(sizes):
+    y = simulated(shape=(90, 40), mean=10.0)
+    fit = fit_log1p_nmf(y[:60], 3, c=0.5, size_factors=sizes, **OPTIONS)
+    scored = np.array([1, 4, 9, 30])
+    given = np.setdiff1d(np.arange(40), scored)
+    new_sizes = (
+        np.ones(30) if sizes == "none" else y[60:, given].sum(axis=1) / y[:60, given].sum(axis=1).mean()
+    )
+    # loadings by the model of the given features alone, with its factors as they are
+    part = Log1pNMF(3, c=0.5, size_factors=sizes, **OPTIONS).fit(y[:60, given])
+    part.fit_ = replace(fit, factors=fit.factors[given])
+    samples = part._new_samples(y[60:, given], new_sizes)
+    means = new_sizes[:, None] * fit.link.inverse(samples.solve()[0] @ fit.factors[scored].T)
+    options = {"scored": scored, "size_factors": None if sizes == "total" else new_sizes, "n_jobs": 1}
+    found = heldout_features_by_sample(fit, y[:60], y[60:], background=0.0, **options)
+    np.testing.assert_allclose(found, stats.poisson.logpmf(y[60:, scored], means).sum(axis=1), rtol=1e-8)
+    # what the scored features were like in the new samples has no part in the prediction
+    other = y[60:].copy()
+    other[:, scored] = 0
+    changed = heldout_features_by_sample(fit, y[:60], other, background=0.0, **options)
+    np.testing.assert_allclose(changed, -means.sum(axis=1), rtol=1e-8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from .counts import Counts
+from .features import select_features
 from .fitted import FittedModel
 from .link import ShiftedLog
 from .new_samples import NewSamples
@@ -19,8 +20,8 @@ from .splitting import check_fraction, training_size_factors
 __all__ = [
     "BACKGROUND",
     "heldout_by_sample",
+    "heldout_features_by_sample",
     "heldout_log_likelihood",
-    "heldout_rows_by_sample",
     "heldout_rows_log_likelihood",
 ]
 
@@ -116,7 +117,7 @@ def heldout_by_sample(
     """
     found = fit.fit_ if isinstance(fit, FittedModel) else fit
     rates = _Rates(found.loadings, found.factors, found.link, found.size_factors)
-    return _score(rates, train, test, test_fraction=test_fraction, background=background)
+    return _score_parts(rates, train, test, test_fraction=test_fraction, background=background)
 
 
 def heldout_rows_log_likelihood(
@@ -169,42 +170,61 @@ def heldout_rows_log_likelihood(
         sizes = model._new_samples(seen, size_factors).size_factors  # totals have shrunk with the counts
     else:
         sizes = training_size_factors(seen, share, kind)
-    scores = heldout_rows_by_sample(
-        model.fit_, seen, test, size_factors=sizes, test_fraction=share, background=background
-    )
-    return float(scores.sum())
+    loadings, _ = NewSamples(model.fit_, seen, sizes, model.engine, model.n_jobs).solve()
+    rates = _Rates(loadings, model.fit_.factors, model.fit_.link, sizes)
+    return float(_score_parts(rates, seen, test, test_fraction=share, background=background).sum())
 
 
-def heldout_rows_by_sample(
+def heldout_features_by_sample(
     fit: Fit,
     train: Any,
-    test: Any,
+    new: Any,
     *,
-    size_factors: Array,
-    test_fraction: float = 0.1,
+    scored: NDArray[np.intp],
+    size_factors: Array | None = None,
     background: float = BACKGROUND,
     n_jobs: int | None = None,
 ) -> Array:
-    """Each sample's part of `heldout_rows_log_likelihood`.
+    """Exact log-likelihood of some features of samples that the fit has never seen, given the others.
+
+    Neither the samples nor anything about their scored features was used: loadings come from the other
+    features of each sample. So this also holds where counts vary more than Poisson counts do, as long as the
+    excess of one feature says nothing about that of another.
 
     Parameters
     ----------
     fit : Fit
-    train, test : array, sparse matrix, data frame or Counts
-    size_factors : ndarray of shape (n,)
-        Of the training part: ``(1 - test_fraction)`` times what the samples would have at their full depth.
-    test_fraction, background : float
+        To other samples.
+    train : array, sparse matrix, data frame or Counts
+        Those samples; for the totals of features.
+    new : array, sparse matrix, data frame or Counts
+        The samples that are scored, with all features.
+    scored : ndarray of int
+        Numbers of the features that are scored.
+    size_factors : ndarray, optional
+        Of the new samples; by default from the totals of the features that are not scored, on the scale of
+        the fit.
+    background : float
+        As in `heldout_by_sample`; here from the totals of the training samples.
     n_jobs : int, optional
         Threads.
 
     Returns
     -------
-    ndarray of shape (n,)
+    ndarray of shape (new samples,)
     """
-    seen = Counts.from_any(train)
-    loadings, _ = NewSamples(fit, seen, size_factors, n_jobs=n_jobs).solve()
-    rates = _Rates(loadings, fit.factors, fit.link, size_factors)
-    return _score(rates, seen, test, test_fraction=test_fraction, background=background)
+    fitted, found = Counts.from_any(train), Counts.from_any(new)
+    given = np.setdiff1d(np.arange(found.n_features), scored)
+    totals = fitted.by_column.row_sums() + 0.5
+    seen, unseen = select_features(found, given), select_features(found, scored)
+    if size_factors is None:
+        per_unit = fitted.by_column.row_sums()[given].sum() / fit.size_factors.sum()
+        size_factors = np.where(seen.row_sums > 0, seen.row_sums / per_unit, 1.0)
+    part = replace(fit, factors=fit.factors[given])
+    loadings, _ = NewSamples(part, seen, size_factors, n_jobs=n_jobs).solve()
+    rates = _Rates(loadings, fit.factors[scored], fit.link, size_factors)
+    beside = _Background(seen.row_sums + 0.5, totals[scored] / totals[given].sum(), background)
+    return _score(rates, unseen, beside, scale=1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,28 +253,44 @@ class _Rates:
         return self.size_factors[i] * self.link.inverse(b)
 
 
-def _score(rates: _Rates, train: Any, test: Any, *, test_fraction: float, background: float) -> Array:
+@dataclass(frozen=True, eq=False)
+class _Background:
+    """Means without factors, ``size_i * profile_j``, and their share in what is predicted."""
+
+    size: Array
+    profile: Array
+    share: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.share < 1.0:
+            raise ValueError(f"background must be at least 0 and below 1, got {self.share}")
+
+
+def _score_parts(rates: _Rates, train: Any, test: Any, *, test_fraction: float, background: float) -> Array:
+    """Score the test part of the samples whose training part has these rates."""
     share = check_fraction(test_fraction)
     seen, unseen = Counts.from_any(train), Counts.from_any(test)
     expected = (len(rates.loadings), len(rates.factors))
     for name, counts in (("train", seen), ("test", unseen)):
         if counts.shape != expected:
             raise ValueError(f"{name} must have the shape {expected} of the fit, got {counts.shape}")
-    if not 0.0 <= background < 1.0:
-        raise ValueError(f"background must be at least 0 and below 1, got {background}")
     totals = seen.by_column.row_sums() + 0.5
-    profile, size = totals / totals.sum(), seen.row_sums + 0.5
-    odds = share / (1.0 - share)
-    score = -odds * ((1.0 - background) * rates.row_sums() + background * size)
-    rows = unseen.by_row
+    beside = _Background(seen.row_sums + 0.5, totals / totals.sum(), background)
+    return _score(rates, unseen, beside, scale=share / (1.0 - share))
+
+
+def _score(rates: _Rates, counts: Counts, beside: _Background, *, scale: float) -> Array:
+    """Log-likelihood of every sample, at `scale` times the rates mixed with the background."""
+    own = 1.0 - beside.share
+    flat = beside.share * beside.size
+    score = -scale * (own * rates.row_sums() + flat * beside.profile.sum())
+    rows = counts.by_row
     step = max(1, BLOCK_ENTRIES // rates.loadings.shape[1])
     for start in range(0, rows.nnz, step):
         entries = np.arange(start, min(start + step, rows.nnz))
         i, j = np.searchsorted(rows.indptr, entries, side="right") - 1, rows.indices[entries]
         y = rows.values[entries].astype(np.float64)
         with np.errstate(divide="ignore"):
-            log_mean = np.log(
-                odds * ((1.0 - background) * rates.at(i, j) + background * size[i] * profile[j])
-            )
+            log_mean = np.log(scale * (own * rates.at(i, j) + flat[i] * beside.profile[j]))
         score += np.bincount(i, y * log_mean - gammaln(y + 1.0), minlength=len(score))
     return score

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf.counts import Counts
-from log1pnmf.heldout import heldout_by_sample, heldout_rows_by_sample
+from log1pnmf.heldout import heldout_by_sample, heldout_features_by_sample
 from log1pnmf.result import Fit
-from log1pnmf.splitting import folds, split_counts, training_size_factors
+from log1pnmf.splitting import folds, training_size_factors
 
 __all__ = ["HOLDOUTS", "Fold", "make_folds"]
 
@@ -77,26 +77,21 @@ def make_folds(
         ]
     full = counts.size_factors(size_factors)
     by_total = isinstance(size_factors, str) and size_factors == "total"
-    parts = np.array_split(rng.permutation(counts.n_samples), n_folds)
+    n_scored = max(1, round(test_fraction * counts.n_features))
     made: list[Fold] = []
-    for k, part in enumerate(parts):
+    for k, part in enumerate(np.array_split(rng.permutation(counts.n_samples), n_folds)):
         rows = np.sort(part)
         others = np.setdiff1d(np.arange(counts.n_samples), rows)
-        seen, unseen = split_counts(_samples(counts, rows), test_fraction, random_state=rng)
-        sizes = (1.0 - test_fraction) * full[rows]
-        if by_total:  # of what is seen only, on the scale of the whole data
-            sizes = np.where(seen.row_sums > 0, seen.row_sums / counts.row_sums.mean(), 1.0)
         made.append(
             _HeldOutSamples(
                 number=k,
                 train=_samples(counts, others),
                 size_factors=full[others],
-                seen=seen,
-                unseen=unseen,
-                seen_size_factors=sizes,
+                new=_samples(counts, rows),
+                new_size_factors=None if by_total else full[rows],
                 rows=rows,
+                scored=np.sort(rng.permutation(counts.n_features)[:n_scored]),
                 n_samples=counts.n_samples,
-                test_fraction=test_fraction,
             )
         )
     return made
@@ -126,17 +121,16 @@ class _HeldOutCounts:
 
 @dataclass(frozen=True, eq=False)
 class _HeldOutSamples:
-    """Some samples are held out; their loadings come from a part of their counts, the rest is scored."""
+    """Some samples are held out; some of their features give the loadings, the others are scored."""
 
     number: int
     train: Counts
     size_factors: Array
-    seen: Counts
-    unseen: Counts
-    seen_size_factors: Array
+    new: Counts
+    new_size_factors: Array | None
     rows: NDArray[np.intp]
+    scored: NDArray[np.intp]
     n_samples: int
-    test_fraction: float
 
     @property
     def penalty_scale(self) -> float:
@@ -144,12 +138,7 @@ class _HeldOutSamples:
 
     def score(self, fit: Fit) -> Array:
         scores = np.zeros(self.n_samples)
-        scores[self.rows] = heldout_rows_by_sample(
-            fit,
-            self.seen,
-            self.unseen,
-            size_factors=self.seen_size_factors,
-            test_fraction=self.test_fraction,
-            n_jobs=1,
+        scores[self.rows] = heldout_features_by_sample(
+            fit, self.train, self.new, scored=self.scored, size_factors=self.new_size_factors, n_jobs=1
         )
         return scores

@@ -60,13 +60,13 @@ def select(
         All combinations are compared.
     holdout : {"counts", "samples"}
         "counts": a share of all counts is held out (`log1pnmf.splitting.folds`); every sample is fitted.
-        "samples": a third (``1 / n_folds``) of the samples is held out, and the factors of the others have
-        to describe them: their loadings come from a part of their counts, the rest is scored. It is the
-        harder test, and the better one where counts vary more than Poisson counts do (see Notes).
+        "samples": a part of the samples (``1 / n_folds``) is held out, and the factors of the others have to
+        describe them: their loadings come from some of their features, the other features are scored. It is
+        the harder test, and the one to use where counts vary more than Poisson counts do (see Notes).
     n_folds : int
         How often.
     test_fraction : float
-        Share of the counts that is scored; with "counts" at most ``1 / n_folds``.
+        Share of the counts that is scored, at most ``1 / n_folds``; with "samples", share of the features.
     likelihood : {"refined", "exact", "auto", "approximate"}
         What is maximised, as in `Log1pNMF`. Scores are exact in any case.
     size_factors : {"total", "none"} or array of shape (n,)
@@ -102,10 +102,11 @@ def select(
     Settings mean what they mean for the whole data, although less is fitted: see `log1pnmf.splitting` for
     the scale of c and of the penalty.
 
-    The parts of a count are independent only if counts are Poisson. Where a count varies more than that
-    around its mean, both parts share the excess, and a model that follows it predicts the test part better:
-    more factors look useful than would help to describe other samples. Factors cannot follow the excess of
-    samples they have not seen, so ``holdout="samples"`` is much less affected.
+    The two parts of a count are independent only if counts are Poisson. Where a count varies more than that
+    around its mean (technical noise, bursts of words), both parts share the excess, and a model that follows
+    it predicts the test part better: with ``holdout="counts"`` more factors look useful than are there.
+    ``holdout="samples"`` scores features of which nothing was seen in that sample, and is not misled as long
+    as the excess of one feature says nothing about that of another.
 
     Examples
     --------
