@@ -23,8 +23,8 @@ MEASURES = {
     "sparsity_loadings": "Hoyer sparsity of L",
     "sparsity_factors": "Hoyer sparsity of F",
 }
-KANG_CELLS = 1500
-NOT_FAITHFUL = (1e-2, 100.0)  # MCF-7: the paper's solver takes minutes for each c
+KANG_CELLS = 1000
+NOT_FAITHFUL = (1e-2, 0.1, 10.0, 100.0)  # MCF-7: the paper's solver takes minutes for each c
 
 
 def study(options: Options) -> None:

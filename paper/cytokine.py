@@ -25,7 +25,7 @@ from paper.forms import Case, choose_l1, describe
 from paper.study import Fits, Options, Report, best, run
 
 SEED = 1  # of the paper's script
-N_CELLS, LEAST_CELLS = 2500, 10
+N_CELLS, LEAST_CELLS = 2000, 10
 PENALTIES = (1.0, 10.0)
 INTERFERON = ("ISG15", "IFI6", "IFIT1", "IFIT3", "MX1", "ISG20", "CXCL10")
 NAMES = {1.0: "c = 1", math.inf: "c = inf"}

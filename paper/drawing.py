@@ -16,7 +16,9 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from log1pnmf import pl
+from log1pnmf.colors import distinct_colors
 from log1pnmf.decomposition import Decomposition
+from log1pnmf.pl.memberships import factor_legend
 from paper.mcf7_picture import Picture
 
 CHANGED = {"neither": "#b0b0b0", "RA": "#e67e22", "TGFb": "#2176c7", "both": "#2e9e4f"}
@@ -41,7 +43,9 @@ def structures(
     groups = pandas.Categorical(labels, categories=list(order))
     for ax, (title, (loadings, factors)) in zip(axes[:, 0], shown.items(), strict=True):
         one = Decomposition(loadings, factors, math.inf)
-        pl.structure(one, groups, title=title, colors=colors, ax=ax)
+        palette = distinct_colors(loadings.shape[1]) if colors is None else list(colors)
+        pl.structure(one, groups, title=title, colors=palette, legend=False, ax=ax)
+        factor_legend(ax, [f"k{k + 1}" for k in range(len(palette))], palette)
     return figure
 
 

@@ -130,7 +130,7 @@ class Fits:
             fit = Fit(**{**vars(fit), "settings": {**fit.settings, "cpu_seconds": spent}})
             fit.save(path)
             self.spent += spent
-        seconds = float(fit.settings["cpu_seconds"])
+        seconds = float(fit.settings.get("cpu_seconds", fit.seconds))
         print(f"  {self.folder.name} {name}: {how}, {seconds:.0f} CPU s, {fit.n_iter} iterations", flush=True)
         self._seen[name] = fit
         self.seconds[f"{self.folder.name}/{name}"] = round(seconds, 1)
@@ -204,10 +204,13 @@ class Report:
     def figure(self, name: str, figure: Any, caption: str) -> None:
         """Write a PNG figure, small enough to be part of a repository."""
         from matplotlib import pyplot
+        from PIL import Image
 
         path = self.options.results / f"{self.name}-{name}.png"
-        for dpi in (110, 90, 70, 50):
+        for dpi in (120, 100, 80, 60):
             figure.savefig(path, dpi=dpi, bbox_inches="tight")
+            with Image.open(path) as image:
+                image.convert("RGB").quantize(200).save(path, optimize=True)
             if path.stat().st_size < LARGEST_FIGURE:
                 break
         pyplot.close(figure)
