@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
 from . import options as common
@@ -19,19 +16,8 @@ def fit(
     *,
     file: common.CountFile,
     components: common.Components,
-    output: Annotated[
-        Path,
-        typer.Option("-o", "--output", metavar="FOLDER", help="Where results go; new.", show_default=False),
-    ],
-    c: Annotated[
-        list[str],
-        typer.Option(
-            "-c",
-            "--shift",
-            metavar="C",
-            help="Shift of the link: small, parts multiply; inf, they add up. Repeat it for more fits.",
-        ),
-    ] = ["1"],  # noqa: B006
+    output: common.Output,
+    c: common.Shifts = ["1"],  # noqa: B006
     layer: common.Layer = None,
     label: common.Label = None,
     min_cells: common.MinCells = 0,
@@ -49,20 +35,8 @@ def fit(
     tol: common.Tol = 1e-8,
     jobs: common.Jobs = None,
     time_limit: common.TimeLimit = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            "--checkpoint",
-            metavar="PATH",
-            help="Keep the state of the fit here, every 30 seconds and at its end.",
-        ),
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(
-            "--resume", metavar="PATH", help="Go on from such a state, with the same file and options."
-        ),
-    ] = None,
+    checkpoint: common.Checkpoint = None,
+    resume: common.Resume = None,
     report: common.Report = True,
     write_h5ad: common.WriteH5ad = None,
     json: common.Json = False,

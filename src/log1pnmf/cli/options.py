@@ -12,17 +12,34 @@ from log1pnmf.estimator import Log1pNMF
 from log1pnmf.link import ShiftedLog
 
 __all__ = [
+    "L1",
     "AllowFractions",
+    "Checkpoint",
     "Components",
     "CountFile",
     "Force",
+    "Init",
+    "Jobs",
     "Json",
     "Label",
     "Layer",
+    "Likelihood",
+    "MaxIter",
     "MinCells",
     "MinCounts",
     "MinFeatures",
+    "NInit",
+    "Output",
+    "Report",
+    "Resume",
+    "Seed",
+    "Shifts",
+    "SizeFactors",
+    "TimeLimit",
+    "Tol",
     "Transpose",
+    "WriteH5ad",
+    "model_parameters",
     "parse_c",
 ]
 
@@ -32,6 +49,18 @@ CountFile = Annotated[
         metavar="FILE",
         help="Counts: .h5ad, .zarr, 10x .h5 or folder, .mtx(.gz), .csv/.tsv(.gz), .npz, .npy.",
         show_default=False,
+    ),
+]
+Output = Annotated[
+    Path, typer.Option("-o", "--output", metavar="FOLDER", help="Where results go; new.", show_default=False)
+]
+Shifts = Annotated[
+    list[str],
+    typer.Option(
+        "-c",
+        "--shift",
+        metavar="C",
+        help="Shift of the link: small, parts multiply; inf, they add up. Several: repeat it, or use commas.",
     ),
 ]
 Components = Annotated[
@@ -112,6 +141,18 @@ Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the rand
 MaxIter = Annotated[int, typer.Option("--max-iter", metavar="N", help="Iterations at most, in each phase.")]
 Tol = Annotated[float, typer.Option("--tol", metavar="X", help="Relative fall of the objective to stop at.")]
 Jobs = Annotated[int | None, typer.Option("--jobs", metavar="N", help="Threads. [default: all cores]")]
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="PATH",
+        help="Keep the state of the fit here, every 30 seconds and at its end.",
+    ),
+]
+Resume = Annotated[
+    Path | None,
+    typer.Option("--resume", metavar="PATH", help="Go on from such a state, with the same file and options."),
+]
 TimeLimit = Annotated[
     float | None,
     typer.Option("--time-limit", metavar="SECONDS", help="Stop each fit after so long and keep it."),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from types import TracebackType
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -53,23 +53,18 @@ class Watch:
         self._task = self._progress.add_task("", total=max_iter, state="", visible=False)
         self.stopped_by_clock = False
 
-    def __enter__(self) -> Watch:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-    def begin(self, label: str) -> None:
-        """Turn to the next fit."""
+    @contextmanager
+    def showing(self, label: str) -> Iterator[None]:
+        """Turn to the next fit; when it is done its line is gone, and others may be printed."""
         self._label, self._phase, self._phase_start = label, "", 0
         self._limit = None if self.time_limit is None else TimeLimit(self.time_limit)
         self.stopped_by_clock = False
-        self._progress.reset(
-            self._task, total=self.max_iter, visible=True, description=f"{label} start", state=""
-        )
+        self._progress.reset(self._task, total=self.max_iter, visible=True, description=label, state="start")
+        self._progress.start()
+        try:
+            yield
+        finally:
+            self._progress.stop()
 
     def __call__(self, iteration: Iteration) -> bool:
         """Show an iteration; True says that the time is over."""

@@ -161,10 +161,9 @@ def _fit_all(request: Request, counts: Counts, screen: Screen, done: _Done) -> N
     width = max(len(c_name(c)) for c in request.c)
     fits = _fits(request, counts, {**parameters, "callbacks": (watch,)})
     order = sorted(request.c) if request.along else request.c
-    with watch, _terminated_is_interrupted():
+    with _terminated_is_interrupted():
         for c in order:
-            watch.begin(f"c = {c_name(c)}")
-            with warnings.catch_warnings(record=True) as caught:
+            with warnings.catch_warnings(record=True) as caught, watch.showing(f"c = {c_name(c)}"):
                 warnings.simplefilter("always")
                 try:
                     model = next(fits)

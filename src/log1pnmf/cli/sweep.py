@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
 from . import options as common
@@ -21,14 +18,8 @@ def sweep(
     *,
     file: common.CountFile,
     components: common.Components,
-    output: Annotated[
-        Path,
-        typer.Option("-o", "--output", metavar="FOLDER", help="Where results go; new.", show_default=False),
-    ],
-    c: Annotated[
-        list[str],
-        typer.Option("-c", "--shift", metavar="C", help="Shifts of the link, several times or with commas."),
-    ] = [PATH],  # noqa: B006
+    output: common.Output,
+    c: common.Shifts = [PATH],  # noqa: B006
     layer: common.Layer = None,
     label: common.Label = None,
     min_cells: common.MinCells = 0,
