@@ -247,7 +247,12 @@ def draw(out: Path, pictures: Path) -> None:
     from log1pnmf import pl
 
     for path in sorted(out.glob("selection-*-*.npz")):
-        found, name = Selection.load(path), path.stem.removeprefix("selection-")
+        name = path.stem.removeprefix("selection-")
+        try:
+            found = Selection.load(path)
+        except ValueError as error:
+            print(f"skipped {name}: {error}")
+            continue
         figure = Figure(figsize=(11.0, 3.4), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=[1.35, 1])
         pl.heldout(found, ax=left)
