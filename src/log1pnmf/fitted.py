@@ -72,7 +72,8 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         >>> model.transform([[40, 20]]).round(4)  # ten times the counts, ten times the size factor
         array([[1.]])
         """
-        return self._readout.loadings(self._loadings_of(X, size_factors))
+        loadings = self._loadings_of(X, size_factors)
+        return self._readout.loadings(loadings)
 
     def inverse_transform(self, loadings: Any, size_factors: Any = None) -> Array:
         """Mean counts that loadings stand for, ``s_i c expm1(L F' / alpha_c)``.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -172,16 +173,17 @@ class RowFile:
     def __init__(self, shape: tuple[int, int], dtype: Any = np.float64, folder: str | None = None) -> None:
         self.shape, self._dtype, self._folder = shape, np.dtype(dtype), folder
         self._row_bytes = self._dtype.itemsize * shape[1]
-        # closed with the last reference: the rows are handed on, no block of code encloses their use
-        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
-        self._file.truncate(shape[0] * self._row_bytes)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.truncate(shape[0] * self._row_bytes)
+            self._descriptor = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._descriptor)
 
     def write(self, start: int, rows: Array) -> None:
         """Put rows from row `start` on."""
         view = np.ascontiguousarray(rows, dtype=self._dtype).reshape(-1).view(np.uint8).data
         place = start * self._row_bytes
         while view:
-            written = os.pwrite(self._file.fileno(), view, place)
+            written = os.pwrite(self._descriptor, view, place)
             view, place = view[written:], place + written
 
     def read(self, start: int, stop: int) -> Array:
@@ -189,7 +191,7 @@ class RowFile:
         out = np.empty((stop - start, self.shape[1]), dtype=self._dtype)
         view, place = out.reshape(-1).view(np.uint8).data, start * self._row_bytes
         while view:
-            got = os.preadv(self._file.fileno(), [view], place)
+            got = os.preadv(self._descriptor, [view], place)
             if got == 0:
                 raise OSError(f"a temporary file ended at byte {place}: is the disk full?")
             view, place = view[got:], place + got

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +28,10 @@ class RowChunks(Protocol):
 
     def read(self, index: int) -> Any:
         """Give a chunk: a SciPy matrix or an array, of all columns."""
+        ...
+
+    def only(self, index: int) -> Callable[[], Any]:
+        """Give what reads this chunk elsewhere, and can be sent there."""
         ...
 
 
@@ -55,9 +60,13 @@ class SlicedChunks:
         start, stop = self._ranges[index]
         return self._matrix[start:stop]
 
+    def only(self, index: int) -> Callable[[], Any]:
+        """Give the chunk itself: it is in memory, or in an array that is open here only."""
+        return partial(_itself, self.read(index))
+
 
 class FileChunks:
-    """Chunks of a CSR matrix in an AnnData file, h5ad or zarr; opened again wherever it is sent.
+    """Chunks of a CSR matrix in an AnnData file, h5ad or zarr; workers open it themselves.
 
     Parameters
     ----------
@@ -78,25 +87,45 @@ class FileChunks:
         # of each chunk only, so that what is sent to workers is small
         self._indptr = [indptr[start : stop + 1] for start, stop in self._ranges]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_group": None}
-
     def __len__(self) -> int:
         return len(self._ranges)
 
     def read(self, index: int) -> sparse.csr_array:
         """Read a chunk."""
-        indptr, group = self._indptr[index], self._opened()
-        part = slice(int(indptr[0]), int(indptr[-1]))
-        shape = (len(indptr) - 1, self.shape[1])
-        return sparse.csr_array(
-            (group["data"][part], group["indices"][part], indptr - indptr[0]), shape=shape
-        )
+        return _rows_of(self._opened(), self._indptr[index], self.shape[1])
+
+    def only(self, index: int) -> Callable[[], sparse.csr_array]:
+        """Give what opens the file and reads this chunk."""
+        return partial(_read_rows, self._path, self._name, self._indptr[index], self.shape[1])
 
     def _opened(self) -> Any:
         if self._group is None:
             self._group = open_group(self._path)[self._name]
         return self._group
+
+
+def _rows_of(group: Any, indptr: NDArray[np.int64], n_columns: int) -> sparse.csr_array:
+    """Rows of a CSR matrix in a file, from their part of its `indptr`."""
+    part = slice(int(indptr[0]), int(indptr[-1]))
+    parts = group["data"][part], group["indices"][part], indptr - indptr[0]
+    return sparse.csr_array(parts, shape=(len(indptr) - 1, n_columns))
+
+
+def _read_rows(path: str, name: str, indptr: NDArray[np.int64], n_columns: int) -> sparse.csr_array:
+    store = open_group(path)
+    try:
+        return _rows_of(store[name], indptr, n_columns)
+    finally:
+        if hasattr(store, "close"):
+            store.close()
+
+
+def _itself(chunk: Any) -> Any:
+    return chunk
+
+
+def _item(chunks: Any, index: int) -> Any:
+    return chunks[index]
 
 
 def open_group(path: str) -> Any:
@@ -127,12 +156,16 @@ class GivenChunks:
 
     def read(self, index: int) -> Any:
         """Give a chunk."""
+        return self.only(index)()
+
+    def only(self, index: int) -> Callable[[], Any]:
+        """Give what takes this chunk from the chunks, which go along."""
         if not hasattr(self._chunks, "__getitem__"):
             raise TypeError(
                 "chunks must be indexed to be used on a cluster, got an object that can only be iterated "
                 f"({type(self._chunks).__name__}); give it __getitem__"
             )
-        return self._chunks[index]
+        return partial(_item, self._chunks, index)
 
     def __iter__(self) -> Iterator[Any]:
         if isinstance(self._chunks, Iterable):
@@ -164,6 +197,10 @@ class DaskChunks:
     def read(self, index: int) -> Any:
         """Compute a chunk, here and now."""
         return self._array.blocks[index].compute(scheduler="synchronous")
+
+    def only(self, index: int) -> Callable[[], Any]:
+        """Give what computes this chunk."""
+        return partial(self.read, index)
 
     def delayed(self) -> list[Any]:
         """Give the chunks as tasks that have not run."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from log1pnmf.optional import require
 from log1pnmf.rows import Rows
 
-from .chunks import DaskChunks, RowChunks
+from .chunks import DaskChunks
 from .opening import CountSource
 from .survey import ChunkedCounts, ChunkSurvey, chunk_counts, sampled_rows, survey_chunk
 from .work import ChunkRows, FactorSums, Order, work_on
@@ -72,11 +72,14 @@ class ClusterRunner:
         receive: Receive,
     ) -> FactorSums:
         """Do what is ordered with every chunk; see `log1pnmf.streaming.runners.Runner.run`."""
+        from dask import config as dask_config
         from distributed import as_completed
 
         client, bounds = self._client, counts.bounds
         held = self._hold(counts)
-        everywhere = client.scatter(order, broadcast=True, hash=False)
+        # A task, not scattered: what was scattered cannot be made again when its worker dies.
+        with dask_config.set({"distributed.admin.large-graph-warning-threshold": "4GB"}):
+            everywhere = client.submit(_itself, order, pure=False, retries=3)
         done = []
         for i, chunk in enumerate(held):
             rows = slice(bounds[i], bounds[i + 1])
@@ -96,10 +99,8 @@ class ClusterRunner:
         """Chunks as tasks that have not run, or futures."""
         if isinstance(self._chunks, DaskChunks):
             return list(self._client.compute(self._chunks.delayed(), retries=3))
-        everywhere = self._client.scatter(self._chunks, broadcast=True, hash=False)
-        return [
-            self._client.submit(_read, everywhere, i, pure=False, retries=3) for i in range(len(self._chunks))
-        ]
+        ones = [self._chunks.only(index) for index in range(len(self._chunks))]
+        return [self._client.submit(_read, one, pure=False, retries=3) for one in ones]
 
     def _hold(self, counts: ChunkedCounts) -> Sequence[Any]:
         """Chunks as futures that stay on the workers where there is room; else as tasks that read them."""
@@ -118,8 +119,12 @@ def _n_rows(raw: Any) -> int:
     return int(raw.shape[0])
 
 
-def _read(chunks: RowChunks, index: int) -> Any:
-    return chunks.read(index)
+def _itself(order: Order) -> Order:
+    return order
+
+
+def _read(one: Callable[[], Any]) -> Any:
+    return one()
 
 
 def _task(order: Order, counts: Any, sizes: Any, start: Any) -> tuple[ChunkRows, FactorSums]:

@@ -1,0 +1,302 @@
+"""Counts larger than memory: seconds and memory per pass, against the in-memory engine; clusters; starts.
+
+    python -m benchmarks.streaming make /tmp/big.h5ad --rows 400000
+    python -m benchmarks.streaming passes /tmp/big.h5ad --rows 300000 --memory 2GB
+    python -m benchmarks.streaming in-memory her2st_spatial.h5ad
+    python -m benchmarks.streaming growth /tmp/big.h5ad --figure docs/big-data-growth.png
+    python -m benchmarks.streaming cluster /tmp/big.h5ad --rows 20000 --workers 1 2 4
+    python -m benchmarks.streaming starts counts.h5ad
+
+Every command prints one JSON line per measurement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from scipy import sparse
+
+from log1pnmf.approximation import quadratic
+from log1pnmf.engines.native import NativeEngine
+from log1pnmf.link import ShiftedLog
+from log1pnmf.problem import Problem
+from log1pnmf.streaming import survey as survey_module
+from log1pnmf.streaming.chunks import FileChunks
+from log1pnmf.streaming.engine import StreamingEngine
+from log1pnmf.streaming.opening import CountSource, open_counts, parse_memory
+from log1pnmf.streaming.problem import problem_of
+from log1pnmf.streaming.runners import survey
+from log1pnmf.streaming.start import sampled_start
+
+LINK = ShiftedLog(1.0)
+DISTINCT = 10_000
+GROWTH = (50_000, 100_000, 200_000, 400_000)
+
+
+# ---------------------------------------------------------------- data
+
+
+def blocks(n_rows: int, n_columns: int, *, per_row: int, rows_at_once: int = 5000, n_factors: int = 16):
+    """Counts with structure: every row draws its counts from a mixture of a few factors.
+
+    Rows come again, in another order, after `DISTINCT` of them: drawing more takes longer than fitting them.
+    """
+    drawn = list(drawn_blocks(min(n_rows, DISTINCT), n_columns, per_row, rows_at_once, n_factors))
+    rng, start = np.random.default_rng(1), 0
+    while start < n_rows:
+        block = drawn[start // rows_at_once % len(drawn)]
+        block = block[rng.permutation(block.shape[0])] if start >= DISTINCT else block
+        yield block[: n_rows - start]
+        start += block.shape[0]
+
+
+def drawn_blocks(n_rows: int, n_columns: int, per_row: int, rows_at_once: int, n_factors: int):
+    rng = np.random.default_rng(0)
+    popularity = rng.lognormal(0.0, 1.5, n_columns)
+    tables = []
+    for _ in range(n_factors):
+        factor = popularity * rng.lognormal(0.0, 1.0, n_columns)
+        tables.append(np.cumsum(factor) / factor.sum())
+    for start in range(0, n_rows, rows_at_once):
+        n = min(rows_at_once, n_rows - start)
+        depth = np.maximum(20, rng.lognormal(np.log(per_row), 0.35, n)).astype(np.int64)
+        row = np.repeat(np.arange(n), depth)
+        memberships = rng.dirichlet(np.full(n_factors, 0.2), n).cumsum(axis=1)
+        factor = (rng.random(len(row))[:, None] > memberships[row]).sum(axis=1).clip(max=n_factors - 1)
+        column = np.empty(len(row), dtype=np.int32)
+        for k, table in enumerate(tables):
+            mine = factor == k
+            column[mine] = np.searchsorted(table, rng.random(int(mine.sum()))).clip(max=n_columns - 1)
+        ones = np.ones(len(row), dtype=np.float32)
+        yield sparse.csr_array(sparse.coo_array((ones, (row, column)), shape=(n, n_columns)))
+
+
+def make(arguments: argparse.Namespace) -> None:
+    from log1pnmf.files.stream import write_chunks
+
+    started = time.perf_counter()
+    shape = (arguments.rows, arguments.columns)
+    nnz = write_chunks(arguments.file, blocks(*shape, per_row=arguments.per_row), shape=shape, force=True)
+    say(what="make", rows=shape[0], columns=shape[1], nnz=nnz, seconds=time.perf_counter() - started)
+
+
+class FirstRows(FileChunks):
+    """The first rows of a file."""
+
+    def __init__(self, path: str, limit: int, rows: int | None) -> None:
+        super().__init__(path, "X", limit)
+        if rows is not None:
+            starts = [start for start, _ in self._ranges if start < rows]
+            self._ranges = [(start, min(stop, rows)) for start, stop in self._ranges[: len(starts)]]
+            self._indptr = [
+                indptr[: stop - start + 1]
+                for (start, stop), indptr in zip(self._ranges, self._indptr, strict=False)
+            ]
+            self.shape = (rows, self.shape[1])
+
+
+def source_of(arguments: argparse.Namespace, rows: int | None, client: object = None) -> CountSource:
+    from log1pnmf.streaming.opening import _entries
+
+    limit = arguments.chunk_entries or _entries(parse_memory(arguments.memory))
+    return CountSource(FirstRows(arguments.file, limit, rows), client)
+
+
+# ---------------------------------------------------------------- measuring
+
+
+def say(**what: object) -> None:
+    print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in what.items()}), flush=True)
+
+
+def peak_gb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+def random_point(n: int, m: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.uniform(0.1, 1.0, (n, k)) * 0.2, rng.uniform(0.1, 1.0, (m, k)) * 0.2
+
+
+def timed_passes(engine, loadings, factors, n_passes: int) -> list[float]:
+    """Seconds of plain iterations after one that is not counted: both half-steps each."""
+    seconds, no_penalty, problem = [], np.zeros(factors.shape[1]), engine.problem
+    for _ in range(n_passes + 1):
+        started = time.perf_counter()
+        loadings = engine.half_step(problem.loadings_side, loadings, factors, penalty=no_penalty).values
+        factors = engine.half_step(problem.factors_side, factors, loadings, penalty=no_penalty).values
+        seconds.append(time.perf_counter() - started)
+    return seconds[1:]
+
+
+def passes(arguments: argparse.Namespace) -> None:
+    """Plain passes over a file, from a random point settled once; memory of the whole process."""
+    started = time.perf_counter()
+    counts = survey(source_of(arguments, arguments.rows))
+    say(what="survey", rows=counts.n_samples, nnz=counts.nnz, chunks=len(counts.bounds) - 1,
+        seconds=time.perf_counter() - started, peak_gb=peak_gb())  # fmt: skip
+    problem = problem_of(counts, counts.size_factors("total"), LINK, quadratic(LINK))
+    engine = StreamingEngine(problem, arguments.threads)
+    started = time.perf_counter()
+    if arguments.start == "sample":
+        pair = sampled_start(
+            engine, arguments.k, "rank1", np.random.RandomState(0), penalty=np.zeros(arguments.k)
+        )
+        loadings, factors = pair.loadings, pair.factors
+    else:
+        loadings, factors = random_point(*counts.shape, arguments.k)
+    say(what="start", seconds=time.perf_counter() - started, peak_gb=peak_gb())
+    seconds = timed_passes(engine, loadings, factors, arguments.passes)
+    best = min(seconds)
+    say(what="pass", rows=counts.n_samples, nnz=counts.nnz, seconds=best, all=[round(s, 2) for s in seconds],
+        million_nnz_per_s=counts.nnz / best / 1e6, peak_gb=peak_gb())  # fmt: skip
+
+
+def in_memory(arguments: argparse.Namespace) -> None:
+    """Iterations of the native engine on data that fit, and streamed ones over the same file."""
+    import anndata
+
+    matrix = anndata.read_h5ad(arguments.file).X
+    if arguments.rows:
+        matrix = matrix[: arguments.rows]
+    counts = survey_module.Counts.from_any(matrix)
+    sizes, zeros = counts.size_factors("total"), quadratic(LINK)
+    native = NativeEngine(Problem(counts, sizes, LINK, zeros), arguments.threads)
+    chunked = survey(open_counts(matrix, memory=arguments.memory))
+    streaming = StreamingEngine(problem_of(chunked, sizes, LINK, zeros), arguments.threads)
+    loadings, factors = random_point(*counts.shape, arguments.k)
+    for name, engine in (("native", native), ("streaming", streaming)):
+        seconds = timed_passes(engine, loadings, factors, arguments.passes)
+        say(what=name, nnz=counts.nnz, seconds=min(seconds), all=[round(s, 2) for s in seconds],
+            million_nnz_per_s=counts.nnz / min(seconds) / 1e6)  # fmt: skip
+
+
+def growth(arguments: argparse.Namespace) -> None:
+    """Seconds per pass over more and more rows, each in a process of its own; a figure of them."""
+    found = []
+    for rows in GROWTH:
+        command = [sys.executable, "-m", "benchmarks.streaming", "passes", arguments.file]
+        command += ["--rows", str(rows), "--memory", arguments.memory, "--passes", str(arguments.passes)]
+        command += ["--threads", str(arguments.threads)] if arguments.threads else []
+        lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+        found.append(json.loads(lines[-1]))
+        say(**found[-1])
+    if arguments.figure:
+        draw_growth(found, arguments.figure)
+
+
+def draw_growth(found: list[dict], path: str) -> None:
+    import matplotlib.pyplot as plt
+
+    rows, seconds = (np.array([one[name] for one in found]) for name in ("rows", "seconds"))
+    slope = float(rows @ seconds / (rows @ rows))
+    figure, axes = plt.subplots(figsize=(5.2, 3.4), layout="constrained")
+    axes.plot(
+        [0, rows.max()], [0, slope * rows.max()], color="0.7", label=f"{slope * 1e5:.1f} s per 100,000 rows"
+    )
+    axes.plot(rows, seconds, "o", color="#0072B2", label="measured")
+    axes.set(xlabel="rows (1,000 non-zeros each)", ylabel="seconds per pass", xlim=(0, None), ylim=(0, None))
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def cluster(arguments: argparse.Namespace) -> None:
+    """The same few iterations in one process and on clusters of single-thread workers."""
+    from distributed import Client, LocalCluster
+
+    from log1pnmf import fit_log1p_nmf
+
+    def fit(source: CountSource) -> None:
+        started = time.perf_counter()
+        result = fit_log1p_nmf(
+            source, arguments.k, likelihood="approximate", max_iter=arguments.passes, random_state=0, n_jobs=1
+        )
+        workers = 0 if source.client is None else len(source.client.scheduler_info()["workers"])
+        say(what="cluster", workers=workers, objective=f"{result.objective:.12g}", chunks=len(source.chunks),
+            seconds=time.perf_counter() - started)  # fmt: skip
+
+    import warnings
+
+    warnings.simplefilter("ignore")
+    fit(source_of(arguments, arguments.rows))
+    for n in arguments.workers:
+        with LocalCluster(n, threads_per_worker=1, dashboard_address=None) as local, Client(local) as client:
+            fit(source_of(arguments, arguments.rows, client))
+
+
+def starts(arguments: argparse.Namespace) -> None:
+    """Objective after every pass, from a sample fitted in memory and from the rank-one start of all rows."""
+    import anndata
+
+    from log1pnmf.initialize import initialize
+    from log1pnmf.solver.alternate import alternate
+    from log1pnmf.solver.extrapolate import Extrapolation
+
+    survey_module.SAMPLE_ROWS = arguments.sample
+    matrix = anndata.read_h5ad(arguments.file).X
+    counts = survey(open_counts(matrix))
+    sizes, zeros, no_penalty = counts.size_factors("total"), quadratic(LINK), np.zeros(arguments.k)
+    engine = StreamingEngine(problem_of(counts, sizes, LINK, zeros), arguments.threads)
+    for name in ("sample", "rank1"):
+        rng = np.random.RandomState(0)
+        if name == "sample":
+            pair = sampled_start(engine, arguments.k, "rank1", rng, penalty=no_penalty)
+            loadings, factors = pair.loadings, pair.factors
+        else:
+            whole = Problem(survey_module.Counts.from_any(matrix), sizes, LINK, zeros)
+            loadings, factors = initialize(NativeEngine(whole, arguments.threads), arguments.k, "rank1", rng)
+        for iteration in alternate(
+            engine,
+            loadings,
+            factors,
+            penalty=no_penalty,
+            extrapolation=Extrapolation(),
+            max_iter=arguments.passes,
+        ):
+            say(what=name, iteration=iteration.index, objective=iteration.objective, beta=iteration.beta)
+
+
+COMMANDS = {
+    "make": make,
+    "passes": passes,
+    "in-memory": in_memory,
+    "growth": growth,
+    "cluster": cluster,
+    "starts": starts,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=COMMANDS)
+    parser.add_argument("file")
+    parser.add_argument("--rows", type=int)
+    parser.add_argument("--columns", type=int, default=20_000)
+    parser.add_argument("--per-row", type=int, default=1330, help="counts of a typical row")
+    parser.add_argument("--memory", default="2GB")
+    parser.add_argument("--chunk-entries", type=int)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--passes", type=int, default=2)
+    parser.add_argument("--start", choices=("random", "sample"), default="random")
+    parser.add_argument("--sample", type=int, default=1000)
+    parser.add_argument("--workers", type=int, nargs="*", default=[2, 4])
+    parser.add_argument("--figure")
+    parser.add_argument("-k", type=int, default=16)
+    arguments = parser.parse_args()
+    arguments.file = str(Path(arguments.file))
+    COMMANDS[arguments.command](arguments)
+
+
+if __name__ == "__main__":
+    main()

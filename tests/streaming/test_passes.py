@@ -1,0 +1,149 @@
+"""One pass over chunks is the in-memory iteration: its sums, its steps, its course."""
+
+import numpy as np
+import pytest
+
+from log1pnmf import fit_log1p_nmf
+from log1pnmf.approximation import quadratic
+from log1pnmf.counts import Counts
+from log1pnmf.engines.native import NativeEngine, RowSums, solve_rows
+from log1pnmf.engines.reference import ReferenceEngine
+from log1pnmf.link import ShiftedLog
+from log1pnmf.loss import entry_curvature
+from log1pnmf.problem import Problem
+from log1pnmf.streaming import engine as engine_module
+from log1pnmf.streaming import open_counts
+from log1pnmf.streaming.engine import StreamingEngine
+from log1pnmf.streaming.problem import problem_of
+from log1pnmf.streaming.runners import survey
+
+K = 3
+LOWER = np.tril_indices(K)
+CHUNKS = [1, 3, 17, (1, 2, 100, 100, 150)]
+
+
+def options(c, likelihood="approximate", **more):
+    return {"c": c, "likelihood": likelihood, "random_state": 0, "n_jobs": 1, "engine": "streaming", **more}
+
+
+def engines(matrix, chunks, c=1.0, exact=False):
+    link = ShiftedLog(c)
+    zeros = None if exact else quadratic(link)
+    counts, chunked = Counts.from_any(matrix), survey(open_counts(chunks))
+    whole = Problem(counts, counts.size_factors("total"), link, zeros)
+    return NativeEngine(whole, 1), StreamingEngine(
+        problem_of(chunked, chunked.size_factors("total"), link, zeros), 1
+    )
+
+
+def point(matrix, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.uniform(0.1, 1.0, (matrix.shape[0], K)), rng.uniform(0.05, 0.5, (matrix.shape[1], K))
+
+
+@pytest.mark.parametrize("into", CHUNKS)
+@pytest.mark.parametrize(("c", "exact"), [(1.0, False), (0.1, True), (np.inf, False)])
+def test_a_pass_sees_what_the_whole_matrix_shows(matrix, cut, into, c, exact):
+    native, streaming = engines(matrix, cut(into), c, exact)
+    loadings, factors = point(matrix)
+    no_penalty = np.zeros(K)
+    whole = native.half_step(native.problem.loadings_side, loadings, factors, penalty=no_penalty)
+    step = streaming.half_step(streaming.problem.loadings_side, loadings, factors, penalty=no_penalty)
+    np.testing.assert_allclose(np.asarray(step.values), whole.values, rtol=1e-10, atol=1e-14)
+    counted = matrix.sum(axis=1) > 0
+    np.testing.assert_allclose(
+        np.asarray(step.gradient)[counted], whole.gradient[counted], rtol=1e-5, atol=1e-4
+    )
+    loss, gradient = native.evaluate(native.problem.factors_side, factors, whole.values)
+    after = streaming.half_step(streaming.problem.factors_side, factors, step.values, penalty=no_penalty)
+    assert after.loss == pytest.approx(loss, rel=1e-12)
+    np.testing.assert_allclose(after.gradient, gradient, rtol=1e-9, atol=1e-9)
+
+
+def test_the_factors_half_step_costs_no_pass(matrix, cut):
+    seen = []
+    _, streaming = engines(matrix, cut(3))
+    streaming._on_chunk = lambda done, of_all: seen.append((done, of_all))
+    loadings, factors = point(matrix)
+    step = streaming.half_step(streaming.problem.loadings_side, loadings, factors, penalty=np.zeros(K))
+    streaming.half_step(streaming.problem.factors_side, factors, step.values, penalty=np.zeros(K))
+    streaming.evaluate(streaming.problem.factors_side, factors, step.values)
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_sums_are_gradient_and_hessian(matrix, exact):
+    loadings, factors = point(matrix)
+    link, counts = ShiftedLog(1.0), Counts.from_any(matrix)
+    zeros = None if exact else quadratic(link)
+    problem = Problem(counts, counts.size_factors("total"), link, zeros)
+    sums = RowSums.zeros(matrix.shape[1], K)
+    NativeEngine(problem, 1).add_statistics(problem.factors_side, factors, loadings, into=sums)
+    loss, gradient = ReferenceEngine(problem).evaluate(problem.factors_side, factors, loadings)
+    assert sums.loss.sum() + problem.constant == pytest.approx(loss, rel=1e-11)
+    np.testing.assert_allclose(sums.gradient, gradient, rtol=1e-9, atol=1e-9)
+    exposure = problem.factors_side.column_exposure[:, None]
+    weight = entry_curvature(matrix.toarray(), loadings @ factors.T, exposure, False, zeros)
+    hessian = np.einsum("ij,ik,il->jkl", weight, loadings, loadings)
+    np.testing.assert_allclose(sums.hessian, hessian[:, LOWER[0], LOWER[1]], rtol=1e-9)
+
+
+def test_quadratic_programs_are_solved():
+    rng = np.random.default_rng(3)
+    n = 50
+    roots = rng.normal(size=(n, 2 * K, K))
+    hessian = np.einsum("nik,nil->nkl", roots, roots)
+    sums = RowSums(np.zeros(n), rng.normal(size=(n, K)), np.ascontiguousarray(hessian[:, LOWER[0], LOWER[1]]))
+    start, penalty = rng.uniform(0.0, 1.0, (n, K)), np.array([0.0, 0.5, 1.0])
+    solved = solve_rows(sums, start, penalty=penalty, n_threads=1)
+    step = solved.values - start
+    slope = sums.gradient + penalty + np.einsum("nkl,nl->nk", hessian, step)
+    assert (solved.values >= 0.0).all()
+    assert (slope > -1e-9).all()
+    np.testing.assert_allclose(slope * solved.values, 0.0, atol=1e-9)
+    np.testing.assert_allclose(solved.curvature, np.einsum("nk,nkl,nl->n", step, hessian, step), atol=1e-9)
+
+
+@pytest.mark.parametrize("likelihood", ["approximate", "refined"])
+def test_any_chunks_give_the_same_fit(cut, likelihood):
+    fits = [fit_log1p_nmf(cut(into), K, **options(1.0, likelihood, tol=1e-6)) for into in CHUNKS]
+    for fit in fits[1:]:
+        assert fit.n_iter == fits[0].n_iter
+        np.testing.assert_allclose(fit.history["objective"], fits[0].history["objective"], rtol=1e-11)
+        np.testing.assert_allclose(fit.loadings, fits[0].loadings, rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(fit.factors, fits[0].factors, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("c", "likelihood", "l1"),
+    [(1.0, "approximate", 0.0), (0.1, "exact", 0.0), (np.inf, "exact", 0.0), (1.0, "exact", 2.0)],
+)
+def test_streaming_finds_the_optimum_that_the_native_engine_finds(matrix, cut, c, likelihood, l1):
+    more = {"l1": l1, "tol": 1e-9, "max_iter": 3000}
+    native = fit_log1p_nmf(matrix, K, **options(c, likelihood, **more) | {"engine": "native"})
+    start = (native.loadings * 1.05 + 1e-3).clip(max=1.0 if l1 else None), native.factors * 0.9 + 1e-3
+    streamed = fit_log1p_nmf(cut(3), K, **options(c, likelihood, init=start, **more))
+    assert streamed.converged
+    assert streamed.objective == pytest.approx(native.objective, rel=2e-6)
+    assert (np.diff(streamed.history["objective"]) <= 0.0).all()
+    assert streamed.kkt_residual < 1e-3
+    assert (streamed.loadings[17] == 0.0).all()
+    assert (streamed.factors[5] == 0.0).all()
+    assert (streamed.factors == 0.0).mean() == pytest.approx((native.factors == 0.0).mean(), abs=0.1)
+
+
+def test_steps_that_go_too_far_are_taken_back(cut, monkeypatch):
+    honest = engine_module.damped_step
+
+    def reckless(sums, start, **kwargs):
+        step = honest(sums, start, **kwargs)
+        object.__setattr__(step, "values", np.maximum(start + 6.0 * (step.values - start), 1e-6))
+        return step
+
+    good = fit_log1p_nmf(cut(3), K, **options(1.0, tol=1e-7))
+    monkeypatch.setattr(engine_module, "damped_step", reckless)
+    fit = fit_log1p_nmf(cut(3), K, **options(1.0, tol=1e-7))
+    objective = fit.history["objective"]
+    assert (np.diff(objective) <= 0.0).all()
+    gained = good.history["objective"][0] - good.objective
+    assert objective[0] - objective[-1] > 0.5 * gained

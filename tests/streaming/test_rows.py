@@ -1,0 +1,56 @@
+"""Rows that are not in memory behave as arrays do."""
+
+import numpy as np
+import pytest
+
+from log1pnmf import rows as rows_module
+from log1pnmf.rows import RowFile, Rows
+
+
+@pytest.fixture
+def pair(monkeypatch):
+    monkeypatch.setattr(rows_module, "BLOCK_BYTES", 100)  # many blocks
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(23, 3)), rng.normal(size=(23, 3))
+
+
+def test_operators_are_those_of_arrays(pair):
+    a, b = pair
+    lazy, other, scale = Rows.of(a), Rows.of(b), np.array([1.0, 2.0, 4.0])
+    for result, expected in [
+        (lazy + other, a + b),
+        (lazy - b, a - b),
+        (b - lazy, b - a),
+        (0.5 * lazy, 0.5 * a),
+        (scale * lazy, scale * a),
+        (lazy / scale, a / scale),
+        (abs(lazy), np.abs(a)),
+        (lazy * (lazy <= 0), a * (a <= 0)),
+        (lazy * (lazy >= other), a * (a >= b)),
+        (lazy.clip(min=0.1 * other).clip(max=0.7), np.minimum(np.maximum(a, 0.1 * b), 0.7)),
+        (lazy * (b[:, :1] > 0), a * (b[:, :1] > 0)),
+    ]:
+        np.testing.assert_array_equal(np.asarray(result), expected)
+    np.testing.assert_allclose(lazy.mean(axis=0), a.mean(axis=0))
+    np.testing.assert_allclose(lazy.sum(axis=0), a.sum(axis=0))
+    np.testing.assert_array_equal(lazy.max(axis=0), a.max(axis=0))
+    with pytest.raises(ValueError, match="axis must be 0"):
+        lazy.sum(axis=1)
+
+
+def test_files_hold_what_was_written_in_any_order(pair, tmp_path):
+    a, _ = pair
+    file = RowFile(a.shape, folder=str(tmp_path))
+    for start, stop in ((10, 23), (0, 4), (4, 4), (4, 10)):
+        file.write(start, a[start:stop])
+    np.testing.assert_array_equal(file.read(3, 20), a[3:20])
+    np.testing.assert_array_equal(np.asarray(file.rows()), a)
+    assert list(tmp_path.iterdir()) == []  # it has no name, so nothing is left behind
+
+
+def test_large_matrices_come_as_files(pair, monkeypatch):
+    a, _ = pair
+    monkeypatch.setattr(rows_module, "IN_MEMORY", 1)
+    array = (2.0 * Rows.of(a)).to_array()
+    assert isinstance(array, np.memmap)
+    np.testing.assert_array_equal(array, 2.0 * a)

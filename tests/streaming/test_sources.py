@@ -1,0 +1,190 @@
+"""Wherever counts are, the fit is the same; what cannot be streamed is refused by name."""
+
+import warnings
+
+import anndata
+import dask.array
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf.counts import Counts
+from log1pnmf.streaming import open_counts
+from log1pnmf.streaming.opening import is_streamed, parse_memory
+from log1pnmf.streaming.runners import survey
+
+OPTIONS = {"random_state": 0, "n_jobs": 1, "max_iter": 8, "tol": 1e-12, "likelihood": "approximate"}
+
+
+class OnlyIterable:
+    def __init__(self, chunks):
+        self.shape, self.parts = chunks.shape, chunks.parts
+
+    def __len__(self):
+        return len(self.parts)
+
+    def __iter__(self):
+        return iter(self.parts)
+
+
+def fit(source, **more):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fit_log1p_nmf(source, 3, **OPTIONS | more)
+
+
+@pytest.fixture(scope="module")
+def files(matrix, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    names = [f"g{j}" for j in range(matrix.shape[1])]
+    adata = anndata.AnnData(
+        sparse.csr_matrix(matrix), var=pd.DataFrame(index=names), obs=pd.DataFrame(index=map(str, range(203)))
+    )
+    adata.layers["counts"] = adata.X.copy()
+    adata.layers["dense"] = adata.X.toarray()
+    adata.layers["columns"] = sparse.csc_matrix(matrix)
+    adata.write_h5ad(folder / "counts.h5ad")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about zarr's format
+        adata.write_zarr(folder / "counts.zarr")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(matrix):
+    return fit(matrix, engine="streaming")
+
+
+def test_every_source_gives_the_same_fit(files, matrix, cut, expected):
+    backed = anndata.read_h5ad(files / "counts.h5ad", backed="r")
+    dense = dask.array.from_array(matrix.toarray(), chunks=(50, -1))
+    sources = {
+        "h5ad": open_counts(files / "counts.h5ad"),
+        "layer": open_counts(files / "counts.h5ad", layer="counts"),
+        "dense layer": open_counts(str(files / "counts.h5ad"), layer="dense"),
+        "zarr": open_counts(files / "counts.zarr"),
+        "backed": backed,
+        "AnnData": open_counts(backed.to_memory(), layer="counts"),
+        "dask": dense.map_blocks(sparse.csr_array),
+        "dask, dense": dense.rechunk((70, 20)),
+        "array": open_counts(matrix.toarray()),
+        "chunks": open_counts(cut(4)),
+        "iterable": open_counts(OnlyIterable(cut(4))),
+    }
+    for name, source in sources.items():
+        found = fit(source)
+        assert found.settings["engine"] == "streaming", name
+        np.testing.assert_allclose(
+            found.history["objective"], expected.history["objective"], rtol=1e-11, err_msg=name
+        )
+    backed.file.close()
+
+
+def test_the_first_look_is_right(matrix, cut):
+    counts, seen = Counts.from_any(matrix), survey(open_counts(cut((3, 100))))
+    assert (seen.shape, seen.nnz, seen.total) == (counts.shape, counts.nnz, counts.total)
+    assert (seen.n_empty_rows, seen.n_empty_columns) == (counts.n_empty_rows, counts.n_empty_columns)
+    assert seen.log_factorial == pytest.approx(counts.log_factorial, rel=1e-13)
+    np.testing.assert_array_equal(seen.row_sums, counts.row_sums)
+    np.testing.assert_array_equal(seen.size_factors("total"), counts.size_factors("total"))
+    np.testing.assert_array_equal(seen.column_sums, matrix.sum(axis=0))
+    np.testing.assert_array_equal(seen.sample.to_scipy().toarray(), matrix.toarray()[seen.sample_index])
+    assert seen.checksum() == survey(open_counts(cut(7))).checksum()
+    other = sparse.csr_array(matrix[::-1])
+    assert seen.checksum() != survey(open_counts(other)).checksum()
+    with pytest.raises(TypeError, match="in chunks"):
+        seen.to_scipy()
+
+
+def test_memory_decides_how_large_chunks_are():
+    rows = sparse.random_array((5000, 400), density=0.5, format="csr", rng=np.random.default_rng(0))
+    small, large = (open_counts(rows, memory=memory).chunks for memory in ("301MB", "4GB"))
+    assert len(large) == 1
+    assert len(small) == 16
+    assert max(small.read(i).nnz for i in range(len(small))) <= 1 << 16
+
+
+@pytest.mark.parametrize(
+    ("given", "size"), [("4GB", 4e9), ("1.5 gib", 1.5 * 2**30), ("250m", 2.5e8), (1e9, 1e9), ("12", 12.0)]
+)
+def test_memory_is_read(given, size):
+    assert parse_memory(given) == size
+
+
+@pytest.mark.parametrize("given", ["much", "", ".GB", "1.2.3GB", -1, "4PB"])
+def test_bad_memory_is_refused(given):
+    with pytest.raises(ValueError, match="memory must be a size"):
+        parse_memory(given)
+
+
+def test_refusals_say_what_to_do(files, matrix, cut):
+    with pytest.raises(ValueError, match="by columns"):
+        open_counts(files / "counts.h5ad", layer="columns")
+    with pytest.raises(KeyError, match="has no layers/raw; it has X, columns, counts, dense"):
+        open_counts(files / "counts.h5ad", layer="raw")
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        open_counts(files / "nothing.h5ad")
+    with pytest.raises(ValueError, match="is for AnnData"):
+        open_counts(matrix, layer="counts")
+    with pytest.raises(TypeError, match="must be a path"):
+        open_counts(7)
+    with pytest.raises(ValueError, match="needs counts in memory"):
+        fit(open_counts(matrix), engine="native")
+    with pytest.raises(ValueError, match="newton"):
+        fit(open_counts(matrix), engine="streaming", row_solver="coordinate")
+    short = cut(3)
+    short.parts = short.parts[:2]
+    with pytest.raises(ValueError, match="chunks have 135 rows together, but shape says 203"):
+        fit(open_counts(short))
+    bad = cut(3)
+    bad.parts[1] = -1.0 * bad.parts[1]
+    with pytest.raises(ValueError, match="negative"):
+        fit(open_counts(bad))
+
+
+def test_what_is_in_memory_is_not_streamed_unless_asked(matrix, files):
+    assert not is_streamed(matrix)
+    assert not is_streamed(anndata.AnnData(matrix.toarray()))
+    assert is_streamed(open_counts(matrix))
+    assert fit(matrix).settings["engine"] == "native"
+
+
+def test_the_estimator_streams(files, matrix, expected):
+    source = open_counts(files / "counts.h5ad")
+    model = Log1pNMF(3, **OPTIONS | {"max_iter": 60, "tol": 1e-6}).fit(source)
+    assert model.feature_names_in_[3] == "g3"
+    assert model.certificate_.is_exact
+    found, frame = model.transform(source), pd.DataFrame(matrix.toarray(), columns=model.feature_names_in_)
+    np.testing.assert_allclose(found, model.transform(frame), rtol=1e-6, atol=1e-9)
+    order = np.random.default_rng(0).permutation(60)
+    shuffled = anndata.AnnData(
+        sparse.csr_matrix(matrix[:, order]), var=pd.DataFrame(index=model.feature_names_in_[order])
+    )
+    np.testing.assert_allclose(model.transform(open_counts(shuffled)), found, rtol=1e-6, atol=1e-9)
+    sizes = matrix.sum(axis=1) / matrix.sum(axis=1).mean() + 0.1
+    np.testing.assert_allclose(
+        model.transform(source, size_factors=sizes),
+        model.transform(frame, size_factors=sizes),
+        rtol=1e-6,
+        atol=1e-9,
+    )
+    with pytest.raises(ValueError, match="one number for each of the 203 samples"):
+        model.transform(source, size_factors=sizes[:5])
+
+
+def test_a_fit_goes_on_with_the_same_bits(files, tmp_path):
+    path, source = tmp_path / "state.npz", open_counts(files / "counts.h5ad")
+    whole = fit(source)
+
+    def stop(iteration):
+        return iteration.index == 4
+
+    fit(source, callbacks=[stop], checkpoint=path, checkpoint_every=0)
+    resumed = fit(open_counts(files / "counts.zarr"), resume=path)
+    np.testing.assert_array_equal(resumed.history["objective"], whole.history["objective"])
+    np.testing.assert_array_equal(resumed.loadings, whole.loadings)
+    np.testing.assert_array_equal(resumed.factors, whole.factors)
+    with pytest.raises(ValueError, match="another fit"):
+        fit(open_counts(files / "counts.h5ad"), resume=path, c=2.0)
