@@ -74,6 +74,7 @@ LAYERS = [
     ["demo"],
     ["cli.console", "cli.options", "cli.progress", "cli.reporting", "cli.annotate"],
     ["cli.inputs"],
+    ["cli.streamed"],
     ["cli.running", "cli.info"],
     ["cli.convert"],
     ["cli.fit", "cli.sweep", "cli.transform", "cli.report", "cli.simulate", "cli.demo"],

@@ -8,6 +8,7 @@ from . import options as common
 from .console import Screen
 from .inputs import Reading
 from .running import Request, run_request
+from .streamed import Streaming
 
 __all__ = ["fit"]
 
@@ -34,6 +35,9 @@ def fit(
     max_iter: common.MaxIter = 1000,
     tol: common.Tol = 1e-8,
     jobs: common.Jobs = None,
+    engine: common.Engine = "auto",
+    memory: common.Memory = "2GB",
+    scheduler: common.Scheduler = None,
     time_limit: common.TimeLimit = None,
     checkpoint: common.Checkpoint = None,
     resume: common.Resume = None,
@@ -60,7 +64,12 @@ def fit(
         max_iter=max_iter,
         tol=tol,
         n_jobs=jobs,
+        engine=engine,
     )
+    if scheduler is not None and engine != "streaming":
+        raise typer.BadParameter("--scheduler is for --engine streaming")
+    if write_h5ad is not None and engine == "streaming":
+        raise typer.BadParameter("--write-h5ad would load all counts: the folder has the loadings as tables")
     if checkpoint is not None:
         parameters["checkpoint"] = str(checkpoint)
     request = Request(
@@ -75,5 +84,6 @@ def fit(
         report=report,
         force=force,
         write_h5ad=write_h5ad,
+        streaming=Streaming(memory, scheduler) if engine == "streaming" else None,
     )
     return run_request(request, Screen(json=json))

@@ -17,6 +17,7 @@ __all__ = [
     "Checkpoint",
     "Components",
     "CountFile",
+    "Engine",
     "Force",
     "Init",
     "Jobs",
@@ -25,6 +26,7 @@ __all__ = [
     "Layer",
     "Likelihood",
     "MaxIter",
+    "Memory",
     "MinCells",
     "MinCounts",
     "MinFeatures",
@@ -32,6 +34,7 @@ __all__ = [
     "Output",
     "Report",
     "Resume",
+    "Scheduler",
     "Seed",
     "Shifts",
     "SizeFactors",
@@ -141,6 +144,21 @@ Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the rand
 MaxIter = Annotated[int, typer.Option("--max-iter", metavar="N", help="Iterations at most, in each phase.")]
 Tol = Annotated[float, typer.Option("--tol", metavar="X", help="Relative fall of the objective to stop at.")]
 Jobs = Annotated[int | None, typer.Option("--jobs", metavar="N", help="Threads. [default: all cores]")]
+Engine = Annotated[
+    str,
+    typer.Option("--engine", metavar="NAME", help="auto, native, torch, or streaming: counts stay on disk."),
+]
+Memory = Annotated[
+    str, typer.Option("--memory", metavar="SIZE", help="What a streaming fit may take, as in 4GB.")
+]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="Dask cluster for a streaming fit, as in tcp://host:8786. [default: this machine]",
+    ),
+]
 Checkpoint = Annotated[
     Path | None,
     typer.Option(

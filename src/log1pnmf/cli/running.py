@@ -23,6 +23,7 @@ from log1pnmf.files.whole import check_place
 from log1pnmf.fitting import LARGEST_CERTIFIED
 from log1pnmf.metrics import deviance_explained, factor_correlation, hoyer
 from log1pnmf.run_folder import REPORT, c_name, check_run_place, source_record, write_run
+from log1pnmf.streaming.survey import ChunkedCounts
 from log1pnmf.sweep import fits_along
 
 from .annotate import write_annotated_fits
@@ -30,6 +31,7 @@ from .console import Screen, one_line
 from .inputs import Reading, read_filtered
 from .progress import Watch
 from .reporting import report_models
+from .streamed import Streaming, read_streamed
 
 __all__ = ["Request", "run_request"]
 
@@ -59,6 +61,8 @@ class Request:
     report, force : bool
     write_h5ad : Path, optional
         Where to write AnnData with the results.
+    streaming : Streaming, optional
+        Counts stay on disk.
     """
 
     file: Path
@@ -73,6 +77,7 @@ class Request:
     report: bool = True
     force: bool = False
     write_h5ad: Path | None = None
+    streaming: Streaming | None = None
 
 
 @dataclass
@@ -99,7 +104,10 @@ def run_request(request: Request, screen: Screen) -> int:
         Exit code.
     """
     _check_places(request)
-    filtered = read_filtered(request.file, request.reading, screen)
+    if request.streaming is None:
+        filtered = read_filtered(request.file, request.reading, screen)
+    else:
+        filtered = read_streamed(request.file, request.reading, request.streaming, screen=screen)
     if request.label is not None:
         filtered.table.labels(request.label)
     done = _Done()
@@ -218,7 +226,8 @@ def _measured(model: Log1pNMF, counts: Counts, n_jobs: int | None) -> dict[str, 
     """Numbers of a fit, for tables, JSON and the screen."""
     fit = model.fit_
     explained = math.nan
-    if fit.link.is_identity or math.prod(counts.shape) <= LARGEST_CERTIFIED:
+    quick = fit.link.is_identity or math.prod(counts.shape) <= LARGEST_CERTIFIED
+    if quick and not isinstance(counts, ChunkedCounts):
         explained = deviance_explained(model, counts, n_jobs=n_jobs)
     known = fit.log_likelihood
     return {

@@ -1,0 +1,74 @@
+"""Counts that stay where they are: `fit --engine streaming`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from log1pnmf.files import CountTable, Filtered
+from log1pnmf.files.annotated import element_io
+from log1pnmf.files.read import format_of
+from log1pnmf.files.table import BadFileError
+from log1pnmf.streaming.chunks import open_group
+from log1pnmf.streaming.opening import open_counts
+from log1pnmf.streaming.runners import survey
+
+from .console import Screen
+from .inputs import Reading, describe
+
+__all__ = ["Streaming", "read_streamed"]
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """Where and in how much memory to work.
+
+    Parameters
+    ----------
+    memory : str
+        As in "4GB".
+    scheduler : str, optional
+        Address of a Dask scheduler; None: this process.
+    """
+
+    memory: str
+    scheduler: str | None = None
+
+
+def read_streamed(path: Path, reading: Reading, streaming: Streaming, *, screen: Screen) -> Filtered:
+    """Look at all counts once and leave them on disk.
+
+    Parameters
+    ----------
+    path : Path
+        .h5ad or .zarr.
+    reading : Reading
+        Nothing can be left out.
+    streaming : Streaming
+    screen : Screen
+
+    Returns
+    -------
+    Filtered
+    """
+    kind = format_of(path)
+    if kind not in ("h5ad", "zarr"):
+        raise BadFileError(
+            f"--engine streaming reads .h5ad and .zarr, got {path}; write one with log1pnmf convert"
+        )
+    if reading.transpose or reading.min_cells or reading.min_counts or reading.min_features:
+        raise BadFileError(
+            "--engine streaming takes a file as it is; filter or transpose it with log1pnmf convert"
+        )
+    source = open_counts(path, layer=reading.layer, memory=streaming.memory, client=streaming.scheduler)
+    table = CountTable(survey(source), _labels(path), str(path), kind)
+    screen.say((path.name, "bold"), f": {describe(table)} ({kind}, {len(source.chunks)} chunks)")
+    return Filtered(table, np.arange(table.shape[0]), np.arange(table.shape[1]), ())
+
+
+def _labels(path: Path) -> dict[str, np.ndarray]:
+    store = open_group(str(path))
+    obs = element_io().read_elem(store["obs"])
+    return {str(name): obs[name].astype(str).to_numpy(dtype=object) for name in obs.columns}

@@ -1,0 +1,73 @@
+"""``log1pnmf fit --engine streaming``."""
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+from log1pnmf import Log1pNMF
+from log1pnmf.cli import main
+
+pytest.importorskip("typer")
+
+
+@pytest.fixture
+def call(capsys, monkeypatch):
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["log1pnmf", *map(str, arguments)])
+        code = main()
+        return code, "".join(capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def file(matrix, tmp_path):
+    obs = pd.DataFrame({"type": ["a", "b"] * 101 + ["a"]}, index=[f"s{i}" for i in range(203)])
+    adata = anndata.AnnData(
+        sparse.csr_matrix(matrix), obs=obs, var=pd.DataFrame(index=[f"g{j}" for j in range(60)])
+    )
+    adata.write_h5ad(tmp_path / "counts.h5ad")
+    return tmp_path / "counts.h5ad"
+
+
+def test_fit_from_disk(call, file, matrix, tmp_path):
+    options = ["-k", 3, "--tol", "1e-5", "--jobs", 1, "--no-report", "--likelihood", "approximate"]
+    code, said = call(
+        "fit",
+        file,
+        "-o",
+        tmp_path / "out",
+        "--engine",
+        "streaming",
+        "--memory",
+        "1GB",
+        "--label",
+        "type",
+        *options,
+    )
+    assert code == 0, said
+    assert "203 samples x 60 features" in said
+    assert "1 chunks" in said
+    model = Log1pNMF.load(next((tmp_path / "out").rglob("*.npz")))
+    assert model.fit_.settings["engine"] == "streaming"
+    assert model.feature_names_in_[0] == "g0"
+    assert model.loadings_.shape == (203, 3)
+    expected = Log1pNMF(3, likelihood="approximate", tol=1e-5, random_state=0, engine="streaming").fit(matrix)
+    np.testing.assert_allclose(model.fit_.objective, expected.fit_.objective, rtol=1e-12)
+
+
+def test_what_does_not_stream_is_refused(call, file, tmp_path):
+    streaming = ["-k", 3, "-o", tmp_path / "out", "--engine", "streaming"]
+    for wrong, word in (
+        (["--min-cells", 3], "as it is"),
+        (["--write-h5ad", tmp_path / "x.h5ad"], "would load all counts"),
+        (["--memory", "much"], "memory must be a size"),
+    ):
+        code, said = call("fit", file, *streaming, *wrong)
+        assert code != 0
+        assert word in " ".join(said.replace("│", " ").split())
+    code, said = call("fit", file, "-k", 3, "-o", tmp_path / "out", "--scheduler", "tcp://localhost:1")
+    assert code != 0
+    assert "--engine" in said
