@@ -23,6 +23,10 @@ __all__ = ["ChunkSurvey", "ChunkedCounts", "chunk_counts", "sampled_rows", "surv
 SAMPLE_ROWS = 8192
 """Rows that are kept in memory, for the start of a fit."""
 
+NOT_IN_MEMORY = (
+    "counts are in chunks, but this needs them in memory: pass all or some of the rows as a matrix"
+)
+
 
 @dataclass(frozen=True, eq=False)
 class ChunkSurvey:
@@ -88,29 +92,37 @@ def chunk_counts(raw: Any) -> Counts:
     return Counts(compress_sparse(matrix, transposed=False)[0])
 
 
-@dataclass(frozen=True, eq=False)
 class RowTotals(SparseRows):
     """Rows without their entries: how many there are, and their sum.
 
     Parameters
     ----------
-    shape, indptr, indices, values
-        See `log1pnmf.sparse_rows.SparseRows`; `indices` and `values` are empty.
-    sums : ndarray
-        Sum of every row.
+    shape : tuple of int
+    lengths : ndarray of int64, shape (rows,)
+        Number of entries of every row.
+    sums : ndarray of shape (rows,)
+        Their sum.
     """
 
-    sums: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, shape: tuple[int, int], lengths: NDArray[np.int64], sums: NDArray[np.float64]) -> RowTotals:
-        """Make from the number of entries of every row, and their sum."""
+    def __init__(self, shape: tuple[int, int], lengths: NDArray[np.int64], sums: NDArray[np.float64]) -> None:
         indptr = np.concatenate(([0], np.cumsum(lengths)))
-        return cls(shape, indptr, np.empty(0, np.int32), np.empty(0, np.float32), sums)
+        for name, value in (("shape", shape), ("indptr", indptr), ("_sums", sums)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def indices(self) -> np.ndarray:
+        """Refuse: entries are in the chunks."""
+        raise TypeError(NOT_IN_MEMORY)
+
+    @property
+    def values(self) -> np.ndarray:
+        """Refuse: entries are in the chunks."""
+        raise TypeError(NOT_IN_MEMORY)
 
     def row_sums(self) -> NDArray[np.float64]:
         """Sum of every row."""
-        return self.sums
+        sums: NDArray[np.float64] = object.__getattribute__(self, "_sums")
+        return sums
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -163,8 +175,8 @@ class ChunkedCounts(Counts):
         if bounds[-1] != n:
             raise ValueError(f"chunks have {bounds[-1]} rows together, but shape says {n}")
         return cls(
-            RowTotals.of((n, m), np.concatenate(lengths), np.concatenate(sums)),
-            RowTotals.of((m, n), column_nnz, column_sums),
+            RowTotals((n, m), np.concatenate(lengths), np.concatenate(sums)),
+            RowTotals((m, n), column_nnz, column_sums),
             source.sample_names,
             source.feature_names,
             source=source,
@@ -191,9 +203,7 @@ class ChunkedCounts(Counts):
 
     def to_scipy(self) -> sparse.csr_array:
         """Refuse: the counts are not in memory."""
-        raise TypeError(
-            "counts are in chunks, but this needs them in memory: load them, or pass some of the rows"
-        )
+        raise TypeError(NOT_IN_MEMORY)
 
     def checksum(self) -> str:
         """Tell these counts from others by their totals, whatever the chunks."""
