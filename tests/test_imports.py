@@ -13,7 +13,18 @@ PACKAGE = Path(log1pnmf.__file__).parent
 # From the bottom to the top: a module may import from lines above its own, and from none below.
 LAYERS = [
     ["rows"],
-    ["arrays", "link", "sparse_rows", "datasets", "version", "optional", "keys", "arrange", "colors", "_core"],
+    [
+        "arrays",
+        "link",
+        "sparse_rows",
+        "datasets",
+        "version",
+        "optional",
+        "keys",
+        "arrange",
+        "colors",
+        "_core",
+    ],
     ["geometry", "approximation", "compress", "persist"],
     ["counts"],
     ["loss"],
@@ -53,6 +64,10 @@ LAYERS = [
     ["continuation", "new_samples", "summary"],
     ["fitted"],
     ["estimator", "decomposition", "metrics", "heldout"],
+    ["diagnostics", "markers.regression", "markers.shrinkage"],
+    ["markers.inference"],
+    ["markers.table"],
+    ["markers.find"],
     ["sweep", "stability"],
     ["select.grid", "select.folding"],
     ["select.paths"],
@@ -85,7 +100,7 @@ LAYERS = [
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 
 # Packages whose __init__ only names or gathers what is inside.
-FOLDERS = ("", "engines", "solver", "tl", "pl", "report", "select", "streaming")
+FOLDERS = ("", "engines", "solver", "tl", "pl", "report", "select", "streaming", "markers")
 
 
 def module_name(path):
@@ -154,7 +169,9 @@ def test_public_names():
         "Log1pNMF",
         "__version__",
         "datasets",
+        "diagnostics",
         "fit_log1p_nmf",
+        "markers",
         "metrics",
         "pl",
         "report",

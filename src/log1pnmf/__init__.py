@@ -9,14 +9,25 @@ from .fitting import ApproximationWarning, fit_log1p_nmf
 from .version import __version__
 
 # Also named in __all__; loaded when first used: they need optional packages, or are not needed by everyone.
-SUBMODULES: tuple[str, ...] = ("metrics", "pl", "report", "select", "stability", "tl")
+SUBMODULES: tuple[str, ...] = (
+    "diagnostics",
+    "markers",
+    "metrics",
+    "pl",
+    "report",
+    "select",
+    "stability",
+    "tl",
+)
 
 __all__ = [
     "ApproximationWarning",
     "Log1pNMF",
     "__version__",
     "datasets",
+    "diagnostics",
     "fit_log1p_nmf",
+    "markers",
     "metrics",
     "pl",
     "report",

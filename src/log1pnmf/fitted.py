@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,41 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return require("log1pnmf.report", extra="report", purpose="the report").write_report(
             path, self, **about
         )
+
+    def markers(self, X: Any, **options: Any) -> Any:
+        """Find the features that define each factor: effects with standard errors and tests.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n_samples, n_features)
+            The training data.
+        **options : optional
+            `errors` above all; see `log1pnmf.markers.markers`.
+
+        Returns
+        -------
+        log1pnmf.markers.Markers
+        """
+        check_is_fitted(self)
+        options = {"engine": "auto" if self.engine == "streaming" else self.engine, **options}
+        return import_module("log1pnmf.markers").markers(self, X, **{"n_jobs": self.n_jobs, **options})
+
+    def diagnose(self, X: Any, **options: Any) -> Any:
+        """Find the features, samples and entries that the fit does not explain.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n_samples, n_features)
+            The training data.
+        **options : optional
+            See `log1pnmf.diagnostics.diagnose`.
+
+        Returns
+        -------
+        log1pnmf.diagnostics.Diagnostics
+        """
+        check_is_fitted(self)
+        return import_module("log1pnmf.diagnostics").diagnose(self, X, **options)
 
     def to_topic_model(self) -> TopicModel:
         """Give the equivalent multinomial topic model, at ``c = inf``.

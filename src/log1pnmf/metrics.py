@@ -27,6 +27,7 @@ __all__ = [
     "deviance_explained",
     "effective_factors",
     "factor_correlation",
+    "fit_and_counts",
     "hoyer",
     "log_likelihood",
     "match_factors",
@@ -168,7 +169,7 @@ def log_likelihood(model: FittedModel | Fit, Y: Any, *, n_jobs: int | None = Non
     >>> bool(abs(log_likelihood(fit, Y) - fit.log_likelihood) < 1e-9)
     True
     """
-    fit, counts = _fit_and_counts(model, Y)
+    fit, counts = fit_and_counts(model, Y)
     problem = Problem(counts, fit.size_factors, fit.link)
     return -make_engine("auto", problem, n_jobs).loss(fit.loadings, fit.factors / fit.link.alpha)
 
@@ -199,7 +200,7 @@ def deviance_explained(model: FittedModel | Fit, Y: Any, *, n_jobs: int | None =
     >>> abs(round(deviance_explained(rank_one, Y), 6))
     0.0
     """
-    fit, counts = _fit_and_counts(model, Y)
+    fit, counts = fit_and_counts(model, Y)
     own_terms = math.fsum(_sum_xlogx(piece.astype(np.float64)) for piece in pieces(counts.by_row.values))
     saturated = own_terms - counts.total - counts.log_factorial
     columns = counts.by_column.row_sums()
@@ -276,7 +277,20 @@ def match_factors(a: ArrayLike, b: ArrayLike, *, measure: str = "correlation") -
 # ---------------------------------------------------------------- inside
 
 
-def _fit_and_counts(model: FittedModel | Fit, Y: Any) -> tuple[Fit, Counts]:
+def fit_and_counts(model: FittedModel | Fit, Y: Any) -> tuple[Fit, Counts]:
+    """Check that counts are those of a fit, or of the same samples and features, in memory.
+
+    Parameters
+    ----------
+    model : Log1pNMF or Fit
+    Y : array, sparse matrix or data frame of shape (n, m)
+
+    Returns
+    -------
+    fit : Fit
+    counts : Counts
+        Features in the order of the fit.
+    """
     if isinstance(model, FittedModel):
         check_is_fitted(model)
         fit, counts = model.fit_, model._aligned(Y)
