@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := dev,bench
+# Tests of engine="torch"; this release has a CPU build where no card is. Empty leaves it and its tests out.
+TORCH ?= torch==2.13.0 triton
 PYTEST_FLAGS ?=
 PAPER_FLAGS ?=
 CORE := CMakeLists.txt $(wildcard cpp/* cpp/*/*)
@@ -45,5 +47,6 @@ $(STAMP): pyproject.toml $(CORE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet "scikit-build-core>=0.11" "nanobind>=2.4" "cmake>=3.26" ninja
+	test -z "$(TORCH)" || $(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --no-build-isolation -e ".[$(EXTRAS)]"
 	touch $@

@@ -1,6 +1,9 @@
 """The PyTorch engine against the NumPy truth; the same tests on a card with ``-m gpu``."""
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -179,9 +182,9 @@ def test_streamed_blocks_give_what_resident_rows_give(c, kind, device, monkeypat
             step = engine.half_step(side, start, design, penalty=np.zeros(3))
             steps.setdefault(streamed, []).append(step)
     for one, other in zip(steps[False], steps[True], strict=True):
-        assert other.loss == pytest.approx(one.loss, rel=1e-8)
-        np.testing.assert_allclose(other.values, one.values, rtol=1e-4, atol=1e-6 * one.values.max())
-        np.testing.assert_allclose(other.gradient, one.gradient, atol=1e-6 * np.abs(one.gradient).max())
+        assert other.loss == pytest.approx(one.loss, rel=1e-6)
+        np.testing.assert_allclose(other.values, one.values, atol=1e-4 * one.values.max())
+        np.testing.assert_allclose(other.gradient, one.gradient, atol=1e-5 * np.abs(one.gradient).max())
 
 
 def test_small_pieces_change_nothing(monkeypatch):
@@ -233,3 +236,15 @@ def test_auto_takes_a_card_only_where_there_is_one_and_enough_to_do(monkeypatch)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resolve_engine("auto", counts, 10_000) == "native"
     assert resolve_engine("native", counts, 10_000) == "native"
+
+
+def test_triton_kernels_interpreted_give_what_plain_pytorch_gives():
+    pytest.importorskip("triton")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "interpreted_kernels.py"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "alike", done.stderr[-2000:]

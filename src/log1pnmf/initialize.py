@@ -18,6 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.extmath import randomized_svd
 from threadpoolctl import threadpool_limits
 
+from .arrays import on_host
 from .engines.base import Engine
 from .problem import Problem
 from .solver.alternate import alternate
@@ -116,7 +117,7 @@ def rank_one(engine: Engine, rng: Random, *, tol: float = 1e-6, max_iter: int = 
         loadings, factors = iteration.loadings, iteration.factors
         if stopping(iteration):
             break
-    return loadings, factors
+    return on_host(loadings), on_host(factors)
 
 
 def _beside(column: Array, n_components: int, rng: Random) -> Array:
@@ -152,10 +153,8 @@ def _nndsvd(problem: Problem, n_components: int, rng: Random) -> tuple[Array, Ar
 
 def _linked(problem: Problem) -> sparse.csr_array:
     """Take counts to the eta scale, entry by entry; zeros stay zeros."""
-    rows = problem.counts.by_row
-    exposure = problem.loadings_side.row_exposure
-    values = rows.values / np.repeat(exposure, np.diff(rows.indptr))
-    matrix = rows.to_scipy()
+    matrix, exposure = problem.counts.to_scipy(), problem.loadings_side.row_exposure
+    values = matrix.data / np.repeat(exposure, np.diff(matrix.indptr))
     values = values if problem.link.is_identity else np.log1p(values)
     return sparse.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
 
@@ -248,6 +247,8 @@ def _impossible(problem: Problem, loadings: Array, factors: Array) -> tuple[Arra
     """Rows and columns in which a positive count has mean zero, as masks."""
     counts = problem.counts
     bad_rows, bad_columns = (np.zeros(n, dtype=bool) for n in counts.shape)
+    if ((loadings > 0.0).all(axis=0) & (factors > 0.0).all(axis=0)).any():
+        return bad_rows, bad_columns
     for i, j in _entries(problem, 1 << 16):
         bad = np.einsum("ek,ek->e", loadings[i], factors[j]) <= 0.0
         bad_rows[i[bad]] = True
@@ -259,7 +260,8 @@ def _entries(problem: Problem, size: int) -> Iterator[tuple[NDArray[np.int64], N
     rows = problem.counts.by_row
     for start in range(0, rows.nnz, size):
         entries = np.arange(start, min(start + size, rows.nnz))
-        yield np.searchsorted(rows.indptr, entries, side="right") - 1, rows.indices[entries]
+        part = on_host(rows.indices[entries[0] : entries[-1] + 1])
+        yield np.searchsorted(rows.indptr, entries, side="right") - 1, part
 
 
 # ---------------------------------------------------------------- shared

@@ -25,7 +25,7 @@ Precision = Literal["float32", "float64"]
 
 SMALLEST_ETA = {"float32": 1e-16, "float64": 1e-100}
 LARGEST_ETA = {"float32": 80.0, "float64": 500.0}
-SHORT_ROW, MOST_STEPS, FEW_STEPS = 64, 20, 2
+SHORT_ROW, MOST_STEPS, FEW_ROWS = 64, 20, 0.01
 MOST_HALVINGS = 30
 
 
@@ -49,6 +49,7 @@ class TorchEngine:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.precision = precision
         self._dtype = getattr(torch, precision)
+        self._kept: dict[Side, tuple[Any, Any]] = {}
         zeros = problem.zeros
         self._form = Form(
             identity=problem.link.is_identity,
@@ -81,26 +82,26 @@ class TorchEngine:
         fixed = self._design(side, design)
         b, p = self.adopt(start), self.adopt(penalty)
         values, gradient = torch.empty_like(b), torch.empty_like(b)
-        loss, decrease = torch.empty((2, len(b)), dtype=torch.float64, device=self.device)
-        rejected = torch.zeros(len(b), dtype=torch.bool, device=self.device)
-        exposure = self._tensor(side.row_exposure)
+        loss, decrease, rejected = torch.empty((3, len(b)), dtype=torch.float64, device=self.device)
+        exposure = self._exposures(side)[0]
         for block in self._rows(side).blocks():
             at = slice(block.first, block.first + block.n_rows)
             rows = _Rows(self, block, fixed, exposure[at], p, float(upper))
             values[at], loss[at], gradient[at], decrease[at], rejected[at] = rows.newton(b[at])
+        totals = torch.stack([loss.sum(), decrease.sum(), rejected.sum()]).tolist()  # one wait for the card
         return HalfStep(
             values=_as(start, values),
-            loss=float(loss.sum()) + self.problem.constant,
+            loss=totals[0] + self.problem.constant,
             gradient=_as(start, gradient),
-            predicted_decrease=float(decrease.sum()),
-            n_rejected=int(rejected.sum()),
+            predicted_decrease=totals[1],
+            n_rejected=int(totals[2]),
         )
 
     def evaluate(self, side: Side, start: Any, design: Any) -> tuple[float, Any]:
         """Loss and gradient at `start`; see `log1pnmf.engines.base.Engine.evaluate`."""
         fixed, b = self._design(side, design), self.adopt(start)
         none = torch.zeros(b.shape[1], dtype=torch.float64, device=self.device)
-        exposure, loss, gradient = self._tensor(side.row_exposure), 0.0, torch.empty_like(b)
+        exposure, loss, gradient = self._exposures(side)[0], 0.0, torch.empty_like(b)
         for block in self._rows(side).blocks():
             at = slice(block.first, block.first + block.n_rows)
             rows = _Rows(self, block, fixed, exposure[at], none, np.inf)
@@ -132,11 +133,17 @@ class TorchEngine:
     def _rows(self, side: Side) -> Any:
         return device_rows(side.rows, self.device, self._dtype)
 
-    def _tensor(self, array: NDArray[np.float64]) -> Any:
-        return torch.as_tensor(array, device=self.device).to(self._dtype)
+    def _exposures(self, side: Side) -> tuple[Any, Any]:
+        """Of rows (in `precision`) and of columns (in float64), on the device."""
+        if side not in self._kept:
+            row, column = (
+                torch.as_tensor(one, device=self.device) for one in (side.row_exposure, side.column_exposure)
+            )
+            self._kept[side] = row.to(self._dtype), column
+        return self._kept[side]
 
     def _design(self, side: Side, design: Any) -> Design:
-        X, t = self.adopt(design), torch.as_tensor(side.column_exposure, device=self.device)
+        X, t = self.adopt(design), self._exposures(side)[1]
         weighted = t[:, None] * X
         narrow = X.to(self._dtype)
         terms = self.terms_for(X.shape[1])
@@ -163,7 +170,8 @@ class _Rows:
 
     The rules are those of the native engine (``cpp/newton.hpp``): a full Newton step where the curvature
     surely holds along it; otherwise a leap for counts that are far too small, then a line search, and another
-    step for such rows. What differs is the order: each rule is applied to all rows that need it at once.
+    step for such rows (unless they are few and long: those would keep the card waiting). What differs is the
+    order: each rule is applied to all rows that need it at once.
     """
 
     engine: TorchEngine
@@ -210,8 +218,10 @@ class _Rows:
             values[rows] = search.best
             decrease[rows] += search.gain - predicted[doubtful]
             rejected[rows] |= search.shortened
-            most = torch.where(block.lengths[rows] <= SHORT_ROW, MOST_STEPS, FEW_STEPS)
-            again = torch.nonzero((search.gain > 0.0) & (step + 1 < most))[:, 0]
+            more = block.lengths[rows] <= SHORT_ROW
+            if step == 0 and len(rows) >= FEW_ROWS * len(b):
+                more |= True
+            again = torch.nonzero(more & (search.gain > 0.0))[:, 0]
             active, point = rows[again], search.best[again]
             if len(active):
                 sums = self.sums(active, point, hessian=True)
@@ -224,7 +234,7 @@ class _Rows:
         terms = self.engine.terms_for(b.shape[1])
         loss, gradient, H = terms.evaluate(self.block, rows, b, design, exposure=t, hessian=hessian)
         if form.exact:
-            whole = dense_sums(b, design, exposure=t, hessian=hessian)
+            whole = dense_sums(terms, b, design, exposure=t, hessian=hessian)
             return Sums(loss + whole.loss, gradient + whole.gradient, H + whole.hessian if hessian else None)
         wide, bend = t.double()[:, None], b @ design.gram
         loss = loss + (wide * b * (form.a1 * design.linear + form.a2 * bend)).sum(1)
@@ -233,15 +243,14 @@ class _Rows:
             H = H + (2.0 * form.a2 * t)[:, None, None] * design.gram.to(H.dtype)
         return Sums(loss, gradient, H)
 
-    def change(self, rows: Any, b: Any, step: Any) -> tuple[Any, Any]:
+    def change(self, rows: Any, b: Any, step: Any) -> Any:
         """Change of the penalised loss of some rows."""
-        part = self.engine.terms_for(b.shape[1]).change(
-            self.block, rows, b, step, self.design, exposure=self.exposure[rows]
-        )
+        terms, t = self.engine.terms_for(b.shape[1]), self.exposure[rows]
+        part = terms.change(self.block, rows, b, step, self.design, exposure=t)
         loss = part.loss + step @ self.penalty
         if self.design.form.exact:
-            return loss + dense_change(b, step, self.design, exposure=self.exposure[rows])[0], part
-        return loss + self._quadratic_change(rows, b, step), part
+            return loss + dense_change(terms, b, step, self.design, exposure=t)[0]
+        return loss + self._quadratic_change(rows, b, step)
 
     def _quadratic_change(self, rows: Any, b: Any, step: Any) -> Any:
         design, form = self.design, self.design.form
@@ -264,16 +273,15 @@ class _Rows:
         fall = torch.zeros(len(rows), dtype=torch.float64, device=b.device)
         if not len(rows):
             return fall == 0.0, fall
-        part = self.engine.terms_for(b.shape[1]).change(
-            self.block, rows, b, step, self.design, exposure=self.exposure[rows]
-        )
+        terms = self.engine.terms_for(b.shape[1])
+        part = terms.change(self.block, rows, b, step, self.design, exposure=self.exposure[rows])
         holds = part.shrink <= 0.27
         if form.exact:
             holds &= step.clamp(min=0.0) @ self.design.largest <= 0.6
             left = torch.nonzero(~holds)[:, 0]
             if len(left):
                 t = self.exposure[rows[left]]
-                whole, growth = dense_change(b[left], step[left], self.design, exposure=t)
+                whole, growth = dense_change(terms, b[left], step[left], self.design, exposure=t)
                 fall[left] = part.loss[left] + whole
                 holds[left] = (part.shrink[left] <= 0.27) & (growth <= 0.6)
         else:
@@ -312,7 +320,7 @@ class _Search:
 
     def _fall(self, which: Any, point: Any) -> Any:
         at = self._at[which]
-        return self._rows.change(self._chosen[which], at, point - at)[0]
+        return self._rows.change(self._chosen[which], at, point - at)
 
     def _take(self, which: Any, point: Any, fall: Any, fraction: float) -> None:
         enough = (fall <= -0.01 * fraction * self._predicted[which]) & (fall < 0.0)

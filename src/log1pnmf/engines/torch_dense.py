@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -12,14 +13,18 @@ from log1pnmf.engines.torch_terms import Design, Sums
 __all__ = ["dense_change", "dense_sums"]
 
 DENSE_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
-"""Of one rows x columns array; two or three are there at a time."""
+"""Of one rows x columns array; at most two are there at a time."""
 
 
-def dense_sums(b: Any, design: Design, *, exposure: Any, hessian: bool) -> Sums:
+def dense_sums(terms: ModuleType, b: Any, design: Design, *, exposure: Any, hessian: bool) -> Sums:
     """Sum of ``t expm1(eta)`` over all columns, with its derivatives.
+
+    One matrix product gives gradient and Hessian: with the design and with its products of two columns.
 
     Parameters
     ----------
+    terms : module
+        `log1pnmf.engines.torch_terms` or `log1pnmf.engines.triton_terms`.
     b : Tensor of float64, shape (n, K)
     design : Design
     exposure : Tensor of shape (n,)
@@ -30,33 +35,33 @@ def dense_sums(b: Any, design: Design, *, exposure: Any, hessian: bool) -> Sums:
     Sums
     """
     K = b.shape[1]
-    upper = torch.triu_indices(K, K, device=b.device)
-    products = design.X[:, upper[0]] * design.X[:, upper[1]] if hessian else None
-    loss, gradient, packed = [], [], []
+    first, second = torch.triu_indices(K, K, device=b.device)
+    wide = design.X
+    if hessian:
+        wide = torch.cat([wide, design.X[:, first] * design.X[:, second]], dim=1)
+    loss, sums = [], []
     for piece in _pieces(b, design):
-        em = torch.expm1_(_eta(piece, design)) * design.exposure
-        loss.append(em.sum(1, dtype=torch.float64))
-        gradient.append((em @ design.X).double())
-        if products is not None:
-            packed.append(em @ products)
-    t = exposure.double()
-    total_gradient = (torch.cat(gradient) + design.linear) * t[:, None]
+        em = _eta(piece, design)
+        loss.append(terms.exponentials_(em, design.exposure, design.form.largest))
+        sums.append(em @ wide)
+    t, total = exposure.double(), torch.cat(sums)
+    gradient = (total[:, :K].double() + design.linear) * t[:, None]
     if not hessian:
-        return Sums(torch.cat(loss) * t, total_gradient, None)
-    flat = torch.empty(K, K, dtype=torch.int64, device=b.device)
-    flat[upper[0], upper[1]] = flat[upper[1], upper[0]] = torch.arange(upper.shape[1], device=b.device)
-    H = torch.cat(packed)[:, flat] + design.gram.to(design.X.dtype)
-    return Sums(torch.cat(loss) * t, total_gradient, H * exposure[:, None, None])
+        return Sums(torch.cat(loss) * t, gradient, None)
+    place = torch.empty(K, K, dtype=torch.int64, device=b.device)
+    place[first, second] = place[second, first] = K + torch.arange(len(first), device=b.device)
+    H = (total[:, place] + design.gram.to(total.dtype)) * exposure[:, None, None]
+    return Sums(torch.cat(loss) * t, gradient, H)
 
 
-def dense_change(b: Any, step: Any, design: Design, *, exposure: Any) -> tuple[Any, Any]:
+def dense_change(terms: ModuleType, b: Any, step: Any, design: Design, *, exposure: Any) -> tuple[Any, Any]:
     """Change of the sum from `b` to ``b + step``, and the largest rise of an eta; as in `dense_sums`."""
-    loss, growth = [], []
-    for piece, move in zip(_pieces(b, design), _pieces(step, design), strict=True):
-        delta = move.to(design.X.dtype) @ design.X.T
-        growth.append(delta.amax(1))
-        rise = torch.exp_(_eta(piece, design)) * torch.expm1_(delta.clamp_(max=design.form.largest))
-        loss.append((rise * design.exposure).sum(1, dtype=torch.float64))
+    pieces = zip(_pieces(b, design), _pieces(step, design), strict=True)
+    parts = [
+        terms.rises(_eta(piece, design), _eta(move, design), design.exposure, design.form.largest)
+        for piece, move in pieces
+    ]
+    loss, growth = zip(*parts, strict=True)
     return torch.cat(loss) * exposure.double(), torch.cat(growth)
 
 
@@ -66,4 +71,4 @@ def _pieces(values: Any, design: Design) -> Iterator[Any]:
 
 
 def _eta(b: Any, design: Design) -> Any:
-    return (b.to(design.X.dtype) @ design.X.T).clamp_(max=design.form.largest)
+    return b.to(design.X.dtype) @ design.X.T

@@ -84,13 +84,18 @@ class DeviceRows:
         self._rows, self._device, self._dtype = rows, device, dtype
         self._streamed_entries = streamed_entries
         self.resident = _fits(rows, device, dtype) if resident is None else resident
+        self._blocks: list[Block] = []
         if self.resident:
             self._indices = _to_device(rows.indices, device, torch.int32)
             self._values = _to_device(rows.values, device, dtype)
 
     def blocks(self) -> Iterator[Block]:
         """Walk through all rows, in order."""
-        return self._kept() if self.resident else self._streamed()
+        if not self.resident:
+            return self._streamed()
+        if not self._blocks:
+            self._blocks.extend(self._kept())
+        return iter(self._blocks)
 
     def _ranges(self, most_entries: int) -> Iterator[tuple[int, int]]:
         for start, stop in row_blocks(self._rows.indptr, most_entries):

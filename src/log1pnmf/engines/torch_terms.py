@@ -14,7 +14,7 @@ import torch
 
 from log1pnmf.engines.torch_rows import Block
 
-__all__ = ["Change", "Design", "Form", "Sums", "change", "evaluate", "solve_box"]
+__all__ = ["Change", "Design", "Form", "Sums", "change", "evaluate", "exponentials_", "rises", "solve_box"]
 
 ENTRY_BYTES = 1 << 28
 IMPOSSIBLE = 1e30
@@ -165,8 +165,33 @@ def solve_box(H: Any, slope: Any, b: Any, upper: float) -> tuple[Any, Any, Any]:
     return x, predicted.clamp(min=0.0), curvature
 
 
+def exponentials_(eta: Any, exposure: Any, largest: float) -> Any:
+    """Turn eta into ``t expm1(eta)`` in place.
+
+    Parameters
+    ----------
+    eta : Tensor of shape (n, columns)
+        Held at `largest`.
+    exposure : Tensor of shape (columns,)
+    largest : float
+
+    Returns
+    -------
+    Tensor of float64, shape (n,)
+        The sums over columns.
+    """
+    eta.clamp_(max=largest).expm1_().mul_(exposure)
+    return eta.sum(1, dtype=torch.float64)
+
+
+def rises(eta: Any, delta: Any, exposure: Any, largest: float) -> tuple[Any, Any]:
+    """Change of the sum of ``t exp`` from eta to ``eta + delta``, and the largest delta above 0."""
+    rise = torch.exp(eta.clamp(max=largest)) * torch.expm1(delta.clamp(max=largest))
+    return (rise * exposure).sum(1, dtype=torch.float64), delta.amax(1).clamp(min=0.0)
+
+
 def _sweep(H: Any, q: Any, x: Any, upper: float) -> Any:
-    """One cycle of coordinate descent in place, ``q`` being the slope at ``x``; sums of ``H_kk delta_k^2``."""
+    """Do a cycle of coordinate descent in place, `q` being the slope at `x`; sums of ``H_kk delta_k^2``."""
     gained = torch.zeros_like(x[:, 0])
     for k in range(x.shape[1]):
         h = H[:, k, k]

@@ -1,8 +1,8 @@
 """The operations of `torch_terms` as Triton kernels: one program per row, fixed order of every sum.
 
 A row's non-zeros are visited in tiles: gather the design rows, eta, expm1, residual and weight, then the
-gradient by a sum and the Hessian by a matrix product on the tensor cores, three TF32 products that together
-keep float32's accuracy. Offsets into the non-zeros are 64 bits wide.
+gradient by a sum and the Hessian by a matrix product on the tensor cores. Three
+TF32 products keep float32's accuracy there. Offsets into the non-zeros are 64 bits wide.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from log1pnmf.engines.torch_rows import Block
 from log1pnmf.engines.torch_terms import (
     IMPOSSIBLE,
     LEAST_RATIO,
-    SWEEP_TOLERANCE,
     Change,
     Design,
     Sums,
 )
 
-__all__ = ["LARGEST_WIDTH", "change", "evaluate", "solve_box", "width"]
+__all__ = ["LARGEST_WIDTH", "change", "evaluate", "exponentials_", "rises", "solve_box", "width"]
 
 LARGEST_WIDTH = 128
-MOST_SWEEPS = 200
+MOST_ROUNDS, SWEEP_TOLERANCE = 12, 1e-9
+MANY_ROWS = 2000
 NARROWEST = 16  # what a matrix product of tiles needs
 TINY = tl.constexpr(1.2e-38)
 
@@ -43,6 +43,7 @@ def evaluate(block: Block, rows: Any, b: Any, design: Design, *, exposure: Any, 
     form, W = design.form, design.padded.shape[1]
     loss = torch.empty(n, dtype=torch.float64, device=b.device)
     gradient = torch.empty((n, K), dtype=torch.float64, device=b.device)
+    tile, warps = _tile_and_warps(W, n, hessian)
     H = torch.empty((n, W, W) if hessian else (1,), dtype=design.X.dtype, device=b.device)
     _evaluate[(n,)](
         rows,
@@ -63,11 +64,11 @@ def evaluate(block: Block, rows: Any, b: Any, design: Design, *, exposure: Any, 
         IMPOSSIBLE,
         K,
         W=W,
-        TILE=_tile(W),
+        TILE=tile,
         IDENTITY=form.identity,
         QUADRATIC=not (form.exact or form.identity),
         HESSIAN=hessian,
-        num_warps=_warps(W),
+        num_warps=warps,
     )
     return Sums(loss, gradient, H[:, :K, :K] if hessian else None)
 
@@ -77,6 +78,7 @@ def change(block: Block, rows: Any, b: Any, step: Any, design: Design, *, exposu
     n, K = b.shape
     form, W = design.form, design.padded.shape[1]
     loss = torch.empty(n, dtype=torch.float64, device=b.device)
+    tile, warps = _tile_and_warps(W, n, hessian=False)
     shrink, growth = torch.empty((2, n), dtype=design.X.dtype, device=b.device)
     _change[(n,)](
         rows,
@@ -99,21 +101,21 @@ def change(block: Block, rows: Any, b: Any, step: Any, design: Design, *, exposu
         LEAST_RATIO,
         K,
         W=W,
-        TILE=_tile(W),
+        TILE=tile,
         IDENTITY=form.identity,
         QUADRATIC=not (form.exact or form.identity),
-        num_warps=_warps(W),
+        num_warps=warps,
     )
     return Change(loss, shrink, growth)
 
 
 def solve_box(H: Any, slope: Any, b: Any, upper: float) -> tuple[Any, Any, Any]:
-    """Box-constrained quadratic programs by coordinate descent; see `log1pnmf.engines.torch_terms.solve_box`."""
+    """Box-constrained quadratic programs; see `log1pnmf.engines.torch_terms.solve_box`."""
     n, K = b.shape
     W = width(K)
     x = torch.empty_like(b)
     predicted, curvature = torch.empty((2, n), dtype=torch.float64, device=b.device)
-    group = max(1, 1024 // W)
+    group = max(1, 128 // W)
     _solve_box[(triton.cdiv(n, group),)](
         H,
         H.stride(0),
@@ -125,22 +127,40 @@ def solve_box(H: Any, slope: Any, b: Any, upper: float) -> tuple[Any, Any, Any]:
         curvature,
         upper,
         SWEEP_TOLERANCE,
-        MOST_SWEEPS,
+        MOST_ROUNDS,
         n,
         K,
         W=W,
         GROUP=group,
-        num_warps=2,
+        num_warps=1,
     )
-    return x, predicted, curvature
+    return x.clamp_(max=upper), predicted, curvature
 
 
-def _tile(W: int) -> int:
-    return 128 if W <= 16 else 64 if W <= 32 else 32
+def exponentials_(eta: Any, exposure: Any, largest: float) -> Any:
+    """Turn eta into ``t expm1(eta)`` in place; see `log1pnmf.engines.torch_terms.exponentials_`."""
+    n, m = eta.shape
+    sums = torch.empty(n, dtype=torch.float64, device=eta.device)
+    _exponentials[(n,)](eta, exposure, sums, m, largest, TILE=1024, num_warps=4)
+    return sums
 
 
-def _warps(W: int) -> int:
-    return 4 if W <= 64 else 8
+def rises(eta: Any, delta: Any, exposure: Any, largest: float) -> tuple[Any, Any]:
+    """Change of the sum over columns, and largest rise; see `log1pnmf.engines.torch_terms.rises`."""
+    n, m = eta.shape
+    sums = torch.empty(n, dtype=torch.float64, device=eta.device)
+    most = torch.empty(n, dtype=eta.dtype, device=eta.device)
+    _rises[(n,)](eta, delta, exposure, sums, most, m, largest, TILE=1024, num_warps=4)
+    return sums, most
+
+
+def _tile_and_warps(W: int, n: int, hessian: bool) -> tuple[int, int]:
+    """Entries of a tile and warps of a program: small for many rows, large where few must be quick."""
+    if W > 32:
+        return 32, 4 if W <= 64 else 8
+    if hessian and n >= MANY_ROWS:
+        return 32, 1
+    return (128, 4) if W <= 16 else (64, 4)
 
 
 @triton.jit
@@ -190,8 +210,6 @@ def _evaluate(
     start, stop = tl.load(indptr + row), tl.load(indptr + row + 1)
     k = tl.arange(0, W)
     kind = design.dtype.element_ty
-    a1, a2 = a1.to(kind), a2.to(kind)
-    smallest, largest = smallest.to(kind), largest.to(kind)
     b = tl.load(b_at + program * K + k, mask=k < K, other=0.0).to(kind)
     t_row = tl.load(row_exposure + program)
     loss = tl.zeros([TILE], dtype=tl.float64)
@@ -261,8 +279,6 @@ def _change(
     start, stop = tl.load(indptr + row), tl.load(indptr + row + 1)
     k = tl.arange(0, W)
     kind = design.dtype.element_ty
-    a1, a2 = a1.to(kind), a2.to(kind)
-    smallest, largest, least_ratio = smallest.to(kind), largest.to(kind), least_ratio.to(kind)
     b = tl.load(b_at + program * K + k, mask=k < K, other=0.0).to(kind)
     step = tl.load(step_at + program * K + k, mask=k < K, other=0.0).to(kind)
     t_row = tl.load(row_exposure + program)
@@ -300,6 +316,46 @@ def _change(
 
 
 @triton.jit
+def _descend(d, q, unit, lowest, highest, line_at, H_column, there, k, K):
+    """One cycle of coordinate descent over steps d, q being the slope there."""
+    for this in range(K):
+        line = tl.load(line_at + this * H_column, mask=there, other=0.0)
+        to = tl.minimum(tl.maximum(d - q * unit, lowest), highest)
+        flat = tl.where(q > 0.0, lowest, d)
+        delta = tl.where((k == this)[None, :], tl.where(unit > 0.0, to, flat) - d, 0.0)
+        d += delta
+        q += tl.sum(delta, axis=1)[:, None] * line
+    return d, q
+
+
+@triton.jit
+def _image(way, line_at, H_column, there, k, K):
+    """H times a direction."""
+    image = tl.zeros_like(way)
+    for this in range(K):
+        line = tl.load(line_at + this * H_column, mask=there, other=0.0)
+        image += tl.sum(tl.where((k == this)[None, :], way, 0.0), axis=1)[:, None] * line
+    return image
+
+
+@triton.jit
+def _newton(rest, free, unit, line_at, H_column, there, k, K):
+    """Solve H step = rest on the free coordinates, by K conjugate gradients."""
+    step, way = tl.zeros_like(rest), rest * unit
+    size = tl.sum(rest * rest * unit, axis=1)
+    for _ in range(K):
+        image = tl.where(free, _image(way, line_at, H_column, there, k, K), 0.0)
+        bend = tl.sum(way * image, axis=1)
+        length = tl.where(bend > 0.0, size / bend, 0.0)
+        step += length[:, None] * way
+        rest -= length[:, None] * image
+        new = tl.sum(rest * rest * unit, axis=1)
+        way = rest * unit + tl.where(size > 0.0, new / size, 0.0)[:, None] * way
+        size = new
+    return step
+
+
+@triton.jit
 def _solve_box(
     H_at,
     H_row,
@@ -311,7 +367,7 @@ def _solve_box(
     curvature_at,
     upper,
     tolerance,
-    most_sweeps,
+    most_rounds,
     n,
     K,
     W: tl.constexpr,
@@ -321,32 +377,72 @@ def _solve_box(
     k = tl.arange(0, W)
     there = (row < n)[:, None] & (k < K)[None, :]
     place = row[:, None] * K + k[None, :]
-    slope = tl.load(slope_at + place, mask=there, other=0.0)
     b = tl.load(b_at + place, mask=there, other=0.0)
-    x, q = b, slope
-    total = tl.zeros([GROUP], dtype=tl.float64)
-    sweep, moving = 0, 1
-    while (sweep < most_sweeps) & (moving > 0):
-        gained = tl.zeros([GROUP], dtype=tl.float64)
-        for this in range(K):
-            chosen = (k == this)[None, :]
-            line = tl.load(H_at + row[:, None] * H_row + this * H_column + k[None, :], mask=there, other=0.0)
-            line = line.to(tl.float64)
-            h = tl.sum(tl.where(chosen, line, 0.0), axis=1)
-            old = tl.sum(tl.where(chosen, x, 0.0), axis=1)
-            pull = tl.sum(tl.where(chosen, q, 0.0), axis=1)
-            to = tl.minimum(tl.maximum(old - pull / tl.maximum(h, TINY), 0.0), upper)
-            to = tl.where(h > TINY, to, tl.where(pull > 0.0, 0.0, old))
-            delta = to - old
-            gained += h * delta * delta
-            q += delta[:, None] * line
-            x = tl.where(chosen, to[:, None], x)
-        total += gained
+    slope = tl.load(slope_at + place, mask=there, other=0.0).to(tl.float32)
+    lowest, highest = -b.to(tl.float32), (upper - b).to(tl.float32)
+    line_at = H_at + row[:, None] * H_row + k[None, :]
+    diagonal = tl.load(line_at + k[None, :] * H_column, mask=there, other=0.0)
+    unit = tl.where(diagonal > TINY, 1.0 / diagonal, 0.0)
+    d, q = tl.zeros([GROUP, W], dtype=tl.float32), slope
+    total = tl.zeros([GROUP], dtype=tl.float32)
+    turn, moving = 0, 1
+    while (turn < most_rounds) & (moving > 0):
+        gained = tl.zeros([GROUP], dtype=tl.float32)
+        for _ in range(2):  # coordinate descent finds the active bounds
+            before = d
+            d, q = _descend(d, q, unit, lowest, highest, line_at, H_column, there, k, K)
+            gained = tl.sum(diagonal * (d - before) * (d - before), axis=1)
+            total += gained
         moving = tl.max((gained > tolerance * total).to(tl.int32), axis=0)
-        sweep += 1
-    d = x - b
-    curvature = tl.maximum(tl.sum((q - slope) * d, axis=1), 0.0)
-    predicted = tl.maximum(-(tl.sum(slope * d, axis=1) + 0.5 * curvature), 0.0)
+        if moving > 0:  # conjugate gradients on the free coordinates finish
+            free = (d > lowest) & (d < highest) & (unit > 0.0)
+            step = _newton(tl.where(free, -q, 0.0), free, unit, line_at, H_column, there, k, K)
+            ahead = tl.where(step < 0.0, (lowest - d) / step, (highest - d) / step)
+            ahead = tl.where(step == 0.0, 2.0, ahead)
+            room = tl.min(ahead, axis=1)[:, None]
+            to = tl.minimum(tl.maximum(d + tl.minimum(room, 1.0) * step, lowest), highest)
+            blocked = (ahead <= room) & (room < 1.0)
+            to = tl.where(blocked, tl.where(step < 0.0, lowest, highest), to)
+            q += _image(to - d, line_at, H_column, there, k, K)
+            d = to
+        turn += 1
+    wide = d.to(tl.float64)
+    curvature = tl.maximum(tl.sum((q - slope).to(tl.float64) * wide, axis=1), 0.0)
+    predicted = tl.maximum(-(tl.sum(slope.to(tl.float64) * wide, axis=1) + 0.5 * curvature), 0.0)
+    x = tl.where(d <= lowest, 0.0, tl.maximum(b + wide, 0.0))
     tl.store(x_at + place, x, mask=there)
     tl.store(predicted_at + row, predicted, mask=row < n)
     tl.store(curvature_at + row, curvature, mask=row < n)
+
+
+@triton.jit
+def _exponentials(eta_at, exposure_at, sum_at, m, largest, TILE: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    total = tl.zeros([TILE], dtype=tl.float64)
+    for start in range(0, m, TILE):
+        column = start + tl.arange(0, TILE)
+        there = column < m
+        place = eta_at + row * m + column
+        eta = tl.load(place, mask=there, other=0.0)
+        exposure = tl.load(exposure_at + column, mask=there, other=0.0)
+        value = exposure * libdevice.expm1(tl.minimum(eta, largest))
+        tl.store(place, value, mask=there)
+        total += value.to(tl.float64)
+    tl.store(sum_at + row, tl.sum(total, axis=0))
+
+
+@triton.jit
+def _rises(eta_at, delta_at, exposure_at, sum_at, max_at, m, largest, TILE: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    total, most = tl.zeros([TILE], dtype=tl.float64), tl.zeros([TILE], dtype=tl.float32)
+    for start in range(0, m, TILE):
+        column = start + tl.arange(0, TILE)
+        there = column < m
+        eta = tl.load(eta_at + row * m + column, mask=there, other=0.0)
+        delta = tl.load(delta_at + row * m + column, mask=there, other=0.0)
+        exposure = tl.load(exposure_at + column, mask=there, other=0.0)
+        rise = libdevice.exp(tl.minimum(eta, largest)) * libdevice.expm1(tl.minimum(delta, largest))
+        total += (exposure * rise).to(tl.float64)
+        most = tl.maximum(most, delta)
+    tl.store(sum_at + row, tl.sum(total, axis=0))
+    tl.store(max_at + row, tl.max(most, axis=0))
