@@ -54,6 +54,11 @@ class Keys:
         """Of everything else."""
         return "log1p_nmf" if self.key_added is None else self.key_added
 
+    @property
+    def markers(self) -> str:
+        """In `uns`: of the table of effects."""
+        return f"{self.uns}_markers"
+
 
 def sweep_key(c: float) -> str:
     """Name under which a sweep keeps the fit at `c`.

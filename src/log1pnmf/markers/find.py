@@ -94,7 +94,7 @@ def markers(
     alpha = fit.link.alpha
     effects = regressions.solve(weights / alpha)
     found = infer(regressions, effects, errors=errors)
-    p = norm.sf(found.z)
+    p, net_p, tested = norm.sf(found.z), norm.sf(found.net_z), _has_counts(counts)
     shrunken = [
         shrink(*_unbounded(effects[:, k], found.error[:, k], found.z[:, k])) for k in range(p.shape[1])
     ]
@@ -104,12 +104,16 @@ def markers(
         error=alpha * found.error,
         z=found.z,
         p=p,
-        adjusted_p=_adjusted(p, _has_counts(counts)),
+        adjusted_p=_adjusted(p, tested),
         shrunken_effect=alpha * np.stack([one.effect for one in shrunken], axis=1),
         false_sign_rate=np.stack([one.false_sign_rate for one in shrunken], axis=1),
         distinctiveness=alpha * found.difference,
         distinctiveness_error=alpha * found.difference_error,
         nearest=found.nearest,
+        net_effect=alpha * found.net,
+        net_error=alpha * found.net_error,
+        net_p=net_p,
+        adjusted_net_p=_adjusted(net_p, tested),
         weight=weights,
         c=fit.c,
         errors=errors,

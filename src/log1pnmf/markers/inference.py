@@ -21,6 +21,13 @@ so p-values fill the whole of (0, 1). Loadings are non-negative, so all entries 
 estimates are then negatively correlated, and a nuisance effect at its bound makes the test conservative,
 not liberal; simulations with more (docs/markers.md) agree.
 
+**Net effects.** That a feature has an effect of factor k does not say that it changes with k: where samples
+with the factor have less of the others (a treatment under which the baseline loading falls), every feature
+that does not change needs an effect of k to make up for it. The net effect is the slope of
+``alpha_c log(1 + rate / c)`` on the loading k across the samples: with ``s_l`` the slope of loading l on
+loading k, ``f_k + sum_l s_l f_l``. It may be negative. Its ``z`` is its Wald statistic, or that of the
+effect itself where it is smaller: what changes only because another factor comes along is not counted.
+
 **Overdispersion.** The sandwich ``H^-1 J H^-1``, with J the sum of the outer products of the samples'
 gradients, is right for any variance of the counts; gradients are corrected for leverage, see
 `log1pnmf.markers.regression.FeatureRegressions.scores`. The root of the likelihood ratio is divided by the
@@ -65,6 +72,10 @@ class Inference:
         To the largest effect on the same feature in another factor; NaN with a single factor.
     nearest : ndarray of int
         Which factor that is; -1 with a single factor.
+    net, net_error : ndarray
+        Change with membership as the samples go, where other factors give way.
+    net_z : ndarray
+        Of a positive net effect, as `z`; never above it.
     """
 
     error: Array
@@ -72,6 +83,9 @@ class Inference:
     difference: Array
     difference_error: Array
     nearest: NDArray[np.intp]
+    net: Array
+    net_error: Array
+    net_z: Array
 
 
 def infer(regressions: FeatureRegressions, effects: Array, *, errors: str) -> Inference:
@@ -93,13 +107,17 @@ def infer(regressions: FeatureRegressions, effects: Array, *, errors: str) -> In
     scores = None
     if errors == "sandwich":
         scores = regressions.scores(effects, _inverse(terms.information, free))
-    empty = np.full((4, *effects.shape), np.nan)
+    empty = np.full((7, *effects.shape), np.nan)
+    slopes = slopes_on_each(regressions.loadings)
     found = Inference(
         error=empty[0],
         z=empty[1],
         difference=empty[2],
         difference_error=empty[3],
         nearest=np.full(effects.shape, -1, dtype=np.intp),
+        net=empty[4],
+        net_error=empty[5],
+        net_z=empty[6],
     )
     for k in range(effects.shape[1]):
         counted = free.copy()
@@ -114,9 +132,40 @@ def infer(regressions: FeatureRegressions, effects: Array, *, errors: str) -> In
         z = np.minimum(effects[:, k] / error, np.sqrt(2.0 * gain) / ratio)
         found.z[:, k] = np.where(at_bound, -slope * np.sqrt(model[:, k, k]) / ratio, z)
         found.error[:, k] = np.where(at_bound, ratio * _upper_end(slope, model[:, k, k]) / Z95, error)
+        found.net[:, k] = effects @ slopes[k]
+        found.net_error[:, k] = np.sqrt(np.einsum("l,jlm,m->j", slopes[k], covariance, slopes[k]))
+        net_z = np.divide(found.net[:, k], found.net_error[:, k])
+        found.net_z[:, k] = np.minimum(net_z, found.z[:, k])
         if effects.shape[1] > 1:
             _compare(found, k, effects, covariance)
     return found
+
+
+def slopes_on_each(loadings: Array) -> Array:
+    """How loadings change with one of them across the samples: slopes of straight lines.
+
+    Parameters
+    ----------
+    loadings : ndarray of shape (n, K)
+
+    Returns
+    -------
+    ndarray of shape (K, K)
+        Row k: slopes of all loadings on loading k, 1 for itself. Only that where it is the same in all
+        samples.
+
+    Examples
+    --------
+    >>> slopes_on_each(np.array([[1.0, 0.0], [0.8, 1.0]])).round(2).tolist()
+    [[1.0, -5.0], [-0.2, 1.0]]
+    """
+    centred = loadings - loadings.mean(axis=0)
+    products = centred.T @ centred
+    spread = np.diag(products)
+    varies = spread > 1e-12 * np.einsum("ik,ik->k", loadings, loadings)
+    slopes = np.divide(products, spread[:, None], out=np.zeros_like(products), where=varies[:, None])
+    np.fill_diagonal(slopes, 1.0)
+    return slopes
 
 
 def _inverse(information: Array, counted: NDArray[np.bool_]) -> Array:

@@ -19,7 +19,15 @@ __all__ = ["STATISTICS", "Markers"]
 
 Array = NDArray[np.float64]
 
-STATISTICS = ("lower", "effect", "shrunken_effect", "z", "distinctiveness")
+STATISTICS = (
+    "net_lower",
+    "net_effect",
+    "lower",
+    "effect",
+    "shrunken_effect",
+    "z",
+    "distinctiveness",
+)
 """What features can be ranked by."""
 
 COLUMNS = (
@@ -36,6 +44,10 @@ COLUMNS = (
     "distinctiveness",
     "distinctiveness_error",
     "nearest",
+    "net_effect",
+    "net_error",
+    "net_p",
+    "adjusted_net_p",
     "weight",
 )
 """Of the table, after `factor` and `feature`."""
@@ -69,6 +81,9 @@ class Markers:
         Effect minus the largest effect of another factor on the feature; NaN with a single factor.
     nearest : ndarray of int
         That other factor; -1 with a single one.
+    net_effect, net_error, net_p, adjusted_net_p : ndarray
+        Change with membership as the samples actually go, where other factors give way: what is not in this
+        factor alone cancels. Its error and one-sided test; see `log1pnmf.markers.inference`.
     weight : ndarray
         What the fit itself has; less than `effect` where it was penalised.
     c : float
@@ -87,6 +102,10 @@ class Markers:
     distinctiveness: Array
     distinctiveness_error: Array
     nearest: NDArray[np.intp]
+    net_effect: Array
+    net_error: Array
+    net_p: Array
+    adjusted_net_p: Array
     weight: Array
     c: float
     errors: str
@@ -108,6 +127,11 @@ class Markers:
         return self.effect + Z95 * self.error
 
     @property
+    def net_lower(self) -> Array:
+        """Lower end of the 95% interval of the net effect."""
+        return self.net_effect - Z95 * self.net_error
+
+    @property
     def fold_change(self) -> Array:
         """By what full membership multiplies ``rate + c``; NaN at ``c = inf``, where it adds `effect`."""
         if math.isinf(self.c):
@@ -116,7 +140,9 @@ class Markers:
 
     # ---------------------------------------------------------------- tables
 
-    def table(self, n_top: int | None = None, *, by: str = "lower", level: float = 0.05) -> dict[str, Any]:
+    def table(
+        self, n_top: int | None = None, *, by: str = "net_lower", level: float = 0.05
+    ) -> dict[str, Any]:
         """One row per factor and feature; ``pandas.DataFrame(table)`` shows it.
 
         Parameters
@@ -131,7 +157,8 @@ class Markers:
         dict of str to ndarray
             Columns `factor`, `feature`, `effect`, `error`, `lower`, `upper`, `fold_change` (of rate + c; not
             at c = inf), `z`, `p`, `adjusted_p`, `shrunken_effect`, `false_sign_rate`, `distinctiveness`,
-            `distinctiveness_error`, `nearest` and `weight`.
+            `distinctiveness_error`, `nearest`, `net_effect`, `net_error`, `net_p`, `adjusted_net_p` and
+            `weight`.
         """
         m = len(self.effect)
         chosen = [
@@ -146,7 +173,7 @@ class Markers:
             del columns["fold_change"]
         return columns
 
-    def top(self, k: int, n: int = 10, *, by: str = "lower", level: float = 0.05) -> list[str]:
+    def top(self, k: int, n: int = 10, *, by: str = "net_lower", level: float = 0.05) -> list[str]:
         """Name the features that define a factor.
 
         Parameters
@@ -155,11 +182,13 @@ class Markers:
             Factor, from 0.
         n : int
             How many at most.
-        by : {"lower", "effect", "shrunken_effect", "z", "distinctiveness"}
-            What they are ranked by. "lower", the lower end of the interval, wants effects both large and
-            certain; "z" finds the most certain ones, however small.
+        by : {"net_lower", "net_effect", "lower", "effect", "shrunken_effect", "z", "distinctiveness"}
+            What they are ranked by. "net_lower", the lower end of the interval of the net effect, wants
+            what rises with the factor, much and for certain; "lower", that of the effect, what the factor is
+            made of, also where others have it too; "z" finds the most certain effects, however small.
         level : float
-            Only features with an adjusted p-value up to this are named.
+            Only features with an adjusted p-value (of the net effect, where that is asked for) up to this
+            are named.
 
         Returns
         -------
@@ -167,7 +196,9 @@ class Markers:
         """
         return [str(name) for name in self.feature_names[self.top_index(k, n, by=by, level=level)]]
 
-    def top_index(self, k: int, n: int = 10, *, by: str = "lower", level: float = 0.05) -> NDArray[np.intp]:
+    def top_index(
+        self, k: int, n: int = 10, *, by: str = "net_lower", level: float = 0.05
+    ) -> NDArray[np.intp]:
         """Find the features that define a factor; parameters as in `top`.
 
         Returns
@@ -176,14 +207,15 @@ class Markers:
         """
         scores = self.ranking(by)[:, self._checked(k)]
         order = np.argsort(-scores, kind="stable")
-        return order[self.adjusted_p[order, k] <= level][:n]
+        adjusted = self.adjusted_net_p if by.startswith("net") else self.adjusted_p
+        return order[adjusted[order, k] <= level][:n]
 
     def ranking(self, by: str) -> Array:
         """Give the numbers that features are ranked by, features x factors.
 
         Parameters
         ----------
-        by : {"lower", "effect", "shrunken_effect", "z", "distinctiveness"}
+        by : {"net_lower", "net_effect", "lower", "effect", "shrunken_effect", "z", "distinctiveness"}
         """
         if by not in STATISTICS:
             raise ValueError(f"by must be one of {', '.join(map(repr, STATISTICS))}, got {by!r}")
@@ -192,7 +224,7 @@ class Markers:
 
     # ---------------------------------------------------------------- for tools for gene sets
 
-    def to_decoupler(self, by: str = "shrunken_effect") -> Any:
+    def to_decoupler(self, by: str = "net_effect") -> Any:
         """Give the matrix that decoupler's methods take as `data`: a row per factor, a column per feature.
 
         Parameters
@@ -209,7 +241,7 @@ class Markers:
             self.ranking(by).T, index=self._factor_names(), columns=self.feature_names.astype(str)
         )
 
-    def to_network(self, n_top: int = 50, *, by: str = "shrunken_effect", level: float = 0.05) -> Any:
+    def to_network(self, n_top: int = 50, *, by: str = "net_effect", level: float = 0.05) -> Any:
         """Give the factors themselves as gene sets with weights, to score other data with.
 
         Parameters
@@ -235,7 +267,7 @@ class Markers:
             }
         )
 
-    def to_gseapy(self, k: int, by: str = "shrunken_effect") -> Any:
+    def to_gseapy(self, k: int, by: str = "net_effect") -> Any:
         """Give all features of a factor with a number, largest first, as gseapy's `prerank` takes for `rnk`.
 
         Parameters
@@ -281,10 +313,13 @@ class Markers:
         -------
         Markers
         """
-        k = int(np.max(table["factor"])) + 1
+        factor, names = np.asarray(table["factor"]), np.asarray(table["feature"], dtype=object)
+        k = int(factor.max(initial=0)) + 1
+        features = names[: len(names) // k]
+        if not np.array_equal(names, np.tile(features, k)):
+            raise ValueError("the table does not have all features of every factor; make it without n_top")
         kept = [name for name in COLUMNS if name not in DERIVED]
         arrays = {name: np.asarray(table[name]).reshape(k, -1).T for name in kept}
-        features = np.asarray(table["feature"], dtype=object)[: len(arrays["effect"])]
         return cls(**arrays, c=c, errors=errors, feature_names=features)
 
 

@@ -10,13 +10,16 @@ require("matplotlib", extra="plot", purpose="log1pnmf.pl")
 
 from .comparison import compare  # noqa: E402
 from .course import convergence, link, sweep  # noqa: E402
+from .diagnostics import diagnostics  # noqa: E402
 from .genes import factor_scatter, top_features  # noqa: E402
+from .markers import volcano  # noqa: E402
 from .memberships import loadings_by_group, structure  # noqa: E402
 from .selection import heldout, heldout_path, relation  # noqa: E402
 
 __all__ = [
     "compare",
     "convergence",
+    "diagnostics",
     "factor_scatter",
     "heldout",
     "heldout_path",
@@ -26,4 +29,5 @@ __all__ = [
     "structure",
     "sweep",
     "top_features",
+    "volcano",
 ]

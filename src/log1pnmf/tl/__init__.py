@@ -6,6 +6,7 @@ object of its own) is said through the logger "log1pnmf" at level WARNING, which
 """
 
 from .fit import log1p_nmf, sweep
+from .markers import markers
 from .project import model, transform
 
-__all__ = ["log1p_nmf", "model", "sweep", "transform"]
+__all__ = ["log1p_nmf", "markers", "model", "sweep", "transform"]

@@ -1,0 +1,117 @@
+"""Effects of a factor against their certainty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+
+from log1pnmf.colors import distinct_colors
+from log1pnmf.keys import Keys
+from log1pnmf.markers.table import Markers
+
+from .canvas import INK, axes_or_new, set_title, tidy
+from .labels import label_points
+
+__all__ = ["volcano"]
+
+Array = NDArray[np.float64]
+
+MOST_CERTAIN = 50.0
+"""Height at which points end: a p-value of 1e-50."""
+
+
+def volcano(
+    source: Any,
+    k: int,
+    *,
+    key: str | None = None,
+    effect: str = "net_effect",
+    level: float = 0.05,
+    n_labels: int = 12,
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Effect of a factor on every feature, and how certain it is.
+
+    Parameters
+    ----------
+    source : Markers or AnnData
+        From `log1pnmf.markers.markers`, or to which `log1pnmf.tl.markers` wrote.
+    k : int
+        Factor, from 0.
+    key : str, optional
+        Name of the fit in an AnnData.
+    effect : {"net_effect", "effect"}
+        Change with membership as the samples go, or with all other loadings held fixed.
+    level : float
+        Adjusted p-value up to which features are drawn in colour.
+    n_labels : int
+        Features named at most: those with the largest lower end of the interval. Names that would lie on
+        others are left out.
+    title : str, optional
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from log1pnmf import Log1pNMF, pl
+    >>> counts = np.random.default_rng(0).poisson(np.where(np.eye(2).repeat(20, 0).repeat(10, 1), 6.0, 0.5))
+    >>> found = Log1pNMF(2, random_state=0).fit(counts).markers(counts)
+    >>> pl.volcano(found, 1, ax=Figure().subplots()).get_xlabel()
+    'net effect (on the link scale, c = 1)'
+    """
+    if effect not in ("net_effect", "effect"):
+        raise ValueError(f"effect must be 'net_effect' or 'effect', got {effect!r}")
+    found = _markers(source, key)
+    by = "net_lower" if effect == "net_effect" else "lower"
+    named = found.top_index(k, n_labels, by=by, level=level)
+    p = found.net_p if effect == "net_effect" else found.p
+    adjusted = found.adjusted_net_p if effect == "net_effect" else found.adjusted_p
+    x = getattr(found, effect)[:, k]
+    y = np.minimum(-np.log10(np.maximum(p[:, k], 10.0 ** (-2.0 * MOST_CERTAIN))), MOST_CERTAIN)
+    sure = adjusted[:, k] <= level
+    color = distinct_colors(found.n_components)[k]
+    ax = axes_or_new(ax, (4.8, 4.0))
+    tidy(ax)
+    for part, shade, size in ((~sure, "#b4bac0", 6), (sure, color, 8)):
+        ax.scatter(x[part], y[part], s=size, color=shade, alpha=0.7, linewidths=0, rasterized=True)
+    ax.axvline(0.0, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
+    ax.set_ylim(-0.03 * y.max(), 1.08 * max(float(y.max()), 1.0))
+    ax.margins(x=0.08)
+    ax.set_xlabel(_explained(effect, found.c), fontsize="medium", color=INK)
+    ax.set_ylabel(r"$-\log_{10}$ p, one-sided", fontsize="medium", color=INK)
+    set_title(ax, title, f"factor k{k}")
+    ax.set_title(f"{int(sure.sum()):,} of {len(sure):,} features", loc="right", fontsize="small", color=INK)
+    label_points(ax, [str(name) for name in found.feature_names[named]], x[named], y[named])
+    return ax
+
+
+def _explained(effect: str, c: float) -> str:
+    what = "net effect" if effect == "net_effect" else "effect"
+    if np.isinf(c):
+        return f"{what} (difference of rates)"
+    return f"{what} (on the link scale, c = {c:g})"
+
+
+def _markers(source: Any, key: str | None) -> Markers:
+    if isinstance(source, Markers):
+        if key is not None:
+            raise ValueError(f"key={key!r} is for AnnData, got Markers; leave it out")
+        return source
+    name = Keys(key).markers
+    if not hasattr(source, "uns") or name not in source.uns:
+        raise KeyError(
+            f"no markers in a {type(source).__name__}: pass what model.markers(counts) gives, or an AnnData "
+            f"with uns[{name!r}], which log1pnmf.tl.markers writes"
+        )
+    about: Mapping[str, Any] = source.uns[name]
+    return Markers.from_table(about["table"], c=float(about["c"]), errors=str(about["errors"]))

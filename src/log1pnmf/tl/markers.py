@@ -1,0 +1,78 @@
+"""Features that define a factor, in AnnData."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from log1pnmf.keys import Keys
+from log1pnmf.markers.find import markers as find_markers
+from log1pnmf.optional import require
+
+from .inputs import check_anndata, find_features, read_counts, target
+from .store import read_model
+
+__all__ = ["markers"]
+
+
+def markers(
+    adata: Any,
+    *,
+    key: str | None = None,
+    layer: str | None = None,
+    errors: str = "model",
+    n_top: int | None = None,
+    copy: bool = False,
+    n_jobs: int | None = None,
+) -> Any:
+    """Find the effect of every factor on every feature, with its uncertainty, and write them as a table.
+
+    Parameters
+    ----------
+    adata : AnnData
+        With a fit by `log1p_nmf`, to the same samples.
+    key : str, optional
+        Name of the fit, if `key_added` was given.
+    layer : str, optional
+        Where the counts are; by default where the fit found them.
+    errors : {"model", "sandwich"}
+        Standard errors for Poisson counts, or for counts of any variance; see `log1pnmf.markers.markers`.
+    n_top : int, optional
+        Keep only the first features of every factor (`log1pnmf.markers.Markers.top`); by default all.
+    copy : bool
+        Whether to leave `adata` as it is and return a copy with the table.
+    n_jobs : int, optional
+        Threads.
+
+    Returns
+    -------
+    AnnData or None
+        The copy, if asked for.
+
+    Notes
+    -----
+    Written is ``uns["log1p_nmf_markers"]`` (``uns[key + "_markers"]``), a dictionary with `table`, a data
+    frame with the columns of `log1pnmf.markers.Markers.table`, and `c` and `errors`, with which it was made.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> from log1pnmf.datasets import pancreas
+    >>> from log1pnmf.tl import log1p_nmf
+    >>> adata = anndata.AnnData(pancreas().counts[:100])
+    >>> log1p_nmf(adata, 3, tol=1e-3)
+    >>> markers(adata, n_top=5)
+    >>> adata.uns["log1p_nmf_markers"]["table"].shape
+    (15, 20)
+    """
+    check_anndata(adata)
+    keys = Keys(key)
+    fitted = read_model(adata, keys, whole=True)
+    stored = adata.uns[keys.uns]["layer"]
+    layer = layer if layer is not None or stored == "X" else str(stored)
+    counts = read_counts(adata, layer, find_features(adata, fitted.feature_names_in_)).counts
+    found = find_markers(fitted, counts, errors=errors, n_jobs=n_jobs)
+    table = require("pandas", extra="anndata", purpose="log1pnmf.tl").DataFrame(found.table(n_top))
+    table.index = table.index.astype(str)  # as anndata writes it
+    adata = target(adata, copy)
+    adata.uns[keys.markers] = {"table": table, "c": found.c, "errors": errors}
+    return adata if copy else None
