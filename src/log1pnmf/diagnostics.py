@@ -239,21 +239,22 @@ def diagnose(
         samples = np.arange(n).astype(str).astype(object)
     gaps = sums.gaps.found() if sums.has_gaps else None
     sample_deviance = _ratio(sums.deviance[0], sums.expected[0])
-    # Every feature has K coefficients, and so has every sample: the degrees of freedom that each uses up.
-    spare_samples, spare_features = max(n - fit.n_components, 1), max(m - fit.n_components, 1)
+    # Every feature and every sample has K coefficients: the part of the residuals' squares that is left.
+    left = max(1.0 - fit.n_components / n, 1.0 / n) * max(1.0 - fit.n_components / m, 1.0 / m)
+    excess = sums.differences / left - sums.means
     return Diagnostics(
         feature_mean=sums.total / n,
         feature_deviance=_ratio(sums.deviance[1], sums.expected[1]),
-        feature_dispersion=np.where(sums.total > 0.0, sums.pearson[1] / spare_samples, np.nan),
-        feature_overdispersion=np.maximum(_ratio(sums.excess, sums.squares), 0.0),
+        feature_dispersion=np.where(sums.total > 0.0, sums.pearson[1] / (left * n), np.nan),
+        feature_overdispersion=np.maximum(_ratio(excess, sums.squares), 0.0),
         sample_deviance=sample_deviance,
-        sample_dispersion=np.where(sums.squares_of_samples > 0.0, sums.pearson[0] / spare_features, np.nan),
+        sample_dispersion=np.where(sums.squares_of_samples > 0.0, sums.pearson[0] / (left * m), np.nan),
         sample_score=_robust_score(sample_deviance),
         worst=sums.worst.found(),
         feature_gap=sums.gap[1] if sums.has_gaps else None,
         sample_gap=sums.gap[0] if sums.has_gaps else None,
         gaps=gaps,
-        overdispersion=max(float(sums.excess.sum() / max(sums.squares.sum(), 1e-300)), 0.0),
+        overdispersion=max(float(excess.sum() / max(sums.squares.sum(), 1e-300)), 0.0),
         feature_names=shown.feature_labels,
         sample_names=samples,
     )
@@ -271,7 +272,7 @@ class _Sums:
 
         self.deviance, self.expected, self.pearson, self.gap = pair(), pair(), pair(), pair()
         self.squares_of_samples, self.squares = pair()
-        self.total, self.excess = np.zeros(shape[1]), np.zeros(shape[1])
+        self.total, self.differences, self.means = (np.zeros(shape[1]) for _ in range(3))
         self.worst, self.gaps = _Largest(n_entries), _Largest(n_entries)
         self.has_gaps = False
 
@@ -284,7 +285,8 @@ class _Sums:
             sums[0][rows] = values.sum(axis=1)
             sums[1][:] += values.sum(axis=0)
         self.total += y.sum(axis=0)
-        self.excess += (difference - mean).sum(axis=0)
+        self.differences += difference.sum(axis=0)
+        self.means += mean.sum(axis=0)
         self.squares += (mean**2).sum(axis=0)
         self.squares_of_samples[rows] = (mean**2).sum(axis=1)
         self.worst.add(rows, np.sign(y - mean) * np.sqrt(deviance), y, mean)

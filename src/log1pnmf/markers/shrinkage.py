@@ -22,8 +22,8 @@ MOST_WIDTHS = 24
 NULL_WEIGHT = 10.0
 """Observations of "no effect" that are added, so that the share of zeros is rather too high than too low."""
 
-LEAST_CHANGE = 1e-7
-MOST_ROUNDS = 2000
+LEAST_CHANGE = 1e-5
+MOST_ROUNDS = 1000
 
 
 @dataclass(frozen=True, eq=False)
