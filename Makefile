@@ -46,7 +46,7 @@ clean: ## remove the environment and everything built
 $(STAMP): pyproject.toml $(CORE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet "scikit-build-core>=0.11" "nanobind>=2.4" "cmake>=3.26" ninja
+	$(BIN)/python -m pip install --quiet "scikit-build-core>=0.11" "nanobind>=2.4" "cmake>=3.26" ninja "setuptools-scm>=8"
 	test -z "$(TORCH)" || $(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --no-build-isolation -e ".[$(EXTRAS)]"
 	touch $@

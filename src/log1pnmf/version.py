@@ -1,3 +1,10 @@
-"""The version of the package; that in pyproject.toml is the same, and a test holds that."""
+"""The version of the package: that of its installation, which a build takes from the git tags."""
 
-__version__ = "0.1.0"
+from importlib.metadata import PackageNotFoundError, version
+
+__all__ = ["__version__"]
+
+try:
+    __version__ = version("log1pnmf")
+except PackageNotFoundError:  # sources on a path, not installed
+    __version__ = "0.0.0+unknown"
