@@ -17,7 +17,7 @@ from sklearn.utils import check_array
 from .compress import compress_dense, compress_sparse, plural
 from .sparse_rows import MAX_INT32, SparseRows, pieces
 
-__all__ = ["Counts", "SparseRows"]
+__all__ = ["Counts", "SparseRows", "holds_counts"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +179,21 @@ class Counts:
     def to_scipy(self) -> sparse.csr_array:
         """Return the counts as a SciPy CSR array that shares the (read-only) memory."""
         return self.by_row.to_scipy()
+
+
+def holds_counts(matrix: Any) -> bool:
+    """Whether all values of an array or sparse matrix are whole numbers, not negative.
+
+    Examples
+    --------
+    >>> holds_counts(np.array([[0.0, 2.0]])), holds_counts(np.array([[0.5]])), holds_counts(np.array([[-1]]))
+    (True, False, False)
+    """
+    values = np.asarray(matrix.data if sparse.issparse(matrix) else matrix)
+    if values.dtype.kind in "bu":
+        return True
+    whole = values.dtype.kind == "i" or bool(np.isfinite(values).all() and (values == np.rint(values)).all())
+    return whole and bool((values >= 0).all())
 
 
 def _checked_size_factors(given: Any, n_samples: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from .estimator import Log1pNMF
 from .link import ShiftedLog
 from .metrics import deviance_explained, factor_correlation, hoyer, log_likelihood
 
-__all__ = ["Sweep", "fits_along", "sweep"]
+__all__ = ["Sweep", "along_path", "fits_along", "sweep"]
 
 NOT_FOR_SWEEPS = ("c", "warm_start", "checkpoint", "checkpoint_every")
 
@@ -143,7 +143,7 @@ def fits_along(
     best = Log1pNMF(n_components, **fit_options)
     counts = Counts.from_any(X)
     done: dict[float, Log1pNMF] = {}
-    for value in [*values, *values[-2::-1]] if warm_start else values:
+    for value in along_path(values) if warm_start else values:
         # A copy shares the earlier fit, from which the warm start goes on, and takes its own in `fit`.
         model = copy(best).set_params(c=value, warm_start=warm_start)
         model.fit(counts).set_params(warm_start=False)
@@ -152,6 +152,18 @@ def fits_along(
             return
         best = model if _is_better(model, done.get(value)) else done[value]
         done[value] = best
+
+
+def along_path(c: Sequence[float]) -> list[float]:
+    """Values of c in the order in which a warm sweep fits them: up, and back down.
+
+    Examples
+    --------
+    >>> along_path([1, float("inf"), 0.1])
+    [0.1, 1, inf, 1, 0.1]
+    """
+    values = sorted(c)
+    return [*values, *values[-2::-1]]
 
 
 def _is_better(model: Log1pNMF, other: Log1pNMF | None) -> bool:

@@ -24,7 +24,7 @@ from log1pnmf.fitting import LARGEST_CERTIFIED
 from log1pnmf.metrics import deviance_explained, factor_correlation, hoyer
 from log1pnmf.run_folder import REPORT, c_name, check_run_place, source_record, write_run
 from log1pnmf.streaming.survey import ChunkedCounts
-from log1pnmf.sweep import fits_along
+from log1pnmf.sweep import along_path, fits_along
 
 from .annotate import write_annotated_fits
 from .console import Screen, one_line
@@ -88,6 +88,16 @@ class _Done:
     measures: list[dict[str, Any]] = field(default_factory=list)
     interrupted: bool = False
     report_error: str | None = None
+
+    def keep(self, model: Log1pNMF, measures: dict[str, Any]) -> None:
+        """Take a fit; of two at the same c the better one."""
+        for place, other in enumerate(self.models):
+            if other.fit_.c == model.fit_.c:
+                if model.fit_.objective < other.fit_.objective:
+                    self.models[place], self.measures[place] = model, measures
+                return
+        self.models.append(model)
+        self.measures.append(measures)
 
 
 def run_request(request: Request, screen: Screen) -> int:
@@ -168,9 +178,8 @@ def _fit_all(request: Request, counts: Counts, screen: Screen, done: _Done) -> N
     )
     width = max(len(c_name(c)) for c in request.c)
     fits = _fits(request, counts, {**parameters, "callbacks": (watch,)})
-    order = sorted(request.c) if request.along else request.c
     with _terminated_is_interrupted():
-        for c in order:
+        for c in along_path(request.c) if request.along else request.c:
             with warnings.catch_warnings(record=True) as caught, watch.showing(f"c = {c_name(c)}"):
                 warnings.simplefilter("always")
                 try:
@@ -179,8 +188,7 @@ def _fit_all(request: Request, counts: Counts, screen: Screen, done: _Done) -> N
                     done.interrupted = True
                     return
                 row = _measured(model, counts, parameters["n_jobs"])
-            done.models.append(model)
-            done.measures.append(row)
+            done.keep(model, row)
             _tell_fit(model, row, screen, width=width, by_clock=watch.stopped_by_clock)
             screen.notes(_notes(model, [one_line(warning.message) for warning in caught]))
             done.interrupted = _was_interrupted(model)

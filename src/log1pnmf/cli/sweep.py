@@ -42,7 +42,7 @@ def sweep(
     json: common.Json = False,
     force: common.Force = False,
 ) -> int:
-    """Fit along several c, each from the next smaller one, and compare the fits (sweep.csv)."""
+    """Fit along several c, up and back down, each from its neighbour; compare the better ones (sweep.csv)."""
     parameters = common.model_parameters(
         components,
         likelihood=likelihood,

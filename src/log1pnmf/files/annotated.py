@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
+from log1pnmf.counts import holds_counts
 from log1pnmf.optional import require
 
 from .table import BadFileError, RawTable
@@ -114,7 +114,7 @@ def _chosen(
         known = ", ".join([*layers, "X", *(["raw"] if has_raw else [])])
         raise BadFileError(f"{path} has no layer {layer!r}; choose one of {known}")
     matrix = read(store["X"]) if "X" in store else None
-    if layer is None and COUNTS in layers and not _like_counts(matrix):
+    if layer is None and COUNTS in layers and (matrix is None or not holds_counts(matrix)):
         why = "there is no X" if matrix is None else "X does not hold counts"
         return f"layers/{COUNTS}", read(store[f"layers/{COUNTS}"]), (f"{why}: layer {COUNTS!r} was taken",)
     if matrix is None:
@@ -122,16 +122,6 @@ def _chosen(
             f"{path} has no X; choose a layer with --layer ({', '.join(layers) or 'there are none'})"
         )
     return "X", matrix, ()
-
-
-def _like_counts(matrix: Any) -> bool:
-    """Whether all values are whole and not negative."""
-    if matrix is None:
-        return False
-    values = np.asarray(matrix.data if sparse.issparse(matrix) else matrix)
-    if values.dtype.kind in "bu":
-        return True
-    return bool((values >= 0).all() and (values.dtype.kind == "i" or (values == np.rint(values)).all()))
 
 
 def _column(series: Any) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf.counts import Counts
+from log1pnmf.counts import Counts, holds_counts
 from log1pnmf.optional import require
 
 __all__ = [
@@ -167,7 +167,7 @@ def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> S
     Selection
     """
     matrix = _matrix(adata, layer, positions)
-    if layer is None and COUNTS_LAYER in adata.layers and not _is_counts(matrix):
+    if layer is None and COUNTS_LAYER in adata.layers and not holds_counts(matrix):
         logger.warning("adata.X does not hold counts: layers[%r] is used", COUNTS_LAYER)
         layer = COUNTS_LAYER
         matrix = _matrix(adata, layer, positions)
@@ -200,10 +200,3 @@ def _read_blocks(stored: Any, positions: NDArray[np.intp] | None) -> Any:
         block = stored[i * size : (i + 1) * size]
         blocks.append(sparse.csr_array(block if positions is None else block[:, positions]))
     return sparse.vstack(blocks, format="csr")
-
-
-def _is_counts(matrix: Any) -> bool:
-    values = matrix.data if sparse.issparse(matrix) else np.asarray(matrix)
-    if values.dtype.kind not in "f":
-        return values.dtype.kind in "bu" or not (values < 0).any()
-    return bool(np.isfinite(values).all() and (values >= 0).all() and (values == np.rint(values)).all())
