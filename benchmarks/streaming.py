@@ -187,7 +187,7 @@ def in_memory(arguments: argparse.Namespace) -> None:
 
 
 def growth(arguments: argparse.Namespace) -> None:
-    """Seconds per pass over more and more rows, each in a process of its own; a figure of them."""
+    """CPU seconds per pass over more and more rows, each in a process of its own; a figure of them."""
     found = []
     for rows in GROWTH:
         command = [sys.executable, "-m", "benchmarks.streaming", "passes", arguments.file]
@@ -204,14 +204,16 @@ def growth(arguments: argparse.Namespace) -> None:
 def draw_growth(found: list[dict], path: str) -> None:
     import matplotlib.pyplot as plt
 
-    rows, seconds = (np.array([one[name] for one in found]) for name in ("rows", "seconds"))
+    rows, seconds = (np.array([one[name] for one in found]) for name in ("rows", "cpu_seconds"))
     slope = float(rows @ seconds / (rows @ rows))
     figure, axes = plt.subplots(figsize=(5.2, 3.4), layout="constrained")
     axes.plot(
         [0, rows.max()], [0, slope * rows.max()], color="0.7", label=f"{slope * 1e5:.1f} s per 100,000 rows"
     )
     axes.plot(rows, seconds, "o", color="#0072B2", label="measured")
-    axes.set(xlabel="rows (1,000 non-zeros each)", ylabel="seconds per pass", xlim=(0, None), ylim=(0, None))
+    axes.set(
+        xlabel="rows (1,000 non-zeros each)", ylabel="CPU seconds per pass", xlim=(0, None), ylim=(0, None)
+    )
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
@@ -230,7 +232,7 @@ def cluster(arguments: argparse.Namespace) -> None:
             source, arguments.k, likelihood="approximate", max_iter=arguments.passes, random_state=0, n_jobs=1
         )
         workers = 0 if source.client is None else len(source.client.scheduler_info()["workers"])
-        say(what="cluster", workers=workers, objective=f"{result.objective:.12g}", chunks=len(source.chunks),
+        say(what="cluster", workers=workers, objective=f"{result.objective:.15g}", chunks=len(source.chunks),
             seconds=time.perf_counter() - started)  # fmt: skip
 
     import warnings
@@ -238,7 +240,10 @@ def cluster(arguments: argparse.Namespace) -> None:
     warnings.simplefilter("ignore")
     fit(source_of(arguments, arguments.rows))
     for n in arguments.workers:
-        with LocalCluster(n, threads_per_worker=1, dashboard_address=None) as local, Client(local) as client:
+        with (
+            LocalCluster(n_workers=n, threads_per_worker=1, dashboard_address=None) as local,
+            Client(local) as client,
+        ):
             fit(source_of(arguments, arguments.rows, client))
 
 

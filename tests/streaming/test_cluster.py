@@ -26,7 +26,7 @@ def client():
         warnings.simplefilter("ignore")
         with (
             distributed.LocalCluster(
-                2, threads_per_worker=1, dashboard_address=None, memory_limit="1GB", silence_logs=50
+                n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit="1GB", silence_logs=50
             ) as cluster,
             distributed.Client(cluster) as client,
         ):
