@@ -95,6 +95,19 @@ def test_fit_table_holds_likelihood_and_certificate(reader, models):
     assert rows["Samples without any count"] == ["0"]
 
 
+def test_what_is_not_explained(page, reader, models, counts, about):
+    found = models[0].diagnose(counts)
+    worst = int(np.nanargmax(found.feature_dispersion))
+    named = [row for row in reader.rows if row and row[0] == about["feature_names"][worst]]
+    assert any(row[2] == f"{found.feature_dispersion[worst]:.3g}" for row in named if len(row) == 3)
+    typical = np.median(found.feature_dispersion)
+    text = html.unescape(page.read_text())
+    assert f"a typical feature is {typical:.2f} times" in text
+    assert "No sample is explained much worse" in text
+    without = write_report(page.parent / "without.html", models[0]).read_text()
+    assert "does not explain" not in without
+
+
 def test_top_features_are_those_of_the_model(page, models, about):
     text = page.read_text(encoding="utf-8")
     for number, model in enumerate(models):

@@ -22,6 +22,7 @@ from .comparison import Comparison, compare
 from .data import describe_data
 from .factors import FactorSection, describe_factors
 from .fits import describe_fits, early_stopping_note
+from .misfit import describe_misfit
 from .structure import CORRESPONDING, MOST_SAMPLES, arrange_samples, factor_colors, structure_data
 from .subject import MOST_GROUPS, Subject
 from .words import count, decimal, enumerate_words, keep_together, link_in_words, percent, significant
@@ -78,8 +79,8 @@ def write_report(
     filters, notes : sequence of str
         What was left out of the data; anything else to be said.
     counts : array, sparse matrix or data frame, optional
-        What the models were fitted to. With it the report also has the deviance explained and the number of
-        empty samples and features.
+        What the models were fitted to. With it the report also has the deviance explained, the number of
+        empty samples and features, and what the fit does not explain.
     date : str, optional
         By default today's.
 
@@ -138,6 +139,7 @@ def _render(subject: Subject) -> str:
         lead=_lead(subject, sections, comparison),
         data=describe_data(subject),
         fits=describe_fits(subject),
+        misfit=describe_misfit(subject),
         sections=sections,
         comparison=comparison,
         structure=structure_data(subject, arrangement, colors),

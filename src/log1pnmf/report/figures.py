@@ -77,14 +77,16 @@ class Chart:
     bottom: float = HEIGHT - BOTTOM
 
 
-def histogram(values: Array, *, label: str, x_title: str, n_bins: int = 32) -> Chart | None:
+def histogram(
+    values: Array, *, label: str, x_title: str, y_title: str = "samples", n_bins: int = 32
+) -> Chart | None:
     """Draw how positive values are spread, on a log scale.
 
     Parameters
     ----------
     values : ndarray
         Those that are not positive are left out.
-    label, x_title : str
+    label, x_title, y_title : str
     n_bins : int
 
     Returns
@@ -107,7 +109,7 @@ def histogram(values: Array, *, label: str, x_title: str, n_bins: int = 32) -> C
     return Chart(
         label=label,
         x_title=x_title,
-        y_title="samples",
+        y_title=y_title,
         x_ticks=[Tick(_round(x(math.log10(v))), f"{v:g}") for v in _round_numbers(edges[0], edges[-1])],
         y_ticks=[Tick(_round(y(v)), f"{v:,.0f}") for v in _even_ticks(float(heights.max()))],
         bars=bars,
