@@ -21,6 +21,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         0: all went well; 1: it did not; 2: wrong usage or input; 130: interrupted.
     """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given == ["--version"]:  # a bug report is possible without the extra, too
+        from log1pnmf.environment import describe_environment
+
+        sys.stdout.write(f"{describe_environment()}\n")
+        return 0
     try:
         import rich  # noqa: F401
         import typer  # noqa: F401

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from log1pnmf.version import __version__
+from log1pnmf.environment import describe_environment
 
 from . import convert, demo, fit, info, report, simulate, sweep, transform
 from .console import one_line
@@ -45,7 +45,7 @@ app.command("demo")(demo.demo)
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"log1pnmf {__version__}")
+        typer.echo(describe_environment())
         raise typer.Exit
 
 
@@ -53,7 +53,13 @@ def _version(asked: bool) -> None:
 def _common(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_version,
+            is_eager=True,
+            help="Print versions and machine, for a bug report.",
+        ),
     ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help=f"Show where errors come from; also with {DEBUG}=1.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from log1pnmf.problem import Problem, Side
 __all__ = ["NativeEngine", "RowSums", "Solutions", "effective_threads", "solve_rows"]
 
 Array = NDArray[np.float64]
+_Data: TypeAlias = tuple[
+    str, NDArray[np.int64], NDArray[np.int32], NDArray[Any], Array, Array, bool, bool, float, float
+]
 
 
 def effective_threads(n_jobs: int | None) -> int:
@@ -175,17 +178,17 @@ class NativeEngine:
         out = _Outputs(
             np.empty_like(start), np.empty_like(start), np.empty(n), np.empty(n), np.empty(n, dtype=np.uint8)
         )
-        kernel, *data = self._data(side)
-        run(kernel, task, *data, start, design, penalty, float(upper), *out, self.n_threads)
+        data = self._data(side)
+        run(data[0], task, *data[1:], start, design, penalty, float(upper), *out, self.n_threads)
         return out
 
-    def _data(self, side: Side) -> tuple[Any, ...]:
+    def _data(self, side: Side) -> _Data:
         """Kernel, counts, exposure and model, in the order of the compiled core's parameters."""
         zeros = self.problem.zeros
         form = zeros if zeros is not None else Quadratic(0.0, 0.0, 0.0)
         rows, identity = side.rows, self.problem.link.is_identity
         counts = (rows.indptr, rows.indices, rows.values, side.row_exposure, side.column_exposure)
-        return (self.kernel, *counts, identity, zeros is None, form.a1, form.a2)
+        return self.kernel, *counts, identity, zeros is None, form.a1, form.a2
 
 
 class Solutions(NamedTuple):
