@@ -97,7 +97,7 @@ def calibrate(case: Case, n_simulations: int) -> dict[str, dict[str, Any]]:
     for seed in range(n_simulations):
         counts, loadings, factors, sizes = simulate(case, seed)
         problem = Problem(Counts.from_any(counts), sizes, ShiftedLog(case.c))
-        regressions = FeatureRegressions(problem, loadings, "native", 1)
+        regressions = FeatureRegressions(problem, loadings, 1)
         truth = factors / problem.link.alpha
         found = regressions.solve(truth)
         for errors in ERRORS:

@@ -24,7 +24,7 @@ LINKS = [0.01, 1.0, 100.0, np.inf]
 def regressions(case, seed=0):
     counts, loadings, factors, sizes = simulate(case, seed)
     problem = Problem(Counts.from_any(counts), sizes, ShiftedLog(case.c))
-    return FeatureRegressions(problem, loadings, "native", 1), factors / problem.link.alpha, counts
+    return FeatureRegressions(problem, loadings, 1), factors / problem.link.alpha, counts
 
 
 def loss_of(found, counts, j, b):
@@ -42,7 +42,7 @@ def test_regressions_are_at_their_maximum(c):
     """A general optimiser with bounds finds no better coefficients, with or without a factor."""
     found, truth, counts = regressions(Case("", c, n_samples=40, n_features=6))
     best = found.solve(truth)
-    losses, without = found.losses(best), found.losses_without(1, best)
+    losses, without = found.terms(best).loss, found.losses_without(1, best, np.arange(6))
     for j in range(6):
         start = np.maximum(truth[j], 1e-3)
         full = minimize(
@@ -101,9 +101,9 @@ def test_a_count_that_no_other_factor_explains():
     counts = np.zeros((20, 3))
     counts[0, 0], counts[:10, 1], counts[:, 2] = 1, 8, 3
     problem = Problem(Counts.from_any(counts), np.ones(20), ShiftedLog(np.inf))
-    found = FeatureRegressions(problem, loadings, "native", 1)
+    found = FeatureRegressions(problem, loadings, 1)
     best = found.solve(np.full((3, 2), 0.1))
-    assert found.losses_without(0, best)[0] == np.inf
+    assert found.losses_without(0, best, np.array([0, 1]))[0] == np.inf
     inference = infer(found, best, errors="model")
     np.testing.assert_allclose(best[:, 0], [0.1, 8.0, 3.0], rtol=1e-6)
     np.testing.assert_allclose(inference.z[:, 0], [1.0, np.sqrt(80), np.sqrt(30)], rtol=1e-6)
@@ -118,7 +118,7 @@ def test_chance_zeros_outside_the_factor_do_not_make_a_marker():
     counts = np.zeros((520, 1))
     counts[20:45, 0] = 1.0  # rate 0.05: zero counts in 20 samples have probability exp(-1)
     problem = Problem(Counts.from_any(counts), np.ones(520), ShiftedLog(1.0))
-    found = FeatureRegressions(problem, loadings, "native", 1)
+    found = FeatureRegressions(problem, loadings, 1)
     inference = infer(found, found.solve(np.full((1, 2), 0.02)), errors="model")
     assert 1.0 < inference.z[0, 1] < 1.6
     assert inference.error[0, 1] < 0.011
@@ -166,7 +166,7 @@ def test_errors_are_those_of_repeated_experiments():
     _, loadings, factors, sizes = simulate(Case("", 1.0, n_features=1), 0)
     means = np.repeat(sizes[:, None] * link.inverse(loadings @ factors.T), 400, axis=1)
     problem = Problem(Counts.from_any(rng.poisson(means)), sizes, link)
-    found = FeatureRegressions(problem, loadings, "native", 1)
+    found = FeatureRegressions(problem, loadings, 1)
     effects = found.solve(np.repeat(factors, 400, axis=0))
     for errors in ("model", "sandwich"):
         stated = infer(found, effects, errors=errors)

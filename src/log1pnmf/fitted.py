@@ -253,7 +253,6 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         log1pnmf.markers.Markers
         """
         check_is_fitted(self)
-        options = {"engine": "auto" if self.engine == "streaming" else self.engine, **options}
         return import_module("log1pnmf.markers").markers(self, X, **{"n_jobs": self.n_jobs, **options})
 
     def diagnose(self, X: Any, **options: Any) -> Any:

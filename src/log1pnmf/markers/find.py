@@ -33,7 +33,6 @@ def markers(
     errors: str = "model",
     size_factors: Any = None,
     feature_names: Any = None,
-    engine: str = "auto",
     n_jobs: int | None = None,
 ) -> Markers:
     """Effect of every factor on every feature, with standard errors and tests.
@@ -56,8 +55,6 @@ def markers(
         Of `X`, if they are not those of the fit.
     feature_names : sequence of str, optional
         By default those of the model.
-    engine : str
-        What refits the features; see `log1pnmf.fit_log1p_nmf`.
     n_jobs : int, optional
         Threads.
 
@@ -90,7 +87,7 @@ def markers(
     readout = read_out(fit, "max")
     loadings, weights = readout.loadings(fit.loadings), readout.factors(fit.factors)
     problem = Problem(counts, sizes, fit.link)
-    regressions = FeatureRegressions(problem, np.ascontiguousarray(loadings), engine, n_jobs)
+    regressions = FeatureRegressions(problem, np.ascontiguousarray(loadings), n_jobs)
     alpha = fit.link.alpha
     effects = regressions.solve(weights / alpha)
     found = infer(regressions, effects, errors=errors)

@@ -128,7 +128,9 @@ def infer(regressions: FeatureRegressions, effects: Array, *, errors: str) -> In
         at_bound = ~free[:, k]
         slope = np.maximum(terms.gradient[:, k], 0.0)
         error = np.sqrt(covariance[:, k, k])
-        gain = np.maximum(regressions.losses_without(k, effects) - terms.loss, 0.0)
+        gain, estimated = np.zeros(len(effects)), np.flatnonzero(free[:, k])
+        without = regressions.losses_without(k, effects, estimated)
+        gain[estimated] = np.maximum(without - terms.loss[estimated], 0.0)
         z = np.minimum(effects[:, k] / error, np.sqrt(2.0 * gain) / ratio)
         found.z[:, k] = np.where(at_bound, -slope * np.sqrt(model[:, k, k]) / ratio, z)
         found.error[:, k] = np.where(at_bound, ratio * _upper_end(slope, model[:, k, k]) / Z95, error)

@@ -9,25 +9,24 @@ no standard error would be valid.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf.counts import Counts, SparseRows
-from log1pnmf.engines.base import Engine
-from log1pnmf.engines.registry import make_engine
-from log1pnmf.loss import BLOCK_BYTES, entry_curvature, entry_gradient, entry_loss
-from log1pnmf.problem import Problem
+from log1pnmf.counts import SparseRows
+from log1pnmf.engines.native import NativeEngine, RowSums
+from log1pnmf.loss import BLOCK_BYTES, entry_curvature, entry_gradient
+from log1pnmf.problem import Problem, Side
 
 __all__ = ["FeatureRegressions", "Terms"]
 
 Array = NDArray[np.float64]
 
-GAIN = 1e-6
-"""Of log-likelihood, over all features, below which a regression is taken as solved."""
+LEAST_MOVE = 1e-5
+"""Of a feature's largest coefficient: a Newton step that moves none by more is its last."""
 
 MOST_STEPS = 200
 LEAST_START = 1e-2
@@ -64,70 +63,54 @@ class FeatureRegressions:
     problem : Problem
         With exact zeros.
     loadings : ndarray of shape (n, K)
-    engine : str
-        See `log1pnmf.engines.registry.make_engine`.
     n_jobs : int, optional
         Threads.
     """
 
     problem: Problem
     loadings: Array
-    engine: str = "auto"
     n_jobs: int | None = None
 
     def solve(self, start: Array) -> Array:
         """Find the maximum-likelihood coefficients, features x K, on the eta scale."""
-        return _solve(make_engine(self.engine, self.problem, self.n_jobs), self.loadings, self._inside(start))
+        return self._solve(self.problem.factors_side, start, self.loadings)
 
-    def losses_without(self, k: int, start: Array) -> Array:
-        """Loss of every feature at its best coefficients when that of factor k is zero.
+    def losses_without(self, k: int, factors: Array, features: NDArray[np.intp]) -> Array:
+        """Loss of some features at their best coefficients when that of factor k is zero.
 
         Parameters
         ----------
         k : int
-        start : ndarray of shape (m, K)
-            Best coefficients with factor k.
+        factors : ndarray of shape (m, K)
+            Best coefficients with factor k; where to start.
+        features : ndarray of int
 
         Returns
         -------
-        ndarray of shape (m,)
+        ndarray of shape (len(features),)
             inf where a sample has counts but no factor other than k.
         """
         others = np.delete(self.loadings, k, axis=1)
         explained = others.sum(axis=1) > 0.0
-        alone = _column_sums(self.problem.counts, ~explained)
+        rows = self._rows.to_scipy()[features]
+        alone = np.asarray(rows @ (~explained).astype(np.float64))
         losses = np.where(alone > 0.0, np.inf, 0.0)
         if not explained.any():
             return losses
-        problem = self.problem if explained.all() else _only(self.problem, explained)
-        rest = replace(self, problem=problem, loadings=others[explained])
-        best = rest.solve(np.delete(start, k, axis=1))
-        return losses + rest.losses(best)
-
-    def losses(self, factors: Array) -> Array:
-        """Negative log-likelihood of every feature, without the constants."""
-        if self.problem.link.is_identity:
-            y, eta, _ = self._nonzeros(factors)
-            exposed = factors @ (self._exposure @ self.loadings)
-            return exposed + self._sums(entry_loss(y, eta, 0.0, identity=True))
-        parts = [entry_loss(y, eta, t).sum(axis=1) for y, eta, t in self._blocks(factors)]
-        return np.concatenate(parts)
+        if not explained.all():
+            rows = rows[:, np.flatnonzero(explained)]
+        side = Side(_as_rows(rows), np.ones(len(features)), self._exposure[explained])
+        best = self._solve(side, np.delete(factors[features], k, axis=1), others[explained])
+        return losses + self._sums(side, best, others[explained]).loss
 
     def terms(self, factors: Array) -> Terms:
-        """Likelihood, gradient and information of every feature; zero counts are taken exactly.
-
-        For the identity link they are linear in the coefficients, so only the others are visited.
-        """
-        if self.problem.link.is_identity:
-            return self._sparse_terms(factors)
-        loss, gradient, information = [], [], []
-        for y, eta, t in self._blocks(factors):
-            loss.append(entry_loss(y, eta, t).sum(axis=1))
-            gradient.append(entry_gradient(y, eta, t) @ self.loadings)
-            information.append(entry_curvature(y, eta, t) @ self._products)
-        return Terms(
-            np.concatenate(loss), np.concatenate(gradient), self._square(np.concatenate(information))
-        )
+        """Likelihood, gradient and information of every feature; zero counts are taken exactly."""
+        sums = self._sums(self.problem.factors_side, factors, self.loadings)
+        k = self.loadings.shape[1]
+        first, second = np.tril_indices(k)
+        information = np.empty((len(factors), k, k))
+        information[:, first, second] = information[:, second, first] = sums.hessian
+        return Terms(sums.loss, sums.gradient, information)
 
     def scores(self, factors: Array, covariance: Array) -> Array:
         """Sum products of the gradients of single samples: the middle of a sandwich.
@@ -161,13 +144,47 @@ class FeatureRegressions:
 
     # ---------------------------------------------------------------- inside
 
+    @cached_property
+    def _engine(self) -> NativeEngine:
+        return NativeEngine(self.problem, self.n_jobs)
+
     @property
     def _exposure(self) -> Array:
-        return self.problem.link.exposure_scale * self.problem.size_factors
+        return self.problem.factors_side.column_exposure
 
     @property
     def _rows(self) -> SparseRows:
         return self.problem.counts.by_column
+
+    def _solve(self, side: Side, start: Array, design: Array) -> Array:
+        """Take Newton steps; features that have arrived are left behind."""
+        factors = self._inside(side, start, design)
+        moving, none = np.arange(len(factors)), np.zeros(design.shape[1])
+        for _ in range(MOST_STEPS):
+            before = factors[moving]
+            after = self._engine.half_step(side, before, design, penalty=none).values
+            factors[moving] = after
+            still = np.abs(after - before).max(axis=1) > LEAST_MOVE * after.max(axis=1)
+            if not still.any():
+                break
+            if not still.all():
+                moving = moving[still]
+                rows = _as_rows(side.rows.to_scipy()[np.flatnonzero(still)])
+                side = Side(rows, np.ones(len(moving)), side.column_exposure)
+        return factors
+
+    def _sums(self, side: Side, factors: Array, design: Array) -> RowSums:
+        sums = RowSums.zeros(*factors.shape)
+        self._engine.add_statistics(side, factors, design, into=sums)
+        return sums
+
+    def _inside(self, side: Side, start: Array, design: Array) -> Array:
+        """Move coefficients away from zero, as far as the feature has counts."""
+        link = self.problem.link
+        rates = side.rows.row_sums() / (side.column_exposure.sum() / link.exposure_scale)
+        level = link.link(rates) / link.alpha
+        largest = max(float(design.max(initial=0.0)), 1e-300)
+        return np.maximum(start, LEAST_START * level[:, None] / largest)
 
     @cached_property
     def _products(self) -> Array:
@@ -192,69 +209,24 @@ class FeatureRegressions:
             y = self._rows.to_scipy(start, stop).toarray().astype(np.float64)
             yield y, factors[start:stop] @ self.loadings.T, self._exposure[None, :]
 
-    def _nonzeros(self, factors: Array) -> tuple[Array, Array, Array]:
-        """Give counts, eta and exposure of the entries that are not zero, feature by feature."""
-        feature = np.repeat(np.arange(self._rows.shape[0]), np.diff(self._rows.indptr))
-        sample = self._rows.indices
-        eta = np.zeros(len(sample))
-        for k in range(self.loadings.shape[1]):
-            eta += factors[feature, k] * self.loadings[sample, k]
-        return self._rows.values.astype(np.float64), eta, self._exposure[sample]
-
-    def _sums(self, values: Array, products: Array | None = None) -> Array:
-        """Sum values of the non-zeros over samples, each times what `products` has for its sample."""
-        matrix = sparse.csr_array((values, self._rows.indices, self._rows.indptr), shape=self._rows.shape)
-        return matrix @ (np.ones(self._rows.shape[1]) if products is None else products)
-
-    def _sparse_terms(self, factors: Array) -> Terms:
-        y, eta, t = self._nonzeros(factors)
-        slope = entry_gradient(y, eta, t, identity=True)
-        curvature = entry_curvature(y, eta, t, identity=True)
-        return Terms(
-            self.losses(factors),
-            self._exposure @ self.loadings + self._sums(slope - t, self.loadings),
-            self._square(self._sums(curvature, self._products)),
-        )
-
     def _sparse_scores(self, factors: Array, pairs: Array) -> Array:
         """Scores with the identity link, where zero counts have no leverage and the gradient ``t``."""
-        y, eta, t = self._nonzeros(factors)
-        feature = np.repeat(np.arange(self._rows.shape[0]), np.diff(self._rows.indptr))
-        leverage = np.zeros(len(y))
+        rows = self._rows
+        feature, sample = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr)), rows.indices
+        y, t = rows.values.astype(np.float64), self._exposure[sample]
+        eta, leverage = np.zeros(len(y)), np.zeros(len(y))
+        for factor, loading in zip(factors.T, self.loadings.T, strict=True):
+            eta += factor[feature] * loading[sample]
         for pair, products in zip(pairs.T, self._products.T, strict=True):
-            leverage += pair[feature] * products[self._rows.indices]
+            leverage += pair[feature] * products[sample]
         leverage *= entry_curvature(y, eta, t, identity=True)
         slope = entry_gradient(y, eta, t, identity=True) / np.maximum(1.0 - leverage, LEAST_SPARE)
-        zeros = self._exposure**2 @ self._products
-        return self._square(zeros + self._sums(slope**2 - t**2, self._products))
-
-    def _inside(self, start: Array) -> Array:
-        """Move coefficients away from zero, as far as the feature has counts."""
-        rates = _column_sums(self.problem.counts) / self.problem.size_factors.sum()
-        level = self.problem.link.link(rates) / self.problem.link.alpha
-        largest = max(float(self.loadings.max(initial=0.0)), 1e-300)
-        return np.maximum(start, LEAST_START * level[:, None] / largest)
+        excess = sparse.csr_array((slope**2 - t**2, sample, rows.indptr), shape=rows.shape)
+        return self._square(self._exposure**2 @ self._products + excess @ self._products)
 
 
-def _solve(engine: Engine, loadings: Array, start: Array) -> Array:
-    side, none = engine.problem.factors_side, np.zeros(start.shape[1])
-    factors = start
-    for _ in range(MOST_STEPS):
-        step = engine.half_step(side, factors, loadings, penalty=none, upper=np.inf, row_solver="newton")
-        factors = step.values
-        if step.predicted_decrease <= GAIN:
-            break
-    return factors
-
-
-def _column_sums(counts: Counts, rows: NDArray[np.bool_] | None = None) -> Array:
-    chosen = np.ones(counts.n_samples) if rows is None else rows.astype(np.float64)
-    return np.asarray(counts.to_scipy().T @ chosen, dtype=np.float64)
-
-
-def _only(problem: Problem, rows: NDArray[np.bool_]) -> Problem:
-    """Make the problem of some samples."""
-    part = problem.counts.to_scipy()[np.flatnonzero(rows)]
-    return replace(
-        problem, counts=Counts.from_any(part.astype(np.float64)), size_factors=problem.size_factors[rows]
+def _as_rows(matrix: sparse.csr_array) -> SparseRows:
+    matrix.sort_indices()
+    return SparseRows(
+        matrix.shape, matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data
     )
