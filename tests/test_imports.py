@@ -20,6 +20,7 @@ LAYERS = [
         "sparse_rows",
         "datasets",
         "version",
+        "untrusted",
         "optional",
         "keys",
         "arrange",

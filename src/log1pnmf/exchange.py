@@ -21,6 +21,7 @@ from scipy.io import mmread, mmwrite
 from .counts import Counts
 from .link import ShiftedLog
 from .persist import StrPath, replacing
+from .untrusted import check_market
 
 __all__ = ["RList", "read_r_list", "write_r_list"]
 
@@ -258,6 +259,7 @@ def _parse(path: Path, *, infinite: bool = False) -> tuple[Array, tuple[str, ...
 
 def _read_counts(path: Path, shape: tuple[int, int]) -> sparse.csr_array:
     try:
+        check_market(path)
         matrix = sparse.csr_array(mmread(path))
     except Exception as error:  # the reader has errors of its own
         raise ValueError(f"{path} is not a MatrixMarket file ({error})") from error

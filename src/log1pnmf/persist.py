@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
+from .untrusted import npy_header
 from .version import __version__
 
 __all__ = ["FORMAT_VERSION", "StrPath", "check_writable", "read_archive", "replacing", "write_archive"]
@@ -247,15 +248,6 @@ def _members(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
     with archive.open(info) as member:
-        read_header = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }[np.lib.format.read_magic(member)]
-        shape, _, dtype = read_header(member)
-        size = dtype.itemsize
-        for length in shape:  # in Python's numbers, which do not overflow
-            size *= int(length)
-        if dtype.hasobject or size != info.file_size - member.tell():
-            raise ValueError(f"{info.filename} is not what its header says")
+        npy_header(member, info.file_size, info.filename)
     with archive.open(info) as member:
         return np.lib.format.read_array(member, allow_pickle=False)

@@ -11,8 +11,9 @@ import numpy as np
 
 from log1pnmf.counts import holds_counts
 from log1pnmf.optional import require
+from log1pnmf.untrusted import BadFileError, check_hdf5, check_zarr
 
-from .table import BadFileError, RawTable
+from .table import RawTable
 
 __all__ = ["created_store", "element_io", "read_anndata", "write_annotated"]
 
@@ -55,6 +56,10 @@ def read_anndata(path: Path, kind: str, layer: str | None) -> RawTable:
             raise BadFileError(f"{path} holds no AnnData: obs or var is missing; is it another kind of file?")
         layers = sorted(store["layers"]) if "layers" in store else []
         has_raw = "raw/X" in store
+        if kind == "h5ad":
+            places = ["obs", "var", "X", f"layers/{layer or COUNTS}"]
+            places += ["raw/X", "raw/var"] if layer == "raw" else []
+            check_hdf5(path, [store[place] for place in places if place in store])
         place, matrix, notes = _chosen(path, store, layer, layers=layers, has_raw=has_raw)
         obs = read(store["obs"])
         var = read(store["raw/var"] if place == "raw/X" else store["var"])
@@ -76,7 +81,9 @@ def _opened(path: Path, kind: str) -> Iterator[Any]:
         with h5py.File(path, "r") as file:
             yield file
     else:
-        yield require("zarr", extra="dask", purpose="reading .zarr folders").open_group(str(path), mode="r")
+        zarr = require("zarr", extra="dask", purpose="reading .zarr folders")
+        check_zarr(path)
+        yield zarr.open_group(str(path), mode="r")
 
 
 @contextmanager

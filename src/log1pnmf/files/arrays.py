@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from scipy import sparse
 
-from .table import BadFileError, RawTable
+from log1pnmf.untrusted import BadFileError, check_npy, check_npz
+
+from .table import RawTable
 
 __all__ = ["COLUMN", "read_npy", "read_npz"]
 
 MATRICES = ("counts", "X", "matrix", "Y", "data", "arr_0")
 """Names under which the counts are looked for, where there are several arrays."""
+
+SINGLE = b"\x93NUMPY"
 
 COLUMN = "sample_columns."
 """What the names of labels begin with."""
@@ -22,29 +26,40 @@ COLUMN = "sample_columns."
 
 def read_npy(path: Path) -> RawTable:
     """Read an array."""
-    return RawTable(np.load(path, allow_pickle=False))
+    with open(path, "rb") as file:
+        check_npy(file, path)
+        return RawTable(np.load(file, allow_pickle=False))
 
 
 def read_npz(path: Path) -> RawTable:
     """Read a sparse matrix of SciPy's `save_npz`, or the counts among several arrays."""
     # Opened here, because NumPy leaves a file open that is damaged.
-    with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
-        if not isinstance(stored, np.lib.npyio.NpzFile):
+    with open(path, "rb") as file:
+        if file.read(len(SINGLE)) == SINGLE:
             raise BadFileError(f"{path} holds one array, not several; name it .npy")
-        names = stored.files
-        if "metadata" in names:
-            raise BadFileError(f"{path} is a model or checkpoint of log1pnmf, not a table of counts")
-        notes: tuple[str, ...] = ()
-        if "format" in names:
-            matrix = sparse.load_npz(file)
-        else:
-            name = _matrix_name(path, stored)
-            matrix = stored[name]
-            notes = (f"counts read from array {name!r}",)
-        columns = {one.removeprefix(COLUMN): stored[one] for one in names if one.startswith(COLUMN)}
-        samples, features = (
-            stored[name].tolist() if name in names else None for name in ("sample_names", "feature_names")
-        )
+        check_npz(file, path)
+        with np.load(file, allow_pickle=False) as stored:
+            return _from_archive(path, file, stored)
+
+
+def _from_archive(path: Path, file: BinaryIO, stored: Mapping[str, Any]) -> RawTable:
+    names = list(stored)
+    if "metadata" in names:
+        raise BadFileError(f"{path} is a model or checkpoint of log1pnmf, not a table of counts")
+    notes: tuple[str, ...] = ()
+    if "format" in names:
+        file.seek(0)
+        matrix = sparse.load_npz(file)
+        if hasattr(matrix, "check_format"):  # indices that point outside crash what comes next
+            matrix.check_format(full_check=True)
+    else:
+        name = _matrix_name(path, stored)
+        matrix = stored[name]
+        notes = (f"counts read from array {name!r}",)
+    columns = {one.removeprefix(COLUMN): stored[one] for one in names if one.startswith(COLUMN)}
+    samples, features = (
+        stored[name].tolist() if name in names else None for name in ("sample_names", "feature_names")
+    )
     return RawTable(matrix, samples, features, columns, notes)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,9 @@ from typing import Any
 import numpy as np
 from scipy.io import mmread
 
-from .table import BadFileError, RawTable
+from log1pnmf.untrusted import BadFileError, check_market
+
+from .table import RawTable
 from .text import open_text
 
 __all__ = ["EXPRESSION", "read_market", "read_market_folder", "symbols", "tenx_table"]
@@ -21,9 +22,6 @@ EXPRESSION = "Gene Expression"
 MATRIX = ("matrix.mtx", "matrix.mtx.gz")
 BARCODES = ("barcodes.tsv", "barcodes.tsv.gz")
 FEATURES = ("features.tsv", "features.tsv.gz", "genes.tsv", "genes.tsv.gz")
-LEAST_LINE = 4  # "1 1\n"
-LARGEST_PACKING = 1100  # gzip cannot pack more tightly
-PIECE = 1 << 20
 
 
 def read_market(path: Path) -> RawTable:
@@ -134,40 +132,10 @@ def _table(path: Path) -> list[list[str]]:
 
 
 def _matrix(path: Path) -> Any:
-    _check_header(path)
+    check_market(path)
     try:
         return mmread(path)
     except (ValueError, OverflowError, TypeError) as error:
         raise BadFileError(
             f"{path} is not a whole MatrixMarket file ({error}); get another copy of it"
         ) from error
-
-
-def _check_header(path: Path) -> None:
-    """Refuse a file that says it has more entries than it can hold, before memory is set aside for them."""
-    packed = path.name.endswith(".gz")
-    with gzip.open(path) if packed else open(path, "rb") as file:
-        banner = file.readline(1000)
-        if not banner.lower().startswith(b"%%matrixmarket matrix"):
-            raise BadFileError(
-                f"{path} does not begin with '%%MatrixMarket matrix'; is it another kind of file?"
-            )
-        line = banner
-        while line.startswith(b"%") or (line and not line.strip()):
-            line = file.readline(100_000)
-        # SciPy's reader crashes at a zero byte, with which a file ends that was not written to its end.
-        while piece := file.read(PIECE):
-            if b"\0" in piece:
-                raise BadFileError(f"{path} holds zero bytes: it is damaged; get another copy of it")
-    sizes = line.split()
-    if not sizes or not all(size.isdigit() for size in sizes):
-        raise BadFileError(
-            f"{path} has no line with its numbers of rows, columns and entries; it is not whole"
-        )
-    least = LEAST_LINE if b"coordinate" in banner.lower() else 2
-    entries = int(sizes[-1]) if least == LEAST_LINE else int(sizes[0]) * int(sizes[-1])
-    room = path.stat().st_size * (LARGEST_PACKING if packed else 1)
-    if entries * least > room + least:
-        raise BadFileError(
-            f"{path} says it has {entries:,} entries, but is too short for them: it is truncated"
-        )

@@ -13,15 +13,12 @@ from numpy.typing import NDArray
 
 from log1pnmf.compress import plural
 from log1pnmf.counts import Counts
+from log1pnmf.untrusted import BadFileError, check_size
 
 __all__ = ["BadFileError", "CountTable", "Fractions", "RawTable", "checked"]
 
 Names = NDArray[np.object_]
 Fractions = Literal["refuse", "allow"]
-
-
-class BadFileError(ValueError):
-    """A file that cannot be used: what is wrong, where, and what to do about it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +161,10 @@ def checked(raw: RawTable, *, source: str, format: str, fractions: Fractions = "
         raise BadFileError(
             f"{source} is empty: {shape[0]} samples x {shape[1]} features; use a file with counts"
         )
+    # Before memory is set aside for as many rows and columns as the file says there are.
+    samples = _names(raw.sample_names, shape[0], f"{source}: samples")
+    features = _names(raw.feature_names, shape[1], f"{source}: features")
+    check_size(source, 8 * sum(shape), _held(raw.matrix))
     notes = list(raw.notes)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -179,12 +180,18 @@ def checked(raw: RawTable, *, source: str, format: str, fractions: Fractions = "
                 "or allow fractions (--allow-fractions) where they are expected counts"
             )
         notes.append(str(warning.message))
-    samples = _names(raw.sample_names, shape[0], f"{source}: samples")
-    features = _names(raw.feature_names, shape[1], f"{source}: features")
     _check_unique(features, source)
     notes += _twice(samples)
     named = Counts(counts.by_row, counts._columns, samples, features)
     return CountTable(named, dict(raw.sample_columns), source, format, tuple(notes))
+
+
+def _held(matrix: Any) -> int:
+    """Bytes of the arrays of a matrix, sparse or not."""
+    if hasattr(matrix, "nbytes"):
+        return int(matrix.nbytes)
+    parts = (getattr(matrix, name, None) for name in ("data", "indices", "indptr", "coords", "offsets"))
+    return sum(np.asarray(part).nbytes for part in parts if part is not None)
 
 
 def _names(given: Sequence[Any] | None, n: int, what: str) -> Names | None:

@@ -9,9 +9,10 @@ import numpy as np
 from scipy import sparse
 
 from log1pnmf.optional import require
+from log1pnmf.untrusted import BadFileError, check_hdf5
 
 from .market import tenx_table
-from .table import BadFileError, RawTable
+from .table import RawTable
 
 __all__ = ["read_tenx_h5"]
 
@@ -37,11 +38,13 @@ def read_tenx_h5(path: Path, genome: str | None = None) -> RawTable:
         missing = [part for part in PARTS if part not in group]
         if missing:
             raise BadFileError(f"{path} is not a 10x file: {', '.join(missing)} missing in {group.name}")
+        check_hdf5(path, [group])
         n_features, n_cells = (int(n) for n in group["shape"][:])
         parts = (group["data"][:], group["indices"][:], group["indptr"][:])
         if len(parts[2]) != n_cells + 1:
             raise BadFileError(f"{path} is damaged: {len(parts[2])} column starts for {n_cells} cells")
         counts = sparse.csr_array(parts, shape=(n_cells, n_features))
+        counts.check_format(full_check=True)  # indices that point outside crash what comes next
         kinds = None
         if "features" in group:
             features = group["features"]

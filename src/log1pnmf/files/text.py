@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -13,7 +12,9 @@ from typing import TextIO
 import numpy as np
 from scipy import sparse
 
-from .table import BadFileError, RawTable
+from log1pnmf.untrusted import BadFileError, open_packed
+
+from .table import RawTable
 
 __all__ = ["open_text", "read_text"]
 
@@ -52,9 +53,7 @@ LOOKED_AT = 50
 
 def open_text(path: Path) -> TextIO:
     """Open a text file, packed with gzip or not; a mark of byte order is skipped."""
-    if path.name.endswith(".gz"):
-        return io.TextIOWrapper(gzip.open(path), encoding="utf-8-sig", newline="")
-    return open(path, encoding="utf-8-sig", newline="")
+    return io.TextIOWrapper(open_packed(path), encoding="utf-8-sig", newline="")
 
 
 def read_text(path: Path) -> RawTable:

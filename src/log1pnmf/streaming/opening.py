@@ -6,10 +6,13 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import sparse
+
+from log1pnmf.untrusted import check_hdf5, check_zarr
 
 from .chunks import DaskChunks, FileChunks, GivenChunks, RowChunks, SlicedChunks, open_group
 
@@ -162,6 +165,10 @@ def _from_path(path: str, layer: str | None, limit: int) -> tuple[RowChunks, np.
         have = ["X", *store["layers"]] if "layers" in store else ["X"]
         raise KeyError(f"{path} has no {name}; it has {', '.join(have)}")
     matrix, features = store[name], None
+    if os.path.isdir(path):
+        check_zarr(Path(path))
+    else:
+        check_hdf5(Path(path), [matrix, *([store["var"]] if "var" in store else [])])
     if "var" in store:
         var = store["var"]
         index = var[var.attrs.get("_index", "_index")][:]
