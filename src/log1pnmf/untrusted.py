@@ -67,8 +67,8 @@ def check_size(path: os.PathLike[str] | str, claimed: float, stored: float) -> N
     """
     if claimed > max(ALWAYS_ALLOWED, LARGEST_RATIO * stored):
         raise BadFileError(
-            f"{os.fspath(path)} has {stored:,} bytes, but says it holds {claimed:,}: it is damaged or made to "
-            "fill the memory; if you trust it, store it sparse or without compression"
+            f"{os.fspath(path)} has {stored:,} bytes, but says it holds {claimed:,}: it is damaged or made "
+            "to fill the memory; if you trust it, store it sparse or without compression"
         )
 
 
