@@ -17,7 +17,7 @@ def example(name):
 
 
 def test_every_example_is_run_here():
-    tested = {"text_topics", "mutational_signatures", "single_cell"}
+    tested = {"text_topics", "mutational_signatures", "gene_sets", "single_cell"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
 
 
@@ -90,3 +90,14 @@ def test_single_cells(tmp_path, capsys):
     assert "c = inf: log-likelihood" in said
     table = adata.uns["log1p_nmf_sweep"].set_index("c")
     assert table.loc[np.inf, "sparsity_loadings"] > table.loc[1.0, "sparsity_loadings"]
+
+
+def test_gene_sets(capsys):
+    pytest.importorskip("pandas")
+    table = example("gene_sets").main(step=4, tol=1e-4)
+    best = table.groupby("set")["adjusted_p"].min()
+    assert (best < 0.01).sum() >= 4
+    assert table.iloc[0]["set"] == "acinar enzymes"
+    said = capsys.readouterr().out
+    assert "source target  weight" in said
+    assert "gene_name  score" in said
