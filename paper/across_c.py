@@ -36,7 +36,7 @@ def study(options: Options) -> None:
         report.table(name, rows, f"{name}: every fit.", show=False)
         for kind in dict.fromkeys(row["fit"] for row in rows):
             _trend(report, name, kind, [row for row in rows if row["fit"] == kind])
-    report.save()
+        report.save()  # what there is so far
 
 
 def _rows(fits: dict[str, list[Fit]], c: float) -> list[dict[str, Any]]:

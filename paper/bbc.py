@@ -114,6 +114,7 @@ def study(options: Options) -> None:
     report.figure(
         "structure", structures(shown, labels, CATEGORIES), "Faithful fits, factors in the paper's order."
     )
+    report.save()  # what there is so far: the rest takes longer
     _forms(report, cases, data, options)
     report.save()
 

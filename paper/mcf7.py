@@ -55,6 +55,7 @@ def study(options: Options) -> None:
         "Gene scores of the treatment factors, faithful fits; colours: differential expression (PyDESeq2).",
     )
     _differential_claim(report, pictures, groups)
+    report.save()  # what there is so far: the rest takes longer
     _forms(report, cases, data, options)
     report.save()
 
