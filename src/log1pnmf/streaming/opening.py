@@ -160,14 +160,14 @@ def _names(source: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
 def _from_path(path: str, layer: str | None, limit: int) -> tuple[RowChunks, np.ndarray | None]:
     if not os.path.exists(path):
         raise FileNotFoundError(f"{path}: there is no such file or folder")
+    if os.path.isdir(path):
+        check_zarr(Path(path))
     store, name = open_group(path), "X" if layer is None else f"layers/{layer}"
     if name not in store:
         have = ["X", *store["layers"]] if "layers" in store else ["X"]
         raise KeyError(f"{path} has no {name}; it has {', '.join(have)}")
     matrix, features = store[name], None
-    if os.path.isdir(path):
-        check_zarr(Path(path))
-    else:
+    if not os.path.isdir(path):
         check_hdf5(Path(path), [matrix, *([store["var"]] if "var" in store else [])])
     if "var" in store:
         var = store["var"]

@@ -1,0 +1,158 @@
+"""Valid files of every format, and edits that damage them."""
+
+import io
+import shutil
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from log1pnmf import fit_log1p_nmf
+from log1pnmf.counts import Counts
+from log1pnmf.exchange import read_r_list, write_r_list
+from log1pnmf.files import CountTable, read_table, write_table
+from log1pnmf.persist import read_archive
+
+KINDS = ("flip", "cut", "insert", "erase", "swell", "copy")
+TELLING = (
+    b"\0",
+    b"\xff\xff\xff\xff",
+    b"\xff\xff\xff\x7f",
+    b"-1",
+    b"9" * 18,
+    b"nan",
+    b"\n",
+    b"\x80\x02c",
+    b"1e400",
+    b"%",
+)
+"""What readers trip over: zeros, extremes of integers, numbers that overflow, the beginning of a pickle."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One change: what is done, where (as a fraction of the file), and with which bytes."""
+
+    kind: str
+    place: float
+    payload: bytes
+
+    def apply(self, content: bytes) -> bytes:
+        i = int(self.place * len(content))
+        after = i + len(self.payload)
+        if self.kind == "flip" and content:
+            i = min(i, len(content) - 1)
+            return content[:i] + bytes([content[i] ^ (self.payload[0] or 1)]) + content[i + 1 :]
+        if self.kind == "cut":
+            return content[:i]
+        if self.kind == "insert":
+            return content[:i] + self.payload + content[i:]
+        if self.kind == "erase":
+            return content[:i] + content[after:]
+        if self.kind == "swell":
+            return content[:i] + self.payload + content[after:]
+        return content[:i] + content[:after][-64:] + content[i:]
+
+
+def damaged(content, edits):
+    for edit in edits:
+        content = edit.apply(content)
+    return content
+
+
+def random_edits(rng):
+    return [
+        Edit(
+            KINDS[rng.integers(len(KINDS))],
+            rng.random() ** (1 + 2 * (rng.random() < 0.5)),  # headers are at the beginning
+            TELLING[rng.integers(len(TELLING))] if rng.random() < 0.5 else rng.bytes(1 + rng.integers(8)),
+        )
+        for _ in range(1 + rng.integers(3))
+    ]
+
+
+class Sample:
+    """A valid file or folder of one format, its reader, and damaged copies of it."""
+
+    def __init__(self, path, read=read_table, inside=False):
+        self.path, self.read, self.inside = Path(path), read, inside
+        self.parts = (
+            sorted(p for p in self.path.rglob("*") if p.is_file()) if self.path.is_dir() else [self.path]
+        )
+
+    def write_damaged(self, folder, edits, which=0.0):
+        """A damaged copy; of a folder, one of its files is damaged; of an archive with `inside`, one member."""
+        target = Path(folder) / self.path.name
+        part = self.parts[int(which * len(self.parts))]
+        if self.path.is_dir():
+            if target.exists():
+                shutil.rmtree(target)
+            shutil.copytree(self.path, target)
+            place = target / part.relative_to(self.path)
+        else:
+            place = target
+        content = part.read_bytes()
+        place.write_bytes(self._rezipped(content, edits, which) if self.inside else damaged(content, edits))
+        return target
+
+    @staticmethod
+    def _rezipped(content, edits, which):
+        """Checksums are right again, so that the damage reaches the reader of the member."""
+        out = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(out, "w") as new:
+            members = old.infolist()
+            chosen = members[int(which * len(members))]
+            for member in members:
+                data = old.read(member)
+                new.writestr(member.filename, damaged(data, edits) if member is chosen else data)
+        return out.getvalue()
+
+
+def samples(folder):
+    """One valid file of every format that is read, by name."""
+    folder = Path(folder)
+    rng = np.random.default_rng(0)
+    names = {"sample_names": np.array([f"s{i}" for i in range(12)], dtype=object)}
+    names["feature_names"] = np.array([f"g{j}" for j in range(7)], dtype=object)
+    counts = Counts.from_any(rng.poisson(1.0, (12, 7)))
+    table = CountTable(Counts(counts.by_row, **names), {"type": np.array(["a", "b"] * 6)})
+    made = {}
+    for name in (
+        "t.csv",
+        "t.tsv",
+        "t.csv.gz",
+        "t.mtx",
+        "t.mtx.gz",
+        "t.npy",
+        "t.npz",
+        "t.h5ad",
+        "t.zarr",
+        "tenx",
+    ):
+        write_table(table, folder / name)
+        made[name] = Sample(folder / name)
+    made["t.npz inside"] = Sample(folder / "t.npz", inside=True)
+    _write_tenx(folder / "t.h5", table)
+    made["t.h5"] = Sample(folder / "t.h5")
+    fit = fit_log1p_nmf(counts, 2, max_iter=2, random_state=0)
+    fit.save(folder / "fit.npz")
+    made["fit.npz"] = Sample(folder / "fit.npz", read_archive)
+    made["fit.npz inside"] = Sample(folder / "fit.npz", read_archive, inside=True)
+    write_r_list(fit, folder / "for_r", counts=counts)
+    made["for_r"] = Sample(folder / "for_r", read_r_list)
+    return made
+
+
+def _write_tenx(path, table):
+    matrix = table.counts.to_scipy()
+    with h5py.File(path, "w") as file:
+        group = file.create_group("matrix")
+        parts = {"data": matrix.data.astype(np.int32), "indices": matrix.indices, "indptr": matrix.indptr}
+        for name, values in (parts | {"shape": np.array(matrix.shape[::-1])}).items():
+            group.create_dataset(name, data=values, compression="gzip")
+        group["barcodes"] = [name.encode() for name in table.sample_names]
+        ids = [name.encode() for name in table.feature_names]
+        for name, values in {"id": ids, "name": ids, "feature_type": [b"Gene Expression"] * len(ids)}.items():
+            group[f"features/{name}"] = values

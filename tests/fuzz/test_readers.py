@@ -1,0 +1,230 @@
+"""Damaged and malicious files: one clear error, never a crash, a hang, an exhausted memory, or code that runs."""
+
+import gzip
+import io
+import json
+import warnings
+import zipfile
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.fuzz.damage import KINDS, TELLING, Edit, samples
+
+from log1pnmf import untrusted
+from log1pnmf.exchange import read_r_list
+from log1pnmf.files import BadFileError, read_table
+from log1pnmf.streaming.opening import open_counts
+
+anndata = pytest.importorskip("anndata")
+zarr = pytest.importorskip("zarr")
+
+FRACTION = st.floats(0, 1, exclude_max=True)
+EDITS = st.lists(
+    st.builds(
+        Edit, st.sampled_from(KINDS), FRACTION, st.sampled_from(TELLING) | st.binary(min_size=1, max_size=8)
+    ),
+    min_size=1,
+    max_size=3,
+)
+MARKET = "%%MatrixMarket matrix coordinate integer general\n"
+
+
+@pytest.fixture(scope="module")
+def valid(tmp_path_factory):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return samples(tmp_path_factory.mktemp("valid"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("damaged")
+
+
+def test_samples_are_valid(valid):
+    for sample in valid.values():
+        sample.read(sample.path)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_damaged_files_are_refused_or_read(valid, folder, data):
+    sample = valid[data.draw(st.sampled_from(sorted(valid)))]
+    path = sample.write_damaged(folder, data.draw(EDITS), data.draw(FRACTION))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            sample.read(path)
+        except (ValueError, OSError) as error:
+            assert str(error).strip()
+
+
+# ---------------------------------------------------------------- archives that unpack to more than memory
+
+
+@pytest.fixture
+def small_limit(monkeypatch):
+    """Bombs of a few megabytes are enough to see the limit work."""
+    monkeypatch.setattr(untrusted, "ALWAYS_ALLOWED", 1 << 20)
+
+
+@pytest.mark.usefixtures("small_limit")
+@pytest.mark.parametrize("name", ["t.csv.gz", "t.mtx.gz"])
+def test_gzip_bombs(tmp_path, name):
+    head = MARKET + "9 9 1\n" if "mtx" in name else "a,b\n"
+    (tmp_path / name).write_bytes(gzip.compress(head.encode() + b" " * (1 << 26)))
+    with pytest.raises(BadFileError, match="unpacks to more than"):
+        read_table(tmp_path / name)
+
+
+@pytest.mark.usefixtures("small_limit")
+def test_zip_bomb(tmp_path):
+    np.savez_compressed(tmp_path / "t.npz", counts=np.zeros((1 << 12, 1 << 11)))
+    with pytest.raises(BadFileError, match="made to fill the memory"):
+        read_table(tmp_path / "t.npz")
+
+
+def test_a_well_packed_table_is_no_bomb(tmp_path):
+    values = np.zeros((2000, 500), dtype=np.int32)
+    values[:, 0] = 1
+    np.savez_compressed(tmp_path / "t.npz", counts=values)
+    assert (tmp_path / "t.npz").stat().st_size * 200 < values.nbytes
+    assert read_table(tmp_path / "t.npz").shape == values.shape
+
+
+# ---------------------------------------------------------------- headers that ask for more than there is
+
+
+def npy(shape, dtype="<f8", data=b""):
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(out, {"shape": shape, "fortran_order": False, "descr": dtype})
+    return out.getvalue() + data
+
+
+@pytest.mark.parametrize("shape", [(10**9, 10**6), (2**40, 2**40), (2**32, 2**32), (-1, 4)])
+def test_numpy_headers(tmp_path, shape):
+    content = npy(shape, data=bytes(64))
+    (tmp_path / "t.npy").write_bytes(content)
+    with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
+        archive.writestr("counts.npy", content)
+    for name in ("t.npy", "t.npz"):
+        with pytest.raises(BadFileError, match="not what its header says"):
+            read_table(tmp_path / name)
+
+
+@pytest.mark.parametrize("size", ["3 900000000000 1", "900000000000 3 1"])
+def test_matrices_that_are_nearly_all_empty(tmp_path, size):
+    (tmp_path / "t.mtx").write_text(f"{MARKET}{size}\n1 1 5\n")
+    with pytest.raises(BadFileError, match="made to fill the memory"):
+        read_table(tmp_path / "t.mtx")
+
+
+def test_sparse_archives_with_a_huge_shape_or_indices_outside(tmp_path):
+    parts = {"format": np.array(b"csr"), "data": np.ones(2), "indptr": np.array([0, 2])}
+    np.savez(tmp_path / "wide.npz", **parts, indices=np.array([0, 1]), shape=np.array([1, 2**40]))
+    with pytest.raises(BadFileError, match="made to fill the memory"):
+        read_table(tmp_path / "wide.npz")
+    np.savez(tmp_path / "outside.npz", **parts, indices=np.array([0, 2**30]), shape=np.array([1, 2]))
+    with pytest.raises(BadFileError, match=r"outside\.npz"):
+        read_table(tmp_path / "outside.npz")
+
+
+def h5ad(path):
+    anndata.AnnData(X=np.eye(3, dtype=np.float32)).write_h5ad(path)
+    return h5py.File(path, "r+")
+
+
+def test_hdf5_that_declares_more_than_it_holds(tmp_path):
+    with h5ad(tmp_path / "t.h5ad") as file:
+        del file["X"]
+        file.create_dataset("X", shape=(10**6, 10**7), dtype="f4", chunks=(1, 1000))
+    for read in (read_table, open_counts):
+        with pytest.raises(BadFileError, match="made to fill the memory"):
+            read(tmp_path / "t.h5ad")
+
+
+def test_hdf5_that_leads_elsewhere(tmp_path):
+    secret = tmp_path / "secret.h5"
+    with h5py.File(secret, "w") as file:
+        file["X"] = np.eye(3)
+    (tmp_path / "secret.bin").write_bytes(np.eye(3).tobytes())
+    layout = h5py.VirtualLayout(shape=(3, 3), dtype="f8")
+    layout[:] = h5py.VirtualSource(str(secret), "X", shape=(3, 3))
+    ways = {
+        "link": lambda file: file.__setitem__("X", h5py.ExternalLink(str(secret), "X")),
+        "external": lambda file: file.create_dataset(
+            "X", shape=(3, 3), dtype="f8", external=[(str(tmp_path / "secret.bin"), 0, 72)]
+        ),
+        "virtual": lambda file: file.create_virtual_dataset("X", layout),
+    }
+    for name, make in ways.items():
+        with h5ad(tmp_path / f"{name}.h5ad") as file:
+            del file["X"]
+            make(file)
+        with pytest.raises(BadFileError, match="not read"):
+            read_table(tmp_path / f"{name}.h5ad")
+
+
+def test_hdf5_in_circles(tmp_path):
+    with h5ad(tmp_path / "t.h5ad") as file:
+        file["obs/again"] = file["obs"]  # each place is looked at once
+    assert read_table(tmp_path / "t.h5ad").shape == (3, 3)
+
+
+# ---------------------------------------------------------------- code that must not run
+
+
+class Malicious:
+    def __reduce__(self):
+        return (pytest.fail, ("a file ran code",))
+
+
+def test_objects_in_numpy_files_are_not_unpickled(tmp_path):
+    evil = np.array([[Malicious()]], dtype=object)
+    np.save(tmp_path / "t.npy", evil, allow_pickle=True)
+    np.savez(tmp_path / "t.npz", counts=evil)
+    for name in ("t.npy", "t.npz"):
+        with pytest.raises(BadFileError, match="Python objects"):
+            read_table(tmp_path / name)
+
+
+def test_pickles_in_zarr_are_not_loaded(tmp_path):
+    path = tmp_path / "t.zarr"
+    group = zarr.open_group(str(path), mode="w", zarr_format=2)
+    anndata.io.write_elem(group, "/", anndata.AnnData(X=np.eye(3, dtype=np.float32)))
+    place = path / "X" / ".zarray"
+    description = json.loads(place.read_text()) | {"dtype": "|O", "filters": [{"id": "pickle"}]}
+    place.write_text(json.dumps(description).replace("pickle", "\\u0070ickle"))
+    for read in (read_table, open_counts):
+        with pytest.raises(BadFileError, match="pickle"):
+            read(path)
+
+
+def test_zarr_that_declares_more_than_it_holds(tmp_path):
+    path = tmp_path / "t.zarr"
+    group = zarr.open_group(str(path), mode="w", zarr_format=2)
+    anndata.io.write_elem(group, "/", anndata.AnnData(X=np.eye(3, dtype=np.float32)))
+    place = path / "X" / ".zarray"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"shape": [10**6, 10**7]}))
+    with pytest.raises(BadFileError, match="made to fill the memory"):
+        read_table(path)
+
+
+def test_members_of_archives_stay_inside(tmp_path):
+    with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
+        archive.writestr("../../escaped.npy", npy((2, 2), data=np.eye(2).tobytes()))
+    assert read_table(tmp_path / "t.npz").shape == (2, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["t.npz"]
+    assert not (tmp_path.parent.parent / "escaped.npy").exists()
+
+
+def test_zero_bytes_in_the_counts_of_r(valid, tmp_path):
+    sample = valid["for_r"]
+    place = sample.write_damaged(tmp_path, [])
+    market = place / "counts.mtx"
+    market.write_bytes(market.read_bytes()[:-8] + bytes(8))
+    with pytest.raises(ValueError, match="zero bytes"):
+        read_r_list(place)
