@@ -83,7 +83,7 @@ class Sample:
         )
 
     def write_damaged(self, folder, edits, which=0.0):
-        """A damaged copy; of a folder, one of its files is damaged; of an archive with `inside`, one member."""
+        """A damaged copy; in a folder one file is damaged, in an archive with `inside` one member."""
         target = Path(folder) / self.path.name
         part = self.parts[int(which * len(self.parts))]
         if self.path.is_dir():

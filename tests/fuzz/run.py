@@ -32,7 +32,7 @@ def worker(name, cases, seed, folder):
     sample = samples(place / "valid")[name]
     sample.read(sample.path)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    outcomes, slowest, last = collections.Counter(), 0.0, 0
+    outcomes, slowest = collections.Counter(), 0.0
     for case in range(cases):
         rng = np.random.default_rng((seed, case))
         path = sample.write_damaged(place / "damaged", random_edits(rng), rng.random())
@@ -44,14 +44,12 @@ def worker(name, cases, seed, folder):
         except (ValueError, OSError) as error:
             outcomes["refused"] += 1
             if "MemoryError" in repr(error.__cause__) or "allocate" in str(error):
-                outcomes["refused by the allocator"] += 1
-                last = case
+                outcomes["of which by the allocator"] += 1
         except BaseException as error:
             raise SystemExit(f"{name}: case {case} of seed {seed} raised {error!r}") from error
         slowest = max(slowest, time.perf_counter() - began)
     faulthandler.cancel_dump_traceback_later()
-    more = f", last by the allocator {last}" if last else ""
-    print(f"{name}: {cases} cases, {dict(outcomes)}, slowest {slowest:.2f} s{more}", flush=True)
+    print(f"{name}: {cases} cases, {dict(outcomes)}, slowest {slowest:.2f} s", flush=True)
 
 
 def main():
