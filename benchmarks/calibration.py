@@ -65,6 +65,7 @@ CASES = [
     *(Case(f"c = {c:g}", c) for c in (0.01, 1.0, 100.0, math.inf)),
     *(Case(f"c = {c:g}, rare features", c, n_samples=1000, level=0.03) for c in (1.0, math.inf)),
     *(Case(f"c = {c:g}, 20 samples", c, n_samples=20) for c in (1.0, math.inf)),
+    Case("c = 1, 8 samples", 1.0, n_samples=8),
     *(Case(f"c = {c:g}, overdispersed", c, overdispersion=0.5) for c in (1.0, math.inf)),
     Case("c = 1, overdispersed, 20 samples", 1.0, n_samples=20, overdispersion=0.5),
 ]
@@ -219,7 +220,7 @@ def draw(out: Path, path: Path) -> None:
     from matplotlib.figure import Figure
 
     done = json.loads((out / "calibration.json").read_text())
-    figure = Figure(figsize=(9.0, 3.2), layout="constrained")
+    figure = Figure(figsize=(9.0, 4.0), layout="constrained")
     panels = {
         "as modelled": [("c = 0.01", "model"), ("c = 1", "model"), ("c = inf", "model")],
         "overdispersed (c = 1)": [("c = 1, overdispersed", "model"), ("c = 1, overdispersed", "sandwich")],
@@ -239,7 +240,7 @@ def draw(out: Path, path: Path) -> None:
             ax.plot(np.linspace(0, 1, len(quantiles)), quantiles, linewidth=1.5, label=label)
         ax.set_title(title, loc="left", fontsize="medium")
         ax.set_xlabel("uniform")
-        ax.legend(frameon=False, fontsize="small")
+        ax.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(0.0, -0.2))
         ax.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("p-values without effect")
     figure.savefig(path, dpi=110)

@@ -66,7 +66,8 @@ def _features(ax: Axes, found: Diagnostics, n_labels: int) -> None:
     top = np.argsort(-y, kind="stable")[:n_labels]
     ax.set_xlabel("mean count", color=INK)
     ax.set_ylabel("variance / Poisson variance", color=INK)
-    set_title(ax, None, f"features: 1 + {found.overdispersion:.2g} mean")
+    median = float(np.median(y)) if len(y) else 1.0
+    set_title(ax, None, f"features: median {median:.2g}; line 1 + {found.overdispersion:.2g} mean")
     label_points(ax, [str(found.feature_names[j]) for j in index[top]], x[top], y[top])
 
 
