@@ -221,7 +221,7 @@ def test_simulate_writes_the_same_counts_to_any_format(call, tmp_path, name):
     options = ["-n", 300, "-m", 12, "-k", 2, "-c", "inf", "--density", 0.2, "--seed", 4]
     done = call("simulate", tmp_path / name, *options, "--truth", tmp_path / "truth.npz", "--json")
     assert done.code == 0, done.err
-    assert call("simulate", tmp_path / "other.npz", *options).code == 0
+    assert call("simulate", "-o", tmp_path / "other.npz", *options).code == 0
     first, again = read_table(tmp_path / name), read_table(tmp_path / "other.npz")
     assert (first.counts.to_scipy() != again.counts.to_scipy()).nnz == 0
     assert done.json["nnz"] == first.counts.nnz

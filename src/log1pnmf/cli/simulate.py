@@ -24,16 +24,17 @@ CHUNK_ROWS = 8192
 
 def simulate(
     *,
-    output: Annotated[
-        Path,
+    path: Annotated[
+        Path | None,
         typer.Argument(
             metavar="PATH",
-            help="Counts to write; .h5ad and .zarr may be larger than memory.",
+            help="Counts to write, here or after -o; .h5ad and .zarr may be larger than memory.",
             show_default=False,
         ),
-    ],
-    samples: Annotated[int, typer.Option("-n", "--samples", help="Number of samples.")] = 1000,
-    features: Annotated[int, typer.Option("-m", "--features", help="Number of features.")] = 500,
+    ] = None,
+    option: Annotated[Path | None, typer.Option("-o", "--output", metavar="PATH", help="The same.")] = None,
+    samples: Annotated[int, typer.Option("-n", "--samples", "--cells", help="Number of samples.")] = 1000,
+    features: Annotated[int, typer.Option("-m", "--features", "--genes", help="Number of features.")] = 500,
     components: Annotated[int, typer.Option("-k", "--components", help="Number of factors.")] = 5,
     c: Annotated[str, typer.Option("-c", "--shift", metavar="C", help="Shift of the link.")] = "1",
     density: Annotated[
@@ -58,6 +59,9 @@ def simulate(
     """Draw counts from the model, as in the paper's simulations."""
     screen = Screen(json=json)
     (shift,) = common.parse_c([c])
+    output = path or option
+    if output is None or (path and option):
+        raise typer.BadParameter("say once where to write: log1pnmf simulate PATH, or -o PATH")
     check_place(output, force=force)
     if truth is not None:
         check_place(truth, force=force)
