@@ -3,16 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := dev,bench
+EXTRAS := dev,bench,docs
 # Tests of engine="torch"; this release has a CPU build where no card is. Empty leaves it and its tests out.
 TORCH ?= torch==2.13.0 triton
 PYTEST_FLAGS ?=
 PAPER_FLAGS ?=
 CORE := CMakeLists.txt $(wildcard cpp/* cpp/*/*)
-CODE := src tests $(wildcard benchmarks tools examples paper)
+CODE := src tests $(wildcard benchmarks docs tools examples paper)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench paper lint format clean
+.PHONY: help demo test bench docs paper lint format clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -28,6 +28,9 @@ bench: $(STAMP) ## measure speed and memory
 
 paper: $(STAMP) ## reproduce the paper from ../shared/data (PAPER_FLAGS="--fresh": fit again what was kept)
 	$(BIN)/python -m paper $(PAPER_FLAGS)
+
+docs: $(STAMP) ## build the site in docs/_build/html, with its tutorials executed; warnings are errors
+	$(BIN)/sphinx-build -W --keep-going --quiet docs docs/_build/html
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check $(CODE)

@@ -1,0 +1,85 @@
+"""How the documentation is built: ``make docs``. Pages are Markdown (MyST); tutorials are executed."""
+
+import sys
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+
+project = "log1pnmf"
+author = "log1pnmf developers"
+copyright = "log1pnmf developers"  # noqa: A001
+version = release = installed_version("log1pnmf")
+
+extensions = [
+    "command_reference",
+    "myst_nb",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+exclude_patterns = ["_build", "_ext", "**/.ipynb_checkpoints"]
+
+# Pages. Links with #fragments find headings down to the third level.
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+myst_links_external_new_tab = True
+# A page's own text blocks need no colours, and shell sessions no lexer that knows them.
+highlight_language = "none"
+
+# Tutorials are executed while the pages are built, and again only when they have changed.
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(Path(__file__).parent / "_build" / "jupyter_cache")
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+nb_execution_show_tb = True
+
+# The API, from the docstrings: also of inherited members, up to those of scikit-learn and of Python.
+autosummary_generate = True
+templates_path = ["_templates"]
+OTHERS = "BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseException, tuple"
+autodoc_default_options = {"members": True, "inherited-members": OTHERS, "member-order": "bysource"}
+autodoc_typehints = "none"  # the docstrings say more
+numpydoc_show_class_members = False
+numpydoc_validation_checks: set[str] = set()
+default_role = "py:obj"
+
+
+def leave_out(app, what, name, item, *_):
+    """Leave out what scikit-learn gives every estimator: its own pages say more."""
+    return True if (getattr(item, "__module__", None) or "").startswith("sklearn.") else None
+
+
+def setup(app):
+    app.connect("autodoc-skip-member", leave_out)
+
+
+html_theme = "pydata_sphinx_theme"
+html_title = "log1pnmf"
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_context = {"default_mode": "light"}
+html_theme_options = {
+    "logo": {"text": "log1pnmf"},
+    "navbar_align": "left",
+    "navigation_with_keys": False,
+    "show_nav_level": 1,
+    "show_toc_level": 2,
+    "header_links_before_dropdown": 6,
+    "navbar_persistent": ["search-button"],
+    "navbar_end": ["theme-switcher"],
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "pygments_light_style": "tango",
+    "pygments_dark_style": "github-dark",
+}
+html_sidebars = {"index": []}
+
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True

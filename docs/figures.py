@@ -1,0 +1,223 @@
+"""Draw the pictures of the pages that explain: ``python docs/figures.py [NAME ...]``, into docs/img.
+
+Everything is drawn from formulas or from the bundled data, with the public parts of the library.
+"""
+
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from sklearn.exceptions import ConvergenceWarning
+
+import log1pnmf as lp
+from log1pnmf.approximation import quadratic
+from log1pnmf.arrange import Groups, arrange
+from log1pnmf.colors import BASELINE, distinct_colors
+from log1pnmf.geometry import loadings_towards, unit_rates, upper_right_hull
+from log1pnmf.link import ShiftedLog
+from log1pnmf.metrics import match_factors
+from log1pnmf.pl.memberships import draw_structure, name_groups
+
+IMAGES = Path(__file__).parent / "img"
+LEAST_CELLS = 30
+LEAST_ALIKE = 0.4
+INK, FAINT = "#24292f", "#8c959f"
+BLUE, ORANGE, GREEN, PINK, *_ = distinct_colors(9)
+STYLE = {
+    "font.size": 10,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "legend.frameon": False,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+def what_c_does() -> Figure:
+    """The landing page: how two factors combine, and the same cells at two c."""
+    figure = Figure(figsize=(11.5, 5.0), layout="constrained")
+    left, right = figure.subfigures(1, 2, width_ratios=[1, 1.7], wspace=0.05)
+    _draw_together(left.subplots())
+    data = lp.datasets.pancreas()
+    options = {"likelihood": "refined", "init": "nndsvd", "max_iter": 60, "random_state": 0, "n_jobs": 1}
+    models = [lp.Log1pNMF(9, c=c, **options).fit(data.counts) for c in (np.inf, 1.0)]
+    _draw_cells(right.subplots(2, 1), models, data.sample_labels)
+    return figure
+
+
+def _draw_cells(axes, models, labels) -> None:
+    """Draw both fits of the common cell types: cells in the same order, matched factors in one colour."""
+    types, sizes = np.unique(labels, return_counts=True)
+    common = np.isin(labels, types[sizes >= LEAST_CELLS])
+    names = np.char.replace(labels[common].astype(str), "_stellate", "\nstellate")
+    match = match_factors(models[0].loadings_, models[1].loadings_)
+    columns = (match.pairs[:, 0], match.pairs[:, 1])
+    shares = [model.loadings_[common][:, order] for model, order in zip(models, columns, strict=True)]
+    shares = [part / part.sum(axis=1, keepdims=True) for part in shares]
+    arrangement = arrange(np.concatenate(shares, axis=1), Groups.of(names), random_state=0)
+    first = [BASELINE, *distinct_colors(len(match.pairs) - 1)]
+    alike = match.similarity >= LEAST_ALIKE
+    fresh = iter(distinct_colors(2 * len(first))[len(first) - 1 :])
+    second = [color if same else next(fresh) for color, same in zip(first, alike, strict=True)]
+    titles = (
+        "c = ∞: factors come close to kinds of cells",
+        "c = 1: the same cells, built from shared factors",
+    )
+    for ax, part, title, colors in zip(axes, shares, titles, (first, second), strict=True):
+        draw_structure(ax, part[arrangement.order], arrangement, colors)
+        ax.set(yticks=[], ylabel="")
+        ax.set_title(title)
+        ax.spines["left"].set_visible(False)
+    name_groups(axes[1], arrangement)
+
+
+def _draw_together(ax) -> None:
+    """Draw what two factors give together: their sum, and a product that grows as c falls."""
+    first, second, shifts = 4.0, 6.0, [np.inf, 10.0, 2.0, 1.0]
+    for place, c in enumerate(shifts):
+        product = first * second / c
+        bottom = 0.0
+        for height, color in ((first, BLUE), (second, ORANGE), (product, PINK)):
+            ax.bar(place, height, bottom=bottom, color=color, width=0.68)
+            bottom += height
+        ax.text(place, bottom + 0.7, f"{bottom:g}", ha="center", fontweight="bold")
+    ax.annotate("A alone: 4", (-0.3, 2.0), color="white", va="center", fontsize=9)
+    ax.annotate("B alone: 6", (-0.3, 7.0), color="white", va="center", fontsize=9)
+    ax.text(3, 22, "A × B\n  c", color="white", ha="center", va="center", fontsize=12, linespacing=1.15)
+    ax.plot([2.76, 3.24], [22.0, 22.0], color="white", linewidth=1.0)
+    names = ["∞\nadd up", "10", "2", "1\nmultiply"]
+    ax.set(xticks=range(len(shifts)), xlabel="c", yticks=[], ylim=(0, 38))
+    ax.set_xticklabels(names)
+    ax.spines["left"].set_visible(False)
+    ax.tick_params(axis="x", length=0)
+    ax.set_title("What two factors give together:\nA + B + A × B / c")
+
+
+def newton_and_coordinate() -> Figure:
+    """Objective against CPU time of both row solvers, from the same start, on one thread."""
+    data = lp.datasets.pancreas()
+    start = lp.Log1pNMF(9, c=1.0, likelihood="approximate", init="random", max_iter=1, **_QUIET).fit(
+        data.counts
+    )
+    given = (start.fit_.loadings, start.fit_.factors)
+    courses = {
+        "coordinate ascent (the paper's)": _course(data.counts, given, row_solver="coordinate", max_iter=150),
+        "Newton": _course(data.counts, given, extrapolate=False, max_iter=150),
+        "Newton, extrapolated (the default)": _course(data.counts, given, max_iter=150),
+    }
+    best = min(objective.min() for _, objective in courses.values())
+    figure = Figure(figsize=(10.0, 3.8), layout="constrained")
+    by_iteration, by_time = figure.subplots(1, 2, sharey=True)
+    for (name, (seconds, objective)), color in zip(courses.items(), (FAINT, GREEN, BLUE), strict=True):
+        above = np.maximum(objective - best, 1.0)
+        by_iteration.plot(above, color=color, label=name, linewidth=2)
+        by_time.plot(seconds, above, color=color, linewidth=2)
+        print(
+            f"{name}: {len(above) - 1} iterations, {seconds[-1]:.1f} CPU s, {above[-1]:,.0f} above the best"
+        )
+    by_iteration.set(yscale="log", xlabel="iterations", ylabel="objective above the best found")
+    by_time.set(xscale="log", xlabel="CPU seconds, one thread")
+    by_iteration.legend(fontsize=9)
+    return figure
+
+
+_QUIET = {"random_state": 0, "n_jobs": 1, "tol": 1e-9}
+
+
+def _course(counts, start, **options) -> tuple[np.ndarray, np.ndarray]:
+    seen: list[tuple[float, float]] = []
+
+    def watch(iteration) -> None:
+        seen.append((time.process_time(), iteration.objective))
+
+    settings = {"c": 1.0, "likelihood": "approximate", "init": start, **_QUIET, **options}
+    lp.Log1pNMF(9, callbacks=[watch], **settings).fit(counts)
+    seconds, objective = np.array(seen).T
+    return seconds - seconds[0] + 1e-2, objective
+
+
+def link() -> Figure:
+    """The link for several c, both over itself and seen at small means."""
+    figure = Figure(figsize=(9.0, 3.4), layout="constrained")
+    near, far = figure.subplots(1, 2)
+    for ax, top in ((near, 3.0), (far, 300.0)):
+        means = np.linspace(0.0, top, 400)
+        shifts = [0.01, 0.1, 1.0, 10.0, np.inf]
+        for c, color in zip(
+            shifts, mpl.colormaps["viridis"](np.linspace(0.0, 0.85, len(shifts))), strict=True
+        ):
+            values = ShiftedLog(c).link(means)
+            ax.plot(
+                means, values / values[-1], color=color, linewidth=2, label=f"c = {c:g}".replace("inf", "∞")
+            )
+        ax.set(xlabel="mean count", ylabel="link, relative to its largest", xlim=(0, top), ylim=(0, 1.02))
+    near.set_title("Small counts")
+    far.set_title("Large counts")
+    far.legend(fontsize=9)
+    return figure
+
+
+def approximation() -> Figure:
+    """What a zero count contributes, and the quadratic in its place."""
+    figure = Figure(figsize=(9.0, 3.4), layout="constrained")
+    for ax, c in zip(figure.subplots(1, 2), (1.0, 0.01), strict=True):
+        eta = np.linspace(0.0, 1.35 * np.log1p(1.0 / c), 300)
+        chebyshev, taylor = (quadratic(ShiftedLog(c), kind=kind) for kind in ("chebyshev", "taylor"))
+        ax.axvspan(0.0, np.log1p(1.0 / c), color="#eef3f8", zorder=0)
+        ax.plot(eta, np.expm1(eta), color=INK, linewidth=2.2, label="exact")
+        for kind, color, name in ((chebyshev, BLUE, "Chebyshev (default)"), (taylor, ORANGE, "Taylor")):
+            ax.plot(eta, kind.a0m1 + kind.a1 * eta + kind.a2 * eta**2, color=color, linewidth=1.8, label=name)
+        ax.set(title=f"c = {c:g}", xlabel="sum of loading × factor", ylabel="mean of a zero count / c")
+    figure.axes[0].legend(fontsize=9)
+    return figure
+
+
+def geometry() -> Figure:
+    """Two factors as a plane, and the rates of all features as c falls towards 0."""
+    points = np.random.default_rng(4).gamma(1.5, 0.45, size=(60, 2))
+    hull = upper_right_hull(points)
+    edge = (int(hull[1]), int(hull[2]))
+    figure = Figure(figsize=(11.0, 3.9), layout="constrained")
+    for ax, scale in zip(figure.subplots(1, 3, sharex=True, sharey=True), (0.4, 3.5, 300.0), strict=True):
+        rates, c = unit_rates(points, loadings_towards(points, edge, scale=scale))
+        ax.plot(*points[hull].T, color=FAINT, linewidth=1.2, zorder=1)
+        ax.scatter(*points.T, color=FAINT, s=6, zorder=2)
+        ax.scatter(*points.T, color=BLUE, s=1200.0 * rates, alpha=0.75, linewidth=0, zorder=3)
+        share = rates[list(edge)].sum()
+        ax.set_title(
+            f"c = {c:.2g}: two features have {share:.0%}" if c > 1e-9 else f"c → 0: two have {share:.0%}"
+        )
+        ax.set(xlabel="entry in factor 1", xlim=(-0.1, 2.8), ylim=(-0.1, 2.6))
+    figure.axes[0].set_ylabel("entry in factor 2")
+    return figure
+
+
+FIGURES = {
+    "what-c-does": what_c_does,
+    "newton-and-coordinate": newton_and_coordinate,
+    "link-scales": link,
+    "approximation": approximation,
+    "geometry": geometry,
+}
+
+
+def main(names: list[str]) -> None:
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    warnings.simplefilter("ignore", lp.ApproximationWarning)
+    with mpl.rc_context(STYLE):
+        for name in names or FIGURES:
+            FIGURES[name]().savefig(IMAGES / f"{name}.png", dpi=130)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

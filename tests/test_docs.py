@@ -1,0 +1,235 @@
+"""The pages tell the truth: their code runs, their error messages are real, their links lead somewhere.
+
+A fence of a page is marked in its first line. ``python``: it is run, all of a page in one namespace and in an
+empty folder. ``python raises``: it must end in the error or warning that the ``text`` fence after it shows;
+``...`` stands there for anything. ``python no-run``: it needs what a test does not have, and is only
+compiled. Cells of the tutorials are run by ``make docs``.
+"""
+
+import dataclasses
+import doctest
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+import log1pnmf as lp
+from log1pnmf.exchange import write_r_list
+from log1pnmf.link import ShiftedLog
+from log1pnmf.simulate import simulate
+
+ROOT = Path(__file__).parents[1]
+DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
+PAGES = [ROOT / "README.md", *DOCS]
+LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "paper" / "RESULTS.md"]
+
+FEWER_CELLS = {"docs/plots.md": 8, "docs/report.md": 8, "docs/index.md": 4, "README.md": 4}
+"""Pages that fit the bundled data: every so many-th cell is enough to see that the code runs."""
+
+HOSTS = {
+    "doi.org",
+    "fasttopics.r-universe.dev",
+    "github.com",
+    "keepachangelog.com",
+    "scikit-learn.org",
+    "semver.org",
+}
+"""Where pages link to outside. These links are not followed: look at them when one is added."""
+
+FENCE = re.compile(
+    r"^(?P<ticks>`{3,})(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=ticks)`*[ ]*$", re.DOTALL | re.MULTILINE
+)
+LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target>[^()\s]+(?:\([^()\s]*\)[^()\s]*)*)\)")
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A fenced block of a page; `line` is where its text begins."""
+
+    info: str
+    text: str
+    line: int
+
+
+def fences(page: Path) -> list[Fence]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Fence(found["info"].strip(), found["text"], text.count("\n", 0, found.start("text")))
+        for found in FENCE.finditer(text)
+    ]
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def is_python(fence: Fence) -> bool:
+    return fence.info.split()[:1] == ["python"]
+
+
+def compiled(fence: Fence, page: Path):
+    return compile("\n" * fence.line + fence.text, name(page), "exec")
+
+
+# ---------------------------------------------------------------- code
+
+
+@pytest.fixture
+def in_page(monkeypatch, tmp_path):
+    """An empty folder to work in, pictures that nobody sees, and fewer cells where a page fits many."""
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("Agg")
+    monkeypatch.chdir(tmp_path)
+
+    def prepare(page: Path) -> dict:
+        if name(page) in FEWER_CELLS:
+            monkeypatch.setattr(lp.datasets, "pancreas", lambda: fewer_cells(FEWER_CELLS[name(page)]))
+        return prepared(name(page))
+
+    original = lp.datasets.pancreas
+
+    def fewer_cells(step: int):
+        data = original()
+        return dataclasses.replace(data, counts=data.counts[::step], sample_labels=data.sample_labels[::step])
+
+    yield prepare
+    pyplot.close("all")
+
+
+def prepared(page: str) -> dict:
+    """What a page takes for granted."""
+    drawn = simulate(60, 40, 3, density=0.4)
+    if page == "docs/how-to-r.md":
+        model = lp.Log1pNMF(2, tol=1e-3, random_state=0).fit(drawn.counts)
+        cells, genes = [f"cell{i}" for i in range(60)], [f"gene{j}" for j in range(40)]
+        write_r_list(model.fit_, "fit", sample_names=cells, feature_names=genes, counts=drawn.counts)
+        return {"fit": model.fit_, "cells": cells, "genes": genes, "Y": drawn.counts}
+    return {"Y": drawn.counts}
+
+
+def with_python(page: Path) -> bool:
+    return any(is_python(fence) for fence in fences(page))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if with_python(page)], ids=name)
+def test_code_runs(page, in_page):
+    namespace = in_page(page)
+    found = fences(page)
+    with warnings.catch_warnings():
+        # Pages fit quickly rather than to the end; the messages are shown where they are explained.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", lp.ApproximationWarning)
+        for place, fence in enumerate(found):
+            if not is_python(fence):
+                continue
+            code = compiled(fence, page)
+            if fence.info == "python raises":
+                expect_message(code, namespace, found[place + 1])
+            elif fence.info == "python":
+                exec(code, namespace)
+            else:
+                assert fence.info == "python no-run", (
+                    f"{name(page)}:{fence.line}: unknown mark {fence.info!r}"
+                )
+
+
+def expect_message(code, namespace: dict, shown: Fence) -> None:
+    assert shown.info == "text", "a 'python raises' fence is followed by a 'text' fence with the message"
+    said = list(messages(code, namespace))
+    check = doctest.OutputChecker().check_output
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    assert any(check(shown.text, text + "\n", flags) for text in said), f"{shown.text!r} is not in {said}"
+
+
+def messages(code, namespace: dict) -> Iterator[str]:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        try:
+            exec(code, namespace)
+        except Exception as error:
+            yield f"{type(error).__name__}: {error}"
+    yield from (f"{one.category.__name__}: {one.message}" for one in seen)
+
+
+def test_indented_code_is_fenced():
+    """Code that is only indented would not be run."""
+    imports = re.compile(r"^ {4,}(?:from log1pnmf|import log1pnmf)", re.MULTILINE)
+    for page in PAGES:
+        outside = FENCE.sub("", page.read_text(encoding="utf-8"))
+        assert not imports.search(outside), f"{name(page)}: put Python code into ```python fences"
+
+
+def test_a_wrong_message_is_noticed():
+    code = compile("raise ValueError('c must be positive')", "page", "exec")
+    expect_message(code, {}, Fence("text", "ValueError: c must be ...\n", 1))
+    with pytest.raises(AssertionError, match="is not in"):
+        expect_message(code, {}, Fence("text", "ValueError: c may be ...\n", 1))
+
+
+# ---------------------------------------------------------------- links
+
+
+def links(page: Path) -> list[str]:
+    text = re.sub(r"`[^`\n]+`", "", FENCE.sub("", page.read_text(encoding="utf-8")))
+    return [found["target"] for found in LINK.finditer(text)]
+
+
+def anchors(page: Path) -> set[str]:
+    """Fragments of the page's headings, as GitHub and MyST make them."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#{1,6}\s+(.+?)\s*#*$", text, re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=name)
+def test_links_lead_somewhere(page):
+    for link in links(page):
+        if re.match(r"[a-z]+:", link):
+            assert re.match(r"https://([^/]+)", link)[1] in HOSTS, (
+                f"{link}: look at it and add its host to HOSTS"
+            )
+            continue
+        path, _, fragment = link.partition("#")
+        target = page if not path else (page.parent / path).resolve()
+        assert target.exists(), f"{name(page)} links to {link}, which is not there"
+        if fragment and target.suffix == ".md":
+            assert fragment in anchors(target), (
+                f"{name(page)} links to {link}; headings: {sorted(anchors(target))}"
+            )
+
+
+def test_links_are_seen(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A b, c\n[x](y.md#z), ![p](img/p.png) `[no](link)`\n```\n[no](link)\n```\n[w](https://x.org/a_(b))"
+    )
+    assert links(page) == ["y.md#z", "img/p.png", "https://x.org/a_(b)"]
+    assert anchors(page) == {"a-b-c"}
+
+
+# ---------------------------------------------------------------- completeness
+
+
+def test_every_public_name_is_in_the_reference():
+    """What `import log1pnmf` offers, and what its modules export, is listed in the reference."""
+    listed = set(re.findall(r"^   ([\w.]+)$", (ROOT / "docs/reference/api.md").read_text(), re.MULTILINE))
+    modules = [getattr(lp, module) for module in (*lp.SUBMODULES, "datasets")]
+    public = {f"{module.__name__.partition('.')[2]}.{one}" for module in modules for one in module.__all__}
+    public |= {one for one in lp.__all__ if not hasattr(getattr(lp, one), "__path__") and one[0] not in "_"}
+    names_of_modules = {module.__name__.partition(".")[2] for module in modules}
+    constants = {one for one in public if one.rpartition(".")[2].isupper()}
+    inside = {"metrics.fit_and_counts"}
+    assert public - names_of_modules - constants - inside - listed == set()
+
+
+def test_pictures_of_formulas_are_those_of_the_library():
+    """The landing page's 4 and 6 give 34 at c = 1: sum and product over c."""
+    for c in (10.0, 2.0, 1.0, 0.1):
+        link = ShiftedLog(c)
+        np.testing.assert_allclose(link.inverse(link.link(4.0) + link.link(6.0)), 10.0 + 24.0 / c)
