@@ -16,12 +16,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.io import mmread, mmwrite
+from scipy.io import mmwrite
 
 from .counts import Counts
 from .link import ShiftedLog
 from .persist import StrPath, replacing
-from .untrusted import check_market
+from .untrusted import market_matrix
 
 __all__ = ["RList", "read_r_list", "write_r_list"]
 
@@ -259,8 +259,7 @@ def _parse(path: Path, *, infinite: bool = False) -> tuple[Array, tuple[str, ...
 
 def _read_counts(path: Path, shape: tuple[int, int]) -> sparse.csr_array:
     try:
-        check_market(path)
-        matrix = sparse.csr_array(mmread(path))
+        matrix = sparse.csr_array(market_matrix(path))
     except Exception as error:  # the reader has errors of its own
         raise ValueError(f"{path} is not a MatrixMarket file ({error})") from error
     if matrix.shape != shape:

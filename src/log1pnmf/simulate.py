@@ -52,11 +52,11 @@ class Mixture:
     p_uniform: float = 0.9
 
     def draw_rates(self, rng: np.random.Generator, n_components: int) -> Array:
-        """Draw a rate for every factor."""
+        """Draw a rate for each of `n_components` factors from `rng`."""
         return rng.uniform(*self.rates, size=n_components)
 
     def draw(self, rng: np.random.Generator, n: int, rates: Array) -> Entries:
-        """Draw what n rows of entries are made of."""
+        """Draw from `rng` what n rows of entries with these `rates` are made of."""
         shape = (n, len(rates))
         return Entries(self, rng.random(shape) < self.p_uniform, rng.random(shape), rates)
 

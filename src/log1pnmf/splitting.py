@@ -146,7 +146,7 @@ def _with_values(counts: Counts, values: NDArray[np.int64]) -> Counts:
 
 
 def check_fraction(test_fraction: float) -> float:
-    """Refuse what is not a number between 0 and 1."""
+    """Refuse a `test_fraction` that is not a number between 0 and 1."""
     check_number("test_fraction", test_fraction)
     if not 0.0 < test_fraction < 1.0:
         raise ValueError(f"test_fraction must be between 0 and 1, got {test_fraction}")

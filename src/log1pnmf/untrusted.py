@@ -22,11 +22,11 @@ import numpy as np
 __all__ = [
     "BadFileError",
     "check_hdf5",
-    "check_market",
     "check_npy",
     "check_npz",
     "check_size",
     "check_zarr",
+    "market_matrix",
     "npy_header",
     "open_packed",
 ]
@@ -163,14 +163,48 @@ def open_packed(path: Path) -> BinaryIO:
     return open(path, "rb")
 
 
-def check_market(path: Path) -> None:
-    """Refuse MatrixMarket files at which SciPy's reader crashes, or sets aside more memory than they need.
+class _WithLineEnd(io.RawIOBase):
+    """A file and a line end after it: at a last line with more on it than it should, SciPy reads beyond."""
+
+    def __init__(self, inner: BinaryIO) -> None:
+        self._inner, self._ended = inner, False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._inner.read(len(buffer))
+        if not piece and not self._ended:
+            piece, self._ended = b"\n", True
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+    def close(self) -> None:
+        self._inner.close()
+        super().close()
+
+
+def market_matrix(path: Path) -> Any:
+    """Read a MatrixMarket file with SciPy, which crashes at some that are damaged.
 
     Parameters
     ----------
     path : Path
         .mtx or .mtx.gz.
+
+    Returns
+    -------
+    scipy.sparse.coo_array or ndarray
     """
+    from scipy.io import mmread
+
+    _check_market(path)
+    with io.BufferedReader(_WithLineEnd(open_packed(path)), buffer_size=PIECE) as file:
+        return mmread(file)
+
+
+def _check_market(path: Path) -> None:
+    """Refuse a file with zero bytes, or with less in it than it says, before memory is set aside for that."""
     with open_packed(path) as file:
         banner = file.readline(1000)
         if not banner.lower().startswith(b"%%matrixmarket matrix"):

@@ -220,6 +220,13 @@ def test_members_of_archives_stay_inside(tmp_path):
     assert not (tmp_path.parent.parent / "escaped.npy").exists()
 
 
+@pytest.mark.parametrize("ending", ["1 1 1x", "1 1 1\r", "1 1 1 1", "1 1 1e", "1 1 1"])
+def test_last_lines_of_markets_that_do_not_end(tmp_path, ending):
+    (tmp_path / "t.mtx").write_text(f"{MARKET}3 3 1\n{ending}")
+    with contextlib.suppress(BadFileError):  # SciPy takes what follows the number for a comment
+        assert read_table(tmp_path / "t.mtx").counts.total == 1
+
+
 def test_zero_bytes_in_the_counts_of_r(valid, tmp_path):
     sample = valid["for_r"]
     place = sample.write_damaged(tmp_path, [])

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.io import mmread
 
-from log1pnmf.untrusted import BadFileError, check_market
+from log1pnmf.untrusted import BadFileError, market_matrix
 
 from .table import RawTable
 from .text import open_text
@@ -132,9 +131,10 @@ def _table(path: Path) -> list[list[str]]:
 
 
 def _matrix(path: Path) -> Any:
-    check_market(path)
     try:
-        return mmread(path)
+        return market_matrix(path)
+    except BadFileError:
+        raise
     except (ValueError, OverflowError, TypeError) as error:
         raise BadFileError(
             f"{path} is not a whole MatrixMarket file ({error}); get another copy of it"

@@ -1,0 +1,145 @@
+"""What CONTRIBUTING.md asks for, as far as a program can tell; imports have tests/test_imports.py."""
+
+import ast
+import importlib
+import inspect
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import log1pnmf
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    tomllib = None
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted(
+    path
+    for folder in ("src", "tests", "benchmarks", "tools", "examples", "paper")
+    for path in (ROOT / folder).rglob("*.py")
+)
+PACKAGE = [path for path in SOURCES if path.is_relative_to(ROOT / "src")]
+
+MOST_LINES = 400
+LONGER = {
+    "src/log1pnmf/engines/triton_terms.py": "kernels that share helpers, as Triton wants them",
+}
+PRINTING = {"demo.py": "prints what it found"}
+EXECUTING = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
+PUBLIC = [
+    "log1pnmf",
+    *(f"log1pnmf.{name}" for name in (*log1pnmf.SUBMODULES, "datasets", "files", "streaming", "simulate")),
+]
+PUBLIC += [
+    f"log1pnmf.{name}" for name in ("certificate", "counts", "exchange", "heldout", "splitting", "sweep")
+]
+
+
+def relative(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_files_are_short():
+    long = {relative(path) for path in SOURCES if len(path.read_text().splitlines()) > MOST_LINES}
+    assert long <= set(LONGER), "split them, or say in LONGER why not"
+    assert set(LONGER) <= long, "these are short again: take them out of LONGER"
+
+
+def calls(path, name):
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return [
+        node.lineno for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "id", "") == name
+    ]
+
+
+def test_only_the_demo_prints():
+    for path in PACKAGE:
+        assert path.name in PRINTING or not calls(path, "print"), f"{relative(path)} prints"
+
+
+def test_nothing_is_unpickled():
+    for path in PACKAGE:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module]
+            unsafe = {name.split(".")[0] for name in names} & EXECUTING
+            assert not unsafe, f"{relative(path)} imports {unsafe}, which can run what is in a file"
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("np.load", "numpy.load"):
+                safe = [ast.unparse(one.value) for one in node.keywords if one.arg == "allow_pickle"]
+                assert safe == ["False"], f"{relative(path)}:{node.lineno} loads without allow_pickle=False"
+        assert not calls(path, "eval"), f"{relative(path)} calls eval"
+        assert not calls(path, "exec"), f"{relative(path)} calls exec"
+
+
+def public_objects():
+    for module_name in PUBLIC:
+        module = importlib.import_module(module_name)
+        assert module.__doc__, f"{module_name} has no docstring"
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if not (inspect.isfunction(thing) or inspect.isclass(thing)):
+                continue
+            yield f"{module_name}.{name}", thing
+            if inspect.isclass(thing) and not issubclass(thing, BaseException):
+                for method, function in vars(thing).items():
+                    if inspect.isfunction(function) and not method.startswith("_"):
+                        yield f"{module_name}.{name}.{method}", function
+
+
+def undocumented(thing):
+    """Parameters that a docstring leaves out: of its section, or of its text where it has no section."""
+    text = inspect.getdoc(thing) or ""
+    if not text:
+        return ["a docstring"]
+    if issubclass(thing, BaseException) if inspect.isclass(thing) else "parameters as in" in text.lower():
+        return []
+    parameters = [name for name in inspect.signature(thing).parameters if name not in ("self", "cls")]
+    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w+\n-+\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    if section is None:
+        return [name for name in parameters if not re.search(rf"\b{name}\b", text)]
+    heads = [line.split(" : ")[0] for line in section[1].splitlines() if not line.startswith(" ")]
+    named = {name.strip("* ") for head in heads for name in head.split(",")}
+    return [name for name in parameters if name not in named]
+
+
+def test_public_names_are_documented():
+    lacking = {name: undocumented(thing) for name, thing in public_objects()}
+    assert {name: missing for name, missing in lacking.items() if missing} == {}
+
+
+@pytest.mark.skipif(tomllib is None, reason="Python 3.11 reads TOML")
+def test_extras_named_in_errors_exist():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {}
+    for path in PACKAGE:
+        text = path.read_text()
+        for extra in re.findall(r"log1pnmf\[([\w,]+)\]", text) + re.findall(r"extra=\"(\w+)\"", text):
+            named |= dict.fromkeys(extra.split(","), relative(path))
+    assert named, "nothing was found: has the form of the errors changed?"
+    assert {extra: path for extra, path in named.items() if extra not in extras} == {}
+
+
+def git(*words):
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def unreleased():
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    section = re.search(r"^## \[?Unreleased\]?$(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
+    assert section, "CHANGELOG.md needs a section '## [Unreleased]'"
+    return re.findall(r"^- \S.*", section[1], re.MULTILINE)
+
+
+def test_changes_are_in_the_changelog():
+    tag = git("describe", "--tags", "--abbrev=0", "--match", "v*")
+    changed = git("diff", "--name-only", tag, "HEAD", "--", "src", "cpp") if tag else "no release yet"
+    if changed:
+        assert unreleased(), f"the package has changed since {tag}: say how under Unreleased in CHANGELOG.md"
