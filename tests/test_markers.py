@@ -297,6 +297,21 @@ def test_permuted_features_have_permuted_markers(blocks):
     np.testing.assert_allclose(permuted.z, markers(fit, counts, n_jobs=1).z[order], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("errors", ["model", "sandwich"])
+def test_factors_that_cannot_be_told_apart(blocks, errors):
+    """A factor twice: no effect of either is known, and none is claimed."""
+    model, counts = blocks
+    fit = model.fit_
+    half = fit.factors[:, [0, 1, 1]] * [1.0, 0.5, 0.5]
+    found = markers(replace(fit, loadings=fit.loadings[:, [0, 1, 1]], factors=half), counts, errors=errors)
+    one = markers(fit, counts, errors=errors)
+    assert np.isfinite(found.p).all()
+    columns = [k for k in range(3) if np.median(found.error[:30, k]) > 1e3]
+    assert len(columns) == 2
+    assert found.p[:30, columns].min() > 0.3
+    assert one.error[:30].max() < 1.0
+
+
 def test_bad_input(blocks):
     model, counts = blocks
     with pytest.raises(ValueError, match="errors must be one of 'model', 'sandwich', got 'robust'"):

@@ -107,6 +107,8 @@ def infer(regressions: FeatureRegressions, effects: Array, *, errors: str) -> In
     scores = None
     if errors == "sandwich":
         scores = regressions.scores(effects, _inverse(terms.information, free))
+        # as in the information: gradients say nothing of what is not identified, so its error would be none
+        scores += RIDGE * terms.information * np.eye(effects.shape[1])
     empty = np.full((7, *effects.shape), np.nan)
     slopes = slopes_on_each(regressions.loadings)
     found = Inference(
