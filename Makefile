@@ -8,11 +8,13 @@ EXTRAS := dev,bench,docs
 TORCH ?= torch==2.13.0 triton
 PYTEST_FLAGS ?=
 PAPER_FLAGS ?=
+FUZZ_FLAGS ?=
+BASE ?= main~1
 CORE := CMakeLists.txt $(wildcard cpp/* cpp/*/*)
 CODE := src tests $(wildcard benchmarks docs tools examples paper)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench docs paper lint format clean
+.PHONY: help demo test bench docs paper lint format wheel fuzz sanitize audit compare clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -40,6 +42,22 @@ lint: $(STAMP) ## ruff and mypy
 format: $(STAMP) ## let ruff lay out the code and mend what it can
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
+
+wheel: $(STAMP) ## build the source archive and the wheel, and use it in a fresh environment
+	$(BIN)/python tools/check_wheel.py
+
+fuzz: $(STAMP) ## read 100,000 damaged files of all formats (FUZZ_FLAGS="--cases 1000 --only t.h5ad")
+	$(BIN)/python -m tests.fuzz.run $(FUZZ_FLAGS)
+
+sanitize: $(STAMP) ## the compiled core under the address and undefined-behaviour sanitizers
+	tools/sanitize.sh
+
+audit: $(STAMP) ## known holes in what is installed
+	$(BIN)/python -m pip install --quiet pip-audit
+	$(BIN)/pip-audit --skip-editable
+
+compare: $(STAMP) ## speed of the working tree against another commit (BASE=main~1)
+	$(BIN)/python -m benchmarks.compare --base $(BASE)
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build dist bench-out demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -32,7 +32,7 @@ def worker(name, cases, seed, folder):
     sample = samples(place / "valid")[name]
     sample.read(sample.path)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    outcomes, slowest = collections.Counter(), 0.0
+    outcomes, slowest = collections.Counter(), (0.0, 0)
     for case in range(cases):
         rng = np.random.default_rng((seed, case))
         path = sample.write_damaged(place / "damaged", random_edits(rng), rng.random())
@@ -47,9 +47,10 @@ def worker(name, cases, seed, folder):
                 outcomes["of which by the allocator"] += 1
         except BaseException as error:
             raise SystemExit(f"{name}: case {case} of seed {seed} raised {error!r}") from error
-        slowest = max(slowest, time.perf_counter() - began)
+        slowest = max(slowest, (time.perf_counter() - began, case))
     faulthandler.cancel_dump_traceback_later()
-    print(f"{name}: {cases} cases, {dict(outcomes)}, slowest {slowest:.2f} s", flush=True)
+    longest = "slowest {:.2f} s (case {})".format(*slowest)
+    print(f"{name}: {cases} cases, {dict(outcomes)}, {longest}", flush=True)
 
 
 def main():

@@ -1,0 +1,70 @@
+"""What an import costs, what a bug report says, and that the files for releases are in order."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from log1pnmf import _core
+from log1pnmf.cli import main
+from log1pnmf.environment import describe_environment
+
+ROOT = Path(__file__).parents[1]
+BUDGET = 0.5
+BELOW = {"numpy", "scipy", "sklearn", "joblib", "threadpoolctl", "narwhals"}
+"""What is needed, and what that needs."""
+
+LIST = "import json, sys, log1pnmf; print(json.dumps(sorted(sys.modules)))"
+MEASURE = """
+import contextlib, importlib, json, sys, time
+for name in json.loads(sys.argv[1]):
+    with contextlib.suppress(Exception):
+        importlib.import_module(name)
+before, began = set(sys.modules), time.process_time()
+import log1pnmf
+print(json.dumps([time.process_time() - began, sorted(set(sys.modules) - before)]))
+"""
+
+
+def python(*arguments):
+    return json.loads(subprocess.run([sys.executable, *arguments], capture_output=True, check=True).stdout)
+
+
+def test_import_is_quick_and_brings_nothing_heavy():
+    """CPU time beyond NumPy, SciPy and scikit-learn; the best of some, as others use the machine too."""
+    below = [name for name in python("-c", LIST) if name.partition(".")[0] in BELOW]
+    runs = [python("-c", MEASURE, json.dumps(below)) for _ in range(3)]
+    seconds = min(seconds for seconds, _ in runs)
+    assert seconds < BUDGET, f"import log1pnmf takes {seconds:.2f} s of its own"
+    tops = {name.partition(".")[0] for name in runs[0][1]}
+    assert tops - sys.stdlib_module_names - {name for name in tops if name.startswith("_")} == {"log1pnmf"}
+
+
+def test_bug_report_is_complete(capsys):
+    assert main(["--version"]) == 0
+    told = capsys.readouterr().out
+    assert told.strip() == describe_environment()
+    for word in ("python", "numpy", "scipy", "scikit-learn", "threads", "gpu", _core.runnable_kernels()[0]):
+        assert word in told
+    assert len(told.splitlines()) == 9
+
+
+def test_stubs_name_what_the_extension_has():
+    stubs = (ROOT / "src" / "log1pnmf" / "_core.pyi").read_text()
+    for name in dir(_core):
+        if not name.startswith("_"):
+            assert f"def {name}(" in stubs
+            # arguments of nanobind's signature are counted against those of the stub
+            given = getattr(_core, name).__doc__.partition("\n")[0].count(": ")
+            body = stubs.partition(f"def {name}(")[2].partition("->")[0]
+            assert body.count(": ") == given, name
+
+
+def test_release_files_can_be_read():
+    yaml = pytest.importorskip("yaml")
+    files = [*ROOT.glob(".github/**/*.yml"), ROOT / "CITATION.cff"]
+    assert len(files) > 5
+    for path in files:
+        assert isinstance(yaml.safe_load(path.read_text()), dict), path

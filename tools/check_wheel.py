@@ -1,0 +1,153 @@
+"""Build the source archive and from it the wheel, look inside, install it in fresh environments and use it.
+
+python tools/check_wheel.py                  # what .ci/run does
+python tools/check_wheel.py --wheel W.whl    # a wheel that was built elsewhere
+python tools/check_wheel.py --each-extra     # also every extra alone, each in an environment of its own
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+IN_WHEEL = [
+    r"log1pnmf/_core\..*(so|pyd)",
+    r"log1pnmf/_core\.pyi",
+    r"log1pnmf/py\.typed",
+    r"log1pnmf/datasets/pancreas\.npz",
+    r"log1pnmf/datasets/NOTICE",
+    r"log1pnmf/report/templates/report\.(html|css|js)",
+    r".*\.dist-info/licenses/LICENSE",
+    r".*\.dist-info/licenses/.*LICENSE-Apache-2\.0",
+    r".*\.dist-info/entry_points\.txt",
+]
+IN_SDIST = [
+    r"CMakeLists\.txt",
+    r"cpp/kernel\.cpp",
+    r"src/log1pnmf/estimator\.py",
+    r"LICENSE",
+    r"PKG-INFO",
+    r"tests/.*",
+]
+NOT_IN_WHEEL = r"(?!log1pnmf/|log1pnmf-[^/]+\.dist-info/)|.*(__pycache__|\.pyc|\.cpp|\.hpp|/tests?/)"
+NOT_IN_SDIST = r"(docs|benchmarks|paper|\.github|\.ci|build|dist|bench-out)/|.*\.(so|pyd|h5ad|pyc)"
+LARGEST_WHEEL = 8_000_000
+
+EXTRAS = {
+    "anndata": "import anndata, numpy as np; import log1pnmf; a = anndata.AnnData(np.eye(4)); "
+    "log1pnmf.tl.log1p_nmf(a, 1, random_state=0); assert 'X_log1p_nmf' in a.obsm",
+    "plot": "import matplotlib; matplotlib.use('agg'); import log1pnmf; log1pnmf.pl.link([1.0])",
+    "cli": "import sys; from log1pnmf.cli import main; sys.exit(main(['--help']))",
+    "report": "import log1pnmf, numpy as np; y = np.random.default_rng(0).poisson(1.0, (30, 8)); "
+    "log1pnmf.Log1pNMF(2, random_state=0, max_iter=500, tol=1e-4).fit(y).report('r.html')",
+    "dask": "import dask.array as da, numpy as np; from log1pnmf.streaming.opening import open_counts; "
+    "assert len(open_counts(da.from_array(np.eye(6), chunks=(2, 6))).chunks) == 3",
+    "text": "import snowballstemmer; import log1pnmf",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--wheel", type=Path)
+    parser.add_argument("--each-extra", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="check-wheel-") as folder:
+        place = Path(folder)
+        wheel = given.wheel.resolve() if given.wheel else build(place / "dist")
+        check_names(zipfile.ZipFile(wheel).namelist(), IN_WHEEL, NOT_IN_WHEEL, wheel.name)
+        size = wheel.stat().st_size
+        assert size < LARGEST_WHEEL, f"{wheel.name} has grown to {size:,} bytes"
+        say(f"{wheel.name}: {size:,} bytes, contents as expected")
+        use(wheel, place / "plain")
+        if given.each_extra:
+            for extra, code in EXTRAS.items():
+                python = environment(place / extra, f"{wheel}[{extra}]")
+                run(python, "-c", code, cwd=place / extra)
+                say(f"works with the extra {extra} alone")
+
+
+def build(target: Path) -> Path:
+    run(sys.executable, "-m", "build", "--outdir", target, ROOT, cwd=ROOT)
+    (archive,), (wheel,) = target.glob("*.tar.gz"), target.glob("*.whl")
+    with tarfile.open(archive) as opened:
+        names = [name.partition("/")[2] for name in opened.getnames() if "/" in name]
+    check_names(names, IN_SDIST, NOT_IN_SDIST, archive.name)
+    say(f"{archive.name}: {archive.stat().st_size:,} bytes; the wheel was built from it")
+    return wheel
+
+
+def check_names(names: list[str], wanted: list[str], unwanted: str, archive: str) -> None:
+    missing = [pattern for pattern in wanted if not any(re.fullmatch(pattern, name) for name in names)]
+    surplus = [name for name in names if re.match(unwanted, name)]
+    assert not missing, f"{archive} lacks {missing}"
+    assert not surplus, f"{archive} should not hold {surplus[:10]}"
+
+
+def use(wheel: Path, place: Path) -> None:
+    """Without extras the lines of the README; with those of the command line, from counts to a report."""
+    python = environment(place, str(wheel))
+    program = python.with_name("log1pnmf" + python.suffix)
+    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert block, "README.md has no Python block"
+    run(python, "-W", "error", "-c", block[1], cwd=place)
+    say("the README's lines ran without extras")
+    refused = subprocess.run(
+        [program, "fit", "x.csv"], cwd=place, capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 2, refused
+    assert "pip install 'log1pnmf[cli]'" in refused.stderr, refused.stderr
+    told = run(program, "--version", cwd=place)
+    assert "kernel" in told, told
+    say(f"without the extra, the program says what it needs\n{told.strip()}")
+
+    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[cli,report]", cwd=place)
+    run(program, "simulate", "counts.csv", "-n", "60", "-m", "20", "--density", "0.3", cwd=place)
+    run(program, "fit", "counts.csv", "-k", "2", "-o", "out", "--tol", "1e-4", cwd=place)
+    report = (place / "out" / "report.html").read_text(encoding="utf-8")
+    assert report.lstrip().lower().startswith("<!doctype html>"), report[:100]
+    assert "<style" in report, "the report has no style"
+    run(program, "info", "out", cwd=place)
+    say("with the extras cli and report: simulated, fitted, reported")
+
+
+def environment(place: Path, requirement: str) -> Path:
+    venv.create(place, with_pip=True, clear=True)
+    python = next(
+        path for path in (place / "bin" / "python", place / "Scripts" / "python.exe") if path.exists()
+    )
+    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", requirement, cwd=place)
+    return python
+
+
+def run(*command: object, cwd: Path) -> str:
+    cwd.mkdir(exist_ok=True)
+    alone = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        list(map(str, command)), cwd=cwd, env=alone, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(f"{command} ended with {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    return done.stdout
+
+
+BEGAN = time.perf_counter()
+
+
+def say(text: str) -> None:
+    print(f"[{time.perf_counter() - BEGAN:5.0f} s] {text}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
