@@ -86,7 +86,7 @@ def make_case(data: Any, fits: Fits, c: float) -> Case:
         faithful,
         "exact" if c < 1 else "refined",
         tol=1e-7,
-        rank_one=False,
+        rank_one_only=True,
     )
 
 

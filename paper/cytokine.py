@@ -113,7 +113,7 @@ def make_case(cells: Cells, fits: Fits, c: float) -> Case:
         return fit_as_in_r(counts, 13, c=c, seed=seed, likelihood="approximate", **common)
 
     likelihood = "exact" if math.isinf(c) else "refined"
-    return Case(fits, cells.counts, 13, c, faithful, likelihood, tol=1e-7, rank_one=False)
+    return Case(fits, cells.counts, 13, c, faithful, likelihood, tol=1e-7, rank_one_only=True)
 
 
 def study(options: Options) -> None:

@@ -19,6 +19,7 @@ from log1pnmf.splitting import split_counts, training_size_factors
 from paper.study import Fits, best, last_gain
 
 TEST_FRACTION = 0.1
+SPARSE_TOL = 1e-7
 FORMS = ("faithful", "converged", "sparse")
 
 
@@ -37,11 +38,11 @@ class Case:
     likelihood : str
         Of the converged and the sparse fits.
     tol : float
-        Of the converged fits; ten times as much with a penalty.
+        Of the converged fits; with a penalty at least 1e-7.
     baseline : callable, optional
         Which column of a fit is to be the one without a penalty; by default the most even one.
-    rank_one : bool
-        Whether sparse fits also begin at rank-one starts.
+    rank_one_only : bool
+        Whether sparse fits begin at rank-one starts only.
     """
 
     fits: Fits
@@ -52,7 +53,7 @@ class Case:
     likelihood: str = "exact"
     tol: float = 1e-8
     baseline: Callable[[Fit], int] | None = None
-    rank_one: bool = True
+    rank_one_only: bool = False
 
     @cached_property
     def split(self) -> tuple[Counts, Counts]:
@@ -82,8 +83,10 @@ class Case:
         return [self._fit(part, form="converged", seed=seed) for seed in seeds]
 
     def fit_sparse(self, part: str, l1: float, seeds: Sequence[int]) -> list[Fit]:
-        """Fit with a penalty: from the best converged fit of the same counts, and from rank-one starts."""
-        fits = [self._fit(part, form="sparse", l1=l1, seed=seed) for seed in seeds if self.rank_one]
+        """Fit with a penalty: from rank-one starts, and from the best converged fit of the same counts."""
+        fits = [self._fit(part, form="sparse", l1=l1, seed=seed) for seed in seeds]
+        if self.rank_one_only:
+            return fits
         start = self._as_start(best(self.fit_converged(part, seeds)))
         return [*fits, self._fit(part, form="sparse", l1=l1, seed=seeds[0], start=start)]
 
@@ -108,7 +111,7 @@ class Case:
                 size_factors=sizes,
                 init="rank1" if start is None else start,
                 l1=l1 * share,
-                tol=self.tol * (10.0 if l1 else 1.0),
+                tol=max(self.tol, SPARSE_TOL) if l1 else self.tol,
                 n_jobs=self.fits.options.jobs,
                 max_iter=self.fits.options.pick(1000, 10),
                 random_state=seed,
