@@ -46,6 +46,7 @@ autodoc_typehints = "none"  # the docstrings say more
 numpydoc_show_class_members = False
 numpydoc_validation_checks: set[str] = set()
 default_role = "py:obj"
+smartquotes = False  # they would change "auto" in lists of choices
 
 
 def leave_out(app, what, name, item, *_):
@@ -73,7 +74,7 @@ html_theme_options = {
     "header_links_before_dropdown": 6,
     "navbar_persistent": ["search-button"],
     "navbar_end": ["theme-switcher"],
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
     "footer_start": ["copyright"],
     "footer_end": [],
     "pygments_light_style": "tango",

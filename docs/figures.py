@@ -43,15 +43,20 @@ STYLE = {
 }
 
 
-def what_c_does() -> Figure:
-    """The landing page: how two factors combine, and the same cells at two c."""
-    figure = Figure(figsize=(11.5, 5.0), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=[1, 1.7], wspace=0.05)
-    _draw_together(left.subplots())
+def two_factors() -> Figure:
+    """The landing page: how two factors combine."""
+    figure = Figure(figsize=(4.2, 5.0), layout="constrained")
+    _draw_together(figure.subplots())
+    return figure
+
+
+def same_cells() -> Figure:
+    """The landing page: the same cells at two c."""
     data = lp.datasets.pancreas()
     options = {"likelihood": "refined", "init": "nndsvd", "max_iter": 60, "random_state": 0, "n_jobs": 1}
     models = [lp.Log1pNMF(9, c=c, **options).fit(data.counts) for c in (np.inf, 1.0)]
-    _draw_cells(right.subplots(2, 1), models, data.sample_labels)
+    figure = Figure(figsize=(7.3, 5.0), layout="constrained")
+    _draw_cells(figure.subplots(2, 1), models, data.sample_labels)
     return figure
 
 
@@ -203,7 +208,8 @@ def geometry() -> Figure:
 
 
 FIGURES = {
-    "what-c-does": what_c_does,
+    "two-factors": two_factors,
+    "same-cells": same_cells,
     "newton-and-coordinate": newton_and_coordinate,
     "link-scales": link,
     "approximation": approximation,
