@@ -54,7 +54,7 @@ sanitize: $(STAMP) ## the compiled core under the address and undefined-behaviou
 
 audit: $(STAMP) ## known holes in what is installed
 	$(BIN)/python -m pip install --quiet pip-audit
-	$(BIN)/pip-audit --skip-editable
+	$(BIN)/python tools/audit.py
 
 compare: $(STAMP) ## speed of the working tree against another commit (BASE=main~1)
 	$(BIN)/python -m benchmarks.compare --base $(BASE)

@@ -158,3 +158,11 @@ class TestSizeFactors:
     def test_bad_factors(self, bad, message):
         with pytest.raises(ValueError, match=message):
             Counts.from_any(self.Y).size_factors(bad)
+
+
+def test_place_of_a_fraction_behind_stored_zeros():
+    matrix = sparse.csr_array(
+        (np.array([0.0, 0.0, 0.5]), np.array([0, 1, 2]), np.array([0, 2, 3])), shape=(2, 3)
+    )
+    with pytest.warns(UserWarning, match=r"first at row 1, column 2: 0\.5"):
+        Counts.from_any(matrix)

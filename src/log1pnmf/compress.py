@@ -50,13 +50,14 @@ def compress_sparse(matrix: Any, *, transposed: bool) -> tuple[SparseRows, Value
     for piece in pieces(values):
         scan.add(piece)
     scan.raise_errors()
+    kept = (indptr, indices, values)  # `locate`, which messages use, goes on with those that were looked at
     if scan.n_zero:
-        indptr, indices, values = _without_zeros(indptr, indices, values)
+        kept = _without_zeros(indptr, indices, values)
     return SparseRows(
         tuple(matrix.shape),
-        np.ascontiguousarray(indptr, dtype=np.int64),
-        np.ascontiguousarray(indices, dtype=np.int32),
-        np.ascontiguousarray(values, dtype=scan.value_dtype),
+        np.ascontiguousarray(kept[0], dtype=np.int64),
+        np.ascontiguousarray(kept[1], dtype=np.int32),
+        np.ascontiguousarray(kept[2], dtype=scan.value_dtype),
     ), scan
 
 
