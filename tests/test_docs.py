@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import SparseEfficiencyWarning
 from sklearn.exceptions import ConvergenceWarning
 
 import log1pnmf as lp
@@ -28,12 +29,16 @@ DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in 
 PAGES = [ROOT / "README.md", *DOCS]
 LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "paper" / "RESULTS.md"]
 
-FEWER_CELLS = {"docs/plots.md": 8, "docs/report.md": 8, "docs/index.md": 4, "README.md": 4}
-"""Pages that fit the bundled data: every so many-th cell is enough to see that the code runs."""
+SMALLER = {
+    "README.md": (6, 3),
+    "docs/anndata.md": (1, 6),
+    "docs/index.md": (6, 3),
+    "docs/plots.md": (12, 3),
+    "docs/report.md": (8, 3),
+}
+"""Every so many-th cell and gene of the bundled data is enough to see that the code of a page runs."""
 
 HOSTS = {
-    "doi.org",
-    "fasttopics.r-universe.dev",
     "github.com",
     "keepachangelog.com",
     "scikit-learn.org",
@@ -86,30 +91,50 @@ def in_page(monkeypatch, tmp_path):
     pyplot.switch_backend("Agg")
     monkeypatch.chdir(tmp_path)
 
-    def prepare(page: Path) -> dict:
-        if name(page) in FEWER_CELLS:
-            monkeypatch.setattr(lp.datasets, "pancreas", lambda: fewer_cells(FEWER_CELLS[name(page)]))
-        return prepared(name(page))
-
     original = lp.datasets.pancreas
 
-    def fewer_cells(step: int):
-        data = original()
-        return dataclasses.replace(data, counts=data.counts[::step], sample_labels=data.sample_labels[::step])
+    def prepare(page: Path) -> dict:
+        if name(page) in SMALLER:
+            monkeypatch.setattr(lp.datasets, "pancreas", lambda: smaller(original(), *SMALLER[name(page)]))
+        return prepared(name(page))
 
     yield prepare
     pyplot.close("all")
 
 
+def smaller(data, cells: int, genes: int):
+    return dataclasses.replace(
+        data,
+        counts=data.counts[::cells, ::genes],
+        sample_labels=data.sample_labels[::cells],
+        feature_names=data.feature_names[::genes],
+    )
+
+
 def prepared(page: str) -> dict:
-    """What a page takes for granted."""
-    drawn = simulate(60, 40, 3, density=0.4)
+    """What a page takes for granted: counts, files, a fitted model."""
+    counts = simulate(60, 40, 3, density=0.4).counts
+    given = {"Y": counts, "counts": counts}
+    if page == "docs/gpu.md":
+        pytest.importorskip("torch")
+    if page in ("docs/how-to-r.md", "docs/choosing.md", "docs/markers.md"):
+        options = {"n_components": 3, "likelihood": "refined", "tol": 1e-4, "random_state": 0}
+        given["model"] = given["fit_c1"] = lp.Log1pNMF(**options).fit(counts)
+        given["fit_inf"] = lp.Log1pNMF(c=np.inf, **options).fit(counts)
     if page == "docs/how-to-r.md":
-        model = lp.Log1pNMF(2, tol=1e-3, random_state=0).fit(drawn.counts)
         cells, genes = [f"cell{i}" for i in range(60)], [f"gene{j}" for j in range(40)]
-        write_r_list(model.fit_, "fit", sample_names=cells, feature_names=genes, counts=drawn.counts)
-        return {"fit": model.fit_, "cells": cells, "genes": genes, "Y": drawn.counts}
-    return {"Y": drawn.counts}
+        given |= {"fit": given["model"].fit_, "cells": cells, "genes": genes}
+        write_r_list(given["fit"], "fit", sample_names=cells, feature_names=genes, counts=counts)
+    if page in ("docs/big-data.md", "docs/markers.md"):
+        given["adata"] = adata = pytest.importorskip("anndata").AnnData(counts, layers={"counts": counts})
+        if page == "docs/markers.md":
+            lp.tl.log1p_nmf(adata, 3, likelihood="refined", tol=1e-3, random_state=0)
+        else:
+            adata.write_h5ad("big.h5ad")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # anndata's, about formats of zarr
+                adata.write_zarr("new.zarr")
+    return given
 
 
 def with_python(page: Path) -> bool:
@@ -124,6 +149,8 @@ def test_code_runs(page, in_page):
         # Pages fit quickly rather than to the end; the messages are shown where they are explained.
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.simplefilter("ignore", lp.ApproximationWarning)
+        warnings.simplefilter("ignore", PendingDeprecationWarning)  # packages among themselves
+        warnings.simplefilter("ignore", SparseEfficiencyWarning)  # scanpy's
         for place, fence in enumerate(found):
             if not is_python(fence):
                 continue
@@ -176,7 +203,7 @@ def test_a_wrong_message_is_noticed():
 
 def links(page: Path) -> list[str]:
     text = re.sub(r"`[^`\n]+`", "", FENCE.sub("", page.read_text(encoding="utf-8")))
-    return [found["target"] for found in LINK.finditer(text)]
+    return [found["target"] for found in LINK.finditer(text)] + re.findall(r'<img src="([^"]+)"', text)
 
 
 def anchors(page: Path) -> set[str]:
