@@ -33,6 +33,8 @@ __all__ = [
 
 ALWAYS_ALLOWED = 1 << 30
 LARGEST_RATIO = 200
+TEXT = 100
+"""Bytes that a string takes in memory, at least."""
 DEEPEST = 32
 PIECE = 1 << 20
 LEAST_LINE = 4  # of a MatrixMarket file: "1 1\n"
@@ -271,7 +273,8 @@ def _claimed(path: Path, node: Any, seen: set[Any], depth: int) -> int:
         if node.is_virtual or node.external:
             raise BadFileError(f"{path}: the data of {node.name} are in other files, which are not read")
         shape, piece = node.shape or (), node.chunks or ()
-        return int(node.dtype.itemsize) * max(math.prod(map(int, shape)), math.prod(map(int, piece)))
+        width = max(TEXT, node.dtype.itemsize) if node.dtype.kind in "OSU" else node.dtype.itemsize
+        return int(width) * max(math.prod(map(int, shape)), math.prod(map(int, piece)))
     total = 0
     for name in getattr(node, "keys", tuple)():
         if isinstance(node.get(name, getlink=True), h5py.ExternalLink):
@@ -328,7 +331,7 @@ def _array_bytes(description: dict[str, Any]) -> int:
     grid = description.get("chunk_grid", {}).get("configuration", {}).get("chunk_shape", [])
     pieces = description.get("chunks", grid)
     try:
-        width = np.dtype(kind).itemsize or 8
-    except TypeError:
-        width = 8
+        width = TEXT if np.dtype(kind).kind in "OSU" else np.dtype(kind).itemsize
+    except TypeError:  # zarr's own names of strings
+        width = TEXT
     return width * max(math.prod(map(int, shape)), math.prod(map(int, pieces)))
