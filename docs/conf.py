@@ -14,6 +14,7 @@ version = release = installed_version("log1pnmf")
 extensions = [
     "command_reference",
     "myst_nb",
+    "native_math",
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
@@ -58,6 +59,7 @@ def setup(app):
     app.connect("autodoc-skip-member", leave_out)
 
 
+html_math_renderer = "native"
 html_theme = "pydata_sphinx_theme"
 html_title = "log1pnmf"
 html_static_path = ["_static"]
