@@ -1,4 +1,4 @@
-"""Markers: the regressions, their errors and tests, shrinkage, tables, and what others take from them."""
+"""Markers: the regressions, their errors and tests, tables, and what others take from them."""
 
 import warnings
 from dataclasses import replace
@@ -15,7 +15,6 @@ from log1pnmf.loss import entry_loss
 from log1pnmf.markers import Markers, markers
 from log1pnmf.markers.inference import infer, slopes_on_each
 from log1pnmf.markers.regression import FeatureRegressions
-from log1pnmf.markers.shrinkage import shrink
 from log1pnmf.problem import Problem
 
 LINKS = [0.01, 1.0, 100.0, np.inf]
@@ -192,33 +191,6 @@ def test_net_effect_is_the_slope_of_the_fitted_link():
 def test_slopes_on_a_constant_loading():
     slopes = slopes_on_each(np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 0.5]]))
     np.testing.assert_allclose(slopes, [[1.0, 0.0], [0.0, 1.0]], atol=1e-12)
-
-
-# ---------------------------------------------------------------- shrinkage
-
-
-def test_shrinkage():
-    rng = np.random.default_rng(1)
-    effects = np.where(rng.random(5000) < 0.7, 0.0, np.abs(3.0 * rng.standard_normal(5000)))
-    errors = rng.uniform(0.3, 2.0, 5000)
-    x = effects + errors * rng.standard_normal(5000)
-    found = shrink(x, errors)
-    assert 0.5 < found.null_share < 0.85
-    assert np.mean((found.effect - effects) ** 2) < 0.7 * np.mean((np.maximum(x, 0.0) - effects) ** 2)
-    for low, high in ((0.0, 0.05), (0.1, 0.4), (0.6, 0.9)):  # it says how often it is wrong
-        chosen = (found.false_sign_rate >= low) & (found.false_sign_rate < high)
-        stated, actual = found.false_sign_rate[chosen].mean(), (effects[chosen] == 0.0).mean()
-        assert actual <= stated + 0.06
-    # An estimate of which nothing is known is the prior.
-    unknown = shrink(np.append(x, 0.0), np.append(errors, np.inf))
-    assert unknown.false_sign_rate[-1] == pytest.approx(unknown.null_share)
-
-
-def test_shrinkage_without_any_effect():
-    rng = np.random.default_rng(2)
-    found = shrink(rng.standard_normal(2000), np.ones(2000))
-    assert found.null_share > 0.8
-    assert (found.false_sign_rate < 0.05).mean() < 0.001
 
 
 # ---------------------------------------------------------------- from models
