@@ -209,11 +209,11 @@ def _forms(report: Report, cases: dict[float, Case], data: Any, options: Options
         choice = choose_l1(case, options.pick(PENALTIES, (1.0,)), seeds[:1])
         caption = f"{NAMES[c]}: penalties on the training part, judged on held-out counts."
         report.table(f"penalties-{'inf' if math.isinf(c) else 'small'}", choice.rows, caption)
-        if choice.chosen > 0:
-            chosen[f"sparse, l1 = {choice.chosen:g}"] = (
-                best(case.fit_sparse("whole", choice.chosen, seeds[:1])),
-                best(case.fit_sparse("train", choice.chosen, seeds[:1])),
-            )
+        l1 = choice.chosen or min(PENALTIES)
+        chosen[f"sparse, l1 = {l1:g}"] = (
+            best(case.fit_sparse("whole", l1, seeds[:1])),
+            best(case.fit_sparse("train", l1, seeds[:1])),
+        )
         report.note(f"{NAMES[c]}: {choice}")
         for name, (whole, train) in chosen.items():
             reading = Reading(whole, data)

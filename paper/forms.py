@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from log1pnmf.counts import Counts
 from log1pnmf.heldout import heldout_by_sample
 from log1pnmf.readout import read_out
 from log1pnmf.result import Fit
+from log1pnmf.select import select
 from log1pnmf.splitting import split_counts, training_size_factors
 from paper.study import Fits, best, last_gain
 
@@ -146,17 +147,20 @@ class Choice:
         One for each penalty, 0 first.
     best, chosen : float
         Penalty with the highest held-out log-likelihood; the largest one that is not significantly worse.
+    fits : mapping of float to Fit
+        Fits to the training part, by penalty; empty where there are several training parts.
     """
 
     rows: list[dict[str, Any]]
     best: float
     chosen: float
+    fits: Mapping[float, Fit]
 
     def __str__(self) -> str:
-        return (
-            f"the held-out log-likelihood is highest at l1 = {self.best:g}; l1 = {self.chosen:g} is the "
-            "largest penalty within one standard error of it."
-        )
+        text = f"the held-out log-likelihood is highest at l1 = {self.best:g}"
+        if not self.chosen:
+            return f"{text}, and every penalty that was tried is more than one standard error behind."
+        return f"{text}; l1 = {self.chosen:g} is the largest penalty within one standard error of it."
 
 
 def choose_l1(case: Case, penalties: Sequence[float], seeds: Sequence[int]) -> Choice:
@@ -189,7 +193,45 @@ def choose_l1(case: Case, penalties: Sequence[float], seeds: Sequence[int]) -> C
                 "converged": fit.converged,
             }
         )
-    return Choice(rows, top, chosen)
+    return Choice(rows, top, chosen, fits)
+
+
+def choose_l1_by_samples(case: Case, penalties: Sequence[float]) -> Choice:
+    """Choose a penalty on held-out samples, by the rule of one standard error.
+
+    Counts that vary more than Poisson counts do, as replicates of an experiment, share the excess between the
+    two parts of a split count; samples that were held out do not (docs/choosing.md).
+    """
+    options = case.fits.options
+    folder = options.fits / "selections"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{case.fits.folder.name}_c={case.c:g}_{len(penalties)}.npz"
+    if options.fresh:
+        path.unlink(missing_ok=True)
+    found = select(
+        case.counts,
+        case.c,
+        case.n_components,
+        l1=[0.0, *penalties],
+        holdout="samples",
+        n_folds=options.pick(3, 2),
+        likelihood=case.likelihood,
+        tol=1e-6,
+        max_iter=options.pick(300, 10),
+        random_state=0,
+        n_jobs=options.jobs,
+        resume=path,
+    )
+    summary = found.summary
+    order = np.argsort(summary["l1"])
+    names = {
+        "l1": "l1",
+        "log_likelihood": "held-out log-likelihood",
+        "difference": "difference to the best",
+        "se_difference": "standard error",
+    }
+    rows = [{name: float(summary[key][i]) for key, name in names.items()} for i in order]
+    return Choice(rows, found.best.l1, found.one_se.l1, {})
 
 
 # ---------------------------------------------------------------- tables
