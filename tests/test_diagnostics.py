@@ -131,3 +131,18 @@ def test_plot(drawn, model):
     np.testing.assert_allclose(samples.collections[0].get_offsets()[:, 1], found.sample_score)
     with pytest.raises(TypeError, match="expected Diagnostics, got Log1pNMF"):
         pl.diagnostics(model)
+
+
+def test_counts_that_are_never_expected_do_not_drown_the_others():
+    counts = np.random.default_rng(0).poisson(3.0, size=(40, 20))
+    counts[:, 5] = 0
+    model = Log1pNMF(1, random_state=0).fit(counts)
+    other = counts.copy()
+    other[3, 5] = 2
+    found, clean = diagnose(model, other), diagnose(model, counts)
+    assert (clean.n_unexpected, found.n_unexpected) == (0, 1)
+    np.testing.assert_array_equal(
+        np.delete(found.feature_dispersion, 5), np.delete(clean.feature_dispersion, 5)
+    )
+    assert np.nan_to_num(found.feature_dispersion).max() < 10
+    assert "expects none: 1" in found.summary()

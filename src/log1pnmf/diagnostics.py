@@ -37,6 +37,7 @@ NORMAL_MAD = 1.4826
 """What the median absolute deviation is multiplied by to be the standard deviation of normal numbers."""
 
 ARRAYS_PER_BLOCK = 10
+LEAST_MEAN = 1e-6
 LEAST_TABLED, LARGEST_TABLED = 1e-9, 200.0
 """Means between which the expected deviance is tabled; above it is ``1 + 1 / (6 mean)``."""
 
@@ -88,6 +89,9 @@ class Diagnostics:
         Zero counts with the largest gap, signed: exact minus approximate mean.
     overdispersion : float
         `phi` of all entries together.
+    n_unexpected : int
+        Counts where the model expects none (a mean below 1e-6), as there may be in counts it was not fitted
+        to; they are left out of Pearson's chi-square.
     feature_names, sample_names : ndarray of str
     """
 
@@ -103,6 +107,7 @@ class Diagnostics:
     sample_gap: Array | None
     gaps: Entries | None
     overdispersion: float
+    n_unexpected: int
     feature_names: NDArray[np.object_] = field(repr=False)
     sample_names: NDArray[np.object_] = field(repr=False)
 
@@ -192,6 +197,8 @@ class Diagnostics:
             f"Overdispersion: variance = mean + {self.overdispersion:.3g} mean^2, over all entries",
             f"Outlying samples: {len(outliers):,} of {len(self.sample_score):,}: {samples}",
         ]
+        if self.n_unexpected:
+            lines.append(f"Counts where the model expects none: {self.n_unexpected:,}, not in the variances")
         if self.gaps is not None and self.feature_gap is not None:
             most = np.argsort(-self.feature_gap, kind="stable")[:n_top]
             named = ", ".join(f"{self.feature_names[j]} ({self.feature_gap[j]:.3g})" for j in most)
@@ -255,6 +262,7 @@ def diagnose(
         sample_gap=sums.gap[0] if sums.has_gaps else None,
         gaps=gaps,
         overdispersion=max(float(excess.sum() / max(sums.squares.sum(), 1e-300)), 0.0),
+        n_unexpected=sums.n_unexpected,
         feature_names=shown.feature_labels,
         sample_names=samples,
     )
@@ -274,13 +282,15 @@ class _Sums:
         self.squares_of_samples, self.squares = pair()
         self.total, self.differences, self.means = (np.zeros(shape[1]) for _ in range(3))
         self.worst, self.gaps = _Largest(n_entries), _Largest(n_entries)
-        self.has_gaps = False
+        self.has_gaps, self.n_unexpected = False, 0
 
     def add(self, rows: slice, y: Array, mean: Array, gap: Array | None) -> None:
         """Take in a block of samples."""
         deviance = np.maximum(2.0 * (xlogy(y, np.where(y > 0.0, y, 1.0) / _positive(mean)) - (y - mean)), 0.0)
         difference = (y - mean) ** 2
-        terms = (deviance, expected_deviance(mean), difference / _positive(mean))
+        never = (mean < LEAST_MEAN) & (y > 0.0)  # one of these would outweigh all others together
+        self.n_unexpected += int(np.count_nonzero(never))
+        terms = (deviance, expected_deviance(mean), np.where(never, 0.0, difference / _positive(mean)))
         for sums, values in zip((self.deviance, self.expected, self.pearson), terms, strict=True):
             sums[0][rows] = values.sum(axis=1)
             sums[1][:] += values.sum(axis=0)
