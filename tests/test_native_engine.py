@@ -197,7 +197,7 @@ def test_openmp_limits_the_default():
 
 def test_unknown_names_list_the_choices():
     problem, loadings, factors = example(1.0, None, 2)
-    with pytest.raises(ValueError, match="engine must be one of 'auto', 'native', 'reference'.* got 'gpu'"):
+    with pytest.raises(ValueError, match=r"engine must be one of 'auto', 'native', 'reference'.* got 'gpu'"):
         make_engine("gpu", problem)
     with pytest.raises(ValueError, match=r"kernel must be one of 'auto', .*got 'mmx'"):
         NativeEngine(problem, 1, "mmx")
