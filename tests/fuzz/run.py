@@ -7,6 +7,7 @@ import argparse
 import collections
 import faulthandler
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -74,6 +75,8 @@ def main():
         done = subprocess.run(command, check=False)
         if done.returncode:
             failed.append(f"{name} ended with {done.returncode}: see {place}/damaged")
+        else:
+            shutil.rmtree(place)
     print("\n".join(failed) or "all went well")
     return len(failed)
 
