@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+collect_ignore = ["interpreted_kernels.py"]  # run by a test, as a program
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
