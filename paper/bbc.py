@@ -209,12 +209,12 @@ def _forms(report: Report, cases: dict[float, Case], data: Any, options: Options
         choice = choose_l1(case, options.pick(PENALTIES, (1.0,)), seeds[:1])
         caption = f"{NAMES[c]}: penalties on the training part, judged on held-out counts."
         report.table(f"penalties-{'inf' if math.isinf(c) else 'small'}", choice.rows, caption)
-        l1 = choice.chosen or min(PENALTIES)
+        l1, reason = choice.shown(case.heldout(chosen["faithful"][1]))
         chosen[f"sparse, l1 = {l1:g}"] = (
             best(case.fit_sparse("whole", l1, seeds[:1])),
             best(case.fit_sparse("train", l1, seeds[:1])),
         )
-        report.note(f"{NAMES[c]}: {choice}")
+        report.note(f"{NAMES[c]}: {choice} {reason}")
         for name, (whole, train) in chosen.items():
             reading = Reading(whole, data)
             row = {"c": NAMES[c], **describe(name, whole, case.heldout(train))}

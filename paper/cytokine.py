@@ -162,8 +162,8 @@ def _three_fits(report: Report, case: Case, seeds: Sequence[int]) -> dict[str, t
     if not math.isinf(case.c):
         choice = choose_l1(case, report.options.pick(PENALTIES, (1.0,)), seeds[:1])
         report.table("penalties", choice.rows, "c = 1: penalties, judged on held-out counts.")
-        report.note(f"c = 1: {choice}")
-        l1 = choice.chosen or min(PENALTIES)
+        l1, reason = choice.shown(case.heldout(chosen["faithful"][1]))
+        report.note(f"c = 1: {choice} {reason}")
         chosen[f"sparse, l1 = {l1:g}"] = (
             best(case.fit_sparse("whole", l1, seeds[:1])),
             best(case.fit_sparse("train", l1, seeds[:1])),

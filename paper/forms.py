@@ -156,6 +156,24 @@ class Choice:
     chosen: float
     fits: Mapping[float, Fit]
 
+    def shown(self, faithful: np.ndarray) -> tuple[float, str]:
+        """Penalty of the sparse fit that is shown, and why: the chosen one, if there is one.
+
+        Otherwise the largest that predicts held-out counts no worse than the paper's own fit (`faithful`,
+        sample by sample); the smallest, if none does.
+        """
+        if self.chosen:
+            return self.chosen, f"The sparse fit has the chosen penalty, l1 = {self.chosen:g}."
+        scores = {row["l1"]: row["held-out log-likelihood"] for row in self.rows if row["l1"] > 0}
+        near = [l1 for l1, score in scores.items() if score >= float(faithful.sum())]
+        if not near:
+            least = min(scores)
+            return least, f"The sparse fit has the smallest penalty that was tried, l1 = {least:g}."
+        return max(near), (
+            f"The sparse fit has l1 = {max(near):g}, the largest penalty that predicts held-out counts no "
+            "worse than the faithful fit."
+        )
+
     def __str__(self) -> str:
         text = f"the held-out log-likelihood is highest at l1 = {self.best:g}"
         if not self.chosen:

@@ -8,7 +8,7 @@ import pytest
 from paper.cell_types import MARKERS, associations, name_cell_types
 from paper.complexity import Size, predicted
 from paper.faithful import fit_as_in_r, fit_topic_model
-from paper.forms import Case, choose_l1
+from paper.forms import Case, Choice, choose_l1
 from paper.published import BBC_WORDS, MCF7_GENES
 from paper.results import write_page
 from paper.study import Fits, Options, Report, parse
@@ -99,6 +99,17 @@ def test_choice_of_the_penalty(options, counts):
     assert scores[choice.best] == max(scores.values())
     assert choice.best <= choice.chosen < 100.0  # so large a penalty leaves the baseline alone
     assert choice.rows[-1]["zeros in the factors"] > choice.rows[0]["zeros in the factors"]
+
+
+def test_penalty_that_is_shown():
+    """The chosen one; else the largest that is no worse than the faithful fit; else the smallest."""
+    rows = [
+        {"l1": l1, "held-out log-likelihood": score}
+        for l1, score in ((0.0, -10.0), (1.0, -12.0), (3.0, -15.0))
+    ]
+    assert Choice(rows, 0.0, 1.0, {}).shown(np.array([-11.0]))[0] == 1.0
+    none = Choice(rows, 0.0, 0.0, {})
+    assert [none.shown(np.array([score]))[0] for score in (-20.0, -13.0, -11.0)] == [3.0, 1.0, 1.0]
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
