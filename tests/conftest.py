@@ -1,9 +1,13 @@
 """Data that lies beside the checkout: real counts and the figures of the reference implementation."""
 
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a shell
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 collect_ignore = ["interpreted_kernels.py"]  # run by a test, as a program
 

@@ -202,7 +202,8 @@ def _terminated_is_interrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    # Not the present handler of Ctrl-C: under nohup that is to ignore it, and the job could not be ended.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
