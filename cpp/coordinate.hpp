@@ -1,7 +1,8 @@
 // The paper's row solver: cycles over the coordinates, each one projected Newton step in one dimension with a line search.
 // As in the reference implementation the curvature of a count is y (1 + 1/em)^2, above the second derivative
 // y (1 + 1/em) / em by y (1 + 1/em): shorter steps, which the published fits depend on (they were stopped on the way).
-// Every step needs a fresh exp per entry and a fresh log per count; 1/em is kept from the line search, so nothing else is.
+// The line search needs a log per count and a fresh exp per entry, but most steps are so short that its answer is known
+// (see holds()): those take no log, and the shortest of them no exp either.
 #pragma once
 
 #include <limits>
@@ -14,7 +15,7 @@ class CoordinateRow {
  public:
   CoordinateRow(const HalfStep& h, const Design& design)
       : K_(h.n_components), h_(h), design_(design), evaluator_(h, design), entries_(longest_row(h)),
-        X_(h.model.exact_zeros ? 0 : entries_ * design.streams), y_(entries_), position_x_(entries_),
+        X_(h.model.exact_zeros ? 0 : entries_ * design.streams), y_(entries_), position_x_(entries_), counts_em_(entries_),
         b_(K_), gram_b_(K_), now_(entries_), next_(entries_) {}
 
   void run(std::int64_t i) {
@@ -35,6 +36,8 @@ class CoordinateRow {
 
  private:
   static constexpr int kCycles = 3;
+  static constexpr double kShort = 1.0 / 128;   // the seventh term of the series is then below the last bit
+  static constexpr int kShortMoves = 64;        // after which em is computed anew, so that rounding does not add up
 
   struct State {   // at one set of coefficients
     Buffer eta, em, inverse;
@@ -59,12 +62,16 @@ class CoordinateRow {
       store(now->eta + e, eta);
     }
     refresh_gram();
-    loss_ = look<Identity, Exact>(*now, *now, 0, 0.0) + base(0, 0.0);
+    move<Identity>(*now, *now, 0, 0.0);
+    loss_ = loss_at<Identity, Exact>(*now);
+    loss_known_ = true;
+    short_moves_ = 0;
     for (int cycle = 0; cycle < kCycles; ++cycle) {
       double moved = 0.0;
       for (int k = 0; k < K_; ++k) moved += step<Identity, Exact>(k, now, next, rejected);
       if (moved == 0.0) break;
     }
+    if (!loss_known_) loss_ = loss_at<Identity, Exact>(*now);
   }
 
   template <bool Exact>
@@ -87,12 +94,10 @@ class CoordinateRow {
 
   const double* x(int k) const { return X_now_ + k * stride_; }
 
-  // eta of `to` = eta of `from` + delta * x_k, with em and 1/em (at the counts); returns the entries' loss there.
-  template <bool Identity, bool Exact>
-  double look(const State& from, State& to, int k, double delta) {
+  // eta of `to` = eta of `from` + delta * x_k, and em there.
+  template <bool Identity>
+  void move(const State& from, State& to, int k, double delta) {
     constexpr int U = kUnroll;
-    Vec loss = Vec{};
-    const double a1 = h_.model.a1, a2 = h_.model.a2;
     for (std::int64_t e = 0; e < padded_; e += kStep) {
       Vec eta[U], em[U], bounded[U];
       LOG1PNMF_EACH {   // what is left of eta when it cancels is rounding, not a mean a count could have
@@ -106,99 +111,174 @@ class CoordinateRow {
         store(to.eta + e + u * kLanes, eta[u]);
         store(to.em + e + u * kLanes, em[u]);
       }
-      if constexpr (!Identity)
-        LOG1PNMF_EACH {
-          const Vec t = row_.exposure * load(x(K_) + e + u * kLanes);
-          loss += t * (Exact ? em[u] : em[u] - eta[u] * (a1 + a2 * eta[u]));
-        }
-      if constexpr (!Exact) loss += log_part(to, e, em);
     }
-    if constexpr (Exact) {
-      for (std::int64_t p = 0; p < row_.count; ++p) to.inverse[p] = to.em[row_.indices[p]];
-      std::fill(to.inverse + row_.count, to.inverse + counts_padded_, 1.0);
-      for (std::int64_t p = 0; p < counts_padded_; p += kStep) {
-        Vec em[U];
-        LOG1PNMF_EACH em[u] = load(to.inverse + p + u * kLanes);
-        loss += log_part(to, p, em);
+    short_moves_ = 0;
+  }
+
+  // The same for changes of eta of at most kShort: em' = em + (em + 1) expm1(d), with six terms of the series.
+  void move_shortly(const State& from, State& to, int k, double delta) {
+    constexpr int U = kUnroll;
+    constexpr double kSeries[] = {1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0};
+    for (std::int64_t e = 0; e < padded_; e += kStep) {
+      Vec d[U], q[U];
+      LOG1PNMF_EACH d[u] = delta * load(x(k) + e + u * kLanes);
+      LOG1PNMF_EACH store(to.eta + e + u * kLanes, load(from.eta + e + u * kLanes) + d[u]);
+      LOG1PNMF_EACH q[u] = splat(1.0 / 720);
+#pragma GCC unroll 5
+      for (int i = 0; i < 5; ++i) LOG1PNMF_EACH q[u] = q[u] * d[u] + kSeries[i];
+      LOG1PNMF_EACH {
+        const Vec em = load(from.em + e + u * kLanes);
+        store(to.em + e + u * kLanes, em + (em + 1.0) * (d[u] * q[u]));
       }
     }
-    return horizontal_sum(loss);
+    ++short_moves_;
   }
 
-  Vec log_part(State& to, std::int64_t at, const Vec* em) {
+  // em of the counts, one after the other; in sparse form all entries are counts.
+  template <bool Exact>
+  const double* at_counts(const State& at) {
+    if constexpr (!Exact) return at.em;
+    for (std::int64_t p = 0; p < row_.count; ++p) counts_em_[p] = at.em[row_.indices[p]];
+    std::fill(counts_em_ + row_.count, counts_em_ + counts_padded_, 1.0);
+    return counts_em_;
+  }
+
+  template <bool Exact>
+  void invert(State& at) {
     constexpr int U = kUnroll;
-    Vec log[U], inverse[U], loss = Vec{};
-    log_and_reciprocal<U>(em, log, inverse);
-    LOG1PNMF_EACH {
-      loss += load(y_ + at + u * kLanes) * (impossible(em[u]) - log[u]);
-      store(to.inverse + at + u * kLanes, inverse[u]);
+    const double* em = at_counts<Exact>(at);
+    for (std::int64_t p = 0; p < counts_padded_; p += kStep) {
+      Vec inverse[U];
+      LOG1PNMF_EACH inverse[u] = load(em + p + u * kLanes);
+      reciprocals<U>(inverse);
+      LOG1PNMF_EACH store(at.inverse + p + u * kLanes, inverse[u]);
     }
-    return loss;
   }
 
-  // First and second derivative of the entries' loss along coordinate k.
+  // Loss of the row (without its penalty), and 1/em of the counts.
   template <bool Identity, bool Exact>
-  void derivatives(const State& at, int k, double& first, double& second) {
-    Vec g = Vec{}, h = Vec{};
+  double loss_at(State& at) {
+    constexpr int U = kUnroll;
+    Vec means = Vec{}, loss = Vec{};
     const double a1 = h_.model.a1, a2 = h_.model.a2;
     if constexpr (!Identity)
       for (std::int64_t e = 0; e < padded_; e += kLanes) {
-        const Vec em = load(at.em + e), xk = load(x(k) + e), t = row_.exposure * load(x(K_) + e);
-        if constexpr (Exact) {
-          const Vec tx = t * (em + 1.0) * xk;
-          g += tx;
-          h += tx * xk;
-        } else {
-          g += t * (em - 2.0 * a2 * load(at.eta + e) + (1.0 - a1)) * xk;
-          h += t * (em + (1.0 - 2.0 * a2)) * xk * xk;
+        const Vec t = load(x(K_) + e), em = load(at.em + e);
+        if constexpr (Exact) means += t * em;
+        else {
+          const Vec eta = load(at.eta + e);
+          means += t * (em - eta * (a1 + a2 * eta));
         }
       }
+    const double* em = at_counts<Exact>(at);
+    for (std::int64_t p = 0; p < counts_padded_; p += kStep) {
+      Vec value[U], log[U], inverse[U];
+      LOG1PNMF_EACH value[u] = load(em + p + u * kLanes);
+      log_and_reciprocal<U>(value, log, inverse);
+      LOG1PNMF_EACH {
+        loss += load(y_ + p + u * kLanes) * (impossible(value[u]) - log[u]);
+        store(at.inverse + p + u * kLanes, inverse[u]);
+      }
+    }
+    return row_.exposure * horizontal_sum(means) + horizontal_sum(loss) + whole_matrix_part();
+  }
+
+  struct Slope {
+    double first, second;   // derivatives of the row's loss along a coordinate
+    double widest;          // largest change of an eta per unit
+    double steepest;        // largest fall of a count's em per unit, relative to it
+  };
+
+  template <bool Identity, bool Exact>
+  Slope slope(const State& at, int k) {
+    Vec g = Vec{}, h = Vec{}, widest = Vec{}, steepest = Vec{};
+    const double a1 = h_.model.a1, a2 = h_.model.a2;
+    if constexpr (!Identity) {
+      for (std::int64_t e = 0; e < padded_; e += kLanes) {
+        const Vec em = load(at.em + e), xk = load(x(k) + e), tx = load(x(K_) + e) * xk;
+        if constexpr (Exact) {
+          const Vec mean = tx * (em + 1.0);
+          g += mean;
+          h += mean * xk;
+        } else {
+          g += tx * (em - 2.0 * a2 * load(at.eta + e) + (1.0 - a1));
+          h += tx * (em + (1.0 - 2.0 * a2)) * xk;
+        }
+        widest = vmax(widest, xk);
+      }
+      g *= row_.exposure;
+      h *= row_.exposure;
+    }
     const double* xk = x(k);
     if constexpr (Exact) {
       for (std::int64_t p = 0; p < row_.count; ++p) position_x_[p] = xk[row_.indices[p]];
       xk = position_x_;
     }
     for (std::int64_t p = 0; p < counts_padded_; p += kLanes) {
-      const Vec inverse = load(at.inverse + p), xp = load(xk + p), ratio = load(y_ + p) * inverse;
-      if constexpr (Identity) {
-        g -= ratio * xp;
-        h += ratio * inverse * xp * xp;
-      } else {
-        g -= (load(y_ + p) + ratio) * xp;
-        h += (load(y_ + p) + ratio) * (inverse + 1.0) * xp * xp;   // the reference's, see above
-      }
+      const Vec inverse = load(at.inverse + p), y = load(y_ + p), fall = (Identity ? inverse : inverse + 1.0) * load(xk + p);
+      const Vec pull = y * fall;
+      g -= pull;
+      h += pull * fall;   // the reference's curvature, see above
+      steepest = vmax(steepest, fall);
     }
-    first = horizontal_sum(g);
-    second = horizontal_sum(h);
+    Slope found{horizontal_sum(g), horizontal_sum(h), largest_lane(widest), largest_lane(steepest)};
+    if constexpr (!Exact) {
+      found.first += row_.exposure * (a1 * design_.linear[k] + 2.0 * a2 * gram_b_[k]);
+      found.second += 2.0 * a2 * row_.exposure * design_.gram[k * K_ + k];
+    }
+    return found;
+  }
+
+  // Whether the curvature surely stays below 1.9 times that at the start of a step of at most Newton's length: then the
+  // line search would accept it. Means grow at most by e^(delta widest), which only matters on the way up; on the way
+  // down em of a count falls at most by the factor 1 - q and its curvature grows at most by (1 - q)^-2.
+  template <bool Identity>
+  static bool holds(const Slope& at, double delta) {
+    if (delta < 0.0) return -delta * at.steepest <= 0.27;
+    return Identity || delta * at.widest <= 0.6;
   }
 
   template <bool Identity, bool Exact>
   double step(int k, State*& now, State*& next, std::uint8_t& rejected) {
-    double g, h;
-    derivatives<Identity, Exact>(*now, k, g, h);
-    if constexpr (!Exact) {
-      g += row_.exposure * (h_.model.a1 * design_.linear[k] + 2.0 * h_.model.a2 * gram_b_[k]);
-      h += 2.0 * h_.model.a2 * row_.exposure * design_.gram[k * K_ + k];
-    }
-    g += h_.penalty[k];
+    const Slope at = slope<Identity, Exact>(*now, k);
+    const double g = at.first + h_.penalty[k];
     double to = b_[k];
-    if (h > std::numeric_limits<double>::min()) to = std::min(h_.upper, std::max(0.0, b_[k] - g / h));
+    if (at.second > std::numeric_limits<double>::min()) to = std::min(h_.upper, std::max(0.0, b_[k] - g / at.second));
     else if (g > 0.0) to = 0.0;
     double delta = to - b_[k];
     if (delta == 0.0) return 0.0;
+    if (holds<Identity>(at, delta)) {
+      if (!Identity && std::abs(delta) * at.widest <= kShort && short_moves_ < kShortMoves) move_shortly(*now, *next, k, delta);
+      else move<Identity>(*now, *next, k, delta);
+      invert<Exact>(*next);
+      loss_known_ = false;
+      accept(k, to, delta, now, next);
+      return std::abs(delta);
+    }
+    if (!loss_known_) loss_ = loss_at<Identity, Exact>(*now);
+    loss_known_ = true;
     for (int attempt = 0; attempt < 30; ++attempt, delta *= 0.5) {
-      const double after = look<Identity, Exact>(*now, *next, k, delta) + (Exact ? 0.0 : base(k, delta));
+      const double before = b_[k];
+      move<Identity>(*now, *next, k, delta);
+      accept(k, attempt == 0 ? to : before + delta, delta, now, next);
+      const double after = loss_at<Identity, Exact>(*now);
       if (after + h_.penalty[k] * delta <= loss_ + 0.01 * g * delta) {
         loss_ = after;
-        b_[k] = attempt == 0 ? to : b_[k] + delta;
-        if (!Exact)
-          for (int l = 0; l < K_; ++l) gram_b_[l] += delta * design_.gram[l * K_ + k];
-        std::swap(now, next);
         return std::abs(delta);
       }
+      std::swap(now, next);
+      b_[k] = before;
+      refresh_gram();
       rejected = 1;
     }
     return 0.0;
+  }
+
+  void accept(int k, double to, double delta, State*& now, State*& next) {
+    b_[k] = to;
+    if (!h_.model.exact_zeros)
+      for (int l = 0; l < K_; ++l) gram_b_[l] += delta * design_.gram[l * K_ + k];
+    std::swap(now, next);
   }
 
   void refresh_gram() {
@@ -209,11 +289,10 @@ class CoordinateRow {
     }
   }
 
-  // The whole-matrix part of the loss at b + delta e_k (sparse form only).
-  double base(int k, double delta) const {
+  // What the quadratic form of the zero entries adds for the row as a whole (sparse form only).
+  double whole_matrix_part() const {
     if (h_.model.exact_zeros) return 0.0;
-    double linear = delta * design_.linear[k];
-    double quadratic = 2.0 * delta * gram_b_[k] + delta * delta * design_.gram[k * K_ + k];
+    double linear = 0.0, quadratic = 0.0;
     for (int l = 0; l < K_; ++l) {
       linear += design_.linear[l] * b_[l];
       quadratic += gram_b_[l] * b_[l];
@@ -232,12 +311,14 @@ class CoordinateRow {
   const Design& design_;
   RowEvaluator evaluator_;
   std::int64_t entries_;
-  Buffer X_, y_, position_x_, b_, gram_b_;
+  Buffer X_, y_, position_x_, counts_em_, b_, gram_b_;
   State now_, next_;
   Row row_{};
   const double* X_now_ = nullptr;
   std::int64_t stride_ = 0, padded_ = 0, counts_padded_ = 0;
+  int short_moves_ = 0;
   double loss_ = 0.0;
+  bool loss_known_ = false;
 };
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

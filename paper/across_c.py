@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from log1pnmf import fit_log1p_nmf, pl
+from log1pnmf import pl
 from log1pnmf.counts import Counts
 from log1pnmf.metrics import factor_correlation, hoyer
 from log1pnmf.result import Fit
 from paper import bbc, cytokine, mcf7
 from paper.drawing import pyplot
+from paper.forms import Case
 from paper.study import Options, Report, best, last_gain, run
 
 SHIFTS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0, math.inf)
@@ -24,7 +25,6 @@ MEASURES = {
     "sparsity_factors": "Hoyer sparsity of F",
 }
 KANG_CELLS = 1000
-NOT_FAITHFUL = (1e-2, 0.1, 10.0, 100.0)  # MCF-7: the paper's solver takes minutes for each c
 
 
 def study(options: Options) -> None:
@@ -33,7 +33,7 @@ def study(options: Options) -> None:
     for name, fit in _data_sets(report, options).items():
         shifts = options.pick(SHIFTS, (1e-1, 1.0, math.inf))
         rows = [row for c in shifts for row in _rows(fit(c), c)]
-        report.table(name, rows, f"{name}: every fit.", show=False)
+        report.table(name.replace(" ", "-").lower(), rows, f"{name}: every fit.", show=False)
         for kind in dict.fromkeys(row["fit"] for row in rows):
             _trend(report, name, kind, [row for row in rows if row["fit"] == kind])
         report.save()  # what there is so far
@@ -86,32 +86,24 @@ def _trend(report: Report, name: str, kind: str, rows: list[dict[str, Any]]) -> 
 def _data_sets(report: Report, options: Options) -> dict[str, Callable[[float], dict[str, list[Fit]]]]:
     """For each data set a function from c to fits, by kind."""
     seeds = options.pick((0, 1), (0,))
-    data = options.read("mcf7_bulk")
-    mcf7_fits, bbc_fits, kang_fits = (report.fits(name) for name in ("mcf7", "bbc", "kang"))
-    articles, cells = bbc.read(options), _few_cells(options)
+    samples, articles, cells = options.read("mcf7_bulk"), bbc.read(options), _few_cells(options)
+    names = ("mcf7", "bbc", f"kang-{cells.n_samples}")
+    mcf7_fits, bbc_fits, kang_fits = (report.fits(name) for name in names)
 
     def of_mcf7(c: float) -> dict[str, list[Fit]]:
-        case = mcf7.make_case(data, mcf7_fits, c)
-        fits = {"converged": case.fit_converged("whole", seeds)}
-        return fits if c in NOT_FAITHFUL else {"faithful": [case.fit_faithful("whole", mcf7.SEED)], **fits}
+        return both(mcf7.make_case(samples, mcf7_fits, c), mcf7.SEED)
 
     def of_bbc(c: float) -> dict[str, list[Fit]]:
-        return {"converged": bbc.make_case(articles, bbc_fits, c).fit_converged("whole", seeds[:1])}
+        return {"converged": bbc.make_case(articles, bbc_fits, c).fit_converged("whole", seeds)}
 
     def of_kang(c: float) -> dict[str, list[Fit]]:
-        def make() -> Fit:
-            return fit_log1p_nmf(
-                cells,
-                13,
-                c=c,
-                likelihood="refined" if c >= 1 else "exact",
-                tol=1e-6,
-                max_iter=options.pick(1000, 10),
-                n_jobs=options.jobs,
-                random_state=0,
-            )
+        return both(cytokine.make_case(cells, kang_fits, c), cytokine.SEED)
 
-        return {"converged": [kang_fits.get(make, form="few-cells", c=c, seed=0)]}
+    def both(case: Case, seed: int) -> dict[str, list[Fit]]:
+        return {
+            "faithful": [case.fit_faithful("whole", seed)],
+            "converged": case.fit_converged("whole", seeds),
+        }
 
     return {"MCF-7": of_mcf7, "BBC": of_bbc, "blood cells": of_kang}
 

@@ -57,18 +57,18 @@ def _overview(found: dict[str, dict[str, Any]]) -> list[str]:
     lines = [
         "## Overview",
         "",
-        "| study | claims that agree | claims that do not | nothing to compare | CPU minutes |",
-        "|---|---|---|---|---|",
+        "| study | claims that agree | claims that do not | nothing to compare | CPU minutes | minutes |",
+        "|---|---|---|---|---|---|",
     ]
     for content in found.values():
         agrees = [claim["agrees"] for claim in content["claims"]]
-        title, minutes = content["title"], _minutes(content)
+        title = content["title"]
         numbers = " | ".join(str(agrees.count(value)) for value in (True, False, None))
-        lines.append(f"| [{title}](#{_anchor(title)}) | {numbers} | {minutes:.1f} |")
+        lines.append(f"| [{title}](#{_anchor(title)}) | {numbers} | {_minutes(content)} |")
     lines += [
-        f"| all | | | | {_minutes(*found.values()):.1f} |",
+        f"| all | | | | {_minutes(*found.values())} |",
         "",
-        "CPU minutes are over all threads: with two free cores the wall time is about half. Fits kept",
+        "CPU minutes are those of both threads together, minutes those on the clock. Fits that were kept",
         "from an earlier run count with what they took then; those that two studies share count once in all.",
         "",
         "Claims that do not agree:",
@@ -83,11 +83,14 @@ def _overview(found: dict[str, dict[str, Any]]) -> list[str]:
     return [*lines, ""]
 
 
-def _minutes(*contents: dict[str, Any]) -> float:
-    fits: dict[str, float] = {}
+def _minutes(*contents: dict[str, Any]) -> str:
+    fits: dict[str, dict[str, float]] = {}
     for content in contents:
-        fits |= content["fit_seconds"]
-    return (sum(fits.values()) + sum(content["other_seconds"] for content in contents)) / 60.0
+        fits |= content["fits"]
+    spent = [*fits.values(), *(content["other"] for content in contents)]
+    return " | ".join(
+        f"{sum(one[key] for one in spent) / 60.0:.1f}" for key in ("cpu_seconds", "wall_seconds")
+    )
 
 
 def _anchor(title: str) -> str:

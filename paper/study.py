@@ -9,9 +9,9 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sklearn.exceptions import ConvergenceWarning
 
@@ -40,6 +40,8 @@ class Options:
         Fit again what was kept from an earlier run.
     jobs : int
         Threads.
+    began : float
+        When the run began: a fit that was kept after that is as good as a fresh one.
     """
 
     data: Path
@@ -48,6 +50,7 @@ class Options:
     quick: bool = False
     fresh: bool = False
     jobs: int = 2
+    began: float = field(default_factory=time.time)
 
     def pick(self, whole: Any, quick: Any) -> Any:
         """Choose between a setting of the study and that of a quick try."""
@@ -111,8 +114,8 @@ class Fits:
         self.options = options
         self.folder = options.fits / data
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.spent = 0.0  # CPU seconds, in this run
-        self.seconds: dict[str, float] = {}
+        self.spent = Spent()  # on fits made by this study
+        self.taken: dict[str, Spent] = {}  # by every fit that it uses
         self._seen: dict[str, Fit] = {}
 
     def get(self, make: Callable[[], Fit], **settings: Any) -> Fit:
@@ -121,20 +124,51 @@ class Fits:
         if name in self._seen:
             return self._seen[name]
         path = self.folder / f"{name}.npz"
-        if path.exists() and not self.options.fresh:
-            fit, how = Fit.load(path), "kept from an earlier run"
+        if path.exists() and (not self.options.fresh or path.stat().st_mtime >= self.options.began):
+            fit, how = Fit.load(path), "kept from before"
         else:
-            began = time.process_time()
+            clock = Clock()
             fit, how = make(), "fitted"
-            spent = time.process_time() - began
-            fit = Fit(**{**vars(fit), "settings": {**fit.settings, "cpu_seconds": spent}})
+            spent = clock.read()
+            fit = Fit(**{**vars(fit), "settings": {**fit.settings, **spent._asdict()}})
             fit.save(path)
             self.spent += spent
-        seconds = float(fit.settings.get("cpu_seconds", fit.seconds))
-        print(f"  {self.folder.name} {name}: {how}, {seconds:.0f} CPU s, {fit.n_iter} iterations", flush=True)
+        taken = Spent(*(float(fit.settings[key]) for key in Spent._fields))
+        print(f"  {self.folder.name} {name}: {how}, {taken}, {fit.n_iter} iterations", flush=True)
         self._seen[name] = fit
-        self.seconds[f"{self.folder.name}/{name}"] = round(seconds, 1)
+        self.taken[f"{self.folder.name}/{name}"] = taken
         return fit
+
+
+class Spent(NamedTuple):
+    """Seconds of all threads together, and on the clock on the wall."""
+
+    cpu_seconds: float = 0.0
+    wall_seconds: float = 0.0
+
+    def __add__(self, other: tuple[Any, ...]) -> Spent:
+        return Spent(self[0] + other[0], self[1] + other[1])
+
+    def __sub__(self, other: Spent) -> Spent:
+        return Spent(self[0] - other[0], self[1] - other[1])
+
+    def __str__(self) -> str:
+        return f"{self.wall_seconds:.0f} s ({self.cpu_seconds:.0f} CPU s)"
+
+
+class Clock:
+    """What has been spent since it was made."""
+
+    def __init__(self) -> None:
+        self._began = self._now()
+
+    def read(self) -> Spent:
+        """Read it."""
+        return self._now() - self._began
+
+    @staticmethod
+    def _now() -> Spent:
+        return Spent(time.process_time(), time.perf_counter())
 
 
 def _short(value: Any) -> str:
@@ -170,7 +204,7 @@ class Report:
 
     def __init__(self, options: Options, name: str, title: str) -> None:
         self.options, self.name = options, name
-        self.started = time.process_time()
+        self._clock = Clock()
         self._fits: list[Fits] = []
         self.content: dict[str, Any] = {"title": title, "claims": [], "parts": []}
         options.results.mkdir(parents=True, exist_ok=True)
@@ -218,10 +252,12 @@ class Report:
 
     def save(self) -> None:
         """Write everything that the page of results is made from."""
-        spent = sum(fits.spent for fits in self._fits)
-        self.content["other_seconds"] = time.process_time() - self.started - spent
-        self.content["fit_seconds"] = {
-            name: value for fits in self._fits for name, value in fits.seconds.items()
+        other = self._clock.read()
+        for fits in self._fits:
+            other -= fits.spent
+        self.content["other"] = other._asdict()
+        self.content["fits"] = {
+            name: taken._asdict() for fits in self._fits for name, taken in fits.taken.items()
         }
         path = self.options.results / f"{self.name}.json"
         path.write_text(json.dumps(self.content, indent=1) + "\n")

@@ -2,6 +2,8 @@
 
 import json
 import math
+import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -117,8 +119,14 @@ def test_fits_are_kept(options, counts, capsys):
     first = make_case(options, counts).fit_converged("whole", (0,))[0]
     assert "fitted" in capsys.readouterr().out
     again = make_case(options, counts).fit_converged("whole", (0,))[0]
-    assert "kept from an earlier run" in capsys.readouterr().out
+    assert "kept from before" in capsys.readouterr().out
     np.testing.assert_array_equal(again.loadings, first.loadings)
+    assert min(again.settings["cpu_seconds"], again.settings["wall_seconds"]) > 0
+    fresh = replace(options, fresh=True, began=time.time() + 1)
+    make_case(fresh, counts).fit_converged("whole", (0,))
+    assert "fitted" in capsys.readouterr().out
+    make_case(replace(fresh, began=0.0), counts).fit_converged("whole", (0,))  # made in the same run
+    assert "kept from before" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------- readings
