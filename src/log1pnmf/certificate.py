@@ -15,7 +15,6 @@ from .engines.registry import make_engine
 from .fitting import LARGEST_CERTIFIED
 from .result import Fit
 from .streaming.problem import problem_of
-from .streaming.survey import ChunkedCounts
 
 __all__ = ["Certificate", "certify"]
 
@@ -118,9 +117,7 @@ def certify(
     zeros = quadratic(fit.link, fit.settings["approximation"], fit.settings["interval"])
     n = counts.n_samples
     n_sampled = min(n, max(LEAST_ROWS, math.ceil(SAMPLED_ENTRIES / counts.n_features)))
-    in_memory, pool = counts, np.arange(n)
-    if isinstance(counts, ChunkedCounts):  # of which a sample is in memory
-        in_memory, pool = counts.sample, counts.sample_index
+    in_memory, pool = counts.part_in_memory()
     n_sampled = min(n_sampled, len(pool))
     place = np.sort(np.random.default_rng(seed).choice(len(pool), size=n_sampled, replace=False))
     excess = _excess(fit, in_memory.to_scipy()[place], pool[place], zeros)

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import gammaln
 from sklearn.utils import check_array
@@ -93,6 +94,10 @@ class Counts:
             warnings.warn(scan.fractional, UserWarning, stacklevel=2)
         sample_names, feature_names = _names(X)
         return cls(rows, columns, sample_names, feature_names)
+
+    def part_in_memory(self) -> tuple[Counts, NDArray[np.int64]]:
+        """Give the samples whose entries are in memory, and which ones they are: here, all."""
+        return self, np.arange(self.n_samples)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -215,7 +215,8 @@ def diagnose(
     ----------
     model : Log1pNMF or Fit
     X : array, sparse matrix or data frame of shape (n_samples, n_features)
-        What it was fitted to. All entries are visited, in blocks of samples.
+        What it was fitted to. All entries are visited, in blocks of samples; of counts in chunks only those
+        of the samples that are kept in memory, up to 8,192 at random.
     n_entries : int
         Conspicuous entries that are kept.
     feature_names : sequence of str, optional
@@ -235,15 +236,16 @@ def diagnose(
     >>> found.outliers().tolist(), bool(0.8 < np.median(found.feature_deviance) < 1.6)
     ([7], True)
     """
-    fit, counts = fit_and_counts(model, X)
+    fit, whole = fit_and_counts(model, X)
+    counts, rows_in_memory = whole.part_in_memory()
     sums = _Sums(counts.shape, n_entries)
-    for rows, y, mean, gap in _blocks(fit, counts):
+    for rows, y, mean, gap in _blocks(fit, counts, rows_in_memory):
         sums.add(rows, y, mean, gap)
     n, m = counts.shape
     shown = Decomposition.of(model, feature_names=feature_names)
     samples = counts.sample_names
     if samples is None:
-        samples = np.arange(n).astype(str).astype(object)
+        samples = rows_in_memory.astype(str).astype(object)
     gaps = sums.gaps.found() if sums.has_gaps else None
     sample_deviance = _ratio(sums.deviance[0], sums.expected[0])
     # Every feature and every sample has K coefficients: the part of the residuals' squares that is left.
@@ -331,8 +333,11 @@ class _Largest:
         return Entries(sample.astype(np.intp), feature.astype(np.intp), count, mean, value)
 
 
-def _blocks(fit: Fit, counts: Counts) -> Iterator[tuple[slice, Array, Array, Array | None]]:
-    """Give samples, counts, means and gaps of the approximation (at zero counts), block by block."""
+def _blocks(fit: Fit, counts: Counts, place: Index) -> Iterator[tuple[slice, Array, Array, Array | None]]:
+    """Give samples, counts, means and gaps of the approximation (at zero counts), block by block.
+
+    `place` says which samples of the fit the counts are of.
+    """
     approximation: Quadratic | None = None
     if fit.settings["likelihood"] == "approximate" and not fit.link.is_identity:
         approximation = quadratic(fit.link, fit.settings["approximation"], fit.settings["interval"])
@@ -341,12 +346,12 @@ def _blocks(fit: Fit, counts: Counts) -> Iterator[tuple[slice, Array, Array, Arr
     for start in range(0, n, size):
         rows = slice(start, min(start + size, n))
         y = counts.by_row.to_scipy(rows.start, rows.stop).toarray().astype(np.float64)
-        eta = fit.loadings[rows] @ fit.factors.T / fit.link.alpha
-        mean = fit.size_factors[rows, None] * fit.link.mean(eta)
+        eta = fit.loadings[place[rows]] @ fit.factors.T / fit.link.alpha
+        sizes = fit.size_factors[place[rows], None]
+        mean = sizes * fit.link.mean(eta)
         gap = None
         if approximation is not None:
-            exposure = fit.link.exposure_scale * fit.size_factors[rows, None]
-            gap = np.where(y > 0.0, 0.0, mean - exposure * approximation.value(eta))
+            gap = np.where(y > 0.0, 0.0, mean - fit.link.exposure_scale * sizes * approximation.value(eta))
         yield rows, y, mean, gap
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,8 +25,8 @@ from .persist import StrPath
 from .readout import Readout
 from .result import Fit
 from .rows import RowFile
-from .streaming.opening import is_streamed, open_counts
-from .streaming.runners import each_chunk
+from .streaming.opening import CountSource, is_streamed, open_counts
+from .streaming.runners import each_chunk, survey
 from .streaming.survey import ChunkedCounts
 from .summary import TrainingData, summarize
 from .topics import TopicModel, topic_model
@@ -136,6 +138,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Parameters
         ----------
         X : array, sparse matrix or data frame of shape (n, n_features)
+            Or counts in chunks, as in `transform`.
         y : ignored
         size_factors : {"total", "none"} or array of shape (n,), optional
             As in `transform`.
@@ -144,8 +147,11 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         -------
         float
         """
-        samples = self._new_samples(X, size_factors)
-        return samples.mean_log_likelihood(self._solved(samples))
+        found = [
+            (samples.log_likelihood(self._solved(samples)), samples.n_entries)
+            for _, samples in self._batches(X, size_factors)
+        ]
+        return math.fsum(one for one, _ in found) / sum(n for _, n in found)
 
     def certify(self, X: Any = None) -> Certificate:
         """Exact log-likelihood of the fit, and how far off the approximation was.
@@ -295,25 +301,35 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     # ---------------------------------------------------------------- inside
 
     def _loadings_of(self, X: Any, size_factors: Any) -> Array:
-        """Find loadings on the fit's own scale, chunk by chunk where the counts are not in memory."""
+        """Find loadings on the fit's own scale."""
         check_is_fitted(self)
-        if not isinstance(X, ChunkedCounts) and not is_streamed(X):
+        if not _is_chunked(X):
             return self._solved(self._new_samples(X, size_factors))
-        source = X.source if isinstance(X, ChunkedCounts) else open_counts(X)
+        source = _source_of(X)
+        loadings = RowFile((source.shape[0], self.fit_.n_components), folder=source.folder)
+        for first, samples in self._batches(source, size_factors):
+            loadings.write(first, self._solved(samples))
+        return loadings.rows().to_array()
+
+    def _batches(self, X: Any, size_factors: Any) -> Iterator[tuple[int, NewSamples]]:
+        """Give samples and the number of the first one: all, or chunk by chunk if they are not in memory."""
+        check_is_fitted(self)
+        if not _is_chunked(X):
+            yield 0, self._new_samples(X, size_factors)
+            return
+        source = _source_of(X)
         given = None if size_factors is None or isinstance(size_factors, str) else np.asarray(size_factors)
         if given is not None and given.shape != source.shape[:1]:
             raise ValueError(
                 f"size_factors must have one number for each of the {source.shape[0]} samples, "
                 f"got an array of shape {given.shape}"
             )
-        loadings, first = RowFile((source.shape[0], self.fit_.n_components), folder=source.folder), 0
+        first = 0
         for chunk in each_chunk(source):
             last = first + chunk.n_samples
             if last > first:
-                sizes = size_factors if given is None else given[first:last]
-                loadings.write(first, self._solved(self._new_samples(chunk, sizes)))
+                yield first, self._new_samples(chunk, size_factors if given is None else given[first:last])
             first = last
-        return loadings.rows().to_array()
 
     def _new_samples(self, X: Any, size_factors: Any) -> NewSamples:
         check_is_fitted(self)
@@ -339,8 +355,15 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _aligned(self, X: Any) -> Counts:
         """Check counts and bring their features into the order of the training data."""
-        counts = Counts.from_any(X)
+        counts = survey(_source_of(X)) if is_streamed(X) else Counts.from_any(X)
         fitted = getattr(self, "feature_names_in_", None)
+        if isinstance(counts, ChunkedCounts):
+            if counts.n_features != self.n_features_in_ or _differ(fitted, counts.feature_names):
+                raise ValueError(
+                    f"counts in chunks must have the {self.n_features_in_} features of the fit, in the same "
+                    f"order; these have {counts.n_features}, or others"
+                )
+            return counts
         if fitted is not None and counts.feature_names is not None:
             return align_features(counts, counts.feature_names, fitted)
         validate_data(self, X, reset=False, skip_check_array=True)
@@ -349,3 +372,15 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     @property
     def _n_features_out(self) -> int:
         return len(self.components_)
+
+
+def _is_chunked(X: Any) -> bool:
+    return isinstance(X, ChunkedCounts) or is_streamed(X)
+
+
+def _source_of(X: Any) -> CountSource:
+    return X.source if isinstance(X, ChunkedCounts) else open_counts(X)
+
+
+def _differ(names: NDArray[np.object_] | None, others: NDArray[Any] | None) -> bool:
+    return names is not None and others is not None and not np.array_equal(names, others)

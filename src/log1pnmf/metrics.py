@@ -14,11 +14,11 @@ from scipy.stats import rankdata
 from sklearn.utils.validation import check_is_fitted
 
 from .counts import Counts
-from .engines.registry import make_engine
+from .engines.registry import as_counts, make_engine
 from .fitted import FittedModel
-from .problem import Problem
 from .result import Fit
 from .sparse_rows import pieces
+from .streaming.problem import problem_of
 
 __all__ = [
     "MEASURES",
@@ -170,7 +170,7 @@ def log_likelihood(model: FittedModel | Fit, Y: Any, *, n_jobs: int | None = Non
     True
     """
     fit, counts = fit_and_counts(model, Y)
-    problem = Problem(counts, fit.size_factors, fit.link)
+    problem = problem_of(counts, fit.size_factors, fit.link)
     return -make_engine("auto", problem, n_jobs).loss(fit.loadings, fit.factors / fit.link.alpha)
 
 
@@ -278,7 +278,7 @@ def match_factors(a: ArrayLike, b: ArrayLike, *, measure: str = "correlation") -
 
 
 def fit_and_counts(model: FittedModel | Fit, Y: Any) -> tuple[Fit, Counts]:
-    """Check that counts are those of a fit, or of the same samples and features, in memory.
+    """Check that counts are those of a fit, or of the same samples and features.
 
     Parameters
     ----------
@@ -295,7 +295,7 @@ def fit_and_counts(model: FittedModel | Fit, Y: Any) -> tuple[Fit, Counts]:
         check_is_fitted(model)
         fit, counts = model.fit_, model._aligned(Y)
     elif isinstance(model, Fit):
-        fit, counts = model, Counts.from_any(Y)
+        fit, counts = model, as_counts(Y)
     else:
         raise TypeError(f"expected a fitted Log1pNMF or a Fit, got {type(model).__name__}")
     shape = (len(fit.loadings), len(fit.factors))

@@ -73,10 +73,14 @@ class NewSamples:
             row_solver=settings["row_solver"],
         )
 
-    def mean_log_likelihood(self, loadings: Array) -> float:
-        """Exact Poisson log-likelihood per entry, at loadings on the fit's own scale."""
-        engine = self._engine(None)
-        return -engine.loss(loadings, self._factors) / (self.counts.n_samples * len(self._used))
+    def log_likelihood(self, loadings: Array) -> float:
+        """Exact Poisson log-likelihood of all entries, at loadings on the fit's own scale."""
+        return -self._engine(None).loss(loadings, self._factors)
+
+    @property
+    def n_entries(self) -> int:
+        """Entries of features that have a part in the model."""
+        return self.counts.n_samples * len(self._used)
 
     @property
     def _used(self) -> NDArray[np.intp]:

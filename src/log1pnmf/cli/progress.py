@@ -30,6 +30,10 @@ class Watch:
     tol : float
     time_limit : float, optional
         Seconds for each fit.
+
+    Notes
+    -----
+    Where counts are in chunks, a second line shows the chunks of the present pass (`on_chunk`).
     """
 
     def __init__(
@@ -43,15 +47,18 @@ class Watch:
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
-            TextColumn("iteration {task.completed:.0f}"),
+            TextColumn("{task.fields[unit]} {task.completed:.0f}"),
             TextColumn("{task.fields[state]}"),
             TimeElapsedColumn(),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._progress.add_task("", total=max_iter, state="", visible=False)
+        self._task = self._progress.add_task("", total=max_iter, unit="iteration", state="", visible=False)
+        self._pass = self._progress.add_task("", unit="chunk", state="", visible=False)
+        self._pass_number = 0
         self.stopped_by_clock = False
+        self._pass_started = self._pass_ended = time.perf_counter()
 
     @contextmanager
     def showing(self, label: str) -> Iterator[None]:
@@ -59,12 +66,44 @@ class Watch:
         self._label, self._phase, self._phase_start = label, "", 0
         self._limit = None if self.time_limit is None else TimeLimit(self.time_limit)
         self.stopped_by_clock = False
-        self._progress.reset(self._task, total=self.max_iter, visible=True, description=label, state="start")
+        self._pass_number = 0
+        self._progress.reset(
+            self._task,
+            total=self.max_iter,
+            visible=True,
+            description=label,
+            unit="iteration",
+            state="start",
+        )
         self._progress.start()
         try:
             yield
         finally:
             self._progress.stop()
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Turn to the first look at counts in chunks."""
+        self._progress.start()
+        try:
+            yield
+        finally:
+            self._progress.update(self._pass, visible=False)
+            self._progress.stop()
+
+    def on_chunk(self, done: int, of_all: int) -> None:
+        """Show how far a pass over the chunks is."""
+        if done == 1:
+            self._pass_number += 1
+            self._progress.reset(self._pass, total=of_all, visible=True, unit="chunk", state="")
+            self._pass_started = self._pass_ended
+        now = time.perf_counter()
+        left = _clock((of_all - done) * (now - self._pass_started) / done)
+        name = f"pass {self._pass_number}" if self._label else "first look"
+        state = f"of {of_all}, about {left} left"
+        self._progress.update(self._pass, completed=done, description=name, state=state)
+        if done == of_all:
+            self._pass_ended = now
 
     def __call__(self, iteration: Iteration) -> bool:
         """Show an iteration; True says that the time is over."""
@@ -87,8 +126,13 @@ class Watch:
             return "time left -"
         each = (time.perf_counter() - self._started) / done
         left = iterations_left(self._changes, tol=self.tol, remaining=self.max_iter - done)
-        minutes, seconds = divmod(round(left * each), 60)
-        return f"about {minutes}:{seconds:02d} left"
+        return f"about {_clock(left * each)} left"
+
+
+def _clock(seconds: float) -> str:
+    """Minutes and seconds."""
+    whole, rest = divmod(round(seconds), 60)
+    return f"{whole}:{rest:02d}"
 
 
 def iterations_left(changes: Sequence[float], *, tol: float, remaining: int) -> int:

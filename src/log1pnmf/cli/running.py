@@ -114,14 +114,20 @@ def run_request(request: Request, screen: Screen) -> int:
         Exit code.
     """
     _check_places(request)
+    watch = Watch(
+        screen.errors,
+        max_iter=request.parameters["max_iter"],
+        tol=request.parameters["tol"],
+        time_limit=request.time_limit,
+    )
     if request.streaming is None:
         filtered = read_filtered(request.file, request.reading, screen)
     else:
-        filtered = read_streamed(request.file, request.reading, request.streaming, screen=screen)
+        filtered = read_streamed(request.file, request.reading, request.streaming, screen=screen, watch=watch)
     if request.label is not None:
         filtered.table.labels(request.label)
     done = _Done()
-    _fit_all(request, filtered.table.counts, screen, done)
+    _fit_all(request, filtered.table.counts, watch, screen, done)
     if not done.models:
         raise KeyboardInterrupt
     record = _record(request, filtered, done)
@@ -168,14 +174,8 @@ def _check_places(request: Request) -> None:
 # ---------------------------------------------------------------- fitting
 
 
-def _fit_all(request: Request, counts: Counts, screen: Screen, done: _Done) -> None:
+def _fit_all(request: Request, counts: Counts, watch: Watch, screen: Screen, done: _Done) -> None:
     parameters = dict(request.parameters)
-    watch = Watch(
-        screen.errors,
-        max_iter=parameters["max_iter"],
-        tol=parameters["tol"],
-        time_limit=request.time_limit,
-    )
     width = max(len(c_name(c)) for c in request.c)
     fits = _fits(request, counts, {**parameters, "callbacks": (watch,)})
     with _terminated_is_interrupted():

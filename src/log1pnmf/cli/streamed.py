@@ -17,6 +17,7 @@ from log1pnmf.streaming.runners import survey
 
 from .console import Screen
 from .inputs import Reading, describe
+from .progress import Watch
 
 __all__ = ["Streaming", "read_streamed"]
 
@@ -37,7 +38,9 @@ class Streaming:
     scheduler: str | None = None
 
 
-def read_streamed(path: Path, reading: Reading, streaming: Streaming, *, screen: Screen) -> Filtered:
+def read_streamed(
+    path: Path, reading: Reading, streaming: Streaming, *, screen: Screen, watch: Watch
+) -> Filtered:
     """Look at all counts once and leave them on disk.
 
     Parameters
@@ -48,6 +51,8 @@ def read_streamed(path: Path, reading: Reading, streaming: Streaming, *, screen:
         Nothing can be left out.
     streaming : Streaming
     screen : Screen
+    watch : Watch
+        Shown the chunks, now and in the fits to come.
 
     Returns
     -------
@@ -62,8 +67,16 @@ def read_streamed(path: Path, reading: Reading, streaming: Streaming, *, screen:
         raise BadFileError(
             "--engine streaming takes a file as it is; filter or transpose it with log1pnmf convert"
         )
-    source = open_counts(path, layer=reading.layer, memory=streaming.memory, client=streaming.scheduler)
-    table = CountTable(survey(source), _labels(path), str(path), kind)
+    source = open_counts(
+        path,
+        layer=reading.layer,
+        memory=streaming.memory,
+        client=streaming.scheduler,
+        on_chunk=watch.on_chunk,
+    )
+    with watch.looking():
+        counts = survey(source)
+    table = CountTable(counts, _labels(path), str(path), kind)
     screen.say((path.name, "bold"), f": {describe(table)} ({kind}, {len(source.chunks)} chunks)")
     return Filtered(table, np.arange(table.shape[0]), np.arange(table.shape[1]), ())
 

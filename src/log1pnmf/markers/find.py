@@ -47,7 +47,8 @@ def markers(
     ----------
     model : Log1pNMF or Fit
     X : array, sparse matrix or data frame of shape (n_samples, n_features)
-        The counts it was fitted to, or others of the same samples.
+        The counts it was fitted to, or others of the same samples. Of counts in chunks the samples that are
+        kept in memory are tested, up to 8,192 at random.
     errors : {"model", "sandwich"}
         "model": counts are Poisson. "sandwich": their variance may be anything; larger where counts are
         overdispersed, but needs a few dozen samples.
@@ -85,13 +86,14 @@ def markers(
     fit, counts = fit_and_counts(model, X)
     sizes = fit.size_factors if size_factors is None else counts.size_factors(size_factors)
     readout = read_out(fit, "max")
-    loadings, weights = readout.loadings(fit.loadings), readout.factors(fit.factors)
-    problem = Problem(counts, sizes, fit.link)
+    tested_counts, rows = counts.part_in_memory()
+    loadings, weights = readout.loadings(fit.loadings[rows]), readout.factors(fit.factors)
+    problem = Problem(tested_counts, sizes[rows], fit.link)
     regressions = FeatureRegressions(problem, np.ascontiguousarray(loadings), n_jobs)
     alpha = fit.link.alpha
     effects = regressions.solve(weights / alpha)
     found = infer(regressions, effects, errors=errors)
-    p, net_p, tested = norm.sf(found.z), norm.sf(found.net_z), _has_counts(counts)
+    p, net_p, tested = norm.sf(found.z), norm.sf(found.net_z), _has_counts(tested_counts)
     shrunken = [
         shrink(*_unbounded(effects[:, k], found.error[:, k], found.z[:, k])) for k in range(p.shape[1])
     ]

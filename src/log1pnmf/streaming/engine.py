@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ from log1pnmf.engines.native import effective_threads
 from log1pnmf.problem import Side
 from log1pnmf.rows import RowFile, Rows
 
+from .opening import OnChunk
 from .problem import ChunkedProblem
 from .runners import runner_of
 from .step import damped_step
@@ -22,7 +22,6 @@ from .work import ChunkRows, FactorSums, Order
 __all__ = ["StreamingEngine"]
 
 Array = NDArray[np.float64]
-OnChunk = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +53,7 @@ class StreamingEngine:
     n_threads : int, optional
         In this process, or of every task on a cluster, where it is 1 by default.
     on_chunk : callable, optional
-        Called with the number of chunks done in this pass, and of all, after each.
+        Called with the number of chunks done in this pass, and of all, after each; the source's by default.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class StreamingEngine:
         on_cluster = problem.chunked.source.client is not None
         self.n_threads = 1 if on_cluster and n_threads is None else effective_threads(n_threads)
         self._runner = runner_of(problem.chunked.source)
-        self._on_chunk = on_chunk
+        self._on_chunk = problem.chunked.source.on_chunk if on_chunk is None else on_chunk
         self._looked: _Looked | None = None
         self._adopted: tuple[Any, Rows] | None = None
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import sparse
@@ -16,7 +16,9 @@ from log1pnmf.untrusted import check_hdf5, check_zarr
 
 from .chunks import DaskChunks, FileChunks, GivenChunks, RowChunks, SlicedChunks, open_group
 
-__all__ = ["CountSource", "is_streamed", "open_counts", "parse_memory"]
+__all__ = ["CountSource", "OnChunk", "is_streamed", "open_counts", "parse_memory"]
+
+OnChunk: TypeAlias = Callable[[int, int], None]
 
 DEFAULT_MEMORY = "2GB"
 BYTES_PER_ENTRY = 56
@@ -40,6 +42,8 @@ class CountSource:
     folder : str, optional
         For temporary files with the loadings.
     sample_names, feature_names : ndarray of str, optional
+    on_chunk : callable, optional
+        Called with the number of chunks done in a pass, and of all, after each.
     """
 
     chunks: RowChunks
@@ -47,6 +51,7 @@ class CountSource:
     folder: str | None = None
     sample_names: np.ndarray | None = None
     feature_names: np.ndarray | None = None
+    on_chunk: OnChunk | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -61,6 +66,7 @@ def open_counts(
     memory: str | float = DEFAULT_MEMORY,
     client: Any = None,
     folder: str | None = None,
+    on_chunk: OnChunk | None = None,
 ) -> CountSource:
     """Say where counts are that need not fit in memory; nothing but their shape is read yet.
 
@@ -82,6 +88,9 @@ def open_counts(
     folder : str, optional
         On a disk with room for about five times the loadings; the system's place for temporary files by
         default.
+    on_chunk : callable, optional
+        Called with the number of chunks done in a pass, and of all, after each; for progress bars of your
+        own (``verbose=1`` has one).
 
     Returns
     -------
@@ -107,7 +116,7 @@ def open_counts(
         raise ValueError(f"layer={layer!r} is for AnnData, but counts are a {type(source).__name__}")
     else:
         chunks = _from_object(source, limit)
-    return CountSource(chunks, _client(client, chunks), folder, samples, features)
+    return CountSource(chunks, _client(client, chunks), folder, samples, features, on_chunk)
 
 
 def is_streamed(source: Any) -> bool:

@@ -123,9 +123,11 @@ def _prepared(raw: Any) -> Counts:
 
 def each_chunk(source: CountSource) -> Iterator[Counts]:
     """Go through the chunks of a source in this process, checked and with the names of the features."""
-    for raw in LocalRunner(source)._ahead(lambda raw: raw):
+    for done, raw in enumerate(LocalRunner(source)._ahead(lambda raw: raw), start=1):
         counts = Counts.from_any(raw) if raw.shape[0] else chunk_counts(raw)
         yield replace(counts, feature_names=source.feature_names)
+        if source.on_chunk is not None:
+            source.on_chunk(done, len(source.chunks))
 
 
 def runner_of(source: CountSource) -> Runner:

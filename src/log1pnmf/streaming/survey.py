@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -172,8 +172,16 @@ class ChunkedCounts(Counts):
             column_nnz += one.column_nnz
             column_sums += one.column_sums
             sample.append(one.sample.to_scipy())
+            if source.on_chunk is not None:
+                source.on_chunk(len(bounds) - 1, len(source.chunks))
         if bounds[-1] != n:
             raise ValueError(f"chunks have {bounds[-1]} rows together, but shape says {n}")
+        index = sampled_rows(n)
+        kept = replace(
+            Counts.from_any(sparse.vstack(sample, format="csr")),
+            sample_names=None if source.sample_names is None else source.sample_names[index],
+            feature_names=source.feature_names,
+        )
         return cls(
             RowTotals((n, m), np.concatenate(lengths), np.concatenate(sums)),
             RowTotals((m, n), column_nnz, column_sums),
@@ -182,8 +190,8 @@ class ChunkedCounts(Counts):
             source=source,
             bounds=np.array(bounds, dtype=np.int64),
             factorials=math.fsum(logs),
-            sample=Counts.from_any(sparse.vstack(sample, format="csr")),
-            sample_index=sampled_rows(n),
+            sample=kept,
+            sample_index=index,
         )
 
     @cached_property
@@ -200,6 +208,10 @@ class ChunkedCounts(Counts):
     def column_sums(self) -> NDArray[np.float64]:
         """Total count of every feature."""
         return self.by_column.row_sums()
+
+    def part_in_memory(self) -> tuple[Counts, NDArray[np.int64]]:
+        """Give the samples that were kept from the first look, and which ones they are."""
+        return self.sample, self.sample_index
 
     def to_scipy(self) -> sparse.csr_array:
         """Refuse: the counts are not in memory."""
