@@ -84,6 +84,7 @@ LAYERS = [
     ["tl.fit", "tl.project", "tl.markers"],
     ["report.words", "report.figures"],
     ["report.subject", "report.verdict"],
+    ["report.evidence"],
     ["report.data", "report.fits", "report.misfit", "report.factors", "report.structure"],
     ["report.comparison"],
     ["report.document"],

@@ -1,9 +1,10 @@
 """Effects of features, shrunk towards each other."""
 
+import mpmath
 import numpy as np
 import pytest
 
-from log1pnmf.markers.shrinkage import shrink
+from log1pnmf.markers.shrinkage import _means, shrink
 
 
 def test_shrinkage():
@@ -28,3 +29,17 @@ def test_shrinkage_without_any_effect():
     found = shrink(rng.standard_normal(2000), np.ones(2000))
     assert found.null_share > 0.8
     assert (found.false_sign_rate < 0.05).mean() < 0.001
+
+
+@pytest.mark.parametrize("x", [-1e12, -1e5, -40.0, -1.0, 0.0, 2.0, 50.0, 1e9])
+def test_posterior_means_at_any_distance_from_zero(x):
+    """Against the integral, in many digits; also where density and distribution function both underflow."""
+    with mpmath.workdps(60):
+        s, width = mpmath.mpf("0.02"), mpmath.mpf(3)
+        variance = 1 / (1 / s**2 + 1 / width**2)
+        centre, spread = variance * mpmath.mpf(x) / s**2, mpmath.sqrt(variance)
+        a = centre / spread
+        hazard = mpmath.npdf(a) / mpmath.ncdf(a) if a > -1e3 else -a - 1 / a + 2 / a**3
+        expected = float(centre + spread * hazard)
+    found = _means(np.array([x]), np.array([0.02]), np.array([3.0]))[0, 0]
+    assert found == pytest.approx(expected, rel=2e-8)

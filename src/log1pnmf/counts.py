@@ -95,9 +95,26 @@ class Counts:
         sample_names, feature_names = _names(X)
         return cls(rows, columns, sample_names, feature_names)
 
-    def part_in_memory(self) -> tuple[Counts, NDArray[np.int64]]:
-        """Give the samples whose entries are in memory, and which ones they are: here, all."""
-        return self, np.arange(self.n_samples)
+    def part_in_memory(self, most: int | None = None) -> tuple[Counts, NDArray[np.int64]]:
+        """Give samples whose entries are in memory (here, all are), and which ones they are.
+
+        Parameters
+        ----------
+        most : int, optional
+            If there are more, so many random ones, always the same.
+
+        Returns
+        -------
+        counts : Counts
+        rows : ndarray of int
+        """
+        rows = np.arange(self.n_samples)
+        if most is None or most >= self.n_samples:
+            return self, rows
+        rows = np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
+        names = None if self.sample_names is None else self.sample_names[rows]
+        part = Counts.from_any(self.to_scipy()[rows])
+        return Counts(part.by_row, None, names, self.feature_names), rows
 
     @property
     def shape(self) -> tuple[int, int]:

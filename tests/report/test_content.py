@@ -108,15 +108,51 @@ def test_what_is_not_explained(page, reader, models, counts, about):
     assert "does not explain" not in without
 
 
-def test_top_features_are_those_of_the_model(page, models, about):
+FIRST = r'data-value="1">1</td><td>(.*?)</td><td class="number" data-value="(.*?)"(.*?)</tr>'
+
+
+def first_features(text, number):
+    """Name, weight and what follows of every factor's first feature."""
+    table = text.split(f'id="feature-table-{number}"')[1].split("</table>")[0]
+    return [(html.unescape(name), float(weight), rest) for name, weight, rest in re.findall(FIRST, table)]
+
+
+def test_features_that_lead_a_factor_are_its_markers(page, models, counts, about):
     text = page.read_text(encoding="utf-8")
     for number, model in enumerate(models):
-        table = text.split(f'id="feature-table-{number}"')[1].split("</table>")[0]
-        first = r'data-value="1">1</td><td>(.*?)</td><td class="number" data-value="(.*?)"'
-        for k, (name, weight) in enumerate(re.findall(first, table)):
-            j = about["feature_names"].index(html.unescape(name))
-            assert j == top_features(model.components_, k, 1)[0]
-            assert float(weight) == model.components_[k, j]
+        found = model.markers(counts, feature_names=about["feature_names"])
+        listed = first_features(text, number)
+        assert len(listed) == 3
+        for k, (name, weight, rest) in enumerate(listed):
+            j = about["feature_names"].index(name)
+            assert j == found.top_index(k, 1)[0]
+            assert weight == model.components_[k, j]
+            assert f'data-value="{found.net_effect[j, k]}"' in rest
+            assert f'data-value="{found.adjusted_net_p[j, k]}"' in rest
+            n_markers = int((found.adjusted_net_p[:, k] <= 0.05).sum())
+            assert f"{n_markers} features rise with it for certain" in text
+    assert "on 90 samples" in text
+
+
+def test_without_counts_features_stand_out_by_their_weights(models, about, tmp_path):
+    text = write_report(
+        tmp_path / "without.html", models[0], feature_names=about["feature_names"]
+    ).read_text()
+    for k, (name, weight, rest) in enumerate(first_features(text, 0)):
+        j = about["feature_names"].index(name)
+        assert j == top_features(models[0].components_, k, 1)[0]
+        assert weight == models[0].components_[k, j]
+        assert "to" not in rest
+    assert "for certain" not in text
+
+
+def test_a_factor_without_markers_shows_its_weights(tmp_path):
+    noise = np.random.default_rng(0).poisson(2.0, (60, 12))
+    model = Log1pNMF(1, tol=1e-5, random_state=0).fit(noise)  # all samples have it: nothing rises with it
+    text = write_report(tmp_path / "noise.html", model, counts=noise).read_text()
+    listed = first_features(text, 0)
+    assert ("No feature rises" in text) == (model.markers(noise).top(0) == [])
+    assert len(listed) == 1
 
 
 def test_colours_are_shared_by_factors_that_correspond(models):

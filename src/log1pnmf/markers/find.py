@@ -33,6 +33,7 @@ def markers(
     errors: str = "model",
     size_factors: Any = None,
     feature_names: Any = None,
+    max_samples: int | None = None,
     n_jobs: int | None = None,
 ) -> Markers:
     """Effect of every factor on every feature, with standard errors and tests.
@@ -56,6 +57,9 @@ def markers(
         Of `X`, if they are not those of the fit.
     feature_names : sequence of str, optional
         By default those of the model.
+    max_samples : int, optional
+        Test only so many random samples, the same ones every time. All zero counts are visited, so many
+        samples take long, and a few thousand already have small errors.
     n_jobs : int, optional
         Threads.
 
@@ -86,7 +90,9 @@ def markers(
     fit, counts = fit_and_counts(model, X)
     sizes = fit.size_factors if size_factors is None else counts.size_factors(size_factors)
     readout = read_out(fit, "max")
-    tested_counts, rows = counts.part_in_memory()
+    if max_samples is not None and max_samples < 1:
+        raise ValueError(f"max_samples must be at least 1, got {max_samples}")
+    tested_counts, rows = counts.part_in_memory(max_samples)
     loadings, weights = readout.loadings(fit.loadings[rows]), readout.factors(fit.factors)
     problem = Problem(tested_counts, sizes[rows], fit.link)
     regressions = FeatureRegressions(problem, np.ascontiguousarray(loadings), n_jobs)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, logsumexp
+from scipy.special import erfcx, log_ndtr, logsumexp
 
 __all__ = ["Shrunken", "shrink"]
 
@@ -19,6 +19,9 @@ Array = NDArray[np.float64]
 
 WIDTHS_PER_DOUBLING = 1
 MOST_WIDTHS = 24
+FAR_BELOW = -1e4  # standard deviations: there both forms of the mean are right to eight digits
+    -1e4
+)  # standard deviations; there a + hazard has lost its digits, and -1 / a has all but eight of them
 NULL_WEIGHT = 10.0
 """Observations of "no effect" that are added, so that the share of zeros is rather too high than too low."""
 
@@ -107,9 +110,12 @@ def _means(x: Array, s: Array, widths: Array) -> Array:
     total = np.hypot(s, widths)
     centre, spread = x * (widths / total) ** 2, s * widths / total
     a = centre / spread
-    # The ratio of density to distribution function, in logs: far below zero both vanish.
-    hazard = np.exp(-0.5 * a**2 - 0.5 * np.log(2.0 * np.pi) - log_ndtr(a))
-    return np.maximum(centre + spread * hazard, 0.0)
+    # Far below zero density and distribution function both vanish, and what is left is about -1 / a.
+    with np.errstate(over="ignore"):
+        hazard = np.sqrt(2.0 / np.pi) / erfcx(-a / np.sqrt(2.0))
+    far = a < FAR_BELOW
+    above = np.where(far, -1.0 / np.where(far, a, -1.0), a + hazard)
+    return np.maximum(spread * above, 0.0)
 
 
 def _fit_shares(logs: Array) -> Array:

@@ -20,6 +20,7 @@ from log1pnmf.version import __version__
 
 from .comparison import Comparison, compare
 from .data import describe_data
+from .evidence import find_evidence
 from .factors import FactorSection, describe_factors
 from .fits import describe_fits, early_stopping_note
 from .misfit import describe_misfit
@@ -80,7 +81,8 @@ def write_report(
         What was left out of the data; anything else to be said.
     counts : array, sparse matrix or data frame, optional
         What the models were fitted to. With it the report also has the deviance explained, the number of
-        empty samples and features, and what the fit does not explain.
+        empty samples and features, tests of the features that lead each factor, and what the fit does not
+        explain.
     date : str, optional
         By default today's.
 
@@ -126,8 +128,10 @@ def _render(subject: Subject) -> str:
     colors = factor_colors(subject.shown, pair[0] if pair else 0)
     arrangement = arrange_samples(subject)
     sections = [
-        describe_factors(shown, label=label, colors=palette, groups=subject.groups)
-        for shown, label, palette in zip(subject.shown, subject.labels, colors, strict=True)
+        describe_factors(shown, label=label, colors=palette, groups=subject.groups, evidence=evidence)
+        for shown, label, palette, evidence in zip(
+            subject.shown, subject.labels, colors, find_evidence(subject), strict=True
+        )
     ]
     comparison = None
     if pair is not None:

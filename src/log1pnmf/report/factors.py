@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 
 from log1pnmf.arrange import Groups
 from log1pnmf.decomposition import Decomposition
+from log1pnmf.markers.table import Markers
 from log1pnmf.metrics import correlation_matrix, hoyer
 from log1pnmf.readout import evenness, shares
 from log1pnmf.summary import top_features
 
+from .evidence import Evidence
 from .words import alike, count, decimal, enumerate_words, percent
 
 __all__ = ["SERVED", "Factor", "FactorSection", "describe_factors", "group_means", "served_groups"]
@@ -45,6 +47,9 @@ class Feature:
         Mean share in the other factors; NaN where there are none.
     width : float
         Length of the bar, as a share of the longest.
+    net_effect, lower, upper, adjusted_p : float
+        How much it rises with the factor, on the link scale, the 95% interval, and the test of it; NaN where
+        it was not tested.
     """
 
     name: str
@@ -54,6 +59,10 @@ class Feature:
     share: float
     elsewhere: float
     width: float
+    net_effect: float
+    lower: float
+    upper: float
+    adjusted_p: float
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,8 @@ class Factor:
         Whom it serves, in words.
     top, table : list of Feature
         Those shown as bars; those of the long table.
+    n_markers : int or None
+        Features that rise with it for certain; None where they were not tested.
     """
 
     name: str
@@ -84,6 +95,7 @@ class Factor:
     sentence: str
     top: list[Feature]
     table: list[Feature]
+    n_markers: int | None
 
 
 @dataclass(frozen=True)
@@ -101,6 +113,8 @@ class FactorSection:
         Mean loading of each group (row) on each factor.
     correlations : list of list of float
         Spearman's, between factors.
+    n_tested : int or None
+        Samples on which features were tested; None where they were not.
     """
 
     label: str
@@ -109,10 +123,16 @@ class FactorSection:
     group_sizes: list[int]
     means: list[list[float]]
     correlations: list[list[float]]
+    n_tested: int | None
 
 
 def describe_factors(
-    shown: Decomposition, *, label: str, colors: list[str], groups: Groups | None
+    shown: Decomposition,
+    *,
+    label: str,
+    colors: list[str],
+    groups: Groups | None,
+    evidence: Evidence | None = None,
 ) -> FactorSection:
     """Describe the factors of a fit.
 
@@ -123,6 +143,8 @@ def describe_factors(
     colors : list of str
         One for each factor.
     groups : Groups, optional
+    evidence : Evidence, optional
+        With it, features are listed that rise with a factor for certain, by the least that they do.
 
     Returns
     -------
@@ -135,7 +157,7 @@ def describe_factors(
     for k, name in enumerate(shown.factor_names):
         column = None if means is None else means[:, k]
         served = [] if groups is None or column is None else served_groups(column, groups.names)
-        table = _features(shown, k)
+        table = _features(shown, k, evidence)
         factors.append(
             Factor(
                 name=name,
@@ -147,6 +169,7 @@ def describe_factors(
                 sentence=_sentence(shown.loadings[:, k], groups, column, served),
                 top=table[:N_TOP],
                 table=table,
+                n_markers=None if evidence is None else _n_markers(evidence, k),
             )
         )
     return FactorSection(
@@ -156,6 +179,7 @@ def describe_factors(
         group_sizes=[] if groups is None else groups.sizes.tolist(),
         means=[] if means is None else means.tolist(),
         correlations=correlation_matrix(shown.factors).tolist(),
+        n_tested=None if evidence is None else evidence.n_samples,
     )
 
 
@@ -222,12 +246,20 @@ def _sentence(loading: Array, groups: Groups | None, means: Array | None, served
     return f"Shared by {len(served)} of {len(groups.names)} groups: {first}, {others}."
 
 
-def _features(shown: Decomposition, k: int) -> list[Feature]:
+def _n_markers(evidence: Evidence, k: int) -> int:
+    return len(evidence.markers.top_index(k, len(evidence.markers.effect)))
+
+
+def _features(shown: Decomposition, k: int, evidence: Evidence | None) -> list[Feature]:
     components = shown.factors.T
     sums = components.sum(axis=1, keepdims=True)
     parts = components / np.where(sums > 0.0, sums, 1.0)
     others = np.delete(parts, k, axis=0)
     chosen = top_features(components, k, N_TABLE)
+    unknown = np.full((shown.factors.shape[0], 4), np.nan)
+    tests = unknown if evidence is None else _tests(evidence.markers, k)
+    if evidence is not None and _n_markers(evidence, k):
+        chosen = evidence.markers.top_index(k, N_TABLE)
     longest = float(components[k, chosen].max()) if len(chosen) else 1.0
     texts = alike(components[k, chosen].tolist())
     return [
@@ -239,6 +271,17 @@ def _features(shown: Decomposition, k: int) -> list[Feature]:
             share=float(parts[k, j]),
             elsewhere=float(others[:, j].mean()) if len(others) else float("nan"),
             width=float(components[k, j]) / longest,
+            net_effect=float(tests[j, 0]),
+            lower=float(tests[j, 1]),
+            upper=float(tests[j, 2]),
+            adjusted_p=float(tests[j, 3]),
         )
         for rank, j in enumerate(chosen, start=1)
     ]
+
+
+def _tests(found: Markers, k: int) -> Array:
+    """Net effect, the ends of its interval and adjusted p of every feature."""
+    half = found.net_effect[:, k] - found.net_lower[:, k]
+    net = found.net_effect[:, k]
+    return np.stack((net, net - half, net + half, found.adjusted_net_p[:, k]), axis=1)

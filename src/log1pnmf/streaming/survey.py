@@ -209,9 +209,10 @@ class ChunkedCounts(Counts):
         """Total count of every feature."""
         return self.by_column.row_sums()
 
-    def part_in_memory(self) -> tuple[Counts, NDArray[np.int64]]:
-        """Give the samples that were kept from the first look, and which ones they are."""
-        return self.sample, self.sample_index
+    def part_in_memory(self, most: int | None = None) -> tuple[Counts, NDArray[np.int64]]:
+        """Give samples that were kept from the first look; see `Counts.part_in_memory`."""
+        part, place = self.sample.part_in_memory(most)
+        return part, self.sample_index[place]
 
     def to_scipy(self) -> sparse.csr_array:
         """Refuse: the counts are not in memory."""

@@ -21,6 +21,7 @@ def markers(
     layer: str | None = None,
     errors: str = "model",
     n_top: int | None = None,
+    max_samples: int | None = None,
     copy: bool = False,
     n_jobs: int | None = None,
 ) -> Any:
@@ -38,6 +39,8 @@ def markers(
         Standard errors for Poisson counts, or for counts of any variance; see `log1pnmf.markers.markers`.
     n_top : int, optional
         Keep only the first features of every factor (`log1pnmf.markers.Markers.top`); by default all.
+    max_samples : int, optional
+        Test only so many random samples; see `log1pnmf.markers.markers`.
     copy : bool
         Whether to leave `adata` as it is and return a copy with the table.
     n_jobs : int, optional
@@ -70,7 +73,7 @@ def markers(
     stored = adata.uns[keys.uns]["layer"]
     layer = layer if layer is not None or stored == "X" else str(stored)
     counts = read_counts(adata, layer, find_features(adata, fitted.feature_names_in_)).counts
-    found = find_markers(fitted, counts, errors=errors, n_jobs=n_jobs)
+    found = find_markers(fitted, counts, errors=errors, max_samples=max_samples, n_jobs=n_jobs)
     table = require("pandas", extra="anndata", purpose="log1pnmf.tl").DataFrame(found.table(n_top))
     table.index = table.index.astype(str)  # as anndata writes it
     adata = target(adata, copy)
