@@ -20,8 +20,6 @@ Array = NDArray[np.float64]
 WIDTHS_PER_DOUBLING = 1
 MOST_WIDTHS = 24
 FAR_BELOW = -1e4  # standard deviations: there both forms of the mean are right to eight digits
-    -1e4
-)  # standard deviations; there a + hazard has lost its digits, and -1 / a has all but eight of them
 NULL_WEIGHT = 10.0
 """Observations of "no effect" that are added, so that the share of zeros is rather too high than too low."""
 
