@@ -5,7 +5,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from scipy.stats import spearmanr
 
-from log1pnmf import pl
+from log1pnmf import Log1pNMF, pl
 from log1pnmf.decomposition import Decomposition
 from log1pnmf.pl.canvas import factor_colors
 from log1pnmf.pl.labels import spread
@@ -103,6 +103,20 @@ class TestTopFeatures:
     def test_chosen_factors(self, shown, figure):
         pl.top_features(shown, factors=[3, 1], figure=figure)
         assert [ax.get_title(loc="left") for ax in figure.axes] == ["k3", "k1"]
+
+    @pytest.mark.parametrize("kind", ["bars", "heatmap"])
+    def test_features_that_are_markers(self, figure, kind):
+        rng = np.random.default_rng(0)
+        own = (np.arange(60)[:, None] < 30) == (np.arange(20) < 10)
+        counts = rng.poisson(np.where(own, 6.0, 0.5))
+        model = Log1pNMF(2, tol=1e-5, random_state=0).fit(counts)
+        found = model.markers(counts)
+        pl.top_features(model, n_top=4, markers=found, kind=kind, figure=figure)
+        shown = {text.get_text() for ax in figure.axes[:2] for text in ax.get_yticklabels()}
+        expected = {int(j) for k in range(2) for j in found.top_index(k, 4)}
+        assert {int(name) for name in shown if name.isdigit()} >= expected
+        with pytest.raises(ValueError, match="pass those of the same fit"):
+            pl.top_features(Log1pNMF(3, tol=1e-3, random_state=0).fit(counts), markers=found, figure=figure)
 
     def test_other_names(self, shown, figure):
         pl.top_features(shown, factors=[0], feature_names=[f"word{j}" for j in range(30)], figure=figure)

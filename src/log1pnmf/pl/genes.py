@@ -11,6 +11,7 @@ from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
 
 from log1pnmf.decomposition import Decomposition
+from log1pnmf.markers.table import Markers
 from log1pnmf.metrics import correlation_matrix
 from log1pnmf.summary import top_features as most_specific
 
@@ -148,10 +149,11 @@ def top_features(
     kind: str = "bars",
     key: str | None = None,
     factors: Sequence[int] | None = None,
+    markers: Markers | None = None,
     feature_names: Any = None,
     figure: Figure | SubFigure | None = None,
 ) -> Any:
-    """Features that set each factor apart from the others, as in `Log1pNMF.summary`.
+    """Features that set each factor apart from the others, as in `Log1pNMF.summary`, or by their tests.
 
     Parameters
     ----------
@@ -165,6 +167,10 @@ def top_features(
         Name of the fit in an AnnData.
     factors : sequence of int, optional
         Which factors to show; by default all.
+    markers : Markers, optional
+        What ``model.markers(counts)`` gives: then features are shown that rise with a factor for certain,
+        and none where there are none. By default those whose share of the factor most exceeds that of the
+        others.
     feature_names : sequence of str, optional
         By default those of the source.
     figure : Figure or SubFigure, optional
@@ -188,7 +194,15 @@ def top_features(
     need_factors(shown)
     chosen = list(range(shown.n_components) if factors is None else factors)
     _check_factors(shown, chosen)
-    top = [most_specific(shown.factors.T, k, n_top) for k in chosen]
+    if markers is not None and markers.effect.shape != shown.factors.shape:
+        raise ValueError(
+            f"markers are of {markers.effect.shape[0]} features and {markers.n_components} factors, but the "
+            f"fit has {shown.factors.shape[0]} and {shown.n_components}; pass those of the same fit"
+        )
+    top = [
+        most_specific(shown.factors.T, k, n_top) if markers is None else markers.top_index(k, n_top)
+        for k in chosen
+    ]
     if kind == "bars":
         return _bars(shown, chosen, top, figure)
     return _heat_map(shown, chosen, top, figure)

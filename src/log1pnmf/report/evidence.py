@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from log1pnmf.markers.find import markers
 from log1pnmf.markers.table import Markers
+from log1pnmf.readout import evenness
 
 from .subject import Subject
 
@@ -14,6 +18,12 @@ __all__ = ["Evidence", "find_evidence"]
 TESTED_ENTRIES = 20_000_000
 LEAST_SAMPLES = 500
 """Samples are tested until there are so many entries, but at least so many: that takes seconds."""
+
+SANDWICH_FROM = 20
+"""Samples from which standard errors allow for counts that vary more than Poisson's."""
+
+SHARED = 0.8
+"""Evenness from which all samples have a factor: then what rises with it says little of what it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,10 +35,22 @@ class Evidence:
     markers : Markers
     n_samples : int
         On which they were tested.
+    shared : ndarray of bool, shape (K,)
+        Which factors (nearly) all samples have.
     """
 
     markers: Markers
     n_samples: int
+    shared: NDArray[np.bool_]
+
+    def leading(self, k: int, n: int | None = None) -> NDArray[np.intp]:
+        """Find features that rise with a factor for certain, or that make up one that all samples have."""
+        most = len(self.markers.effect) if n is None else n
+        return self.markers.top_index(k, most, by="lower" if self.shared[k] else "net_lower")
+
+    def rising(self, k: int) -> int | None:
+        """Count the features that rise with a factor; None where all samples have it."""
+        return None if self.shared[k] else len(self.leading(k))
 
 
 def find_evidence(subject: Subject) -> list[Evidence | None]:
@@ -54,10 +76,12 @@ def find_evidence(subject: Subject) -> list[Evidence | None]:
                 model.fit_,
                 counts,
                 feature_names=shown.feature_labels,
+                errors="sandwich" if n_samples >= SANDWICH_FROM else "model",
                 max_samples=n_samples,
                 n_jobs=model.n_jobs,
             ),
             n_samples,
+            evenness(shown.loadings) >= SHARED,
         )
         for model, shown in zip(subject.models, subject.shown, strict=True)
     ]

@@ -83,7 +83,7 @@ class Factor:
     top, table : list of Feature
         Those shown as bars; those of the long table.
     n_markers : int or None
-        Features that rise with it for certain; None where they were not tested.
+        Features that rise with it for certain; None where they were not tested, or all samples have it.
     """
 
     name: str
@@ -169,7 +169,7 @@ def describe_factors(
                 sentence=_sentence(shown.loadings[:, k], groups, column, served),
                 top=table[:N_TOP],
                 table=table,
-                n_markers=None if evidence is None else _n_markers(evidence, k),
+                n_markers=None if evidence is None else evidence.rising(k),
             )
         )
     return FactorSection(
@@ -246,10 +246,6 @@ def _sentence(loading: Array, groups: Groups | None, means: Array | None, served
     return f"Shared by {len(served)} of {len(groups.names)} groups: {first}, {others}."
 
 
-def _n_markers(evidence: Evidence, k: int) -> int:
-    return len(evidence.markers.top_index(k, len(evidence.markers.effect)))
-
-
 def _features(shown: Decomposition, k: int, evidence: Evidence | None) -> list[Feature]:
     components = shown.factors.T
     sums = components.sum(axis=1, keepdims=True)
@@ -258,8 +254,8 @@ def _features(shown: Decomposition, k: int, evidence: Evidence | None) -> list[F
     chosen = top_features(components, k, N_TABLE)
     unknown = np.full((shown.factors.shape[0], 4), np.nan)
     tests = unknown if evidence is None else _tests(evidence.markers, k)
-    if evidence is not None and _n_markers(evidence, k):
-        chosen = evidence.markers.top_index(k, N_TABLE)
+    if evidence is not None and len(evidence.leading(k, 1)):
+        chosen = evidence.leading(k, N_TABLE)
     longest = float(components[k, chosen].max()) if len(chosen) else 1.0
     texts = alike(components[k, chosen].tolist())
     return [
