@@ -61,6 +61,20 @@ def test_fit_says_what_it_did(call, counts_file, tmp_path):
     assert json.loads((tmp_path / "out" / "run.json").read_text())["filters"]
 
 
+@pytest.mark.parametrize(
+    ("options", "kind", "told"),
+    [([], "auto", True), (["--likelihood", "refined"], "refined", False), (["-c", "inf"], "auto", False)],
+)
+def test_very_many_zeros_are_approximated_unless_told(
+    call, counts_file, tmp_path, monkeypatch, options, kind, told
+):
+    monkeypatch.setattr("log1pnmf.cli.running.LARGEST_CERTIFIED", 1000)  # there are 1,500 entries
+    done = call("fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--no-report", *options, *QUICK)
+    assert done.code == 0
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["parameters"]["likelihood"] == kind
+    assert ("zero counts are approximated" in done.out) == told
+
+
 def test_json_is_alone_on_standard_output(call, counts_file, tmp_path):
     done = call(
         "fit", counts_file, "-k", 2, "-c", "1,inf", "-o", tmp_path / "out", "--no-report", "--json", *QUICK

@@ -26,7 +26,7 @@ def fit(
     min_features: common.MinFeatures = 0,
     transpose: common.Transpose = False,
     allow_fractions: common.AllowFractions = False,
-    likelihood: common.Likelihood = "refined",
+    likelihood: common.Likelihood = None,
     size_factors: common.SizeFactors = "total",
     init: common.Init = "rank1",
     n_init: common.NInit = 1,
@@ -55,7 +55,7 @@ def fit(
         raise typer.BadParameter("--checkpoint and --resume are for one fit: give one c")
     parameters = common.model_parameters(
         components,
-        likelihood=likelihood,
+        likelihood="refined" if likelihood is None else likelihood,
         size_factors=size_factors,
         init=init,
         n_init=n_init,
@@ -78,6 +78,7 @@ def fit(
         reading=Reading(layer, transpose, allow_fractions, min_cells, min_counts, min_features),
         c=values,
         parameters=parameters,
+        by_size=likelihood is None,
         label=label,
         time_limit=time_limit,
         resume=resume,

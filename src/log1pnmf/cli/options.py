@@ -126,11 +126,13 @@ def parse_c(values: Sequence[str]) -> list[float]:
 
 
 Likelihood = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--likelihood",
         metavar="KIND",
-        help="refined: quick first, exact in the end; approximate; exact; auto: approximate if c >= 1.",
+        help="refined: quick first, exact in the end; approximate; exact; auto: approximate if c >= 1. "
+        "[default: refined, auto above 2e8 entries]",
+        show_default=False,
     ),
 ]
 SizeFactors = Annotated[

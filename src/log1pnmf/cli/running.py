@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ class Request:
     c : list of float
     parameters : dict
         Of `Log1pNMF`, without c.
+    by_size : bool
+        Whether zero counts may be approximated where there are very many.
     along : bool
         Whether each fit starts from the one before.
     label : str, optional
@@ -70,6 +72,7 @@ class Request:
     reading: Reading
     c: list[float]
     parameters: Mapping[str, Any]
+    by_size: bool = False
     along: bool = False
     label: str | None = None
     time_limit: float | None = None
@@ -126,6 +129,7 @@ def run_request(request: Request, screen: Screen) -> int:
         filtered = read_streamed(request.file, request.reading, request.streaming, screen=screen, watch=watch)
     if request.label is not None:
         filtered.table.labels(request.label)
+    request = _for_size(request, filtered.table.shape, screen)
     done = _Done()
     _fit_all(request, filtered.table.counts, watch, screen, done)
     if not done.models:
@@ -158,6 +162,21 @@ def run_request(request: Request, screen: Screen) -> int:
     if done.interrupted:
         return INTERRUPTED
     return 0 if done.report_error is None else 1
+
+
+def _for_size(request: Request, shape: tuple[int, int], screen: Screen) -> Request:
+    """Approximate zero counts where exact iterations would take hours, and say so."""
+    entries = math.prod(shape)
+    if not request.by_size or entries <= LARGEST_CERTIFIED:
+        return request
+    if any(1.0 <= c < math.inf for c in request.c):
+        screen.notes(
+            [
+                f"{entries:,} entries: zero counts are approximated where c is 1 or more; "
+                "--likelihood refined takes them exactly, which visits every entry in every iteration"
+            ]
+        )
+    return replace(request, parameters={**request.parameters, "likelihood": "auto"})
 
 
 def _check_places(request: Request) -> None:

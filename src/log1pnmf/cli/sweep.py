@@ -27,7 +27,7 @@ def sweep(
     min_features: common.MinFeatures = 0,
     transpose: common.Transpose = False,
     allow_fractions: common.AllowFractions = False,
-    likelihood: common.Likelihood = "refined",
+    likelihood: common.Likelihood = None,
     size_factors: common.SizeFactors = "total",
     init: common.Init = "rank1",
     n_init: common.NInit = 1,
@@ -45,7 +45,7 @@ def sweep(
     """Fit along several c, up and back down, each from its neighbour; compare the better ones (sweep.csv)."""
     parameters = common.model_parameters(
         components,
-        likelihood=likelihood,
+        likelihood="refined" if likelihood is None else likelihood,
         size_factors=size_factors,
         init=init,
         n_init=n_init,
@@ -64,6 +64,7 @@ def sweep(
         reading=Reading(layer, transpose, allow_fractions, min_cells, min_counts, min_features),
         c=values,
         parameters=parameters,
+        by_size=likelihood is None,
         along=True,
         label=label,
         time_limit=time_limit,
