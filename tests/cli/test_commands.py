@@ -62,12 +62,11 @@ def test_fit_says_what_it_did(call, counts_file, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "kind", "told"),
+    "case",
     [([], "auto", True), (["--likelihood", "refined"], "refined", False), (["-c", "inf"], "auto", False)],
 )
-def test_very_many_zeros_are_approximated_unless_told(
-    call, counts_file, tmp_path, monkeypatch, options, kind, told
-):
+def test_very_many_zeros_are_approximated_unless_told(call, counts_file, tmp_path, monkeypatch, case):
+    options, kind, told = case
     monkeypatch.setattr("log1pnmf.cli.running.LARGEST_CERTIFIED", 1000)  # there are 1,500 entries
     done = call("fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--no-report", *options, *QUICK)
     assert done.code == 0
