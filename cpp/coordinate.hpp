@@ -15,7 +15,8 @@ class CoordinateRow {
  public:
   CoordinateRow(const HalfStep& h, const Design& design)
       : K_(h.n_components), h_(h), design_(design), evaluator_(h, design), entries_(longest_row(h)),
-        X_(h.model.exact_zeros ? 0 : entries_ * design.streams), y_(entries_), position_x_(entries_), counts_em_(entries_),
+        X_(h.model.exact_zeros ? 0 : entries_ * design.streams), y_(entries_), counts_em_(entries_),
+        counts_x_(h.model.exact_zeros ? entries_ * h.n_components : 0),
         b_(K_), gram_b_(K_), now_(entries_), next_(entries_) {}
 
   void run(std::int64_t i) {
@@ -27,15 +28,22 @@ class CoordinateRow {
     h_.rejected[i] = 0;
     std::copy_n(start, K_, static_cast<double*>(b_));
     if (row_.count == 0) std::fill_n(static_cast<double*>(b_), K_, 0.0);
-    else if (h_.model.exact_zeros) cycles<false, true>(h_.rejected[i]);
-    else if (h_.model.identity) cycles<true, false>(h_.rejected[i]);
-    else cycles<false, false>(h_.rejected[i]);
+    else if (h_.model.identity) cycles<Form::identity>(h_.loss[i], h_.rejected[i]);
+    else if (!h_.model.exact_zeros) cycles<Form::sparse>(h_.loss[i], h_.rejected[i]);
+    else if (kDense * row_.count >= h_.rows.n_columns) cycles<Form::dense>(h_.loss[i], h_.rejected[i]);
+    else cycles<Form::exact>(h_.loss[i], h_.rejected[i]);
     std::copy_n(static_cast<double*>(b_), K_, out);
     h_.decrease[i] = row_.count == 0 ? h_.loss[i] + penalty(start) : h_.loss[i] + penalty(start) - loss_ - penalty(b_);
   }
 
  private:
+  // What is laid out: the counts alone (identity and sparse), all entries with the counts gathered from them (exact), or
+  // all entries as if they were counts, zeros included (dense).
+  enum class Form { identity, sparse, exact, dense };
+  static constexpr bool exact(Form form) { return form == Form::exact || form == Form::dense; }
+
   static constexpr int kCycles = 3;
+  static constexpr std::int64_t kDense = 3;     // rows with a third of their entries not zero are treated as dense
   static constexpr double kShort = 1.0 / 128;   // the seventh term of the series is then below the last bit
   static constexpr int kShortMoves = 64;        // after which em is computed anew, so that rounding does not add up
 
@@ -52,37 +60,48 @@ class CoordinateRow {
     return round_up(longest, kLargestBlock);
   }
 
-  template <bool Identity, bool Exact>
-  void cycles(std::uint8_t& rejected) {
-    lay_out<Exact>();
+  template <Form F>
+  void cycles(double loss, std::uint8_t& rejected) {
+    lay_out<F>();
     State *now = &now_, *next = &next_;
+    refresh_eta(*now);
+    refresh_gram();
+    move<F>(*now, *now, 0, 0.0);
+    invert<F>(*now);
+    loss_ = loss;
+    loss_known_ = true;
+    for (int cycle = 0; cycle < kCycles; ++cycle) {
+      double moved = 0.0;
+      for (int k = 0; k < K_; ++k) moved += step<F>(k, now, next, rejected);
+      if (moved == 0.0) break;
+    }
+    if (!loss_known_) loss_ = loss_at<F>(*now);
+  }
+
+  void refresh_eta(State& at) const {
     for (std::int64_t e = 0; e < padded_; e += kLanes) {
       Vec eta = Vec{};
       for (int k = 0; k < K_; ++k) eta += b_[k] * load(x(k) + e);
-      store(now->eta + e, eta);
+      store(at.eta + e, eta);
     }
-    refresh_gram();
-    move<Identity>(*now, *now, 0, 0.0);
-    loss_ = loss_at<Identity, Exact>(*now);
-    loss_known_ = true;
-    short_moves_ = 0;
-    for (int cycle = 0; cycle < kCycles; ++cycle) {
-      double moved = 0.0;
-      for (int k = 0; k < K_; ++k) moved += step<Identity, Exact>(k, now, next, rejected);
-      if (moved == 0.0) break;
-    }
-    if (!loss_known_) loss_ = loss_at<Identity, Exact>(*now);
   }
 
-  template <bool Exact>
+  template <Form F>
   void lay_out() {
     read_values(h_.rows, row_.offset, row_.count, y_);
     counts_padded_ = round_up(row_.count, kStep);
+    gathered_ = 0;
     std::fill(y_ + row_.count, y_ + counts_padded_, 0.0);
-    if constexpr (Exact) {
+    if constexpr (exact(F)) {
       padded_ = round_up(h_.rows.n_columns, kStep);
       X_now_ = design_.transposed;
       stride_ = design_.padded;
+      if constexpr (F == Form::dense) {
+        std::fill(counts_em_ + 0, counts_em_ + padded_, 0.0);
+        for (std::int64_t p = 0; p < row_.count; ++p) counts_em_[row_.indices[p]] = y_[p];
+        swap(counts_em_, y_);
+        counts_padded_ = padded_;
+      }
     } else {
       padded_ = counts_padded_;
       X_now_ = X_;
@@ -95,82 +114,113 @@ class CoordinateRow {
   const double* x(int k) const { return X_now_ + k * stride_; }
 
   // eta of `to` = eta of `from` + delta * x_k, and em there.
-  template <bool Identity>
+  template <Form F>
   void move(const State& from, State& to, int k, double delta) {
     constexpr int U = kUnroll;
-    for (std::int64_t e = 0; e < padded_; e += kStep) {
+    const double *xk = x(k), *eta0 = from.eta;   // in registers: the compiler cannot know that stores leave them alone
+    double *eta1 = to.eta, *em1 = to.em;
+    const std::int64_t n = padded_;
+    for (std::int64_t e = 0; e < n; e += kStep) {
       Vec eta[U], em[U], bounded[U];
       LOG1PNMF_EACH {   // what is left of eta when it cancels is rounding, not a mean a count could have
-        const Vec before = load(from.eta + e + u * kLanes);
-        eta[u] = before + delta * load(x(k) + e + u * kLanes);
+        const Vec before = load(eta0 + e + u * kLanes);
+        eta[u] = before + delta * load(xk + e + u * kLanes);
         eta[u] = eta[u] < 1e-13 * before ? Vec{} : eta[u];
       }
-      LOG1PNMF_EACH bounded[u] = clamp_eta<Identity>(eta[u]);
-      mean_part<Identity, U>(bounded, em);
+      LOG1PNMF_EACH bounded[u] = clamp_eta<F == Form::identity>(eta[u]);
+      mean_part<F == Form::identity, U>(bounded, em);
       LOG1PNMF_EACH {
-        store(to.eta + e + u * kLanes, eta[u]);
-        store(to.em + e + u * kLanes, em[u]);
+        store(eta1 + e + u * kLanes, eta[u]);
+        store(em1 + e + u * kLanes, em[u]);
       }
     }
     short_moves_ = 0;
   }
 
-  // The same for changes of eta of at most kShort: em' = em + (em + 1) expm1(d), with six terms of the series.
+  // The same for changes of eta of at most kShort: em' = em + (em + 1) expm1(d), with six terms of the series. Dense
+  // rows leave eta behind until it is needed: they are bound by memory.
+  template <Form F>
   void move_shortly(const State& from, State& to, int k, double delta) {
     constexpr int U = kUnroll;
     constexpr double kSeries[] = {1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0};
-    for (std::int64_t e = 0; e < padded_; e += kStep) {
+    const double *xk = x(k), *em0 = from.em;
+    double* em1 = to.em;
+    [[maybe_unused]] const double* eta0 = from.eta;
+    [[maybe_unused]] double* eta1 = to.eta;
+    const std::int64_t n = padded_;
+    for (std::int64_t e = 0; e < n; e += kStep) {
       Vec d[U], q[U];
-      LOG1PNMF_EACH d[u] = delta * load(x(k) + e + u * kLanes);
-      LOG1PNMF_EACH store(to.eta + e + u * kLanes, load(from.eta + e + u * kLanes) + d[u]);
+      LOG1PNMF_EACH d[u] = delta * load(xk + e + u * kLanes);
+      if constexpr (F != Form::dense) LOG1PNMF_EACH store(eta1 + e + u * kLanes, load(eta0 + e + u * kLanes) + d[u]);
       LOG1PNMF_EACH q[u] = splat(1.0 / 720);
 #pragma GCC unroll 5
       for (int i = 0; i < 5; ++i) LOG1PNMF_EACH q[u] = q[u] * d[u] + kSeries[i];
       LOG1PNMF_EACH {
-        const Vec em = load(from.em + e + u * kLanes);
-        store(to.em + e + u * kLanes, em + (em + 1.0) * (d[u] * q[u]));
+        const Vec em = load(em0 + e + u * kLanes);
+        store(em1 + e + u * kLanes, em + (em + 1.0) * (d[u] * q[u]));
       }
     }
     ++short_moves_;
   }
 
-  // em of the counts, one after the other; in sparse form all entries are counts.
-  template <bool Exact>
+  // em of the counts, one after the other.
+  template <Form F>
   const double* at_counts(const State& at) {
-    if constexpr (!Exact) return at.em;
-    for (std::int64_t p = 0; p < row_.count; ++p) counts_em_[p] = at.em[row_.indices[p]];
+    if constexpr (F != Form::exact) return at.em;
+    gather_counts(at.em, counts_em_);
     std::fill(counts_em_ + row_.count, counts_em_ + counts_padded_, 1.0);
     return counts_em_;
   }
 
-  template <bool Exact>
+  void gather_counts(const double* __restrict from, double* __restrict to) const {
+    const std::int32_t* indices = row_.indices;
+    const std::int64_t n = row_.count;
+    for (std::int64_t p = 0; p < n; ++p) to[p] = from[indices[p]];
+  }
+
+  // Design of coordinate k at the counts, gathered when first asked for and kept for the row's other cycles.
+  template <Form F>
+  const double* x_at_counts(int k) {
+    if constexpr (F != Form::exact) return x(k);
+    double* at = counts_x_ + k * entries_;
+    if (k >= gathered_) {
+      gather_counts(x(k), at);
+      std::fill(at + row_.count, at + counts_padded_, 0.0);
+      gathered_ = k + 1;
+    }
+    return at;
+  }
+
+  template <Form F>
   void invert(State& at) {
     constexpr int U = kUnroll;
-    const double* em = at_counts<Exact>(at);
-    for (std::int64_t p = 0; p < counts_padded_; p += kStep) {
+    const double* em = at_counts<F>(at);
+    double* to = at.inverse;
+    const std::int64_t n = counts_padded_;
+    for (std::int64_t p = 0; p < n; p += kStep) {
       Vec inverse[U];
       LOG1PNMF_EACH inverse[u] = load(em + p + u * kLanes);
       reciprocals<U>(inverse);
-      LOG1PNMF_EACH store(at.inverse + p + u * kLanes, inverse[u]);
+      LOG1PNMF_EACH store(to + p + u * kLanes, inverse[u]);
     }
   }
 
   // Loss of the row (without its penalty), and 1/em of the counts.
-  template <bool Identity, bool Exact>
+  template <Form F>
   double loss_at(State& at) {
     constexpr int U = kUnroll;
     Vec means = Vec{}, loss = Vec{};
     const double a1 = h_.model.a1, a2 = h_.model.a2;
-    if constexpr (!Identity)
+    if constexpr (F != Form::identity)
       for (std::int64_t e = 0; e < padded_; e += kLanes) {
         const Vec t = load(x(K_) + e), em = load(at.em + e);
-        if constexpr (Exact) means += t * em;
+        if constexpr (exact(F)) means += t * em;
         else {
           const Vec eta = load(at.eta + e);
           means += t * (em - eta * (a1 + a2 * eta));
         }
       }
-    const double* em = at_counts<Exact>(at);
+    const double* em = at_counts<F>(at);
     for (std::int64_t p = 0; p < counts_padded_; p += kStep) {
       Vec value[U], log[U], inverse[U];
       LOG1PNMF_EACH value[u] = load(em + p + u * kLanes);
@@ -189,19 +239,22 @@ class CoordinateRow {
     double steepest;        // largest fall of a count's em per unit, relative to it
   };
 
-  template <bool Identity, bool Exact>
+  template <Form F>
   Slope slope(const State& at, int k) {
     Vec g = Vec{}, h = Vec{}, widest = Vec{}, steepest = Vec{};
     const double a1 = h_.model.a1, a2 = h_.model.a2;
-    if constexpr (!Identity) {
-      for (std::int64_t e = 0; e < padded_; e += kLanes) {
-        const Vec em = load(at.em + e), xk = load(x(k) + e), tx = load(x(K_) + e) * xk;
-        if constexpr (Exact) {
+    if constexpr (F != Form::identity) {
+      const double *design = x(k), *exposure = x(K_), *means = at.em;
+      [[maybe_unused]] const double* etas = at.eta;
+      const std::int64_t n = padded_;
+      for (std::int64_t e = 0; e < n; e += kLanes) {
+        const Vec em = load(means + e), xk = load(design + e), tx = load(exposure + e) * xk;
+        if constexpr (exact(F)) {
           const Vec mean = tx * (em + 1.0);
           g += mean;
           h += mean * xk;
         } else {
-          g += tx * (em - 2.0 * a2 * load(at.eta + e) + (1.0 - a1));
+          g += tx * (em - 2.0 * a2 * load(etas + e) + (1.0 - a1));
           h += tx * (em + (1.0 - 2.0 * a2)) * xk;
         }
         widest = vmax(widest, xk);
@@ -209,20 +262,18 @@ class CoordinateRow {
       g *= row_.exposure;
       h *= row_.exposure;
     }
-    const double* xk = x(k);
-    if constexpr (Exact) {
-      for (std::int64_t p = 0; p < row_.count; ++p) position_x_[p] = xk[row_.indices[p]];
-      xk = position_x_;
-    }
-    for (std::int64_t p = 0; p < counts_padded_; p += kLanes) {
-      const Vec inverse = load(at.inverse + p), y = load(y_ + p), fall = (Identity ? inverse : inverse + 1.0) * load(xk + p);
-      const Vec pull = y * fall;
+    const double *xk = x_at_counts<F>(k), *counts = y_, *inverses = at.inverse;
+    const std::int64_t n = counts_padded_;
+    for (std::int64_t p = 0; p < n; p += kLanes) {
+      const Vec inverse = load(inverses + p), y = load(counts + p);
+      const Vec fall = (F == Form::identity ? inverse : inverse + 1.0) * load(xk + p), pull = y * fall;
       g -= pull;
       h += pull * fall;   // the reference's curvature, see above
-      steepest = vmax(steepest, fall);
+      if constexpr (F == Form::dense) steepest = vmax(steepest, y > 0.0 ? fall : Vec{});
+      else steepest = vmax(steepest, fall);
     }
     Slope found{horizontal_sum(g), horizontal_sum(h), largest_lane(widest), largest_lane(steepest)};
-    if constexpr (!Exact) {
+    if constexpr (!exact(F)) {
       found.first += row_.exposure * (a1 * design_.linear[k] + 2.0 * a2 * gram_b_[k]);
       found.second += 2.0 * a2 * row_.exposure * design_.gram[k * K_ + k];
     }
@@ -232,36 +283,39 @@ class CoordinateRow {
   // Whether the curvature surely stays below 1.9 times that at the start of a step of at most Newton's length: then the
   // line search would accept it. Means grow at most by e^(delta widest), which only matters on the way up; on the way
   // down em of a count falls at most by the factor 1 - q and its curvature grows at most by (1 - q)^-2.
-  template <bool Identity>
+  template <Form F>
   static bool holds(const Slope& at, double delta) {
     if (delta < 0.0) return -delta * at.steepest <= 0.27;
-    return Identity || delta * at.widest <= 0.6;
+    return F == Form::identity || delta * at.widest <= 0.6;
   }
 
-  template <bool Identity, bool Exact>
+  template <Form F>
   double step(int k, State*& now, State*& next, std::uint8_t& rejected) {
-    const Slope at = slope<Identity, Exact>(*now, k);
+    const Slope at = slope<F>(*now, k);
     const double g = at.first + h_.penalty[k];
     double to = b_[k];
     if (at.second > std::numeric_limits<double>::min()) to = std::min(h_.upper, std::max(0.0, b_[k] - g / at.second));
     else if (g > 0.0) to = 0.0;
     double delta = to - b_[k];
     if (delta == 0.0) return 0.0;
-    if (holds<Identity>(at, delta)) {
-      if (!Identity && std::abs(delta) * at.widest <= kShort && short_moves_ < kShortMoves) move_shortly(*now, *next, k, delta);
-      else move<Identity>(*now, *next, k, delta);
-      invert<Exact>(*next);
+    const bool held = holds<F>(at, delta);
+    const bool brief = F != Form::identity && std::abs(delta) * at.widest <= kShort && short_moves_ < kShortMoves;
+    if (held && brief) move_shortly<F>(*now, *next, k, delta);
+    else if (F == Form::dense && short_moves_ > 0) refresh_eta(*now);
+    if (held && !brief) move<F>(*now, *next, k, delta);
+    if (held) {
+      invert<F>(*next);
       loss_known_ = false;
       accept(k, to, delta, now, next);
       return std::abs(delta);
     }
-    if (!loss_known_) loss_ = loss_at<Identity, Exact>(*now);
+    if (!loss_known_) loss_ = loss_at<F>(*now);
     loss_known_ = true;
     for (int attempt = 0; attempt < 30; ++attempt, delta *= 0.5) {
       const double before = b_[k];
-      move<Identity>(*now, *next, k, delta);
+      move<F>(*now, *next, k, delta);
       accept(k, attempt == 0 ? to : before + delta, delta, now, next);
-      const double after = loss_at<Identity, Exact>(*now);
+      const double after = loss_at<F>(*now);
       if (after + h_.penalty[k] * delta <= loss_ + 0.01 * g * delta) {
         loss_ = after;
         return std::abs(delta);
@@ -311,12 +365,12 @@ class CoordinateRow {
   const Design& design_;
   RowEvaluator evaluator_;
   std::int64_t entries_;
-  Buffer X_, y_, position_x_, counts_em_, b_, gram_b_;
+  Buffer X_, y_, counts_em_, counts_x_, b_, gram_b_;
   State now_, next_;
   Row row_{};
   const double* X_now_ = nullptr;
   std::int64_t stride_ = 0, padded_ = 0, counts_padded_ = 0;
-  int short_moves_ = 0;
+  int short_moves_ = 0, gathered_ = 0;
   double loss_ = 0.0;
   bool loss_known_ = false;
 };

@@ -24,7 +24,7 @@ MEASURES = {
     "sparsity_loadings": "Hoyer sparsity of L",
     "sparsity_factors": "Hoyer sparsity of F",
 }
-KANG_CELLS = 1000
+KANG_CELLS = 600
 
 
 def study(options: Options) -> None:
@@ -111,7 +111,7 @@ def _data_sets(report: Report, options: Options) -> dict[str, Callable[[float], 
 def _few_cells(options: Options) -> Counts:
     """Fewer cells and genes, so that exact fits at small c take minutes."""
     whole = cytokine.read(options).counts.to_scipy().tocsr()[: options.pick(KANG_CELLS, 100)]
-    often = np.asarray((whole > 0).sum(axis=0)).ravel() >= options.pick(30, 5)
+    often = np.asarray((whole > 0).sum(axis=0)).ravel() >= options.pick(20, 5)
     return Counts.from_any(whole[:, often])
 
 
