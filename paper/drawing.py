@@ -38,14 +38,17 @@ def structures(
     *,
     colors: Sequence[Any] | None = None,
 ) -> Figure:
-    """Structure plots below each other: loadings and factors by title."""
-    figure, axes = panels(len(shown), 1, (9.0, 2.4 * len(shown)))
+    """Structure plots below each other: loadings and factors by title; groups are named below the last."""
+    figure, axes = panels(len(shown), 1, (9.0, 2.1 * len(shown) + 0.6))
     groups = pandas.Categorical(labels, categories=list(order))
     for ax, (title, (loadings, factors)) in zip(axes[:, 0], shown.items(), strict=True):
         one = Decomposition(loadings, factors, math.inf)
         palette = distinct_colors(loadings.shape[1]) if colors is None else list(colors)
         pl.structure(one, groups, title=title, colors=palette, legend=False, ax=ax)
-        factor_legend(ax, [f"k{k + 1}" for k in range(len(palette))], palette)
+        if ax is axes[0, 0]:
+            factor_legend(ax, [f"k{k + 1}" for k in range(len(palette))], palette)
+        if ax is not axes[-1, 0]:
+            ax.set_xticklabels([])
     return figure
 
 
