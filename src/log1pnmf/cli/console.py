@@ -37,6 +37,10 @@ class Screen:
         for note in notes:
             self.say((f"  {kind}: ", "yellow" if kind == "note" else "cyan"), note)
 
+    def busy(self, doing: str) -> Any:
+        """Show, on a terminal, that something takes a while; a context manager."""
+        return self.errors.status(doing)
+
     def result(self, value: Any) -> None:
         """Print the result for programs, if it was asked for."""
         if self.json:

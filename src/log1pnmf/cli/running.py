@@ -139,7 +139,10 @@ def run_request(request: Request, screen: Screen) -> int:
 
     def add_report(folder: Path) -> None:
         try:
-            report_models(folder / REPORT, done.models, record=record, names=filtered.table, labels=labels)
+            with screen.busy("testing features and writing the report"):
+                report_models(
+                    folder / REPORT, done.models, record=record, names=filtered.table, labels=labels
+                )
         except Exception as error:  # a fit that took hours is kept, whatever happens to its picture
             done.report_error = one_line(error)
 

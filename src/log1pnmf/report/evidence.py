@@ -15,7 +15,7 @@ from .subject import Subject
 
 __all__ = ["Evidence", "find_evidence"]
 
-TESTED_ENTRIES = 20_000_000
+TESTED_ENTRIES = 5_000_000
 LEAST_SAMPLES = 500
 """Samples are tested until there are so many entries, but at least so many: that takes seconds."""
 
