@@ -12,6 +12,7 @@ from scipy import sparse
 from log1pnmf import Log1pNMF, __version__
 from log1pnmf.exchange import read_r_list
 from log1pnmf.files import read_table
+from log1pnmf.metrics import log_likelihood
 
 QUICK = ["--tol", "1e-4", "--jobs", "1"]
 
@@ -72,6 +73,23 @@ def test_very_many_zeros_are_approximated_unless_told(call, counts_file, tmp_pat
     assert done.code == 0
     assert json.loads((tmp_path / "out" / "run.json").read_text())["parameters"]["likelihood"] == kind
     assert ("zero counts are approximated" in done.out) == told
+
+
+def test_of_very_many_entries_the_likelihood_is_estimated(call, counts_file, tmp_path, monkeypatch):
+    for module in ("cli.running", "fitting", "certificate"):
+        monkeypatch.setattr(f"log1pnmf.{module}.LARGEST_CERTIFIED", 1000)
+    monkeypatch.setattr("log1pnmf.certificate.SAMPLED_ENTRIES", 25 * 40)
+    done = call("fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--no-report", *QUICK)
+    assert done.code == 0
+    assert "log-likelihood about -" in done.out
+    assert "estimated from 40 of 60 samples" in done.out
+    assert "was not computed" not in done.out
+    fit = json.loads((tmp_path / "out" / "run.json").read_text())["fits"][0]
+    assert fit["log_likelihood_error"] > 0
+    model = Log1pNMF.load(tmp_path / "out" / "models" / "c=1.npz")
+    monkeypatch.undo()
+    exact = log_likelihood(model, read_table(counts_file).counts)
+    assert abs(fit["log_likelihood"] - exact) < 5 * fit["log_likelihood_error"]
 
 
 def test_json_is_alone_on_standard_output(call, counts_file, tmp_path):

@@ -20,7 +20,7 @@ from log1pnmf.counts import Counts
 from log1pnmf.estimator import Log1pNMF
 from log1pnmf.files import Filtered
 from log1pnmf.files.whole import check_place
-from log1pnmf.fitting import LARGEST_CERTIFIED
+from log1pnmf.fitting import LARGEST_CERTIFIED, POOR_APPROXIMATION
 from log1pnmf.metrics import deviance_explained, factor_correlation, hoyer
 from log1pnmf.run_folder import REPORT, c_name, check_run_place, source_record, write_run
 from log1pnmf.streaming.survey import ChunkedCounts
@@ -250,6 +250,15 @@ def _notes(model: Log1pNMF, warned: Sequence[str]) -> list[str]:
     """Gather what is worth knowing about a fit; what is empty was told with the data."""
     messages = [one_line(message) for message in model.fit_.messages]
     told = [message for message in messages if "without any count" not in message]
+    certificate = model.certificate_
+    if certificate is not None and not certificate.is_exact:
+        told = [message for message in told if not message.startswith("the exact log-likelihood was not")]
+        share = abs(certificate.gap / certificate.log_likelihood)
+        told.append(
+            f"the log-likelihood is estimated from {certificate.n_sampled:,} of {certificate.n_samples:,} "
+            f"samples; the approximate one differs from it by {certificate.gap:,.0f}"
+            + (f", {share:.0%} of it: use --likelihood refined" if share > POOR_APPROXIMATION else "")
+        )
     return told + [text for text in warned if not any(text.startswith(message) for message in messages)]
 
 
@@ -260,10 +269,12 @@ def _measured(model: Log1pNMF, counts: Counts, n_jobs: int | None) -> dict[str, 
     quick = fit.link.is_identity or math.prod(counts.shape) <= LARGEST_CERTIFIED
     if quick and not isinstance(counts, ChunkedCounts):
         explained = deviance_explained(model, counts, n_jobs=n_jobs)
-    known = fit.log_likelihood
+    certificate = None if _was_interrupted(model) else model.certify(counts)
+    known = fit.log_likelihood if certificate is None else certificate.log_likelihood
     return {
         "c": fit.c,
         "log_likelihood": math.nan if known is None else known,
+        "log_likelihood_error": 0.0 if certificate is None else certificate.standard_error,
         "deviance_explained": explained,
         "factor_correlation": factor_correlation(fit.factors),
         "sparsity_loadings": float(hoyer(fit.loadings).mean()),
@@ -286,7 +297,10 @@ def _tell_fit(model: Log1pNMF, row: Mapping[str, Any], screen: Screen, *, width:
         state = ("stopped by --time-limit", "yellow")
     else:
         state = ("not converged", "yellow")
-    likelihood = "not computed" if fit.log_likelihood is None else f"{fit.log_likelihood:,.0f}"
+    value, error = row["log_likelihood"], row["log_likelihood_error"]
+    likelihood = "not computed" if math.isnan(value) else f"{value:,.0f}"
+    if error > 0.0:
+        likelihood = f"about {likelihood} (standard error {error:,.0f})"
     explained = row["deviance_explained"]
     screen.say(
         (f"c = {c_name(fit.c):<{width}}", "bold"),
