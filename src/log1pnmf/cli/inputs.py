@@ -82,5 +82,5 @@ def describe(table: CountTable) -> str:
 
 
 def _empty(table: CountTable) -> str:
-    parts = ((table.counts.n_empty_rows, "samples"), (table.counts.n_empty_columns, "features"))
-    return " and ".join(f"{n:,} {what}" for n, what in parts if n)
+    parts = ((table.counts.n_empty_rows, "sample"), (table.counts.n_empty_columns, "feature"))
+    return " and ".join(f"{n:,} {what}{'' if n == 1 else 's'}" for n, what in parts if n)
