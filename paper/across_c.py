@@ -54,9 +54,9 @@ def _gaps(report: Report, name: str, rows: list[dict[str, Any]]) -> None:
     if gaps:
         least, most = min(gaps, key=gaps.__getitem__), max(gaps, key=gaps.__getitem__)
         report.note(
-            f"{name}: faithful fits end between {gaps[least]:,.0f} (c = {least:g}) and {gaps[most]:,.0f} "
-            f"(c = {most:g}) units of log-likelihood below converged ones. How far each got differs from c to "
-            "c, and with it what it shows; where the two kinds disagree, this is why."
+            f"{name}: faithful fits end between {abs(gaps[least]):,.0f} (c = {least:g}) and "
+            f"{gaps[most]:,.0f} (c = {most:g}) units of log-likelihood below converged ones. How far each "
+            "got differs from c to c, and with it what it shows: a likely reason where the two kinds disagree."
         )
 
 
