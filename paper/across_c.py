@@ -56,7 +56,7 @@ def _gaps(report: Report, name: str, rows: list[dict[str, Any]]) -> None:
         report.note(
             f"{name}: faithful fits end between {abs(gaps[least]):,.0f} (c = {least:g}) and "
             f"{gaps[most]:,.0f} (c = {most:g}) units of log-likelihood below converged ones. How far each "
-            "got differs from c to c, and with it what it shows: a likely reason where the two kinds disagree."
+            "got differs from c to c, and with it what it shows: likely why the two kinds disagree."
         )
 
 
