@@ -35,7 +35,7 @@ def study(options: Options) -> None:
         "A claim agrees where the rank correlation of a measure with c is at least 0.9, which asks for a "
         "rise at nearly every step: where a measure hardly changes over several c, the order of nearly "
         "equal values decides. The figures show how large the changes are. Faithful fits are stopped on "
-        "their way, one seed each; BBC's at every c would take hours."
+        "their way, one seed each; BBC's at every c would take half an hour more."
     )
     for name, fit in _data_sets(report, options).items():
         shifts = options.pick(SHIFTS, (1e-1, 1.0, math.inf))

@@ -48,7 +48,8 @@ def structures(
         if ax is axes[0, 0]:
             factor_legend(ax, [f"k{k + 1}" for k in range(len(palette))], palette)
         if ax is not axes[-1, 0]:
-            ax.set_xticklabels([])
+            for text in list(ax.texts):
+                text.remove()
     return figure
 
 

@@ -130,7 +130,7 @@ def test_features_that_lead_a_factor_are_its_markers(page, models, counts, about
             assert f'data-value="{found.net_effect[j, k]}"' in rest
             assert f'data-value="{found.adjusted_net_p[j, k]}"' in rest
             n_markers = int((found.adjusted_net_p[:, k] <= 0.05).sum())
-            assert f"{n_markers} features rise with it for certain" in text
+            assert f"{n_markers} features rise significantly with it" in text
     assert "on 90 samples" in text
 
 
@@ -143,7 +143,7 @@ def test_without_counts_features_stand_out_by_their_weights(models, about, tmp_p
         assert j == top_features(models[0].components_, k, 1)[0]
         assert weight == models[0].components_[k, j]
         assert "to" not in rest
-    assert "for certain" not in text
+    assert "significantly" not in text
 
 
 def test_a_factor_of_all_samples_shows_what_it_is_made_of(tmp_path):
@@ -152,7 +152,7 @@ def test_a_factor_of_all_samples_shows_what_it_is_made_of(tmp_path):
     text = write_report(tmp_path / "noise.html", model, counts=noise).read_text()
     listed = first_features(text, 0)
     assert len(listed) == 1
-    assert "with it for certain" not in text
+    assert "significantly with it" not in text
     assert listed[0][0] == model.markers(noise, errors="sandwich").top(0, by="lower")[0]
 
 

@@ -168,7 +168,7 @@ def run_request(request: Request, screen: Screen) -> int:
 
 
 def _for_size(request: Request, shape: tuple[int, int], screen: Screen) -> Request:
-    """Approximate zero counts where exact iterations would take hours, and say so."""
+    """Approximate zero counts where there are too many to visit them all again and again, and say so."""
     entries = math.prod(shape)
     if not request.by_size or entries <= LARGEST_CERTIFIED:
         return request

@@ -168,7 +168,7 @@ def top_features(
     factors : sequence of int, optional
         Which factors to show; by default all.
     markers : Markers, optional
-        What ``model.markers(counts)`` gives: then features are shown that rise with a factor for certain,
+        What ``model.markers(counts)`` gives: then features are shown that rise significantly with a factor,
         and none where there are none. By default those whose share of the factor most exceeds that of the
         others.
     feature_names : sequence of str, optional

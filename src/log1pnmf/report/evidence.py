@@ -1,4 +1,4 @@
-"""Which features rise with a factor for certain: tests for the lists of a report."""
+"""Which features rise significantly with a factor: tests for the lists of a report."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Evidence:
     shared: NDArray[np.bool_]
 
     def leading(self, k: int, n: int | None = None) -> NDArray[np.intp]:
-        """Find features that rise with a factor for certain, or that make up one that all samples have."""
+        """Find features that rise significantly with a factor, or that make up one that all samples have."""
         most = len(self.markers.effect) if n is None else n
         return self.markers.top_index(k, most, by="lower" if self.shared[k] else "net_lower")
 

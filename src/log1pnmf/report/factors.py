@@ -83,7 +83,7 @@ class Factor:
     top, table : list of Feature
         Those shown as bars; those of the long table.
     n_markers : int or None
-        Features that rise with it for certain; None where they were not tested, or all samples have it.
+        Features that rise significantly with it; None where they were not tested, or all samples have it.
     """
 
     name: str
@@ -144,7 +144,7 @@ def describe_factors(
         One for each factor.
     groups : Groups, optional
     evidence : Evidence, optional
-        With it, features are listed that rise with a factor for certain, by the least that they do.
+        With it, features are listed that rise significantly with a factor, by the least that they do.
 
     Returns
     -------
@@ -252,8 +252,7 @@ def _features(shown: Decomposition, k: int, evidence: Evidence | None) -> list[F
     parts = components / np.where(sums > 0.0, sums, 1.0)
     others = np.delete(parts, k, axis=0)
     chosen = top_features(components, k, N_TABLE)
-    unknown = np.full((shown.factors.shape[0], 4), np.nan)
-    tests = unknown if evidence is None else _tests(evidence.markers, k)
+    tests = np.full((len(shown.factors), 4), np.nan) if evidence is None else _tests(evidence.markers, k)
     if evidence is not None and len(evidence.leading(k, 1)):
         chosen = evidence.leading(k, N_TABLE)
     longest = float(components[k, chosen].max()) if len(chosen) else 1.0
@@ -278,6 +277,5 @@ def _features(shown: Decomposition, k: int, evidence: Evidence | None) -> list[F
 
 def _tests(found: Markers, k: int) -> Array:
     """Net effect, the ends of its interval and adjusted p of every feature."""
-    half = found.net_effect[:, k] - found.net_lower[:, k]
-    net = found.net_effect[:, k]
-    return np.stack((net, net - half, net + half, found.adjusted_net_p[:, k]), axis=1)
+    net, lower = found.net_effect[:, k], found.net_lower[:, k]
+    return np.stack((net, lower, 2.0 * net - lower, found.adjusted_net_p[:, k]), axis=1)
