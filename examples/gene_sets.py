@@ -46,7 +46,7 @@ def main(n_components: int = 6, *, step: int = 1, **options: Any) -> pd.DataFram
     """Fit to every `step`-th cell, find markers, and show them in every form."""
     data = datasets.pancreas()
     counts = data.counts[::step]
-    options = {"likelihood": "refined", "tol": 1e-5, "random_state": 0, **options}
+    options = {"likelihood": "refined", "random_state": 0, **options}
     model = Log1pNMF(n_components, c=1.0, **options).fit(counts)
     # Real counts vary more than Poisson's: sandwich errors.
     found = model.markers(counts, errors="sandwich", feature_names=data.feature_names)

@@ -54,7 +54,7 @@ def same_type_neighbours(adata: anndata.AnnData, key: str) -> float:
 
 
 def main(
-    figure: Path | None = None, *, n_components: int = 9, step: int = 1, tol: float = 1e-5
+    figure: Path | None = None, *, n_components: int = 9, step: int = 1, tol: float = 1e-8
 ) -> anndata.AnnData:
     """Fit c = 1 and c = inf, print what was found, and return the data with the results."""
     adata = cells(step)

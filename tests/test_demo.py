@@ -23,7 +23,7 @@ def test_says_where_the_report_is_and_what_to_look_at(ran):
     report = folder / "demo-out" / "report.html"
     assert report.as_uri() in done.stdout
     assert "What to look at" in done.stdout
-    assert "c = 1 finds programmes that samples share" in done.stdout
+    assert "Samples mix more factors at c = 1 than at c = ∞" in done.stdout
     assert report.stat().st_size < 3e6
     assert list(report.parent.iterdir()) == [report]
 

@@ -8,6 +8,7 @@ compiled. Cells of the tutorials are run by ``make docs``.
 
 import dataclasses
 import doctest
+import inspect
 import re
 import warnings
 from collections.abc import Iterator
@@ -196,6 +197,18 @@ def test_a_wrong_message_is_noticed():
     expect_message(code, {}, Fence("text", "ValueError: c must be ...\n", 1))
     with pytest.raises(AssertionError, match="is not in"):
         expect_message(code, {}, Fence("text", "ValueError: c may be ...\n", 1))
+
+
+def test_no_page_advises_a_loose_tolerance():
+    """Fits that stop on a plateau say that they have converged: what readers copy keeps the default."""
+    default = lp.Log1pNMF().tol
+    for page in PAGES:
+        for fence in fences(page):
+            if fence.info.startswith(("python", "{code-cell}")) and fence.info != "python raises":
+                found = re.findall(r"""\btol['"]?\s*[=:]\s*([\d.e+-]+)""", fence.text)
+                loose = [value for value in found if float(value) > default and "sklearn" not in fence.text]
+                assert not loose, f"{name(page)}:{fence.line}: tol={loose[0]}"
+    assert inspect.signature(lp.select.select).parameters["tol"].default == default
 
 
 # ---------------------------------------------------------------- links

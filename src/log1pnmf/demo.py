@@ -25,8 +25,7 @@ __all__ = ["fit_both", "main", "table"]
 
 N_COMPONENTS = 9
 N_TOP = 6
-MAX_ITER = 150
-TOL = 1e-6
+MAX_ITER = 1000
 SOURCE = "Human pancreatic islets, donor 1 of Baron et al. 2016; comes with the package"
 
 
@@ -91,7 +90,6 @@ def fit_both(data: Dataset, *, verbose: int = 0) -> list[Log1pNMF]:
             c=c,
             likelihood=likelihood,
             init="nndsvd",
-            tol=TOL,
             max_iter=MAX_ITER,
             random_state=0,
             verbose=verbose,

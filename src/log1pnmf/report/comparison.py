@@ -67,7 +67,12 @@ def compare(
     figures = _figures(first, second)
     if groups is not None:
         figures = _group_figures((first, second), groups) + figures
-    headline, paragraphs = verdict(figures, first.name, grouped=groups is not None)
+    headline, paragraphs = verdict(
+        figures,
+        first.name,
+        similarity=match.similarity.tolist(),
+        n_factors=max(first.n_components, second.n_components),
+    )
     return Comparison(
         finite=which[0],
         additive=which[1],

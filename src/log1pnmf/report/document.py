@@ -136,7 +136,6 @@ def _render(subject: Subject) -> str:
     comparison = None
     if pair is not None:
         comparison = compare(subject.shown, pair, groups=subject.groups)
-    n_drawn, n = len(arrangement.order), len(subject.sample_names)
     script = _text("report.js")
     return _template().render(
         subject=subject,
@@ -147,7 +146,7 @@ def _render(subject: Subject) -> str:
         sections=sections,
         comparison=comparison,
         structure=structure_data(subject, arrangement, colors),
-        drawn=f"{n_drawn:,} of {n:,} samples, a part of every group" if n_drawn < n else f"all {n:,} samples",
+        drawn=_drawn(subject, len(arrangement.order)),
         corresponding=CORRESPONDING,
         notes=_notes(subject),
         versions=_versions(),
@@ -156,6 +155,15 @@ def _render(subject: Subject) -> str:
         script=script,
         script_hash=_hash(script),
     )
+
+
+def _drawn(subject: Subject, n_drawn: int) -> str:
+    """Say which samples the structure plots show."""
+    n = len(subject.sample_names)
+    if n_drawn == n:
+        return f"all {n:,} samples"
+    which = "chosen at random" if subject.groups is None else "a part of every group"
+    return f"{n_drawn:,} of {n:,} samples, {which}"
 
 
 def _template() -> Any:

@@ -1,18 +1,28 @@
-"""What the figures of two fits say, in words that follow from them."""
+"""What the figures of two fits say, in words: each claim is a function of the numbers, with a threshold."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .words import count, decimal
 
-__all__ = ["CLEARLY", "Figure", "verdict"]
+__all__ = ["CLEARLY", "CLUSTERED", "MOST", "SAME", "Figure", "verdict"]
 
 CLEARLY = 0.1
 """Two figures differ where they are this part of the larger one apart."""
 
 LEAST = 0.02
 """And at least this much: less is not seen in a table with two decimals."""
+
+SAME = 0.9
+"""Correlation of their loadings from which two factors are nearly the same."""
+
+MOST = 0.75
+"""Part of the factors that are nearly the same from which the headline says so first."""
+
+CLUSTERED = 0.7
+"""Mean share of a sample's strongest factor from which samples are said to fall into clusters."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,9 @@ class Figure:
         return 1 if apart > 0 else -1
 
 
-def verdict(figures: list[Figure], name: str, *, grouped: bool) -> tuple[str, list[str]]:
+def verdict(
+    figures: list[Figure], name: str, *, similarity: Sequence[float], n_factors: int
+) -> tuple[str, list[str]]:
     """Say in words what the figures say.
 
     Parameters
@@ -55,48 +67,81 @@ def verdict(figures: list[Figure], name: str, *, grouped: bool) -> tuple[str, li
     figures : list of Figure
     name : str
         Of the fit with finite c, "c = 1".
-    grouped : bool
-        Whether groups of samples are known.
+    similarity : sequence of float
+        Correlation of the loadings of each matched pair of factors.
+    n_factors : int
+        Of the fit that has more.
 
     Returns
     -------
     headline : str
-        One sentence.
+        One or two sentences. Where most factors are nearly the same in both fits, that comes first.
     paragraphs : list of str
+        What to look at; the figures in sentences.
     """
     by_name = {figure.name: figure for figure in figures}
-    telling = [by_name["Factors per sample"]]
-    if grouped:
-        telling += [by_name["Groups per factor"], by_name["Groups served per factor"]]
-    sharing = sum(figure.direction for figure in telling)
-    per_sample = by_name["Factors per sample"]
+    per_sample, strongest = by_name["Factors per sample"], by_name["Share of the strongest factor"]
+    grouped = "Groups per factor" in by_name
+    same, mixed = _same(similarity, n_factors), _mixed(per_sample, strongest)
+    said = [same or "", _mixing(per_sample, mixed, name) if mixed or not same else ""]
+    if not same:
+        said.append(_clusters(strongest, name))
+    headline = " ".join(text for text in said if text)
+    if same or not mixed:
+        look = "The pairs with the lowest correlation in the table of matched factors show where they differ."
+    elif mixed > 0:
+        where = "groups" if grouped else "stretches of samples"
+        look = f"Look for colours that run through several {where} in the plot of {name}."
+    else:
+        look = "Look whether a factor at c = ∞ only carries what all samples have in common."
+    return headline, [look, " ".join(_sentences(by_name, name))]
+
+
+def _same(similarity: Sequence[float], n_factors: int) -> str | None:
+    """Say that most factors are nearly the same in both fits; None where they are not."""
+    close = [value for value in similarity if value >= SAME]
+    if len(close) < MOST * n_factors:
+        return None
+    if len(close) == n_factors:
+        return (
+            "Both fits have nearly the same factors: the loadings of matched factors correlate by "
+            f"{_rounded_down(min(close))} or more."
+        )
+    return (
+        f"{len(close)} of {n_factors} factors are nearly the same in both fits: their loadings correlate by "
+        f"{_rounded_down(min(close))} or more."
+    )
+
+
+def _rounded_down(value: float) -> str:
+    """Two decimals that are not above the value, so that "or more" holds."""
+    return decimal(int(100 * value + 1e-9) / 100)
+
+
+def _mixed(per_sample: Figure, strongest: Figure) -> int:
+    """1 where samples clearly mix more factors at finite c, -1 at c = inf; 0 where figures disagree."""
+    return 0 if strongest.direction == per_sample.direction else per_sample.direction
+
+
+def _mixing(per_sample: Figure, mixed: int, name: str) -> str:
     numbers = (
         f"{decimal(per_sample.finite)} factors per sample at {name}, {decimal(per_sample.additive)} at c = ∞"
     )
-    if sharing > 0:
-        headline = (
-            f"{name} finds programmes that samples share, c = ∞ sorts samples into clusters ({numbers})."
-        )
-        look = (
-            f"Look for colours that run through several {'groups' if grouped else 'stretches of samples'} in "
-            f"the plot of {name}: these are modular programmes, each a set of features that go up together "
-            "on top of whatever else a sample does. At c = ∞ a factor is closer to a whole profile, so that "
-            "samples with the same profile form a cluster of one colour."
-        )
-    elif sharing < 0:
-        headline = f"Here it is c = ∞ whose factors are shared more, and {name} that clusters ({numbers})."
-        look = (
-            f"Often the fit at finite c shares its factors more. Here it does not: at {name} samples are "
-            "closer to one colour each. Look whether a factor at c = ∞ only carries what all samples have in "
-            "common, and whether both fits have converged."
-        )
-    else:
-        headline = f"Both links share their factors about equally among samples ({numbers})."
-        look = (
-            "By these figures the two fits share their factors about equally. Look at the table of matched "
-            "factors below for those without a close counterpart: that is where the links differ."
-        )
-    return headline, [look, " ".join(_sentences(by_name, name))]
+    if mixed == 0:
+        return f"Samples mix about as many factors in both fits ({numbers})."
+    more, less = (name, "c = ∞") if mixed > 0 else ("c = ∞", name)
+    return f"Samples mix more factors at {more} than at {less} ({numbers})."
+
+
+def _clusters(strongest: Figure, name: str) -> str:
+    """Say which of the fits puts samples into clusters; nothing where neither clearly does."""
+    place, share = ("c = ∞", strongest.additive) if strongest.direction < 0 else (name, strongest.finite)
+    if strongest.direction == 0 or share < CLUSTERED:
+        return ""
+    return (
+        f"At {place} samples fall into clusters: on average {share:.0%} of a sample's loadings are those of "
+        "its strongest factor."
+    )
 
 
 def _sentences(figures: dict[str, Figure], name: str) -> list[str]:

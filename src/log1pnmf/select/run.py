@@ -44,8 +44,8 @@ def select(
     size_factors: Any = "total",
     init: str = "rank1",
     n_init: int = 2,
-    tol: float = 1e-6,
-    max_iter: int = 200,
+    tol: float = 1e-8,
+    max_iter: int = 1000,
     random_state: Any = None,
     n_jobs: int | None = None,
     resume: StrPath | None = None,
@@ -77,7 +77,8 @@ def select(
         next larger c; then the next larger penalty), the others are fresh. The one with the best training
         objective is kept.
     tol, max_iter : float, int
-        As in `Log1pNMF`, for each fit.
+        As in `Log1pNMF`, for each fit. With a looser `tol` some fits stop on a plateau and others do not, and
+        the comparison is one of plateaus.
     random_state : int, RandomState, Generator or None
     n_jobs : int, optional
         Fits at a time, each with one thread; None and -1 are all available cores. The result does not depend
@@ -176,7 +177,7 @@ def _finish(plan: _Plan, finished: bool) -> Selection:
     missed = int(np.count_nonzero(~selection.numbers["converged"]))
     if missed:
         warnings.warn(
-            f"{missed} of {total} fits have not converged; raise max_iter or tol",
+            f"{missed} of {total} fits have not converged; raise max_iter",
             ConvergenceWarning,
             stacklevel=3,
         )

@@ -1,0 +1,118 @@
+"""The headline says what the table says: every claim at both sides of its threshold."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from log1pnmf.arrange import Groups
+from log1pnmf.decomposition import Decomposition
+from log1pnmf.report import write_report
+from log1pnmf.report.comparison import compare
+from log1pnmf.report.verdict import CLUSTERED, MOST, SAME, Figure, verdict
+
+
+def headline(per_sample=(2.0, 2.0), strongest=(0.5, 0.5), *, similarity=(0.0,), n_factors=1):
+    figures = [
+        Figure("Factors per sample", "", *per_sample),
+        Figure("Share of the strongest factor", "", *strongest),
+        Figure("Correlation of factors", "", 0.4, 0.6),
+    ]
+    said, paragraphs = verdict(figures, "c = 1", similarity=similarity, n_factors=n_factors)
+    return said, " ".join(paragraphs)
+
+
+class TestEachClaim:
+    def test_nearly_the_same_factors_come_first(self):
+        said, _ = headline((3.0, 2.0), (0.4, 0.9), similarity=(SAME, 0.999), n_factors=2)
+        assert said.startswith("Both fits have nearly the same factors")
+        assert "correlate by 0.90 or more" in said
+        assert "clusters" not in said
+        said, _ = headline((3.0, 2.0), (0.4, 0.9), similarity=(SAME - 0.001, 0.999), n_factors=2)
+        assert "nearly the same" not in said
+
+    def test_most_factors_are_nearly_the_same(self):
+        n = 4
+        close = round(MOST * n)
+        said, _ = headline(similarity=(0.95,) * close + (0.1,), n_factors=n)
+        assert said.startswith("3 of 4 factors are nearly the same")
+        said, _ = headline(similarity=(0.95,) * (close - 1) + (0.1, 0.1), n_factors=n)
+        assert "nearly the same" not in said
+        # all pairs are close, but the other fit has factors without a partner
+        said, _ = headline(similarity=(0.95,) * 3, n_factors=5)
+        assert "nearly the same" not in said
+
+    @pytest.mark.parametrize(
+        ("per_sample", "start"),
+        [
+            ((2.0, 1.7), "Samples mix more factors at c = 1 than at c = ∞ (2.00 factors"),
+            ((2.0, 1.9), "Samples mix about as many"),
+            ((1.9, 2.0), "Samples mix about as many"),
+            ((1.7, 2.0), "Samples mix more factors at c = ∞ than at c = 1 (1.70 factors"),
+        ],
+    )
+    def test_mixing_is_said_where_it_is_clear(self, per_sample, start):
+        assert headline(per_sample)[0].startswith(start)
+
+    def test_figures_that_disagree_make_no_claim(self):
+        assert headline((2.0, 1.5), (0.9, 0.5))[0].startswith("Samples mix about as many")
+
+    def test_clusters_take_a_strongest_factor_that_is_strong_and_stronger(self):
+        assert "At c = ∞ samples fall into clusters" in headline((2, 1.5), (0.5, CLUSTERED))[0]
+        assert "At c = 1 samples fall into clusters" in headline((1.5, 2), (CLUSTERED, 0.5))[0]
+        assert "clusters" not in headline((2, 1.5), (0.5, CLUSTERED - 0.01))[0]
+        assert "clusters" not in headline((2, 1.5), (0.95 * CLUSTERED, CLUSTERED))[0]
+
+    def test_weights_of_factors(self):
+        assert "more distinct at c = 1 than at c = ∞" in headline()[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    shapes=st.tuples(st.floats(0.02, 5.0), st.floats(0.02, 5.0)),
+    noise=st.sampled_from([0.0, 0.05, 0.5, None]),
+    sizes=st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    grouped=st.booleans(),
+)
+def test_headline_never_contradicts_the_table(seed, shapes, noise, sizes, grouped):
+    rng = np.random.default_rng(seed)
+    first = rng.gamma(shapes[0], size=(40, sizes[0]))
+    second = rng.gamma(shapes[1], size=(40, sizes[1]))
+    if noise is not None:  # the same factors but for noise
+        second = first * (1.0 + noise * rng.random(first.shape))
+    pair = [
+        Decomposition(one / one.max(axis=0), rng.random((8, one.shape[1])), c=c, name=name)
+        for one, c, name in ((first, 1.0, "c = 1"), (second, np.inf, "c = ∞"))
+    ]
+    groups = Groups.of(rng.choice(["a", "b", "c"], size=40)) if grouped else None
+    found = compare(pair, groups=groups)
+    said, figures = found.headline, {one.name: one for one in found.figures}
+    shares = [np.mean(one.loadings.max(axis=1) / one.loadings.sum(axis=1)) for one in pair]
+    per_sample = figures["Factors per sample"]
+    assert ("Samples mix more factors at c = 1" in said) <= (per_sample.finite > 1.1 * per_sample.additive)
+    assert ("Samples mix more factors at c = ∞" in said) <= (per_sample.additive > 1.1 * per_sample.finite)
+    assert ("At c = ∞ samples fall into clusters" in said) <= (
+        shares[1] >= CLUSTERED and shares[1] > shares[0]
+    )
+    assert ("At c = 1 samples fall into clusters" in said) <= (
+        shares[0] >= CLUSTERED and shares[0] > shares[1]
+    )
+    closest = [similarity >= SAME for *_, similarity in found.pairs]
+    assert said.startswith("Both fits have nearly the same") == (
+        len(closest) == max(one.n_components for one in pair) and all(closest)
+    )
+    if noise == 0.0:
+        assert "mix more" not in said
+        assert "clusters" not in said
+    assert grouped or "group" not in " ".join((said, *found.paragraphs))
+
+
+def test_no_groups_no_word_about_them(tmp_path, models, counts, about, monkeypatch):
+    monkeypatch.setattr("log1pnmf.report.structure.MOST_SAMPLES", 30)
+    plain = {"feature_names": [f"f{j}" for j in range(40)]}
+    for shown in (models, models[0]):
+        text = write_report(tmp_path / "r.html", shown, counts=counts, **plain).read_text(encoding="utf-8")
+        body = text.split("</style>")[1].split('<script type="application/json"')[0].lower()
+        assert "group" not in body
+        assert "serve" not in body
