@@ -31,6 +31,7 @@ class NewtonRow {
     std::copy_n(gradient, K_, static_cast<double*>(g_));
     double now = start + penalty(b);
     h_.decrease[i] = 0.0;
+    smallest_ = smallest_count(h_.rows, row);
     const int most = row.count <= kShortRow ? kMostSteps : kFewSteps;
     for (int step = 0; step < most; ++step) {
       for (int k = 0; k < K_; ++k) g_[k] += h_.penalty[k];
@@ -57,15 +58,15 @@ class NewtonRow {
   static constexpr int kMostSteps = 20, kFewSteps = 2;
 
   // Where every eta changes little, the full step must lower the loss and there is no need to look. The curvature
-  // bounds the relative change of every count's eta (for counts >= 1) and the design's maxima the absolute one; only if
-  // these cheap bounds say nothing are the changes themselves looked at.
+  // in units of the smallest count bounds the relative change of every count's eta, and the design's maxima the absolute
+  // one; only if these cheap bounds say nothing are the changes themselves looked at.
   bool surely_falls(const double* b, double curvature) {
     double change = 0.0;
     for (int k = 0; k < K_; ++k) {
       trial_[k] = x_[k] - b[k];
       change += std::abs(trial_[k]) * design_.largest[k];
     }
-    if (curvature <= 0.04 && (change <= 0.2 || h_.model.identity)) return true;
+    if (curvature <= 0.04 * smallest_ && (change <= 0.2 || h_.model.identity)) return true;
     return evaluator_.curvature_holds(trial_);
   }
 
@@ -77,8 +78,8 @@ class NewtonRow {
       leap_[k] = x_[k];
       const double down = row.exposure * design_.linear[k] + h_.penalty[k];
       const double up = down - g_[k];
-      if (down > 0.0 && up > 4.0 * down) {   // a coefficient at zero is lifted to a tenth of a count over the row
-        leap_[k] = std::min(h_.upper, b[k] > 0.0 ? b[k] * (up / down) : 0.1 / down);
+      if (down > 0.0 && up > 4.0 * down) {   // a coefficient at zero is lifted to a tenth of the smallest count
+        leap_[k] = std::min(h_.upper, b[k] > 0.0 ? b[k] * (up / down) : 0.1 * smallest_ / down);
         any = true;
       }
     }
@@ -95,7 +96,7 @@ class NewtonRow {
     return after;
   }
 
-  // Shortens the step from `out` to x_ until the penalised loss falls; 
+  // Shortens the step from `out` to x_ until the penalised loss falls.
   double backtrack(double before, double predicted, double* out, std::uint8_t& rejected) {
     double fraction = 1.0;
     for (int attempt = 0; attempt < 30; ++attempt) {
@@ -115,6 +116,7 @@ class NewtonRow {
   }
 
   int K_;
+  double smallest_ = 1.0;   // of the row's counts
   const HalfStep& h_;
   const Design& design_;
   RowEvaluator evaluator_;

@@ -24,6 +24,23 @@ inline void read_values(const Rows& rows, std::int64_t offset, std::int64_t n, d
   else std::copy_n(rows.values_f64 + offset, n, y);
 }
 
+// Smallest of n > 0 counts; sixteen at a time, so that it costs nothing beside reading them.
+template <class T>
+double smallest_of(const T* y, std::int64_t n) {
+  constexpr int kWidth = 16;
+  T lane[kWidth];
+  std::fill_n(lane, kWidth, y[0]);
+  std::int64_t at = 0;
+  for (; at + kWidth <= n; at += kWidth)
+    for (int i = 0; i < kWidth; ++i) lane[i] = y[at + i] < lane[i] ? y[at + i] : lane[i];
+  for (; at < n; ++at) lane[0] = std::min(lane[0], y[at]);
+  return *std::min_element(lane, lane + kWidth);
+}
+inline double smallest_count(const Rows& rows, const Row& row) {
+  if (rows.values_f32 != nullptr) return smallest_of(rows.values_f32 + row.offset, row.count);
+  return smallest_of(rows.values_f64 + row.offset, row.count);
+}
+
 class RowEvaluator {
  public:
   RowEvaluator(const HalfStep& h, const Design& design)

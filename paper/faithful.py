@@ -146,6 +146,7 @@ def _fit(settings: Settings, engine: Engine, start: tuple[Array, Array], began: 
         seconds=time.perf_counter() - began,
         history=history.table(),
         settings={**settings.as_dict(), "init": init},
+        stopped="max_iter" if last.index == settings.max_iter else "converged",
     )
     if fit.log_likelihood is None:
         exact = log_likelihood(fit, problem.counts, n_jobs=settings.n_jobs)

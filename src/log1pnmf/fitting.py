@@ -20,10 +20,11 @@ from .engines.registry import as_counts, make_engine, resolve_engine
 from .initialize import as_random, check_start
 from .persist import StrPath
 from .result import Fit
-from .runs import Run, best_run
+from .runs import STATIONARY, Run, best_run
 from .settings import Settings, check_number
 from .solver.alternate import residual_at
 from .solver.callbacks import Callback
+from .solver.stopping import PATIENCE
 from .streaming.problem import problem_of
 
 __all__ = ["ApproximationWarning", "fit_log1p_nmf"]
@@ -130,7 +131,7 @@ def fit_log1p_nmf(
     Warns
     -----
     ConvergenceWarning
-        When `max_iter` was reached first.
+        When `max_iter` was reached first, or the solver stalled far from an optimum.
     ApproximationWarning
         When the exact log-likelihood of an approximate fit is far from the approximate one.
     RuntimeWarning
@@ -195,26 +196,22 @@ def fit_log1p_nmf(
 def _finish(settings: Settings, engine: Engine, run: Run, started: float) -> Fit:
     last, counts, sizes = run.last, engine.problem.counts, engine.problem.size_factors
     messages = _about_data(counts)
+    kkt_residual = last.kkt_residual
+    if run.reason != "interrupted":
+        kkt_residual = residual_at(
+            engine, last.loadings, last.factors, penalty=settings.penalty, upper=settings.upper
+        )
     if run.reason == "interrupted":
         messages.append(f"interrupted after {last.index} iterations: the fit has not converged")
         warnings.warn(f"{messages[-1]}; it is what was reached so far", RuntimeWarning, stacklevel=3)
     elif run.reason == "callback":
         messages.append(f"stopped by a callback after {last.index} iterations")
     elif not run.all_met:
-        messages.append(
-            f"not converged after max_iter={settings.max_iter} iterations: the objective still falls by "
-            f"{last.relative_change:.1e} of its size per iteration (tol={settings.tol:.1e}); "
-            "raise max_iter or tol, or go on from here with init=(loadings, factors)"
-        )
+        messages.append(f"not converged {_why_not(settings, run, kkt_residual)}")
         warnings.warn(messages[-1], ConvergenceWarning, stacklevel=3)
     exact = -last.loss if last.likelihood == "exact" else None
     if exact is None:
         exact = _certify(settings, counts, sizes, run, messages)
-    kkt_residual = last.kkt_residual
-    if run.reason != "interrupted":
-        kkt_residual = residual_at(
-            engine, last.loadings, last.factors, penalty=settings.penalty, upper=settings.upper
-        )
     return Fit(
         loadings=last.loadings,
         factors=last.factors * settings.link.alpha,
@@ -230,6 +227,34 @@ def _finish(settings: Settings, engine: Engine, run: Run, started: float) -> Fit
         history=run.history.table(),
         settings=settings.as_dict(),
         messages=tuple(messages),
+        stopped=run.reason,
+    )
+
+
+def _why_not(settings: Settings, run: Run, kkt_residual: float) -> str:
+    """Why a fit that ran to its end has not converged, and what to do."""
+    change, tol = run.last.relative_change, settings.phases[run.phase].tol
+    if run.reason == "stalled":
+        return (
+            f"after {run.last.index} iterations: no step lowers the objective any more, but this is not an "
+            f"optimum (KKT residual {kkt_residual:.1e}; at most {STATIONARY:.0e} at one). Counts or size "
+            "factors may differ by too many orders of magnitude: rescale or drop the extreme ones, or try "
+            "another init"
+        )
+    after = f"after max_iter={settings.max_iter} iterations"
+    advice = "raise max_iter or tol, or go on from here with init=(loadings, factors)"
+    if change > tol:
+        return (
+            f"{after}: the last one still lowered the objective by {change:.1e} of its size (tol={tol:.1e}); "
+            f"{advice}"
+        )
+    history = run.history.table()
+    here = history["iteration"][history["likelihood"] == run.last.likelihood]
+    if here[-1] - here[0] < settings.max_iter - 1:
+        return f"{after} of the approximate phase (the exact phase has converged); raise max_iter or tol"
+    return (
+        f"{after}: too few of the last ones in a row lowered the objective by less than tol={tol:.1e} of its "
+        f"size ({PATIENCE} are needed, and one after a dropped extrapolation does not count); {advice}"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from .link import ShiftedLog
 from .persist import StrPath, read_archive, write_archive
 
-__all__ = ["Fit"]
+__all__ = ["Fit", "Reason"]
+
+Reason: TypeAlias = Literal["converged", "max_iter", "stalled", "callback", "interrupted"]
+"""Why a fit ended. "stalled": no step lowers the objective, but the point is not a stationary one."""
 
 ARRAYS = ("loadings", "factors", "size_factors")
 NUMBERS = (
@@ -24,6 +27,7 @@ NUMBERS = (
     "converged",
     "n_iter",
     "seconds",
+    "stopped",
 )
 HISTORY = "history."
 
@@ -60,6 +64,9 @@ class Fit:
         What was asked for, resolved: "auto" replaced by what it stood for.
     messages : tuple of str
         What is worth knowing about the data and the fit.
+    stopped : {"converged", "max_iter", "stalled", "callback", "interrupted"} or None
+        Why the fit ended. "stalled": no step lowered the objective any more, yet the KKT residual is not that
+        of an optimum. None: not known, the fit was saved by an earlier version.
     """
 
     loadings: NDArray[np.float64]
@@ -76,6 +83,7 @@ class Fit:
     history: Mapping[str, np.ndarray] = field(repr=False)
     settings: Mapping[str, Any] = field(repr=False)
     messages: tuple[str, ...] = ()
+    stopped: Reason | None = None
 
     @property
     def n_components(self) -> int:
@@ -160,7 +168,7 @@ class Fit:
         if settings["interval"] is not None:
             settings["interval"] = tuple(settings["interval"])
         values: dict[str, Any] = {name: arrays[name] for name in ARRAYS}
-        values.update({name: metadata[name] for name in NUMBERS})
+        values.update({name: metadata[name] for name in NUMBERS if name != "stopped"})
         return cls(
             **values,
             history={
@@ -170,4 +178,5 @@ class Fit:
             },
             settings=settings,
             messages=tuple(metadata["messages"]),
+            stopped=metadata.get("stopped"),
         )

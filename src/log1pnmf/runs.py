@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from .engines.base import Engine
 from .initialize import Random, adapt_start, initialize
 from .randomness import random_parts
+from .result import Reason
 from .settings import Settings
-from .solver.alternate import alternate
+from .solver.alternate import alternate, residual_at
 from .solver.callbacks import Callback, History, ProgressBar
 from .solver.extrapolate import Extrapolation
 from .solver.iteration import Iteration, Pair
@@ -19,9 +20,15 @@ from .solver.stopping import Stopping
 from .streaming.engine import StreamingEngine
 from .streaming.start import given_start, sampled_start
 
-__all__ = ["Keep", "Progress", "Reason", "Run", "best_run"]
+__all__ = ["STATIONARY", "Keep", "Progress", "Reason", "Run", "best_run"]
 
-Reason = Literal["converged", "max_iter", "callback", "interrupted"]
+STATIONARY = 1e-3
+"""KKT residual up to which a point from which no step leads down is an optimum.
+
+The residual is free of scale (`log1pnmf.loss.kkt_residual`), and what is left to gain goes with its square:
+at 1e-3 that is about a millionth of the total count. Rounding can hide no more than that, also in single
+precision, where losses are known to about 1e-7. Steps that fail for another reason leave far more.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +40,8 @@ class Run:
     last : Iteration
         Where it ended.
     history : History
-    reason : {"converged", "max_iter", "callback", "interrupted"}
-        Why it ended.
+    reason : {"converged", "max_iter", "stalled", "callback", "interrupted"}
+        Why it ended; "max_iter" also where an earlier phase did.
     all_met : bool
         Whether the tolerance was met in every phase.
     phase : int
@@ -159,11 +166,16 @@ class _Walk:
         for number in range(begin, len(engines)):
             reason = self._phase(engines[number], number, point, resumed)
             assert self.last is not None
-            self.all_met = self.all_met and reason == "converged"
+            last_phase = number == len(engines) - 1
+            self.all_met = self.all_met and (
+                reason == "converged" or (reason == "stalled" and not last_phase)
+            )
             if reason in ("callback", "interrupted"):
                 break
             point, resumed = Pair(self.last.loadings, self.last.factors), None
         assert self.last is not None
+        if reason == "converged" and not self.all_met:
+            reason = "max_iter"
         return Run(self.last.on_host(), self.history, reason, self.all_met, number)
 
     def _phase(self, engine: Engine, number: int, point: Pair, resumed: Progress | None) -> Reason:
@@ -193,7 +205,13 @@ class _Walk:
             if settings.verbose:
                 label = phase.likelihood + (f", start {self.restart + 1}" if settings.n_init > 1 else "")
                 watchers.append(stack.enter_context(ProgressBar(first + settings.max_iter, label)))
-            return self._watch(self._seen(iterations, number, first, stopping), first, stopping, watchers)
+            try:
+                asked = self._watch(self._seen(iterations, number, first, stopping), stopping, watchers)
+                return asked or self._ended(engine, first)
+            except KeyboardInterrupt:
+                if self.last is None:
+                    raise
+                return "interrupted"
 
     def _seen(
         self, iterations: Iterator[Iteration], number: int, first: int, stopping: Stopping
@@ -213,22 +231,28 @@ class _Walk:
             yield last.on_host() if self.settings.callbacks else replace(last, state=None)
 
     def _watch(
-        self, iterations: Iterator[Iteration], first: int, stopping: Stopping, watchers: Sequence[Callback]
-    ) -> Reason:
-        try:
-            for iteration in iterations:
-                asked = [bool(watch(iteration)) for watch in watchers]
-                if stopping.met:
-                    return "converged"
-                if any(asked):
-                    return "callback"
-        except KeyboardInterrupt:
-            if self.last is None:
-                raise
-            return "interrupted"
-        assert self.last is not None
+        self, iterations: Iterator[Iteration], stopping: Stopping, watchers: Sequence[Callback]
+    ) -> Reason | None:
+        """Show iterations to those who watch; None where no one asked to stop."""
+        for iteration in iterations:
+            asked = [bool(watch(iteration)) for watch in watchers]
+            if stopping.met:
+                return "converged"
+            if any(asked):
+                return "callback"
+        return None
+
+    def _ended(self, engine: Engine, first: int) -> Reason:
+        """Why the solver had no more iterations: too many of them, or no step leads down from here."""
+        last, settings = self.last, self.settings
+        assert last is not None
         # the last iteration may have been lost to an extrapolation that was dropped
-        return "max_iter" if self.last.index - first >= self.settings.max_iter - 1 else "converged"
+        if last.index - first >= settings.max_iter - 1:
+            return "max_iter"
+        residual = residual_at(
+            engine, last.loadings, last.factors, penalty=settings.penalty, upper=settings.upper
+        )
+        return "converged" if residual <= STATIONARY else "stalled"
 
 
 def _start(settings: Settings, engine: Engine, rng: Random) -> Pair:

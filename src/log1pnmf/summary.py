@@ -13,7 +13,7 @@ from .counts import Counts
 from .readout import evenness, shares
 from .result import Fit
 
-__all__ = ["TrainingData", "last_gain", "summarize", "top_features"]
+__all__ = ["TrainingData", "gained_lately", "last_gain", "summarize", "top_features"]
 
 Array = NDArray[np.float64]
 
@@ -116,6 +116,31 @@ def top_features(components: Array, k: int, n_top: int) -> NDArray[np.intp]:
     return order[components[k, order] > 0.0]
 
 
+def gained_lately(fit: Fit, most: int = 10) -> str | None:
+    """How much the last iterations of the last phase gained, in words; None where it has only its start.
+
+    Parameters
+    ----------
+    fit : Fit
+    most : int
+        Iterations looked at.
+
+    Returns
+    -------
+    str or None
+    """
+    phase = fit.history["likelihood"] == fit.history["likelihood"][-1]
+    objective, index = fit.history["objective"][phase], fit.history["iteration"][phase]
+    if len(objective) < 2:
+        return None
+    since = int(np.searchsorted(index, index[-1] - most))  # lost iterations have no row, but count
+    gain, n = float(objective[since] - objective[-1]), int(index[-1] - index[since])
+    iterations = "the last iteration" if n == 1 else f"the last {n} iterations"
+    unit = "log-likelihood units" if fit.settings["l1"] == 0 else "units of the penalised log-likelihood"
+    share = gain / abs(objective[-1]) if objective[-1] != 0.0 else 0.0
+    return f"{iterations} gained {gain:,.3g} {unit} ({share:.1e} of it)"
+
+
 def last_gain(fit: Fit) -> float | None:
     """How much the last iteration lowered the objective; None where the last phase has only its start.
 
@@ -159,12 +184,10 @@ def _model(fit: Fit) -> Iterator[tuple[str, str]]:
 def _quality(fit: Fit, data: TrainingData, certificate: Certificate | None) -> Iterator[tuple[str, str]]:
     state = "yes" if fit.converged else "NO"
     yield "converged", f"{state}, {fit.n_iter} iterations, {fit.seconds:.1f} s"
-    gain = last_gain(fit)
-    if gain is not None:
-        still = "last gain" if fit.converged else "still gaining"
+    lately = gained_lately(fit)
+    if lately is not None:
         tol = fit.settings["tol"]
-        relative = float(fit.history["relative_change"][-1])
-        yield still, f"{gain:,.3g} per iteration, {relative:.1e} of the objective (tol {tol:.1e})"
+        yield ("last gain" if fit.converged else "still gaining"), f"{lately}; tol {tol:.1e} per iteration"
     yield "KKT residual", f"{fit.kkt_residual:.1e} (0 at an optimum)"
     yield "objective", f"{fit.objective:,.1f}"
     if certificate is None:

@@ -206,7 +206,7 @@ class _Rows:
             slope = sums.gradient + self.penalty
             x, predicted, curvature = solve(sums.hessian, slope, point, self.upper)
             values[active], decrease[active] = x, decrease[active] + predicted
-            doubtful = torch.nonzero(~self._surely_small(x - point, curvature))[:, 0]
+            doubtful = torch.nonzero(~self._surely_small(active, x - point, curvature))[:, 0]
             rows, at, to = active[doubtful], point[doubtful], x[doubtful]
             holds, fall = self._holds(rows, at, to - at)
             left = torch.nonzero(~holds)[:, 0]
@@ -257,9 +257,9 @@ class _Rows:
         bend = (2.0 * b + step) @ design.gram
         return self.exposure[rows].double() * (step * (form.a1 * design.linear + form.a2 * bend)).sum(1)
 
-    def _surely_small(self, step: Any, curvature: Any) -> Any:
+    def _surely_small(self, rows: Any, step: Any, curvature: Any) -> Any:
         """Whether every eta changes so little that the full step must lower the loss; a cheap bound."""
-        small = curvature <= 0.04
+        small = curvature <= 0.04 * self.block.smallest[rows]
         if not self.design.form.identity:
             small &= abs(step) @ self.design.largest <= 0.2
         return small
@@ -335,5 +335,6 @@ class _Search:
         up = down - self._slope
         far = (down > 0.0) & (up > 4.0 * down)
         safe = torch.where(down > 0.0, down, 1.0)
-        lifted = torch.where(self._at > 0.0, self._at * (up / safe), 0.1 / safe)
+        least = rows.block.smallest[self._chosen][:, None]
+        lifted = torch.where(self._at > 0.0, self._at * (up / safe), 0.1 * least / safe)
         return torch.where(far, lifted.clamp(max=rows.upper), to), far.any(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -54,6 +55,12 @@ class Block:
     def lengths(self) -> Any:
         """Entries of every row."""
         return self.indptr[1:] - self.indptr[:-1]
+
+    @cached_property
+    def smallest(self) -> Any:
+        """Smallest count of every row, in float64; inf without entries."""
+        least = torch.segment_reduce(self.values, "min", lengths=self.lengths, unsafe=True, initial=np.inf)
+        return least.double()
 
 
 class DeviceRows:

@@ -184,4 +184,5 @@ class PathFitter:
             seconds=last.seconds,
             history=run.history.table(),
             settings=settings.as_dict(),
+            stopped=run.reason,
         )

@@ -106,6 +106,11 @@ def alternate(
         tried = replace(point, **{follower: follow.values})
         lead = moves.improve(leader, tried, look_only=last)
         objective = moves.objective(lead.loss, tried)
+        if state is None and math.isnan(objective):
+            raise ValueError(
+                "the log-likelihood of the start is not a number: counts, size factors and c are together "
+                "beyond what double precision holds; rescale the counts, or use a c closer to them"
+            )
         if not objective <= accepted:
             restarted = True
             if extrapolation is not None and beta != 0.0:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from log1pnmf.solver.iteration import Iteration
 
-__all__ = ["Stopping"]
+__all__ = ["PATIENCE", "Stopping"]
+
+PATIENCE = 2
+"""Iterations in a row that have to gain less than the tolerance."""
 
 
 class Stopping:
@@ -22,7 +25,7 @@ class Stopping:
         Iterations in a row.
     """
 
-    def __init__(self, tol: float, patience: int = 2) -> None:
+    def __init__(self, tol: float, patience: int = PATIENCE) -> None:
         self._tol, self._patience = tol, patience
         self._in_a_row = 0
         self._restarted = False

@@ -94,8 +94,14 @@ class StreamingEngine:
         if side is self.problem.loadings_side:
             return self._pass("step", self.adopt(start), design, upper)[1]
         sums = self._sums(self.adopt(design), start)
-        totals = self.problem.chunked.column_sums
-        step = damped_step(sums, np.asarray(start), totals=totals, penalty=penalty, n_threads=self.n_threads)
+        step = damped_step(
+            sums,
+            np.asarray(start),
+            totals=self.problem.chunked.column_sums,
+            nnz=np.diff(side.rows.indptr),
+            penalty=penalty,
+            n_threads=self.n_threads,
+        )
         return HalfStep(
             step.values,
             step.loss + self.problem.constant,

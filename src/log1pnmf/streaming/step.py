@@ -18,14 +18,21 @@ LEAST_KEPT = 0.1
 """No entry falls below this part of itself in one step: a count may rest on it alone."""
 
 VANISHED = 1e-6
-"""Expected counts below which an entry may become zero: no count rests on it, or it would have been held."""
+"""Expected counts below which an entry may become zero: no count rests on it, or it would have been held.
+Of a feature whose mean count (over its non-zeros) is below 1, that part of the mean."""
 
 SMALL_CHANGE = 0.25
 """Relative change of the means, in the root mean square over counts, up to which a step is taken in full."""
 
 
 def damped_step(
-    sums: FactorSums, start: Array, *, totals: Array, penalty: Array, n_threads: int | None = None
+    sums: FactorSums,
+    start: Array,
+    *,
+    totals: Array,
+    nnz: NDArray[np.int64],
+    penalty: Array,
+    n_threads: int | None = None,
 ) -> HalfStep:
     """Improve the factors by one Newton step whose length is judged from the quadratic model alone.
 
@@ -41,6 +48,8 @@ def damped_step(
     start : ndarray of shape (m, K)
     totals : ndarray of shape (m,)
         Total count of every feature.
+    nnz : ndarray of shape (m,)
+        Number of samples that have it.
     penalty : ndarray of shape (K,)
     n_threads : int, optional
 
@@ -49,7 +58,8 @@ def damped_step(
     HalfStep
         Its loss has no constants.
     """
-    floor = np.where(start * sums.linear <= VANISHED, 0.0, LEAST_KEPT * start)
+    typical = np.minimum(1.0, totals / np.maximum(nnz, 1))
+    floor = np.where(start * sums.linear <= VANISHED * typical[:, None], 0.0, LEAST_KEPT * start)
     solved = solve_rows(sums.rows, start - floor, penalty=penalty, n_threads=n_threads)
     target = solved.values + floor
     counted = totals > 0.0
