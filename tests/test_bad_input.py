@@ -55,7 +55,7 @@ COUNTS = [
     (Y[0], ValueError, r"(?s)Expected 2D array, got 1D array instead.*Reshape your data"),
     (np.ones((2, 2, 2)), ValueError, "dim 3"),
     (np.array(5), ValueError, r"(?s)Expected 2D array, got scalar array instead.*Reshape your data"),
-    (None, ValueError, "Expected 2D array"),
+    (None, TypeError, "counts is None; pass a matrix of counts"),
     (np.empty((0, 7)), ValueError, r"0 sample\(s\) \(shape=\(0, 7\)\) while a minimum of 1 is required"),
     (np.empty((12, 0)), ValueError, r"0 feature\(s\) \(shape=\(12, 0\)\) while a minimum of 1 is required"),
     (np.zeros((12, 7)), ValueError, r"counts are all zero \(shape \(12, 7\)\): pass data with at least one"),
@@ -164,7 +164,7 @@ def test_size_factors(sizes, message):
     ("loadings", "factors", "message"),
     [
         (np.ones((11, 2)), np.ones((7, 2)), r"init loadings must have shape \(12, 2\), got \(11, 2\)"),
-        (np.ones((12, 2)), np.ones((2, 7)), r"init factors must have shape \(7, 2\), got \(2, 7\)"),
+        (np.ones((12, 2)), np.ones((2, 6)), r"factors must have shape \(7, 2\) or \(2, 7\), got \(2, 6\)"),
         (np.ones((12, 3)), np.ones((7, 3)), r"init loadings must have shape \(12, 2\), got \(12, 3\)"),
         (np.ones((12, 2)), -np.ones((7, 2)), r"factors must be finite and not negative, got -1.0 at row 0"),
         (

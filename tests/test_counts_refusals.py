@@ -85,7 +85,7 @@ class TestRefusals:
                 ValueError,
                 r"0 feature\(s\) \(shape=\(12, 0\)\) while a minimum of 1 is",
             ),
-            (None, ValueError, "Expected 2D array"),
+            (None, TypeError, "counts is None"),
         ],
     )
     def test_not_a_matrix_of_numbers(self, bad, error, message):

@@ -49,7 +49,9 @@ LAYERS = [
     ["solver.alternate", "solver.stopping", "solver.callbacks", "solver.project"],
     ["initialize"],
     ["streaming.start"],
-    ["settings", "result", "randomness", "exchange", "environment"],
+    ["settings", "randomness", "environment"],
+    ["result"],
+    ["exchange"],
     ["files.table", "files.whole"],
     ["files.annotated", "files.arrays", "files.text", "files.filters"],
     ["files.market"],
@@ -62,8 +64,9 @@ LAYERS = [
     ["runs", "splitting"],
     ["checkpoint"],
     ["fitting"],
-    ["features", "readout", "topics", "certificate", "saving"],
+    ["features", "readout", "topics", "certificate"],
     ["continuation", "new_samples", "summary"],
+    ["saving"],
     ["fitted"],
     ["estimator", "decomposition", "metrics", "heldout"],
     ["diagnostics", "markers.regression", "markers.shrinkage"],
@@ -189,3 +192,25 @@ def test_public_names():
 def test_version_is_that_of_the_installation():
     assert log1pnmf.__version__ == importlib.metadata.version("log1pnmf")
     assert re.match(r"\d+\.\d+", log1pnmf.__version__)
+
+
+def test_without_matplotlib_the_package_can_be_looked_at():
+    code = """
+import sys, inspect, pydoc
+sys.modules["matplotlib"] = None  # importing it fails
+import log1pnmf as lp
+assert not hasattr(lp, "pl")
+assert "Log1pNMF" in dict(inspect.getmembers(lp)) and "pl" not in dict(inspect.getmembers(lp))
+assert "fit_log1p_nmf" in pydoc.render_doc(lp)
+for use in ("lp.pl.structure", "from log1pnmf import pl", "import log1pnmf.pl"):
+    try:
+        exec(use)
+    except (AttributeError, ImportError) as error:
+        print(type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    attribute, *imports = done.stdout.splitlines()
+    assert attribute.startswith("AttributeError log1pnmf.pl cannot be loaded: ")
+    assert [one.partition(" ")[0] for one in imports] == ["ImportError", "ImportError"]
+    assert all("pip install 'log1pnmf[plot]'" in one for one in (attribute, *imports))

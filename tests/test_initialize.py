@@ -169,7 +169,10 @@ def test_columns_that_are_zero_on_both_sides_come_alive():
         (7, "or a pair of arrays .loadings, factors., got int"),
         ((np.ones((4, 2)),), "or a pair of arrays"),
         ((np.ones((4, 3)), np.ones((3, 2))), r"init loadings must have shape \(4, 2\), got \(4, 3\)"),
-        ((np.ones((4, 2)), np.ones((4, 2))), r"init factors must have shape \(3, 2\), got \(4, 2\)"),
+        (
+            (np.ones((4, 2)), np.ones((4, 2))),
+            r"init factors must have shape \(3, 2\) or \(2, 3\), got \(4, 2\)",
+        ),
         (
             (np.ones((4, 2)), -np.ones((3, 2))),
             "init factors must be finite and not negative, got -1.0 at row 0",

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 
-from log1pnmf import __version__, fit_log1p_nmf, persist
+from log1pnmf import Log1pNMF, __version__, fit_log1p_nmf, persist
+from log1pnmf.checkpoint import load_checkpoint
 from log1pnmf.persist import FORMAT_VERSION, check_writable, read_archive, write_archive
 from log1pnmf.result import Fit
 
@@ -219,7 +221,6 @@ HUGE = "{'descr': '|u1', 'fortran_order': False, 'shape': (1000000000000,), }"
     [
         b"",
         b"not a zip file",
-        npz(x=np.zeros(3)),
         npz(metadata=np.zeros(3)),
         npz(metadata=as_bytes([1, 2])),
         npz(metadata=as_bytes({**OURS, "format": "other"})),
@@ -240,6 +241,36 @@ def test_foreign_files_are_refused(tmp_path, foreign):
     path.write_bytes(foreign)
     with pytest.raises(ValueError, match=r"foreign is damaged.*(write it again|another copy)"):
         read_archive(path)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_another_npz_is_called_what_it_is(tmp_path, save):
+    save(path := tmp_path / "other.npz", x=np.zeros(3))
+    for load in (Log1pNMF.load, Fit.load, load_checkpoint):
+        with pytest.raises(
+            ValueError, match=r"not written by log1pnmf: it is an npz file with 'x'.*numpy.load"
+        ):
+            load(path)
+    sparse.save_npz(path, sparse.csr_array(np.eye(3)))
+    with pytest.raises(
+        ValueError, match=r"it is a sparse matrix; read it with scipy.sparse.load_npz\(path\)"
+    ):
+        Log1pNMF.load(path)
+
+
+def test_our_own_files_are_called_what_they_are(tmp_path):
+    y = np.random.default_rng(0).poisson(1.0, size=(12, 9))
+    model = Log1pNMF(1, random_state=0, checkpoint=tmp_path / "checkpoint").fit(y)
+    model.save(tmp_path / "model")
+    model.fit_.save(tmp_path / "fit")
+    for name, load, message in [
+        ("fit", Log1pNMF.load, r"holds a fit, not a Log1pNMF model; read it with log1pnmf.result.Fit.load"),
+        ("checkpoint", Log1pNMF.load, r"holds a checkpoint.*; go on with it in fit\(X, resume=path\)"),
+        ("model", Fit.load, r"holds a Log1pNMF model, not a fit; read it with log1pnmf.Log1pNMF.load"),
+        ("model", load_checkpoint, r"not a checkpoint; read it with log1pnmf.Log1pNMF.load"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path / name)
 
 
 def unchanged_or_refused(folder, damaged):

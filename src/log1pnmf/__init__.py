@@ -39,7 +39,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in SUBMODULES:
-        return import_module(f".{name}", __name__)
+        try:
+            return import_module(f".{name}", __name__)
+        except ImportError as error:  # hasattr, help and inspect expect an AttributeError
+            raise AttributeError(f"{__name__}.{name} cannot be loaded: {error}") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections import Counter
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from sklearn.utils import check_array
 from .compress import compress_dense, compress_sparse, plural
 from .sparse_rows import MAX_INT32, SparseRows, pieces
 
-__all__ = ["Counts", "SparseRows", "holds_counts"]
+__all__ = ["Counts", "SparseRows", "check_unmasked", "frame_of", "holds_counts"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +60,9 @@ class Counts:
 
         Parameters
         ----------
-        X : array, scipy.sparse matrix or array of any format, pandas.DataFrame, nested list, or Counts
-            Non-negative finite numbers, samples x features.
+        X : array, scipy.sparse matrix or array of any format, data frame, nested list, or Counts
+            Non-negative finite numbers, samples x features. Data frames are those of pandas and polars, and
+            pyarrow tables.
 
         Returns
         -------
@@ -70,9 +72,9 @@ class Counts:
         ------
         ValueError
             For negative, NaN, infinite or complex values and those above 1e100, for feature names that occur
-            twice, and where X is not two-dimensional or is empty.
+            twice, for masked and missing entries, and where X is not two-dimensional or is empty.
         TypeError
-            For things that are not numbers.
+            For things that are not numbers: paths, texts, AnnData objects; with what to do instead.
 
         Warns
         -----
@@ -81,6 +83,8 @@ class Counts:
         """
         if isinstance(X, Counts):
             return X
+        _refuse_others(X)
+        X = frame_of(X)
         matrix = _checked_matrix(X)
         columns = None
         if not sparse.issparse(matrix):
@@ -189,6 +193,11 @@ class Counts:
         -------
         ndarray of float64, shape (n_samples,)
         """
+        if kind is None:
+            raise ValueError(
+                "size_factors must not be None; pass 'none' if all samples have the same size, "
+                "or 'total' to divide by their total counts"
+            )
         if isinstance(kind, str):
             if kind == "none":
                 return np.ones(self.n_samples)
@@ -218,7 +227,66 @@ def holds_counts(matrix: Any) -> bool:
     return whole and bool((values >= 0).all())
 
 
+def frame_of(X: Any) -> Any:
+    """Give a pyarrow table as the pandas data frame it stands for, and all else as it is.
+
+    Parameters
+    ----------
+    X : object
+
+    Returns
+    -------
+    object
+    """
+    from_pyarrow = type(X).__module__.partition(".")[0] == "pyarrow" and hasattr(X, "to_pandas")
+    return X.to_pandas() if from_pyarrow else X
+
+
+def check_unmasked(values: Any, what: str) -> None:
+    """Refuse a masked array, or a list of them, in which an entry is masked: NumPy would drop the mask.
+
+    Parameters
+    ----------
+    values : object
+    what : str
+        What the user calls it.
+    """
+    parts = values if isinstance(values, list | tuple) else [values]
+    masked = sum(int(np.ma.getmaskarray(part).sum()) for part in parts if isinstance(part, np.ma.MaskedArray))
+    if masked:
+        raise ValueError(
+            f"{what} has {plural(masked, 'masked entry', 'masked entries')}, and missing values cannot be "
+            "fitted; drop or fill them first, for instance with values.filled(0)"
+        )
+
+
+def _refuse_others(X: Any) -> None:
+    """Refuse what holds no numbers itself, and say where counts are to be had from it."""
+    if X is None:
+        raise TypeError("counts is None; pass a matrix of counts, samples x features")
+    if isinstance(X, str | os.PathLike):
+        raise TypeError(
+            f"counts must be a matrix, got the path {os.fspath(X)!r}; pass "
+            "log1pnmf.files.read_table(path).counts, or log1pnmf.streaming.open_counts(path) "
+            "if the counts are larger than memory, or run the command `log1pnmf fit`"
+        )
+    if all(hasattr(X, name) for name in ("obs_names", "var_names", "layers")):
+        raise TypeError(
+            f"counts must be a matrix, got an {type(X).__name__} object; use log1pnmf.tl, which reads and "
+            "writes such objects (log1pnmf.tl.log1p_nmf fits one), or pass its counts, adata.X or "
+            "adata.layers['counts']"
+        )
+    one_by_one = isinstance(X, list | tuple) or (hasattr(X, "tolist") and getattr(X, "ndim", 0) == 1)
+    texts = X if one_by_one else ()
+    if len(texts) and all(isinstance(text, str) for text in texts):
+        raise TypeError(
+            "counts must be numbers, got texts; count their words first, with "
+            "sklearn.feature_extraction.text.CountVectorizer().fit_transform(texts)"
+        )
+
+
 def _checked_size_factors(given: Any, n_samples: int) -> np.ndarray:
+    check_unmasked(given, "size_factors")
     try:
         factors = np.array(given, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -247,9 +315,12 @@ def _checked_matrix(X: Any) -> Any:
     if sparse.issparse(X) and X.ndim > 2:
         raise ValueError(f"Found array with dim {X.ndim}, while dim <= 2 is required")
     _check_unique_columns(X)
+    check_unmasked(X.data if sparse.issparse(X) and hasattr(X, "data") else X, "counts")
     try:
         matrix = check_array(X, accept_sparse=True, ensure_all_finite=False, input_name="counts")
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
+        if "NAType" in str(error):  # pandas.NA in a column of objects; with other types it becomes NaN
+            raise ValueError("counts contains pandas.NA; drop or fill missing entries first") from error
         if not str(error).startswith("could not convert"):
             raise
         raise ValueError(f"counts must be numbers: {error}; drop columns of text first") from error

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import asdict, fields
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from .certificate import Certificate, certify
 from .continuation import continued_start
-from .counts import Counts
+from .counts import Counts, frame_of
 from .engines.base import RowSolver
 from .engines.registry import as_counts
+from .features import check_same_features, seen_features
 from .fitted import FittedModel
 from .fitting import fit_log1p_nmf
 from .initialize import as_random
-from .persist import StrPath, check_writable, read_archive, write_archive
+from .persist import StrPath, check_writable, making_whole, read_archive, write_archive
 from .readout import Readout, check_normalize, read_out
 from .result import Fit
-from .saving import pack_parameters, unpack_parameters
+from .saving import ModelParts
 from .settings import Settings, check_number
 from .solver.callbacks import Callback
 from .streaming.problem import problem_of
@@ -190,24 +191,34 @@ class Log1pNMF(FittedModel):
 
     # ---------------------------------------------------------------- fitting
 
+    # Pipelines pass size factors on unless they are told not to; `fit` and `transform` have to agree on it.
+    __metadata_request__fit: ClassVar = {"size_factors": True}
+    __metadata_request__transform: ClassVar = {"size_factors": True}
+    __metadata_request__score: ClassVar = {"size_factors": True}
+
     def fit(
         self,
         X: Any,
         y: Any = None,
         *,
+        size_factors: Any = None,
         loadings: Any = None,
         factors: Any = None,
         resume: StrPath | None = None,
     ) -> Log1pNMF:
-        """Fit the model to counts.
+        """Fit the model to counts. Where that fails, an earlier fit stays as it was.
 
         Parameters
         ----------
         X : array, sparse matrix or data frame of shape (n_samples, n_features)
             Raw counts. Those larger than memory: see `log1pnmf.streaming.open_counts`.
         y : ignored
+        size_factors : {"total", "none"} or array of shape (n_samples,), optional
+            Takes the place of the parameter `size_factors` in this fit. Metadata routing of scikit-learn
+            passes it on without being asked to, here and in `transform` and `score`.
         loadings, factors : array of shape (n_samples, K) and (n_features, K), optional
-            Where to start, on the link scale; takes the place of `init` and `warm_start`.
+            Where to start, on the link scale; takes the place of `init` and `warm_start`. Factors may also
+            have the shape of `components_`, (K, n_features).
         resume : str or PathLike, optional
             Checkpoint of a fit with the same counts and parameters, from which to go on: the result has the
             same bits as if that fit had never stopped.
@@ -217,7 +228,7 @@ class Log1pNMF(FittedModel):
         Log1pNMF
             Itself.
         """
-        settings = self._settings()
+        settings, X = self._settings(size_factors), frame_of(X)
         counts = as_counts(X, self.engine)
         if counts.nnz == 0:
             raise ValueError(f"counts are all zero (shape {counts.shape}): pass data with at least one count")
@@ -228,15 +239,16 @@ class Log1pNMF(FittedModel):
                 UserWarning,
                 stacklevel=2,
             )
-        parameters = self._fit_parameters()
+        features = seen_features(X, counts)
+        parameters = {**self._fit_parameters(), "size_factors": settings.size_factors}
         start = self._start(counts, loadings, factors, settings)
         if start is not None:
             parameters["init"] = start
             parameters["n_init"] = 1 if loadings is None else self.n_init
-        self._record_features(X, counts)
-        self._take(fit_log1p_nmf(counts, **parameters, resume=resume), TrainingData.of(counts))
-        known = self.fit_.log_likelihood is not None
-        self.certificate_ = certify(self.fit_, counts) if known else None
+        fit = fit_log1p_nmf(counts, **parameters, resume=resume)
+        certificate = None if fit.log_likelihood is None else certify(fit, counts)
+        readout = read_out(fit, self.normalize)
+        self._take(fit, readout, TrainingData.of(counts), certificate=certificate, features=features)
         return self
 
     def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Array:
@@ -247,7 +259,7 @@ class Log1pNMF(FittedModel):
         X : array, sparse matrix or data frame of shape (n_samples, n_features)
         y : ignored
         **options : optional
-            `loadings`, `factors` and `resume`, as in `fit`.
+            `size_factors`, `loadings`, `factors` and `resume`, as in `fit`.
 
         Returns
         -------
@@ -258,8 +270,8 @@ class Log1pNMF(FittedModel):
     def _fit_parameters(self) -> dict[str, Any]:
         return {name: value for name, value in self.get_params(deep=False).items() if name not in READ_OUT}
 
-    def _settings(self) -> Settings:
-        """Check all parameters, before any work."""
+    def _settings(self, size_factors: Any = None) -> Settings:
+        """Check all parameters, before any work; size factors may take the place of the parameter."""
         check_normalize(self.normalize)
         if not isinstance(self.warm_start, bool | np.bool_):
             raise TypeError(f"warm_start must be True or False, got {self.warm_start!r}")
@@ -267,7 +279,8 @@ class Log1pNMF(FittedModel):
         check_number("checkpoint_every", self.checkpoint_every)
         if self.checkpoint is not None:
             check_writable(self.checkpoint, "checkpoint")
-        return Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)})
+        values = {field.name: getattr(self, field.name) for field in fields(Settings)}
+        return Settings(**(values if size_factors is None else {**values, "size_factors": size_factors}))
 
     def _start(
         self, counts: Counts, loadings: Any, factors: Any, settings: Settings
@@ -280,55 +293,50 @@ class Log1pNMF(FittedModel):
             return loadings, factors
         if not self.warm_start or not hasattr(self, "fit_"):
             return None
-        self._check_same_features(counts)
+        check_same_features(counts, self.n_features_in_, getattr(self, "feature_names_in_", None))
         before = None
         if counts.n_samples != len(self.fit_.loadings):
-            before = self._loadings_of(counts, self.size_factors)
-        problem = problem_of(counts, counts.size_factors(self.size_factors), settings.link)
+            before = self._loadings_of(counts, settings.size_factors)
+        problem = problem_of(counts, counts.size_factors(settings.size_factors), settings.link)
         rng = as_random(self.random_state)
         return continued_start(self.fit_, problem, self.n_components, rng, loadings=before)
 
-    def _check_same_features(self, counts: Counts) -> None:
-        known, given = getattr(self, "feature_names_in_", None), counts.feature_names
-        if counts.n_features != self.n_features_in_:
-            what = f"{self.n_features_in_} features, but X has {counts.n_features}"
-        elif known is not None and given is not None and not np.array_equal(known, given):
-            j = int(np.argmax(known != given))
-            what = f"other features (column {j} was {known[j]!r}, now is {given[j]!r})"
-        else:
-            return
-        raise ValueError(
-            f"warm_start=True goes on from a fit with {what}; pass the same features in the same order "
-            "or set warm_start=False"
-        )
-
-    def _record_features(self, X: Any, counts: Counts) -> None:
-        validate_data(self, X, skip_check_array=True)
-        if not hasattr(X, "columns") and counts.feature_names is not None:
-            self.feature_names_in_ = counts.feature_names
-
-    def _take(self, fit: Fit, data: TrainingData, readout: Readout | None = None) -> None:
-        """Show a fit."""
-        self.fit_ = fit
-        self._data = data
-        self._readout = read_out(fit, self.normalize) if readout is None else readout
-        self.components_ = np.ascontiguousarray(self._readout.factors(fit.factors).T)
-        self.loadings_ = self._readout.loadings(fit.loadings)
-        self.log_likelihood_ = fit.log_likelihood
+    def _take(
+        self,
+        fit: Fit,
+        readout: Readout,
+        data: TrainingData,
+        *,
+        certificate: Certificate | None,
+        features: Mapping[str, Any],
+    ) -> None:
+        """Show a fit: all that was known of an earlier one goes, in one step."""
         approximate = fit.approximate_log_likelihood is not None
-        self.approximate_objective_ = fit.objective if approximate else None
-        self.n_iter_ = fit.n_iter
-        self.converged_ = fit.converged
-        self.kkt_residual_ = fit.kkt_residual
-        self.history_ = fit.history
+        fitted = {
+            "fit_": fit,
+            "_data": data,
+            "_readout": readout,
+            "components_": np.ascontiguousarray(readout.factors(fit.factors).T),
+            "loadings_": readout.loadings(fit.loadings),
+            "log_likelihood_": fit.log_likelihood,
+            "approximate_objective_": fit.objective if approximate else None,
+            "n_iter_": fit.n_iter,
+            "converged_": fit.converged,
+            "kkt_residual_": fit.kkt_residual,
+            "history_": fit.history,
+            "certificate_": certificate,
+        }
+        kept = {name: value for name, value in vars(self).items() if not name.endswith("_")}
+        self.__dict__ = {**kept, **fitted, **features}
 
     # ---------------------------------------------------------------- keeping
 
     def save(self, path: StrPath) -> None:
         """Write the fitted model to one file, without pickle, whole or not at all.
 
-        Everything comes back with the same bits, except `callbacks`, and `random_state` where it is not a
-        number: they are not saved, and are the default after `load`.
+        Everything comes back with the same bits, except what belongs to the machine and to you: `n_jobs`,
+        `engine`, `verbose`, `checkpoint`, `checkpoint_every`, `callbacks`, and a `random_state` that is not a
+        number. They are not saved, and are the default after `load`.
 
         Parameters
         ----------
@@ -345,17 +353,12 @@ class Log1pNMF(FittedModel):
         True
         """
         check_is_fitted(self)
-        arrays, metadata = self.fit_.to_parts()
-        given, values = pack_parameters(self.get_params(deep=False))
-        arrays |= {**given, "readout.order": self._readout.order, "readout.scale": self._readout.scale}
-        if hasattr(self, "feature_names_in_"):
-            arrays["feature_names"] = self.feature_names_in_.astype(np.str_)
-        own = {
-            "parameters": values,
-            "data": asdict(self._data),
-            "certificate": None if self.certificate_ is None else asdict(self.certificate_),
-        }
-        write_archive(path, arrays, {**metadata, "kind": KIND, "estimator": own})
+        names = getattr(self, "feature_names_in_", None)
+        parts = ModelParts(
+            self.get_params(deep=False), self.fit_, self._readout, self._data, self.certificate_, names
+        )
+        arrays, metadata = parts.to_archive()
+        write_archive(path, arrays, {**metadata, "kind": KIND})
 
     @classmethod
     def load(cls, path: StrPath) -> Log1pNMF:
@@ -374,20 +377,18 @@ class Log1pNMF(FittedModel):
         ValueError
             For files that are damaged, of a newer format, or not such models.
         """
-        arrays, metadata = read_archive(path, kind=KIND)
-        try:
-            own = metadata["estimator"]
-            model = cls(**unpack_parameters(arrays, own["parameters"]))
-            fit, data = Fit.from_parts(arrays, metadata), TrainingData(**own["data"])
-            readout = Readout(arrays["readout.order"].astype(np.intp), arrays["readout.scale"])
-            certificate = None if own["certificate"] is None else Certificate(**own["certificate"])
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{path} holds a model that is not whole ({error!r}); save it again") from error
-        model._take(fit, data, readout)
-        model.certificate_ = certificate
-        model.n_features_in_ = data.n_features
-        if "feature_names" in arrays:
-            model.feature_names_in_ = arrays["feature_names"].astype(object)
+        parts = read_archive(path, kind=KIND)
+        with making_whole(f"{path} holds a model", "save it again"):
+            return cls._of(ModelParts.from_archive(*parts))
+
+    @classmethod
+    def _of(cls, parts: ModelParts) -> Log1pNMF:
+        """Make a fitted model of checked parts."""
+        model = cls(**parts.parameters)
+        model._settings()
+        model._take(
+            parts.fit, parts.readout, parts.data, certificate=parts.certificate, features=parts.features
+        )
         return model
 
     def __sklearn_tags__(self) -> Any:

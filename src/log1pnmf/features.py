@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import validate_data
 
 from .counts import Counts, SparseRows
 
-__all__ = ["align_features", "select_features"]
+__all__ = ["align_features", "check_same_features", "seen_features", "select_features"]
 
 MOST_LISTED = 10
 
@@ -79,3 +82,52 @@ def select_features(counts: Counts, chosen: NDArray[np.intp]) -> Counts:
     part.sort_indices()
     rows = SparseRows(part.shape, part.indptr.astype(np.int64), part.indices.astype(np.int32), part.data)
     return Counts(rows, sample_names=counts.sample_names)
+
+
+def seen_features(X: Any, counts: Counts) -> dict[str, Any]:
+    """Find number and names of the features as scikit-learn does, as attributes of an estimator.
+
+    Parameters
+    ----------
+    X : object
+        What the user passed.
+    counts : Counts
+        What it became.
+
+    Returns
+    -------
+    dict
+        `n_features_in_`, and `feature_names_in_` where there are names.
+    """
+    probe = BaseEstimator()
+    validate_data(probe, X, skip_check_array=True)
+    found = dict(vars(probe))
+    if not hasattr(X, "columns") and counts.feature_names is not None:
+        found["feature_names_in_"] = counts.feature_names
+    return found
+
+
+def check_same_features(counts: Counts, n_features: int, known: NDArray[np.object_] | None) -> None:
+    """Refuse to go on from a fit with other features.
+
+    Parameters
+    ----------
+    counts : Counts
+        What is to be fitted now.
+    n_features : int
+        Of the fit before.
+    known : ndarray of str, or None
+        Their names.
+    """
+    given = counts.feature_names
+    if counts.n_features != n_features:
+        what = f"{n_features} features, but X has {counts.n_features}"
+    elif known is not None and given is not None and not np.array_equal(known, given):
+        j = int(np.argmax(known != given))
+        what = f"other features (column {j} was {known[j]!r}, now is {given[j]!r})"
+    else:
+        return
+    raise ValueError(
+        f"warm_start=True goes on from a fit with {what}; pass the same features in the same order "
+        "or set warm_start=False"
+    )

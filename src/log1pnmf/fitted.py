@@ -17,7 +17,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .certificate import Certificate, certify
-from .counts import Counts
+from .counts import Counts, frame_of
 from .features import align_features
 from .new_samples import NewSamples, new_size_factors
 from .optional import require
@@ -355,6 +355,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _aligned(self, X: Any) -> Counts:
         """Check counts and bring their features into the order of the training data."""
+        X = frame_of(X)
         counts = survey(_source_of(X)) if is_streamed(X) else Counts.from_any(X)
         fitted = getattr(self, "feature_names_in_", None)
         if isinstance(counts, ChunkedCounts):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +20,7 @@ from sklearn.utils.extmath import randomized_svd
 from threadpoolctl import threadpool_limits
 
 from .arrays import on_host
+from .counts import check_unmasked
 from .engines.base import Engine
 from .problem import Problem
 from .solver.alternate import alternate
@@ -29,6 +31,7 @@ __all__ = [
     "Random",
     "adapt_start",
     "as_random",
+    "check_init",
     "check_start",
     "initialize",
     "match_total",
@@ -75,16 +78,15 @@ def initialize(engine: Engine, n_components: int, init: str, rng: Random) -> tup
     -------
     loadings, factors : ndarray of shape (n, K) and (m, K)
     """
+    check_init(init)
     problem = engine.problem
     if init == "rank1":
         loadings, factors = (_beside(column, n_components, rng) for column in rank_one(engine, rng))
         return _without_empty(problem, loadings, factors)
     if init == "random":
         loadings, factors = (rng.uniform(0.1, 1.0, size=(n, n_components)) for n in problem.counts.shape)
-    elif init == "nndsvd":
-        loadings, factors = _nndsvd(problem, n_components, rng)
     else:
-        raise ValueError(f"init must be one of {', '.join(map(repr, INITS))} or (L, F), got {init!r}")
+        loadings, factors = _nndsvd(problem, n_components, rng)
     return match_total(problem, *_without_empty(problem, loadings, factors), rng)
 
 
@@ -172,19 +174,31 @@ def _seed(rng: Random) -> int:
 # ---------------------------------------------------------------- given
 
 
+def check_init(init: Any) -> None:
+    """Refuse the name of a start that there is not, and say which one comes closest."""
+    if not isinstance(init, str) or init in INITS:
+        return
+    close = get_close_matches(init, INITS, n=1)
+    raise ValueError(
+        f"init must be one of {', '.join(map(repr, INITS))} or (loadings, factors), got {init!r}"
+        + (f"; use {close[0]!r}" if close else "")
+    )
+
+
 def check_start(start: Any, shape: tuple[int, int], n_components: int) -> tuple[Array, Array]:
     """Check a start given by the user.
 
     Parameters
     ----------
     start : (loadings, factors)
-        Arrays of shape (n, K) and (m, K), finite and non-negative.
+        Arrays of shape (n, K) and (m, K), finite and non-negative. Factors may be K x m, as `components_`
+        are; where m = K they are taken as m x K.
     shape : (n, m)
     n_components : int
 
     Returns
     -------
-    loadings, factors : ndarray
+    loadings, factors : ndarray of shape (n, K) and (m, K)
         Copies.
     """
     try:
@@ -196,12 +210,16 @@ def check_start(start: Any, shape: tuple[int, int], n_components: int) -> tuple[
         ) from None
     checked = []
     for (name, values), n in zip(given.items(), shape, strict=True):
+        check_unmasked(values, f"init {name}")
         try:
             array = np.array(values, dtype=np.float64)
         except (TypeError, ValueError):
             raise ValueError(f"init {name} must be numbers, got {type(values).__name__}") from None
+        if name == "factors" and array.shape == (n_components, n) and n != n_components:
+            array = np.ascontiguousarray(array.T)
         if array.shape != (n, n_components):
-            raise ValueError(f"init {name} must have shape ({n}, {n_components}), got {array.shape}")
+            also = f" or ({n_components}, {n})" if name == "factors" else ""
+            raise ValueError(f"init {name} must have shape ({n}, {n_components}){also}, got {array.shape}")
         bad = ~(np.isfinite(array) & (array >= 0.0))
         if bad.any():
             i, k = (int(x) for x in np.argwhere(bad)[0])

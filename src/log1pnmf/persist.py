@@ -23,13 +23,31 @@ import numpy as np
 from .untrusted import npy_header
 from .version import __version__
 
-__all__ = ["FORMAT_VERSION", "StrPath", "check_writable", "read_archive", "replacing", "write_archive"]
+__all__ = [
+    "FORMAT_VERSION",
+    "StrPath",
+    "archive_kind",
+    "check_numbers",
+    "check_value",
+    "check_writable",
+    "making_whole",
+    "read_archive",
+    "replacing",
+    "write_archive",
+]
 
 StrPath: TypeAlias = str | os.PathLike[str]
 
 FORMAT = "log1pnmf"
 FORMAT_VERSION = 1
 METADATA = "metadata"
+READERS = {
+    "Log1pNMF model": "read it with log1pnmf.Log1pNMF.load(path)",
+    "fit": "read it with log1pnmf.result.Fit.load(path)",
+    "checkpoint": "go on with it in fit(X, resume=path)",
+    "selection": "go on with it in log1pnmf.select.select(..., resume=path)",
+}
+"""Kinds of content, and what they are for."""
 
 
 # ---------------------------------------------------------------- writing
@@ -198,7 +216,11 @@ def read_archive(path: StrPath, kind: str | None = None) -> tuple[dict[str, np.n
     ValueError
         For a file that is not ours, not whole, of a newer format or of another kind.
     """
-    content = _target(path, "path").read_bytes()
+    target = _target(path, "path")
+    if target.exists() and not target.is_file():
+        raise ValueError(f"{os.fspath(path)} is not a file; pass the file that was saved")
+    content = target.read_bytes()
+    _refuse_others(path, content)
     try:
         arrays, metadata = _members(content)
     except Exception as error:  # whatever a damaged file leads to; nothing outside of `content` is touched
@@ -210,8 +232,107 @@ def read_archive(path: StrPath, kind: str | None = None) -> tuple[dict[str, np.n
     if sorted(arrays) != sorted(metadata["arrays"]):
         raise ValueError(f"{os.fspath(path)} is damaged: arrays are missing; use another copy of it")
     if kind is not None and metadata["kind"] != kind:
-        raise ValueError(f"{os.fspath(path)} holds a {metadata['kind']}, not a {kind}; pass the right file")
+        do = READERS.get(metadata["kind"], "pass the right file")
+        raise ValueError(f"{os.fspath(path)} holds a {metadata['kind']}, not a {kind}; {do}")
     return arrays, metadata
+
+
+def archive_kind(path: StrPath) -> str | None:
+    """Say what kind of content a file of ours has, or None for any other file; only its metadata are read.
+
+    Parameters
+    ----------
+    path : str or PathLike
+
+    Returns
+    -------
+    str or None
+    """
+    target = _target(path, "path")
+    if not target.is_file():
+        return None
+    try:
+        with zipfile.ZipFile(target) as archive:
+            info = archive.getinfo(f"{METADATA}.npy")
+            if info.compress_type != zipfile.ZIP_STORED:
+                return None
+            metadata = json.loads(_array(archive, info).tobytes())
+        return str(metadata["kind"]) if metadata["format"] == FORMAT else None
+    except Exception:  # whatever a file that is not ours leads to
+        return None
+
+
+def _refuse_others(path: StrPath, content: bytes) -> None:
+    """Refuse an npz that is not ours, and say what it is."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+    except Exception:  # not a zip file, or a damaged one, of which `_members` tells
+        return
+    if METADATA in names or not names:
+        return
+    if {"format", "shape", "data"} <= set(names):
+        what = "a sparse matrix; read it with scipy.sparse.load_npz(path), or log1pnmf.files.read_table(path)"
+    else:
+        what = f"an npz file with {', '.join(map(repr, sorted(names)[:5]))}; read it with numpy.load(path)"
+    raise ValueError(f"{os.fspath(path)} was not written by {FORMAT}: it is {what}")
+
+
+@contextmanager
+def making_whole(where: str, remedy: str) -> Iterator[None]:
+    """Make one ValueError of whatever the contents of a file lead to that are not what we write.
+
+    Parameters
+    ----------
+    where : str
+        What holds them, the beginning of the message.
+    remedy : str
+        What to do about it, its end.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ValueError(f"{where} that is not whole ({reason}); {remedy}") from error
+
+
+def check_numbers(name: str, array: Any, shape: tuple[int, ...], *, positive: bool = False) -> None:
+    """Refuse what is not an array of that shape, of finite float64 that are not negative.
+
+    Parameters
+    ----------
+    name : str
+        For the message.
+    array : object
+    shape : tuple of int
+    positive : bool
+        Whether to refuse zeros as well.
+    """
+    if not isinstance(array, np.ndarray) or array.dtype != np.float64 or array.shape != shape:
+        got = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else repr(array)
+        raise ValueError(f"{name} must be float64 of shape {shape}, got {got}")
+    bad = ~(np.isfinite(array) & (array > 0.0 if positive else array >= 0.0))
+    if bad.any():
+        what = "positive" if positive else "not negative"
+        raise ValueError(f"{name} must be finite and {what}, got {array[bad][0]}")
+
+
+def check_value(name: str, value: Any, kind: type) -> None:
+    """Refuse what is not of that kind: bool, str, int (not negative), or float (also inf and NaN).
+
+    Parameters
+    ----------
+    name : str
+        For the message.
+    value : object
+    kind : type
+    """
+    accepted: Any = (int, float) if kind is float else kind
+    fits = isinstance(value, accepted) and (kind is bool or not isinstance(value, bool))
+    if not fits or (isinstance(value, int) and not -(2**63) <= value < 2**63):
+        raise ValueError(f"{name} must be of type {kind.__name__}, got {value!r:.100}")
+    if kind is int and value < 0:
+        raise ValueError(f"{name} must not be negative, got {value}")
 
 
 def _check_version(path: StrPath, metadata: Mapping[str, Any]) -> None:

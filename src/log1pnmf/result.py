@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .link import ShiftedLog
-from .persist import StrPath, read_archive, write_archive
+from .persist import StrPath, check_numbers, check_value, making_whole, read_archive, write_archive
+from .settings import LIKELIHOODS, Settings, check_choice
+from .solver.callbacks import History
 
-__all__ = ["Fit", "Reason"]
+__all__ = ["Fit", "Reason", "check_fit", "check_history"]
 
 Reason: TypeAlias = Literal["converged", "max_iter", "stalled", "callback", "interrupted"]
 """Why a fit ended. "stalled": no step lowers the objective, but the point is not a stationary one."""
@@ -133,10 +135,8 @@ class Fit:
             For files that are damaged, of a newer format or not fits.
         """
         parts = read_archive(path, kind="fit")
-        try:
+        with making_whole(f"{path} holds a fit", "save it again"):
             return cls.from_parts(*parts)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{path} holds a fit that is not whole ({error!r}); save it again") from error
 
     def to_parts(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Take the fit apart for `log1pnmf.persist.write_archive`.
@@ -153,7 +153,7 @@ class Fit:
 
     @classmethod
     def from_parts(cls, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> Fit:
-        """Put together what `to_parts` took apart; entries that are not of a fit are left alone.
+        """Put together and check what `to_parts` took apart; entries that are not of a fit are left alone.
 
         Parameters
         ----------
@@ -169,7 +169,7 @@ class Fit:
             settings["interval"] = tuple(settings["interval"])
         values: dict[str, Any] = {name: arrays[name] for name in ARRAYS}
         values.update({name: metadata[name] for name in NUMBERS if name != "stopped"})
-        return cls(
+        fit = cls(
             **values,
             history={
                 name.removeprefix(HISTORY): column
@@ -180,3 +180,63 @@ class Fit:
             messages=tuple(metadata["messages"]),
             stopped=metadata.get("stopped"),
         )
+        check_fit(fit)
+        return fit
+
+
+def check_fit(fit: Fit) -> None:
+    """Refuse a fit whose parts do not belong together, as only files and strangers give them.
+
+    Parameters
+    ----------
+    fit : Fit
+
+    Raises
+    ------
+    ValueError
+        Or TypeError, where a setting is of the wrong type.
+    """
+    if fit.loadings.ndim != 2 or fit.factors.ndim != 2 or 0 in fit.loadings.shape + fit.factors.shape:
+        raise ValueError(f"loadings and factors have shapes {fit.loadings.shape} and {fit.factors.shape}")
+    n, k = fit.loadings.shape
+    check_numbers("loadings", fit.loadings, (n, k))
+    check_numbers("factors", fit.factors, (len(fit.factors), k))
+    check_numbers("size_factors", fit.size_factors, (n,), positive=True)
+    for name in ("c", "objective", "kkt_residual", "seconds"):
+        check_value(name, getattr(fit, name), float)
+    for name in ("log_likelihood", "approximate_log_likelihood"):
+        if getattr(fit, name) is not None:
+            check_value(name, getattr(fit, name), float)
+    check_value("converged", fit.converged, bool)
+    check_value("n_iter", fit.n_iter, int)
+    if fit.stopped is not None:
+        check_choice("stopped", fit.stopped, get_args(Reason))
+    for message in fit.messages:
+        check_value("message", message, str)
+    check_history(fit.history)
+    settings = dict(fit.settings)
+    check_value("settings.n_jobs", settings.pop("n_jobs"), int)
+    check_choice("settings.likelihood", settings["likelihood"], LIKELIHOODS[1:])
+    for name, plain in (("size_factors", "none"), ("init", "rank1")):
+        check_value(f"settings.{name}", settings[name], str)
+        settings[name] = plain if settings[name] == "given" else settings[name]
+    checked = Settings(**settings, n_jobs=None, callbacks=(), verbose=0)
+    if checked.n_components != k or checked.link != fit.link:
+        raise ValueError(f"settings are of another fit: c = {checked.c}, {checked.n_components} factors")
+
+
+def check_history(table: Mapping[str, np.ndarray]) -> None:
+    """Refuse what is not the history of a fit.
+
+    Parameters
+    ----------
+    table : dict of str to ndarray
+        As from `log1pnmf.solver.callbacks.History.table`.
+    """
+    kinds = {"iteration": "i", "likelihood": "U", **dict.fromkeys(History.COLUMNS, "f")}
+    if set(table) != set(kinds):
+        raise ValueError(f"history must have the columns {', '.join(kinds)}")
+    length = table["iteration"].size
+    for name, kind in kinds.items():
+        if table[name].dtype.kind != kind or table[name].shape != (length,) or not length:
+            raise ValueError(f"history.{name} has {table[name].dtype} of shape {table[name].shape}")

@@ -14,7 +14,7 @@ from .approximation import KINDS, Quadratic, quadratic
 from .engines.base import ROW_SOLVERS, RowSolver
 from .engines.native import effective_threads
 from .engines.registry import ENGINES, NEWTON_ONLY
-from .initialize import INITS
+from .initialize import check_init
 from .link import ShiftedLog
 from .solver.callbacks import Callback
 
@@ -71,9 +71,7 @@ class Settings:
         quadratic(link, self.approximation, self.interval)
         if isinstance(self.size_factors, str) and self.size_factors not in ("total", "none"):
             raise ValueError(f"size_factors must be 'total', 'none' or an array, got {self.size_factors!r}")
-        if isinstance(self.init, str) and self.init not in INITS:
-            names = ", ".join(map(repr, INITS))
-            raise ValueError(f"init must be one of {names} or (loadings, factors), got {self.init!r}")
+        check_init(self.init)
         check_whole("n_init", self.n_init, least=1)
         if self.n_init > 1 and not isinstance(self.init, str):
             raise ValueError(f"n_init must be 1 with a given start, got {self.n_init}: all would be the same")
@@ -95,7 +93,8 @@ class Settings:
         for callback in self.callbacks:
             if not callable(callback):
                 raise TypeError(f"callbacks must be callable, got {callback!r}")
-        check_whole("verbose", self.verbose, least=0)
+        if not isinstance(self.verbose, bool | np.bool_):
+            check_whole("verbose", self.verbose, least=0)
 
     @property
     def link(self) -> ShiftedLog:

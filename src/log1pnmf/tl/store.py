@@ -18,9 +18,10 @@ from log1pnmf.certificate import Certificate
 from log1pnmf.estimator import Log1pNMF
 from log1pnmf.keys import Keys
 from log1pnmf.optional import require
+from log1pnmf.persist import making_whole
 from log1pnmf.readout import Readout
-from log1pnmf.result import NUMBERS, Fit
-from log1pnmf.saving import pack_parameters, unpack_parameters
+from log1pnmf.result import NUMBERS, Fit, check_fit
+from log1pnmf.saving import ModelParts, pack_parameters, unpack_parameters
 from log1pnmf.summary import TrainingData
 from log1pnmf.version import __version__
 
@@ -135,26 +136,31 @@ def read_model(adata: Any, keys: Keys, *, whole: bool) -> Log1pNMF:
         Without callbacks; loadings and factors have the same bits as when they were written.
     """
     about = _stored(adata, keys)
-    shown_factors = adata.varm[keys.varm][find_features(adata, about["feature_names"])]
-    shown_loadings = np.array(adata.obsm[keys.obsm], dtype=np.float64)
-    size_factors = about["size_factors"]
-    if _digest(shown_loadings) != about["loadings_digest"]:
-        if whole:
-            raise ValueError(
-                f"the {len(shown_loadings):,} samples of adata are not those of the fit "
-                f"({len(size_factors):,}): some were dropped, added, reordered or changed since; "
-                "take the model from the object as it was, or keep it with model.save(path)"
-            )
-        size_factors = np.ones(len(shown_loadings))
-    readout = Readout(np.asarray(about["readout"]["order"], dtype=np.intp), about["readout"]["scale"])
-    model = Log1pNMF(**_parameters(about["parameters"]))
-    data = TrainingData(**_plain(about["data"]))
-    model._take(_fit(about, readout, shown_loadings, shown_factors, size_factors), data, readout)
+    stored = f"adata.uns[{keys.uns!r}] holds a model"
+    with making_whole(stored, "fit again"):
+        names = np.asarray(about["feature_names"], dtype=object)
+        shown_factors = np.array(adata.varm[keys.varm], dtype=np.float64)
+        shown_loadings = np.array(adata.obsm[keys.obsm], dtype=np.float64)
+        size_factors = np.asarray(about["size_factors"])
+        n_fitted, changed = len(size_factors), _digest(shown_loadings) != about["loadings_digest"]
+    if changed and whole:
+        raise ValueError(
+            f"the {len(shown_loadings):,} samples of adata are not those of the fit "
+            f"({n_fitted:,}): some were dropped, added, reordered or changed since; "
+            "take the model from the object as it was, or keep it with model.save(path)"
+        )
+    shown_factors = shown_factors[find_features(adata, names, fitted_here=True)]
+    with making_whole(stored, "fit again"):
+        readout = Readout(np.asarray(about["readout"]["order"]), np.asarray(about["readout"]["scale"]))
+        sizes = np.ones(len(shown_loadings)) if changed else size_factors
+        fit = _fit(about, readout, shown_loadings, shown_factors, sizes)
+        data = TrainingData(**_plain(about["data"]))
+        parameters = _parameters(about["parameters"])
+        parts = ModelParts(parameters, fit, readout, data, _certificate(about), names)
+        parts.check()
+        model = Log1pNMF._of(parts)
     # Back and forth between the fit's scale and the one shown may cost the last bit.
     model.loadings_, model.components_ = shown_loadings, np.ascontiguousarray(shown_factors.T)
-    model.certificate_ = _certificate(about)
-    model.n_features_in_ = data.n_features
-    model.feature_names_in_ = np.asarray(about["feature_names"], dtype=object)
     return model
 
 
@@ -177,7 +183,7 @@ def _fit(about: Mapping[str, Any], readout: Readout, loadings: Array, factors: A
     settings = _plain(about["settings"])
     settings["interval"] = tuple(settings["interval"].tolist()) if "interval" in settings else None
     numbers: dict[str, Any] = {name: _plain(about).get(name) for name in NUMBERS}
-    return Fit(
+    fit = Fit(
         loadings=(loadings * readout.scale)[:, back],
         factors=(factors / readout.scale)[:, back],
         size_factors=np.asarray(sizes, dtype=np.float64),
@@ -189,6 +195,8 @@ def _fit(about: Mapping[str, Any], readout: Readout, loadings: Array, factors: A
         messages=tuple(str(message) for message in about["messages"]),
         **numbers,
     )
+    check_fit(fit)
+    return fit
 
 
 def _parameters(stored: Mapping[str, Any]) -> dict[str, Any]:
