@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -29,6 +30,16 @@ using Output = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
 
 void require(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
+}
+
+// A forked child has none of its parent's threads, but GNU's OpenMP believes it has, and waits for them for ever.
+std::atomic<bool> forked{false};
+
+constexpr int kMostThreads = 4096;
+
+int usable_threads(int wanted, std::int64_t n_rows) {
+  if (forked) return 1;
+  return static_cast<int>(std::clamp<std::int64_t>(wanted, 1, std::clamp<std::int64_t>(n_rows, 1, kMostThreads)));
 }
 
 // Rows are handed out in small groups; nothing depends on who gets which. Thread 0 is the caller's and looks for Ctrl-C.
@@ -118,7 +129,7 @@ void run_plan(MakePlan make_plan, std::int64_t n_rows, int n_threads) {
   {
     nb::gil_scoped_release released;
     const auto plan = make_plan();
-    finished = run_rows(*plan, n_rows, n_threads < 1 ? 1 : n_threads);
+    finished = run_rows(*plan, n_rows, usable_threads(n_threads, n_rows));
   }
   if (!finished) throw nb::python_error();
 }
@@ -181,7 +192,7 @@ void apply(const std::string& kernel, const std::string& function, Vector<double
 
 int max_threads() {
 #ifdef _OPENMP
-  return omp_get_max_threads();
+  return forked ? 1 : omp_get_max_threads();
 #else
   return 1;
 #endif
@@ -196,5 +207,6 @@ NB_MODULE(_core, m) {
   m.def("solve_programs", &solve_programs, "Solve one box-constrained quadratic program per row.");
   m.def("apply", &apply, "A kernel's own expm1 or log, elementwise; for accuracy tests.");
   m.def("runnable_kernels", &log1pnmf::runnable_kernels, "Instruction sets this processor can run, fastest first.");
+  m.def("after_fork", [] { forked = true; }, "Use one thread from now on: this process was forked.");
   m.def("max_threads", &max_threads, "Threads OpenMP would use.");
 }

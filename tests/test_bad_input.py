@@ -119,7 +119,7 @@ PARAMETERS = [
     ("l1", -1, ValueError, "l1 must be finite and not negative, got -1"),
     ("l1", "x", TypeError, "l1 must be a number, got 'x'"),
     ("n_init", 0, ValueError, "n_init must be at least 1, got 0"),
-    ("n_jobs", 0, ValueError, "n_jobs must be positive, -1 or None, got 0; pass -1 for all cores"),
+    ("n_jobs", 0, ValueError, "n_jobs must not be 0; pass -1 for all cores"),
     ("n_jobs", "all", TypeError, "n_jobs must be a whole number or None, got 'all'; pass -1"),
     ("random_state", "x", ValueError, "random_state must be None, a whole number .*, got 'x'"),
     ("random_state", -1, ValueError, "random_state must be None, a whole number .*, got -1"),

@@ -208,6 +208,21 @@ def test_verbose_shows_a_bar(capsys):
     assert "exact" in err
 
 
+def test_verbose_may_be_true(capsys):
+    fit_log1p_nmf(Y, 2, verbose=True, **QUICK)
+    assert "objective" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["native", "streaming"])
+def test_more_factors_than_memory_holds_are_refused_before_any_work(monkeypatch, engine):
+    monkeypatch.setattr("log1pnmf.engines.registry._physical_memory", lambda: 16e9)
+    with pytest.raises(
+        ValueError, match=r"n_components=20000 needs about \d+\.\d GB.* has 16.0 GB; use fewer"
+    ):
+        fit_log1p_nmf(Y, 20_000, engine=engine, n_jobs=1)
+    assert fit_log1p_nmf(Y, 40, engine=engine, n_jobs=1, tol=1e-2).n_components == 40
+
+
 def test_an_interrupt_keeps_the_fit_so_far():
     def press(iteration):
         if iteration.index == 3:
@@ -280,7 +295,7 @@ def test_ctrl_c_returns_within_a_second():
         ({"max_iter": 0}, ValueError, "max_iter must be at least 1, got 0"),
         ({"tol": -1e-3}, ValueError, "tol must be finite and not negative"),
         ({"tol": "small"}, TypeError, "tol must be a number, got 'small'"),
-        ({"n_jobs": 0}, ValueError, "n_jobs must be positive, -1 or None, got 0"),
+        ({"n_jobs": 0}, ValueError, "n_jobs must not be 0"),
         ({"engine": "gpu"}, ValueError, "engine must be one of 'auto', .*, 'streaming', got 'gpu'"),
         ({"callbacks": [3]}, TypeError, "callbacks must be callable, got 3"),
         ({"verbose": -1}, ValueError, "verbose must be at least 0, got -1"),

@@ -12,6 +12,7 @@ import pytest
 from log1pnmf import _core
 from log1pnmf.approximation import quadratic
 from log1pnmf.counts import Counts
+from log1pnmf.engines import native
 from log1pnmf.engines.native import NativeEngine, effective_threads
 from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.engines.registry import make_engine
@@ -203,12 +204,58 @@ def test_number_of_threads():
     everything = effective_threads(None)
     assert everything == effective_threads(-1) >= 1
     assert effective_threads(np.int64(7)) == 7
-    for bad in (0, -2):
-        with pytest.raises(ValueError, match=f"n_jobs must be positive, -1 or None, got {bad}"):
+    with pytest.raises(ValueError, match="n_jobs must not be 0"):
+        effective_threads(0)
+    for bad in (100_000, 3_000_000_000):
+        with pytest.raises(ValueError, match=f"n_jobs must be at most 4096, got {bad}; pass -1"):
             effective_threads(bad)
     for bad in (1.5, "2", True):
         with pytest.raises(TypeError, match="n_jobs must be a whole number or None"):
             effective_threads(bad)
+
+
+def test_negative_numbers_of_threads_are_those_of_scikit_learn(monkeypatch):
+    monkeypatch.setattr(native, "max_threads", lambda: 6)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert [effective_threads(n) for n in (-1, -2, -5, -6, -7, -100)] == [6, 5, 2, 1, 1, 1]
+
+
+def test_more_threads_than_processors_are_bounded(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 32)
+    assert effective_threads(128) == effective_threads(4096) == 128
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert effective_threads(64) == effective_threads(65) == 64
+
+
+def test_the_core_bounds_threads_itself():
+    problem, loadings, factors = example(1.0, None, 2)
+    engine, one = NativeEngine(problem, 1), NativeEngine(problem, 1)
+    engine.n_threads = 100_000
+    assert engine.loss(loadings, factors) == one.loss(loadings, factors)
+
+
+FORKS = """
+import multiprocessing
+import numpy as np
+from log1pnmf import fit_log1p_nmf
+
+Y = np.random.default_rng(0).poisson(1.0, size=(300, 40))
+
+def fit(_):
+    return fit_log1p_nmf(Y, 3, tol=1e-4, random_state=0, n_jobs=2).objective
+
+if __name__ == "__main__":
+    here = fit(None)
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map_async(fit, range(2)).get(timeout=600) == [here, here]
+    assert fit(None) == here
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_can_fit_after_a_fit_with_threads():
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS], check=True)
 
 
 def test_openmp_limits_the_default():

@@ -16,7 +16,8 @@ from sklearn.exceptions import ConvergenceWarning
 from .checkpoint import Keeper, fingerprint, load_checkpoint
 from .counts import Counts
 from .engines.base import Engine, RowSolver
-from .engines.registry import as_counts, make_engine, resolve_engine
+from .engines.native import effective_threads
+from .engines.registry import as_counts, check_memory, make_engine, resolve_engine
 from .initialize import as_random, check_start
 from .persist import StrPath
 from .result import Fit
@@ -104,7 +105,8 @@ def fit_log1p_nmf(
     tol : float
         Relative fall of the objective per iteration at which to stop.
     n_jobs : int, optional
-        Threads; None and -1 are all available cores. The result is the same for any number.
+        Threads; None and -1 are all available cores, -2 all but one, as in scikit-learn. The result is the
+        same for any number. A forked process uses one.
     engine : {"auto", "native", "reference", "torch", "torch-float64", "streaming"}
         What computes the half-steps; see `log1pnmf.engines.registry.make_engine`. "auto" takes a CUDA card
         where there is one and enough to do, otherwise the compiled core; `Fit.settings` says which. With
@@ -171,6 +173,7 @@ def fit_log1p_nmf(
     data = as_counts(counts, engine)
     sizes = data.size_factors(size_factors)
     settings = replace(settings, engine=resolve_engine(engine, data, n_components, row_solver))
+    check_memory(settings.engine, data, n_components, effective_threads(n_jobs))
     if not isinstance(init, str):
         settings = replace(settings, init=check_start(init, data.shape, n_components))
     if loaded is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from typing import Any, cast
 
@@ -20,7 +21,15 @@ from log1pnmf.streaming.progress import PassBar
 from log1pnmf.streaming.runners import survey
 from log1pnmf.streaming.survey import ChunkedCounts
 
-__all__ = ["ENGINES", "NEWTON_ONLY", "as_counts", "check_engine", "make_engine", "resolve_engine"]
+__all__ = [
+    "ENGINES",
+    "NEWTON_ONLY",
+    "as_counts",
+    "check_engine",
+    "check_memory",
+    "make_engine",
+    "resolve_engine",
+]
 
 NEWTON_ONLY = ("torch", "torch-float64", "streaming")
 """Engines without the coordinate solver."""
@@ -28,6 +37,9 @@ ENGINES = ("auto", "native", "reference", *NEWTON_ONLY)
 
 LEAST_WORK_FOR_A_GPU = 2e7
 """Non-zeros times factors from which "auto" takes a graphics card."""
+
+MATRICES, SQUARES = 6, 13
+"""Copies of loadings and factors in the solver; K x K matrices of a thread, sums in 8 lanes among them."""
 
 
 def check_engine(name: str) -> None:
@@ -123,6 +135,37 @@ def make_engine(name: str, problem: Problem, n_threads: int | None = None, *, ve
         return NativeEngine(problem, n_threads)
     torch = require("log1pnmf.engines.torch", extra="gpu", purpose=f"engine={name!r}")
     return torch.TorchEngine(problem, precision="float64" if name == "torch-float64" else "float32")
+
+
+def check_memory(name: str, counts: Counts, n_components: int, n_threads: int) -> None:
+    """Refuse a number of factors whose K x K matrices this machine cannot hold, before any work.
+
+    Parameters
+    ----------
+    name : str
+        Of the engine, "auto" resolved.
+    counts : Counts
+    n_components, n_threads : int
+    """
+    square, (n, m) = 8.0 * n_components**2, counts.shape
+    needed = 8.0 * n_components * (n + m) * MATRICES + square * SQUARES * n_threads
+    if name == "streaming":  # a triangle for every feature, of the sums and of a chunk
+        needed += square * m
+    memory = _physical_memory()
+    if memory is not None and needed > memory:
+        raise ValueError(
+            f"n_components={n_components} needs about {needed / 1e9:,.1f} GB of memory for matrices of "
+            f"{n_components} x {n_components} numbers ({n_threads} threads) and the factors of {n} x {m} "
+            f"counts, but this machine has {memory / 1e9:,.1f} GB; use fewer factors, or n_jobs=1"
+        )
+
+
+def _physical_memory() -> float | None:
+    """Bytes of this machine; None where it does not say."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):
+        return None
 
 
 def _has_card() -> bool:
