@@ -97,11 +97,26 @@ class TestArrange:
         arrangement = arrange(np.random.default_rng(7).random((1000, 2)), labels, max_samples=14)
         assert [stop - start for _, start, stop in arrangement.spans] == [1] * 14
 
+    def test_numbers_put_samples_in_order(self, loadings):
+        values = np.random.default_rng(2).permutation(120).astype(float)
+        values[[3, 50]] = np.nan
+        found = arrange(loadings, values)
+        assert found.spans == (("", 0, 118), ("NA", 118, 120))
+        assert (np.diff(found.scale[:118]) > 0).all()
+        np.testing.assert_array_equal(found.scale, values[found.order])
+        thinned = arrange(loadings, values, max_samples=20)
+        assert len(set(thinned.order.tolist())) == 20
+        assert thinned.scale[0] == np.nanmin(values)
+
+    def test_few_numbers_are_groups(self, loadings):
+        assert len(arrange(loadings, np.arange(120) % 5).spans) == 5
+        assert arrange(loadings, np.arange(120) % 5).scale is None
+
     def test_refusals(self, loadings):
         with pytest.raises(ValueError, match="one label for each of the 120 samples, got 3"):
             arrange(loadings, ["a", "b", "c"])
         with pytest.raises(ValueError, match="at least the number of groups, 120, got 10"):
-            arrange(loadings, range(120), max_samples=10)
+            arrange(loadings, [f"g{i}" for i in range(120)], max_samples=10)
         with pytest.raises(ValueError, match="finite table"):
             arrange(np.full((3, 2), np.nan))
 

@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.cluster.vq import vq
 
-__all__ = ["Arrangement", "Groups", "arrange"]
+__all__ = ["MISSING", "MOST_GROUPS", "Arrangement", "Groups", "arrange", "as_numbers"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 MISSING = "NA"
 """Name of the group of samples without a label."""
+
+MOST_GROUPS = 60
+"""Groups that a plot can show; numbers with more different values than that are a scale, not groups."""
 
 MOST_LEAVES = 300
 """Points that are put in order by hierarchical clustering; of larger groups these many centres."""
@@ -110,6 +113,31 @@ def _is_missing(label: object) -> bool:
     return label is None or not isinstance(same, bool | np.bool_) or not same
 
 
+def as_numbers(labels: Any) -> Array | None:
+    """Read labels as a scale: numbers with more different values than there can be groups; else None.
+
+    Examples
+    --------
+    >>> as_numbers([1, 2, 2, 1]) is None, as_numbers(["a"] * 100) is None
+    (True, True)
+    >>> as_numbers(range(100)).shape
+    (100,)
+    """
+    if isinstance(labels, Groups) or hasattr(getattr(labels, "cat", labels), "categories"):
+        return None
+    values = np.asarray(labels)
+    if values.dtype == object:
+        kinds = {type(value) for value in values.ravel().tolist() if not _is_missing(value)}
+        if not kinds <= {int, float, np.float64, np.float32, np.int64}:
+            return None
+        values = np.array([np.nan if _is_missing(value) else value for value in values.tolist()], dtype=float)
+    if values.dtype.kind not in "iuf" or values.ndim != 1:
+        return None
+    values = values.astype(np.float64)
+    known = values[~np.isnan(values)]
+    return values if len(np.unique(known)) > MOST_GROUPS else None
+
+
 @dataclass(frozen=True, eq=False)
 class Arrangement:
     """Samples in the order in which they are drawn.
@@ -121,10 +149,14 @@ class Arrangement:
     spans : tuple of (str, int, int)
         Group, start and stop: its samples are ``order[start:stop]``. One span without a name where there are
         no groups.
+    scale : ndarray of float, optional
+        Where samples are in the order of a number: that number, from left to right; NaN at the end where it
+        is missing.
     """
 
     order: Indices
     spans: tuple[tuple[str, int, int], ...]
+    scale: Array | None = None
 
 
 def arrange(
@@ -136,7 +168,8 @@ def arrange(
     ----------
     loadings : array of shape (n, K)
     groups : array-like of shape (n,) or Groups, optional
-        Label of every sample, see `Groups.of`.
+        Label of every sample, see `Groups.of`. Numbers with more than 60 different values are no groups:
+        they put the samples in order.
     max_samples : int, optional
         Samples to keep at most. Groups are thinned alike, but small ones keep more of theirs, so that they
         can still be seen.
@@ -164,9 +197,11 @@ def arrange(
     if values.ndim != 2 or not np.isfinite(values).all():
         raise ValueError(f"loadings must be a finite table of samples x factors, got shape {values.shape}")
     n = len(values)
+    scale = as_numbers(groups) if groups is not None else None
+    if scale is not None:
+        return _along(_one_for_each(scale, n), max_samples)
     which = Groups(np.zeros(n, dtype=np.intp), ("",)) if groups is None else Groups.of(groups)
-    if len(which) != n:
-        raise ValueError(f"groups must have one label for each of the {n} samples, got {len(which)}")
+    _one_for_each(which, n)
     rng = np.random.default_rng(random_state)
     parts, spans, start = [], [], 0
     for code, (name, quota) in enumerate(zip(which.names, _quotas(which.sizes, max_samples), strict=True)):
@@ -177,6 +212,22 @@ def arrange(
         spans.append((name, start, start + len(members)))
         start += len(members)
     return Arrangement(np.concatenate(parts), tuple(spans))
+
+
+def _one_for_each(labels: Any, n: int) -> Any:
+    if len(labels) != n:
+        raise ValueError(f"groups must have one label for each of the {n} samples, got {len(labels)}")
+    return labels
+
+
+def _along(scale: Array, max_samples: int | None) -> Arrangement:
+    """Put samples in the order of a number; those without it have a span of their own at the end."""
+    order = np.argsort(scale, kind="stable")
+    if max_samples is not None and max_samples < len(order):
+        order = order[np.linspace(0, len(order) - 1, max_samples).round().astype(np.intp)]
+    known = int(np.count_nonzero(~np.isnan(scale[order])))
+    spans = [("", 0, known), (MISSING, known, len(order))]
+    return Arrangement(order, tuple(span for span in spans if span[1] < span[2]), scale[order])
 
 
 def _quotas(sizes: Indices, max_samples: int | None) -> Indices:

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from .arrange import Groups
+from .arrange import MOST_GROUPS, Groups, as_numbers
 from .fitted import FittedModel
 from .keys import Keys
 from .readout import read_out
 from .result import Fit
 
-__all__ = ["Decomposition", "group_labels"]
+__all__ = ["Decomposition", "group_labels", "sample_labels"]
 
 Array = NDArray[np.float64]
 Names = NDArray[np.object_]
@@ -131,7 +131,7 @@ class Decomposition:
 
 
 def group_labels(source: Any, groupby: Any) -> Groups:
-    """Find the groups of samples that a user means.
+    """Find the groups of samples that a user means; refuse more than a plot can show.
 
     Parameters
     ----------
@@ -149,8 +149,51 @@ def group_labels(source: Any, groupby: Any) -> Groups:
     >>> group_labels(None, ["b", "a", "b"]).names
     ('a', 'b')
     """
-    if not isinstance(groupby, str):
-        return Groups.of(groupby)
+    labels = sample_labels(source, groupby)
+    if as_numbers(labels) is not None:
+        raise ValueError(
+            f"{_called(groupby)} holds numbers with more than {MOST_GROUPS} different values, which are no "
+            "groups; cut them into ranges first, for instance with pandas.qcut(values, 4), or let "
+            "log1pnmf.pl.structure put the samples in their order"
+        )
+    return labels if isinstance(labels, Groups) else Groups.of(labels)
+
+
+def sample_labels(source: Any, groupby: Any) -> Any:
+    """Find what a user wants samples to be told apart by: groups, or numbers to put them in order.
+
+    Parameters
+    ----------
+    source : AnnData, or anything else that `Decomposition.of` reads
+    groupby : str, or array-like of shape (n,)
+
+    Returns
+    -------
+    Groups or array-like
+        The column or the labels themselves where they are numbers on a scale (`log1pnmf.arrange.as_numbers`).
+
+    Examples
+    --------
+    >>> sample_labels(None, ["b", "a", "b"]).names
+    ('a', 'b')
+    """
+    labels = groupby if not isinstance(groupby, str) else _column(source, groupby)
+    if as_numbers(labels) is not None:
+        return labels
+    groups = Groups.of(labels)
+    if len(groups.names) > MOST_GROUPS:
+        raise ValueError(
+            f"{_called(groupby)} has {len(groups.names)} different labels, more than the {MOST_GROUPS} "
+            "groups that a plot can show; merge some, or choose a column with fewer"
+        )
+    return groups
+
+
+def _called(groupby: Any) -> str:
+    return f"groupby={groupby!r}" if isinstance(groupby, str) else "groupby"
+
+
+def _column(source: Any, groupby: str) -> Any:
     if not _is_anndata(source):
         raise ValueError(
             f"groupby={groupby!r} names a column of adata.obs, but the source is a {type(source).__name__}; "
@@ -159,7 +202,7 @@ def group_labels(source: Any, groupby: Any) -> Groups:
     if groupby not in source.obs:
         known = ", ".join(map(repr, source.obs.columns)) or "none"
         raise KeyError(f"adata.obs has no column {groupby!r}; it has: {known}")
-    return Groups.of(source.obs[groupby])
+    return source.obs[groupby]
 
 
 def _of_fit(fit: Fit) -> Decomposition:

@@ -9,9 +9,9 @@ from matplotlib.colors import to_rgb
 
 from log1pnmf import Log1pNMF, pl
 from log1pnmf.arrange import arrange
+from log1pnmf.colors import factor_colors
 from log1pnmf.decomposition import Decomposition, group_labels
 from log1pnmf.keys import SWEEP
-from log1pnmf.pl.canvas import factor_colors
 
 
 class TestLink:
@@ -147,7 +147,7 @@ class TestCompare:
         names = [text.get_text() for text in lower.get_legend().get_texts()][::-1]
         assert names == ["k1", "k3", "k0", "k2"]
         colors = [patch.get_facecolor()[:3] for patch in lower.get_legend().get_patches()][::-1]
-        assert colors == [to_rgb(color) for color in factor_colors(shown)]
+        assert colors == [to_rgb(color) for color in factor_colors(shown.n_components)]
 
     def test_matches_are_on_the_diagonal(self, shown, permuted, figure):
         pl.compare(shown, permuted, on="factors", figure=figure)
@@ -161,7 +161,7 @@ class TestCompare:
         other = Decomposition(strange, np.ones((30, 2)), np.inf, name="other")
         pl.compare(shown, other, figure=figure)
         used = [patch.get_facecolor()[:3] for patch in figure.axes[1].get_legend().get_patches()]
-        ours = [to_rgb(color) for color in factor_colors(shown)]
+        ours = [to_rgb(color) for color in factor_colors(shown.n_components)]
         assert sum(color in ours for color in used) == 1
         assert len(set(used)) == 2
 

@@ -1,13 +1,15 @@
 """Plots of factors: the points, bars and cells are the factors' values, and names do not overlap."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 from scipy.stats import spearmanr
 
 from log1pnmf import Log1pNMF, pl
+from log1pnmf.colors import factor_colors
 from log1pnmf.decomposition import Decomposition
-from log1pnmf.pl.canvas import factor_colors
 from log1pnmf.pl.labels import spread
 from log1pnmf.summary import top_features
 
@@ -57,7 +59,7 @@ class TestScatter:
 
     def test_named_points_have_the_colour_of_the_factor_they_are_more_in(self, shown, ax):
         pl.factor_scatter(shown, 1, 2, highlight=["gene3", "gene6"], ax=ax)
-        colors = factor_colors(shown)
+        colors = factor_colors(shown.n_components)
         sides = [1 if shown.factors[j, 1] >= shown.factors[j, 2] else 2 for j in (3, 6)]
         faces = [tuple(face[:3]) for face in ax.collections[1].get_facecolors()]
         assert faces == [to_rgb(colors[side]) for side in sides]
@@ -88,7 +90,7 @@ class TestTopFeatures:
             expected = expected[np.argsort(-shown.factors[expected, k])]
             assert [text.get_text() for text in ax.get_yticklabels()] == [f"gene{j}" for j in expected]
             np.testing.assert_array_equal([bar.get_width() for bar in ax.patches], shown.factors[expected, k])
-            assert ax.patches[0].get_facecolor()[:3] == to_rgb(factor_colors(shown)[k])
+            assert ax.patches[0].get_facecolor()[:3] == to_rgb(factor_colors(shown.n_components)[k])
             assert ax.get_title(loc="left") == f"k{k}"
 
     def test_heat_map_is_scaled_by_factor(self, shown, figure):
@@ -144,3 +146,35 @@ class TestSpread:
 
     def test_takes_what_room_there_is(self):
         np.testing.assert_allclose(spread([0.5] * 5, 1.0, (0.0, 1.0)), [0, 0.25, 0.5, 0.75, 1.0])
+
+
+class TestVolcano:
+    @pytest.fixture
+    def fitted(self):
+        counts = np.random.default_rng(0).poisson(np.where(np.eye(3).repeat(12, 0).repeat(5, 1), 6.0, 0.5))
+        model = Log1pNMF(3, init="nndsvd", random_state=0).fit(counts)
+        return model, model.markers(counts)
+
+    def test_a_factor_has_the_colour_it_has_in_every_other_plot(self, fitted, figure):
+        model, found = fitted
+        axes = figure.subplots(1, 4)
+        pl.structure(model, ax=axes[3])
+        legend = [patch.get_facecolor()[:3] for patch in axes[3].get_legend().get_patches()][::-1]
+        for k in range(3):
+            pl.volcano(found, k, ax=axes[k])
+            drawn = {tuple(color[:3]) for part in axes[k].collections for color in part.get_facecolors()}
+            assert legend[k] in drawn
+            assert not drawn & (set(legend) - {legend[k]})
+
+    def test_capped_p_values_are_marked_and_counted(self, fitted, figure):
+        p = np.maximum(fitted[1].net_p, 1e-49)
+        p[:3, 1] = (1e-60, 1e-320, 0.0)
+        found = replace(fitted[1], net_p=p)
+        for k, ax in enumerate(figure.subplots(1, 2)):
+            pl.volcano(found, k, ax=ax)
+            assert sum(len(part.get_offsets()) for part in ax.collections) == len(p)
+        assert figure.axes[0].get_legend() is None
+        (label,) = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]
+        assert label == "p < 1e-50 (3)"
+        (marked,) = [part for part in figure.axes[1].collections if part.get_label() == label]
+        np.testing.assert_array_equal(np.sort(marked.get_offsets()[:, 0]), np.sort(found.net_effect[:3, 1]))

@@ -6,8 +6,8 @@ from matplotlib.colors import to_rgb
 
 from log1pnmf import pl
 from log1pnmf.arrange import arrange
+from log1pnmf.colors import factor_colors
 from log1pnmf.decomposition import Decomposition
-from log1pnmf.pl.canvas import factor_colors
 from log1pnmf.pl.raster import group_places, stacked_pixels
 
 
@@ -52,7 +52,7 @@ class TestPixels:
         pl.structure(shown, labels, ax=ax)
         order = arrange(shown.loadings, labels)
         at = columns_of(order, ax.images[0].get_array().shape[1])
-        drawn = factor_heights(ax, factor_colors(shown), at)
+        drawn = factor_heights(ax, factor_colors(shown.n_components), at)
         np.testing.assert_allclose(drawn, shown.loadings[order.order], atol=0.02)
 
     def test_nothing_is_drawn_between_groups(self, shown, labels, ax):
@@ -115,7 +115,7 @@ class TestAround:
         legend = ax.get_legend()
         assert [text.get_text() for text in legend.get_texts()] == ["k3", "k2", "k1", "k0"]
         faces = [patch.get_facecolor()[:3] for patch in legend.get_patches()]
-        assert faces == [to_rgb(color) for color in factor_colors(shown)[::-1]]
+        assert faces == [to_rgb(color) for color in factor_colors(shown.n_components)[::-1]]
 
     def test_names_of_groups_are_below_them(self, shown, labels, figure):
         ax = pl.structure(shown, labels, ax=figure.subplots())
@@ -187,3 +187,54 @@ class TestByGroup:
     def test_labels_have_to_fit(self, shown, ax):
         with pytest.raises(ValueError, match="one label for each of the 60 samples, got 2"):
             pl.loadings_by_group(shown, ["a", "b"], ax=ax)
+
+
+class TestNumbers:
+    """A column of numbers is a scale: samples stand in its order, and are no groups of one."""
+
+    def test_samples_stand_in_the_order_of_the_numbers(self, shown, figure, monkeypatch):
+        monkeypatch.setattr("log1pnmf.arrange.MOST_GROUPS", 20)
+        values = np.random.default_rng(1).permutation(60) / 7
+        ax = figure.subplots()
+        pl.structure(shown, values, ax=ax)
+        bars, strip = ax.images
+        pixels = np.asarray(bars.get_array())
+        heights = pixels[:, :, 3].sum(axis=0) / 255.0 * bars.get_extent()[3] / len(pixels)
+        at = ((np.arange(60) + 0.5) / 60 * len(heights)).astype(int)
+        np.testing.assert_allclose(heights[at], shown.loadings[np.argsort(values)].sum(axis=1), atol=0.01)
+        np.testing.assert_array_equal(np.asarray(strip.get_array())[0], np.sort(values))
+        ticks = [float(text.get_text()) for text in ax.get_xticklabels()]
+        np.testing.assert_allclose(ticks, np.quantile(values, np.linspace(0, 1, 5)), rtol=0.01)
+
+    def test_400_numbers_are_not_400_groups(self, figure):
+        anndata = pytest.importorskip("anndata")
+        rng = np.random.default_rng(0)
+        many = Decomposition(rng.random((400, 3)), rng.random((5, 3)), c=1.0, name="c = 1")
+        ax, below = figure.subplots(2, 1)
+        pl.structure(many, rng.random(400), ax=ax)
+        assert len(ax.get_xticklabels()) == 5
+        assert ax.get_xlabel() == "groupby (samples in its order)"
+        figure = pl.compare(many, many, rng.random(400), figure=figure)
+        with pytest.raises(ValueError, match=r"different values, which are no groups; cut .* pandas.qcut"):
+            pl.loadings_by_group(many, rng.random(400), ax=below)
+        adata = anndata.AnnData(np.ones((400, 5), dtype=np.float32))
+        adata.obs["age"] = rng.random(400)
+        adata.obsm["X_log1p_nmf"] = many.loadings
+        with pytest.raises(ValueError, match="groupby='age' holds numbers"):
+            pl.loadings_by_group(adata, "age", ax=below)
+
+    @pytest.mark.parametrize("plot", [pl.structure, pl.loadings_by_group])
+    def test_too_many_names_are_refused(self, plot, ax):
+        rng = np.random.default_rng(0)
+        many = Decomposition(rng.random((400, 3)), rng.random((5, 3)), c=1.0)
+        with pytest.raises(ValueError, match="400 different labels, more than the 60 groups"):
+            plot(many, [f"cell {i}" for i in range(400)], ax=ax)
+
+    def test_missing_numbers_stand_apart(self, figure):
+        rng = np.random.default_rng(0)
+        values = rng.random(100)
+        values[:10] = np.nan
+        ax = pl.structure(
+            Decomposition(rng.random((100, 3)), rng.random((5, 3)), c=1.0), values, ax=figure.subplots()
+        )
+        assert [text.get_text() for text in ax.get_xticklabels()][-1] == "NA"

@@ -13,7 +13,7 @@ from log1pnmf.decomposition import Decomposition
 from log1pnmf.report import document, structure, write_report
 from log1pnmf.report.comparison import compare
 from log1pnmf.report.figures import Curve, histogram, log_curves
-from log1pnmf.report.structure import factor_colors
+from log1pnmf.report.structure import model_colors
 from log1pnmf.report.subject import MOST_GROUPS, Subject
 from log1pnmf.summary import top_features
 
@@ -158,11 +158,11 @@ def test_a_factor_of_all_samples_shows_what_it_is_made_of(tmp_path):
 def test_colours_are_shared_by_factors_that_correspond(models):
     shown = tuple(Decomposition.of(model) for model in models)
     swapped = Decomposition(shown[0].loadings[:, ::-1], shown[0].factors[:, ::-1], c=np.inf)
-    colors = factor_colors((shown[0], swapped))
+    colors = model_colors((shown[0], swapped))
     assert colors[1] == colors[0][::-1]
     rng = np.random.default_rng(0)
     unlike = Decomposition(rng.random((90, 3)), rng.random((40, 3)), c=np.inf)
-    colors = factor_colors((shown[0], unlike))
+    colors = model_colors((shown[0], unlike))
     assert len({*colors[0], *colors[1]}) == 6
 
 
@@ -238,10 +238,28 @@ def test_more_samples_than_are_drawn(tmp_path, models, about, embedded, monkeypa
 
 
 def test_too_many_groups_are_put_together(models):
-    subject = Subject.of(models, groups=np.arange(90))
+    subject = Subject.of(models, groups=[f"group {i:02}" for i in range(90)])
     assert len(subject.groups.names) == MOST_GROUPS
     assert subject.groups.sizes.tolist() == [1] * (MOST_GROUPS - 1) + [90 - MOST_GROUPS + 1]
     assert subject.n_groups == 90
+
+
+def test_numbers_are_cut_into_ranges(models, tmp_path):
+    values = np.arange(90.0)[::-1].copy()
+    values[7] = np.nan
+    subject = Subject.of(models, groups=values, group_name="age")
+    *names, missing = subject.groups.names
+    assert missing == "NA"
+    assert [float(name.split(" to ")[0]) for name in names] == sorted(
+        float(name.split(" to ")[0]) for name in names
+    )
+    for code, name in enumerate(names):
+        low, high = map(float, name.split(" to "))
+        inside = values[subject.groups.codes == code]
+        assert low - 0.5 <= inside.min() <= inside.max() <= high + 0.5
+        assert 20 <= len(inside) <= 24
+    text = text_of(write_report(tmp_path / "r.html", models, groups=values, group_name="age"))
+    assert "age holds numbers: its groups are four ranges" in text
 
 
 def test_factors_without_loadings(tmp_path, counts):

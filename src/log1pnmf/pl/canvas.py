@@ -8,15 +8,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
-from log1pnmf.colors import distinct_colors
 from log1pnmf.decomposition import Decomposition
-from log1pnmf.readout import evenness
 
 __all__ = [
     "INK",
     "axes_or_new",
     "color_bar",
-    "factor_colors",
     "figure_or_new",
     "heat_map",
     "need_factors",
@@ -27,9 +24,6 @@ __all__ = [
 
 INK = "#333333"
 """Of lines and text that belong to no factor."""
-
-LEAST_EVEN = 0.5
-"""Evenness from which the first factor is drawn in grey, as what most samples share."""
 
 MOST_NUMBERS = 240
 """Cells up to which a heat map shows their values as text."""
@@ -66,12 +60,6 @@ def set_title(ax: Axes, title: str | None, default: str) -> None:
     text = default if title is None else title
     if text:
         ax.set_title(text, loc="left", fontsize="medium", color=INK)
-
-
-def factor_colors(shown: Decomposition) -> list[str]:
-    """Give each factor its colour, the same in all plots: grey for a baseline that most samples share."""
-    baseline = bool(evenness(shown.loadings)[0] >= LEAST_EVEN)
-    return distinct_colors(shown.n_components, baseline_first=baseline)
 
 
 def need_factors(shown: Decomposition) -> None:

@@ -8,17 +8,14 @@ import numpy as np
 from matplotlib.figure import Figure, SubFigure
 
 from log1pnmf.arrange import arrange
-from log1pnmf.colors import distinct_colors
-from log1pnmf.decomposition import Decomposition, group_labels
+from log1pnmf.colors import ALIKE, factor_colors, matched_colors
+from log1pnmf.decomposition import Decomposition, sample_labels
 from log1pnmf.metrics import FactorMatch, match_factors
 
-from .canvas import INK, color_bar, factor_colors, figure_or_new, heat_map, set_title
+from .canvas import INK, color_bar, figure_or_new, heat_map, set_title
 from .memberships import draw_structure, factor_legend, name_groups
 
 __all__ = ["compare"]
-
-LEAST_ALIKE = 0.4
-"""Similarity from which factors that correspond have the same colour."""
 
 
 def compare(
@@ -38,7 +35,7 @@ def compare(
     ----------
     a, b : Log1pNMF, Fit, AnnData or Decomposition
     groupby : str or array-like of shape (n,), optional
-        Column of ``obs`` of the first, or labels.
+        Column of ``obs`` of the first, or labels; numbers put the samples in order, as in `structure`.
     keys : (str, str), optional
         Names of the fits in an AnnData, which may be the same for both.
     on : {"loadings", "factors"}
@@ -55,7 +52,7 @@ def compare(
     Figure
         The structure plot of `a` above that of `b`, the samples in the same order; beside them the similarity
         of every pair of factors, those that were matched on the diagonal. A factor of `b` has the colour of
-        its match in `a`, or one of its own where they are less alike than 0.4.
+        its match in `a`, or one of its own where they are less alike than 0.5.
 
     Examples
     --------
@@ -71,9 +68,9 @@ def compare(
     first, second = Decomposition.of(a, key=keys[0]), Decomposition.of(b, key=keys[1])
     match = _match(first, second, on)
     order = match.order()
-    colors = factor_colors(first)
+    colors = factor_colors(first.n_components)
     others = _matched_colors(colors, match)
-    groups = None if groupby is None else group_labels(a, groupby)
+    groups = None if groupby is None else sample_labels(a, groupby)
     both = np.concatenate((first.loadings, second.loadings[:, order]), axis=1)
     arrangement = arrange(both, groups, max_samples=max_samples, random_state=random_state)
 
@@ -89,7 +86,7 @@ def compare(
         ax.set_ylabel("loading", fontsize="small", color=INK)
         set_title(ax, None, shown.name)
     _draw_similarity(similar, first, second, match)
-    name_groups(lower, arrangement)
+    name_groups(lower, arrangement, groupby)
     return figure
 
 
@@ -106,11 +103,9 @@ def _match(first: Decomposition, second: Decomposition, on: str) -> FactorMatch:
 
 def _matched_colors(colors: list[str], match: FactorMatch) -> list[str]:
     """Colours of the second fit: that of the factor it corresponds to, new ones for those like no other."""
-    alike = match.pairs[match.similarity >= LEAST_ALIKE].tolist()
-    given = {second: colors[first] for first, second in alike}
     total = match.matrix.shape[1]
-    fresh = (color for color in distinct_colors(len(colors) + total) if color not in colors)
-    return [given[k] if k in given else next(fresh) for k in range(total)]
+    fresh = iter(factor_colors(len(colors) + total)[len(colors) :])
+    return matched_colors(colors, match.pairs[match.similarity >= ALIKE].tolist(), total, fresh=fresh)
 
 
 def _panels(figure: Any) -> tuple[Any, Any, Any]:

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
 
+from log1pnmf.colors import factor_colors
 from log1pnmf.decomposition import Decomposition
 from log1pnmf.markers.table import Markers
 from log1pnmf.metrics import correlation_matrix
@@ -19,7 +20,6 @@ from .canvas import (
     INK,
     axes_or_new,
     color_bar,
-    factor_colors,
     figure_or_new,
     heat_map,
     need_factors,
@@ -137,7 +137,7 @@ def _find(shown: Decomposition, names: Sequence[str]) -> NDArray[np.intp]:
 
 def _sides(shown: Decomposition, pair: tuple[int, int], named: NDArray[np.intp]) -> list[str]:
     """Give each feature the colour of the factor it is more in."""
-    colors, (a, b) = factor_colors(shown), pair
+    colors, (a, b) = factor_colors(shown.n_components), pair
     more_in_a = shown.factors[named, a] >= shown.factors[named, b]
     return [colors[a] if side else colors[b] for side in more_in_a]
 
@@ -214,7 +214,7 @@ def _bars(shown: Decomposition, chosen: list[int], top: list[Any], figure: Any) 
     tallest = max((len(found) for found in top), default=1)
     figure = figure_or_new(figure, (1.85 * columns, (0.55 + 0.155 * tallest) * rows))
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
-    colors = factor_colors(shown)
+    colors = factor_colors(shown.n_components)
     for ax, k, found in zip(panels, chosen, top, strict=False):
         features = found[np.argsort(-shown.factors[found, k], kind="stable")]
         place = np.arange(len(features))

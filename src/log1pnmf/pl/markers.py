@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from log1pnmf.colors import distinct_colors
+from log1pnmf.colors import factor_colors
 from log1pnmf.keys import Keys
 from log1pnmf.markers.table import Markers
 
@@ -59,6 +59,11 @@ def volcano(
     -------
     Axes
 
+    Notes
+    -----
+    Points end at a p-value of 1e-50. Those that would lie above are triangles at that height, and the legend
+    says how many they are.
+
     Examples
     --------
     >>> import numpy as np
@@ -77,13 +82,19 @@ def volcano(
     p = found.net_p if effect == "net_effect" else found.p
     adjusted = found.adjusted_net_p if effect == "net_effect" else found.adjusted_p
     x = getattr(found, effect)[:, k]
-    y = np.minimum(-np.log10(np.maximum(p[:, k], 10.0 ** (-2.0 * MOST_CERTAIN))), MOST_CERTAIN)
+    height = -np.log10(np.maximum(p[:, k], np.finfo(float).tiny))
+    y, capped = np.minimum(height, MOST_CERTAIN), height > MOST_CERTAIN
     sure = adjusted[:, k] <= level
-    color = distinct_colors(found.n_components)[k]
+    color = factor_colors(found.n_components)[k]
     ax = axes_or_new(ax, (4.8, 4.0))
     tidy(ax)
-    for part, shade, size in ((~sure, "#b4bac0", 6), (sure, color, 8)):
-        ax.scatter(x[part], y[part], s=size, color=shade, alpha=0.7, linewidths=0, rasterized=True)
+    _draw_points(ax, x, y, ~sure & ~capped, {"s": 6, "color": "#dfe3e6", "linewidths": 0})
+    seen = {"color": color, "edgecolors": INK, "linewidths": 0.25}  # an edge, as the baseline is grey
+    _draw_points(ax, x, y, sure & ~capped, {"s": 10, **seen})
+    if capped.any():
+        label = f"p < 1e-{MOST_CERTAIN:.0f} ({int(capped.sum()):,})"
+        _draw_points(ax, x, y, capped, {"s": 18, "marker": "^", "label": label, **seen})
+        ax.legend(loc="best", frameon=False, fontsize="small", labelcolor=INK, handletextpad=0.1)
     ax.axvline(0.0, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
     ax.set_ylim(-0.03 * y.max(), 1.08 * max(float(y.max()), 1.0))
     ax.margins(x=0.08)
@@ -93,6 +104,10 @@ def volcano(
     ax.set_title(f"{int(sure.sum()):,} of {len(sure):,} features", loc="right", fontsize="small", color=INK)
     label_points(ax, [str(name) for name in found.feature_names[named]], x[named], y[named])
     return ax
+
+
+def _draw_points(ax: Axes, x: Array, y: Array, part: NDArray[np.bool_], look: dict[str, Any]) -> None:
+    ax.scatter(x[part], y[part], alpha=0.8, rasterized=True, **look)
 
 
 def _explained(effect: str, c: float) -> str:

@@ -11,9 +11,10 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from log1pnmf.arrange import Arrangement, Groups, arrange
-from log1pnmf.decomposition import Decomposition, group_labels
+from log1pnmf.colors import factor_colors
+from log1pnmf.decomposition import Decomposition, group_labels, sample_labels
 
-from .canvas import INK, axes_or_new, color_bar, factor_colors, heat_map, set_title, tidy
+from .canvas import INK, axes_or_new, color_bar, heat_map, set_title, tidy
 from .labels import label_below
 from .raster import group_places, stacked_pixels
 
@@ -49,7 +50,9 @@ def structure(
     ----------
     source : Log1pNMF, Fit, AnnData or Decomposition
     groupby : str or array-like of shape (n,), optional
-        Column of ``adata.obs``, or labels; categories keep their order.
+        Column of ``adata.obs``, or labels; categories keep their order. Numbers with more than 60 different
+        values (a pseudotime, an age) put the samples in their order instead, with the values as a strip and
+        on the axis; more than 60 other labels are refused.
     key : str, optional
         Name of the fit in an AnnData.
     factors : sequence of int, optional
@@ -91,10 +94,10 @@ def structure(
     if heights not in HEIGHTS:
         raise ValueError(f"heights must be one of {', '.join(map(repr, HEIGHTS))}, got {heights!r}")
     shown = Decomposition.of(source, key=key)
-    groups = None if groupby is None else group_labels(source, groupby)
+    groups = None if groupby is None else sample_labels(source, groupby)
     arrangement = arrange(shown.loadings, groups, max_samples=max_samples, random_state=random_state)
     chosen = list(range(shown.n_components) if factors is None else factors)
-    palette = factor_colors(shown) if colors is None else list(colors)
+    palette = factor_colors(shown.n_components) if colors is None else list(colors)
     values = shown.loadings[:, chosen]
     if heights == "shares":
         sums = values.sum(axis=1, keepdims=True)
@@ -105,7 +108,7 @@ def structure(
     set_title(ax, title, shown.name)
     if legend:
         factor_legend(ax, [shown.factor_names[k] for k in chosen], [palette[k] for k in chosen])
-    name_groups(ax, arrangement)
+    name_groups(ax, arrangement, groupby)
     return ax
 
 
@@ -128,14 +131,42 @@ def draw_structure(ax: Axes, values: Array, arrangement: Arrangement, colors: Se
     ax.set(xlim=(0.0, 1.0), ylim=(0.0, 1.02 * tallest), xticks=[])
     tidy(ax)
     ax.spines["bottom"].set_visible(False)
+    if arrangement.scale is not None:
+        _draw_strip(ax, arrangement, tallest)
 
 
-def name_groups(ax: Axes, arrangement: Arrangement) -> None:
-    """Write the names of the groups below their bars."""
+def name_groups(ax: Axes, arrangement: Arrangement, groupby: Any = None) -> None:
+    """Write the names of the groups below their bars, or the numbers that samples are ordered by."""
     names = [name for name, _, _ in arrangement.spans]
-    if any(names):
-        places = group_places([stop - start for _, start, stop in arrangement.spans])
+    places = _places(arrangement)
+    if arrangement.scale is not None:
+        known = arrangement.scale[: arrangement.spans[0][2]]
+        at = np.linspace(0.0, 1.0, 5)
+        values = [f"{value:.3g}" for value in np.quantile(known, at)]
+        ticks, texts = list(places[0, 0] + at * (places[0, 1] - places[0, 0])), values
+        if len(names) > 1:
+            ticks, texts = [*ticks[:-1], places[1].mean()], [*texts[:-1], names[1]]
+        ax.set_xticks(ticks, texts)
+        ax.tick_params(axis="x", length=0)
+        called = groupby if isinstance(groupby, str) else getattr(groupby, "name", None) or "groupby"
+        ax.set_xlabel(f"{called} (samples in its order)", fontsize="small", color=INK)
+    elif any(names):
         label_below(ax, names, places.mean(axis=1))
+
+
+def _places(arrangement: Arrangement) -> Array:
+    return group_places([stop - start for _, start, stop in arrangement.spans])
+
+
+def _draw_strip(ax: Axes, arrangement: Arrangement, tallest: float) -> None:
+    """Show the number that samples are ordered by as a strip of colours below their bars."""
+    assert arrangement.scale is not None
+    known = arrangement.scale[: arrangement.spans[0][2]]
+    left, right = _places(arrangement)[0]
+    bottom, top = -0.08 * tallest, -0.025 * tallest
+    ax.imshow(known[None, :], extent=(left, right, bottom, top), aspect="auto", cmap="viridis", zorder=2)
+    ax.set(xlim=(0.0, 1.0), ylim=(bottom, 1.02 * tallest))
+    ax.spines["left"].set_bounds(0.0, 1.02 * tallest)
 
 
 def factor_legend(ax: Axes, names: Sequence[str], colors: Sequence[Any]) -> None:
@@ -166,7 +197,7 @@ def loadings_by_group(
     ----------
     source : Log1pNMF, Fit, AnnData or Decomposition
     groupby : str or array-like of shape (n,)
-        Column of ``adata.obs``, or labels.
+        Column of ``adata.obs``, or labels, of at most 60 groups.
     key : str, optional
         Name of the fit in an AnnData.
     title : str, optional

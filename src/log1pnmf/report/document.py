@@ -14,6 +14,7 @@ import numpy
 import scipy
 import sklearn
 
+from log1pnmf.colors import ALIKE
 from log1pnmf.optional import require
 from log1pnmf.persist import StrPath, check_writable, replacing
 from log1pnmf.version import __version__
@@ -24,7 +25,7 @@ from .evidence import find_evidence
 from .factors import FactorSection, describe_factors
 from .fits import describe_fits, early_stopping_note
 from .misfit import describe_misfit
-from .structure import CORRESPONDING, MOST_SAMPLES, arrange_samples, factor_colors, structure_data
+from .structure import MOST_SAMPLES, arrange_samples, model_colors, structure_data
 from .subject import MOST_GROUPS, Subject
 from .words import count, decimal, enumerate_words, keep_together, link_in_words, percent, significant
 
@@ -70,7 +71,8 @@ def write_report(
     sample_names, feature_names : sequence of str, optional
         By default those of the counts or the fit, or numbers.
     groups : array-like of shape (n_samples,), optional
-        What is known about each sample, a cell type for instance.
+        What is known about each sample, a cell type for instance. Numbers with more than 60 different values
+        are cut into four ranges.
     group_name : str, optional
         What the groups are.
     source : str, optional
@@ -125,7 +127,7 @@ def write_report(
 
 def _render(subject: Subject) -> str:
     pair = subject.compared
-    colors = factor_colors(subject.shown, pair[0] if pair else 0)
+    colors = model_colors(subject.shown, pair[0] if pair else 0)
     arrangement = arrange_samples(subject)
     sections = [
         describe_factors(shown, label=label, colors=palette, groups=subject.groups, evidence=evidence)
@@ -147,7 +149,7 @@ def _render(subject: Subject) -> str:
         comparison=comparison,
         structure=structure_data(subject, arrangement, colors),
         drawn=_drawn(subject, len(arrangement.order)),
-        corresponding=CORRESPONDING,
+        corresponding=ALIKE,
         notes=_notes(subject),
         versions=_versions(),
         parameters=[_call(model) for model in subject.models],

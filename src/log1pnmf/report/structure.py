@@ -7,19 +7,16 @@ from typing import Any
 import numpy as np
 
 from log1pnmf.arrange import Arrangement, arrange
-from log1pnmf.colors import distinct_colors
+from log1pnmf.colors import ALIKE, factor_colors, matched_colors
 from log1pnmf.decomposition import Decomposition
 from log1pnmf.metrics import match_factors
 
 from .subject import Subject
 
-__all__ = ["CORRESPONDING", "MOST_SAMPLES", "arrange_samples", "factor_colors", "structure_data"]
+__all__ = ["MOST_SAMPLES", "arrange_samples", "model_colors", "structure_data"]
 
 MOST_SAMPLES = 2000
 """Samples that are drawn and embedded; of more, a part of each group."""
-
-CORRESPONDING = 0.5
-"""Correlation of loadings from which factors of two models have the same colour."""
 
 THOUSANDTHS = 1000
 
@@ -40,7 +37,7 @@ def arrange_samples(subject: Subject) -> Arrangement:
     return arrange(together, subject.groups, max_samples=MOST_SAMPLES)
 
 
-def factor_colors(shown: tuple[Decomposition, ...], reference: int = 0) -> list[list[str]]:
+def model_colors(shown: tuple[Decomposition, ...], reference: int = 0) -> list[list[str]]:
     """Colour the factors of all models; those that correspond have the same colour.
 
     Parameters
@@ -55,7 +52,7 @@ def factor_colors(shown: tuple[Decomposition, ...], reference: int = 0) -> list[
         For each model, one colour for each factor.
     """
     first = shown[reference]
-    palette = distinct_colors(sum(one.n_components for one in shown), baseline_first=True)
+    palette = factor_colors(sum(one.n_components for one in shown))
     fresh = iter(palette[first.n_components :])
     colors = []
     for one in shown:
@@ -63,9 +60,8 @@ def factor_colors(shown: tuple[Decomposition, ...], reference: int = 0) -> list[
             colors.append(palette[: one.n_components])
             continue
         match = match_factors(first.loadings, one.loadings)
-        close = match.similarity >= CORRESPONDING
-        same = {int(b): palette[int(a)] for a, b in match.pairs[close]}
-        colors.append([same[k] if k in same else next(fresh) for k in range(one.n_components)])
+        close = match.pairs[match.similarity >= ALIKE].tolist()
+        colors.append(matched_colors(palette, close, one.n_components, fresh=fresh))
     return colors
 
 

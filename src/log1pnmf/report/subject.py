@@ -6,24 +6,29 @@ import datetime
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.arrange import Groups
+from log1pnmf.arrange import MISSING, Groups, as_numbers
 from log1pnmf.counts import Counts
 from log1pnmf.decomposition import Decomposition
 from log1pnmf.estimator import Log1pNMF
 
 from .words import keep_together
 
-__all__ = ["MOST_GROUPS", "Subject", "fold_groups"]
+__all__ = ["MOST_GROUPS", "Subject", "fold_groups", "quarters"]
 
+Array = NDArray[np.float64]
 Names = NDArray[np.object_]
 
 MOST_GROUPS = 40
 """Groups that are shown; the smallest beyond these are put together."""
+
+CUT = "its groups are four ranges with as many samples each"
+"""What is said of numbers that were given as groups."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +108,10 @@ class Subject:
             Decomposition.of(model, feature_names=feature_names, sample_names=sample_names)
             for model in fitted
         )
+        scale = None if groups is None else as_numbers(groups)
+        if scale is not None:
+            groups = quarters(scale)
+            notes = [*_texts("notes", notes), f"{group_name or 'group'} holds numbers: {CUT}."]
         grouped = None if groups is None else Groups.of(groups)
         if grouped is not None and len(grouped) != n:
             raise ValueError(f"groups must have one label for each of the {n} samples, got {len(grouped)}")
@@ -169,6 +178,31 @@ def fold_groups(groups: Groups, most: int) -> Groups:
     position[kept] = np.arange(most - 1)
     names = [groups.names[code] for code in kept]
     return Groups(position[groups.codes], (*names, f"{len(groups.names) - len(kept)} other groups"))
+
+
+def quarters(values: Array) -> Groups:
+    """Cut numbers into four ranges that hold as many samples each.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n,)
+        NaN where a number is missing.
+
+    Returns
+    -------
+    Groups
+        Named by their ends, smallest first.
+
+    Examples
+    --------
+    >>> quarters(np.arange(100.0)).names
+    ('0 to 24.8', '24.8 to 49.5', '49.5 to 74.2', '74.2 to 99')
+    """
+    ends = np.quantile(values[~np.isnan(values)], np.linspace(0.0, 1.0, 5))
+    names = [*(f"{low:.3g} to {high:.3g}" for low, high in pairwise(ends.tolist())), MISSING]
+    codes = np.where(np.isnan(values), 4, np.searchsorted(ends[1:-1], values, side="right"))
+    used, packed = np.unique(codes, return_inverse=True)
+    return Groups(packed.astype(np.intp), tuple(names[code] for code in used))
 
 
 def _models(models: Any) -> tuple[Log1pNMF, ...]:
