@@ -1,4 +1,4 @@
-"""The folder of a run: all of it or nothing, and everything comes back."""
+"""The folder of a run: what is written stays, nothing half done does, and everything comes back."""
 
 import csv
 import json
@@ -9,8 +9,8 @@ import pytest
 
 from log1pnmf import Log1pNMF
 from log1pnmf.counts import Counts
-from log1pnmf.files import BadFileError, CountTable
-from log1pnmf.run_folder import RunFolder, c_name, json_text, source_record, write_run
+from log1pnmf.files import BadFileError, CountTable, read_table, write_table
+from log1pnmf.run_folder import RunFolder, c_name, json_text, source_record, write_run, writing_run
 
 RECORD = {"command": "log1pnmf fit", "source": {"path": "x.csv"}, "label": "type", "filters": [], "notes": []}
 
@@ -61,13 +61,104 @@ def test_measures_are_a_table(tmp_path, table, models):
     assert (tmp_path / "out" / "sweep.csv").read_text() == "c,log_likelihood\n1,-1.5\ninf,-2.0\n"
 
 
-def test_failure_leaves_nothing(tmp_path, table, models):
-    def fail(folder):
-        raise RuntimeError("no")
+def fail(*arguments, **options):
+    raise OSError(28, "No space left on device")
 
-    with pytest.raises(RuntimeError):
-        write_run(tmp_path / "out", models, table, record=RECORD, add=fail)
+
+def everything(folder):
+    return {str(path.relative_to(folder)): path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("broken", ["models[0].save", "replacing"])
+def test_where_no_fit_is_written_nothing_is(tmp_path, table, models, monkeypatch, broken):
+    if broken == "replacing":
+        monkeypatch.setattr("log1pnmf.run_folder.replacing", fail)
+    else:
+        monkeypatch.setattr(Log1pNMF, "save", fail)
+    with pytest.raises(OSError, match="No space"):
+        write_run(tmp_path / "out", models, table, record=RECORD)
     assert not list(tmp_path.iterdir())
+    monkeypatch.undo()
+    write_run(tmp_path / "out", models[:1], table, record=RECORD)
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    before = everything(tmp_path)
+    monkeypatch.setattr(Log1pNMF, "save", fail)
+    with pytest.raises(OSError, match="No space"):
+        write_run(tmp_path / "out", models, table, record=RECORD, force=True)
+    assert everything(tmp_path) == before
+
+
+def test_a_model_that_is_written_stays(tmp_path, table, models, monkeypatch):
+    with writing_run(tmp_path / "out") as run:
+        run.write(models[:1], table, record=RECORD)
+        monkeypatch.setattr("log1pnmf.run_folder.write_csv", fail)
+        with pytest.raises(OSError, match="No space"):
+            run.write(models, table, record=RECORD)
+    assert [model.fit_.c for model in RunFolder.open(tmp_path / "out").models] == [1.0, math.inf]
+    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
+
+
+def test_a_folder_belongs_to_one_run(tmp_path, table, models):
+    with writing_run(tmp_path / "out") as run:
+        for force in (False, True):
+            with pytest.raises(FileExistsError, match="in use"), writing_run(tmp_path / "out", force=force):
+                pass
+        run.write(models[:1], table, record=RECORD)
+        with pytest.raises(FileExistsError, match="in use"):
+            write_run(tmp_path / "out", models, table, record=RECORD, force=True)
+    assert len(RunFolder.open(tmp_path / "out").models) == 1
+    write_run(tmp_path / "out", models, table, record=RECORD, force=True)
+
+
+def test_force_leaves_what_is_not_of_a_run(tmp_path, table, models):
+    write_run(tmp_path / "out", models, table, record=RECORD)
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    write_run(tmp_path / "out", models[1:], table, record=RECORD, force=True)
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+    assert not (tmp_path / "out" / "loadings_c=1.csv").exists()
+
+
+def test_an_empty_folder_is_taken(tmp_path, table, models):
+    (tmp_path / "out").mkdir()
+    write_run(tmp_path / "out", models, table, record=RECORD)
+    assert len(RunFolder.open(tmp_path / "out").models) == 2
+
+
+def test_labels_named_like_our_columns_come_back(tmp_path, table, models):
+    own = {"sample": ["p", "q"] * 6, "size_factor": ["low", "high"] * 6, "sample_label": ["u", "v"] * 6}
+    columns = {name: np.array(values) for name, values in own.items()}
+    write_run(tmp_path / "out", models[:1], CountTable(table.counts, columns), record=RECORD)
+    run = RunFolder.open(tmp_path / "out")
+    assert run.samples["sample"].tolist() == table.sample_names.tolist()
+    np.testing.assert_array_equal(run.samples["size_factor"], models[0].fit_.size_factors)
+    for name, values in own.items():
+        assert run.labels(name).tolist() == values
+    with open(tmp_path / "out" / "samples.csv", newline="") as file:
+        header = next(csv.reader(file))
+    assert len(set(header)) == len(header) == 5
+
+
+FORMULAS = ["=cmd()", "+x", "-x", "@x", "'=x", "'x", "-5", "+1e3", "=" * 3, "\tx", "a=b", "x" * 200_000]
+
+
+def test_names_are_no_formulas_and_come_back(tmp_path, models):
+    names = np.array(FORMULAS, dtype=object)
+    counts = Counts.from_any(np.random.default_rng(0).poisson(1.0, (12, 6)))
+    named = CountTable(Counts(counts.by_row, None, names, names[:6]), {"=type": names})
+    write_run(tmp_path / "out", models[:1], named, record=RECORD)
+    run = RunFolder.open(tmp_path / "out")
+    assert run.samples["sample"].tolist() == FORMULAS
+    assert run.labels("=type").tolist() == FORMULAS
+    write_table(named, tmp_path / "t.csv")
+    again = read_table(tmp_path / "t.csv")
+    assert again.sample_names.tolist() == FORMULAS
+    assert again.feature_names.tolist() == FORMULAS[:6]
+    for path in [tmp_path / "t.csv", *(tmp_path / "out").glob("*.csv")]:
+        before = csv.field_size_limit(1 << 20)
+        with open(path, newline="") as file:
+            cells = [cell for row in csv.reader(file) for cell in row]
+        csv.field_size_limit(before)
+        assert not [cell for cell in cells if cell[:1] in set("=+-@\t") and cell not in ("-5", "+1e3")]
 
 
 def test_only_runs_are_replaced(tmp_path, table, models):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["SWEEP", "Keys", "sweep_key"]
+__all__ = ["SWEEP", "Keys", "c_name", "sweep_key"]
 
 SWEEP = "log1p_nmf_sweep"
 """In `uns`: the table of a sweep over c."""
@@ -60,6 +60,18 @@ class Keys:
         return f"{self.uns}_markers"
 
 
+def c_name(c: float) -> str:
+    """Write c so that it is short, and still the same number.
+
+    Examples
+    --------
+    >>> c_name(1.0), c_name(float("inf")), c_name(0.1 + 0.2)
+    ('1', 'inf', '0.30000000000000004')
+    """
+    short = f"{c:g}"
+    return short if float(short) == c else repr(float(c))
+
+
 def sweep_key(c: float) -> str:
     """Name under which a sweep keeps the fit at `c`.
 
@@ -68,4 +80,4 @@ def sweep_key(c: float) -> str:
     >>> sweep_key(0.001), sweep_key(float("inf"))
     ('log1p_nmf_c=0.001', 'log1p_nmf_c=inf')
     """
-    return f"log1p_nmf_c={c:g}"
+    return f"log1p_nmf_c={c_name(c)}"

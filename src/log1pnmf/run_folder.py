@@ -15,8 +15,12 @@ import csv
 import hashlib
 import json
 import math
+import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,35 +31,40 @@ import scipy
 import sklearn
 
 from .estimator import Log1pNMF
+from .files.cells import plain_cell
 from .files.table import BadFileError, CountTable
-from .files.whole import building, check_place
+from .files.whole import building, claimed, remove
 from .files.write import numbered, sample_labels, write_csv
-from .persist import StrPath
+from .keys import c_name
+from .persist import StrPath, replacing
 from .version import __version__
 
-__all__ = ["RunFolder", "c_name", "check_run_place", "is_run", "json_text", "source_record", "write_run"]
+__all__ = [
+    "RunFolder",
+    "RunWriter",
+    "c_name",
+    "is_run",
+    "json_text",
+    "source_record",
+    "write_run",
+    "writing_run",
+]
 
 RECORD = "run.json"
 REPORT = "report.html"
+OWN = ("sample", "size_factor")
+"""Columns of samples.csv before those of the labels."""
+PARTS = re.compile(r"run\.json|models|samples\.csv|sweep\.csv|report\.html|(loadings|factors)_c=[^/]+\.csv")
 FORMAT, FORMAT_VERSION = "log1pnmf run", 1
 BYTES_AT_ONCE = 1 << 20
-
-
-def c_name(c: float) -> str:
-    """Write c so that it is short, and still the same number.
-
-    Examples
-    --------
-    >>> c_name(1.0), c_name(math.inf), c_name(0.1 + 0.2)
-    ('1', 'inf', '0.30000000000000004')
-    """
-    short = f"{c:g}"
-    return short if float(short) == c else repr(c)
+CELL_LIMIT = 1 << 30
+CONTROL = re.compile("[\x7f-\x9f]")
 
 
 def json_text(value: Any) -> str:
     """Write JSON that any program reads: infinity and NaN, which it does not have, as text."""
-    return json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)  # those below space are escaped already
 
 
 def _plain(value: Any) -> Any:
@@ -73,18 +82,93 @@ def _plain(value: Any) -> Any:
 # ---------------------------------------------------------------- writing
 
 
-def check_run_place(path: StrPath, *, force: bool = False) -> None:
-    """Refuse a place for a run before any work: one that is taken, or a folder that no run has written.
+@contextmanager
+def writing_run(path: StrPath, *, force: bool = False) -> Iterator[RunWriter]:
+    """Take a folder for a run, before any work; it is given back, and removed where nothing was written.
 
     Parameters
     ----------
     path : str or PathLike
+        A new folder or an empty one.
     force : bool
         Whether an earlier run may be replaced; nothing else ever is.
+
+    Yields
+    ------
+    RunWriter
     """
-    place = check_place(path, force=force)
-    if place.exists() and not is_run(place) and not (place.is_dir() and not any(place.iterdir())):
-        raise FileExistsError(f"{place} exists and is not the folder of a run; it is not replaced")
+    with claimed(path) as place:
+        if any(place.iterdir()):
+            if not force:
+                raise FileExistsError(
+                    f"{os.fspath(path)} already exists; choose another name or replace it (--force)"
+                )
+            if not is_run(place):
+                raise FileExistsError(f"{place} exists and is not the folder of a run; it is not replaced")
+        yield RunWriter(place)
+
+
+class RunWriter:
+    """Writes a run fit by fit: what is written once stays, whatever happens later.
+
+    Parameters
+    ----------
+    path : Path
+        A folder that is one's own (`writing_run`). An earlier run in it is replaced with the first fit.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._written: dict[str, Log1pNMF] = {}
+
+    def write(
+        self,
+        models: Sequence[Log1pNMF],
+        table: CountTable,
+        *,
+        record: Mapping[str, Any],
+        measures: Mapping[str, Sequence[Any] | np.ndarray] | None = None,
+    ) -> None:
+        """Write what is new: models first, then run.json, which names them, then the tables.
+
+        Parameters
+        ----------
+        models : sequence of Log1pNMF
+            All so far; fitted to `table`, with different c.
+        table : CountTable
+            After all filters.
+        record : dict
+            What was asked; versions and shape are added.
+        measures : dict of str to sequence, optional
+            Columns of sweep.csv, one entry for each model.
+        """
+        files = {f"c={c_name(model.fit_.c)}": model for model in models}
+        if len(files) != len(models):
+            raise ValueError("models must have different c, one file each")
+        new = {name: model for name, model in files.items() if self._written.get(name) is not model}
+        names = [f"models/{name}.npz" for name in files]
+        complete = {**_frame(table), "models": names, **record}
+        if self._written:
+            self._save(new, complete)
+        else:
+            with _earlier_aside(self.path):
+                (self.path / "models").mkdir()
+                _write_samples(self.path / "samples.csv", table, models[0].fit_.size_factors)
+                self._save(new, complete)
+        n, m = table.shape
+        samples, features = numbered(table.sample_names, n), numbered(table.feature_names, m)
+        for name, model in new.items():
+            _write_factors(self.path / f"loadings_{name}.csv", "sample", samples, model.loadings_)
+            _write_factors(self.path / f"factors_{name}.csv", "feature", features, model.components_.T)
+        if measures is not None:
+            _write_measures(self.path / "sweep.csv", measures)
+
+    def _save(self, new: Mapping[str, Log1pNMF], complete: Mapping[str, Any]) -> None:
+        for name, model in new.items():
+            model.save(self.path / "models" / f"{name}.npz")
+        with replacing(self.path / RECORD) as file:
+            file.write(f"{json_text(complete)}\n".encode())
+        self._written.update(new)
 
 
 def write_run(
@@ -94,54 +178,60 @@ def write_run(
     *,
     record: Mapping[str, Any],
     measures: Mapping[str, Sequence[Any] | np.ndarray] | None = None,
-    add: Callable[[Path], None] | None = None,
     force: bool = False,
 ) -> None:
-    """Write the folder of a run, whole or not at all.
+    """Write the folder of a run in one go; see `RunWriter.write`.
 
     Parameters
     ----------
     path : str or PathLike
     models : sequence of Log1pNMF
-        Fitted to `table`, with different c.
     table : CountTable
-        After all filters.
     record : dict
-        What was asked; versions and shape are added.
     measures : dict of str to sequence, optional
-        Columns of sweep.csv, one entry for each model.
-    add : callable, optional
-        Adds more files: called with the folder before it is in its place.
     force : bool
         Whether an earlier run may be replaced.
     """
-    check_run_place(path, force=force)
-    files = {f"c={c_name(model.fit_.c)}": model for model in models}
-    if len(files) != len(models):
-        raise ValueError("models must have different c, one file each")
-    with building(path, force=force) as folder:
-        (folder / "models").mkdir(parents=True)
-        n, m = table.shape
-        features = numbered(table.feature_names, m)
-        samples = numbered(table.sample_names, n)
-        for name, model in files.items():
-            model.save(folder / "models" / f"{name}.npz")
-            _write_factors(folder / f"loadings_{name}.csv", "sample", samples, model.loadings_)
-            _write_factors(folder / f"factors_{name}.csv", "feature", features, model.components_.T)
-        _write_samples(folder / "samples.csv", samples, table, models[0].fit_.size_factors)
-        if measures is not None:
-            _write_measures(folder / "sweep.csv", measures)
-        complete = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "versions": versions(),
-            "shape": list(table.shape),
-            "models": [f"models/{name}.npz" for name in files],
-            **record,
-        }
-        (folder / RECORD).write_text(json_text(complete) + "\n", encoding="utf-8")
-        if add is not None:
-            add(folder)
+    with writing_run(path, force=force) as run:
+        run.write(models, table, record=record, measures=measures)
+
+
+@contextmanager
+def _earlier_aside(folder: Path) -> Iterator[None]:
+    """Put an earlier run aside; if all goes well it is removed, if not it comes back."""
+    aside, moved = folder / f".{secrets.token_hex(8)}.old", False
+    try:
+        aside.mkdir()
+        _move_parts(folder, aside)
+        moved = True
+        yield
+    except BaseException:
+        for part in _parts(folder) if moved else []:
+            remove(part)
+        _move_parts(aside, folder)
+        raise
+    finally:
+        remove(aside)
+
+
+def _move_parts(source: Path, target: Path) -> None:
+    for part in _parts(source) if source.exists() else []:
+        os.rename(part, target / part.name)
+
+
+def _parts(folder: Path) -> list[Path]:
+    """Files and folders of a run; whatever else lies in its folder is not ours."""
+    return [path for path in folder.iterdir() if PARTS.fullmatch(path.name)]
+
+
+def _frame(table: CountTable) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "versions": versions(),
+        "shape": list(table.shape),
+        "sample_columns": list(table.sample_columns),
+    }
 
 
 def versions() -> dict[str, str]:
@@ -180,18 +270,32 @@ def source_record(path: StrPath) -> dict[str, Any]:
 
 def _write_factors(path: Path, corner: str, names: Sequence[str], values: np.ndarray) -> None:
     header = [corner, *(f"factor_{k}" for k in range(values.shape[1]))]
-    write_csv(path, names, [header], rows=(row.tolist() for row in values))
+    with building(path, force=True) as temporary:
+        write_csv(temporary, names, [header], rows=(row.tolist() for row in values))
 
 
-def _write_samples(path: Path, names: Sequence[str], table: CountTable, sizes: np.ndarray) -> None:
+def _write_samples(path: Path, table: CountTable, sizes: np.ndarray) -> None:
     labels = sample_labels(table)
     columns = [sizes.tolist(), *(values.tolist() for values in labels.values())]
-    write_csv(path, names, [["sample", "size_factor", *labels]], rows=zip(*columns, strict=True))
+    names = numbered(table.sample_names, table.shape[0])
+    write_csv(path, names, [[*OWN, *_other_names(list(labels))]], rows=zip(*columns, strict=True))
+
+
+def _other_names(labels: Sequence[str]) -> list[str]:
+    """Names for columns of labels that are not those of our own columns."""
+    names = []
+    for label in labels:
+        name = label
+        while name in OWN or (name != label and name in labels):
+            name += "_label"
+        names.append(name)
+    return names
 
 
 def _write_measures(path: Path, measures: Mapping[str, Sequence[Any] | np.ndarray]) -> None:
     first, *others = (np.asarray(column).tolist() for column in measures.values())
-    write_csv(path, [c_name(c) for c in first], [list(measures)], rows=zip(*others, strict=True))
+    with building(path, force=True) as temporary:
+        write_csv(temporary, [c_name(c) for c in first], [list(measures)], rows=zip(*others, strict=True))
 
 
 # ---------------------------------------------------------------- reading
@@ -274,25 +378,30 @@ class RunFolder:
         for model in self.models:
             if c is None or model.fit_.c == c:
                 return model
-        raise BadFileError(f"{self.path} has no model for c = {c:g}; choose one of {known}")
+        raise BadFileError(f"{self.path} has no model for c = {c}; choose one of {known}")
 
     @cached_property
     def samples(self) -> dict[str, np.ndarray]:
         """Columns of samples.csv, the names as "sample"; all but the size factors are text."""
         path = self.path / "samples.csv"
+        before = csv.field_size_limit(CELL_LIMIT)
         try:
             with open(path, newline="", encoding="utf-8") as file:
-                header, *rows = csv.reader(file)
+                header, *rows = [[plain_cell(cell) for cell in row] for row in csv.reader(file)]
             columns = {
                 name: np.array(column) for name, column in zip(header, zip(*rows, strict=True), strict=True)
             }
             return {**columns, "size_factor": columns["size_factor"].astype(np.float64)}
         except (OSError, ValueError, KeyError, csv.Error) as error:
             raise BadFileError(f"{path} is damaged ({error}); run the command again") from error
+        finally:
+            csv.field_size_limit(before)
 
     def labels(self, column: str) -> np.ndarray:
-        """Labels of the samples, by the name of their column."""
-        if column not in self.samples or column in ("sample", "size_factor"):
-            known = ", ".join(name for name in self.samples if name not in ("sample", "size_factor"))
+        """Labels of the samples, by the name of their column in the data."""
+        there = [name for name in self.samples if name not in OWN]
+        columns = dict(zip(self.record.get("sample_columns", there), there, strict=False))
+        if column not in columns:
+            known = ", ".join(columns)
             raise BadFileError(f"{self.path} has no label {column!r}; choose one of: {known or 'none'}")
-        return self.samples[column]
+        return self.samples[columns[column]]

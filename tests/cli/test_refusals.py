@@ -111,7 +111,9 @@ def test_a_failed_report_keeps_the_fit(call, place, monkeypatch):
     monkeypatch.setattr("log1pnmf.cli.running.report_models", fail)
     done = call("fit", "good.csv", "-k", 1, "-o", "out")
     assert done.code == 1
-    assert "no ink" in done.out
+    assert "no ink" in done.err
+    assert "log1pnmf report out" in done.err
+    assert done.err.count("\n") == 1
     assert (place / "out" / "models" / "c=1.npz").exists()
 
 

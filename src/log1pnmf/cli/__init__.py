@@ -33,6 +33,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError as error:
         sys.stderr.write(f"error: the command line needs: pip install 'log1pnmf[cli]' ({error})\n")
         return 2
-    from .app import run
-
+    except KeyboardInterrupt:
+        return _interrupted()
+    try:
+        from .app import run
+    except KeyboardInterrupt:
+        return _interrupted()
     return run(arguments)
+
+
+def _interrupted() -> int:
+    sys.stderr.write("error: interrupted: nothing was written\n")
+    return 130

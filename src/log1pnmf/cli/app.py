@@ -9,17 +9,16 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from log1pnmf.environment import describe_environment
 
 from . import convert, demo, fit, info, report, simulate, sweep, transform
-from .console import one_line
+from .console import Screen, explain
+from .signals import INTERRUPTED, as_interrupts
 
 __all__ = ["app", "run"]
 
-OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, BAD_INPUT = 0, 1, 2
 DEBUG = "LOG1PNMF_DEBUG"
 
 # Newer versions of typer carry click inside: its errors are found through one that both export.
@@ -83,17 +82,20 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = typer.main.get_command(app).main(given, prog_name="log1pnmf", standalone_mode=False)
+        with as_interrupts():
+            code = typer.main.get_command(app).main(given, prog_name="log1pnmf", standalone_mode=False)
     except typer.Exit as end:
-        return int(end.exit_code)
+        code = int(end.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted: nothing was written", INTERRUPTED)
+        code = INTERRUPTED
     except BrokenPipeError:  # whoever reads the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except Exception as error:
         return _fail(*_explained(error))
-    return code if isinstance(code, int) else OK
+    if code == INTERRUPTED:
+        return _fail("interrupted: nothing was written", INTERRUPTED)
+    return abs(code) if isinstance(code, int) else OK
 
 
 def _explained(error: Exception) -> tuple[str, int]:
@@ -101,16 +103,13 @@ def _explained(error: Exception) -> tuple[str, int]:
     if isinstance(error, ClickError):
         message = getattr(error, "format_message", error.__str__)()
         return f"{message} (log1pnmf --help says more)", BAD_INPUT
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or 'the system says'}: {error.strerror}", BAD_INPUT
     if isinstance(error, ValueError | TypeError | KeyError | OSError | ImportError):
-        return str(error.args[0] if error.args else error), BAD_INPUT
+        return explain(error), BAD_INPUT
     return f"{type(error).__name__}: {error} (--debug shows where)", FAILED
 
 
 def _fail(message: str, code: int) -> int:
     if os.environ.get(DEBUG, "") not in ("", "0") and sys.exc_info()[0] is not None:
         traceback.print_exc()
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(Text.assemble(("error: ", "bold red"), one_line(message)))
+    Screen().error(message)
     return code

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from log1pnmf.streaming.opening import DEFAULT_MEMORY, parse_memory
+
 from . import options as common
 from .console import Screen
 from .inputs import Reading
@@ -36,7 +38,7 @@ def fit(
     tol: common.Tol = 1e-8,
     jobs: common.Jobs = None,
     engine: common.Engine = "auto",
-    memory: common.Memory = "2GB",
+    memory: common.Memory = None,
     scheduler: common.Scheduler = None,
     time_limit: common.TimeLimit = None,
     checkpoint: common.Checkpoint = None,
@@ -66,6 +68,10 @@ def fit(
         n_jobs=jobs,
         engine=engine,
     )
+    size = DEFAULT_MEMORY if memory is None else memory
+    parse_memory(size)
+    if memory is not None and engine != "streaming":
+        raise typer.BadParameter("--memory is for --engine streaming")
     if scheduler is not None and engine != "streaming":
         raise typer.BadParameter("--scheduler is for --engine streaming")
     if write_h5ad is not None and engine == "streaming":
@@ -85,6 +91,6 @@ def fit(
         report=report,
         force=force,
         write_h5ad=write_h5ad,
-        streaming=Streaming(memory, scheduler) if engine == "streaming" else None,
+        streaming=Streaming(size, scheduler) if engine == "streaming" else None,
     )
     return run_request(request, Screen(json=json))

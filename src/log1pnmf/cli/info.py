@@ -129,15 +129,17 @@ def _about_run(run: RunFolder, screen: Screen) -> None:
         )
         screen.notes(record["filters"], kind="filter")
         screen.notes(record["notes"])
+        if not record.get("finished", True):
+            screen.notes(["not all fits that were asked for are here: the run goes on, or has ended early"])
         for model in run.models:
             screen.say("")
-            screen.say(model.summary())
+            screen.lines(model.summary())
     screen.result(record)
 
 
 def _about_model(model: Log1pNMF, screen: Screen) -> None:
     if not screen.json:
-        screen.say(model.summary())
+        screen.lines(model.summary())
     fit = model.fit_
     screen.result(
         {

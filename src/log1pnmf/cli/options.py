@@ -151,7 +151,8 @@ Engine = Annotated[
     typer.Option("--engine", metavar="NAME", help="auto, native, torch, or streaming: counts stay on disk."),
 ]
 Memory = Annotated[
-    str, typer.Option("--memory", metavar="SIZE", help="What a streaming fit may take, as in 4GB.")
+    str | None,
+    typer.Option("--memory", metavar="SIZE", help="What a streaming fit may take, as in 4GB. [default: 2GB]"),
 ]
 Scheduler = Annotated[
     str | None,

@@ -5,37 +5,36 @@ from __future__ import annotations
 import datetime
 import math
 import shlex
-import signal
 import sys
-import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from log1pnmf.checkpoint import load_checkpoint
 from log1pnmf.compress import plural
 from log1pnmf.counts import Counts
 from log1pnmf.estimator import Log1pNMF
-from log1pnmf.files import Filtered
+from log1pnmf.files import CountTable, Filtered
 from log1pnmf.files.whole import check_place
 from log1pnmf.fitting import LARGEST_CERTIFIED, POOR_APPROXIMATION
 from log1pnmf.metrics import deviance_explained, factor_correlation, hoyer
-from log1pnmf.run_folder import REPORT, c_name, check_run_place, source_record, write_run
+from log1pnmf.run_folder import REPORT, RunWriter, c_name, source_record, writing_run
 from log1pnmf.streaming.survey import ChunkedCounts
 from log1pnmf.sweep import along_path, fits_along
 
 from .annotate import write_annotated_fits
-from .console import Screen, one_line
+from .console import Screen, explain, one_line
 from .inputs import Reading, read_filtered
 from .progress import Watch
 from .reporting import report_models
+from .signals import KEPT, unbroken
 from .streamed import Streaming, read_streamed
 
 __all__ = ["Request", "run_request"]
 
-INTERRUPTED = 130
+FAILED = 1
 
 
 @dataclass(frozen=True)
@@ -85,12 +84,21 @@ class Request:
 
 @dataclass
 class _Done:
-    """What has come out so far."""
+    """What has come out so far, in memory and in the folder."""
 
+    run: RunWriter
+    table: CountTable
+    asked: Mapping[str, Any]
     models: list[Log1pNMF] = field(default_factory=list)
     measures: list[dict[str, Any]] = field(default_factory=list)
     interrupted: bool = False
-    report_error: str | None = None
+    finished: bool = False
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What goes to run.json."""
+        state = {"finished": self.finished, "interrupted": self.interrupted}
+        return {**self.asked, **state, "fits": self.measures}
 
     def keep(self, model: Log1pNMF, measures: dict[str, Any]) -> None:
         """Take a fit; of two at the same c the better one."""
@@ -101,6 +109,22 @@ class _Done:
                 return
         self.models.append(model)
         self.measures.append(measures)
+
+    def write(self) -> None:
+        """Bring the folder up to date, whoever presses Ctrl-C."""
+        columns = {name: [row[name] for row in self.measures] for name in self.measures[0]}
+        with unbroken() as pressed:
+            self.run.write(
+                self.models,
+                self.table,
+                record=self.record,
+                measures=columns if len(self.models) > 1 else None,
+            )
+        self.interrupted = self.interrupted or bool(pressed)
+
+    def words(self) -> str:
+        """Say which fits there are."""
+        return f"c = {', '.join(c_name(model.fit_.c) for model in self.models)}"
 
 
 def run_request(request: Request, screen: Screen) -> int:
@@ -117,54 +141,71 @@ def run_request(request: Request, screen: Screen) -> int:
         Exit code.
     """
     _check_places(request)
-    watch = Watch(
-        screen.errors,
-        max_iter=request.parameters["max_iter"],
-        tol=request.parameters["tol"],
-        time_limit=request.time_limit,
-    )
-    if request.streaming is None:
-        filtered = read_filtered(request.file, request.reading, screen)
-    else:
-        filtered = read_streamed(request.file, request.reading, request.streaming, screen=screen, watch=watch)
-    if request.label is not None:
-        filtered.table.labels(request.label)
-    request = _for_size(request, filtered.table.shape, screen)
-    done = _Done()
-    _fit_all(request, filtered.table.counts, watch, screen, done)
-    if not done.models:
-        raise KeyboardInterrupt
-    record = _record(request, filtered, done)
-    labels = None if request.label is None else filtered.table.labels(request.label)
-
-    def add_report(folder: Path) -> None:
-        try:
-            with screen.busy("testing features and writing the report"):
-                report_models(
-                    folder / REPORT, done.models, record=record, names=filtered.table, labels=labels
-                )
-        except Exception as error:  # a fit that took hours is kept, whatever happens to its picture
-            done.report_error = one_line(error)
-
-    columns = {name: [row[name] for row in done.measures] for name in done.measures[0]}
-    write_run(
-        request.output,
-        done.models,
-        filtered.table,
-        record=record,
-        measures=columns if len(done.models) > 1 else None,
-        add=add_report if request.report else None,
-        force=request.force,
-    )
-    if request.write_h5ad is not None:
-        write_annotated_fits(
-            request.write_h5ad, done.models, filtered, source=request.file, force=request.force
+    with writing_run(request.output, force=request.force) as run:
+        watch = Watch(
+            screen.errors,
+            max_iter=request.parameters["max_iter"],
+            tol=request.parameters["tol"],
+            time_limit=request.time_limit,
         )
-    _tell(request, screen, done)
-    screen.result({"output": str(request.output), **record})
+        if request.streaming is None:
+            filtered = read_filtered(request.file, request.reading, screen)
+        else:
+            filtered = read_streamed(
+                request.file, request.reading, request.streaming, screen=screen, watch=watch
+            )
+        if request.label is not None:
+            filtered.table.labels(request.label)
+        request = _for_size(request, filtered.table.shape, screen)
+        done = _Done(run, filtered.table, _record(request, filtered))
+        try:
+            _fit_all(request, watch, screen, done)
+        except Exception:
+            if done.models:
+                screen.say(("kept ", "green"), (str(request.output), "bold"), f" with {done.words()}")
+            raise
+        if not done.models:
+            raise KeyboardInterrupt
+        try:
+            problems = _after_the_fits(request, filtered, screen, done)
+            _tell(request, screen, done, problems)
+        except KeyboardInterrupt:
+            screen.error(f"interrupted: the fits are in {request.output}")
+            return KEPT
+    screen.result({"output": str(request.output), **done.record})
     if done.interrupted:
-        return INTERRUPTED
-    return 0 if done.report_error is None else 1
+        return KEPT
+    return FAILED if problems else 0
+
+
+def _after_the_fits(request: Request, filtered: Filtered, screen: Screen, done: _Done) -> dict[str, str]:
+    """Write what can be made again from the fits, the report last; gives what went wrong with what."""
+    steps: dict[str, Callable[[], None]] = {}
+    if request.write_h5ad is not None:
+        target, source, force = request.write_h5ad, request.file, request.force
+        steps[str(target)] = lambda: write_annotated_fits(
+            target, done.models, filtered, source=source, force=force
+        )
+    if request.report:
+        labels = None if request.label is None else filtered.table.labels(request.label)
+        path = done.run.path / REPORT
+        steps[REPORT] = lambda: report_models(
+            path, done.models, record=done.record, names=filtered.table, labels=labels
+        )
+    problems: dict[str, str] = {}
+    for name, step in steps.items():
+        if done.interrupted and name == REPORT:
+            problems[name] = "interrupted"
+            break
+        try:
+            with screen.busy(f"writing {name}"):
+                step()
+        except KeyboardInterrupt:
+            done.interrupted = True
+            problems[name] = "interrupted"
+        except Exception as error:  # a fit that took hours is kept, whatever happens to its picture
+            problems[name] = explain(error)
+    return problems
 
 
 def _for_size(request: Request, shape: tuple[int, int], screen: Screen) -> Request:
@@ -184,52 +225,63 @@ def _for_size(request: Request, shape: tuple[int, int], screen: Screen) -> Reque
 
 def _check_places(request: Request) -> None:
     """Refuse what cannot be written, before the data are read."""
-    check_run_place(request.output, force=request.force)
     if request.write_h5ad is not None:
         if request.write_h5ad.suffix not in (".h5ad", ".zarr"):
             raise ValueError(f"--write-h5ad must end with .h5ad or .zarr, got {request.write_h5ad}")
         check_place(request.write_h5ad, force=request.force)
     if request.resume is not None and not request.resume.exists():
         raise FileNotFoundError(f"--resume {request.resume} does not exist; leave it out for a new fit")
+    if "checkpoint" in request.parameters:
+        _check_checkpoint(Path(request.parameters["checkpoint"]))
+
+
+def _check_checkpoint(path: Path) -> None:
+    """Refuse to write a checkpoint over anything else."""
+    if path.exists():
+        try:
+            load_checkpoint(path)
+        except (ValueError, OSError):
+            raise FileExistsError(
+                f"--checkpoint {path} exists and is not a checkpoint; it is not replaced: choose another name"
+            ) from None
 
 
 # ---------------------------------------------------------------- fitting
 
 
-def _fit_all(request: Request, counts: Counts, watch: Watch, screen: Screen, done: _Done) -> None:
-    parameters = dict(request.parameters)
+def _fit_all(request: Request, watch: Watch, screen: Screen, done: _Done) -> None:
+    """Fit, and write every fit as soon as it is there."""
     width = max(len(c_name(c)) for c in request.c)
-    fits = _fits(request, counts, {**parameters, "callbacks": (watch,)})
-    with _terminated_is_interrupted():
-        for c in along_path(request.c) if request.along else request.c:
+    fits = _fits(request, done.table.counts, {**request.parameters, "callbacks": (watch,)})
+    path = along_path(request.c) if request.along else request.c
+    try:
+        for number, c in enumerate(path, start=1):
             with warnings.catch_warnings(record=True) as caught, watch.showing(f"c = {c_name(c)}"):
                 warnings.simplefilter("always")
-                try:
-                    model = next(fits)
-                except KeyboardInterrupt:
-                    done.interrupted = True
-                    return
-                row = _measured(model, counts, parameters["n_jobs"])
-            done.keep(model, row)
+                model = next(fits)
+                done.interrupted = _was_interrupted(model)
+                row = _measured_or_not(model, done, request.parameters["n_jobs"])
+                done.keep(model, row)
+                done.finished = number == len(path) and not done.interrupted
+                done.write()
             _tell_fit(model, row, screen, width=width, by_clock=watch.stopped_by_clock)
             screen.notes(_notes(model, [one_line(warning.message) for warning in caught]))
-            done.interrupted = _was_interrupted(model)
             if done.interrupted:
                 return
+    except KeyboardInterrupt:
+        done.interrupted = True
+        if done.models:
+            done.write()
 
 
-@contextmanager
-def _terminated_is_interrupted() -> Iterator[None]:
-    """Let the signal with which schedulers end a job do what Ctrl-C does: the fit so far is kept."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    # Not the present handler of Ctrl-C: under nohup that is to ignore it, and the job could not be ended.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _measured_or_not(model: Log1pNMF, done: _Done, n_jobs: int | None) -> dict[str, Any]:
+    """Measure a fit; where Ctrl-C is pressed meanwhile, only what takes no time."""
+    if not done.interrupted:
+        try:
+            return _measured(model, done.table.counts, n_jobs)
+        except KeyboardInterrupt:
+            done.interrupted = True
+    return _measured(model, None, n_jobs)
 
 
 def _fits(request: Request, counts: Counts, parameters: Mapping[str, Any]) -> Iterator[Log1pNMF]:
@@ -262,14 +314,15 @@ def _notes(model: Log1pNMF, warned: Sequence[str]) -> list[str]:
     return told + [text for text in warned if not any(text.startswith(message) for message in messages)]
 
 
-def _measured(model: Log1pNMF, counts: Counts, n_jobs: int | None) -> dict[str, Any]:
-    """Numbers of a fit, for tables, JSON and the screen."""
+def _measured(model: Log1pNMF, counts: Counts | None, n_jobs: int | None) -> dict[str, Any]:
+    """Numbers of a fit, for tables, JSON and the screen; without counts only those that it has itself."""
     fit = model.fit_
-    explained = math.nan
-    quick = fit.link.is_identity or math.prod(counts.shape) <= LARGEST_CERTIFIED
-    if quick and not isinstance(counts, ChunkedCounts):
-        explained = deviance_explained(model, counts, n_jobs=n_jobs)
-    certificate = None if _was_interrupted(model) else model.certify(counts)
+    explained, certificate = math.nan, None
+    if counts is not None:
+        quick = fit.link.is_identity or math.prod(counts.shape) <= LARGEST_CERTIFIED
+        if quick and not isinstance(counts, ChunkedCounts):
+            explained = deviance_explained(model, counts, n_jobs=n_jobs)
+        certificate = model.certify(counts)
     known = fit.log_likelihood if certificate is None else certificate.log_likelihood
     return {
         "c": fit.c,
@@ -312,7 +365,7 @@ def _tell_fit(model: Log1pNMF, row: Mapping[str, Any], screen: Screen, *, width:
     )
 
 
-def _tell(request: Request, screen: Screen, done: _Done) -> None:
+def _tell(request: Request, screen: Screen, done: _Done, problems: Mapping[str, str]) -> None:
     place = request.output
     if done.interrupted:
         screen.say(("interrupted: ", "yellow"), "the fit so far is kept")
@@ -321,18 +374,17 @@ def _tell(request: Request, screen: Screen, done: _Done) -> None:
         (str(place), "bold"),
         f" ({plural(len(done.models), 'model', 'models')}, tables, run.json)",
     )
-    if request.write_h5ad is not None:
+    if request.write_h5ad is not None and str(request.write_h5ad) not in problems:
         screen.say(("wrote ", "green"), (str(request.write_h5ad), "bold"))
-    if done.report_error is not None:
-        screen.say(
-            ("error: ", "bold red"), f"no report: {done.report_error}; log1pnmf report {place} tries again"
-        )
-    elif request.report:
+    if request.report and REPORT not in problems:
         screen.say("look at ", (str(place / REPORT), "bold"))
-    screen.say(f"then: log1pnmf info {place} | log1pnmf transform {place} NEW_FILE -o loadings.csv", "")
+    screen.say(f"then: log1pnmf info {place} | log1pnmf transform {place} NEW_FILE -o loadings.csv")
+    for name, why in problems.items():
+        again = f"; log1pnmf report {place} makes it" if name == REPORT else ""
+        screen.error(f"{name} was not written: {why}. The fits are in {place}{again}")
 
 
-def _record(request: Request, filtered: Filtered, done: _Done) -> dict[str, Any]:
+def _record(request: Request, filtered: Filtered) -> dict[str, Any]:
     return {
         "command": shlex.join(["log1pnmf", *sys.argv[1:]]),
         "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -342,6 +394,4 @@ def _record(request: Request, filtered: Filtered, done: _Done) -> dict[str, Any]
         "notes": list(filtered.table.notes),
         "label": request.label,
         "parameters": dict(request.parameters),
-        "interrupted": done.interrupted,
-        "fits": done.measures,
     }

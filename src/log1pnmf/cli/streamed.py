@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -76,12 +76,15 @@ def read_streamed(
     )
     with watch.looking():
         counts = survey(source)
-    table = CountTable(counts, _labels(path), str(path), kind)
+    names, labels = _obs(path)
+    table = CountTable(replace(counts, sample_names=names), labels, str(path), kind)
     screen.say((path.name, "bold"), f": {describe(table)} ({kind}, {len(source.chunks)} chunks)")
     return Filtered(table, np.arange(table.shape[0]), np.arange(table.shape[1]), ())
 
 
-def _labels(path: Path) -> dict[str, np.ndarray]:
+def _obs(path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Read names and labels of the samples."""
     store = open_group(str(path))
     obs = element_io().read_elem(store["obs"])
-    return {str(name): obs[name].astype(str).to_numpy(dtype=object) for name in obs.columns}
+    labels = {str(name): obs[name].astype(str).to_numpy(dtype=object) for name in obs.columns}
+    return obs.index.to_numpy(dtype=object), labels

@@ -14,6 +14,7 @@ from scipy import sparse
 
 from log1pnmf.untrusted import BadFileError, open_packed
 
+from .cells import plain_cell
 from .table import RawTable
 
 __all__ = ["open_text", "read_text"]
@@ -102,7 +103,7 @@ class _Layout:
         body = head[1:]
         width = len(body[0]) if body else len(head[0])
         shifted = bool(body) and len(head[0]) == width - 1  # as R writes tables: no cell above the row names
-        names = ["", *head[0]] if shifted else list(head[0])
+        names = [plain_cell(cell) for cell in (["", *head[0]] if shifted else head[0])]
         self.header = int(shifted or _is_header(head[0], body))
         looked = body if self.header else head
         self.index = int(
@@ -143,9 +144,9 @@ class _Layout:
             filled = np.flatnonzero(values)  # NaN is not zero: it is found later
             parts.append((filled.astype(np.int32), values[filled]))
             if self.index:
-                samples.append(row[0])
+                samples.append(plain_cell(row[0]))
             for label, j in zip(labels, self.labels, strict=True):
-                label.append(row[j])
+                label.append(plain_cell(row[j]))
         return RawTable(
             self._matrix(parts),
             samples if self.index else None,

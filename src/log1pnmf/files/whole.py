@@ -6,12 +6,12 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from log1pnmf.persist import StrPath
 
-__all__ = ["building", "check_place"]
+__all__ = ["building", "check_place", "claimed"]
 
 
 def check_place(path: StrPath, *, force: bool = False) -> Path:
@@ -59,28 +59,109 @@ def building(path: StrPath, *, force: bool = False) -> Iterator[Path]:
         Nothing is there yet: make a file or a folder. It has the ending of `path`.
     """
     place = check_place(path, force=force)
-    # Its own ending comes last: writers choose their format by it.
-    temporary = place.with_name(f".{secrets.token_hex(8)}.tmp.{place.name}")
+    # Its own ending comes last: writers choose their format by it. A long name would not leave room for more.
+    temporary = place.with_name(f".{secrets.token_hex(8)}.tmp{''.join(place.suffixes)[-16:]}")
     try:
         yield temporary
-        _move(temporary, place)
+        _move(temporary, place, force=force)
     except BaseException:
         remove(temporary)
         raise
 
 
-def _move(temporary: Path, place: Path) -> None:
-    if not place.exists() or (place.is_file() and temporary.is_file()):
+def _move(temporary: Path, place: Path, *, force: bool) -> None:
+    """Bring something to its place; without `force` only where nothing has appeared meanwhile."""
+    if not force:
+        _move_to_free(temporary, place)
+    elif not place.exists() or (place.is_file() and temporary.is_file()):
         os.replace(temporary, place)
-        return
-    aside = place.with_name(f".{secrets.token_hex(8)}.old.{place.name}")
-    os.rename(place, aside)
+    else:
+        aside = place.with_name(f".{secrets.token_hex(8)}.old")
+        os.rename(place, aside)
+        try:
+            os.rename(temporary, place)
+        except BaseException:
+            os.rename(aside, place)
+            raise
+        remove(aside)
+
+
+def _move_to_free(temporary: Path, place: Path) -> None:
+    """Rename, but never over something: the system refuses that for folders, and for links to files."""
     try:
-        os.rename(temporary, place)
-    except BaseException:
-        os.rename(aside, place)
-        raise
-    remove(aside)
+        if temporary.is_dir():
+            os.rename(temporary, place)
+            return
+        try:
+            os.link(temporary, place)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            if place.exists():
+                raise FileExistsError(place) from None
+            os.rename(temporary, place)
+            return
+        os.unlink(temporary)
+    except OSError as error:
+        if not place.exists():
+            raise
+        raise FileExistsError(
+            f"{place} was made by someone else in the meantime and is not replaced; choose another name"
+        ) from error
+
+
+@contextmanager
+def claimed(path: StrPath) -> Iterator[Path]:
+    """Take a folder for oneself, and make it where there is none: until the end no one else gets it.
+
+    One that was made here and is still empty in the end is removed.
+
+    Parameters
+    ----------
+    path : str or PathLike
+
+    Yields
+    ------
+    Path
+    """
+    place = check_place(path, force=True)
+    made = True
+    try:
+        os.mkdir(place)
+    except FileExistsError:
+        made = False
+    lock = _locked(place)
+    try:
+        yield place
+    finally:
+        if made:
+            with suppress(OSError):  # not empty: there is something to keep
+                os.rmdir(place)
+        if lock is not None:
+            os.close(lock)
+
+
+def _locked(place: Path) -> int | None:
+    """Lock a folder. The lock goes with the process, however that ends; Windows has none for folders."""
+    if not place.is_dir():
+        raise FileExistsError(f"{place} exists and is not a folder; choose another name")
+    if os.name != "posix":
+        return None
+    import fcntl
+
+    in_use = f"{place} is in use: another run writes to it; wait for that one or choose another name"
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise FileExistsError(in_use) from None
+    except OSError:  # a file system without locks
+        return descriptor
+    if not place.is_dir() or not os.path.samestat(os.fstat(descriptor), os.stat(place)):
+        os.close(descriptor)  # the other run has just removed its folder
+        raise FileExistsError(in_use)
+    return descriptor
 
 
 def remove(path: Path) -> None:

@@ -20,6 +20,7 @@ from log1pnmf.persist import StrPath
 
 from .annotated import created_store, write_annotated
 from .arrays import COLUMN
+from .cells import safe_cell
 from .market import EXPRESSION
 from .read import format_of
 from .table import BadFileError, CountTable
@@ -171,7 +172,7 @@ def write_csv(
     rows: Iterator[Sequence[Any]],
     delimiter: str = ",",
 ) -> None:
-    """Write a table of text, row by row; numbers have all their digits.
+    """Write a table of text, row by row; numbers have all their digits, and no text is a formula.
 
     Parameters
     ----------
@@ -187,8 +188,9 @@ def write_csv(
     """
     with _text(path) as file:
         writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-        writer.writerows(headers)
-        writer.writerows([name, *row] for name, row in zip(names, rows, strict=True))
+        writer.writerows(map(safe_cell, header) for header in headers)
+        lines = ([name, *row] for name, row in zip(names, rows, strict=True))
+        writer.writerows(map(safe_cell, line) for line in lines)
 
 
 def _write_anndata(table: CountTable, path: Path) -> None:

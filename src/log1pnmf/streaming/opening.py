@@ -139,7 +139,9 @@ def parse_memory(memory: str | float) -> float:
         match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)(i?)b?\s*", memory.lower())
         if match and match[1].count(".") <= 1 and match[1] != ".":
             step = units[match[2]]
-            return float(match[1]) * (1024.0 ** round(np.log10(step) / 3) if match[3] else step)
+            size = float(match[1]) * (1024.0 ** round(np.log10(step) / 3) if match[3] else step)
+            if size > 0:
+                return size
     elif not isinstance(memory, bool) and float(memory) > 0:
         return float(memory)
     raise ValueError(f"memory must be a size like '4GB' or a number of bytes, got {memory!r}")

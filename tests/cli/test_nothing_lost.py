@@ -1,0 +1,203 @@
+"""Whatever happens after a fit, the fit is there; whatever happens before, nothing is."""
+
+import signal
+
+import anndata
+import pytest
+
+from log1pnmf.cli import running
+from log1pnmf.run_folder import RunFolder
+
+QUICK = ["--tol", "1e-3", "--jobs", "1"]
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+@pytest.fixture
+def fit(call, counts_file, tmp_path):
+    def run(*options, out="out"):
+        return call("fit", counts_file, "-k", 2, "-o", tmp_path / out, *QUICK, *options)
+
+    return run
+
+
+def hidden(folder):
+    return [path for path in folder.rglob("*") if path.name.startswith(".")]
+
+
+def press(monkeypatch, where, how, calls=1):
+    """Send a signal when a function is called for the n-th time, before it does anything."""
+    module, _, name = where.rpartition(".")
+    owner = running if module == "running" else __import__(f"log1pnmf.{module}", fromlist=[name])
+    original, seen = getattr(owner, name), []
+
+    def pressed(*arguments, **options):
+        seen.append(1)
+        if len(seen) == calls:
+            signal.raise_signal(how)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, pressed)
+
+
+@pytest.mark.parametrize("how", SIGNALS)
+@pytest.mark.parametrize("where", ["running.read_filtered", "running._record"])
+def test_before_the_fit_nothing_is_left_and_it_is_said(fit, tmp_path, monkeypatch, where, how):
+    press(monkeypatch, where, how)
+    done = fit()
+    assert done.code == 130
+    assert done.err == "error: interrupted: nothing was written\n"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("how", SIGNALS)
+@pytest.mark.parametrize(
+    "where", ["running.deviance_explained", "run_folder.write_csv", "running._tell_fit", "running._tell"]
+)
+def test_a_finished_fit_is_kept(fit, tmp_path, monkeypatch, where, how):
+    press(monkeypatch, where, how)
+    done = fit("--no-report")
+    assert done.code == 130
+    run = RunFolder.open(tmp_path / "out")
+    assert run.model(1.0).converged_
+    assert (tmp_path / "out" / "factors_c=1.csv").exists()
+    assert not hidden(tmp_path)
+    assert "nothing was written" not in done.err
+
+
+@pytest.mark.parametrize("how", SIGNALS)
+def test_interrupted_report_leaves_the_fits(fit, tmp_path, monkeypatch, how):
+    press(monkeypatch, "running.report_models", how)
+    done = fit("-c", "1,inf")
+    assert done.code == 130
+    assert f"log1pnmf report {tmp_path / 'out'}" in done.err
+    run = RunFolder.open(tmp_path / "out")
+    assert len(run.models) == 2
+    assert run.record["finished"]
+    assert not (tmp_path / "out" / "report.html").exists()
+    assert not hidden(tmp_path)
+
+
+@pytest.mark.parametrize("how", SIGNALS)
+def test_models_are_in_place_before_the_report_begins(fit, tmp_path, monkeypatch, how):
+    seen = []
+    monkeypatch.setattr(
+        running, "report_models", lambda path, *a, **b: seen.extend(RunFolder.open(path.parent).models)
+    )
+    assert fit("-c", "1,inf").code == 0
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("how", SIGNALS)
+def test_earlier_fits_survive_an_interrupt_of_a_later_one(fit, tmp_path, monkeypatch, how):
+    press(monkeypatch, "estimator.fit_log1p_nmf", how, calls=2)
+    done = fit("-c", "1,2,inf")
+    assert done.code == 130
+    run = RunFolder.open(tmp_path / "out")
+    assert [model.fit_.c for model in run.models] == [1.0]
+    assert run.record["interrupted"]
+    assert not run.record["finished"]
+    assert not hidden(tmp_path)
+
+
+def test_earlier_fits_survive_the_failure_of_a_later_one(fit, call, tmp_path, monkeypatch):
+    original = running.Log1pNMF.fit
+
+    def fail(self, *arguments, **options):
+        if self.c == 2.0:
+            raise ArithmeticError("too odd")
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(running.Log1pNMF, "fit", fail)
+    done = fit("-c", "1,2,inf")
+    assert done.code == 1
+    assert "too odd" in done.err
+    assert f"kept {tmp_path / 'out'} with c = 1" in done.out
+    assert [model.fit_.c for model in RunFolder.open(tmp_path / "out").models] == [1.0]
+    assert "not all fits" in call("info", tmp_path / "out").out
+    assert call("report", tmp_path / "out").code == 0
+
+
+def test_h5ad_that_cannot_be_written_is_told_and_the_rest_is_there(fit, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("log1pnmf.cli.annotate.write_annotated", full)
+    done = fit("--write-h5ad", tmp_path / "new.h5ad")
+    assert done.code == 1
+    assert "no room left on the disk" in done.err
+    assert done.err.count("\n") == 1
+    assert (tmp_path / "out" / "report.html").exists()
+    assert not (tmp_path / "new.h5ad").exists()
+    assert not hidden(tmp_path)
+
+
+def test_ctrl_c_in_other_commands_says_so(call, counts_file, tmp_path, monkeypatch):
+    press(monkeypatch, "cli.convert.write_table", signal.SIGINT)
+    done = call("convert", counts_file, tmp_path / "t.csv")
+    assert (done.code, done.err) == (130, "error: interrupted: nothing was written\n")
+
+
+def test_two_runs_into_one_folder(fit, tmp_path, monkeypatch):
+    """The second starts while the first is at work: it is refused, and the first is whole."""
+    original, second = running.read_filtered, []
+
+    def read(*arguments):
+        monkeypatch.setattr(running, "read_filtered", original)
+        second.append(fit("-c", 2, "--no-report"))
+        return original(*arguments)
+
+    monkeypatch.setattr(running, "read_filtered", read)
+    assert fit("--no-report").code == 0
+    assert second[0].code == 2
+    assert "in use" in second[0].err
+    assert [model.fit_.c for model in RunFolder.open(tmp_path / "out").models] == [1.0]
+
+
+@pytest.mark.parametrize("name", ["data.csv", "out.npz"])
+def test_a_checkpoint_is_only_written_over_a_checkpoint(fit, tmp_path, name):
+    (tmp_path / name).write_text("precious")
+    done = fit("--checkpoint", tmp_path / name)
+    assert done.code == 2
+    assert "not a checkpoint" in done.err
+    assert (tmp_path / name).read_text() == "precious"
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_every_c_has_a_key_of_its_own(fit, tmp_path):
+    done = fit("-c", "1000000,1000001", "--no-report", "--write-h5ad", tmp_path / "new.h5ad")
+    assert done.code == 0
+    adata = anndata.read_h5ad(tmp_path / "new.h5ad")
+    assert {key for key in adata.obsm if "log1p" in key} == {
+        "log1p_nmf_c=1e+06",
+        "log1p_nmf_c=1000001.0",
+    }
+
+
+def test_streaming_keeps_the_names_of_the_samples(fit, tmp_path):
+    assert fit("--engine", "streaming", "--no-report").code == 0
+    names = RunFolder.open(tmp_path / "out").samples["sample"].tolist()
+    assert names == [f"cell{i}" for i in range(60)]
+
+
+@pytest.mark.parametrize("size", ["0", "rubbish", "-1GB"])
+@pytest.mark.parametrize("engine", ["streaming", "native"])
+def test_memory_that_is_no_size_is_refused(fit, tmp_path, size, engine):
+    done = fit("--engine", engine, "--memory", size)
+    assert done.code == 2
+    assert "memory" in done.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_terminals_are_not_sent_what_files_hold(call, tmp_path):
+    """Names, labels and file names with escape sequences are shown, not obeyed."""
+    text = "cell,a\x1b[2Jx,b\nx\x1b]0;title\x07,1,2\ny\x9b31m,3,0\n"
+    (tmp_path / "n\x1b[31m.csv").write_text(text)
+    for arguments in (["info"], ["info", "--json"], ["fit", "-k", 1, "-o", tmp_path / "out", "--no-report"]):
+        command, *options = arguments
+        done = call(command, tmp_path / "n\x1b[31m.csv", *options)
+        assert done.code == 0
+        shown = done.out + done.err
+        assert not [one for one in shown if one != "\n" and not one.isprintable()], repr(shown)
+    missing = call("info", tmp_path / "no\x1b[31m.csv")
+    assert "\x1b" not in missing.err
+    assert "\\x1b[31m" in missing.err
