@@ -92,6 +92,7 @@ LAYERS = [
     ["report.comparison"],
     ["report.document"],
     ["run_folder"],
+    ["run_writer"],
     ["demo"],
     ["cli.console", "cli.signals", "cli.options", "cli.progress", "cli.reporting", "cli.annotate"],
     ["cli.inputs"],

@@ -10,7 +10,8 @@ import pytest
 from log1pnmf import Log1pNMF
 from log1pnmf.counts import Counts
 from log1pnmf.files import BadFileError, CountTable, read_table, write_table
-from log1pnmf.run_folder import RunFolder, c_name, json_text, source_record, write_run, writing_run
+from log1pnmf.run_folder import RunFolder, c_name, json_text, source_record
+from log1pnmf.run_writer import write_run, writing_run
 
 RECORD = {"command": "log1pnmf fit", "source": {"path": "x.csv"}, "label": "type", "filters": [], "notes": []}
 
@@ -72,7 +73,7 @@ def everything(folder):
 @pytest.mark.parametrize("broken", ["models[0].save", "replacing"])
 def test_where_no_fit_is_written_nothing_is(tmp_path, table, models, monkeypatch, broken):
     if broken == "replacing":
-        monkeypatch.setattr("log1pnmf.run_folder.replacing", fail)
+        monkeypatch.setattr("log1pnmf.run_writer.replacing", fail)
     else:
         monkeypatch.setattr(Log1pNMF, "save", fail)
     with pytest.raises(OSError, match="No space"):
@@ -91,7 +92,7 @@ def test_where_no_fit_is_written_nothing_is(tmp_path, table, models, monkeypatch
 def test_a_model_that_is_written_stays(tmp_path, table, models, monkeypatch):
     with writing_run(tmp_path / "out") as run:
         run.write(models[:1], table, record=RECORD)
-        monkeypatch.setattr("log1pnmf.run_folder.write_csv", fail)
+        monkeypatch.setattr("log1pnmf.run_writer.write_csv", fail)
         with pytest.raises(OSError, match="No space"):
             run.write(models, table, record=RECORD)
     assert [model.fit_.c for model in RunFolder.open(tmp_path / "out").models] == [1.0, math.inf]

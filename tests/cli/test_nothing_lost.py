@@ -51,7 +51,7 @@ def test_before_the_fit_nothing_is_left_and_it_is_said(fit, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("how", SIGNALS)
 @pytest.mark.parametrize(
-    "where", ["running.deviance_explained", "run_folder.write_csv", "running._tell_fit", "running._tell"]
+    "where", ["running.deviance_explained", "run_writer.write_csv", "running._tell_fit", "running._tell"]
 )
 def test_a_finished_fit_is_kept(fit, tmp_path, monkeypatch, where, how):
     press(monkeypatch, where, how)

@@ -20,7 +20,8 @@ from log1pnmf.files import CountTable, Filtered
 from log1pnmf.files.whole import check_place
 from log1pnmf.fitting import LARGEST_CERTIFIED, POOR_APPROXIMATION
 from log1pnmf.metrics import deviance_explained, factor_correlation, hoyer
-from log1pnmf.run_folder import REPORT, RunWriter, c_name, source_record, writing_run
+from log1pnmf.run_folder import REPORT, c_name, source_record
+from log1pnmf.run_writer import RunWriter, writing_run
 from log1pnmf.streaming.survey import ChunkedCounts
 from log1pnmf.sweep import along_path, fits_along
 
