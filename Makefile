@@ -31,7 +31,8 @@ bench: $(STAMP) ## measure speed and memory
 paper: $(STAMP) ## reproduce the paper from ../shared/data (PAPER_FLAGS="--fresh": fit again what was kept)
 	$(BIN)/python -m paper $(PAPER_FLAGS)
 
-docs: $(STAMP) ## build the site in docs/_build/html, with its tutorials executed; warnings are errors
+docs: $(STAMP) ## run the code of all pages and build the site in docs/_build/html; warnings are errors
+	$(BIN)/python -m pytest -q -m docs tests/test_docs.py
 	$(BIN)/sphinx-build -W --keep-going --quiet docs docs/_build/html
 
 lint: $(STAMP) ## ruff and mypy

@@ -9,42 +9,14 @@ signatures that sum to one, and how many mutations of a tumour each of them stan
 """
 
 import argparse
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 from log1pnmf import Log1pNMF
+from log1pnmf.datasets import made_up_tumours
 from log1pnmf.metrics import match_factors
 from log1pnmf.optional import require
-
-EXCHANGES = ("C>A", "C>G", "C>T", "T>A", "T>C", "T>G")
-CHANNELS = [f"{before}[{change}]{after}" for change, before, after in product(EXCHANGES, "ACGT", "ACGT")]
-
-
-def made_up_signatures() -> tuple[np.ndarray, list[str]]:
-    """Four processes, made up for this example: which channels each prefers. Rows sum to one."""
-    preferences = {
-        "C>T before G": lambda channel: 40.0 if channel.endswith("[C>T]G") else 0.3,
-        "C>A anywhere": lambda channel: 6.0 if "[C>A]" in channel else 0.4,
-        "C>T and C>G after T": lambda channel: 20.0 if channel.startswith(("T[C>T]", "T[C>G]")) else 0.2,
-        "a little of everything": lambda channel: 1.0,
-    }
-    rng = np.random.default_rng(7)
-    rows = np.array([[weight(channel) for channel in CHANNELS] for weight in preferences.values()])
-    rows *= rng.gamma(4.0, 0.25, size=rows.shape)  # no process is quite so regular
-    return rows / rows.sum(axis=1, keepdims=True), list(preferences)
-
-
-def made_up_tumours(
-    signatures: np.ndarray, n_tumours: int = 200, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Counts, and the number of mutations expected of each process; a third of them is absent."""
-    rng = np.random.default_rng(seed)
-    exposures = rng.lognormal(6.0, 1.0, size=(n_tumours, len(signatures)))
-    exposures *= rng.uniform(size=exposures.shape) < 2 / 3
-    exposures[:, -1] += 50.0
-    return rng.poisson(exposures @ signatures), exposures
 
 
 def fit(counts: np.ndarray, n_signatures: int) -> tuple[np.ndarray, np.ndarray]:
@@ -61,15 +33,15 @@ def show(signature: np.ndarray, channels: list[str]) -> str:
 
 def recover() -> np.ndarray:
     """Find the made-up signatures again; how similar they are (cosine) is returned."""
-    truth, names = made_up_signatures()
-    counts, exposures = made_up_tumours(truth)
+    tumours = made_up_tumours()
+    counts, truth = tumours.counts, tumours.signatures
     found, mutations = fit(counts, len(truth))
     match = match_factors(truth.T, found.T, measure="cosine")
     print(f"{len(counts)} tumours, {counts.sum():,} mutations, {len(truth)} made-up processes\n")
     for (k, j), cosine in zip(match.pairs, match.similarity, strict=True):
-        agree = np.corrcoef(exposures[:, k], mutations[:, j])[0, 1]
-        print(f"{names[k]}: cosine {cosine:.3f} with the truth, exposures correlate {agree:.3f}")
-        print(f"    {show(found[j], CHANNELS)}")
+        agree = np.corrcoef(tumours.mutations[:, k], mutations[:, j])[0, 1]
+        print(f"{tumours.processes[k]}: cosine {cosine:.3f} with the truth, mutations correlate {agree:.3f}")
+        print(f"    {show(found[j], tumours.channels)}")
     return match.similarity
 
 

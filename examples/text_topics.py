@@ -16,32 +16,9 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.pipeline import Pipeline
 
 from log1pnmf import Log1pNMF
+from log1pnmf.datasets import made_up_texts
 from log1pnmf.optional import require
 from log1pnmf.summary import top_features
-
-THEMES = {
-    "kitchen": "flour butter oven dough sugar yeast bread recipe salt pan knead bake crust whisk",
-    "garden": "soil seed tomato compost prune rose bee root spade leaf bloom hedge rain mulch",
-    "railway": "train platform signal track driver carriage station ticket timetable tunnel bridge rail",
-    "music": "violin chord rhythm melody concert orchestra tempo piano singer tune drum audience",
-    "sailing": "mast harbour wind rope anchor tide deck sail wave compass keel crew",
-}
-EVERYDAY = "morning people little time good today new long work hand begin find"
-FRAME = "then the {} and the {} came, while we kept the {} near a {} for one more {}."
-
-
-def made_up_texts(n_texts: int = 150, seed: int = 0) -> tuple[list[str], list[str]]:
-    """Texts about one or two themes each, and which."""
-    rng = np.random.default_rng(seed)
-    names = list(THEMES)
-    texts, labels = [], []
-    for _ in range(n_texts):
-        chosen = rng.choice(names, size=rng.integers(1, 3), replace=False)
-        words = " ".join(THEMES[name] for name in chosen).split() * 2 + EVERYDAY.split()
-        sentences = [FRAME.format(*rng.choice(words, size=5)) for _ in range(rng.integers(6, 15))]
-        texts.append(" ".join(sentences))
-        labels.append(" + ".join(sorted(chosen)))
-    return texts, labels
 
 
 def read_texts(path: Path) -> tuple[list[str], list[str]]:

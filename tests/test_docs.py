@@ -1,15 +1,21 @@
 """The pages tell the truth: their code runs, their error messages are real, their links lead somewhere.
 
+``make test`` compiles the code and follows the links; ``make docs`` also runs the code (tests marked `docs`).
+
 A fence of a page is marked in its first line. ``python``: it is run, all of a page in one namespace and in an
 empty folder. ``python raises``: it must end in the error or warning that the ``text`` fence after it shows;
 ``...`` stands there for anything. ``python no-run``: it needs what a test does not have, and is only
-compiled. Cells of the tutorials are run by ``make docs``.
+compiled. Cells of the tutorials are run in a process of their own, in an empty folder.
 """
 
+import ast
 import dataclasses
 import doctest
 import inspect
+import os
 import re
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +34,7 @@ from log1pnmf.simulate import simulate
 ROOT = Path(__file__).parents[1]
 DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
 PAGES = [ROOT / "README.md", *DOCS]
+TUTORIALS = [page for page in DOCS if page.parent.name == "tutorials" and page.stem != "index"]
 LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "paper" / "RESULTS.md"]
 
 SMALLER = {
@@ -76,6 +83,15 @@ def name(page: Path) -> str:
 
 def is_python(fence: Fence) -> bool:
     return fence.info.split()[:1] == ["python"]
+
+
+def is_cell(fence: Fence) -> bool:
+    return fence.info == "{code-cell}"
+
+
+def cell_code(fence: Fence) -> str:
+    """What Python reads of a cell: no tags of MyST, no magic of IPython; as many lines."""
+    return re.sub(r"^(?::tags:|%).*$", "", fence.text, flags=re.MULTILINE)
 
 
 def compiled(fence: Fence, page: Path):
@@ -142,6 +158,52 @@ def with_python(page: Path) -> bool:
     return any(is_python(fence) for fence in fences(page))
 
 
+MARKS = ("python", "python raises", "python no-run")
+
+
+def test_code_compiles():
+    for page in PAGES:
+        for fence in fences(page):
+            if is_python(fence):
+                assert fence.info in MARKS, f"{name(page)}:{fence.line}: unknown mark {fence.info!r}"
+                compiled(fence, page)
+            elif is_cell(fence):
+                compile(cell_code(fence), f"{name(page)}:{fence.line}", "exec")
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=name)
+def test_tutorials_import_what_is_installed(page):
+    """What `pip install 'log1pnmf[anndata,plot,report]'` brings, and no module of this repository."""
+    here = {"log1pnmf", "numpy", "sklearn", "matplotlib", "anndata", *sys.stdlib_module_names}
+    for fence in filter(is_cell, fences(page)):
+        for node in ast.walk(ast.parse(cell_code(fence))):
+            if isinstance(node, ast.Import):
+                assert {one.name.partition(".")[0] for one in node.names} <= here
+            elif isinstance(node, ast.ImportFrom):
+                assert node.module.partition(".")[0] in here, f"{name(page)}: {node.module}"
+        assert "sys.path" not in fence.text
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("page", TUTORIALS, ids=name)
+def test_tutorial_runs_as_written(page, tmp_path):
+    """In an empty folder, with nothing of this repository to be imported but the package; no warning."""
+    script = tmp_path / "tutorial.py"
+    script.write_text("\n".join(map(cell_code, filter(is_cell, fences(page)))), encoding="utf-8")
+    # -I: neither the folder of the script nor PYTHONPATH is searched
+    done = subprocess.run(
+        [sys.executable, "-I", script.name],
+        cwd=tmp_path,
+        env={**os.environ, "MPLBACKEND": "Agg"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.docs
 @pytest.mark.parametrize("page", [page for page in PAGES if with_python(page)], ids=name)
 def test_code_runs(page, in_page):
     namespace = in_page(page)
@@ -160,10 +222,6 @@ def test_code_runs(page, in_page):
                 expect_message(code, namespace, found[place + 1])
             elif fence.info == "python":
                 exec(code, namespace)
-            else:
-                assert fence.info == "python no-run", (
-                    f"{name(page)}:{fence.line}: unknown mark {fence.info!r}"
-                )
 
 
 def expect_message(code, namespace: dict, shown: Fence) -> None:

@@ -6,6 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from log1pnmf.datasets import made_up_tumours
+from log1pnmf.datasets.made_up import THEMES
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -25,12 +28,12 @@ def test_every_example_is_run_here():
 def test_text_topics_are_the_themes(c, capsys):
     text_topics = example("text_topics")
     topics = text_topics.main(c=c)
-    themes = [set(words.split()) for words in text_topics.THEMES.values()]
+    themes = [set(words.split()) for words in THEMES.values()]
     found = [next(i for i, theme in enumerate(themes) if set(topic) <= theme) for topic in topics]
     assert sorted(found) == list(range(len(themes)))
     said = capsys.readouterr().out
     assert said.startswith("150 texts, ")
-    sailing = found.index(list(text_topics.THEMES).index("sailing"))
+    sailing = found.index(list(THEMES).index("sailing"))
     assert f"of topic {sailing} " in said.splitlines()[-2]
 
 
@@ -64,10 +67,10 @@ def test_signatures_are_recovered(capsys):
 def test_signatures_of_a_file(tmp_path, capsys):
     anndata = pytest.importorskip("anndata")
     signatures = example("mutational_signatures")
-    truth, _ = signatures.made_up_signatures()
-    counts, exposures = signatures.made_up_tumours(truth, n_tumours=60)
-    adata = anndata.AnnData(counts.astype(np.float32))
-    adata.var_names = signatures.CHANNELS
+    tumours = made_up_tumours(60)
+    exposures = tumours.mutations
+    adata = anndata.AnnData(tumours.counts.astype(np.float32))
+    adata.var_names = tumours.channels
     adata.obs_names = [f"tumour{i}" for i in range(60)]
     adata.obs["label"] = np.where(exposures[:, 0] > np.median(exposures[:, 0]), "sunny", "shady")
     adata.write_h5ad(tmp_path / "tumours.h5ad")

@@ -13,7 +13,7 @@ PACKAGE = Path(log1pnmf.__file__).parent
 
 # From the bottom to the top: a module may import from lines above its own, and from none below.
 LAYERS = [
-    ["rows"],
+    ["rows", "datasets.made_up"],
     [
         "arrays",
         "link",

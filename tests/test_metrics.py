@@ -1,5 +1,7 @@
 """Metrics: their values where they are known, and what must not change them."""
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -205,3 +207,17 @@ class TestMatching:
             match_factors(table, table, measure="euclid")
         with pytest.raises(ValueError, match=r"got shape \(40,\)"):
             hoyer(table[:, 0])
+
+
+def test_counts_without_names_are_no_reason_to_warn():
+    """A model that knows names is given the plain matrix it was fitted to: nothing is wrong."""
+    pandas = pytest.importorskip("pandas")
+    counts = np.random.default_rng(0).poisson(2.0, size=(30, 6))
+    frame = pandas.DataFrame(counts, columns=list("abcdef"))
+    model = Log1pNMF(2, random_state=0).fit(frame)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain = deviance_explained(model, counts)
+        found = model.markers(counts)
+    assert plain == deviance_explained(model, frame[list("fedcba")])
+    assert found.net_p.tolist() == model.markers(frame).net_p.tolist()

@@ -293,7 +293,9 @@ def fit_and_counts(model: FittedModel | Fit, Y: Any) -> tuple[Fit, Counts]:
     """
     if isinstance(model, FittedModel):
         check_is_fitted(model)
-        fit, counts = model.fit_, model._aligned(Y)
+        fit, counts = model.fit_, as_counts(Y)
+        if counts.feature_names is not None:  # without names the shape is all that can be compared
+            counts = model._aligned(counts)
     elif isinstance(model, Fit):
         fit, counts = model, as_counts(Y)
     else:

@@ -1,4 +1,4 @@
-"""Small real data sets that come with the package."""
+"""Small data sets that come with the package: real cells, and made-up data whose truth is known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from importlib import resources
 import numpy as np
 from scipy import sparse
 
-__all__ = ["Dataset", "pancreas"]
+from .made_up import Tumours, made_up_texts, made_up_tumours
+
+__all__ = ["Dataset", "Tumours", "made_up_texts", "made_up_tumours", "pancreas"]
 
 
 @dataclass(frozen=True, eq=False)
