@@ -14,7 +14,7 @@ CORE := CMakeLists.txt $(wildcard cpp/* cpp/*/*)
 CODE := src tests $(wildcard benchmarks docs tools examples paper)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench docs paper lint format wheel fuzz sanitize audit compare clean
+.PHONY: help demo test bench docs paper lint format wheel fuzz sanitize torture audit compare clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -49,6 +49,9 @@ wheel: $(STAMP) ## build the source archive and the wheel, and use it in a fresh
 
 fuzz: $(STAMP) ## read 100,000 damaged files of all formats (FUZZ_FLAGS="--cases 1000 --only t.h5ad")
 	$(BIN)/python -m tests.fuzz.run $(FUZZ_FLAGS)
+
+torture: $(STAMP) ## kill the command 200 times and fill disks: nothing finished is lost, nothing half done is left
+	$(BIN)/python -m pytest -m torture tests/torture $(PYTEST_FLAGS)
 
 sanitize: $(STAMP) ## the compiled core under the address and undefined-behaviour sanitizers
 	tools/sanitize.sh

@@ -52,7 +52,7 @@ LAYERS = [
     ["settings", "randomness", "environment"],
     ["result"],
     ["exchange"],
-    ["files.table", "files.whole", "files.cells"],
+    ["files.table", "files.whole", "files.cells", "files.sink"],
     ["files.annotated", "files.arrays", "files.text", "files.filters"],
     ["files.market"],
     ["files.tenx"],

@@ -13,6 +13,7 @@ from log1pnmf.counts import holds_counts
 from log1pnmf.optional import require
 from log1pnmf.untrusted import BadFileError, check_hdf5, check_zarr
 
+from .sink import created_hdf5
 from .table import RawTable
 
 __all__ = ["created_store", "element_io", "read_anndata", "write_annotated"]
@@ -99,8 +100,7 @@ def created_store(path: Path) -> Iterator[Any]:
     h5py.File or zarr.Group
     """
     if path.name.endswith(".h5ad"):
-        h5py = require("h5py", extra="anndata", purpose="writing .h5ad files")
-        with h5py.File(path, "w") as file:
+        with created_hdf5(path) as file:
             yield file
     else:
         zarr = require("zarr", extra="dask", purpose="writing .zarr folders")

@@ -1,0 +1,182 @@
+"""A disk that is full: every writer gives one OSError and leaves nothing, or what was there before."""
+
+import contextlib
+import errno
+import os
+import signal
+import subprocess
+
+import numpy as np
+import pytest
+
+from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf.checkpoint import load_checkpoint
+from log1pnmf.cli.annotate import write_annotated_fits
+from log1pnmf.cli.convert import _to_r
+from log1pnmf.counts import Counts
+from log1pnmf.files import CountTable, Filtered, write_chunks, write_table
+from log1pnmf.files.sink import Sink
+from log1pnmf.files.write import WRITABLE
+from log1pnmf.report.document import write_report
+from log1pnmf.run_folder import RunFolder
+from log1pnmf.run_writer import write_run
+
+resource = pytest.importorskip("resource")
+pytest.importorskip("anndata")
+pytest.importorskip("jinja2")
+
+FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+RECORD = {"command": "log1pnmf fit", "source": {"path": "x.csv"}, "label": None, "filters": [], "notes": []}
+N, M = 300, 200
+
+
+@pytest.fixture(scope="module")
+def table():
+    counts = Counts.from_any(np.random.default_rng(0).poisson(0.5, (N, M)))
+    names = [
+        np.array([f"{kind}{i}" for i in range(size)], dtype=object) for kind, size in (("s", N), ("g", M))
+    ]
+    return CountTable(Counts(counts.by_row, None, *names), {"type": np.array(["a", "b"] * (N // 2))})
+
+
+@pytest.fixture(scope="module")
+def model(table):
+    return Log1pNMF(2, c=np.inf, tol=1e-2, random_state=0).fit(table.counts)
+
+
+@pytest.fixture
+def writers(table, model):
+    """By name: writes one thing into a folder."""
+    chunks = [table.counts.to_scipy()]
+    filtered = Filtered(table, np.arange(N), np.arange(M), ())
+    made = {
+        f"table{ending}": lambda place, ending=ending: write_table(table, place / f"t{ending}")
+        for ending in (*WRITABLE, "")
+    }
+    for ending in (".h5ad", ".zarr"):
+        made[f"chunks{ending}"] = lambda place, ending=ending: write_chunks(
+            place / f"t{ending}", chunks, shape=(N, M)
+        )
+        made[f"annotated{ending}"] = lambda place, ending=ending: write_annotated_fits(
+            place / f"t{ending}", [model], filtered, source=place
+        )
+    return {
+        **made,
+        "model": lambda place: model.save(place / "m.npz"),
+        "fit": lambda place: model.fit_.save(place / "f.npz"),
+        "report": lambda place: write_report(place / "r.html", model, title="t"),
+        "list for R": lambda place: _to_r(model, table.sample_names, place / "r", data=table, force=False),
+        "run": lambda place: write_run(place / "out", [model], table, record=RECORD),
+    }
+
+
+WRITERS = [
+    *(f"table{ending}" for ending in (*WRITABLE, "")),
+    *(f"{what}{ending}" for what in ("chunks", "annotated") for ending in (".h5ad", ".zarr")),
+    *("model", "fit", "report", "list for R", "run"),
+]
+
+
+def sizes(folder):
+    return [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+
+
+def check(write, place):
+    """Write where there is no room."""
+    with pytest.raises(OSError, match=r".") as caught:
+        write(place)
+    assert caught.value.errno in FULL, repr(caught.value)
+    left = [path for path in place.rglob("*") if path.is_file()]
+    if left:  # only a run may leave something: a fit that was written before there was no more room
+        assert not [path for path in left if path.name.startswith(".")]
+        assert len(RunFolder.open(place / "out").models) == 1
+    else:
+        assert not list(place.iterdir())
+
+
+@contextlib.contextmanager
+def no_larger_than(size):
+    """Files of this process end there; the system refuses the rest as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_files_that_cannot_grow(writers, tmp_path, name):
+    (tmp_path / "room").mkdir()
+    writers[name](tmp_path / "room")
+    largest = max(sizes(tmp_path / "room"))
+    for part in (0.0, 0.6):
+        place = tmp_path / f"{part}"
+        place.mkdir()
+        with no_larger_than(int(part * largest)):
+            check(writers[name], place)
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(table, tmp_path):
+    path = tmp_path / "state.npz"
+    options = {"c": np.inf, "random_state": 0, "tol": 1e-3, "checkpoint": path, "checkpoint_every": 0}
+    fit = fit_log1p_nmf(table.counts, 2, **options)
+    before = path.read_bytes()
+    with no_larger_than(len(before) // 2), pytest.warns(RuntimeWarning, match="could not be written"):
+        fit_log1p_nmf(table.counts, 2, **options)
+    assert path.read_bytes() == before
+    assert load_checkpoint(path).progress.last.index == fit.n_iter
+    assert [one.name for one in tmp_path.iterdir()] == ["state.npz"]
+
+
+def test_ctrl_c_while_hdf5_writes(writers, tmp_path, monkeypatch):
+    """It comes inside the method that HDF5 calls, which must not be broken off; nothing is left."""
+    original, seen = Sink.write, []
+
+    def press(self, data):
+        seen.append(1)
+        if len(seen) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return original(self, data)
+
+    monkeypatch.setattr(Sink, "write", press)
+    with pytest.raises(KeyboardInterrupt):
+        writers["table.h5ad"](tmp_path)
+    assert len(seen) > 3
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Mount a disk of a size; root may do that on most machines."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = []
+
+    def mount(size):
+        if mounted:
+            subprocess.run(["umount", "--lazy", place], check=True)
+            mounted.clear()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "log1pnmf-test", place]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"no small disk can be mounted: {done.stderr.strip()}")
+        mounted.append(place)
+        return place
+
+    if os.name != "posix" or os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    yield mount
+    if mounted:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("name", WRITERS)
+def test_disks_that_are_full(writers, tmp_path, small_disk, name):
+    (tmp_path / "room").mkdir()
+    writers[name](tmp_path / "room")
+    page = os.sysconf("SC_PAGE_SIZE")
+    pages = sum(-(-size // page) for size in sizes(tmp_path / "room"))
+    for size in sorted({max(1, int(part * pages)) for part in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)} - {pages}):
+        check(writers[name], small_disk(size * page))
