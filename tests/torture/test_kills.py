@@ -1,0 +1,162 @@
+"""The command killed at random times: what it said is finished is there, nothing half done is left."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+
+from log1pnmf.cli import main
+from log1pnmf.run_folder import RunFolder, is_run
+
+pytest.importorskip("typer")
+pytest.importorskip("anndata")
+pytest.importorskip("jinja2")
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and fork")
+
+KILLS = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
+SEVERAL = ["fit", "../a.npz", "-k", "2", "-c", "0.1,1,inf", "-o", "out", "--write-h5ad", "new.h5ad"]
+SEVERAL += ["--tol", "1e-3", "--jobs", "1"]
+ONE = ["fit", "../a.npz", "-k", "3", "--tol", "0", "--max-iter", "40", "--no-report", "--jobs", "1"]
+STATE = ["--checkpoint", "state.npz"]
+
+# Loads everything once; each command is a copy of it, so that the kills fall into the work, not the imports.
+STARTER = """
+    import json, os, sys
+    import anndata, jinja2, log1pnmf.cli.app, log1pnmf.report.document
+    from log1pnmf import checkpoint
+    from log1pnmf.cli import main
+    begin = checkpoint.Keeper.__init__
+    checkpoint.Keeper.__init__ = lambda self, path, every: begin(self, path, 0.0)  # after every iteration
+    for line in sys.stdin:
+        folder, arguments = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            code = 99
+            try:
+                os.chdir(folder)
+                os.dup2(os.open("../told", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+                os.dup2(os.open("../errors", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+                sys.argv = ["log1pnmf", *arguments]
+                code = main()
+                sys.stdout.flush()
+            except KeyboardInterrupt:  # before or after the command itself
+                code = 130
+            finally:
+                os._exit(code)
+        print(pid, flush=True)
+        print(os.waitpid(pid, 0)[1], flush=True)
+"""
+
+
+class Starter:
+    """Runs the command in a folder, and kills it after some seconds."""
+
+    def __init__(self, place):
+        self.place = place
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", textwrap.dedent(STARTER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+    def run(self, folder, arguments, how=None, after=0.0):
+        """Give the exit code, negative for a signal, and what the command printed."""
+        folder.mkdir(exist_ok=True)
+        self.process.stdin.write(json.dumps([str(folder), arguments]) + "\n")
+        self.process.stdin.flush()
+        pid = int(self.process.stdout.readline())
+        if how is not None:
+            time.sleep(after)  # a random time, not one to wait for something
+            with contextlib.suppress(ProcessLookupError):  # it was quicker
+                os.kill(pid, how)
+        code = os.waitstatus_to_exitcode(int(self.process.stdout.readline()))
+        return code, (self.place / "told").read_text() if (self.place / "told").exists() else ""
+
+    def seconds(self, folder, arguments):
+        """Run to the end and measure: kills are spread over that time."""
+        began = time.perf_counter()
+        code, _ = self.run(folder, arguments)
+        assert code == 0, (self.place / "errors").read_text()
+        return time.perf_counter() - began
+
+
+@pytest.fixture
+def starter(tmp_path):
+    assert main(["simulate", str(tmp_path / "a.npz"), "-n", "40", "-m", "20", "--density", "0.3"]) == 0
+    one = Starter(tmp_path)
+    yield one
+    one.process.stdin.close()
+    one.process.stdout.close()
+    one.process.wait()
+
+
+def check_left(folder, how, code, told, whole):
+    """What a killed command leaves; gives the number of fits."""
+    finished = [line.split()[2] for line in told.splitlines() if line.startswith("c = ")]
+    models = RunFolder.open(folder / "out").models if is_run(folder / "out") else ()
+    kept = {f"{model.fit_.c:g}": model for model in models}
+    assert set(finished) <= set(kept), (how, code, told)
+    for name in finished:
+        if kept[name].fit_.messages == whole[name].fit_.messages:
+            np.testing.assert_array_equal(kept[name].components_, whole[name].components_)
+    if how != signal.SIGKILL:
+        assert code in (0, 1, 130, -how), (how, code, told)
+        assert not [path for path in folder.rglob("*") if path.name.startswith(".")]
+        assert kept or not (folder / "out").exists()
+    return len(kept)
+
+
+def kill_often(starter, tmp_path, times, seed=0):
+    rng, counted = np.random.default_rng(seed), {}
+    seconds = starter.seconds(tmp_path / "whole", SEVERAL)
+    whole = {f"{model.fit_.c:g}": model for model in RunFolder.open(tmp_path / "whole" / "out").models}
+    for number in range(times):
+        folder, how = tmp_path / f"run{number}", KILLS[number % 3]
+        code, told = starter.run(folder, SEVERAL, how, rng.uniform(0.0, seconds))
+        fits = check_left(folder, how, code, told, whole)
+        key = (signal.Signals(how).name, code, fits)
+        counted[key] = counted.get(key, 0) + 1
+        again, _ = starter.run(folder, [*SEVERAL, "--force"]) if number % 10 == 0 else (0, "")
+        assert again == 0, (tmp_path / "errors").read_text()
+    return counted
+
+
+def resume_often(starter, tmp_path, times, seed=0):
+    rng, resumed = np.random.default_rng(seed), 0
+    seconds = starter.seconds(tmp_path / "whole-one", [*ONE, "-o", "out", *STATE])
+    whole = RunFolder.open(tmp_path / "whole-one" / "out").model()
+    for number in range(times):
+        folder, how = tmp_path / f"one{number}", KILLS[number % 3]
+        starter.run(folder, [*ONE, "-o", "out", *STATE], how, rng.uniform(0.0, seconds))
+        if not (folder / "state.npz").exists():
+            continue
+        code, _ = starter.run(folder, [*ONE, "-o", "rest", "--resume", "state.npz"])
+        assert code == 0, (tmp_path / "errors").read_text()
+        model = RunFolder.open(folder / "rest").model()
+        np.testing.assert_array_equal(model.components_, whole.components_)
+        np.testing.assert_array_equal(model.loadings_, whole.loadings_)
+        resumed += 1
+    return resumed
+
+
+def test_a_few_kills_lose_nothing(starter, tmp_path):
+    kill_often(starter, tmp_path, 6)
+    resume_often(starter, tmp_path, 3)
+
+
+@pytest.mark.torture
+def test_two_hundred_kills_lose_nothing(starter, tmp_path, capsys):
+    counted = kill_often(starter, tmp_path, 150, seed=1)
+    resumed = resume_often(starter, tmp_path, 50, seed=2)
+    with capsys.disabled():
+        sys.stdout.write(f"\n(signal, exit code, fits kept): times {counted}; {resumed} of 50 resumed\n")
+    assert resumed > 0
