@@ -3,34 +3,46 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 
 from .arrays import on_host
 from .counts import Counts
 from .initialize import Random
-from .persist import StrPath, check_writable, read_archive, write_archive
+from .persist import (
+    StrPath,
+    archive_kind,
+    check_numbers,
+    check_value,
+    check_writable,
+    making_whole,
+    read_archive,
+    write_archive,
+)
 from .randomness import check_known, random_from_parts
+from .result import Reason, check_history
 from .runs import Progress, Run
-from .settings import Settings
+from .settings import LIKELIHOODS, Settings, check_choice
 from .solver.callbacks import History
 from .solver.iteration import Iteration, Pair, State
 from .sparse_rows import pieces
 from .streaming.survey import ChunkedCounts
 
-__all__ = ["Keeper", "Loaded", "fingerprint", "load_checkpoint"]
+__all__ = ["Keeper", "Loaded", "check_checkpoint", "fingerprint", "load_checkpoint"]
 
 Parts: TypeAlias = tuple[dict[str, np.ndarray], dict[str, Any]]
 
 KIND = "checkpoint"
 NO_MATTER = ("n_jobs",)
 """Settings that do not change any bit of the fit."""
+COUNTED = ("n_components", "n_init", "max_iter")
 
 
 # ---------------------------------------------------------------- writing
@@ -45,12 +57,13 @@ class Keeper:
     Parameters
     ----------
     path : str or PathLike
+        A new file or an earlier checkpoint; nothing else is written over.
     every : float
         Seconds between two writes at least; 0 writes after every iteration.
     """
 
     def __init__(self, path: StrPath, every: float) -> None:
-        check_writable(path, "checkpoint")
+        check_checkpoint(path)
         self._path, self._every = path, every
         self._identity: Mapping[str, Any] = {}
         self._started = self._written = time.perf_counter()
@@ -86,6 +99,7 @@ class Keeper:
         metadata["identity"] = self._identity
         metadata["seconds"] = time.perf_counter() - self._started
         try:
+            check_checkpoint(self._path)  # something else may have been put there meanwhile
             write_archive(self._path, arrays, metadata)
         except OSError as error:
             warnings.warn(
@@ -94,6 +108,26 @@ class Keeper:
         else:
             self._unwritten = None
         self._written = time.perf_counter()
+
+
+def check_checkpoint(path: StrPath) -> None:
+    """Refuse a place where a checkpoint cannot be, and one where something else is.
+
+    Parameters
+    ----------
+    path : str or PathLike
+
+    Raises
+    ------
+    OSError
+        FileExistsError where there is a file that is not a checkpoint.
+    """
+    check_writable(path, "checkpoint")
+    if os.path.exists(path) and archive_kind(path) != KIND:
+        raise FileExistsError(
+            f"checkpoint is {os.fspath(path)}, but the file there is not a checkpoint and would be lost; "
+            "choose another name, or remove the file"
+        )
 
 
 def _progress_parts(progress: Progress) -> Parts:
@@ -126,7 +160,18 @@ def _progress_parts(progress: Progress) -> Parts:
     return {name: on_host(array) for name, array in arrays.items()}, metadata
 
 
-PLAIN = [field.name for field in fields(Iteration) if field.name not in ("loadings", "factors", "state")]
+PLAIN: dict[str, type] = {
+    "index": int,
+    "loss": float,
+    "objective": float,
+    "relative_change": float,
+    "kkt_residual": float,
+    "beta": float,
+    "seconds": float,
+    "restarted": bool,
+    "n_rejected": int,
+    "likelihood": str,
+}
 """What an iteration has beside its arrays."""
 
 
@@ -201,14 +246,66 @@ def load_checkpoint(path: StrPath) -> Loaded:
         raise FileNotFoundError(
             f"resume is {path}, but there is no such file; leave it out to start anew"
         ) from None
-    try:
+    with making_whole(f"{path} holds a checkpoint", "start anew without resume"):
         identity = {group: dict(metadata["identity"][group]) for group in ("data", "settings")}
+        check_value("seconds", metadata["seconds"], float)
+        progress = _progress_from_parts(arrays, metadata)
+        _check(progress, identity)
         rng = random_from_parts(metadata["random"])
-        return Loaded(path, identity, _progress_from_parts(arrays, metadata), rng, float(metadata["seconds"]))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path} holds a checkpoint that is not whole ({error!r}); start anew without resume"
-        ) from error
+        return Loaded(path, identity, progress, rng, float(metadata["seconds"]))
+
+
+def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
+    """Refuse progress that is not that of the fit it says it is of, as only a forged file holds it."""
+    settings, (n, m) = identity["settings"], identity["data"]["shape"]
+    check_choice("likelihood", settings["likelihood"], LIKELIHOODS[1:])
+    for name, value in (("rows", n), ("columns", m), *((one, settings[one]) for one in COUNTED)):
+        check_value(name, value, int)
+    n_phases = 2 if settings["likelihood"] == "refined" else 1
+    k, last, state = settings["n_components"], progress.last, progress.last.state
+    assert state is not None  # it was just made
+    pairs: dict[str, Iteration | Pair] = {
+        "current": last,
+        "updated": state.updated,
+        "previous": state.previous,
+    }
+    runs = [(last, progress.history, progress.phase)]
+    if progress.best is not None:
+        pairs["best"] = progress.best.last
+        runs.append((progress.best.last, progress.best.history, progress.best.phase))
+        check_value("best_run.all_met", progress.best.all_met, bool)
+        check_choice("best_run.reason", progress.best.reason, get_args(Reason))
+    for name, pair in pairs.items():
+        check_numbers(f"{name}.loadings", pair.loadings, (n, k))
+        check_numbers(f"{name}.factors", pair.factors, (m, k))
+    for iteration, history, phase in runs:
+        check_history(history.table())
+        for name, kind in PLAIN.items():
+            check_value(name, getattr(iteration, name), kind)
+        check_choice("likelihood", iteration.likelihood, ("exact", "approximate"))
+        check_value("phase", phase, int)
+        if phase >= n_phases:
+            raise ValueError(f"phase is {phase}, but there are {n_phases}")
+    check_value("restart", progress.restart, int)
+    if progress.restart >= settings["n_init"] or (progress.best is None) != (progress.restart == 0):
+        raise ValueError(f"start {progress.restart} of {settings['n_init']} cannot be")
+    _check_state(progress, state, extrapolates=settings["extrapolate"])
+
+
+def _check_state(progress: Progress, state: State, *, extrapolates: Any) -> None:
+    """Refuse what the solver could not go on from."""
+    check_value("all_met", progress.all_met, bool)
+    check_value("stopping", progress.stopping[0], int)
+    check_value("stopping", progress.stopping[1], bool)
+    check_value("state.index", state.index, int)
+    check_value("state.objective", state.objective, float)
+    if (state.schedule is not None) != extrapolates:
+        raise ValueError("the schedule of the extrapolation does not fit the settings")
+    schedule = () if state.schedule is None else state.schedule
+    for value in schedule:
+        check_value("schedule", value, float)
+    if len(schedule) not in (0, 4) or not np.isfinite([*schedule, state.objective]).all():
+        raise ValueError("the state of the solver must be finite numbers")
 
 
 def _progress_from_parts(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> Progress:

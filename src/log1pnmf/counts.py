@@ -289,7 +289,7 @@ def _checked_size_factors(given: Any, n_samples: int) -> np.ndarray:
     check_unmasked(given, "size_factors")
     try:
         factors = np.array(given, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             f"size_factors must be 'total', 'none' or an array of numbers, got {type(given).__name__}"
         ) from error

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from .certificate import Certificate, certify
+from .checkpoint import check_checkpoint
 from .continuation import continued_start
 from .counts import Counts, frame_of
 from .engines.base import RowSolver
@@ -20,7 +21,7 @@ from .features import check_same_features, seen_features
 from .fitted import FittedModel
 from .fitting import fit_log1p_nmf
 from .initialize import as_random
-from .persist import StrPath, check_writable, making_whole, read_archive, write_archive
+from .persist import StrPath, making_whole, read_archive, write_archive
 from .readout import Readout, check_normalize, read_out
 from .result import Fit
 from .saving import ModelParts
@@ -98,7 +99,7 @@ class Log1pNMF(FittedModel):
         1 shows a progress bar.
     checkpoint : str or PathLike, optional
         File to which the state of the fit is written every so often and at its end, whole or not at all;
-        `fit` goes on from there with `resume`.
+        `fit` goes on from there with `resume`. A file that is not a checkpoint is never written over.
     checkpoint_every : float
         Seconds between two writes; 0 writes after every iteration.
 
@@ -278,7 +279,7 @@ class Log1pNMF(FittedModel):
         as_random(self.random_state)
         check_number("checkpoint_every", self.checkpoint_every)
         if self.checkpoint is not None:
-            check_writable(self.checkpoint, "checkpoint")
+            check_checkpoint(self.checkpoint)
         values = {field.name: getattr(self, field.name) for field in fields(Settings)}
         return Settings(**(values if size_factors is None else {**values, "size_factors": size_factors}))
 

@@ -151,7 +151,10 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             (samples.log_likelihood(self._solved(samples)), samples.n_entries)
             for _, samples in self._batches(X, size_factors)
         ]
-        return math.fsum(one for one, _ in found) / sum(n for _, n in found)
+        n_entries = sum(n for _, n in found)
+        if n_entries == 0:
+            raise ValueError("every factor of the model is zero, so there is nothing to score; fit it again")
+        return math.fsum(one for one, _ in found) / n_entries
 
     def certify(self, X: Any = None) -> Certificate:
         """Exact log-likelihood of the fit, and how far off the approximation was.

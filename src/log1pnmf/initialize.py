@@ -213,7 +213,7 @@ def check_start(start: Any, shape: tuple[int, int], n_components: int) -> tuple[
         check_unmasked(values, f"init {name}")
         try:
             array = np.array(values, dtype=np.float64)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ValueError(f"init {name} must be numbers, got {type(values).__name__}") from None
         if name == "factors" and array.shape == (n_components, n) and n != n_components:
             array = np.ascontiguousarray(array.T)

@@ -62,6 +62,7 @@ def random_from_parts(parts: Mapping[str, Any]) -> Random:
     Generator or RandomState
     """
     state = _arrayed(parts["state"])
+    _check_positions(state)
     bits = GENERATORS[state["bit_generator"]]()
     if parts["type"] == "Generator":
         bits.state = state
@@ -77,9 +78,22 @@ def _listed(value: Any) -> Any:
     return {key: _listed(one) for key, one in value.items()} if isinstance(value, dict) else value
 
 
+def _check_positions(state: Mapping[str, Any]) -> None:
+    """Refuse places outside of a generator's memory, which NumPy does not look at."""
+    inner = state["state"] if isinstance(state["state"], dict) else {}
+    for name, place, most in (
+        ("pos", inner.get("pos", 0), 624),
+        ("buffer_pos", state.get("buffer_pos", 0), 4),
+    ):
+        if not isinstance(place, int) or not 0 <= place <= most:
+            raise ValueError(f"{name} of the random numbers must be from 0 to {most}, got {place!r}")
+
+
 def _arrayed(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if set(value) == {"array", "dtype"}:
+        if np.dtype(value["dtype"]).kind not in "iu":
+            raise ValueError(f"random numbers are whole numbers, got {value['dtype']!r}")
         return np.array(value["array"], dtype=value["dtype"])
     return {key: _arrayed(one) for key, one in value.items()}

@@ -188,3 +188,24 @@ def test_a_fit_goes_on_with_the_same_bits(files, tmp_path):
     np.testing.assert_array_equal(resumed.factors, whole.factors)
     with pytest.raises(ValueError, match="another fit"):
         fit(open_counts(files / "counts.h5ad"), resume=path, c=2.0)
+
+
+def test_other_counts_with_the_same_margins_are_other_counts(matrix, cut, tmp_path):
+    chunks = type(cut(1))
+    here, there = matrix.toarray(), matrix.toarray()
+    here[:2, :2], there[:2, :2] = [[3, 0], [0, 3]], [[0, 3], [3, 0]]
+    sources = [here, sparse.csr_array(here), chunks(here, [0, 1, 50, 203])]
+    assert len({survey(open_counts(source)).checksum() for source in sources}) == 1
+    for other in (there, here[::-1]):
+        assert survey(open_counts(other)).checksum() != survey(open_counts(here)).checksum()
+    fit(here, engine="streaming", checkpoint=tmp_path / "checkpoint")
+    with pytest.raises(ValueError, match=r"another fit: checksum"):
+        fit(there, engine="streaming", resume=tmp_path / "checkpoint")
+
+
+def test_the_checksum_does_not_depend_on_how_a_chunk_is_stored(matrix, cut):
+    chunks = type(cut(1))
+    counts = matrix.toarray().astype(np.float64)
+    counts[3, 3] = 2.0**40 + 1  # the chunk with it is in double precision, the others are not
+    bounds = ([0, 203], [0, 2, 10, 203])
+    assert len({survey(open_counts(chunks(counts, cuts))).checksum() for cuts in bounds}) == 1

@@ -15,10 +15,11 @@ from scipy import sparse
 
 from log1pnmf.compress import compress_sparse
 from log1pnmf.counts import Counts, SparseRows
+from log1pnmf.sparse_rows import CHUNK, row_blocks
 
 from .opening import CountSource
 
-__all__ = ["ChunkSurvey", "ChunkedCounts", "chunk_counts", "sampled_rows", "survey_chunk"]
+__all__ = ["ChunkSurvey", "ChunkedCounts", "chunk_counts", "row_digests", "sampled_rows", "survey_chunk"]
 
 SAMPLE_ROWS = 8192
 """Rows that are kept in memory, for the start of a fit."""
@@ -40,6 +41,8 @@ class ChunkSurvey:
         See `log1pnmf.counts.Counts.log_factorial`.
     sample : SparseRows
         The rows that are kept.
+    row_digests : ndarray of uint64, shape (rows,)
+        See `row_digests`.
     """
 
     row_nnz: NDArray[np.int64]
@@ -48,6 +51,7 @@ class ChunkSurvey:
     column_sums: NDArray[np.float64]
     log_factorial: float
     sample: SparseRows
+    row_digests: NDArray[np.uint64]
 
 
 def sampled_rows(n_samples: int) -> NDArray[np.int64]:
@@ -77,8 +81,51 @@ def survey_chunk(raw: Any, kept: NDArray[np.int64]) -> ChunkSurvey:
         column_sums += np.bincount(rows.indices[part], rows.values[part], minlength=counts.n_features)
     sample = Counts.from_any(counts.to_scipy()[kept]).by_row if len(kept) else _no_rows(counts)
     return ChunkSurvey(
-        np.diff(rows.indptr), counts.row_sums, column_nnz, column_sums, counts.log_factorial, sample
+        np.diff(rows.indptr),
+        counts.row_sums,
+        column_nnz,
+        column_sums,
+        counts.log_factorial,
+        sample,
+        row_digests(rows),
     )
+
+
+def row_digests(rows: SparseRows) -> NDArray[np.uint64]:
+    """Make a number of every row that changes with any of its entries; other rows have no part in it.
+
+    Parameters
+    ----------
+    rows : SparseRows
+
+    Returns
+    -------
+    ndarray of uint64, shape (rows,)
+
+    Examples
+    --------
+    >>> one, other = (Counts.from_any(y).by_row for y in ([[1, 2], [2, 1]], [[2, 1], [2, 1]]))
+    >>> (row_digests(one) == row_digests(other)).tolist()
+    [False, True]
+    """
+    digests = np.zeros(rows.shape[0], dtype=np.uint64)
+    for start, stop in row_blocks(rows.indptr, CHUNK):
+        bounds = rows.indptr[start : stop + 1]
+        part = slice(bounds[0], bounds[-1])
+        entries = rows.values[part].astype(np.float64).view(np.uint64)
+        entries ^= _mixed(rows.indices[part].astype(np.uint64))
+        running = np.concatenate((np.zeros(1, np.uint64), np.cumsum(_mixed(entries), dtype=np.uint64)))
+        digests[start:stop] = np.diff(running[bounds - bounds[0]])  # modulo 2**64, as all of it
+    return digests
+
+
+def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Spread every bit of a word over all of its bits, one to one: SplitMix64 (Steele and others, 2014)."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        words ^= words >> np.uint64(shift)
+        words *= np.uint64(factor)
+    return words ^ (words >> np.uint64(31))
 
 
 def _no_rows(counts: Counts) -> SparseRows:
@@ -142,6 +189,8 @@ class ChunkedCounts(Counts):
         Some rows, in memory.
     sample_index : ndarray of int64
         Which ones.
+    row_digests : ndarray of uint64, shape (n,)
+        See `row_digests`.
     """
 
     source: CountSource
@@ -149,6 +198,7 @@ class ChunkedCounts(Counts):
     factorials: float
     sample: Counts
     sample_index: NDArray[np.int64]
+    row_digests: NDArray[np.uint64]
 
     @classmethod
     def gather(cls, source: CountSource, surveys: Iterable[ChunkSurvey]) -> ChunkedCounts:
@@ -161,7 +211,7 @@ class ChunkedCounts(Counts):
         """
         n, m = source.shape
         column_nnz, column_sums = np.zeros(m, dtype=np.int64), np.zeros(m)
-        bounds, lengths, sums, logs, sample = [0], [], [], [], []
+        bounds, lengths, sums, logs, sample, digests = [0], [], [], [], [], []
         for one in surveys:
             if len(one.column_sums) != m:
                 raise ValueError(f"chunk {len(bounds) - 1} has {len(one.column_sums)} columns, expected {m}")
@@ -169,6 +219,7 @@ class ChunkedCounts(Counts):
             lengths.append(one.row_nnz)
             sums.append(one.row_sums)
             logs.append(one.log_factorial)
+            digests.append(one.row_digests)
             column_nnz += one.column_nnz
             column_sums += one.column_sums
             sample.append(one.sample.to_scipy())
@@ -192,6 +243,7 @@ class ChunkedCounts(Counts):
             factorials=math.fsum(logs),
             sample=kept,
             sample_index=index,
+            row_digests=np.concatenate(digests),
         )
 
     @cached_property
@@ -219,8 +271,8 @@ class ChunkedCounts(Counts):
         raise TypeError(NOT_IN_MEMORY)
 
     def checksum(self) -> str:
-        """Tell these counts from others by their totals, whatever the chunks."""
+        """Tell these counts from others, whatever the chunks."""
         digest = hashlib.blake2b(digest_size=16)
-        for array in (self.by_row.indptr, self.by_column.indptr, self.row_sums, self.column_sums):
+        for array in (self.by_row.indptr, self.row_digests):
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
