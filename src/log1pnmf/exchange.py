@@ -21,7 +21,7 @@ from scipy.io import mmwrite
 from .counts import Counts
 from .link import ShiftedLog
 from .persist import StrPath, replacing
-from .untrusted import market_matrix
+from .untrusted import BadFileError, Budget, check_regular, market_matrix, read_number
 
 __all__ = ["RList", "read_r_list", "write_r_list"]
 
@@ -241,11 +241,14 @@ def _read_table(path: Path) -> tuple[Array, tuple[str, ...] | None]:
 def _parse(path: Path, *, infinite: bool = False) -> tuple[Array, tuple[str, ...] | None, list[str]]:
     """Numbers, row names where they are more than 1, 2, 3, and column names."""
     try:
+        check_regular(path)
         with open(path, newline="", encoding="utf-8-sig") as file:
             header, *rows = (row for row in csv.reader(file) if row)
         named = int(header[0] == "")  # R's row names have no header
-        values = np.array([[float(cell) for cell in row[named:]] for row in rows], dtype=np.float64)
+        values = np.array([[read_number(cell) for cell in row[named:]] for row in rows], dtype=np.float64)
         values = values.reshape(len(rows), len(header) - named)
+    except BadFileError:
+        raise
     except (ValueError, csv.Error) as error:
         raise ValueError(f"{path} is not a table of numbers with one line of names ({error})") from error
     bad = ~(values >= 0) | (np.isinf(values) & (not infinite))
@@ -259,9 +262,9 @@ def _parse(path: Path, *, infinite: bool = False) -> tuple[Array, tuple[str, ...
 
 def _read_counts(path: Path, shape: tuple[int, int]) -> sparse.csr_array:
     try:
-        matrix = sparse.csr_array(market_matrix(path))
+        matrix = sparse.csr_array(market_matrix(path, Budget(path)))
     except Exception as error:  # the reader has errors of its own
-        raise ValueError(f"{path} is not a MatrixMarket file ({error})") from error
+        raise BadFileError(f"{path} is not a MatrixMarket file ({error})") from error
     if matrix.shape != shape:
         raise ValueError(f"{path} must have shape {shape} like LL and FF, got {matrix.shape}")
     return matrix

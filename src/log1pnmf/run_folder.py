@@ -29,6 +29,7 @@ from .files.cells import plain_cell
 from .files.table import BadFileError
 from .keys import c_name
 from .persist import StrPath
+from .untrusted import parse_json
 
 __all__ = [
     "RunFolder",
@@ -131,9 +132,11 @@ class RunFolder:
         if not is_run(place):
             raise BadFileError(f"{path} is not the folder of a run: there is no {RECORD} in it")
         try:
-            record = json.loads((place / RECORD).read_text(encoding="utf-8"))
+            record = parse_json((place / RECORD).read_bytes(), place / RECORD)
             known = record["format"] == FORMAT and isinstance(record["models"], list)
             later = record["format_version"] > FORMAT_VERSION
+        except BadFileError:
+            raise
         except (ValueError, KeyError, TypeError) as error:
             raise BadFileError(f"{place / RECORD} is damaged ({error}); run the command again") from error
         if not known or later:
@@ -141,6 +144,14 @@ class RunFolder:
                 f"{place / RECORD} is not of this version of log1pnmf; pip install -U log1pnmf"
             )
         return cls(place, record)
+
+    def check_record(self, *names: str) -> None:
+        """Refuse a record without these entries."""
+        missing = [name for name in names if name not in self.record]
+        if missing:
+            raise BadFileError(
+                f"{self.path / RECORD} lacks {', '.join(missing)}: it is damaged; run the command again"
+            )
 
     @cached_property
     def models(self) -> tuple[Log1pNMF, ...]:

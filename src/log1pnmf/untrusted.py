@@ -1,8 +1,8 @@
-"""Files from strangers: what they claim is checked before memory is set aside, and nothing in them is run.
+"""Files from strangers: what they take is counted while they are read, and nothing in them is run.
 
-A file may unpack to 1 GiB, or to 200 times its own size where that is more; the same holds for what the
-headers of HDF5, zarr and NumPy files declare. Real tables of counts stay far below, archives made to fill a
-machine do not.
+A file may take 1 GiB of memory, or 200 bytes for each of its own bytes where that is more. Real tables of
+counts stay far below, files made to fill a machine do not. Every reader has a `Budget` and charges it before
+it keeps what it reads. `log1pnmf.gate` is the way into HDF5 and zarr.
 """
 
 from __future__ import annotations
@@ -12,66 +12,168 @@ import io
 import json
 import math
 import os
+import stat
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 __all__ = [
+    "TEXT",
     "BadFileError",
-    "check_hdf5",
+    "Budget",
     "check_npy",
     "check_npz",
-    "check_size",
-    "check_zarr",
+    "check_regular",
     "market_matrix",
     "npy_header",
     "open_packed",
+    "parse_json",
+    "read_number",
 ]
 
 ALWAYS_ALLOWED = 1 << 30
 LARGEST_RATIO = 200
 TEXT = 100
 """Bytes that a string takes in memory, at least."""
-DEEPEST = 32
+DEEPEST = 64
 PIECE = 1 << 20
 LEAST_LINE = 4  # of a MatrixMarket file: "1 1\n"
+ENTRY = 24
+"""Bytes of an entry of a MatrixMarket file: two indices and a value."""
 
 
 class BadFileError(ValueError):
     """A file that cannot be used: what is wrong, where, and what to do about it."""
 
 
-def check_size(path: os.PathLike[str] | str, claimed: float, stored: float) -> None:
-    """Refuse contents that are out of proportion to the file.
+def check_regular(path: os.PathLike[str] | str) -> None:
+    """Refuse pipes, sockets and devices, which can block or never end; folders pass.
 
     Parameters
     ----------
     path : str or PathLike
-        For the message.
-    claimed : int
-        Bytes that it takes in memory.
-    stored : int
-        Bytes of the file.
 
     Raises
     ------
+    FileNotFoundError
     BadFileError
+    """
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise BadFileError(
+            f"{os.fspath(path)} is a pipe, a socket or a device, not a file; save the data to a file first"
+        )
+
+
+def stored_bytes(path: os.PathLike[str] | str) -> int:
+    """Count the bytes of a file, or of all files in a folder."""
+    if not os.path.isdir(path):
+        return os.stat(path).st_size
+    return sum(
+        os.lstat(os.path.join(place, name)).st_size for place, _, names in os.walk(path) for name in names
+    )
+
+
+class Budget:
+    """The memory that one file may take, and how much of it is taken.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        File or folder.
+    max_memory : float, optional
+        Bytes that are allowed even where the file is small. It says that the file is trusted.
 
     Examples
     --------
-    >>> check_size("small.npz", claimed=10**6, stored=100)
-    >>> check_size("bomb.npz", claimed=10**12, stored=10**6)  # doctest: +ELLIPSIS
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     budget = Budget(file.name)
+    >>> budget.charge(10**6)
+    >>> budget.charge(10**12)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    log1pnmf.untrusted.BadFileError: bomb.npz has 1,000,000 bytes, but says it holds 1,000,000,000,000...
+    log1pnmf.untrusted.BadFileError: ... has 0 bytes, but would take more than 1,073,741,824 bytes...
     """
-    if claimed > max(ALWAYS_ALLOWED, LARGEST_RATIO * stored):
+
+    def __init__(self, path: os.PathLike[str] | str, max_memory: float | None = None) -> None:
+        self.path, self.stored = os.fspath(path), stored_bytes(path)
+        self.trusted = max_memory is not None
+        self.limit = int(max(ALWAYS_ALLOWED, LARGEST_RATIO * self.stored, max_memory or 0))
+        self.taken = 0
+
+    @property
+    def left(self) -> int:
+        """Bytes that may still be taken."""
+        return self.limit - self.taken
+
+    def check(self, size: float) -> None:
+        """Refuse what does not fit in what is left, without keeping account of it."""
+        if size > self.left:
+            raise BadFileError(
+                f"{self.path} has {self.stored:,} bytes, but would take more than {self.limit:,} bytes "
+                "of memory: it is damaged or made to fill the memory; if you trust it, allow more with "
+                "max_memory (--max-memory 8GB)"
+            )
+
+    def charge(self, size: float) -> None:
+        """Take memory, or refuse the file."""
+        self.check(size)
+        self.taken += int(size)
+
+    def text(self, values: Any) -> np.ndarray:
+        """Make an array of text, which has room for the longest one in every place."""
+        longest = max(map(len, values), default=0)
+        self.charge(4 * longest * len(values))
+        return np.array(values, dtype=f"U{max(longest, 1)}")
+
+
+def read_number(cell: str) -> float:
+    """Read a number as tables have it; Python's own way of writing 1_000 is text.
+
+    Examples
+    --------
+    >>> read_number("1e3")
+    1000.0
+    """
+    if "_" in cell:
+        raise ValueError(f"{cell!r} is not a number")
+    return float(cell)
+
+
+def parse_json(content: str | bytes, source: os.PathLike[str] | str) -> Any:
+    """Read JSON; what is nested too deeply for Python is refused.
+
+    Parameters
+    ----------
+    content : str or bytes
+    source : str or PathLike
+        For the message.
+    """
+    try:
+        value = json.loads(content)
+    except RecursionError:
+        raise BadFileError(_nested(source)) from None
+    except ValueError as error:
         raise BadFileError(
-            f"{os.fspath(path)} has {stored:,} bytes, but says it holds {claimed:,}: it is damaged or made "
-            "to fill the memory; if you trust it, store it sparse or without compression"
-        )
+            f"{os.fspath(source)} is damaged: no valid JSON ({error}); get another copy of it"
+        ) from error
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return value
+    raise BadFileError(_nested(source))
+
+
+def _nested(source: os.PathLike[str] | str) -> str:
+    return f"{os.fspath(source)} is nested more than {DEEPEST} levels deep: it is damaged; get another copy"
 
 
 # ---------------------------------------------------------------- NumPy
@@ -108,12 +210,17 @@ def check_npy(file: BinaryIO, path: Path) -> None:
     file.seek(0)
 
 
-def check_npz(file: BinaryIO, path: Path) -> None:
+def check_npz(file: BinaryIO, path: Path, budget: Budget) -> None:
     """Check every array of a .npz file without unpacking it, and go back to its beginning."""
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
-        check_size(path, sum(member.file_size for member in members), path.stat().st_size)
+        budget.charge(sum(member.file_size for member in members))
         for member in members:
+            # Of the other kinds Python unpacks a piece whole, however large it gets.
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise BadFileError(
+                    f"{path}: {member.filename} is not packed as NumPy does; write it with savez_compressed"
+                )
             with archive.open(member) as content:
                 npy_header(content, member.file_size, f"{path}: {member.filename}")
     file.seek(0)
@@ -125,8 +232,8 @@ def check_npz(file: BinaryIO, path: Path) -> None:
 class _Limited(io.RawIOBase):
     """What gzip unpacks, up to a limit."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._packed = path, path.stat().st_size
+    def __init__(self, path: Path, limit: int) -> None:
+        self._path, self._limit = path, limit
         self._inner, self._seen = gzip.GzipFile(path), 0
 
     def readable(self) -> bool:
@@ -136,10 +243,10 @@ class _Limited(io.RawIOBase):
         piece = self._inner.read(len(buffer))
         buffer[: len(piece)] = piece
         self._seen += len(piece)
-        if self._seen > max(ALWAYS_ALLOWED, LARGEST_RATIO * self._packed):
+        if self._seen > self._limit:
             raise BadFileError(
-                f"{self._path} has {self._packed:,} bytes, but unpacks to more than {self._seen:,}: it is "
-                "damaged or made to fill the memory; if you trust it, unpack it yourself and read that"
+                f"{self._path} unpacks to more than {self._limit:,} bytes: it is damaged or made to fill the "
+                "memory; if you trust it, unpack it yourself and read that"
             )
         return len(piece)
 
@@ -148,20 +255,22 @@ class _Limited(io.RawIOBase):
         super().close()
 
 
-def open_packed(path: Path) -> BinaryIO:
+def open_packed(path: Path, budget: Budget) -> BinaryIO:
     """Open a file for reading bytes, unpacked on the way where its name ends in .gz.
 
     Parameters
     ----------
     path : Path
+    budget : Budget
 
     Returns
     -------
     binary file
         Raises `BadFileError` where it unpacks to more than a file of its size may.
     """
+    check_regular(path)
     if path.name.endswith(".gz"):
-        return io.BufferedReader(_Limited(path), buffer_size=PIECE)
+        return io.BufferedReader(_Limited(path, budget.limit), buffer_size=PIECE)
     return open(path, "rb")
 
 
@@ -186,13 +295,14 @@ class _WithLineEnd(io.RawIOBase):
         super().close()
 
 
-def market_matrix(path: Path) -> Any:
+def market_matrix(path: Path, budget: Budget) -> Any:
     """Read a MatrixMarket file with SciPy, which crashes at some that are damaged.
 
     Parameters
     ----------
     path : Path
         .mtx or .mtx.gz.
+    budget : Budget
 
     Returns
     -------
@@ -200,14 +310,14 @@ def market_matrix(path: Path) -> Any:
     """
     from scipy.io import mmread
 
-    _check_market(path)
-    with io.BufferedReader(_WithLineEnd(open_packed(path)), buffer_size=PIECE) as file:
+    _check_market(path, budget)
+    with io.BufferedReader(_WithLineEnd(open_packed(path, budget)), buffer_size=PIECE) as file:
         return mmread(file)
 
 
-def _check_market(path: Path) -> None:
+def _check_market(path: Path, budget: Budget) -> None:
     """Refuse a file with zero bytes, or with less in it than it says, before memory is set aside for that."""
-    with open_packed(path) as file:
+    with open_packed(path, budget) as file:
         banner = file.readline(1000)
         if not banner.lower().startswith(b"%%matrixmarket matrix"):
             raise BadFileError(
@@ -229,7 +339,8 @@ def _check_market(path: Path) -> None:
         raise BadFileError(
             f"{path} says it has {entries:,} entries, but is too short for them: it is truncated"
         )
-    check_size(path, 8 * sum(numbers[:2]), length)
+    both_halves = 1 if b"general" in banner.lower() else 2
+    budget.charge(entries * (ENTRY if listed else 8) * both_halves)
 
 
 def _without_zero_bytes(path: Path, file: BinaryIO) -> int:
@@ -240,98 +351,3 @@ def _without_zero_bytes(path: Path, file: BinaryIO) -> int:
             raise BadFileError(f"{path} holds zero bytes: it is damaged; get another copy of it")
         length += len(piece)
     return length
-
-
-# ---------------------------------------------------------------- HDF5
-
-
-def check_hdf5(path: Path, nodes: list[Any]) -> None:
-    """Check parts of an HDF5 file: all in this file, and not larger than it can be.
-
-    Parameters
-    ----------
-    path : Path
-    nodes : list of h5py groups and datasets
-        Looked at with everything below them.
-    """
-    seen: set[Any] = set()
-    claimed = sum(_claimed(path, node, seen, 0) for node in nodes)
-    check_size(path, claimed, path.stat().st_size)
-
-
-def _claimed(path: Path, node: Any, seen: set[Any], depth: int) -> int:
-    """Bytes that a node and all below it take in memory, each counted once."""
-    import h5py
-
-    if depth > DEEPEST or not _within(path, node):
-        raise BadFileError(f"{path}: {node.name} leads outside of the file or in circles; it is not read")
-    address = h5py.h5o.get_info(node.id).addr
-    if address in seen:
-        return 0
-    seen.add(address)
-    if isinstance(node, h5py.Dataset):
-        if node.is_virtual or node.external:
-            raise BadFileError(f"{path}: the data of {node.name} are in other files, which are not read")
-        shape, piece = node.shape or (), node.chunks or ()
-        width = max(TEXT, node.dtype.itemsize) if node.dtype.kind in "OSU" else node.dtype.itemsize
-        return int(width) * max(math.prod(map(int, shape)), math.prod(map(int, piece)))
-    total = 0
-    for name in getattr(node, "keys", tuple)():
-        if isinstance(node.get(name, getlink=True), h5py.ExternalLink):
-            raise BadFileError(f"{path}: {node.name}/{name} leads to another file, which is not read")
-        total += _claimed(path, node[name], seen, depth + 1)
-    return total
-
-
-def _within(path: Path, node: Any) -> bool:
-    return os.path.samefile(node.file.filename, path)
-
-
-# ---------------------------------------------------------------- zarr
-
-
-def check_zarr(folder: Path) -> None:
-    """Check a zarr folder: no codec that runs code, and no arrays that are larger than it can be.
-
-    Parameters
-    ----------
-    folder : Path
-    """
-    files = [Path(place, name) for place, _, names in os.walk(folder) for name in names]
-    stored = sum(file.stat().st_size for file in files)
-    claimed = 0
-    for file in files:
-        if file.name not in (".zarray", ".zmetadata", "zarr.json"):
-            continue
-        document = json.loads(file.read_bytes())
-        size = sum(_array_bytes(part) for part in _mappings(folder, document))
-        check_size(folder, size, stored)  # a description of all arrays says again what each says itself
-        if file.name == ".zarray" or document.get("node_type") == "array":
-            claimed += size
-    check_size(folder, claimed, stored)
-
-
-def _mappings(folder: Path, value: Any) -> Iterator[dict[str, Any]]:
-    """All objects inside of a JSON value; an unsafe codec among them is refused."""
-    if isinstance(value, dict):
-        named = [value.get(key) for key in ("id", "name")]
-        if any(isinstance(one, str) and "pickle" in one.lower() for one in named):
-            raise BadFileError(f"{folder} is packed with pickle, which could run code; it is never loaded")
-        yield value
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for one in inner:
-        yield from _mappings(folder, one)
-
-
-def _array_bytes(description: dict[str, Any]) -> int:
-    shape = description.get("shape")
-    kind = description.get("dtype", description.get("data_type"))
-    if not isinstance(shape, list) or kind is None:
-        return 0
-    grid = description.get("chunk_grid", {}).get("configuration", {}).get("chunk_shape", [])
-    pieces = description.get("chunks", grid)
-    try:
-        width = TEXT if np.dtype(kind).kind in "OSU" else np.dtype(kind).itemsize
-    except TypeError:  # zarr's own names of strings
-        width = TEXT
-    return width * max(math.prod(map(int, shape)), math.prod(map(int, pieces)))

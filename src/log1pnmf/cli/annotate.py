@@ -10,19 +10,26 @@ import numpy as np
 
 from log1pnmf.estimator import Log1pNMF
 from log1pnmf.files import Filtered
-from log1pnmf.files.annotated import created_store, write_annotated
+from log1pnmf.files.annotated import created_store, read_whole, write_annotated
 from log1pnmf.files.whole import building
 from log1pnmf.files.write import to_anndata
 from log1pnmf.keys import Keys, sweep_key
-from log1pnmf.optional import require
+from log1pnmf.streaming.opening import parse_memory
 from log1pnmf.tl.inputs import Selection
 from log1pnmf.tl.store import write_model
+from log1pnmf.untrusted import Budget
 
 __all__ = ["write_annotated_fits"]
 
 
 def write_annotated_fits(
-    path: Path, models: Sequence[Log1pNMF], filtered: Filtered, *, source: Path, force: bool = False
+    path: Path,
+    models: Sequence[Log1pNMF],
+    filtered: Filtered,
+    *,
+    source: Path,
+    force: bool = False,
+    max_memory: str | None = None,
 ) -> None:
     """Write fits as `log1pnmf.tl` does: one under the usual keys, several under those of a sweep.
 
@@ -36,8 +43,11 @@ def write_annotated_fits(
     source : Path
         Where that comes from; of an AnnData file everything else is kept as well.
     force : bool
+    max_memory : str, optional
+        See `log1pnmf.files.read_table`.
     """
-    adata = _annotated(filtered, source)
+    budget = Budget(source, None if max_memory is None else parse_memory(max_memory))
+    adata = _annotated(filtered, source, budget)
     selection = Selection(filtered.table.counts, np.arange(adata.n_vars), None)
     for model in models:
         keys = Keys() if len(models) == 1 else Keys(sweep_key(model.fit_.c))
@@ -46,13 +56,11 @@ def write_annotated_fits(
         write_annotated(store, adata)
 
 
-def _annotated(filtered: Filtered, source: Path) -> Any:
+def _annotated(filtered: Filtered, source: Path, budget: Budget) -> Any:
     """Take the object in the file where it has the same samples and features, else one with the counts."""
     table = filtered.table
     if table.format in ("h5ad", "zarr"):
-        anndata = require("anndata", extra="anndata", purpose="writing AnnData files")
-        read = anndata.read_h5ad if table.format == "h5ad" else anndata.read_zarr
-        whole = read(source)
+        whole = read_whole(source, budget)
         samples, features = filtered.kept_samples, filtered.kept_features
         inside = samples.max() < whole.n_obs and features.max() < whole.n_vars
         if inside:

@@ -47,6 +47,7 @@ def convert(
     layer: common.Layer = None,
     transpose: common.Transpose = False,
     allow_fractions: common.AllowFractions = False,
+    max_memory: common.MaxMemory = None,
     c: Annotated[str | None, typer.Option("-c", "--shift", metavar="C", help="Which model of a run.")] = None,
     counts: Annotated[
         Path | None, typer.Option("--counts", metavar="FILE", help="Counts to go with a fit for R.")
@@ -56,7 +57,7 @@ def convert(
     """Convert counts between formats, and fits to and from the R package log1pNMF."""
     screen = Screen()
     check_place(target, force=force)
-    reading = Reading(layer, transpose, allow_fractions)
+    reading = Reading(layer, transpose, allow_fractions, max_memory=max_memory)
     if is_run(source) or is_model(source):
         model, names = _fitted(source, None if c is None else common.parse_c([c])[0])
         _to_r(model, names, target, data=None if counts is None else reading.table(counts), force=force)

@@ -32,6 +32,7 @@ def info(
     ],
     layer: common.Layer = None,
     transpose: common.Transpose = False,
+    max_memory: common.MaxMemory = None,
     json: common.Json = False,
 ) -> int:
     """Say what is in a file of counts, a run or a model."""
@@ -41,12 +42,15 @@ def info(
     elif is_model(path):
         _about_model(Log1pNMF.load(path), screen)
     else:
-        _about_counts(Reading(layer, transpose, allow_fractions=True).table(path), screen)
+        reading = Reading(layer, transpose, allow_fractions=True, max_memory=max_memory)
+        _about_counts(reading.table(path), screen)
     return 0
 
 
 def is_model(path: Path) -> bool:
     """Whether there is a file that `Log1pNMF.save` wrote, or another archive of this package."""
+    if not path.is_file():  # a pipe would wait for ever
+        return False
     try:
         with zipfile.ZipFile(path) as archive:
             return "metadata.npy" in archive.namelist()
@@ -121,6 +125,7 @@ def _some(names: np.ndarray | None) -> str:
 
 
 def _about_run(run: RunFolder, screen: Screen) -> None:
+    run.check_record("command", "filters", "notes", "shape", "source")
     record = run.record
     if not screen.json:
         screen.say((str(run.path), "bold"), f": {record['command']}")

@@ -23,6 +23,7 @@ class Reading:
     transpose, allow_fractions : bool
     min_cells, min_features : int
     min_counts : float
+    max_memory : str, optional
         See `log1pnmf.files.read_table` and `log1pnmf.files.filter_table`.
     """
 
@@ -32,11 +33,18 @@ class Reading:
     min_cells: int = 0
     min_counts: float = 0.0
     min_features: int = 0
+    max_memory: str | None = None
 
     def table(self, path: Path) -> CountTable:
         """Read a file."""
         fractions = "allow" if self.allow_fractions else "refuse"
-        return read_table(path, layer=self.layer, transpose=self.transpose, fractions=fractions)  # type: ignore[arg-type]
+        return read_table(
+            path,
+            layer=self.layer,
+            transpose=self.transpose,
+            fractions=fractions,  # type: ignore[arg-type]
+            max_memory=self.max_memory,
+        )
 
     def filtered(self, table: CountTable) -> Filtered:
         """Leave out what is to be left out."""

@@ -26,6 +26,7 @@ __all__ = [
     "Layer",
     "Likelihood",
     "MaxIter",
+    "MaxMemory",
     "Memory",
     "MinCells",
     "MinCounts",
@@ -79,6 +80,15 @@ Layer = Annotated[
 Transpose = Annotated[bool, typer.Option("--transpose", help="Rows of the file are features, not samples.")]
 AllowFractions = Annotated[
     bool, typer.Option("--allow-fractions", help="Take values that are not whole numbers.")
+]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--max-memory",
+        metavar="SIZE",
+        help="Memory that a file you trust may take, as in 8GB. [default: 1 GiB, or 200 times the file]",
+        show_default=False,
+    ),
 ]
 MinCells = Annotated[
     int, typer.Option("--min-cells", metavar="N", help="Leave out features seen in fewer samples.")

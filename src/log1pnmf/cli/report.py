@@ -33,6 +33,7 @@ def report(
     """Write the report of a run: one HTML file that opens anywhere, without network."""
     screen = Screen()
     folder = RunFolder.open(run)
+    folder.check_record("command", "filters", "label", "notes", "reading", "shape", "source")
     record = {**folder.record, "label": label or folder.record["label"]}
     labels = None if record["label"] is None else folder.labels(record["label"])
     path = output or folder.path / REPORT
@@ -53,7 +54,8 @@ def _data(record: Any) -> tuple[CountTable | None, str]:
     if {**source_record(source), "format": record["source"]["format"]} != record["source"]:
         return None, f"{source} has changed since the fit"
     try:
-        reading = Reading(**record["reading"])
+        # How much memory a file may take is not for the folder to say, which may be a stranger's as well.
+        reading = Reading(**{**record["reading"], "max_memory": None})
         table = reading.filtered(reading.table(source)).table
     except (ValueError, TypeError, OSError, ImportError) as error:
         return None, one_line(error)

@@ -184,8 +184,9 @@ def _after_the_fits(request: Request, filtered: Filtered, screen: Screen, done: 
     steps: dict[str, Callable[[], None]] = {}
     if request.write_h5ad is not None:
         target, source, force = request.write_h5ad, request.file, request.force
+        memory = request.reading.max_memory
         steps[str(target)] = lambda: write_annotated_fits(
-            target, done.models, filtered, source=source, force=force
+            target, done.models, filtered, source=source, force=force, max_memory=memory
         )
     if request.report:
         labels = None if request.label is None else filtered.table.labels(request.label)

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from log1pnmf.files import CountTable, Filtered
-from log1pnmf.files.annotated import element_io
+from log1pnmf.files.annotated import opened, read_columns
 from log1pnmf.files.read import format_of
 from log1pnmf.files.table import BadFileError
-from log1pnmf.streaming.chunks import open_group
-from log1pnmf.streaming.opening import open_counts
+from log1pnmf.streaming.opening import open_counts, parse_memory
 from log1pnmf.streaming.runners import survey
+from log1pnmf.untrusted import Budget
 
 from .console import Screen
 from .inputs import Reading, describe
@@ -73,18 +73,24 @@ def read_streamed(
         memory=streaming.memory,
         client=streaming.scheduler,
         on_chunk=watch.on_chunk,
+        max_memory=reading.max_memory,
     )
     with watch.looking():
         counts = survey(source)
-    names, labels = _obs(path)
+    names, labels = _obs(path, reading)
     table = CountTable(replace(counts, sample_names=names), labels, str(path), kind)
     screen.say((path.name, "bold"), f": {describe(table)} ({kind}, {len(source.chunks)} chunks)")
     return Filtered(table, np.arange(table.shape[0]), np.arange(table.shape[1]), ())
 
 
-def _obs(path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def _obs(path: Path, reading: Reading) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Read names and labels of the samples."""
-    store = open_group(str(path))
-    obs = element_io().read_elem(store["obs"])
-    labels = {str(name): obs[name].astype(str).to_numpy(dtype=object) for name in obs.columns}
-    return obs.index.to_numpy(dtype=object), labels
+    budget = Budget(path, None if reading.max_memory is None else parse_memory(reading.max_memory))
+    try:
+        with opened(path, budget) as store:
+            names, labels = read_columns(store)
+    except (BadFileError, ImportError, PermissionError):
+        raise
+    except Exception as error:  # AnnData raises whatever it meets
+        raise BadFileError(f"{path}: obs cannot be read ({error}); the file is damaged") from error
+    return np.array([str(name) for name in names], dtype=object), labels

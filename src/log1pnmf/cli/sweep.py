@@ -27,6 +27,7 @@ def sweep(
     min_features: common.MinFeatures = 0,
     transpose: common.Transpose = False,
     allow_fractions: common.AllowFractions = False,
+    max_memory: common.MaxMemory = None,
     likelihood: common.Likelihood = None,
     size_factors: common.SizeFactors = "total",
     init: common.Init = "rank1",
@@ -61,7 +62,7 @@ def sweep(
     request = Request(
         file=file,
         output=output,
-        reading=Reading(layer, transpose, allow_fractions, min_cells, min_counts, min_features),
+        reading=Reading(layer, transpose, allow_fractions, min_cells, min_counts, min_features, max_memory),
         c=values,
         parameters=parameters,
         by_size=likelihood is None,

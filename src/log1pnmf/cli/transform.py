@@ -53,6 +53,7 @@ def transform(
     layer: common.Layer = None,
     transpose: common.Transpose = False,
     allow_fractions: common.AllowFractions = False,
+    max_memory: common.MaxMemory = None,
     json: common.Json = False,
     force: common.Force = False,
 ) -> int:
@@ -62,7 +63,7 @@ def transform(
         raise typer.BadParameter(f"-o must end with .csv, .tsv or the same with .gz, got {output}")
     check_place(output, force=force)
     model = _model(run, None if c is None else common.parse_c([c])[0])
-    table = Reading(layer, transpose, allow_fractions).table(file)
+    table = Reading(layer, transpose, allow_fractions, max_memory=max_memory).table(file)
     screen.say((file.name, "bold"), f": {describe(table)} ({table.format})")
     counts, notes = align(table, model, missing=missing)
     with warnings.catch_warnings(record=True) as caught:

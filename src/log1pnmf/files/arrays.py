@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from scipy import sparse
 
-from log1pnmf.untrusted import BadFileError, check_npy, check_npz
+from log1pnmf.untrusted import BadFileError, Budget, check_npy, check_npz
 
 from .table import RawTable
 
@@ -24,20 +24,21 @@ COLUMN = "sample_columns."
 """What the names of labels begin with."""
 
 
-def read_npy(path: Path) -> RawTable:
+def read_npy(path: Path, budget: Budget) -> RawTable:
     """Read an array."""
     with open(path, "rb") as file:
         check_npy(file, path)
+        budget.charge(path.stat().st_size)
         return RawTable(np.load(file, allow_pickle=False))
 
 
-def read_npz(path: Path) -> RawTable:
+def read_npz(path: Path, budget: Budget) -> RawTable:
     """Read a sparse matrix of SciPy's `save_npz`, or the counts among several arrays."""
     # Opened here, because NumPy leaves a file open that is damaged.
     with open(path, "rb") as file:
         if file.read(len(SINGLE)) == SINGLE:
             raise BadFileError(f"{path} holds one array, not several; name it .npy")
-        check_npz(file, path)
+        check_npz(file, path, budget)
         with np.load(file, allow_pickle=False) as stored:
             return _from_archive(path, file, stored)
 

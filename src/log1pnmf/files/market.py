@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from log1pnmf.untrusted import BadFileError, market_matrix
+from log1pnmf.untrusted import BadFileError, Budget, market_matrix
 
 from .table import RawTable
-from .text import open_text
+from .text import cost, open_text, rows_of
 
 __all__ = ["EXPRESSION", "read_market", "read_market_folder", "symbols", "tenx_table"]
 
@@ -23,14 +23,14 @@ BARCODES = ("barcodes.tsv", "barcodes.tsv.gz")
 FEATURES = ("features.tsv", "features.tsv.gz", "genes.tsv", "genes.tsv.gz")
 
 
-def read_market(path: Path) -> RawTable:
+def read_market(path: Path, budget: Budget) -> RawTable:
     """Read a matrix; one of 10x, with its names beside it, as the folder it is in."""
     if path.name.endswith(MATRIX) and _beside(path, FEATURES) and _beside(path, BARCODES):
-        return read_market_folder(path.parent, path)
-    return RawTable(_matrix(path), notes=("a .mtx file has no names; rows were read as samples",))
+        return read_market_folder(path.parent, budget, path)
+    return RawTable(_matrix(path, budget), notes=("a .mtx file has no names; rows were read as samples",))
 
 
-def read_market_folder(folder: Path, matrix: Path | None = None) -> RawTable:
+def read_market_folder(folder: Path, budget: Budget, matrix: Path | None = None) -> RawTable:
     """Read matrix, barcodes and features (or genes) of 10x, and turn them: they are features x cells."""
     if matrix is None:
         found = sorted(path for path in folder.iterdir() if path.name.endswith(MATRIX))
@@ -45,8 +45,8 @@ def read_market_folder(folder: Path, matrix: Path | None = None) -> RawTable:
     if features is None or barcodes is None:
         missing = "features.tsv or genes.tsv" if features is None else "barcodes.tsv"
         raise BadFileError(f"{folder} has {matrix.name}, but no {missing} beside it; put it there")
-    counts, rows = _matrix(matrix), _table(features)
-    names = [row[0] for row in _table(barcodes)]
+    counts, rows = _matrix(matrix, budget), _table(features, budget)
+    names = [row[0] for row in _table(barcodes, budget)]
     if counts.shape != (len(rows), len(names)):
         raise BadFileError(
             f"{matrix} has shape {counts.shape}, but there are {len(rows)} features in {features.name} and "
@@ -122,17 +122,21 @@ def _beside(matrix: Path, names: Sequence[str]) -> Path | None:
     )
 
 
-def _table(path: Path) -> list[list[str]]:
+def _table(path: Path, budget: Budget) -> list[list[str]]:
+    kept = []
     try:
-        with open_text(path) as file:
-            return [row for row in csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if row]
+        with open_text(path, budget) as file:
+            for row in rows_of(file, budget, delimiter="\t", quoting=csv.QUOTE_NONE):
+                budget.charge(cost(row))
+                kept.append(row)
+        return kept
     except (EOFError, OSError, csv.Error, UnicodeDecodeError) as error:
         raise BadFileError(f"{path} is damaged ({error}); get another copy of it") from error
 
 
-def _matrix(path: Path) -> Any:
+def _matrix(path: Path, budget: Budget) -> Any:
     try:
-        return market_matrix(path)
+        return market_matrix(path, budget)
     except BadFileError:
         raise
     except (ValueError, OverflowError, TypeError) as error:

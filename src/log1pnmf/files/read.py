@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from log1pnmf.persist import StrPath
+from log1pnmf.streaming.opening import parse_memory
+from log1pnmf.untrusted import Budget, check_regular
 
 from .annotated import read_anndata
 from .arrays import read_npy, read_npz
@@ -35,7 +37,7 @@ ENDINGS = {
 }
 WITH_LAYERS = ("h5ad", "zarr", "10x h5")
 
-READERS: dict[str, Callable[[Path], RawTable]] = {
+READERS: dict[str, Callable[[Path, Budget], RawTable]] = {
     "mtx": read_market,
     "10x folder": read_market_folder,
     "csv": read_text,
@@ -83,6 +85,7 @@ def read_table(
     layer: str | None = None,
     transpose: bool = False,
     fractions: Fractions = "refuse",
+    max_memory: str | float | None = None,
 ) -> CountTable:
     r"""Read a table of counts, samples x features, from a file of any known kind.
 
@@ -98,6 +101,9 @@ def read_table(
         Exchange samples and features.
     fractions : {"refuse", "allow"}
         What to do with values that are not whole numbers.
+    max_memory : str or float, optional
+        Memory that the file may take, as in "8GB" or in bytes, where it is more than the rule for files from
+        strangers gives: 1 GiB, or 200 bytes for each byte of the file. Only for files that you trust.
 
     Returns
     -------
@@ -122,12 +128,14 @@ def read_table(
     place, name = Path(path), os.fspath(path)
     if not place.exists():
         raise FileNotFoundError(f"{name} does not exist; check the path (working folder: {Path.cwd()})")
+    check_regular(place)
     kind = format_of(place)
     if layer is not None and kind not in WITH_LAYERS:
         raise BadFileError(f"{name} is a {kind} file, which has no layers; leave layer {layer!r} out")
     _check_kind(place, kind)
+    budget = Budget(place, None if max_memory is None else parse_memory(max_memory))
     try:
-        raw = _read(place, kind, layer)
+        raw = _read(place, kind, layer, budget)
     except (BadFileError, ImportError, PermissionError):
         raise
     except (EOFError, zlib.error, OSError, MemoryError) as error:
@@ -136,15 +144,16 @@ def read_table(
         ) from error
     except Exception as error:  # readers of other packages raise whatever they meet
         raise BadFileError(f"{name} is not a {kind} file that can be read ({_short(error)})") from error
-    return checked(raw.transposed() if transpose else raw, source=name, format=kind, fractions=fractions)
+    raw = raw.transposed() if transpose else raw
+    return checked(raw, source=name, format=kind, fractions=fractions, budget=budget)
 
 
-def _read(place: Path, kind: str, layer: str | None) -> RawTable:
+def _read(place: Path, kind: str, layer: str | None, budget: Budget) -> RawTable:
     if kind in ("h5ad", "zarr"):
-        return read_anndata(place, kind, layer)
+        return read_anndata(place, layer, budget)
     if kind == "10x h5":
-        return read_tenx_h5(place, layer)
-    return READERS[kind](place)
+        return read_tenx_h5(place, layer, budget)
+    return READERS[kind](place, budget)
 
 
 def _check_kind(place: Path, kind: str) -> None:

@@ -19,7 +19,6 @@ from .write import numbered
 
 __all__ = ["write_chunks"]
 
-ENTRIES = {"data": np.float32, "indices": np.int32}
 PIECE = 1 << 20
 """Entries in one piece of an array on disk."""
 
@@ -40,7 +39,8 @@ def write_chunks(
     path : str or PathLike
         .h5ad or .zarr.
     chunks : iterable of scipy.sparse.csr_array
-        Rows in order, together of the shape given.
+        Rows in order, together of the shape given. The first one says as which kind of number all are stored;
+        it must hold the others exactly.
     shape : tuple of int
         Samples and features.
     sample_names, feature_names : sequence of str, optional
@@ -77,9 +77,7 @@ def _append(group: Any, chunks: Iterable[sparse.csr_array], shape: tuple[int, in
     group.attrs["shape"] = np.array(shape) if not hasattr(group, "store") else list(shape)
     make = getattr(group, "create_array", None) or group.create_dataset
     growing = {} if hasattr(group, "create_array") else {"maxshape": (None,)}
-    arrays = {
-        name: make(name, shape=(0,), dtype=kind, chunks=(PIECE,), **growing) for name, kind in ENTRIES.items()
-    }
+    arrays: dict[str, Any] = {}
     indptr = np.zeros(n + 1, dtype=np.int64)
     row = 0
     for chunk in chunks:
@@ -88,11 +86,29 @@ def _append(group: Any, chunks: Iterable[sparse.csr_array], shape: tuple[int, in
         before = int(indptr[row])
         indptr[row + 1 : row + chunk.shape[0] + 1] = before + chunk.indptr[1:].astype(np.int64)
         row += chunk.shape[0]
-        for name, array in arrays.items():
-            array.resize((before + chunk.nnz,))
-            array[before:] = getattr(chunk, name).astype(ENTRIES[name])
+        for name, kind in (("data", chunk.data.dtype), ("indices", np.dtype(np.int32))):
+            if name not in arrays:
+                arrays[name] = make(name, shape=(0,), dtype=kind, chunks=(PIECE,), **growing)
+            arrays[name].resize((before + chunk.nnz,))
+            arrays[name][before:] = _exactly(getattr(chunk, name), arrays[name].dtype, row)
     if row != n:
         raise ValueError(f"chunks must make up {n} rows, got {row}")
+    for name in ("data", "indices"):
+        if name not in arrays:
+            make(name, shape=(0,), dtype=np.int32, chunks=(PIECE,), **growing)
     pieces = (max(1, min(n + 1, PIECE)),)
     make("indptr", shape=indptr.shape, dtype=indptr.dtype, chunks=pieces)[:] = indptr
     return int(indptr[-1])
+
+
+def _exactly(values: np.ndarray, kind: np.dtype, row: int) -> np.ndarray:
+    """Turn numbers into another kind, which must hold them as they are."""
+    with np.errstate(all="ignore"):
+        stored = values.astype(kind)
+        same = np.can_cast(values.dtype, kind) or bool((stored.astype(values.dtype) == values).all())
+    if not same:
+        raise ValueError(
+            f"chunks must hold numbers of one kind: the first has {kind}, which cannot hold those that end "
+            f"at row {row}"
+        )
+    return stored

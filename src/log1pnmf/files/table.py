@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,15 +11,20 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from log1pnmf.compress import plural
 from log1pnmf.counts import Counts
-from log1pnmf.untrusted import BadFileError, check_size
+from log1pnmf.untrusted import TEXT, BadFileError, Budget
 
 __all__ = ["BadFileError", "CountTable", "Fractions", "RawTable", "checked"]
 
 Names = NDArray[np.object_]
 Fractions = Literal["refuse", "allow"]
+ENTRY = 40
+"""Bytes that an entry takes while it is checked and compressed, besides those that were read."""
+SAMPLE_OR_FEATURE = 64
+"""Bytes that a row or column takes, also an empty one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +139,14 @@ class CountTable:
         return self.sample_columns[column]
 
 
-def checked(raw: RawTable, *, source: str, format: str, fractions: Fractions = "refuse") -> CountTable:  # noqa: A002
+def checked(
+    raw: RawTable,
+    *,
+    source: str,
+    format: str,  # noqa: A002
+    budget: Budget,
+    fractions: Fractions = "refuse",
+) -> CountTable:
     """Check what a reader found.
 
     Parameters
@@ -141,6 +154,8 @@ def checked(raw: RawTable, *, source: str, format: str, fractions: Fractions = "
     raw : RawTable
     source, format : str
         Where it was found.
+    budget : Budget
+        Of the file.
     fractions : {"refuse", "allow"}
         What to do with values that are not whole numbers; "allow" makes them a note.
 
@@ -162,9 +177,10 @@ def checked(raw: RawTable, *, source: str, format: str, fractions: Fractions = "
             f"{source} is empty: {shape[0]} samples x {shape[1]} features; use a file with counts"
         )
     # Before memory is set aside for as many rows and columns as the file says there are.
-    samples = _names(raw.sample_names, shape[0], f"{source}: samples")
-    features = _names(raw.feature_names, shape[1], f"{source}: features")
-    check_size(source, 8 * sum(shape), _held(raw.matrix))
+    budget.charge(SAMPLE_OR_FEATURE * sum(shape))
+    budget.charge(ENTRY * _entries(raw.matrix))
+    samples = _names(raw.sample_names, shape[0], f"{source}: samples", budget)
+    features = _names(raw.feature_names, shape[1], f"{source}: features", budget)
     notes = list(raw.notes)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -186,17 +202,17 @@ def checked(raw: RawTable, *, source: str, format: str, fractions: Fractions = "
     return CountTable(named, dict(raw.sample_columns), source, format, tuple(notes))
 
 
-def _held(matrix: Any) -> int:
-    """Bytes of the arrays of a matrix, sparse or not."""
-    if hasattr(matrix, "nbytes"):
-        return int(matrix.nbytes)
-    parts = (getattr(matrix, name, None) for name in ("data", "indices", "indptr", "coords", "offsets"))
-    return sum(np.asarray(part).nbytes for part in parts if part is not None)
+def _entries(matrix: Any) -> int:
+    """Entries that are stored, or that are not zero."""
+    if isinstance(matrix, np.ndarray):
+        return int(np.count_nonzero(matrix)) if matrix.dtype.kind in "biufc" else matrix.size
+    return int(matrix.data.size) if sparse.issparse(matrix) else math.prod(matrix.shape)
 
 
-def _names(given: Sequence[Any] | None, n: int, what: str) -> Names | None:
+def _names(given: Sequence[Any] | None, n: int, what: str, budget: Budget) -> Names | None:
     if given is None:
         return None
+    budget.charge(TEXT * len(given))
     if len(given) != n:
         raise BadFileError(f"{what} are {n}, but there are {len(given)} names; the file is not whole")
     return np.array([str(name) for name in given], dtype=object)

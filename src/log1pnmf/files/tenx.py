@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from log1pnmf.optional import require
-from log1pnmf.untrusted import BadFileError, check_hdf5
+from log1pnmf.gate import Store
+from log1pnmf.untrusted import BadFileError, Budget
 
+from .annotated import opened
 from .market import tenx_table
 from .table import RawTable
 
@@ -19,7 +20,7 @@ __all__ = ["read_tenx_h5"]
 PARTS = ("data", "indices", "indptr", "shape", "barcodes")
 
 
-def read_tenx_h5(path: Path, genome: str | None = None) -> RawTable:
+def read_tenx_h5(path: Path, genome: str | None, budget: Budget) -> RawTable:
     """Read a feature-barcode matrix; cells become rows.
 
     Parameters
@@ -27,18 +28,18 @@ def read_tenx_h5(path: Path, genome: str | None = None) -> RawTable:
     path : Path
     genome : str, optional
         Which one, in a file of Cell Ranger 2 with several.
+    budget : Budget
 
     Returns
     -------
     RawTable
     """
-    h5py = require("h5py", extra="anndata", purpose="reading 10x .h5 files")
-    with h5py.File(path, "r") as file:
-        group = _group(path, file, genome)
-        missing = [part for part in PARTS if part not in group]
+    with opened(path, budget) as store:
+        name = _place(path, store, genome)
+        missing = [part for part in PARTS if f"{name}/{part}" not in store]
         if missing:
-            raise BadFileError(f"{path} is not a 10x file: {', '.join(missing)} missing in {group.name}")
-        check_hdf5(path, [group])
+            raise BadFileError(f"{path} is not a 10x file: {', '.join(missing)} missing in {name}")
+        group = store.node(name)
         n_features, n_cells = (int(n) for n in group["shape"][:])
         parts = (group["data"][:], group["indices"][:], group["indptr"][:])
         if len(parts[2]) != n_cells + 1:
@@ -56,19 +57,19 @@ def read_tenx_h5(path: Path, genome: str | None = None) -> RawTable:
     return tenx_table(counts, barcodes, identifiers, named=named, kinds=kinds)
 
 
-def _group(path: Path, file: Any, genome: str | None) -> Any:
+def _place(path: Path, store: Store, genome: str | None) -> str:
     """Find the matrix: in one place since Cell Ranger 3, one for each genome before."""
-    if "matrix" in file:
+    if "matrix" in store:
         if genome is not None:
             raise BadFileError(f"{path} has one matrix for all genomes; leave layer {genome!r} out")
-        return file["matrix"]
-    genomes = [name for name in file if "barcodes" in file[name]]
+        return "matrix"
+    genomes = [name for name in store.members("/") if f"{name}/barcodes" in store]
     if genome is not None and genome not in genomes:
         raise BadFileError(f"{path} has no genome {genome!r}; choose one of {', '.join(genomes) or 'none'}")
     if genome is None and len(genomes) != 1:
         there = ", ".join(genomes) or "no matrix at all; for AnnData name it .h5ad"
         raise BadFileError(f"{path} should hold one matrix of 10x, got {there}; choose with layer (--layer)")
-    return file[genome or genomes[0]]
+    return genome or genomes[0]
 
 
 def _strings(dataset: Any) -> list[str]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 from scipy import sparse
 
-from log1pnmf.untrusted import BadFileError, open_packed
+from log1pnmf.untrusted import BadFileError, Budget, open_packed, read_number
 
 from .cells import plain_cell
 from .table import RawTable
 
-__all__ = ["open_text", "read_text"]
+__all__ = ["cost", "open_text", "read_text", "rows_of"]
 
 DELIMITERS = ",;\t"
 INDEX_HEADERS = frozenset(
@@ -50,23 +51,69 @@ INDEX_HEADERS = frozenset(
 LARGEST_CELL = 1 << 20
 LOOKED_AT = 50
 """Lines from which the layout is told."""
+CHARACTER = 40
+"""Bytes that a character of a line can take while the line is taken apart: cells of two take most."""
+ROWS = 4096
+"""Rows that are put together at a time."""
+ROW, ENTRY = 32, 24
+"""Bytes that a row and an entry of it take, until all are in one matrix."""
 
 
-def open_text(path: Path) -> TextIO:
+def open_text(path: Path, budget: Budget) -> TextIO:
     """Open a text file, packed with gzip or not; a mark of byte order is skipped."""
-    return io.TextIOWrapper(open_packed(path), encoding="utf-8-sig", newline="")
+    return io.TextIOWrapper(open_packed(path, budget), encoding="utf-8-sig", newline="")
 
 
-def read_text(path: Path) -> RawTable:
+def cost(row: Sequence[str]) -> int:
+    """Bytes that a row of cells takes where it is kept."""
+    return 64 + sys.getsizeof(row) + sum(map(sys.getsizeof, row))
+
+
+def rows_of(file: TextIO, budget: Budget, *, first: str = "", **layout: Any) -> Iterator[list[str]]:
+    """Go through the rows that are not empty; a row that takes too much is refused before it is taken apart.
+
+    Parameters
+    ----------
+    file : text file
+    budget : Budget
+    first : str
+        A line that was taken from the file before.
+    **layout
+        For `csv.reader`.
+    """
+    read = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal read
+        line = first or _line(file, budget)
+        while line:
+            read += len(line)
+            budget.check(CHARACTER * read)
+            yield line
+            line = _line(file, budget)
+
+    csv.field_size_limit(LARGEST_CELL)
+    for row in csv.reader(lines(), **layout):
+        read = 0
+        if row:
+            yield row
+
+
+def _line(file: TextIO, budget: Budget) -> str:
+    """Read the next line, or as much of it as is certain to be refused."""
+    return file.readline(max(2, budget.left // CHARACTER + 2))
+
+
+def read_text(path: Path, budget: Budget) -> RawTable:
     """Read a table of numbers, and tell by itself where names are.
 
     The first line holds the names of the features where one of its cells is not a number; the first column
     those of the samples where one of its cells is not, or where its header says so. Columns without a single
     number are labels of the samples.
     """
-    with open_text(path) as file:
+    with open_text(path, budget) as file:
         try:
-            return _parse(path, file)
+            return _parse(path, file, budget)
         except UnicodeDecodeError as error:
             raise BadFileError(f"{path} is not text in UTF-8 ({error}); save it as such") from error
         except csv.Error as error:
@@ -75,24 +122,62 @@ def read_text(path: Path) -> RawTable:
             ) from error
 
 
-def _parse(path: Path, file: TextIO) -> RawTable:
-    csv.field_size_limit(LARGEST_CELL)
-    first = next((line for line in file if line.strip()), "")
+def _parse(path: Path, file: TextIO, budget: Budget) -> RawTable:
+    while (first := _line(file, budget)) and not first.strip():
+        pass
     if "\0" in first:
         raise BadFileError(f"{path} holds binary data, not text; is it another kind of file?")
-    delimiter = _delimiter(path, first)
-    rows = (row for row in csv.reader(chain([first], file), delimiter=delimiter) if row)
-    head = [row for _, row in zip(range(LOOKED_AT), rows, strict=False)]
+    rows = rows_of(file, budget, first=first, delimiter=_delimiter(path, first))
+    head = []
+    for _, row in zip(range(LOOKED_AT), rows, strict=False):
+        budget.charge(cost(row))
+        head.append(row)
     if not head:
         raise BadFileError(f"{path} is empty; use a file with counts")
     layout = _Layout(path, head)
-    return layout.read(chain(head[layout.header :], rows))
+    return layout.read(chain(head[layout.header :], rows), budget)
 
 
 def _delimiter(path: Path, line: str) -> str:
     if path.name.removesuffix(".gz").lower().endswith(".csv"):
         return max(DELIMITERS, key=line.count)
     return "\t" if "\t" in line or ("," not in line and " " not in line) else max(", ", key=line.count)
+
+
+class _Entries:
+    """Rows of numbers, kept sparse and in large pieces: many small arrays would take far more memory."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._lengths = [np.zeros(1, dtype=np.int64)]
+        self._pieces = [(np.zeros(0, dtype=np.int32), np.zeros(0))]
+        self._rows: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def add(self, values: np.ndarray) -> None:
+        """Keep a row."""
+        filled = np.flatnonzero(values)  # NaN is not zero: it is found later
+        self._budget.charge(ROW + ENTRY * len(filled))
+        self._rows.append((filled.astype(np.int32), values[filled]))
+        if len(self._rows) == ROWS:
+            self._join()
+
+    def _join(self) -> None:
+        if self._rows:
+            self._lengths.append(np.array([len(filled) for filled, _ in self._rows], dtype=np.int64))
+            self._pieces.append(_concatenated(self._rows))
+            self._rows.clear()
+
+    def matrix(self, n_columns: int) -> sparse.csr_array:
+        """Put all rows together."""
+        self._join()
+        indices, values = _concatenated(self._pieces)
+        indptr = np.cumsum(np.concatenate(self._lengths))
+        return sparse.csr_array((values, indices, indptr), shape=(len(indptr) - 1, n_columns))
+
+
+def _concatenated(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    indices, values = zip(*parts, strict=True)
+    return np.concatenate(indices), np.concatenate(values)
 
 
 class _Layout:
@@ -125,10 +210,10 @@ class _Layout:
                 "the file is not whole, or has another delimiter"
             )
 
-    def read(self, rows: Iterator[Sequence[str]]) -> RawTable:
+    def read(self, rows: Iterator[Sequence[str]], budget: Budget) -> RawTable:
         samples: list[str] = []
         labels: list[list[str]] = [[] for _ in self.labels]
-        parts: list[tuple[np.ndarray, np.ndarray]] = []
+        entries = _Entries(budget)
         together = self.columns == list(range(self.index, self.width))
         for number, row in enumerate(rows, start=1 + self.header):
             if len(row) != self.width:
@@ -139,29 +224,23 @@ class _Layout:
             try:
                 cells = row[self.index :] if together else [row[j] for j in self.columns]
                 values = np.fromiter(map(float, cells), np.float64, len(cells))
+                if "_" in "".join(cells):  # Python reads 1_1 as 11
+                    raise ValueError
             except ValueError:
                 raise BadFileError(self._not_a_number(number, row)) from None
-            filled = np.flatnonzero(values)  # NaN is not zero: it is found later
-            parts.append((filled.astype(np.int32), values[filled]))
-            if self.index:
-                samples.append(plain_cell(row[0]))
-            for label, j in zip(labels, self.labels, strict=True):
-                label.append(plain_cell(row[j]))
+            entries.add(values)
+            kept = [plain_cell(cell) for cell in (*row[: self.index], *(row[j] for j in self.labels))]
+            budget.charge(cost(kept))
+            samples += kept[: self.index]
+            for label, cell in zip(labels, kept[self.index :], strict=True):
+                label.append(cell)
         return RawTable(
-            self._matrix(parts),
+            entries.matrix(len(self.columns)),
             samples if self.index else None,
             [self.names[j] for j in self.columns] if self.names else None,
-            {self._label(j): np.array(label) for j, label in zip(self.labels, labels, strict=True)},
+            {self._label(j): budget.text(label) for j, label in zip(self.labels, labels, strict=True)},
             self._notes(),
         )
-
-    def _matrix(self, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> sparse.csr_array:
-        indptr = np.cumsum([0, *(len(filled) for filled, _ in parts)], dtype=np.int64)
-        shape = (len(parts), len(self.columns))
-        if not parts:
-            return sparse.csr_array(shape)
-        indices, values = (np.concatenate(both) for both in zip(*parts, strict=True))
-        return sparse.csr_array((values, indices, indptr), shape=shape)
 
     def _label(self, j: int) -> str:
         assert self.names is not None  # there are no labels without a header
@@ -196,7 +275,7 @@ def _is_header(line: Sequence[str], body: Sequence[Sequence[str]]) -> bool:
 
 def _is_number(cell: str) -> bool:
     try:
-        float(cell)
+        read_number(cell)
     except ValueError:
         return False
     return True

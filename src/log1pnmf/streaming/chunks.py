@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from log1pnmf.gate.store import open_zarr
 from log1pnmf.optional import require
 from log1pnmf.sparse_rows import row_blocks
+from log1pnmf.untrusted import BadFileError
 
 __all__ = ["DaskChunks", "FileChunks", "GivenChunks", "RowChunks", "SlicedChunks", "open_group"]
 
@@ -66,7 +68,7 @@ class SlicedChunks:
 
 
 class FileChunks:
-    """Chunks of a CSR matrix in an AnnData file, h5ad or zarr; workers open it themselves.
+    """Chunks of a CSR matrix in an AnnData file, h5ad or zarr, that was checked; workers open it themselves.
 
     Parameters
     ----------
@@ -82,8 +84,10 @@ class FileChunks:
         self._group: Any = None
         group = self._opened()
         self.shape = (int(group.attrs["shape"][0]), int(group.attrs["shape"][1]))
-        indptr = group["indptr"][:].astype(np.int64)
+        indptr = _checked_indptr(f"{path}: {name}", group, self.shape)
         self._ranges = list(row_blocks(indptr, limit))
+        self.largest = max((int(indptr[stop] - indptr[start]) for start, stop in self._ranges), default=0)
+        """Entries of the largest chunk."""
         # of each chunk only, so that what is sent to workers is small
         self._indptr = [indptr[start : stop + 1] for start, stop in self._ranges]
 
@@ -102,6 +106,25 @@ class FileChunks:
         if self._group is None:
             self._group = open_group(self._path)[self._name]
         return self._group
+
+
+def _checked_indptr(where: str, group: Any, shape: tuple[int, int]) -> NDArray[np.int64]:
+    """Where the rows of a CSR matrix begin; it must go with its shape and its entries."""
+    indptr = group["indptr"][:].astype(np.int64)
+    lengths = {int(group[part].shape[0]) for part in ("data", "indices")}
+    sound = (
+        len(indptr) == shape[0] + 1
+        and shape[1] >= 0
+        and indptr[0] == 0
+        and lengths == {int(indptr[-1])}
+        and bool((np.diff(indptr) >= 0).all())
+    )
+    if not sound:
+        raise BadFileError(
+            f"{where} is not a valid sparse matrix of shape {shape}: its parts contradict each other; the "
+            "file is damaged, get another copy of it"
+        )
+    return indptr
 
 
 def _rows_of(group: Any, indptr: NDArray[np.int64], n_columns: int) -> sparse.csr_array:
@@ -129,10 +152,9 @@ def _item(chunks: Any, index: int) -> Any:
 
 
 def open_group(path: str) -> Any:
-    """Open an h5ad file or a zarr store for reading."""
+    """Open an h5ad file or a zarr store, which `log1pnmf.gate` has checked before, for reading."""
     if os.path.isdir(path):
-        zarr = require("zarr", extra="dask", purpose="reading zarr stores")
-        return zarr.open_group(path, mode="r")
+        return open_zarr(path)
     h5py = require("h5py", extra="anndata", purpose="reading h5ad files")
     return h5py.File(path, "r")
 

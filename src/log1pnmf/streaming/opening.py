@@ -6,15 +6,16 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import sparse
 
-from log1pnmf.untrusted import check_hdf5, check_zarr
+from log1pnmf.gate import Store, open_store
+from log1pnmf.gate.names import texts
+from log1pnmf.untrusted import BadFileError, Budget, check_regular
 
-from .chunks import DaskChunks, FileChunks, GivenChunks, RowChunks, SlicedChunks, open_group
+from .chunks import DaskChunks, FileChunks, GivenChunks, RowChunks, SlicedChunks
 
 __all__ = ["CountSource", "OnChunk", "is_streamed", "open_counts", "parse_memory"]
 
@@ -28,6 +29,8 @@ FIXED_BYTES = 3e8
 LARGEST_CHUNK = 1 << 24
 """Entries beyond which larger chunks gain nothing."""
 SMALLEST_CHUNK = 1 << 16
+SAMPLE_OR_FEATURE = 64
+"""Bytes that a row or column takes, also an empty one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +70,7 @@ def open_counts(
     client: Any = None,
     folder: str | None = None,
     on_chunk: OnChunk | None = None,
+    max_memory: str | float | None = None,
 ) -> CountSource:
     """Say where counts are that need not fit in memory; nothing but their shape is read yet.
 
@@ -91,6 +95,9 @@ def open_counts(
     on_chunk : callable, optional
         Called with the number of chunks done in a pass, and of all, after each; for progress bars of your
         own (``verbose=1`` has one).
+    max_memory : str or number, optional
+        Memory that the names and the largest chunk of a file may take, where it is more than the rule for
+        files from strangers gives; see `log1pnmf.files.read_table`.
 
     Returns
     -------
@@ -109,9 +116,9 @@ def open_counts(
     limit = _entries(parse_memory(memory))
     samples, features = _names(source)
     if isinstance(source, str | os.PathLike):
-        chunks, features = _from_path(os.fspath(source), layer, limit)
+        chunks, features = _from_path(os.fspath(source), layer, limit, max_memory)
     elif _is_anndata(source):
-        chunks = _from_anndata(source, layer, limit)
+        chunks = _from_anndata(source, layer, limit, max_memory)
     elif layer is not None:
         raise ValueError(f"layer={layer!r} is for AnnData, but counts are a {type(source).__name__}")
     else:
@@ -168,40 +175,61 @@ def _names(source: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
     return samples, features
 
 
-def _from_path(path: str, layer: str | None, limit: int) -> tuple[RowChunks, np.ndarray | None]:
+def _from_path(
+    path: str, layer: str | None, limit: int, max_memory: str | float | None
+) -> tuple[RowChunks, np.ndarray | None]:
     if not os.path.exists(path):
         raise FileNotFoundError(f"{path}: there is no such file or folder")
-    if os.path.isdir(path):
-        check_zarr(Path(path))
-    store, name = open_group(path), "X" if layer is None else f"layers/{layer}"
-    if name not in store:
-        have = ["X", *store["layers"]] if "layers" in store else ["X"]
-        raise KeyError(f"{path} has no {name}; it has {', '.join(have)}")
-    matrix, features = store[name], None
-    if not os.path.isdir(path):
-        check_hdf5(Path(path), [matrix, *([store["var"]] if "var" in store else [])])
-    if "var" in store:
-        var = store["var"]
-        index = var[var.attrs.get("_index", "_index")][:]
-        features = np.array(
-            [one.decode() if isinstance(one, bytes) else str(one) for one in index], dtype=object
-        )
+    check_regular(path)
+    budget = Budget(path, None if max_memory is None else parse_memory(max_memory))
+    try:
+        store = open_store(path, budget)
+        name = "X" if layer is None else f"layers/{layer}"
+        if name in store:
+            return _rows(path, store, name, limit), _feature_names(store)
+        have = ", ".join(["X", *store.members("layers")])
+    except (BadFileError, ImportError, PermissionError):
+        raise
+    except Exception as error:  # h5py and zarr raise whatever they meet
+        raise BadFileError(
+            f"{path} is damaged or holds no AnnData ({error}); get another copy of it"
+        ) from error
+    raise KeyError(f"{path} has no {name}; it has {have}")
+
+
+def _feature_names(store: Store) -> np.ndarray | None:
+    if "var" not in store:
+        return None
+    var = store.node("var")
+    index = texts(var[texts(var.attrs.get("_index", "_index"))[0]][:])
+    return np.array(index, dtype=object)
+
+
+def _rows(path: str, store: Store, name: str, limit: int) -> RowChunks:
+    """Chunks of a matrix in a file; what it says of its size is checked, because nothing else limits it."""
+    matrix = store.node(name, whole=False)
     kind = str(matrix.attrs.get("encoding-type", "array"))
     if kind == "csr_matrix":
-        return FileChunks(path, name, limit), features
+        store.node(f"{name}/indptr")
+        chunks = FileChunks(path, name, limit)
+        store.budget.check(BYTES_PER_ENTRY * chunks.largest)
+        store.budget.charge(SAMPLE_OR_FEATURE * sum(chunks.shape))
+        return chunks
     if kind == "csc_matrix":
-        raise ValueError(
+        raise BadFileError(
             f"{name} in {path} is stored by columns (CSC), but chunks of rows are needed; write it again as "
             "CSR: adata.X = adata.X.tocsr()"
         )
-    return _from_object(matrix, limit), features
+    if len(getattr(matrix, "shape", ())) == 2:
+        store.budget.charge(SAMPLE_OR_FEATURE * sum(map(int, matrix.shape)))
+    return _from_object(matrix, limit)
 
 
-def _from_anndata(source: Any, layer: str | None, limit: int) -> RowChunks:
+def _from_anndata(source: Any, layer: str | None, limit: int, max_memory: str | float | None) -> RowChunks:
     if layer is not None and layer not in source.layers:
         raise KeyError(f"there is no layer {layer!r}; there are {', '.join(source.layers) or 'none'}")
     if layer is None and getattr(source, "isbacked", False) and not source.is_view:
-        return _from_path(os.fspath(source.filename), None, limit)[0]
+        return _from_path(os.fspath(source.filename), None, limit, max_memory)[0]
     return _from_object(source.X if layer is None else source.layers[layer], limit)
 
 
