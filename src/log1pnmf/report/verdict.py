@@ -21,7 +21,7 @@ SAME = 0.9
 MOST = 0.75
 """Part of the factors that are nearly the same from which the headline says so first."""
 
-CLUSTERED = 0.7
+CLUSTERED = 0.8
 """Mean share of a sample's strongest factor from which samples are said to fall into clusters."""
 
 
