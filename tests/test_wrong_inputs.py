@@ -2,6 +2,7 @@
 
 import pathlib
 import types
+import warnings
 
 import anndata
 import numpy as np
@@ -119,3 +120,20 @@ def test_missing_values_of_pandas_are_refused(dtype):
     frame = pd.DataFrame({"a": pd.array([1, pd.NA], dtype=dtype), "b": [1, 2]})
     with pytest.raises(ValueError, match="drop or fill missing entries first"):
         Log1pNMF(**GOOD).fit(frame)
+
+
+# ---------------------------------------------------------------- the training data without its names
+
+
+def test_the_training_data_need_no_names(tmp_path):
+    names = list("abcdefg")
+    model = Log1pNMF(**GOOD).fit(pd.DataFrame(Y, columns=names))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert model.markers(Y, feature_names=names).feature_names.tolist() == names
+        model.diagnose(Y)
+        expected, model.certificate_ = model.certificate_, None
+        assert model.certify(Y).log_likelihood == pytest.approx(expected.log_likelihood)
+        model.report(tmp_path / "report.html", counts=Y, feature_names=names)
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        model.transform(Y)

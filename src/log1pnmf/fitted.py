@@ -184,7 +184,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             return self.certificate_
         if X is None:
             raise ValueError("the fit did not compute the exact log-likelihood: pass its data, certify(X)")
-        counts = self._aligned(X)
+        counts = self._aligned(X, new=False)
         if counts.n_samples != len(self.fit_.loadings):
             raise ValueError(
                 f"X must be the training data with {len(self.fit_.loadings)} samples, got {counts.n_samples}"
@@ -356,8 +356,11 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             )
         return loadings
 
-    def _aligned(self, X: Any) -> Counts:
-        """Check counts and bring their features into the order of the training data."""
+    def _aligned(self, X: Any, *, new: bool = True) -> Counts:
+        """Check counts and bring their features into the order of the training data.
+
+        Where only the training data had names, scikit-learn wants a warning for new samples.
+        """
         X = frame_of(X)
         counts = survey(_source_of(X)) if is_streamed(X) else Counts.from_any(X)
         fitted = getattr(self, "feature_names_in_", None)
@@ -370,7 +373,8 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             return counts
         if fitted is not None and counts.feature_names is not None:
             return align_features(counts, counts.feature_names, fitted)
-        validate_data(self, X, reset=False, skip_check_array=True)
+        if new or counts.n_features != self.n_features_in_:
+            validate_data(self, X, reset=False, skip_check_array=True)
         return counts
 
     @property

@@ -18,7 +18,7 @@ from log1pnmf.certificate import Certificate
 from log1pnmf.estimator import Log1pNMF
 from log1pnmf.keys import Keys
 from log1pnmf.optional import require
-from log1pnmf.persist import making_whole
+from log1pnmf.persist import check_value, making_whole
 from log1pnmf.readout import Readout
 from log1pnmf.result import NUMBERS, Fit, check_fit
 from log1pnmf.saving import ModelParts, pack_parameters, unpack_parameters
@@ -139,6 +139,9 @@ def read_model(adata: Any, keys: Keys, *, whole: bool) -> Log1pNMF:
     stored = f"adata.uns[{keys.uns!r}] holds a model"
     with making_whole(stored, "fit again"):
         names = np.asarray(about["feature_names"], dtype=object)
+        if names.ndim != 1 or not len(names) or not all(isinstance(name, str) for name in names):
+            raise ValueError("feature_names must be text")
+        check_value("layer", about["layer"], str)
         shown_factors = np.array(adata.varm[keys.varm], dtype=np.float64)
         shown_loadings = np.array(adata.obsm[keys.obsm], dtype=np.float64)
         size_factors = np.asarray(about["size_factors"])
