@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 import warnings
 
 import numpy as np
@@ -241,7 +240,10 @@ CHILD = """
     import sys, time, warnings
     import numpy as np
     from log1pnmf import fit_log1p_nmf
-    path, mode = sys.argv[1], sys.argv[2]
+    path, mode, held = sys.argv[1], sys.argv[2], int(sys.argv[4])
+    def hold():
+        while True:  # until it is killed
+            time.sleep(1)
     y = np.load(sys.argv[3])
     if mode == "slow":
         from log1pnmf import persist
@@ -252,21 +254,24 @@ CHILD = """
             if count[0] == 100:
                 file.flush()
                 print("in the middle", flush=True)
-                time.sleep(60)
+                hold()
         np.lib.format.write_array = slow
-    print("begin", flush=True)
+    calls = []
     def wait(iteration):
+        calls.append(iteration)
         print(iteration.index, flush=True)
-        time.sleep(0.004)
+        if held and len(calls) == held + 5:
+            hold()
     fit_log1p_nmf(y, 3, tol=0.0, max_iter=60, random_state=0, n_jobs=1, c=0.5, likelihood="refined",
                   checkpoint=path, checkpoint_every=0, callbacks=[wait],
                   resume=path if mode == "resume" else None)
 """
 
 
-def child(path, counts, mode="plain"):
+def child(path, counts, mode="plain", held=0):
+    code, arguments = textwrap.dedent(CHILD), [str(path), mode, str(counts), str(held)]
     return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(CHILD), str(path), mode, str(counts)],
+        [sys.executable, "-W", "ignore", "-c", code, *arguments],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -295,12 +300,12 @@ def test_twenty_kills_lose_no_checkpoint(tmp_path):
         before = indices[-1] if goes_on else -1
         if not goes_on:
             path.unlink(missing_ok=True)
-        process = child(path, counts, "resume" if goes_on else "plain")
-        assert process.stdout.readline() == "begin\n"
-        while not path.exists():
-            time.sleep(0.001)
-        time.sleep(rng.uniform(0.0, 0.5))
-        told = kill(process)
+        # Killed at this iteration or up to five later; there it waits for it.
+        iterations = int(rng.integers(1, 40))
+        process = child(path, counts, "resume" if goes_on else "plain", iterations)
+        for _ in range(iterations):
+            told = int(process.stdout.readline())
+        told = max(told, kill(process))
         _, metadata = read_archive(path, kind="checkpoint")
         indices.append(metadata["current"]["index"])
         assert indices[-1] >= max(told, before)

@@ -12,9 +12,7 @@ from log1pnmf import demo
 def ran(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
     command = [sys.executable, "-m", "log1pnmf.demo"]
-    return folder, subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=300, check=True
-    )
+    return folder, subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
 
 
 @pytest.mark.slow
