@@ -21,8 +21,10 @@ pytest.importorskip("jinja2")
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and fork")
 
 KILLS = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
-SEVERAL = ["fit", "../a.npz", "-k", "2", "-c", "0.1,1,inf", "-o", "out", "--write-h5ad", "new.h5ad"]
-SEVERAL += ["--tol", "1e-3", "--jobs", "1"]
+SEVERAL = ["fit", "../a.npz", "-k", "2", "-c", "0.1,1,inf", "-o", "out", "--tol", "1e-3"]
+SEVERAL += ["--jobs", "1"]
+ENDS = [[], ["--no-report", "--write-h5ad", "new.h5ad"]]
+"""What comes after the fits."""
 ONE = ["fit", "../a.npz", "-k", "3", "--tol", "0", "--max-iter", "40", "--no-report", "--jobs", "1"]
 STATE = ["--checkpoint", "state.npz"]
 
@@ -117,16 +119,19 @@ def check_left(folder, how, code, told, whole):
 
 def kill_often(starter, tmp_path, times, seed=0):
     rng, counted = np.random.default_rng(seed), {}
-    seconds = starter.seconds(tmp_path / "whole", SEVERAL)
-    whole = {f"{model.fit_.c:g}": model for model in RunFolder.open(tmp_path / "whole" / "out").models}
+    seconds = [starter.seconds(tmp_path / f"whole{i}", [*SEVERAL, *end]) for i, end in enumerate(ENDS)]
+    whole = {f"{model.fit_.c:g}": model for model in RunFolder.open(tmp_path / "whole0" / "out").models}
     for number in range(times):
         folder, how = tmp_path / f"run{number}", KILLS[number % 3]
-        code, told = starter.run(folder, SEVERAL, how, rng.uniform(0.0, seconds))
+        end = number // 3 % 2
+        command = [*SEVERAL, *ENDS[end]]
+        code, told = starter.run(folder, command, how, rng.uniform(0.0, seconds[end]))
         fits = check_left(folder, how, code, told, whole)
         key = (signal.Signals(how).name, code, fits)
         counted[key] = counted.get(key, 0) + 1
-        again, _ = starter.run(folder, [*SEVERAL, "--force"]) if number % 10 == 0 else (0, "")
-        assert again == 0, (tmp_path / "errors").read_text()
+        if number % 10 == 0:  # the folder can be used again
+            again, _ = starter.run(folder, [*command, "--force"])
+            assert again == 0, (tmp_path / "errors").read_text()
     return counted
 
 

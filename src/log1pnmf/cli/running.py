@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from log1pnmf.checkpoint import load_checkpoint
+from log1pnmf.checkpoint import check_checkpoint
 from log1pnmf.compress import plural
 from log1pnmf.counts import Counts
 from log1pnmf.estimator import Log1pNMF
@@ -234,18 +234,7 @@ def _check_places(request: Request) -> None:
     if request.resume is not None and not request.resume.exists():
         raise FileNotFoundError(f"--resume {request.resume} does not exist; leave it out for a new fit")
     if "checkpoint" in request.parameters:
-        _check_checkpoint(Path(request.parameters["checkpoint"]))
-
-
-def _check_checkpoint(path: Path) -> None:
-    """Refuse to write a checkpoint over anything else."""
-    if path.exists():
-        try:
-            load_checkpoint(path)
-        except (ValueError, OSError):
-            raise FileExistsError(
-                f"--checkpoint {path} exists and is not a checkpoint; it is not replaced: choose another name"
-            ) from None
+        check_checkpoint(request.parameters["checkpoint"])
 
 
 # ---------------------------------------------------------------- fitting
