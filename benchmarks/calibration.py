@@ -22,15 +22,15 @@ import numpy as np
 from scipy.stats import kstest, norm
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.counts import Counts
-from log1pnmf.link import ShiftedLog
-from log1pnmf.markers import markers
-from log1pnmf.markers.inference import ERRORS, Z95, infer
-from log1pnmf.markers.regression import FeatureRegressions
-from log1pnmf.markers.table import STATISTICS
-from log1pnmf.problem import Problem
-from log1pnmf.readout import read_out
-from log1pnmf.splitting import split_counts, training_size_factors
+from log1pnmf.analysis.markers import markers
+from log1pnmf.analysis.markers.inference import ERRORS, Z95, infer
+from log1pnmf.analysis.markers.regression import FeatureRegressions
+from log1pnmf.analysis.markers.table import STATISTICS
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.splitting import split_counts, training_size_factors
+from log1pnmf.fitting.readout import read_out
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.problem import Problem
 
 from .data import DATA, ROOT
 

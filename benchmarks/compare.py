@@ -51,7 +51,7 @@ def _fit(**settings: Any) -> Callable[[], float]:
 
 def _checking() -> Callable[[], float]:
     from log1pnmf import datasets
-    from log1pnmf.counts import Counts
+    from log1pnmf.counts.counts import Counts
 
     matrix = datasets.pancreas().counts
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from log1pnmf.approximation import quadratic
-from log1pnmf.counts import Counts
+from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.engines.torch import TorchEngine
-from log1pnmf.engines.torch_counts import TensorCounts, TensorRows
-from log1pnmf.link import ShiftedLog
-from log1pnmf.problem import Problem
-from log1pnmf.solver.alternate import alternate
-from log1pnmf.solver.extrapolate import Extrapolation
+from log1pnmf.engines.torch.counts import TensorCounts, TensorRows
+from log1pnmf.engines.torch.engine import TorchEngine
+from log1pnmf.fitting.solver.alternate import alternate
+from log1pnmf.fitting.solver.extrapolate import Extrapolation
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.problem import Problem
+from log1pnmf.model.zeros import quadratic
 
 CASES = {
     "100k": {"n": 100_000, "m": 20_000, "K": 16, "density": 0.05},
@@ -142,7 +142,7 @@ def show_kernels(name):
 
 
 def print_parts(title, engine, side, start, design):
-    from log1pnmf.engines import triton_terms
+    from log1pnmf.engines.torch import triton_terms
 
     K, fixed = start.shape[1], engine._design(side, design)
     block = next(engine._rows(side).blocks())

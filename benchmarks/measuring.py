@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from log1pnmf.approximation import quadratic
-from log1pnmf.counts import Counts
+from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine, RowSolver
 from log1pnmf.engines.registry import make_engine
-from log1pnmf.initialize import adapt_start, initialize
-from log1pnmf.link import ShiftedLog
-from log1pnmf.problem import Problem
-from log1pnmf.solver.alternate import alternate
-from log1pnmf.solver.extrapolate import Extrapolation
+from log1pnmf.fitting.solver.alternate import alternate
+from log1pnmf.fitting.solver.extrapolate import Extrapolation
+from log1pnmf.fitting.starts import adapt_start, initialize
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.problem import Problem
+from log1pnmf.model.zeros import quadratic
 
 Start = tuple[np.ndarray, np.ndarray]
 SEED = 0

@@ -23,11 +23,11 @@ import numpy as np
 from scipy.optimize import brentq
 
 from log1pnmf import Log1pNMF
-from log1pnmf.counts import Counts
+from log1pnmf.analysis.metrics import match_factors
+from log1pnmf.analysis.selection import Selection, select
+from log1pnmf.counts.counts import Counts
 from log1pnmf.datasets import pancreas
-from log1pnmf.link import ShiftedLog
-from log1pnmf.metrics import match_factors
-from log1pnmf.select import Selection, select
+from log1pnmf.model.link import ShiftedLog
 
 from .data import DATA, ROOT, Folder
 from .measuring import Clock
@@ -291,7 +291,7 @@ def draw_relation(pictures: Path) -> None:
     from matplotlib.figure import Figure
 
     from log1pnmf import pl
-    from log1pnmf.stability import relate
+    from log1pnmf.analysis.stability import relate
 
     counts = real_counts("pancreas", DATA, full=True)
     models = [

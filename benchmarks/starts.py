@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.counts import Counts
+from log1pnmf.counts.counts import Counts
 
 from .data import DATA, ROOT, Folder, MissingError
 from .measuring import Clock

@@ -23,17 +23,17 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from log1pnmf.approximation import quadratic
+from log1pnmf.counts.chunked import survey as survey_module
+from log1pnmf.counts.chunked.chunks import FileChunks
+from log1pnmf.counts.chunked.opening import CountSource, open_counts, parse_memory
+from log1pnmf.counts.chunked.runners import survey
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.link import ShiftedLog
-from log1pnmf.problem import Problem
-from log1pnmf.streaming import survey as survey_module
-from log1pnmf.streaming.chunks import FileChunks
-from log1pnmf.streaming.engine import StreamingEngine
-from log1pnmf.streaming.opening import CountSource, open_counts, parse_memory
-from log1pnmf.streaming.problem import problem_of
-from log1pnmf.streaming.runners import survey
-from log1pnmf.streaming.start import sampled_start
+from log1pnmf.engines.streaming.engine import StreamingEngine
+from log1pnmf.fitting.sampled_start import sampled_start
+from log1pnmf.model.chunked import problem_of
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.problem import Problem
+from log1pnmf.model.zeros import quadratic
 
 LINK = ShiftedLog(1.0)
 DISTINCT = 10_000
@@ -79,7 +79,7 @@ def drawn_blocks(n_rows: int, n_columns: int, per_row: int, rows_at_once: int, n
 
 
 def make(arguments: argparse.Namespace) -> None:
-    from log1pnmf.files.stream import write_chunks
+    from log1pnmf.counts.files.stream import write_chunks
 
     started = time.perf_counter()
     shape = (arguments.rows, arguments.columns)
@@ -103,7 +103,7 @@ class FirstRows(FileChunks):
 
 
 def source_of(arguments: argparse.Namespace, rows: int | None, client: object = None) -> CountSource:
-    from log1pnmf.streaming.opening import _entries
+    from log1pnmf.counts.chunked.opening import _entries
 
     limit = arguments.chunk_entries or _entries(parse_memory(arguments.memory))
     return CountSource(FirstRows(arguments.file, limit, rows), client)
@@ -251,9 +251,9 @@ def starts(arguments: argparse.Namespace) -> None:
     """Objective after every pass, from a sample fitted in memory and from the rank-one start of all rows."""
     import anndata
 
-    from log1pnmf.initialize import initialize
-    from log1pnmf.solver.alternate import alternate
-    from log1pnmf.solver.extrapolate import Extrapolation
+    from log1pnmf.fitting.solver.alternate import alternate
+    from log1pnmf.fitting.solver.extrapolate import Extrapolation
+    from log1pnmf.fitting.starts import initialize
 
     survey_module.SAMPLE_ROWS = arguments.sample
     matrix = anndata.read_h5ad(arguments.file).X

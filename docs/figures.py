@@ -11,15 +11,15 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from paper.geometry import loadings_towards, unit_rates, upper_right_hull
 from sklearn.exceptions import ConvergenceWarning
 
 import log1pnmf as lp
-from log1pnmf.approximation import quadratic
-from log1pnmf.arrange import Groups, arrange
-from log1pnmf.colors import BASELINE, distinct_colors
-from log1pnmf.geometry import loadings_towards, unit_rates, upper_right_hull
-from log1pnmf.link import ShiftedLog
-from log1pnmf.metrics import match_factors
+from log1pnmf._common.colors import BASELINE, distinct_colors
+from log1pnmf.analysis.arrange import Groups, arrange
+from log1pnmf.analysis.metrics import match_factors
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.zeros import quadratic
 from log1pnmf.pl.memberships import draw_structure, name_groups
 
 IMAGES = Path(__file__).parent / "img"

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from log1pnmf import Log1pNMF
+from log1pnmf._common.optional import require
+from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.datasets import made_up_tumours
-from log1pnmf.metrics import match_factors
-from log1pnmf.optional import require
 
 
 def fit(counts: np.ndarray, n_signatures: int) -> tuple[np.ndarray, np.ndarray]:

@@ -15,9 +15,9 @@ import anndata
 import numpy as np
 
 import log1pnmf as lp
+from log1pnmf.analysis.metrics import effective_factors
 from log1pnmf.datasets import pancreas
-from log1pnmf.metrics import effective_factors
-from log1pnmf.summary import top_features
+from log1pnmf.fitting.summary import top_features
 
 
 def cells(step: int = 1) -> anndata.AnnData:

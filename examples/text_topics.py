@@ -16,9 +16,9 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.pipeline import Pipeline
 
 from log1pnmf import Log1pNMF
+from log1pnmf._common.optional import require
 from log1pnmf.datasets import made_up_texts
-from log1pnmf.optional import require
-from log1pnmf.summary import top_features
+from log1pnmf.fitting.summary import top_features
 
 
 def read_texts(path: Path) -> tuple[list[str], list[str]]:

@@ -10,9 +10,9 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from log1pnmf import pl
-from log1pnmf.counts import Counts
-from log1pnmf.metrics import factor_correlation, hoyer
-from log1pnmf.result import Fit
+from log1pnmf.analysis.metrics import factor_correlation, hoyer
+from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.fit import Fit
 from paper import bbc, cytokine, mcf7
 from paper.drawing import pyplot
 from paper.forms import Case

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.metrics import log_likelihood
-from log1pnmf.result import Fit
-from log1pnmf.simulate import MIXTURES, simulate
+from log1pnmf.analysis.metrics import log_likelihood
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.model.simulate import MIXTURES, simulate
 from paper.drawing import panels
 from paper.study import Fits, Options, Report, run
 

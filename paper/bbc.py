@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from log1pnmf.counts import Counts
-from log1pnmf.metrics import effective_factors
-from log1pnmf.result import Fit
+from log1pnmf.analysis.metrics import effective_factors
+from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.fit import Fit
 from paper.drawing import structures
 from paper.faithful import fit_as_in_r, fit_topic_model
 from paper.forms import Case, choose_l1, describe

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from log1pnmf.approximation import chebyshev
-from log1pnmf.counts import Counts
+from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import make_engine
-from log1pnmf.link import ShiftedLog
-from log1pnmf.problem import Problem
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.problem import Problem
+from log1pnmf.model.zeros import chebyshev
 from paper.drawing import panels
 from paper.study import Options, Report, run
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.counts import Counts
-from log1pnmf.metrics import match_factors
-from log1pnmf.result import Fit
+from log1pnmf.analysis.metrics import match_factors
+from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.fit import Fit
 from paper.cell_types import MARKERS, associations, name_cell_types
 from paper.drawing import panels, structures
 from paper.faithful import fit_as_in_r, fit_topic_model

@@ -16,8 +16,8 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from log1pnmf import pl
-from log1pnmf.colors import distinct_colors
-from log1pnmf.decomposition import Decomposition
+from log1pnmf._common.colors import distinct_colors
+from log1pnmf.analysis.decomposition import Decomposition
 from log1pnmf.pl.memberships import factor_legend
 from paper.mcf7_picture import Picture
 

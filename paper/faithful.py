@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from log1pnmf.counts import Counts
+from log1pnmf.analysis.metrics import log_likelihood
+from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
-from log1pnmf.metrics import log_likelihood
-from log1pnmf.problem import Problem
-from log1pnmf.result import Fit
-from log1pnmf.settings import Settings
-from log1pnmf.solver.alternate import alternate, residual_at
-from log1pnmf.solver.callbacks import History
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.settings import Settings
+from log1pnmf.fitting.solver.alternate import alternate, residual_at
+from log1pnmf.fitting.solver.callbacks import History
+from log1pnmf.model.problem import Problem
 
 Array = np.ndarray
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.counts import Counts
-from log1pnmf.heldout import heldout_by_sample
-from log1pnmf.readout import read_out
-from log1pnmf.result import Fit
-from log1pnmf.select import select
-from log1pnmf.splitting import split_counts, training_size_factors
+from log1pnmf.analysis.heldout import heldout_by_sample
+from log1pnmf.analysis.selection import select
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.splitting import split_counts, training_size_factors
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.readout import read_out
 from paper.study import Fits, best, last_gain
 
 TEST_FRACTION = 0.1

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from log1pnmf import pl
-from log1pnmf.link import ShiftedLog
+from log1pnmf.model.link import ShiftedLog
 from paper.drawing import panels
 from paper.study import Options, Report, run
 

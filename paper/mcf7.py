@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from log1pnmf.counts import Counts
-from log1pnmf.result import Fit
+from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.fit import Fit
 from paper.differential import changed_genes
 from paper.drawing import forms_figure, gene_scores, sample_scores
 from paper.faithful import fit_as_in_r, fit_topic_model

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from log1pnmf.result import Fit
+from log1pnmf.fitting.fit import Fit
 from paper.published import MCF7_GENES
 
 GROUPS = ("EtOH", "RA", "TGFb", "RA+TGFb")

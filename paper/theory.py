@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from log1pnmf.counts import Counts
-from log1pnmf.geometry import loadings_towards, unit_rates, upper_right_hull
-from log1pnmf.link import ShiftedLog
-from log1pnmf.loss import log_likelihood
+from log1pnmf.counts.counts import Counts
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.objective import log_likelihood
 from paper.drawing import panels
+from paper.geometry import loadings_towards, unit_rates, upper_right_hull
 from paper.study import Options, Report, run
 
 SHIFTS = tuple(10.0**power for power in range(-2, 9))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from log1pnmf.counts import Counts
+from log1pnmf.counts.counts import Counts
 from log1pnmf.datasets import pancreas
 
 FULL = Path(__file__).parents[2] / "shared" / "data" / "baron_human_pancreas.h5ad"

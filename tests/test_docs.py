@@ -27,9 +27,9 @@ from scipy.sparse import SparseEfficiencyWarning
 from sklearn.exceptions import ConvergenceWarning
 
 import log1pnmf as lp
-from log1pnmf.exchange import write_r_list
-from log1pnmf.link import ShiftedLog
-from log1pnmf.simulate import simulate
+from log1pnmf.cli.exchange import write_r_list
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.simulate import simulate
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)

@@ -9,7 +9,7 @@ import pytest
 
 from log1pnmf import _core
 from log1pnmf.cli import main
-from log1pnmf.environment import describe_environment
+from log1pnmf.cli.environment import describe_environment
 
 ROOT = Path(__file__).parents[1]
 BELOW = {"numpy", "scipy", "sklearn", "joblib", "threadpoolctl", "narwhals"}

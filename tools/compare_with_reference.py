@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from log1pnmf import ApproximationWarning, fit_log1p_nmf
-from log1pnmf.result import Fit
+from log1pnmf.fitting.fit import Fit
 
 SLACK = 1e-4
 RESTARTS = 4

@@ -3,10 +3,10 @@
 from importlib import import_module
 from typing import Any
 
-from . import datasets
-from .estimator import Log1pNMF
-from .fitting import ApproximationWarning, fit_log1p_nmf
-from .version import __version__
+from log1pnmf import datasets
+from log1pnmf._common.version import __version__
+from log1pnmf.estimator import Log1pNMF
+from log1pnmf.fitting.fitting import ApproximationWarning, fit_log1p_nmf
 
 # Also named in __all__; loaded when first used: they need optional packages, or are not needed by everyone.
 SUBMODULES: tuple[str, ...] = (

@@ -11,24 +11,29 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from .certificate import Certificate, certify
-from .checkpoint import check_checkpoint
-from .continuation import continued_start
-from .counts import Counts, frame_of
-from .engines.base import RowSolver
-from .engines.registry import as_counts
-from .features import check_same_features, seen_features
-from .fitted import FittedModel
-from .fitting import fit_log1p_nmf
-from .initialize import as_random
-from .persist import StrPath, making_whole, read_archive, write_archive
-from .readout import Readout, check_normalize, read_out
-from .result import Fit
-from .saving import ModelParts
-from .settings import Settings, check_number
-from .solver.callbacks import Callback
-from .streaming.problem import problem_of
-from .summary import TrainingData
+from log1pnmf._common.archive import (
+    StrPath,
+    making_whole,
+    read_archive,
+    write_archive,
+)
+from log1pnmf.counts.counts import Counts, frame_of
+from log1pnmf.counts.features import check_same_features, seen_features
+from log1pnmf.engines.base import RowSolver
+from log1pnmf.engines.registry import as_counts
+from log1pnmf.fitted import FittedModel
+from log1pnmf.fitting.certificate import Certificate, certify
+from log1pnmf.fitting.checkpoint import check_checkpoint
+from log1pnmf.fitting.continuation import continued_start
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.fitting import fit_log1p_nmf
+from log1pnmf.fitting.readout import Readout, check_normalize, read_out
+from log1pnmf.fitting.settings import Settings, check_number
+from log1pnmf.fitting.solver.callbacks import Callback
+from log1pnmf.fitting.starts import as_random
+from log1pnmf.fitting.summary import TrainingData
+from log1pnmf.model.chunked import problem_of
+from log1pnmf.saving import ModelParts
 
 __all__ = ["Log1pNMF"]
 
@@ -94,7 +99,7 @@ class Log1pNMF(FittedModel):
         of a sample that has it alone, and the total is matched. For another number of samples the loadings
         are first found for the old factors.
     callbacks : sequence of callables
-        Called with every `log1pnmf.solver.iteration.Iteration`; a true result stops the fit.
+        Called with every `log1pnmf.fitting.solver.iteration.Iteration`; a true result stops the fit.
     verbose : int
         1 shows a progress bar.
     checkpoint : str or PathLike, optional
@@ -118,9 +123,9 @@ class Log1pNMF(FittedModel):
     converged_ : bool
         Whether `tol` was met (in every phase).
     kkt_residual_ : float
-        Distance from a stationary point, 0 at an optimum; see `log1pnmf.loss.kkt_residual`.
+        Distance from a stationary point, 0 at an optimum; see `log1pnmf.model.objective.kkt_residual`.
     history_ : dict of str to ndarray
-        One entry per iteration; see `log1pnmf.solver.callbacks.History.table`.
+        One entry per iteration; see `log1pnmf.fitting.solver.callbacks.History.table`.
     certificate_ : Certificate or None
         Exact log-likelihood and what the approximation cost, where known; see `certify`.
     fit_ : Fit
@@ -212,7 +217,7 @@ class Log1pNMF(FittedModel):
         Parameters
         ----------
         X : array, sparse matrix or data frame of shape (n_samples, n_features)
-            Raw counts. Those larger than memory: see `log1pnmf.streaming.open_counts`.
+            Raw counts. Those larger than memory: see `log1pnmf.counts.chunked.open_counts`.
         y : ignored
         size_factors : {"total", "none"} or array of shape (n_samples,), optional
             Takes the place of the parameter `size_factors` in this fit. Metadata routing of scikit-learn
@@ -342,7 +347,7 @@ class Log1pNMF(FittedModel):
         Parameters
         ----------
         path : str or PathLike
-            Used as it is; an npz file, see `log1pnmf.persist`.
+            Used as it is; an npz file, see `log1pnmf._common.archive`.
 
         Examples
         --------

@@ -16,20 +16,20 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from .certificate import Certificate, certify
-from .counts import Counts, frame_of
-from .features import align_features
-from .new_samples import NewSamples, new_size_factors
-from .optional import require
-from .persist import StrPath
-from .readout import Readout
-from .result import Fit
-from .rows import RowFile
-from .streaming.opening import CountSource, is_streamed, open_counts
-from .streaming.runners import each_chunk, survey
-from .streaming.survey import ChunkedCounts
-from .summary import TrainingData, summarize
-from .topics import TopicModel, topic_model
+from log1pnmf._common.archive import StrPath
+from log1pnmf._common.optional import require
+from log1pnmf._common.rows import RowFile
+from log1pnmf.analysis.topics import TopicModel, topic_model
+from log1pnmf.counts.chunked.opening import CountSource, is_streamed, open_counts
+from log1pnmf.counts.chunked.runners import each_chunk, survey
+from log1pnmf.counts.chunked.survey import ChunkedCounts
+from log1pnmf.counts.counts import Counts, frame_of
+from log1pnmf.counts.features import align_features
+from log1pnmf.fitting.certificate import Certificate, certify
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.new_samples import NewSamples, new_size_factors
+from log1pnmf.fitting.readout import Readout
+from log1pnmf.fitting.summary import TrainingData, summarize
 
 __all__ = ["FittedModel"]
 
@@ -59,7 +59,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Parameters
         ----------
         X : array, sparse matrix or data frame of shape (n, n_features)
-            Or what `log1pnmf.streaming.open_counts` gives: then chunk by chunk, in this process.
+            Or what `log1pnmf.counts.chunked.open_counts` gives: then chunk by chunk, in this process.
         size_factors : {"total", "none"} or array of shape (n,), optional
             By default what the model was fitted with; "total" divides by the mean total of the training
             samples. Needed where the model was fitted with an array.
@@ -255,14 +255,16 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         X : array, sparse matrix or data frame of shape (n_samples, n_features)
             The training data.
         **options : optional
-            `errors` above all; see `log1pnmf.markers.markers`.
+            `errors` above all; see `log1pnmf.analysis.markers.markers`.
 
         Returns
         -------
-        log1pnmf.markers.Markers
+        log1pnmf.analysis.markers.Markers
         """
         check_is_fitted(self)
-        return import_module("log1pnmf.markers").markers(self, X, **{"n_jobs": self.n_jobs, **options})
+        return import_module("log1pnmf.analysis.markers").markers(
+            self, X, **{"n_jobs": self.n_jobs, **options}
+        )
 
     def diagnose(self, X: Any, **options: Any) -> Any:
         """Find the features, samples and entries that the fit does not explain.
@@ -272,14 +274,14 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         X : array, sparse matrix or data frame of shape (n_samples, n_features)
             The training data.
         **options : optional
-            See `log1pnmf.diagnostics.diagnose`.
+            See `log1pnmf.analysis.diagnostics.diagnose`.
 
         Returns
         -------
-        log1pnmf.diagnostics.Diagnostics
+        log1pnmf.analysis.diagnostics.Diagnostics
         """
         check_is_fitted(self)
-        return import_module("log1pnmf.diagnostics").diagnose(self, X, **options)
+        return import_module("log1pnmf.analysis.diagnostics").diagnose(self, X, **options)
 
     def to_topic_model(self) -> TopicModel:
         """Give the equivalent multinomial topic model, at ``c = inf``.

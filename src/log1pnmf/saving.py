@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from .certificate import Certificate
-from .persist import check_numbers, check_value
-from .readout import Readout
-from .result import Fit
-from .summary import TrainingData
+from log1pnmf._common.archive import check_numbers, check_value
+from log1pnmf.fitting.certificate import Certificate
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.readout import Readout
+from log1pnmf.fitting.summary import TrainingData
 
 __all__ = ["ModelParts", "pack_parameters", "unpack_parameters"]
 
@@ -47,7 +47,7 @@ class ModelParts:
     feature_names: np.ndarray | None
 
     def to_archive(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Give arrays and metadata for `log1pnmf.persist.write_archive`."""
+        """Give arrays and metadata for `log1pnmf._common.archive.write_archive`."""
         arrays, metadata = self.fit.to_parts()
         given, values = pack_parameters(self.parameters)
         arrays |= {**given, "readout.order": self.readout.order, "readout.scale": self.readout.scale}

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from log1pnmf.cli import main
-from log1pnmf.counts import Counts
-from log1pnmf.files import CountTable, write_table
-from log1pnmf.simulate import simulate
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.files import CountTable, write_table
+from log1pnmf.model.simulate import simulate
 
 pytest.importorskip("typer")
 pytest.importorskip("anndata")

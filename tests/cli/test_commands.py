@@ -10,9 +10,9 @@ import pytest
 from scipy import sparse
 
 from log1pnmf import Log1pNMF, __version__
-from log1pnmf.exchange import read_r_list
-from log1pnmf.files import read_table
-from log1pnmf.metrics import log_likelihood
+from log1pnmf.analysis.metrics import log_likelihood
+from log1pnmf.cli.exchange import read_r_list
+from log1pnmf.counts.files import read_table
 
 QUICK = ["--tol", "1e-4", "--jobs", "1"]
 
@@ -78,7 +78,7 @@ def test_very_many_zeros_are_approximated_unless_told(call, counts_file, tmp_pat
 def test_of_very_many_entries_the_likelihood_is_estimated(call, counts_file, tmp_path, monkeypatch):
     for module in ("cli.running", "fitting", "certificate"):
         monkeypatch.setattr(f"log1pnmf.{module}.LARGEST_CERTIFIED", 1000)
-    monkeypatch.setattr("log1pnmf.certificate.SAMPLED_ENTRIES", 25 * 40)
+    monkeypatch.setattr("log1pnmf.fitting.certificate.SAMPLED_ENTRIES", 25 * 40)
     done = call("fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--no-report", *QUICK)
     assert done.code == 0
     assert "log-likelihood about -" in done.out
@@ -263,6 +263,6 @@ def test_simulate_writes_the_same_counts_to_any_format(call, tmp_path, name):
 
 def test_demo_goes_where_it_is_told(call, tmp_path, monkeypatch):
     told = []
-    monkeypatch.setattr("log1pnmf.demo.main", lambda out: told.append(out))  # noqa: PLW0108 (by name)
+    monkeypatch.setattr("log1pnmf.cli.bundled.main", lambda out: told.append(out))  # noqa: PLW0108 (by name)
     assert call("demo", "-o", tmp_path / "there").code == 0
     assert told == [str(tmp_path / "there")]

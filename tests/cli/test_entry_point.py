@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from log1pnmf.run_folder import RunFolder
+from log1pnmf.cli.run_folder import RunFolder
 
 PROGRAM = Path(sys.executable).with_name("log1pnmf")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}

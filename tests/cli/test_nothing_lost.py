@@ -6,7 +6,7 @@ import anndata
 import pytest
 
 from log1pnmf.cli import running
-from log1pnmf.run_folder import RunFolder
+from log1pnmf.cli.run_folder import RunFolder
 
 QUICK = ["--tol", "1e-3", "--jobs", "1"]
 SIGNALS = [signal.SIGINT, signal.SIGTERM]

@@ -17,9 +17,9 @@ from paper.study import Fits, Options, Report, parse
 from scipy import sparse
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.counts import Counts
-from log1pnmf.loss import log_likelihood
-from log1pnmf.simulate import simulate
+from log1pnmf.counts.counts import Counts
+from log1pnmf.model.objective import log_likelihood
+from log1pnmf.model.simulate import simulate
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from log1pnmf.decomposition import Decomposition
+from log1pnmf.analysis.decomposition import Decomposition
 
 mpl.use("Agg")
 

@@ -8,10 +8,10 @@ from matplotlib import pyplot
 from matplotlib.colors import to_rgb
 
 from log1pnmf import Log1pNMF, pl
-from log1pnmf.arrange import arrange
-from log1pnmf.colors import factor_colors
-from log1pnmf.decomposition import Decomposition, group_labels
-from log1pnmf.keys import SWEEP
+from log1pnmf._common.colors import factor_colors
+from log1pnmf.analysis.arrange import arrange
+from log1pnmf.analysis.decomposition import Decomposition, group_labels
+from log1pnmf.fitting.keys import SWEEP
 
 
 class TestLink:

@@ -8,10 +8,10 @@ from matplotlib.colors import to_rgb
 from scipy.stats import spearmanr
 
 from log1pnmf import Log1pNMF, pl
-from log1pnmf.colors import factor_colors
-from log1pnmf.decomposition import Decomposition
+from log1pnmf._common.colors import factor_colors
+from log1pnmf.analysis.decomposition import Decomposition
+from log1pnmf.fitting.summary import top_features
 from log1pnmf.pl.labels import spread
-from log1pnmf.summary import top_features
 
 
 def overlaps(texts):

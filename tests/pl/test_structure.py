@@ -5,9 +5,9 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from log1pnmf import pl
-from log1pnmf.arrange import arrange
-from log1pnmf.colors import factor_colors
-from log1pnmf.decomposition import Decomposition
+from log1pnmf._common.colors import factor_colors
+from log1pnmf.analysis.arrange import arrange
+from log1pnmf.analysis.decomposition import Decomposition
 from log1pnmf.pl.raster import group_places, stacked_pixels
 
 
@@ -193,7 +193,7 @@ class TestNumbers:
     """A column of numbers is a scale: samples stand in its order, and are no groups of one."""
 
     def test_samples_stand_in_the_order_of_the_numbers(self, shown, figure, monkeypatch):
-        monkeypatch.setattr("log1pnmf.arrange.MOST_GROUPS", 20)
+        monkeypatch.setattr("log1pnmf.analysis.arrange.MOST_GROUPS", 20)
         values = np.random.default_rng(1).permutation(60) / 7
         ax = figure.subplots()
         pl.structure(shown, values, ax=ax)

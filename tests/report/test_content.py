@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from log1pnmf import Log1pNMF
-from log1pnmf.arrange import Groups
-from log1pnmf.decomposition import Decomposition
+from log1pnmf.analysis.arrange import Groups
+from log1pnmf.analysis.decomposition import Decomposition
+from log1pnmf.fitting.summary import top_features
 from log1pnmf.report import document, structure, write_report
 from log1pnmf.report.comparison import compare
 from log1pnmf.report.figures import Curve, histogram, log_curves
 from log1pnmf.report.structure import model_colors
 from log1pnmf.report.subject import MOST_GROUPS, Subject
-from log1pnmf.summary import top_features
 
 
 class Reader(html.parser.HTMLParser):

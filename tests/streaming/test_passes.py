@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.approximation import quadratic
-from log1pnmf.counts import Counts
+from log1pnmf.counts.chunked import open_counts
+from log1pnmf.counts.chunked.runners import survey
+from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine, RowSums, solve_rows
 from log1pnmf.engines.reference import ReferenceEngine
-from log1pnmf.link import ShiftedLog
-from log1pnmf.loss import entry_curvature
-from log1pnmf.problem import Problem
-from log1pnmf.streaming import engine as engine_module
-from log1pnmf.streaming import open_counts
-from log1pnmf.streaming.engine import StreamingEngine
-from log1pnmf.streaming.problem import problem_of
-from log1pnmf.streaming.runners import survey
+from log1pnmf.engines.streaming import engine as engine_module
+from log1pnmf.engines.streaming.engine import StreamingEngine
+from log1pnmf.model.chunked import problem_of
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.objective import entry_curvature
+from log1pnmf.model.problem import Problem
+from log1pnmf.model.zeros import quadratic
 
 K = 3
 LOWER = np.tril_indices(K)

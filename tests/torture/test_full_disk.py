@@ -10,16 +10,21 @@ import numpy as np
 import pytest
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
-from log1pnmf.checkpoint import load_checkpoint
 from log1pnmf.cli.annotate import write_annotated_fits
 from log1pnmf.cli.convert import _to_r
-from log1pnmf.counts import Counts
-from log1pnmf.files import CountTable, Filtered, write_chunks, write_table
-from log1pnmf.files.sink import Sink
-from log1pnmf.files.write import WRITABLE
+from log1pnmf.cli.run_folder import RunFolder
+from log1pnmf.cli.run_writer import write_run
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.files import (
+    CountTable,
+    Filtered,
+    write_chunks,
+    write_table,
+)
+from log1pnmf.counts.files.sink import Sink
+from log1pnmf.counts.files.write import WRITABLE
+from log1pnmf.fitting.checkpoint import load_checkpoint
 from log1pnmf.report.document import write_report
-from log1pnmf.run_folder import RunFolder
-from log1pnmf.run_writer import write_run
 
 resource = pytest.importorskip("resource")
 pytest.importorskip("anndata")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from log1pnmf.cli import main
-from log1pnmf.run_folder import RunFolder, is_run
+from log1pnmf.cli.run_folder import RunFolder, is_run
 
 pytest.importorskip("typer")
 pytest.importorskip("anndata")

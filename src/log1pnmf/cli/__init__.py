@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given == ["--version"]:  # a bug report is possible without the extra, too
-        from log1pnmf.environment import describe_environment
+        from .environment import describe_environment
 
         sys.stdout.write(f"{describe_environment()}\n")
         return 0

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from log1pnmf._common.atomic import building
+from log1pnmf._common.untrusted import Budget
+from log1pnmf.counts.chunked.opening import parse_memory
+from log1pnmf.counts.files import Filtered
+from log1pnmf.counts.files.annotated import created_store, read_whole, write_annotated
+from log1pnmf.counts.files.write import to_anndata
 from log1pnmf.estimator import Log1pNMF
-from log1pnmf.files import Filtered
-from log1pnmf.files.annotated import created_store, read_whole, write_annotated
-from log1pnmf.files.whole import building
-from log1pnmf.files.write import to_anndata
-from log1pnmf.keys import Keys, sweep_key
-from log1pnmf.streaming.opening import parse_memory
+from log1pnmf.fitting.keys import Keys, sweep_key
 from log1pnmf.tl.inputs import Selection
 from log1pnmf.tl.store import write_model
-from log1pnmf.untrusted import Budget
 
 __all__ = ["write_annotated_fits"]
 
@@ -44,7 +44,7 @@ def write_annotated_fits(
         Where that comes from; of an AnnData file everything else is kept as well.
     force : bool
     max_memory : str, optional
-        See `log1pnmf.files.read_table`.
+        See `log1pnmf.counts.files.read_table`.
     """
     budget = Budget(source, None if max_memory is None else parse_memory(max_memory))
     adata = _annotated(filtered, source, budget)

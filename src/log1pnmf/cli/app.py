@@ -10,10 +10,18 @@ from typing import Annotated
 
 import typer
 
-from log1pnmf.environment import describe_environment
-
-from . import convert, demo, fit, info, report, simulate, sweep, transform
+from . import (
+    convert,
+    demo,
+    fit,
+    info,
+    report,
+    simulate,
+    sweep,
+    transform,
+)
 from .console import Screen, explain
+from .environment import describe_environment
 from .signals import INTERRUPTED, as_interrupts
 
 __all__ = ["app", "run"]

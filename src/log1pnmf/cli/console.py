@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from log1pnmf.run_folder import json_text
+from .run_folder import json_text
 
 __all__ = ["Screen", "explain", "one_line", "printable"]
 

@@ -9,17 +9,17 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from log1pnmf.counts import Counts
+from log1pnmf._common.atomic import building, check_place
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.files import BadFileError, CountTable, write_table
 from log1pnmf.estimator import Log1pNMF
-from log1pnmf.exchange import RList, read_r_list, write_r_list
-from log1pnmf.files import BadFileError, CountTable, write_table
-from log1pnmf.files.whole import building, check_place
-from log1pnmf.run_folder import RunFolder, c_name, is_run
 
 from . import options as common
 from .console import Screen
+from .exchange import RList, read_r_list, write_r_list
 from .info import is_model
 from .inputs import Reading, describe
+from .run_folder import RunFolder, c_name, is_run
 
 __all__ = ["convert"]
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from log1pnmf import demo as bundled
+from . import bundled as bundled
 
 __all__ = ["demo"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from log1pnmf.streaming.opening import DEFAULT_MEMORY, parse_memory
+from log1pnmf.counts.chunked.opening import DEFAULT_MEMORY, parse_memory
 
 from . import options as common
 from .console import Screen

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from log1pnmf.counts.files import CountTable
 from log1pnmf.estimator import Log1pNMF
-from log1pnmf.files import CountTable
-from log1pnmf.run_folder import RunFolder, c_name, is_run
 
 from . import options as common
 from .console import Screen
 from .inputs import Reading, describe
+from .run_folder import RunFolder, c_name, is_run
 
 __all__ = ["count_facts", "info", "is_model"]
 

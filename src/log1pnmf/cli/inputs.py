@@ -6,7 +6,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from log1pnmf.files import CountTable, Filtered, filter_table, read_table
+from log1pnmf.counts.files import (
+    CountTable,
+    Filtered,
+    filter_table,
+    read_table,
+)
 
 from .console import Screen
 
@@ -24,7 +29,7 @@ class Reading:
     min_cells, min_features : int
     min_counts : float
     max_memory : str, optional
-        See `log1pnmf.files.read_table` and `log1pnmf.files.filter_table`.
+        See `log1pnmf.counts.files.read_table` and `log1pnmf.counts.files.filter_table`.
     """
 
     layer: str | None = None

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from log1pnmf.estimator import Log1pNMF
-from log1pnmf.link import ShiftedLog
+from log1pnmf.model.link import ShiftedLog
 
 __all__ = [
     "L1",

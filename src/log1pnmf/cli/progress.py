@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from log1pnmf.solver.callbacks import TimeLimit
-from log1pnmf.solver.iteration import Iteration
+from log1pnmf.fitting.solver.callbacks import TimeLimit
+from log1pnmf.fitting.solver.iteration import Iteration
 
 __all__ = ["Watch", "iterations_left"]
 

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from log1pnmf.files import CountTable
-from log1pnmf.run_folder import REPORT, RunFolder, source_record
+from log1pnmf.counts.files import CountTable
 
 from . import options as common
 from .console import Screen, one_line
 from .inputs import Reading
 from .reporting import report_models
+from .run_folder import REPORT, RunFolder, source_record
 
 __all__ = ["report"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from log1pnmf._common.optional import require
+from log1pnmf.counts.files import CountTable
 from log1pnmf.estimator import Log1pNMF
-from log1pnmf.files import CountTable
-from log1pnmf.optional import require
 
 __all__ = ["report_models"]
 

@@ -12,24 +12,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from log1pnmf.checkpoint import check_checkpoint
-from log1pnmf.compress import plural
-from log1pnmf.counts import Counts
+from log1pnmf._common.atomic import check_place
+from log1pnmf.analysis.metrics import deviance_explained, factor_correlation, hoyer
+from log1pnmf.analysis.sweep import along_path, fits_along
+from log1pnmf.counts.chunked.survey import ChunkedCounts
+from log1pnmf.counts.compress import plural
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.files import CountTable, Filtered
 from log1pnmf.estimator import Log1pNMF
-from log1pnmf.files import CountTable, Filtered
-from log1pnmf.files.whole import check_place
-from log1pnmf.fitting import LARGEST_CERTIFIED, POOR_APPROXIMATION
-from log1pnmf.metrics import deviance_explained, factor_correlation, hoyer
-from log1pnmf.run_folder import REPORT, c_name, source_record
-from log1pnmf.run_writer import RunWriter, writing_run
-from log1pnmf.streaming.survey import ChunkedCounts
-from log1pnmf.sweep import along_path, fits_along
+from log1pnmf.fitting.checkpoint import check_checkpoint
+from log1pnmf.fitting.fitting import LARGEST_CERTIFIED, POOR_APPROXIMATION
 
 from .annotate import write_annotated_fits
 from .console import Screen, explain, one_line
 from .inputs import Reading, read_filtered
 from .progress import Watch
 from .reporting import report_models
+from .run_folder import REPORT, c_name, source_record
+from .run_writer import RunWriter, writing_run
 from .signals import KEPT, unbroken
 from .streamed import Streaming, read_streamed
 

@@ -8,10 +8,10 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from log1pnmf.files import CountTable, write_chunks, write_table
-from log1pnmf.files.read import format_of
-from log1pnmf.files.whole import building, check_place
-from log1pnmf.simulate import Simulation
+from log1pnmf._common.atomic import building, check_place
+from log1pnmf.counts.files import CountTable, write_chunks, write_table
+from log1pnmf.counts.files.read import format_of
+from log1pnmf.model.simulate import Simulation
 
 from . import options as common
 from .console import Screen

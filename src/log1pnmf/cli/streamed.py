@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from log1pnmf.files import CountTable, Filtered
-from log1pnmf.files.annotated import opened, read_columns
-from log1pnmf.files.read import format_of
-from log1pnmf.files.table import BadFileError
-from log1pnmf.streaming.opening import open_counts, parse_memory
-from log1pnmf.streaming.runners import survey
-from log1pnmf.untrusted import Budget
+from log1pnmf._common.untrusted import Budget
+from log1pnmf.counts.chunked.opening import open_counts, parse_memory
+from log1pnmf.counts.chunked.runners import survey
+from log1pnmf.counts.files import CountTable, Filtered
+from log1pnmf.counts.files.annotated import opened, read_columns
+from log1pnmf.counts.files.read import format_of
+from log1pnmf.counts.files.table import BadFileError
 
 from .console import Screen
 from .inputs import Reading, describe

@@ -11,16 +11,16 @@ import typer
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
-from log1pnmf.counts import Counts, SparseRows
+from log1pnmf._common.atomic import building, check_place
+from log1pnmf.counts.counts import Counts, SparseRows
+from log1pnmf.counts.files import BadFileError, CountTable
+from log1pnmf.counts.files.write import numbered, write_csv
 from log1pnmf.estimator import Log1pNMF
-from log1pnmf.files import BadFileError, CountTable
-from log1pnmf.files.whole import building, check_place
-from log1pnmf.files.write import numbered, write_csv
-from log1pnmf.run_folder import RunFolder, c_name
 
 from . import options as common
 from .console import Screen, one_line
 from .inputs import Reading, describe
+from .run_folder import RunFolder, c_name
 
 __all__ = ["transform"]
 

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.problem import Problem, Side
+from log1pnmf.model.problem import Problem, Side
 
 __all__ = ["ROW_SOLVERS", "Engine", "HalfStep", "RowSolver", "check_row_solver"]
 
@@ -59,7 +59,7 @@ class Engine(Protocol):
         ...
 
     def adopt(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Bring an array to where the engine computes (`log1pnmf.arrays`); nothing is done where it is there.
+        """Bring an array to where the engine computes (`log1pnmf._common.arrays`); nothing is done where it is there.
 
         The other methods take either kind of array, and answer in the kind of `start`.
         """

@@ -10,11 +10,19 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._core import add_statistics, after_fork, max_threads, run, runnable_kernels, solve_programs
-from log1pnmf.approximation import Quadratic
-from log1pnmf.arrays import on_host
-from log1pnmf.engines.base import HalfStep, RowSolver, check_row_solver
-from log1pnmf.problem import Problem, Side
+from log1pnmf._common.arrays import on_host
+from log1pnmf._core import (
+    add_statistics,
+    after_fork,
+    max_threads,
+    run,
+    runnable_kernels,
+    solve_programs,
+)
+from log1pnmf.model.problem import Problem, Side
+from log1pnmf.model.zeros import Quadratic
+
+from .base import HalfStep, RowSolver, check_row_solver
 
 __all__ = ["NativeEngine", "RowSums", "Solutions", "effective_threads", "solve_rows"]
 

@@ -8,11 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.approximation import Quadratic
-from log1pnmf.arrays import on_host
-from log1pnmf.engines.base import HalfStep, RowSolver, check_row_solver
-from log1pnmf.loss import LARGEST_ETA, SMALLEST_ETA, entry_curvature, entry_gradient, entry_loss
-from log1pnmf.problem import Problem, Side
+from log1pnmf._common.arrays import on_host
+from log1pnmf.model.objective import (
+    LARGEST_ETA,
+    SMALLEST_ETA,
+    entry_curvature,
+    entry_gradient,
+    entry_loss,
+)
+from log1pnmf.model.problem import Problem, Side
+from log1pnmf.model.zeros import Quadratic
+
+from .base import HalfStep, RowSolver, check_row_solver
 
 __all__ = ["ReferenceEngine"]
 

@@ -8,18 +8,19 @@ from typing import Any, cast
 
 import numpy as np
 
-from log1pnmf.counts import Counts
-from log1pnmf.engines.base import Engine
-from log1pnmf.engines.native import NativeEngine
-from log1pnmf.engines.reference import ReferenceEngine
-from log1pnmf.optional import require
-from log1pnmf.problem import Problem
-from log1pnmf.streaming.engine import StreamingEngine
-from log1pnmf.streaming.opening import is_streamed, open_counts
-from log1pnmf.streaming.problem import ChunkedProblem
-from log1pnmf.streaming.progress import PassBar
-from log1pnmf.streaming.runners import survey
-from log1pnmf.streaming.survey import ChunkedCounts
+from log1pnmf._common.optional import require
+from log1pnmf.counts.chunked.opening import is_streamed, open_counts
+from log1pnmf.counts.chunked.runners import survey
+from log1pnmf.counts.chunked.survey import ChunkedCounts
+from log1pnmf.counts.counts import Counts
+from log1pnmf.engines.streaming.engine import StreamingEngine
+from log1pnmf.engines.streaming.progress import PassBar
+from log1pnmf.model.chunked import ChunkedProblem
+from log1pnmf.model.problem import Problem
+
+from .base import Engine
+from .native import NativeEngine
+from .reference import ReferenceEngine
 
 __all__ = [
     "ENGINES",
@@ -53,14 +54,14 @@ def as_counts(counts: Any, engine: str = "auto") -> Counts:
 
     Parameters
     ----------
-    counts : array, sparse matrix, data frame, Counts, or what `log1pnmf.streaming.open_counts` takes
+    counts : array, sparse matrix, data frame, Counts, or what `log1pnmf.counts.chunked.open_counts` takes
     engine : str
         "streaming" takes any counts in chunks; otherwise only those that are not in memory are.
 
     Returns
     -------
     Counts
-        `log1pnmf.streaming.survey.ChunkedCounts` where they are in chunks.
+        `log1pnmf.counts.chunked.survey.ChunkedCounts` where they are in chunks.
     """
     if isinstance(counts, ChunkedCounts):
         return counts
@@ -68,7 +69,7 @@ def as_counts(counts: Any, engine: str = "auto") -> Counts:
         source = open_counts(counts.to_scipy() if isinstance(counts, Counts) else counts)
         return survey(source)
     if type(counts).__module__.partition(".")[0] in ("torch", "cupyx"):
-        tensors = require("log1pnmf.engines.torch_counts", extra="gpu", purpose="counts on a device")
+        tensors = require("log1pnmf.engines.torch.counts", extra="gpu", purpose="counts on a device")
         if tensors.TensorCounts.recognises(counts):
             return tensors.TensorCounts.from_device(counts)
     return Counts.from_any(counts)
@@ -133,7 +134,7 @@ def make_engine(name: str, problem: Problem, n_threads: int | None = None, *, ve
         return ReferenceEngine(problem)
     if name == "native":
         return NativeEngine(problem, n_threads)
-    torch = require("log1pnmf.engines.torch", extra="gpu", purpose=f"engine={name!r}")
+    torch = require("log1pnmf.engines.torch.engine", extra="gpu", purpose=f"engine={name!r}")
     return torch.TorchEngine(problem, precision="float64" if name == "torch-float64" else "float32")
 
 

@@ -4,7 +4,7 @@ Where `ax` or `figure` is given, it is drawn there and pyplot is not involved; o
 figure, so that notebooks show it. Nothing is ever shown or saved, and no setting of matplotlib is changed.
 """
 
-from log1pnmf.optional import require
+from log1pnmf._common.optional import require
 
 require("matplotlib", extra="plot", purpose="log1pnmf.pl")
 

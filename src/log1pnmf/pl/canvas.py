@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
-from log1pnmf.decomposition import Decomposition
+from log1pnmf.analysis.decomposition import Decomposition
 
 __all__ = [
     "INK",

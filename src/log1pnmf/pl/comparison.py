@@ -7,12 +7,18 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure, SubFigure
 
-from log1pnmf.arrange import arrange
-from log1pnmf.colors import ALIKE, factor_colors, matched_colors
-from log1pnmf.decomposition import Decomposition, sample_labels
-from log1pnmf.metrics import FactorMatch, match_factors
+from log1pnmf._common.colors import ALIKE, factor_colors, matched_colors
+from log1pnmf.analysis.arrange import arrange
+from log1pnmf.analysis.decomposition import Decomposition, sample_labels
+from log1pnmf.analysis.metrics import FactorMatch, match_factors
 
-from .canvas import INK, color_bar, figure_or_new, heat_map, set_title
+from .canvas import (
+    INK,
+    color_bar,
+    figure_or_new,
+    heat_map,
+    set_title,
+)
 from .memberships import draw_structure, factor_legend, name_groups
 
 __all__ = ["compare"]
@@ -96,7 +102,7 @@ def _match(first: Decomposition, second: Decomposition, on: str) -> FactorMatch:
     if len(first.loadings) != len(second.loadings):
         raise ValueError(
             f"both fits must be of the same samples, got {len(first.loadings)} and {len(second.loadings)}; "
-            "factors of other samples are compared by log1pnmf.metrics.match_factors"
+            "factors of other samples are compared by log1pnmf.analysis.metrics.match_factors"
         )
     return match_factors(getattr(first, on), getattr(second, on))
 

@@ -12,12 +12,17 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import ArrayLike, NDArray
 
-from log1pnmf.colors import distinct_colors
-from log1pnmf.decomposition import Decomposition
-from log1pnmf.keys import SWEEP
-from log1pnmf.link import ShiftedLog
+from log1pnmf._common.colors import distinct_colors
+from log1pnmf.analysis.decomposition import Decomposition
+from log1pnmf.fitting.keys import SWEEP
+from log1pnmf.model.link import ShiftedLog
 
-from .canvas import INK, axes_or_new, figure_or_new, tidy
+from .canvas import (
+    INK,
+    axes_or_new,
+    figure_or_new,
+    tidy,
+)
 from .labels import spread
 
 __all__ = ["MEASURES", "convergence", "link", "sweep"]

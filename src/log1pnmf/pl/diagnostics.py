@@ -8,9 +8,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
-from log1pnmf.diagnostics import OUTLYING, Diagnostics
+from log1pnmf.analysis.diagnostics import OUTLYING, Diagnostics
 
-from .canvas import INK, figure_or_new, set_title, tidy
+from .canvas import (
+    INK,
+    figure_or_new,
+    set_title,
+    tidy,
+)
 from .labels import label_points
 
 __all__ = ["diagnostics"]
@@ -24,7 +29,7 @@ def diagnostics(found: Diagnostics, *, n_labels: int = 8, figure: Figure | SubFi
     Parameters
     ----------
     found : Diagnostics
-        From `log1pnmf.diagnostics.diagnose`.
+        From `log1pnmf.analysis.diagnostics.diagnose`.
     n_labels : int
         Features and samples named at most in each panel.
     figure : Figure or SubFigure, optional

@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
 
-from log1pnmf.colors import factor_colors
-from log1pnmf.decomposition import Decomposition
-from log1pnmf.markers.table import Markers
-from log1pnmf.metrics import correlation_matrix
-from log1pnmf.summary import top_features as most_specific
+from log1pnmf._common.colors import factor_colors
+from log1pnmf.analysis.decomposition import Decomposition
+from log1pnmf.analysis.markers.table import Markers
+from log1pnmf.analysis.metrics import correlation_matrix
+from log1pnmf.fitting.summary import top_features as most_specific
 
 from .canvas import (
     INK,

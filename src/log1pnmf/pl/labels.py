@@ -13,7 +13,7 @@ from matplotlib.text import Text
 from numpy.typing import ArrayLike, NDArray
 from sklearn.isotonic import isotonic_regression
 
-from log1pnmf.optional import require
+from log1pnmf._common.optional import require
 
 from .canvas import INK, settle
 

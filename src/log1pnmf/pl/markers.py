@@ -9,11 +9,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from log1pnmf.colors import factor_colors
-from log1pnmf.keys import Keys
-from log1pnmf.markers.table import Markers
+from log1pnmf._common.colors import factor_colors
+from log1pnmf.analysis.markers.table import Markers
+from log1pnmf.fitting.keys import Keys
 
-from .canvas import INK, axes_or_new, set_title, tidy
+from .canvas import (
+    INK,
+    axes_or_new,
+    set_title,
+    tidy,
+)
 from .labels import label_points
 
 __all__ = ["volcano"]
@@ -40,7 +45,7 @@ def volcano(
     Parameters
     ----------
     source : Markers or AnnData
-        From `log1pnmf.markers.markers`, or to which `log1pnmf.tl.markers` wrote.
+        From `log1pnmf.analysis.markers.markers`, or to which `log1pnmf.tl.markers` wrote.
     k : int
         Factor, from 0.
     key : str, optional

@@ -10,11 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from log1pnmf.arrange import Arrangement, Groups, arrange
-from log1pnmf.colors import factor_colors
-from log1pnmf.decomposition import Decomposition, group_labels, sample_labels
+from log1pnmf._common.colors import factor_colors
+from log1pnmf.analysis.arrange import Arrangement, Groups, arrange
+from log1pnmf.analysis.decomposition import Decomposition, group_labels, sample_labels
 
-from .canvas import INK, axes_or_new, color_bar, heat_map, set_title, tidy
+from .canvas import (
+    INK,
+    axes_or_new,
+    color_bar,
+    heat_map,
+    set_title,
+    tidy,
+)
 from .labels import label_below
 from .raster import group_places, stacked_pixels
 
@@ -63,7 +70,7 @@ def structure(
     max_samples : int, optional
         Samples that are drawn at most; groups are thinned alike.
     random_state : int
-        Which samples are drawn, see `log1pnmf.arrange.arrange`.
+        Which samples are drawn, see `log1pnmf.analysis.arrange.arrange`.
     colors : sequence of colours, optional
         One for each factor of the fit.
     legend : bool

@@ -12,11 +12,17 @@ from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import dendrogram
 
-from log1pnmf.colors import distinct_colors
-from log1pnmf.select.selection import Selection
-from log1pnmf.stability import Relation
+from log1pnmf._common.colors import distinct_colors
+from log1pnmf.analysis.selection.selection import Selection
+from log1pnmf.analysis.stability import Relation
 
-from .canvas import INK, axes_or_new, color_bar, figure_or_new, tidy
+from .canvas import (
+    INK,
+    axes_or_new,
+    color_bar,
+    figure_or_new,
+    tidy,
+)
 
 __all__ = ["heldout", "heldout_path", "relation"]
 
@@ -215,7 +221,7 @@ def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> An
     Parameters
     ----------
     found : Relation
-        From `log1pnmf.stability.relate`.
+        From `log1pnmf.analysis.stability.relate`.
     figure : Figure or SubFigure, optional
 
     Returns

@@ -9,9 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_mutual_info_score
 
-from log1pnmf.arrange import Groups
-from log1pnmf.decomposition import Decomposition
-from log1pnmf.metrics import effective_factors, factor_correlation, hoyer, match_factors
+from log1pnmf.analysis.arrange import Groups
+from log1pnmf.analysis.decomposition import Decomposition
+from log1pnmf.analysis.metrics import (
+    effective_factors,
+    factor_correlation,
+    hoyer,
+    match_factors,
+)
 
 from .factors import group_means, served_groups
 from .verdict import Figure, verdict

@@ -14,10 +14,10 @@ import numpy
 import scipy
 import sklearn
 
-from log1pnmf.colors import ALIKE
-from log1pnmf.optional import require
-from log1pnmf.persist import StrPath, check_writable, replacing
-from log1pnmf.version import __version__
+from log1pnmf._common.archive import StrPath, check_writable, replacing
+from log1pnmf._common.colors import ALIKE
+from log1pnmf._common.optional import require
+from log1pnmf._common.version import __version__
 
 from .comparison import Comparison, compare
 from .data import describe_data
@@ -25,9 +25,22 @@ from .evidence import find_evidence
 from .factors import FactorSection, describe_factors
 from .fits import describe_fits, early_stopping_note
 from .misfit import describe_misfit
-from .structure import MOST_SAMPLES, arrange_samples, model_colors, structure_data
+from .structure import (
+    MOST_SAMPLES,
+    arrange_samples,
+    model_colors,
+    structure_data,
+)
 from .subject import MOST_GROUPS, Subject
-from .words import count, decimal, enumerate_words, keep_together, link_in_words, percent, significant
+from .words import (
+    count,
+    decimal,
+    enumerate_words,
+    keep_together,
+    link_in_words,
+    percent,
+    significant,
+)
 
 __all__ = ["write_report"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.markers.find import markers
-from log1pnmf.markers.table import Markers
-from log1pnmf.readout import evenness
+from log1pnmf.analysis.markers.find import markers
+from log1pnmf.analysis.markers.table import Markers
+from log1pnmf.fitting.readout import evenness
 
 from .subject import Subject
 

@@ -7,15 +7,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.arrange import Groups
-from log1pnmf.decomposition import Decomposition
-from log1pnmf.markers.table import Markers
-from log1pnmf.metrics import correlation_matrix, hoyer
-from log1pnmf.readout import evenness, shares
-from log1pnmf.summary import top_features
+from log1pnmf.analysis.arrange import Groups
+from log1pnmf.analysis.decomposition import Decomposition
+from log1pnmf.analysis.markers.table import Markers
+from log1pnmf.analysis.metrics import correlation_matrix, hoyer
+from log1pnmf.fitting.readout import evenness, shares
+from log1pnmf.fitting.summary import top_features
 
 from .evidence import Evidence
-from .words import alike, count, decimal, enumerate_words, percent
+from .words import (
+    alike,
+    count,
+    decimal,
+    enumerate_words,
+    percent,
+)
 
 __all__ = ["SERVED", "Factor", "FactorSection", "describe_factors", "group_means", "served_groups"]
 

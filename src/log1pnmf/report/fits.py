@@ -8,15 +8,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from log1pnmf.counts import Counts
+from log1pnmf.analysis.metrics import deviance_explained
+from log1pnmf.counts.counts import Counts
 from log1pnmf.estimator import Log1pNMF
-from log1pnmf.fitting import LARGEST_CERTIFIED
-from log1pnmf.metrics import deviance_explained
-from log1pnmf.summary import last_gain
+from log1pnmf.fitting.fitting import LARGEST_CERTIFIED
+from log1pnmf.fitting.summary import last_gain
 
 from .figures import Chart, Curve, log_curves
 from .subject import Subject
-from .words import count, link_in_words, percent, significant
+from .words import (
+    count,
+    link_in_words,
+    percent,
+    significant,
+)
 
 __all__ = ["FitSection", "describe_fits", "early_stopping_note"]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from log1pnmf.counts import Counts
-from log1pnmf.diagnostics import OUTLYING, Diagnostics, diagnose
+from log1pnmf.analysis.diagnostics import OUTLYING, Diagnostics, diagnose
+from log1pnmf.counts.counts import Counts
 from log1pnmf.estimator import Log1pNMF
-from log1pnmf.fitting import LARGEST_CERTIFIED
+from log1pnmf.fitting.fitting import LARGEST_CERTIFIED
 
 from .figures import Chart, histogram
 from .subject import Subject

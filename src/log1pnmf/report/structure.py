@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from log1pnmf.arrange import Arrangement, arrange
-from log1pnmf.colors import ALIKE, factor_colors, matched_colors
-from log1pnmf.decomposition import Decomposition
-from log1pnmf.metrics import match_factors
+from log1pnmf._common.colors import ALIKE, factor_colors, matched_colors
+from log1pnmf.analysis.arrange import Arrangement, arrange
+from log1pnmf.analysis.decomposition import Decomposition
+from log1pnmf.analysis.metrics import match_factors
 
 from .subject import Subject
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.arrange import MISSING, Groups, as_numbers
-from log1pnmf.counts import Counts
-from log1pnmf.decomposition import Decomposition
+from log1pnmf.analysis.arrange import MISSING, Groups, as_numbers
+from log1pnmf.analysis.decomposition import Decomposition
+from log1pnmf.counts.counts import Counts
 from log1pnmf.estimator import Log1pNMF
 
 from .words import keep_together

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from log1pnmf._common.optional import require
+from log1pnmf.analysis.sweep import sweep as sweep_counts
 from log1pnmf.estimator import Log1pNMF
-from log1pnmf.keys import SWEEP, Keys, sweep_key
-from log1pnmf.optional import require
-from log1pnmf.sweep import sweep as sweep_counts
+from log1pnmf.fitting.keys import SWEEP, Keys, sweep_key
 
-from .inputs import check_anndata, read_counts, select_features, target
+from .inputs import (
+    check_anndata,
+    read_counts,
+    select_features,
+    target,
+)
 from .store import write_model
 
 __all__ = ["log1p_nmf", "sweep"]
@@ -106,7 +111,7 @@ def sweep(
     layer, mask_var, copy, random_state
         As in `log1p_nmf`.
     **options : optional
-        `warm_start` and `likelihood` as in `log1pnmf.sweep.sweep`, and parameters of `log1pnmf.Log1pNMF`.
+        `warm_start` and `likelihood` as in `log1pnmf.analysis.sweep.sweep`, and parameters of `log1pnmf.Log1pNMF`.
 
     Returns
     -------
@@ -117,7 +122,7 @@ def sweep(
     -----
     The fit at c is written as by `log1p_nmf` with ``key_added="log1p_nmf_c=<c>"``, for instance
     "log1p_nmf_c=0.1", "log1p_nmf_c=inf". ``uns["log1p_nmf_sweep"]`` is a data frame with one row for each;
-    its columns are those of `log1pnmf.sweep.Sweep`, and `key`, where the fit is.
+    its columns are those of `log1pnmf.analysis.sweep.Sweep`, and `key`, where the fit is.
 
     Examples
     --------

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf.counts import Counts, holds_counts
-from log1pnmf.optional import require
+from log1pnmf._common.optional import require
+from log1pnmf.counts.counts import Counts, holds_counts
 
 __all__ = [
     "COUNTS_LAYER",

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from log1pnmf.keys import Keys
-from log1pnmf.markers.find import markers as find_markers
-from log1pnmf.optional import require
+from log1pnmf._common.optional import require
+from log1pnmf.analysis.markers.find import markers as find_markers
+from log1pnmf.fitting.keys import Keys
 
-from .inputs import check_anndata, find_features, read_counts, target
+from .inputs import (
+    check_anndata,
+    find_features,
+    read_counts,
+    target,
+)
 from .store import read_model
 
 __all__ = ["markers"]
@@ -36,11 +41,11 @@ def markers(
     layer : str, optional
         Where the counts are; by default where the fit found them.
     errors : {"model", "sandwich"}
-        Standard errors for Poisson counts, or for counts of any variance; see `log1pnmf.markers.markers`.
+        Standard errors for Poisson counts, or for counts of any variance; see `log1pnmf.analysis.markers.markers`.
     n_top : int, optional
-        Keep only the first features of every factor (`log1pnmf.markers.Markers.top`); by default all.
+        Keep only the first features of every factor (`log1pnmf.analysis.markers.Markers.top`); by default all.
     max_samples : int, optional
-        Test only so many random samples; see `log1pnmf.markers.markers`.
+        Test only so many random samples; see `log1pnmf.analysis.markers.markers`.
     copy : bool
         Whether to leave `adata` as it is and return a copy with the table.
     n_jobs : int, optional
@@ -54,7 +59,7 @@ def markers(
     Notes
     -----
     Written is ``uns["log1p_nmf_markers"]`` (``uns[key + "_markers"]``), a dictionary with `table`, a data
-    frame with the columns of `log1pnmf.markers.Markers.table`, and `c` and `errors`, with which it was made.
+    frame with the columns of `log1pnmf.analysis.markers.Markers.table`, and `c` and `errors`, with which it was made.
 
     Examples
     --------

@@ -14,16 +14,16 @@ import scipy
 import sklearn
 from numpy.typing import NDArray
 
-from log1pnmf.certificate import Certificate
+from log1pnmf._common.archive import check_value, making_whole
+from log1pnmf._common.optional import require
+from log1pnmf._common.version import __version__
 from log1pnmf.estimator import Log1pNMF
-from log1pnmf.keys import Keys
-from log1pnmf.optional import require
-from log1pnmf.persist import check_value, making_whole
-from log1pnmf.readout import Readout
-from log1pnmf.result import NUMBERS, Fit, check_fit
+from log1pnmf.fitting.certificate import Certificate
+from log1pnmf.fitting.fit import NUMBERS, Fit, check_fit
+from log1pnmf.fitting.keys import Keys
+from log1pnmf.fitting.readout import Readout
+from log1pnmf.fitting.summary import TrainingData
 from log1pnmf.saving import ModelParts, pack_parameters, unpack_parameters
-from log1pnmf.summary import TrainingData
-from log1pnmf.version import __version__
 
 from .inputs import Selection, find_features
 

@@ -1,0 +1,172 @@
+"""Files and folders that come into being whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from .archive import StrPath
+
+__all__ = ["building", "check_place", "claimed"]
+
+
+def check_place(path: StrPath, *, force: bool = False) -> Path:
+    """Refuse a place where nothing can or should be written, before any work is done.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        Of a file or folder.
+    force : bool
+        Whether something that is there may be replaced.
+
+    Returns
+    -------
+    Path
+    """
+    place = Path(os.path.abspath(path))
+    if place.exists() and not force:
+        raise FileExistsError(
+            f"{os.fspath(path)} already exists; choose another name or replace it (--force)"
+        )
+    if not place.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {place.parent} for {place.name}: make it first")
+    if not os.access(place.parent, os.W_OK):
+        raise PermissionError(f"{os.fspath(path)} cannot be written: folder {place.parent} is not writable")
+    return place
+
+
+@contextmanager
+def building(path: StrPath, *, force: bool = False) -> Iterator[Path]:
+    """Give a temporary name beside `path` for a file or folder, which is renamed if all goes well.
+
+    Whatever goes wrong leaves `path` as it was. Where something is replaced, it is moved aside first and
+    removed last.
+
+    Parameters
+    ----------
+    path : str or PathLike
+    force : bool
+        Whether something that is there may be replaced.
+
+    Yields
+    ------
+    Path
+        Nothing is there yet: make a file or a folder. It has the ending of `path`.
+    """
+    place = check_place(path, force=force)
+    # Its own ending comes last: writers choose their format by it. A long name would not leave room for more.
+    temporary = place.with_name(f".{secrets.token_hex(8)}.tmp{''.join(place.suffixes)[-16:]}")
+    try:
+        yield temporary
+        _move(temporary, place, force=force)
+    except BaseException:
+        remove(temporary)
+        raise
+
+
+def _move(temporary: Path, place: Path, *, force: bool) -> None:
+    """Bring something to its place; without `force` only where nothing has appeared meanwhile."""
+    if not force:
+        _move_to_free(temporary, place)
+    elif not place.exists() or (place.is_file() and temporary.is_file()):
+        os.replace(temporary, place)
+    else:
+        aside = place.with_name(f".{secrets.token_hex(8)}.old")
+        os.rename(place, aside)
+        try:
+            os.rename(temporary, place)
+        except BaseException:
+            os.rename(aside, place)
+            raise
+        remove(aside)
+
+
+def _move_to_free(temporary: Path, place: Path) -> None:
+    """Rename, but never over something: the system refuses that for folders, and for links to files."""
+    try:
+        if temporary.is_dir():
+            os.rename(temporary, place)
+            return
+        try:
+            os.link(temporary, place)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            if place.exists():
+                raise FileExistsError(place) from None
+            os.rename(temporary, place)
+            return
+        os.unlink(temporary)
+    except OSError as error:
+        if not place.exists():
+            raise
+        raise FileExistsError(
+            f"{place} was made by someone else in the meantime and is not replaced; choose another name"
+        ) from error
+
+
+@contextmanager
+def claimed(path: StrPath) -> Iterator[Path]:
+    """Take a folder for oneself, and make it where there is none: until the end no one else gets it.
+
+    One that was made here and is still empty in the end is removed.
+
+    Parameters
+    ----------
+    path : str or PathLike
+
+    Yields
+    ------
+    Path
+    """
+    place = check_place(path, force=True)
+    made = True
+    try:
+        os.mkdir(place)
+    except FileExistsError:
+        made = False
+    lock = _locked(place)
+    try:
+        yield place
+    finally:
+        if made:
+            with suppress(OSError):  # not empty: there is something to keep
+                os.rmdir(place)
+        if lock is not None:
+            os.close(lock)
+
+
+def _locked(place: Path) -> int | None:
+    """Lock a folder. The lock goes with the process, however that ends; Windows has none for folders."""
+    if not place.is_dir():
+        raise FileExistsError(f"{place} exists and is not a folder; choose another name")
+    if os.name != "posix":
+        return None
+    import fcntl
+
+    in_use = f"{place} is in use: another run writes to it; wait for that one or choose another name"
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise FileExistsError(in_use) from None
+    except OSError:  # a file system without locks
+        return descriptor
+    if not place.is_dir() or not os.path.samestat(os.fstat(descriptor), os.stat(place)):
+        os.close(descriptor)  # the other run has just removed its folder
+        raise FileExistsError(in_use)
+    return descriptor
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,99 @@
+"""Generators of random numbers, taken apart so that they can go on elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from log1pnmf.fitting.starts import Random
+
+__all__ = ["check_known", "random_from_parts", "random_parts"]
+
+GENERATORS = {
+    one.__name__: one
+    for one in (
+        np.random.MT19937,
+        np.random.PCG64,
+        np.random.PCG64DXSM,
+        np.random.Philox,
+        np.random.SFC64,
+    )
+}
+
+
+def random_parts(rng: Random) -> dict[str, Any]:
+    """State of a generator of random numbers, as JSON holds it.
+
+    Parameters
+    ----------
+    rng : Generator or RandomState
+
+    Returns
+    -------
+    dict
+    """
+    if isinstance(rng, np.random.Generator):
+        state = dict(rng.bit_generator.state)
+    else:
+        state = dict(rng.get_state(legacy=False))
+    return {"type": type(rng).__name__, "state": _listed(state)}
+
+
+def check_known(rng: Random) -> None:
+    """Refuse generators that `random_from_parts` could not make again."""
+    name = random_parts(rng)["state"]["bit_generator"]
+    if name not in GENERATORS:
+        raise ValueError(
+            f"random_state must use one of {', '.join(GENERATORS)} where there is a checkpoint, got {name}"
+        )
+
+
+def random_from_parts(parts: Mapping[str, Any]) -> Random:
+    """Make the generator of which `random_parts` told the state.
+
+    Parameters
+    ----------
+    parts : dict
+
+    Returns
+    -------
+    Generator or RandomState
+    """
+    state = _arrayed(parts["state"])
+    _check_positions(state)
+    bits = GENERATORS[state["bit_generator"]]()
+    if parts["type"] == "Generator":
+        bits.state = state
+        return np.random.Generator(bits)
+    rng = np.random.RandomState(bits)
+    rng.set_state(state)
+    return rng
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return {"array": value.tolist(), "dtype": value.dtype.str}
+    return {key: _listed(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+
+def _check_positions(state: Mapping[str, Any]) -> None:
+    """Refuse places outside of a generator's memory, which NumPy does not look at."""
+    inner = state["state"] if isinstance(state["state"], dict) else {}
+    for name, place, most in (
+        ("pos", inner.get("pos", 0), 624),
+        ("buffer_pos", state.get("buffer_pos", 0), 4),
+    ):
+        if not isinstance(place, int) or not 0 <= place <= most:
+            raise ValueError(f"{name} of the random numbers must be from 0 to {most}, got {place!r}")
+
+
+def _arrayed(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"array", "dtype"}:
+        if np.dtype(value["dtype"]).kind not in "iu":
+            raise ValueError(f"random numbers are whole numbers, got {value['dtype']!r}")
+        return np.array(value["array"], dtype=value["dtype"])
+    return {key: _arrayed(one) for key, one in value.items()}

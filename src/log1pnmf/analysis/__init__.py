@@ -1,0 +1,1 @@
+"""From a `Fit` and counts to findings."""

@@ -1,0 +1,232 @@
+"""Every feature's own regression: its row of the factors given the loadings, and what its likelihood says.
+
+With the loadings held fixed, the counts of feature j are a Poisson regression on them with non-negative
+coefficients. It is convex and has nothing to do with any other feature. Here it is fitted again, without
+penalty and with zero counts taken exactly: a penalised or approximate fit has other estimates, around which
+no standard error would be valid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from log1pnmf.counts.counts import SparseRows
+from log1pnmf.engines.native import NativeEngine, RowSums
+from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient
+from log1pnmf.model.problem import Problem, Side
+
+__all__ = ["FeatureRegressions", "Terms"]
+
+Array = NDArray[np.float64]
+
+LEAST_MOVE = 1e-5
+"""Of a feature's largest coefficient: a Newton step that moves none by more is its last."""
+
+MOST_STEPS = 200
+LEAST_START = 1e-2
+"""Of a feature's mean level: where coefficients start at least, so that no count has mean zero."""
+
+LEAST_SPARE = 0.05
+"""One minus the leverage of a sample is taken as at least this."""
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """Sums over the samples at given factors, on the eta scale.
+
+    Parameters
+    ----------
+    loss : ndarray of shape (m,)
+        Negative log-likelihood up to a constant.
+    gradient : ndarray of shape (m, K)
+    information : ndarray of shape (m, K, K)
+        Observed: second derivatives of the loss.
+    """
+
+    loss: Array
+    gradient: Array
+    information: Array
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureRegressions:
+    """The regressions of all features on the same loadings.
+
+    Parameters
+    ----------
+    problem : Problem
+        With exact zeros.
+    loadings : ndarray of shape (n, K)
+    n_jobs : int, optional
+        Threads.
+    """
+
+    problem: Problem
+    loadings: Array
+    n_jobs: int | None = None
+
+    def solve(self, start: Array) -> Array:
+        """Find the maximum-likelihood coefficients, features x K, on the eta scale."""
+        return self._solve(self.problem.factors_side, start, self.loadings)
+
+    def losses_without(self, k: int, factors: Array, features: NDArray[np.intp]) -> Array:
+        """Loss of some features at their best coefficients when that of factor k is zero.
+
+        Parameters
+        ----------
+        k : int
+        factors : ndarray of shape (m, K)
+            Best coefficients with factor k; where to start.
+        features : ndarray of int
+
+        Returns
+        -------
+        ndarray of shape (len(features),)
+            inf where a sample has counts but no factor other than k.
+        """
+        others = np.delete(self.loadings, k, axis=1)
+        explained = others.sum(axis=1) > 0.0
+        rows = self._rows.to_scipy()[features]
+        alone = np.asarray(rows @ (~explained).astype(np.float64))
+        losses = np.where(alone > 0.0, np.inf, 0.0)
+        if not explained.any():
+            return losses
+        if not explained.all():
+            rows = rows[:, np.flatnonzero(explained)]
+        side = Side(_as_rows(rows), np.ones(len(features)), self._exposure[explained])
+        best = self._solve(side, np.delete(factors[features], k, axis=1), others[explained])
+        return losses + self._sums(side, best, others[explained]).loss
+
+    def terms(self, factors: Array) -> Terms:
+        """Likelihood, gradient and information of every feature; zero counts are taken exactly."""
+        sums = self._sums(self.problem.factors_side, factors, self.loadings)
+        k = self.loadings.shape[1]
+        first, second = np.tril_indices(k)
+        information = np.empty((len(factors), k, k))
+        information[:, first, second] = information[:, second, first] = sums.hessian
+        return Terms(sums.loss, sums.gradient, information)
+
+    def scores(self, factors: Array, covariance: Array) -> Array:
+        """Sum products of the gradients of single samples: the middle of a sandwich.
+
+        A sample that the fit follows closely has a small residual for that reason alone. Its gradient is
+        divided by one minus its leverage, which makes it about that of a fit without the sample (known as
+        HC3); otherwise errors from few samples are much too small.
+
+        Parameters
+        ----------
+        factors : ndarray of shape (m, K)
+        covariance : ndarray of shape (m, K, K)
+            Inverse of the information, for leverages.
+
+        Returns
+        -------
+        ndarray of shape (m, K, K)
+        """
+        first, second = np.triu_indices(self.loadings.shape[1])
+        twice = np.where(first == second, 1.0, 2.0)
+        pairs = covariance[:, first, second] * twice
+        if self.problem.link.is_identity:
+            return self._sparse_scores(factors, pairs)
+        parts, done = [], 0
+        for y, eta, t in self._blocks(factors):
+            leverage = entry_curvature(y, eta, t) * (pairs[done : done + len(y)] @ self._products.T)
+            slope = entry_gradient(y, eta, t) / np.maximum(1.0 - leverage, LEAST_SPARE)
+            parts.append(slope**2 @ self._products)
+            done += len(y)
+        return self._square(np.concatenate(parts))
+
+    # ---------------------------------------------------------------- inside
+
+    @cached_property
+    def _engine(self) -> NativeEngine:
+        return NativeEngine(self.problem, self.n_jobs)
+
+    @property
+    def _exposure(self) -> Array:
+        return self.problem.factors_side.column_exposure
+
+    @property
+    def _rows(self) -> SparseRows:
+        return self.problem.counts.by_column
+
+    def _solve(self, side: Side, start: Array, design: Array) -> Array:
+        """Take Newton steps; features that have arrived are left behind."""
+        factors = self._inside(side, start, design)
+        moving, none = np.arange(len(factors)), np.zeros(design.shape[1])
+        for _ in range(MOST_STEPS):
+            before = factors[moving]
+            after = self._engine.half_step(side, before, design, penalty=none).values
+            factors[moving] = after
+            still = np.abs(after - before).max(axis=1) > LEAST_MOVE * after.max(axis=1)
+            if not still.any():
+                break
+            if not still.all():
+                moving = moving[still]
+                rows = _as_rows(side.rows.to_scipy()[np.flatnonzero(still)])
+                side = Side(rows, np.ones(len(moving)), side.column_exposure)
+        return factors
+
+    def _sums(self, side: Side, factors: Array, design: Array) -> RowSums:
+        sums = RowSums.zeros(*factors.shape)
+        self._engine.add_statistics(side, factors, design, into=sums)
+        return sums
+
+    def _inside(self, side: Side, start: Array, design: Array) -> Array:
+        """Move coefficients away from zero, as far as the feature has counts."""
+        link = self.problem.link
+        rates = side.rows.row_sums() / (side.column_exposure.sum() / link.exposure_scale)
+        level = link.link(rates) / link.alpha
+        largest = max(float(design.max(initial=0.0)), 1e-300)
+        return np.maximum(start, LEAST_START * level[:, None] / largest)
+
+    @cached_property
+    def _products(self) -> Array:
+        """Products of every two loadings of a sample, each pair once."""
+        first, second = np.triu_indices(self.loadings.shape[1])
+        return self.loadings[:, first] * self.loadings[:, second]
+
+    def _square(self, pairs: Array) -> Array:
+        """Make symmetric matrices of sums over `_products`."""
+        k = self.loadings.shape[1]
+        first, second = np.triu_indices(k)
+        full = np.empty((len(pairs), k, k))
+        full[:, first, second] = full[:, second, first] = pairs
+        return full
+
+    def _blocks(self, factors: Array) -> Iterator[tuple[Array, Array, Array]]:
+        """Give counts, eta and exposure of some features at a time, features x samples."""
+        m, n = self._rows.shape
+        size = max(1, int(BLOCK_BYTES / (8 * 8 * max(n, 1))))
+        for start in range(0, m, size):
+            stop = min(start + size, m)
+            y = self._rows.to_scipy(start, stop).toarray().astype(np.float64)
+            yield y, factors[start:stop] @ self.loadings.T, self._exposure[None, :]
+
+    def _sparse_scores(self, factors: Array, pairs: Array) -> Array:
+        """Scores with the identity link, where zero counts have no leverage and the gradient ``t``."""
+        rows = self._rows
+        feature, sample = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr)), rows.indices
+        y, t = rows.values.astype(np.float64), self._exposure[sample]
+        eta, leverage = np.zeros(len(y)), np.zeros(len(y))
+        for factor, loading in zip(factors.T, self.loadings.T, strict=True):
+            eta += factor[feature] * loading[sample]
+        for pair, products in zip(pairs.T, self._products.T, strict=True):
+            leverage += pair[feature] * products[sample]
+        leverage *= entry_curvature(y, eta, t, identity=True)
+        slope = entry_gradient(y, eta, t, identity=True) / np.maximum(1.0 - leverage, LEAST_SPARE)
+        excess = sparse.csr_array((slope**2 - t**2, sample, rows.indptr), shape=rows.shape)
+        return self._square(self._exposure**2 @ self._products + excess @ self._products)
+
+
+def _as_rows(matrix: sparse.csr_array) -> SparseRows:
+    matrix.sort_indices()
+    return SparseRows(
+        matrix.shape, matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data
+    )

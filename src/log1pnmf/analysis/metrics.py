@@ -1,0 +1,330 @@
+"""Numbers that describe a fit: sparsity, correlation, likelihood, and how factors of two fits correspond."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import linear_sum_assignment
+from scipy.special import xlogy
+from scipy.stats import rankdata
+from sklearn.utils.validation import check_is_fitted
+
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.sparse_rows import pieces
+from log1pnmf.engines.registry import as_counts, make_engine
+from log1pnmf.fitted import FittedModel
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.model.chunked import problem_of
+
+__all__ = [
+    "MEASURES",
+    "FactorMatch",
+    "correlation_matrix",
+    "deviance_explained",
+    "effective_factors",
+    "factor_correlation",
+    "fit_and_counts",
+    "hoyer",
+    "log_likelihood",
+    "match_factors",
+]
+
+Array = NDArray[np.float64]
+
+MEASURES = ("correlation", "cosine")
+
+
+# ---------------------------------------------------------------- of a table of loadings or factors
+
+
+def hoyer(values: ArrayLike) -> Array:
+    """Hoyer's sparsity of every column, ``(sqrt(n) - |x|_1 / |x|_2) / (sqrt(n) - 1)``.
+
+    Parameters
+    ----------
+    values : array of shape (n, K)
+        Loadings or factors.
+
+    Returns
+    -------
+    ndarray of shape (K,)
+        1 where a single entry is not zero, 0 where all are alike; the scale of a column does not matter. The
+        mean over columns is what the paper reports.
+
+    Examples
+    --------
+    >>> hoyer([[1, 2, 1], [0, 2, 1], [0, 2, 0], [0, 2, 0]]).round(3)
+    array([1.   , 0.   , 0.586])
+    """
+    table = np.abs(_table(values))
+    root = np.sqrt(len(table))
+    relative = table / _or_one(table.max(axis=0, initial=0.0))  # squares of tiny numbers would vanish
+    ratio = relative.sum(axis=0) / _or_one(np.sqrt((relative**2).sum(axis=0)))
+    alike = (table == table[:1]).all(axis=0)
+    return np.where(alike, 0.0, np.clip((root - ratio) / _or_one(root - 1.0), 0.0, 1.0))
+
+
+def correlation_matrix(values: ArrayLike) -> Array:
+    """Spearman's rank correlation between all pairs of columns.
+
+    Parameters
+    ----------
+    values : array of shape (m, K)
+
+    Returns
+    -------
+    ndarray of shape (K, K)
+        0 between a column that is constant and any other, where it is not defined; 1 on the diagonal.
+
+    Examples
+    --------
+    >>> correlation_matrix([[1, 10, 3], [2, 20, 2], [3, 90, 1]])
+    array([[ 1.,  1., -1.],
+           [ 1.,  1., -1.],
+           [-1., -1.,  1.]])
+    """
+    matrix = _correlations(rankdata(_table(values), axis=0))
+    np.fill_diagonal(matrix, 1.0)
+    return matrix
+
+
+def factor_correlation(values: ArrayLike) -> float:
+    """Mean absolute Spearman correlation between two different columns.
+
+    Parameters
+    ----------
+    values : array of shape (m, K)
+        Usually factors.
+
+    Returns
+    -------
+    float
+        Between 0 and 1; 0 where there is one column only. See `correlation_matrix`.
+
+    Examples
+    --------
+    >>> round(factor_correlation([[1, 10, 3], [2, 20, 2], [3, 90, 1]]), 6)
+    1.0
+    """
+    matrix = correlation_matrix(values)
+    pairs = matrix[np.triu_indices(len(matrix), k=1)]
+    return float(np.abs(pairs).mean()) if pairs.size else 0.0
+
+
+def effective_factors(loadings: ArrayLike) -> Array:
+    """How many factors each sample takes part in: ``exp`` of the entropy of its shares.
+
+    Parameters
+    ----------
+    loadings : array of shape (n, K)
+        Not negative. The scale of the columns matters: with the largest loading of every factor at 1, as
+        `Log1pNMF.loadings_` has it, they are memberships.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+        1 for a single factor, K where all loadings are alike, 0 for a sample without any.
+
+    Examples
+    --------
+    >>> effective_factors([[1, 0, 0], [0.5, 0.5, 0], [0.2, 0.2, 0.2], [0, 0, 0]]).round(6)
+    array([1., 2., 3., 0.])
+    """
+    table = _table(loadings)
+    if (table < 0).any():
+        raise ValueError(f"loadings must not be negative, the least is {table.min()}")
+    sums = table.sum(axis=1)
+    share = table / _or_one(sums)[:, None]
+    return np.where(sums > 0.0, np.exp(-xlogy(share, share).sum(axis=1)), 0.0)
+
+
+# ---------------------------------------------------------------- of a fit and its data
+
+
+def log_likelihood(model: FittedModel | Fit, Y: Any, *, n_jobs: int | None = None) -> float:
+    """Exact Poisson log-likelihood of counts under a fit to them.
+
+    Parameters
+    ----------
+    model : Log1pNMF or Fit
+    Y : array, sparse matrix or data frame of shape (n, m)
+        The samples of the fit, in their order. For others see `Log1pNMF.score`.
+    n_jobs : int, optional
+        Threads.
+
+    Returns
+    -------
+    float
+        Without approximation; visits all entries (only the non-zeros at ``c = inf``).
+
+    Examples
+    --------
+    >>> from log1pnmf import fit_log1p_nmf
+    >>> Y = [[1, 0, 3], [2, 5, 0]]
+    >>> fit = fit_log1p_nmf(Y, 1, random_state=0)
+    >>> bool(abs(log_likelihood(fit, Y) - fit.log_likelihood) < 1e-9)
+    True
+    """
+    fit, counts = fit_and_counts(model, Y)
+    problem = problem_of(counts, fit.size_factors, fit.link)
+    return -make_engine("auto", problem, n_jobs).loss(fit.loadings, fit.factors / fit.link.alpha)
+
+
+def deviance_explained(model: FittedModel | Fit, Y: Any, *, n_jobs: int | None = None) -> float:
+    """Part of the deviance that a fit explains, beyond what totals of samples and features do.
+
+    Parameters
+    ----------
+    model : Log1pNMF or Fit
+    Y : array, sparse matrix or data frame of shape (n, m)
+        The samples of the fit, in their order.
+    n_jobs : int, optional
+        Threads.
+
+    Returns
+    -------
+    float
+        ``D^2 = 1 - D(fit) / D(null)``; the null model has mean ``rowsum_i * columnsum_j / total``. 1 where
+        the counts are their own means, 0 for the null model (also where the null model is perfect), negative
+        for what is worse.
+
+    Examples
+    --------
+    >>> from log1pnmf import fit_log1p_nmf
+    >>> Y = [[4, 0], [0, 5], [2, 2]]
+    >>> rank_one = fit_log1p_nmf(Y, 1, c=float("inf"), random_state=0)
+    >>> abs(round(deviance_explained(rank_one, Y), 6))
+    0.0
+    """
+    fit, counts = fit_and_counts(model, Y)
+    own_terms = math.fsum(_sum_xlogx(piece.astype(np.float64)) for piece in pieces(counts.by_row.values))
+    saturated = own_terms - counts.total - counts.log_factorial
+    columns = counts.by_column.row_sums()
+    total = counts.total
+    null = own_terms - _sum_xlogx(counts.row_sums) - _sum_xlogx(columns) + float(xlogy(total, total))
+    if null <= 1e-12 * abs(own_terms):
+        return 0.0
+    return 1.0 - (saturated - log_likelihood(fit, counts, n_jobs=n_jobs)) / null
+
+
+# ---------------------------------------------------------------- between fits
+
+
+@dataclass(frozen=True, eq=False)
+class FactorMatch:
+    """Which factors of two fits correspond.
+
+    Parameters
+    ----------
+    pairs : ndarray of int, shape (min(K_a, K_b), 2)
+        Columns of the first and the second table, by the first.
+    similarity : ndarray of shape (min(K_a, K_b),)
+        Of each pair.
+    matrix : ndarray of shape (K_a, K_b)
+        Of all.
+    """
+
+    pairs: NDArray[np.intp]
+    similarity: Array
+    matrix: Array
+
+    def order(self) -> NDArray[np.intp]:
+        """All columns of the second table in the order of those they correspond to; the others follow."""
+        matched = self.pairs[:, 1]
+        return np.concatenate((matched, np.setdiff1d(np.arange(self.matrix.shape[1]), matched)))
+
+
+def match_factors(a: ArrayLike, b: ArrayLike, *, measure: str = "correlation") -> FactorMatch:
+    """Pair the columns of two tables so that the pairs are as similar as possible, all together.
+
+    Parameters
+    ----------
+    a, b : array of shape (m, K_a) and (m, K_b)
+        Factors of two fits, or loadings of the same samples.
+    measure : {"correlation", "cosine"}
+        Pearson's correlation, or the cosine of the angle between columns.
+
+    Returns
+    -------
+    FactorMatch
+        The smaller table's columns are all paired, where the numbers differ.
+
+    Examples
+    --------
+    >>> match = match_factors([[1, 0], [0, 1], [0, 2]], [[0, 1, 1], [3, 0, 1], [6, 0, 1]])
+    >>> match.pairs.tolist(), match.similarity.round(6).tolist()
+    ([[0, 1], [1, 0]], [1.0, 1.0])
+    """
+    if measure not in MEASURES:
+        raise ValueError(f"measure must be one of {', '.join(map(repr, MEASURES))}, got {measure!r}")
+    first, second = _table(a), _table(b)
+    if len(first) != len(second):
+        raise ValueError(
+            f"both tables must have the same rows, got {len(first)} and {len(second)}; "
+            "match factors of the same features, or loadings of the same samples"
+        )
+    if measure == "correlation":
+        first, second = first - first.mean(axis=0), second - second.mean(axis=0)
+    matrix = _unit(first).T @ _unit(second)
+    rows, columns = linear_sum_assignment(matrix, maximize=True)
+    return FactorMatch(np.stack((rows, columns), axis=1), matrix[rows, columns], matrix)
+
+
+# ---------------------------------------------------------------- inside
+
+
+def fit_and_counts(model: FittedModel | Fit, Y: Any) -> tuple[Fit, Counts]:
+    """Check that counts are those of a fit, or of the same samples and features.
+
+    Parameters
+    ----------
+    model : Log1pNMF or Fit
+    Y : array, sparse matrix or data frame of shape (n, m)
+
+    Returns
+    -------
+    fit : Fit
+    counts : Counts
+        Features in the order of the fit.
+    """
+    if isinstance(model, FittedModel):
+        check_is_fitted(model)
+        fit, counts = model.fit_, as_counts(Y)
+        if counts.feature_names is not None:  # without names the shape is all that can be compared
+            counts = model._aligned(counts)
+    elif isinstance(model, Fit):
+        fit, counts = model, as_counts(Y)
+    else:
+        raise TypeError(f"expected a fitted Log1pNMF or a Fit, got {type(model).__name__}")
+    shape = (len(fit.loadings), len(fit.factors))
+    if counts.shape != shape:
+        raise ValueError(f"the fit is of {shape[0]} x {shape[1]} counts, got {counts.shape}; pass those")
+    return fit, counts
+
+
+def _table(values: ArrayLike) -> Array:
+    table = np.asarray(values, dtype=np.float64)
+    if table.ndim != 2 or not len(table) or not np.isfinite(table).all():
+        raise ValueError(f"expected a finite table with a column for each factor, got shape {table.shape}")
+    return table
+
+
+def _correlations(table: Array) -> Array:
+    unit = _unit(table - table.mean(axis=0))
+    return np.clip(unit.T @ unit, -1.0, 1.0)
+
+
+def _unit(table: Array) -> Array:
+    return table / _or_one(np.linalg.norm(table, axis=0))
+
+
+def _sum_xlogx(values: Array) -> float:
+    return float(xlogy(values, values).sum())
+
+
+def _or_one(values: Any) -> Any:
+    return np.where(values > 0.0, values, 1.0)

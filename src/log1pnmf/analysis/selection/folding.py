@@ -1,0 +1,144 @@
+"""What is fitted in a fold and how a fit is judged: held-out counts, or held-out samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf.analysis.heldout import heldout_by_sample, heldout_features_by_sample
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.splitting import folds, training_size_factors
+from log1pnmf.fitting.fit import Fit
+
+__all__ = ["HOLDOUTS", "Fold", "make_folds"]
+
+Array = NDArray[np.float64]
+
+HOLDOUTS = ("counts", "samples")
+
+
+class Fold(Protocol):
+    """One way to hold something out."""
+
+    @property
+    def number(self) -> int:
+        """Which one."""
+        ...
+
+    @property
+    def train(self) -> Counts:
+        """What is fitted."""
+        ...
+
+    @property
+    def size_factors(self) -> Array:
+        """Of the training samples, such that c means what it means in the whole data."""
+        ...
+
+    @property
+    def penalty_scale(self) -> float:
+        """Share of the whole data's log-likelihood that is fitted, which the penalty is weighed against."""
+        ...
+
+    def score(self, fit: Fit) -> Array:
+        """Held-out log-likelihood of every sample of the whole data, 0 for those that are not scored."""
+        ...
+
+
+def make_folds(
+    counts: Counts, n_folds: int, *, holdout: str, test_fraction: float, size_factors: Any, seed: int
+) -> list[Fold]:
+    """Split the data.
+
+    Parameters
+    ----------
+    counts : Counts
+    n_folds : int
+    holdout : {"counts", "samples"}
+    test_fraction : float
+    size_factors : {"total", "none"} or array
+    seed : int
+
+    Returns
+    -------
+    list of Fold
+    """
+    rng = np.random.default_rng([seed, 0])
+    if holdout == "counts":
+        pairs = folds(counts, n_folds, test_fraction=test_fraction, random_state=rng)
+        return [
+            _HeldOutCounts(
+                k, train, training_size_factors(train, test_fraction, size_factors), test, test_fraction
+            )
+            for k, (train, test) in enumerate(pairs)
+        ]
+    full = counts.size_factors(size_factors)
+    by_total = isinstance(size_factors, str) and size_factors == "total"
+    n_scored = max(1, round(test_fraction * counts.n_features))
+    made: list[Fold] = []
+    for k, part in enumerate(np.array_split(rng.permutation(counts.n_samples), n_folds)):
+        rows = np.sort(part)
+        others = np.setdiff1d(np.arange(counts.n_samples), rows)
+        made.append(
+            _HeldOutSamples(
+                number=k,
+                train=_samples(counts, others),
+                size_factors=full[others],
+                new=_samples(counts, rows),
+                new_size_factors=None if by_total else full[rows],
+                rows=rows,
+                scored=np.sort(rng.permutation(counts.n_features)[:n_scored]),
+                n_samples=counts.n_samples,
+            )
+        )
+    return made
+
+
+def _samples(counts: Counts, rows: NDArray[np.intp]) -> Counts:
+    return Counts.from_any(counts.to_scipy()[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class _HeldOutCounts:
+    """A share of all counts is held out; the training part was seen with the exposure that is left."""
+
+    number: int
+    train: Counts
+    size_factors: Array
+    test: Counts
+    test_fraction: float
+
+    @property
+    def penalty_scale(self) -> float:
+        return 1.0 - self.test_fraction
+
+    def score(self, fit: Fit) -> Array:
+        return heldout_by_sample(fit, self.train, self.test, test_fraction=self.test_fraction)
+
+
+@dataclass(frozen=True, eq=False)
+class _HeldOutSamples:
+    """Some samples are held out; some of their features give the loadings, the others are scored."""
+
+    number: int
+    train: Counts
+    size_factors: Array
+    new: Counts
+    new_size_factors: Array | None
+    rows: NDArray[np.intp]
+    scored: NDArray[np.intp]
+    n_samples: int
+
+    @property
+    def penalty_scale(self) -> float:
+        return self.train.n_samples / self.n_samples
+
+    def score(self, fit: Fit) -> Array:
+        scores = np.zeros(self.n_samples)
+        scores[self.rows] = heldout_features_by_sample(
+            fit, self.train, self.new, scored=self.scored, size_factors=self.new_size_factors, n_jobs=1
+        )
+        return scores

@@ -1,0 +1,302 @@
+"""`select`: fits a grid of settings to folds of the counts, in parallel, and can go on after a stop."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
+
+from log1pnmf._common.archive import StrPath, check_writable
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.splitting import check_fraction
+from log1pnmf.engines.native import effective_threads
+from log1pnmf.fitting.checkpoint import fingerprint
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.settings import Settings, check_choice, check_whole
+from log1pnmf.fitting.starts import INITS, as_random
+
+from .folding import HOLDOUTS, Fold, make_folds
+from .grid import Grid
+from .paths import PathFitter, Record
+from .selection import Selection, read_records, write_records
+
+__all__ = ["select"]
+
+
+def select(
+    Y: Any,
+    c: Any,
+    n_components: Any,
+    *,
+    l1: Any = 0.0,
+    holdout: str = "counts",
+    n_folds: int = 3,
+    test_fraction: float = 0.2,
+    likelihood: str = "refined",
+    size_factors: Any = "total",
+    init: str = "rank1",
+    n_init: int = 2,
+    tol: float = 1e-8,
+    max_iter: int = 1000,
+    random_state: Any = None,
+    n_jobs: int | None = None,
+    resume: StrPath | None = None,
+) -> Selection:
+    """Compare settings by the log-likelihood of counts that were held out.
+
+    Parameters
+    ----------
+    Y : array, sparse matrix, data frame or Counts
+        Whole numbers, samples x features.
+    c, n_components, l1 : number or sequence of numbers
+        All combinations are compared.
+    holdout : {"counts", "samples"}
+        "counts": a share of all counts is held out (`log1pnmf.counts.splitting.folds`); every sample is fitted.
+        "samples": a part of the samples (``1 / n_folds``) is held out, and the factors of the others have to
+        describe them: their loadings come from some of their features, the other features are scored. It is
+        the harder test, and the one to use where counts vary more than Poisson counts do (see Notes).
+    n_folds : int
+        How often.
+    test_fraction : float
+        Share of the counts that is scored, at most ``1 / n_folds``; with "samples", share of the features.
+    likelihood : {"refined", "exact", "auto", "approximate"}
+        What is maximised, as in `Log1pNMF`. Scores are exact in any case.
+    size_factors : {"total", "none"} or array of shape (n,)
+    init : {"rank1", "random", "nndsvd"}
+        Fresh starts.
+    n_init : int
+        Starts of every fit. The first is its neighbour's end (one factor fewer at the largest c; then the
+        next larger c; then the next larger penalty), the others are fresh. The one with the best training
+        objective is kept.
+    tol, max_iter : float, int
+        As in `Log1pNMF`, for each fit. With a looser `tol` some fits stop on a plateau and others do not, and
+        the comparison is one of plateaus.
+    random_state : int, RandomState, Generator or None
+    n_jobs : int, optional
+        Fits at a time, each with one thread; None and -1 are all available cores. The result does not depend
+        on it.
+    resume : str or PathLike, optional
+        File for what is done, written after every path along c. If it is there already, what it holds is not
+        done again, and the result is as if there had been no stop; counts and settings have to be the same.
+
+    Returns
+    -------
+    Selection
+
+    Warns
+    -----
+    ConvergenceWarning
+        When fits have reached `max_iter`; how many.
+    RuntimeWarning
+        When Ctrl-C was pressed: the settings that were fitted in every fold are returned.
+
+    Notes
+    -----
+    Settings mean what they mean for the whole data, although less is fitted: see `log1pnmf.counts.splitting` for
+    the scale of c and of the penalty.
+
+    The two parts of a count are independent only if counts are Poisson. Where a count varies more than that
+    around its mean (technical noise, bursts of words), both parts share the excess, and a model that follows
+    it predicts the test part better: with ``holdout="counts"`` more factors look useful than are there.
+    ``holdout="samples"`` scores features of which nothing was seen in that sample, and is not misled as long
+    as the excess of one feature says nothing about that of another.
+
+    Examples
+    --------
+    >>> from log1pnmf.datasets import pancreas
+    >>> counts = pancreas().counts[:150, :300]
+    >>> found = select(counts, [0.1, 1, float("inf")], [1, 3], n_folds=2, tol=1e-4, random_state=0)
+    >>> found.best.n_components, len(found.settings)
+    (3, 6)
+    >>> model = found.one_se.model(random_state=0)  # to be fitted to all counts
+    """
+    grid = Grid.of(c, n_components, l1)
+    check_choice("holdout", holdout, HOLDOUTS)
+    check_whole("n_folds", n_folds, least=1 if holdout == "counts" else 2)
+    check_whole("n_init", n_init, least=1)
+    data = Counts.from_any(Y)
+    check_choice("init", init, INITS)
+    settings = Settings(
+        n_components=grid.n_components[0],
+        c=grid.c[0],
+        likelihood=likelihood,
+        approximation="chebyshev",
+        interval=None,
+        size_factors=size_factors,
+        init=init,
+        n_init=1,
+        l1=grid.l1[0],
+        row_solver="newton",
+        extrapolate="auto",
+        max_iter=max_iter,
+        tol=tol,
+        n_jobs=1,
+        engine="auto",
+        callbacks=(),
+        verbose=0,
+    )
+    seed = _seed_of(random_state)
+    about = {
+        **fingerprint(settings, data, data.size_factors(size_factors), seed),
+        "grid": grid.as_dict(),
+        "holdout": holdout,
+        "n_folds": int(n_folds),
+        "test_fraction": check_fraction(test_fraction),
+        "n_init": int(n_init),
+        "seed": seed,
+    }
+    done, about = _resumed(resume, about, keeps_seed=random_state is None)
+    plan = _Plan(data, grid, settings, about, done)
+    with warnings.catch_warnings(), threadpool_limits(1, user_api="blas"):
+        # filters belong to the whole process: set once here, and not by the threads
+        warnings.simplefilter("ignore")
+        finished = plan.run(effective_threads(n_jobs), resume)
+    return _finish(plan, finished)
+
+
+def _finish(plan: _Plan, finished: bool) -> Selection:
+    total = len(plan.grid) * plan.about["n_folds"]
+    if not finished:
+        if not plan.has_whole_setting():
+            raise KeyboardInterrupt
+        warnings.warn(
+            f"interrupted after {len(plan.records)} of {total} fits: settings that were not fitted in "
+            "every fold are left out",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    selection = Selection.of(plan.grid, plan.records, plan.about)
+    missed = int(np.count_nonzero(~selection.numbers["converged"]))
+    if missed:
+        warnings.warn(
+            f"{missed} of {total} fits have not converged; raise max_iter",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    return selection
+
+
+# ---------------------------------------------------------------- what is asked for
+
+
+def _seed_of(random_state: Any) -> int:
+    rng = as_random(random_state)
+    most = np.iinfo(np.int32).max
+    return int(rng.integers(most) if isinstance(rng, np.random.Generator) else rng.randint(most))
+
+
+def _resumed(
+    path: StrPath | None, about: dict[str, Any], *, keeps_seed: bool
+) -> tuple[list[Record], dict[str, Any]]:
+    """Read what is done, where there is a file; refuse one that is about something else."""
+    if path is None or not os.path.exists(path):
+        if path is not None:
+            check_writable(path, "resume")
+        return [], about
+    records, before = read_records(path)
+    here = dict(about)
+    if keeps_seed:  # no seed was asked for: go on with the one of the file
+        here["seed"] = before["seed"]
+        here["settings"] = {**here["settings"], "random_state": before["settings"]["random_state"]}
+    different = [name for name, value in here.items() if before.get(name) != value]
+    if different:
+        raise ValueError(
+            f"resume: {os.fspath(path)} is of another selection: {', '.join(different)} differ. Pass the "
+            "same counts and options, or another file"
+        )
+    return records, before
+
+
+# ---------------------------------------------------------------- the work
+
+
+@dataclass(eq=False)
+class _Plan:
+    """Paths that are done and to be done: per fold, first settings one K after the other, then the rest."""
+
+    data: Counts
+    grid: Grid
+    settings: Settings
+    about: Mapping[str, Any]
+    records: list[Record]
+    _interrupted: threading.Event = field(default_factory=threading.Event)
+
+    def has_whole_setting(self) -> bool:
+        """Whether a setting was fitted in every fold."""
+        done = {(record.setting, record.fold) for record in self.records}
+        n = self.about["n_folds"]
+        return any(all((setting, fold) in done for fold in range(n)) for setting in self.grid)
+
+    def run(self, n_jobs: int, path: StrPath | None) -> bool:
+        """Do what is left; say whether all is done."""
+        made = make_folds(
+            self.data,
+            self.about["n_folds"],
+            holdout=self.about["holdout"],
+            test_fraction=self.about["test_fraction"],
+            size_factors=self.settings.size_factors,
+            seed=self.about["seed"],
+        )
+        todo = [(fold, left) for fold in made if (left := self._left(fold.number))]
+        pending: set[Future[Any]] = set()
+        with ThreadPoolExecutor(n_jobs) as pool:
+            try:
+                for fold, left in todo:
+                    pending.add(pool.submit(self._begin, fold, max(left)))
+                while pending:
+                    finished, pending = wait(pending, return_when=FIRST_COMPLETED)
+                    for future in finished:
+                        pending |= self._take(future.result(), pool, path)
+            except BaseException as error:
+                self._interrupted.set()
+                pool.shutdown(cancel_futures=True)
+                if not isinstance(error, KeyboardInterrupt):
+                    raise
+                return False
+        return True
+
+    def _take(self, result: Any, pool: ThreadPoolExecutor, path: StrPath | None) -> set[Future[Any]]:
+        """Keep records; let first fits be followed by the rest of their paths, the longest first."""
+        if isinstance(result, list):
+            self.records.extend(result)
+            if path is not None:
+                write_records(path, self.records, self.about)
+            return set()
+        fitter, firsts = result
+        left = self._left(fitter.fold.number)
+        return {
+            pool.submit(self._follow, fitter, number, *firsts[number])
+            for number in sorted(left, reverse=True)
+        }
+
+    def _left(self, fold: int) -> list[int]:
+        done = {record.setting.n_components for record in self.records if record.fold == fold}
+        return [number for number in self.grid.n_components if number not in done]
+
+    def _begin(self, fold: Fold, last: int) -> tuple[PathFitter, dict[int, tuple[Fit, Record]]]:
+        fitter = PathFitter(
+            fold,
+            self.grid,
+            self.settings,
+            self.about["n_init"],
+            self.about["seed"],
+            self._interrupted.is_set,
+        )
+        firsts: dict[int, tuple[Fit, Record]] = {}
+        fit = None
+        for number in self.grid.n_components:
+            if number <= last:
+                fit, record = fitter.begin(number, fit)
+                firsts[number] = fit, record
+        return fitter, firsts
+
+    def _follow(self, fitter: PathFitter, number: int, fit: Fit, record: Record) -> list[Record]:
+        return [record, *fitter.follow(number, fit)]

@@ -1,0 +1,252 @@
+"""What a selection returns: a table of held-out log-likelihoods, and two choices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf._common.archive import StrPath, read_archive, write_archive
+
+from .grid import Grid, Setting
+from .paths import Record
+
+__all__ = ["KIND", "Selection"]
+
+Array = NDArray[np.float64]
+
+KIND = "selection"
+NUMBERS = ("n_iter", "converged", "seconds")
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Held-out log-likelihood of every setting of a grid.
+
+    Make one with `log1pnmf.analysis.selection.select`.
+
+    Parameters
+    ----------
+    settings : tuple of Setting
+        Those that were fitted in every fold.
+    scores : ndarray of shape (settings, folds, samples)
+        Held-out log-likelihood; 0 for samples that are not in a fold.
+    numbers : dict of str to ndarray of shape (settings, folds)
+        `n_iter`, `converged` and `seconds` (CPU) of the fits.
+    about : dict
+        What was asked for: data, options, seed.
+
+    Notes
+    -----
+    Raw scores of two settings rise and fall together from fold to fold and from sample to sample: a sample
+    with many counts has a low log-likelihood under both. Their standard errors are therefore much too large
+    to compare settings with. What is compared is the *difference* to the best setting on the same counts.
+    Its standard error is that of a sum over samples, ``sqrt(n / (n - 1) * sum_i (d_i - mean(d))**2)``, where
+    ``d_i`` is sample i's difference, averaged over folds: test parts of different samples are independent,
+    and there are many more samples than folds (three folds leave two degrees of freedom). The spread between
+    folds is given beside it, `se_folds`.
+    """
+
+    settings: tuple[Setting, ...]
+    scores: Array
+    numbers: Mapping[str, np.ndarray]
+    about: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, grid: Grid, records: Sequence[Record], about: Mapping[str, Any]) -> Selection:
+        """Put records together; settings that miss a fold are left out.
+
+        Parameters
+        ----------
+        grid : Grid
+        records : sequence of Record
+            In any order.
+        about : dict
+
+        Returns
+        -------
+        Selection
+        """
+        found = {(record.setting, record.fold): record for record in records}
+        n_folds = int(about["n_folds"])
+        whole = [one for one in grid if all((one, fold) in found for fold in range(n_folds))]
+        if not whole:
+            raise ValueError("no setting was fitted in every fold yet: go on with resume=")
+        rows = [[found[setting, fold] for fold in range(n_folds)] for setting in whole]
+        return cls(
+            settings=tuple(whole),
+            scores=np.array([[record.by_sample for record in row] for row in rows]),
+            numbers={
+                name: np.array([[getattr(record, name) for record in row] for row in rows])
+                for name in NUMBERS
+            },
+            about=dict(about),
+        )
+
+    # ---------------------------------------------------------------- tables
+
+    @property
+    def table(self) -> dict[str, np.ndarray]:
+        """One row per setting and fold; ``pandas.DataFrame(table)`` shows it.
+
+        Columns: `c`, `n_components`, `l1`, `fold`, `log_likelihood` (exact, of the test part), `n_iter`,
+        `converged`, `seconds` (CPU).
+        """
+        n_folds = self.scores.shape[1]
+        columns = {name: np.repeat(values, n_folds) for name, values in self._settings_columns().items()}
+        columns["fold"] = np.tile(np.arange(n_folds), len(self.settings))
+        columns["log_likelihood"] = self.scores.sum(axis=2).ravel()
+        return {**columns, **{name: values.ravel() for name, values in self.numbers.items()}}
+
+    @cached_property
+    def summary(self) -> dict[str, np.ndarray]:
+        """One row per setting; ``pandas.DataFrame(summary)`` shows it.
+
+        Columns: `c`, `n_components`, `l1`; `log_likelihood`, mean over folds, and its raw standard error
+        `se` over folds (NaN for one fold); `difference` to the best setting, its standard error
+        `se_difference` over samples and `se_folds` over folds; `within_one_se` of the best.
+        """
+        by_fold = self.scores.sum(axis=2)
+        means = by_fold.mean(axis=1)
+        best = int(np.argmax(means))
+        by_sample = self.scores.mean(axis=1)
+        spread = _standard_error_of_sum(by_sample - by_sample[best])
+        difference = means - means[best]
+        return {
+            **self._settings_columns(),
+            "log_likelihood": means,
+            "se": _standard_error_of_mean(by_fold),
+            "difference": difference,
+            "se_difference": spread,
+            "se_folds": _standard_error_of_mean(by_fold - by_fold[best]),
+            "within_one_se": difference >= -spread,
+        }
+
+    def _settings_columns(self) -> dict[str, np.ndarray]:
+        return {
+            name: np.array([getattr(setting, name) for setting in self.settings])
+            for name in ("c", "n_components", "l1")
+        }
+
+    # ---------------------------------------------------------------- choices
+
+    @property
+    def best(self) -> Setting:
+        """The setting with the highest held-out log-likelihood."""
+        return self.settings[int(np.argmax(self.summary["log_likelihood"]))]
+
+    @property
+    def one_se(self) -> Setting:
+        """The simplest setting that is within one standard error of the best.
+
+        Simplest: fewest factors; among those, the largest penalty; among those, the largest c.
+        """
+        within = self.summary["within_one_se"]
+        near = [setting for setting, is_near in zip(self.settings, within, strict=True) if is_near]
+        return min(near, key=lambda setting: setting.complexity)
+
+    @property
+    def at_edge(self) -> tuple[str, ...]:
+        """Names of the parameters whose best value is the first or last of several that were tried."""
+        columns, best = self._settings_columns(), self.best
+        edges = []
+        for name, values in columns.items():
+            ends = (values.min(), values.max())
+            natural = (name == "c" and math.isinf(best.c)) or (name == "l1" and best.l1 == 0.0)
+            if ends[0] < ends[1] and getattr(best, name) in ends and not natural:
+                edges.append(name)
+        return tuple(edges)
+
+    def __str__(self) -> str:
+        highest = self.summary["log_likelihood"].max()
+        lines = [
+            f"{len(self.settings)} settings, {self.scores.shape[1]} folds, {self.about['holdout']} held out",
+            f"best: {self.best} (held-out log-likelihood {highest:,.0f} per fold)",
+            f"simplest within one standard error: {self.one_se}",
+        ]
+        if self.at_edge:
+            names = " and ".join(self.at_edge)
+            lines.append(f"the best {names} lies at the end of the values tried: try further ones")
+        missed = int(np.count_nonzero(~self.numbers["converged"]))
+        if missed:
+            n_fits = self.numbers["converged"].size
+            lines.append(f"{missed} of {n_fits} fits have not converged: raise max_iter")
+        return "\n".join(lines)
+
+    # ---------------------------------------------------------------- keeping
+
+    @classmethod
+    def load(cls, path: StrPath) -> Selection:
+        """Read what `select(..., resume=path)` wrote, finished or not.
+
+        Parameters
+        ----------
+        path : str or PathLike
+
+        Returns
+        -------
+        Selection
+        """
+        records, about = read_records(path)
+        return cls.of(Grid.of(**about["grid"]), records, about)
+
+
+def write_records(path: StrPath, records: Sequence[Record], about: Mapping[str, Any]) -> None:
+    """Write everything done so far, whole or not at all.
+
+    Parameters
+    ----------
+    path : str or PathLike
+    records : sequence of Record
+    about : dict
+    """
+    plain = [
+        {"fold": r.fold, "c": r.setting.c, "n_components": r.setting.n_components, "l1": r.setting.l1}
+        | {name: getattr(r, name) for name in NUMBERS}
+        for r in records
+    ]
+    scores = np.array([record.by_sample for record in records])
+    write_archive(path, {"by_sample": scores}, {"kind": KIND, "about": about, "records": plain})
+
+
+def read_records(path: StrPath) -> tuple[list[Record], dict[str, Any]]:
+    """Read what `write_records` wrote.
+
+    Parameters
+    ----------
+    path : str or PathLike
+
+    Returns
+    -------
+    records : list of Record
+    about : dict
+    """
+    arrays, metadata = read_archive(path, kind=KIND)
+    try:
+        records = [
+            Record(
+                fold=one["fold"],
+                setting=Setting(one["c"], one["n_components"], one["l1"]),
+                by_sample=by_sample,
+                **{name: one[name] for name in NUMBERS},
+            )
+            for one, by_sample in zip(metadata["records"], arrays["by_sample"], strict=True)
+        ]
+        return records, dict(metadata["about"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} holds a selection that is not whole ({error!r}); start anew") from error
+
+
+def _standard_error_of_mean(values: Array) -> Array:
+    n = values.shape[1]
+    return values.std(axis=1, ddof=1) / math.sqrt(n) if n > 1 else np.full(len(values), np.nan)
+
+
+def _standard_error_of_sum(values: Array) -> Array:
+    n = values.shape[1]
+    return values.std(axis=1, ddof=1) * math.sqrt(n) if n > 1 else np.full(len(values), np.nan)

@@ -1,0 +1,385 @@
+"""Do other random numbers give the same factors? Fits of one setting, their consensus, how fits relate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import linkage
+from scipy.optimize import nnls
+from scipy.spatial.distance import squareform
+from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted
+
+from log1pnmf.counts.counts import Counts
+from log1pnmf.estimator import Log1pNMF
+from log1pnmf.fitting.settings import check_choice, check_whole
+from log1pnmf.fitting.starts import as_random
+
+from .metrics import match_factors
+
+__all__ = ["Relation", "Stability", "consensus", "fit_seeds", "relate", "stability", "stability_table"]
+
+Array = NDArray[np.float64]
+
+SIDES = ("loadings", "factors")
+
+
+# ---------------------------------------------------------------- several fits of one setting
+
+
+def fit_seeds(Y: Any, model: Log1pNMF, n_seeds: int = 5, *, random_state: Any = 0) -> list[Log1pNMF]:
+    """Fit one model several times, each with other random numbers.
+
+    Parameters
+    ----------
+    Y : array, sparse matrix or data frame of shape (n_samples, n_features)
+    model : Log1pNMF
+        Its parameters are used; it is not fitted itself.
+    n_seeds : int
+    random_state : int, RandomState, Generator or None
+        Where the seeds come from; the models keep theirs as `random_state`.
+
+    Returns
+    -------
+    list of Log1pNMF
+        Fitted, the best objective first.
+
+    Examples
+    --------
+    >>> from log1pnmf.datasets import pancreas
+    >>> counts = pancreas().counts[:150, :400]
+    >>> models = fit_seeds(counts, Log1pNMF(3, tol=1e-4), 3)
+    >>> stability(models).factors.shape
+    (3,)
+    """
+    check_whole("n_seeds", n_seeds, least=1)
+    if not isinstance(model.init, str):
+        raise ValueError("model.init is given: all fits would be the same; use 'rank1', 'random' or 'nndsvd'")
+    rng = as_random(random_state)
+    most = np.iinfo(np.int32).max
+    counts = Counts.from_any(Y)
+    fitted = []
+    for _ in range(n_seeds):
+        seed = int(rng.integers(most) if isinstance(rng, np.random.Generator) else rng.randint(most))
+        fitted.append(clone(model).set_params(random_state=seed, warm_start=False).fit(counts))
+    return sorted(fitted, key=lambda one: one.fit_.objective)
+
+
+@dataclass(frozen=True, eq=False)
+class Stability:
+    """How alike the factors of several fits are.
+
+    Parameters
+    ----------
+    similarity : ndarray of shape (fits - 1, K)
+        Of each factor of the first fit to its match in every other one.
+    between : ndarray of shape (fits, fits)
+        Mean similarity of the matched factors of any two fits.
+    """
+
+    similarity: Array
+    between: Array
+
+    @property
+    def factors(self) -> Array:
+        """Stability of every factor of the first (the best) fit: its mean similarity to its matches."""
+        return self.similarity.mean(axis=0)
+
+    @property
+    def score(self) -> float:
+        """Stability of the setting: mean similarity of matched factors over all pairs of fits, at most 1."""
+        return float(self.between[np.triu_indices(len(self.between), k=1)].mean())
+
+
+def stability(models: Sequence[Log1pNMF], *, on: str = "loadings") -> Stability:
+    """Match the factors of several fits of one setting and say how alike they are.
+
+    Parameters
+    ----------
+    models : sequence of Log1pNMF
+        Fitted to the same counts with the same number of factors, the best first; see `fit_seeds`.
+    on : {"loadings", "factors"}
+        Pearson's correlation of loadings over samples, or of factors over features. Factors of one fit often
+        resemble each other already (all follow the mean expression of genes), so that loadings tell more.
+
+    Returns
+    -------
+    Stability
+    """
+    tables = [_side(model, on) for model in models]
+    if len(tables) < 2:
+        raise ValueError(f"models must hold at least two fits to compare, got {len(tables)}")
+    if len({table.shape for table in tables}) > 1:
+        shapes = ", ".join(str(table.shape) for table in tables)
+        raise ValueError(
+            f"models must be fits of one setting to the same counts, got {on} of shapes {shapes}"
+        )
+    between = np.eye(len(tables))
+    for a in range(len(tables)):
+        for b in range(a):
+            between[a, b] = between[b, a] = match_factors(tables[a], tables[b]).similarity.mean()
+    others = [match_factors(tables[0], table).similarity for table in tables[1:]]
+    return Stability(np.array(others), between)
+
+
+def stability_table(
+    Y: Any, models: Sequence[Log1pNMF], n_seeds: int = 5, *, on: str = "loadings", random_state: Any = 0
+) -> dict[str, np.ndarray]:
+    """Stability of several settings.
+
+    Parameters
+    ----------
+    Y : array, sparse matrix or data frame
+    models : sequence of Log1pNMF
+        One for each setting; their parameters are used.
+    n_seeds : int
+    on : {"loadings", "factors"}
+    random_state : int, RandomState, Generator or None
+
+    Returns
+    -------
+    dict of str to ndarray
+        One row per setting; ``pandas.DataFrame`` shows it. Columns: `c`, `n_components`, `l1`; `stability`
+        of the setting; `least`, that of its least stable factor; `objective` of the best fit, and how far
+        the worst one is above it, `spread`.
+    """
+    rows = []
+    for model in models:
+        fitted = fit_seeds(Y, model, n_seeds, random_state=random_state)
+        found = stability(fitted, on=on)
+        objectives = [one.fit_.objective for one in fitted]
+        rows.append(
+            {
+                "c": model.c,
+                "n_components": model.n_components,
+                "l1": model.l1,
+                "stability": found.score,
+                "least": float(found.factors.min()),
+                "objective": objectives[0],
+                "spread": objectives[-1] - objectives[0],
+            }
+        )
+    return {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+
+
+def consensus(Y: Any, models: Sequence[Log1pNMF], *, on: str = "loadings", least: float = 0.5) -> Log1pNMF:
+    """Fit once more, from the median of matched factors.
+
+    Factors of all fits are matched with those of the first one. The median over fits, entry by entry, of
+    loadings and factors is the start of one more fit: what only one or two fits have found does not survive
+    it. A match that is less similar than `least` is none, and is left out of that factor's median.
+
+    Parameters
+    ----------
+    Y : array, sparse matrix or data frame
+        What the models were fitted to.
+    models : sequence of Log1pNMF
+        Fits of one setting, the best first; see `fit_seeds`.
+    on : {"loadings", "factors"}
+        What factors are matched by.
+    least : float
+        Similarity from which factors correspond.
+
+    Returns
+    -------
+    Log1pNMF
+        Fitted with the parameters of the first model. Its optimum may be a little above the best single one:
+        it is the one that starts agree on.
+
+    Examples
+    --------
+    >>> from log1pnmf.datasets import pancreas
+    >>> counts = pancreas().counts[:150, :400]
+    >>> model = consensus(counts, fit_seeds(counts, Log1pNMF(3, tol=1e-4), 3))
+    >>> model.loadings_.shape
+    (150, 3)
+    """
+    first = models[0]
+    reference = _side(first, on)
+    n_components = reference.shape[1]
+    stacks: list[list[tuple[Array, Array]]] = [[] for _ in range(n_components)]
+    for model in models:
+        table = _side(model, on)
+        if table.shape != reference.shape:
+            raise ValueError(
+                f"models must be fits of one setting to the same counts, got {on} of shapes "
+                f"{reference.shape} and {table.shape}"
+            )
+        match = match_factors(reference, table)
+        loadings, factors = _as_shown(model)
+        for (a, b), similarity in zip(match.pairs, match.similarity, strict=True):
+            if similarity >= least or model is first:
+                stacks[a].append((loadings[:, b], factors[:, b]))
+    sides = [
+        np.column_stack([np.median([pair[side] for pair in stack], axis=0) for stack in stacks])
+        for side in (0, 1)
+    ]
+    return clone(first).set_params(n_init=1, warm_start=False).fit(Y, loadings=sides[0], factors=sides[1])
+
+
+# ---------------------------------------------------------------- between settings
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """How the factors of several fits relate.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Of the fits.
+    owner : ndarray of int, shape (factors of all fits,)
+        Which fit a factor belongs to.
+    number : ndarray of int
+        Which factor of that fit it is.
+    similarity : ndarray of shape (all factors, all factors)
+        Pearson's correlation.
+    shares : ndarray of shape (all factors, all factors)
+        Row a, columns of another fit: what factor a is made of there. The loadings (or factors) of a are
+        written as a non-negative combination of those of the other fit; a share is the part of the
+        combination's total that one of them brings. Rows sum to 1 over each other fit; 0 within a fit.
+    """
+
+    names: tuple[str, ...]
+    owner: NDArray[np.intp]
+    number: NDArray[np.intp]
+    similarity: Array
+    shares: Array
+
+    @property
+    def labels(self) -> list[str]:
+        """One for each factor, like ``c=1 K=6: 2``."""
+        return [
+            f"{self.names[owner]}: {number}" for owner, number in zip(self.owner, self.number, strict=True)
+        ]
+
+    @property
+    def table(self) -> dict[str, np.ndarray]:
+        """One row per ordered pair of factors of different fits; ``pandas.DataFrame(table)`` shows it.
+
+        Columns: `fit`, `factor`, `other_fit`, `other_factor`, `similarity`, `share`.
+        """
+        a, b = np.nonzero(self.owner[:, None] != self.owner[None, :])
+        names = np.array(self.names, dtype=object)
+        return {
+            "fit": names[self.owner[a]],
+            "factor": self.number[a],
+            "other_fit": names[self.owner[b]],
+            "other_factor": self.number[b],
+            "similarity": self.similarity[a, b],
+            "share": self.shares[a, b],
+        }
+
+    @cached_property
+    def tree(self) -> Array:
+        """Average linkage of all factors by ``1 - similarity``, as `scipy.cluster.hierarchy` takes it."""
+        distance = np.clip(1.0 - self.similarity, 0.0, 2.0)
+        np.fill_diagonal(distance, 0.0)
+        return np.asarray(
+            linkage(squareform(distance, checks=False), method="average", optimal_ordering=True)
+        )
+
+    def splits(self, fit: str, factor: int, into: str, *, least: float = 0.1) -> list[tuple[int, float]]:
+        """Say what a factor becomes in another fit.
+
+        Parameters
+        ----------
+        fit : str
+            Name of its fit.
+        factor : int
+        into : str
+            Name of the other fit.
+        least : float
+            Smaller shares are left out.
+
+        Returns
+        -------
+        list of (factor, share)
+            The largest share first.
+        """
+        for name in (fit, into):
+            if name not in self.names:
+                raise ValueError(f"fits are named {', '.join(map(repr, self.names))}, got {name!r}")
+        (row,) = np.flatnonzero((self.owner == self.names.index(fit)) & (self.number == factor))
+        columns = np.flatnonzero(self.owner == self.names.index(into))
+        parts = [(int(self.number[column]), float(self.shares[row, column])) for column in columns]
+        return sorted((part for part in parts if part[1] >= least), key=lambda part: -part[1])
+
+
+def relate(
+    models: Sequence[Log1pNMF], *, names: Sequence[str] | None = None, on: str = "loadings"
+) -> Relation:
+    """Say how the factors of fits with different c or different numbers of factors relate.
+
+    Parameters
+    ----------
+    models : sequence of Log1pNMF
+        Fitted to the same counts.
+    names : sequence of str, optional
+        One for each; by default from c and the number of factors.
+    on : {"loadings", "factors"}
+        Loadings compare across c; factors are on another scale at another c.
+
+    Returns
+    -------
+    Relation
+
+    Examples
+    --------
+    >>> from log1pnmf.datasets import pancreas
+    >>> counts = pancreas().counts[:150, :400]
+    >>> few, many = (Log1pNMF(K, tol=1e-4, random_state=0).fit(counts) for K in (2, 4))
+    >>> relation = relate([few, many])
+    >>> relation.names
+    ('c=1 K=2', 'c=1 K=4')
+    >>> bool(abs(sum(share for _, share in relation.splits("c=1 K=2", 1, "c=1 K=4", least=0.0)) - 1) < 1e-9)
+    True
+    """
+    tables = [_side(model, on) for model in models]
+    if len({len(table) for table in tables}) != 1:
+        raise ValueError(
+            f"models must be fits to the same counts, got {on} of {sorted({len(t) for t in tables})} rows"
+        )
+    labels = tuple(names) if names is not None else tuple(_name(model) for model in models)
+    if len(labels) != len(models) or len(set(labels)) < len(labels):
+        raise ValueError(f"names must be {len(models)} different ones, got {labels}; pass names=")
+    together = np.hstack(tables)
+    owner = np.repeat(np.arange(len(tables)), [table.shape[1] for table in tables])
+    number = np.concatenate([np.arange(table.shape[1]) for table in tables])
+    similarity = match_factors(together, together).matrix
+    shares = np.zeros_like(similarity)
+    for b, table in enumerate(tables):
+        columns = owner == b
+        for row in np.flatnonzero(~columns):
+            shares[row, columns] = _shares(table, together[:, row])
+    return Relation(labels, owner, number, similarity, shares)
+
+
+def _shares(table: Array, target: Array) -> Array:
+    weights = nnls(table, target)[0] * table.sum(axis=0)
+    total = weights.sum()
+    return weights / total if total > 0.0 else np.full(len(weights), 1.0 / len(weights))
+
+
+# ---------------------------------------------------------------- inside
+
+
+def _side(model: Log1pNMF, on: str) -> Array:
+    check_choice("on", on, SIDES)
+    loadings, factors = _as_shown(model)
+    return loadings if on == "loadings" else factors
+
+
+def _as_shown(model: Log1pNMF) -> tuple[Array, Array]:
+    check_is_fitted(model)
+    return model.loadings_, model.components_.T
+
+
+def _name(model: Log1pNMF) -> str:
+    text = f"c={model.c:g} K={model.n_components}"
+    return text if model.l1 == 0.0 else f"{text} l1={model.l1:g}"

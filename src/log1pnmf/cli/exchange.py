@@ -1,0 +1,276 @@
+"""To and from the R package log1pNMF: its list of LL, FF, s, cc and alpha as a folder of plain text files.
+
+Both packages keep loadings and factors on the link scale, ``LL FF' = alpha log(1 + lam / cc)`` with
+``alpha = max(1, cc)``, so no number is changed on the way. docs/how-to-r.md has the R side.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.io import mmwrite
+
+from log1pnmf._common.archive import StrPath, replacing
+from log1pnmf._common.untrusted import (
+    BadFileError,
+    Budget,
+    check_regular,
+    market_matrix,
+    read_number,
+)
+from log1pnmf.counts.counts import Counts
+from log1pnmf.model.link import ShiftedLog
+
+__all__ = ["RList", "read_r_list", "write_r_list"]
+
+Array = NDArray[np.float64]
+
+COUNTS = "counts.mtx"
+FILES = ("LL.csv", "FF.csv", "s.csv", "parameters.csv", COUNTS)
+
+
+class Factorised(Protocol):
+    """What is written: a `log1pnmf.fitting.fit.Fit`, or an `RList`."""
+
+    @property
+    def loadings(self) -> Array:
+        """Loadings, n x K."""
+        ...
+
+    @property
+    def factors(self) -> Array:
+        """Factors, m x K."""
+        ...
+
+    @property
+    def size_factors(self) -> Array:
+        """Size factors of the n samples."""
+        ...
+
+    @property
+    def c(self) -> float:
+        """Shift of the link."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class RList:
+    """What was read: goes on with ``fit_log1p_nmf(counts, K, c=.c, size_factors=.size_factors, init=.init)``.
+
+    Parameters
+    ----------
+    loadings, factors : ndarray of shape (n, K) and (m, K)
+        LL and FF, on the link scale.
+    size_factors : ndarray of shape (n,)
+        s.
+    c : float
+        cc.
+    sample_names, feature_names : tuple of str, optional
+        Names of the rows of LL and FF; None where there were none but 1, 2, 3 and so on.
+    counts : scipy.sparse.csr_array, optional
+        Where the folder holds them.
+    """
+
+    loadings: Array = field(repr=False)
+    factors: Array = field(repr=False)
+    size_factors: Array = field(repr=False)
+    c: float
+    sample_names: tuple[str, ...] | None = field(default=None, repr=False)
+    feature_names: tuple[str, ...] | None = field(default=None, repr=False)
+    counts: sparse.csr_array | None = field(default=None, repr=False)
+
+    @property
+    def init(self) -> tuple[Array, Array]:
+        """Loadings and factors, as a start."""
+        return self.loadings, self.factors
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write_r_list(
+    fit: Factorised,
+    folder: StrPath,
+    *,
+    sample_names: Sequence[Any] | None = None,
+    feature_names: Sequence[Any] | None = None,
+    counts: Any = None,
+) -> None:
+    """Write a fit as LL.csv, FF.csv, s.csv and parameters.csv, which R and anything else can read.
+
+    Parameters
+    ----------
+    fit : Fit or RList
+        With loadings, factors, size_factors and c.
+    folder : str or PathLike
+        Made where it does not exist; it must not hold such files yet.
+    sample_names, feature_names : sequence, optional
+        Row names of LL and FF; 1, 2, 3 and so on where they are not given.
+    counts : array, sparse matrix, data frame or Counts, optional
+        Written as counts.mtx (MatrixMarket).
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from log1pnmf import fit_log1p_nmf
+    >>> folder = os.path.join(tempfile.mkdtemp(), "for_r")
+    >>> fit = fit_log1p_nmf([[1, 0, 3], [2, 5, 0]], 1, random_state=0)
+    >>> write_r_list(fit, folder, feature_names=["a", "b", "c"])
+    >>> again = read_r_list(folder)
+    >>> bool((again.factors == fit.factors).all()), again.feature_names
+    (True, ('a', 'b', 'c'))
+    """
+    n, m = len(fit.loadings), len(fit.factors)
+    rows, columns = _names("sample_names", sample_names, n), _names("feature_names", feature_names, m)
+    data = None if counts is None else Counts.from_any(counts)
+    if data is not None and data.shape != (n, m):
+        raise ValueError(f"counts must have shape {(n, m)} like the fit, got {data.shape}")
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    there = [name for name in FILES if (place / name).exists()]
+    if there:
+        raise FileExistsError(f"{place} already holds {', '.join(there)}; choose another folder")
+    factors = [f"k_{k + 1}" for k in range(fit.factors.shape[1])]
+    _write_table(place / "LL.csv", rows, factors, fit.loadings)
+    _write_table(place / "FF.csv", columns, factors, fit.factors)
+    _write_table(place / "s.csv", rows, ["s"], np.asarray(fit.size_factors)[:, None])
+    parameters = np.array([[fit.c, ShiftedLog(fit.c).alpha]])
+    _write_table(place / "parameters.csv", ["1"], ["cc", "alpha"], parameters)
+    if data is not None:
+        _write_counts(place / COUNTS, data)
+
+
+def _names(argument: str, names: Sequence[Any] | None, n: int) -> list[str]:
+    if names is None:
+        return [str(i + 1) for i in range(n)]
+    listed = [str(name) for name in names]
+    if len(listed) != n:
+        raise ValueError(f"{argument} must be {n} names, got {len(listed)}")
+    return listed
+
+
+def _write_table(path: Path, rows: Sequence[str], columns: Sequence[str], values: Array) -> None:
+    """Write as R's ``write.csv`` does, but with all digits that it takes to have the same number again."""
+    with replacing(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["", *columns])
+        for name, row in zip(rows, np.asarray(values, dtype=np.float64), strict=True):
+            writer.writerow([name, *(_number(value) for value in row.tolist())])
+        text.flush()
+        text.detach()
+
+
+def _number(value: float) -> str:
+    """Shortest text that means exactly this number; infinity as R writes it."""
+    return "Inf" if value == np.inf else repr(value)
+
+
+def _write_counts(path: Path, counts: Counts) -> None:
+    matrix = counts.to_scipy()
+    whole = bool((matrix.data == np.rint(matrix.data)).all()) and float(matrix.data.max(initial=0)) < 2**53
+    matrix = matrix.astype(np.int64 if whole else np.float64)
+    with replacing(path) as file:
+        mmwrite(file, matrix, precision=17, symmetry="general")
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read_r_list(folder: StrPath) -> RList:
+    """Read what `write_r_list`, or R with the lines of docs/how-to-r.md, wrote.
+
+    Parameters
+    ----------
+    folder : str or PathLike
+        With LL.csv, FF.csv, s.csv and parameters.csv, and perhaps counts.mtx.
+
+    Returns
+    -------
+    RList
+
+    Raises
+    ------
+    FileNotFoundError
+        Where one of the first four is missing.
+    ValueError
+        Where a file is not a table of non-negative numbers, or they do not fit together; it says which.
+    """
+    place = Path(folder)
+    (loadings, samples), (factors, features) = (_read_table(place / name) for name in ("LL.csv", "FF.csv"))
+    sizes, _ = _read_table(place / "s.csv")
+    n, m = len(loadings), len(factors)
+    if loadings.shape[1] != factors.shape[1]:
+        raise ValueError(
+            f"{place}: LL.csv has {loadings.shape[1]} columns and FF.csv {factors.shape[1]}; "
+            "both need one for each factor"
+        )
+    if sizes.shape != (n, 1):
+        raise ValueError(
+            f"{place / 's.csv'} must have one column and {n} rows like LL.csv, got {sizes.shape}"
+        )
+    if not (sizes > 0).all():
+        raise ValueError(f"{place / 's.csv'} must be positive, got {sizes.min()}")
+    matrix = _read_counts(place / COUNTS, (n, m)) if (place / COUNTS).exists() else None
+    return RList(loadings, factors, sizes[:, 0], _read_c(place), samples, features, matrix)
+
+
+def _read_c(place: Path) -> float:
+    path = place / "parameters.csv"
+    values, _, columns = _parse(path, infinite=True)
+    named = dict(zip(columns, values[0], strict=True)) if len(values) == 1 else {}
+    if "cc" not in named:
+        raise ValueError(f"{path} must have one row with a column cc, got {values.shape} with {columns}")
+    c = float(named["cc"])
+    alpha = ShiftedLog(c).alpha
+    if not np.isclose(named.get("alpha", alpha), alpha, rtol=1e-12):
+        raise ValueError(
+            f"{path} has alpha {named['alpha']}, but max(1, cc) is {alpha}: LL and FF are then on another "
+            "scale; multiply both by the square root of the ratio and correct alpha"
+        )
+    return c
+
+
+def _read_table(path: Path) -> tuple[Array, tuple[str, ...] | None]:
+    values, names, _ = _parse(path)
+    return values, names
+
+
+def _parse(path: Path, *, infinite: bool = False) -> tuple[Array, tuple[str, ...] | None, list[str]]:
+    """Numbers, row names where they are more than 1, 2, 3, and column names."""
+    try:
+        check_regular(path)
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            header, *rows = (row for row in csv.reader(file) if row)
+        named = int(header[0] == "")  # R's row names have no header
+        values = np.array([[read_number(cell) for cell in row[named:]] for row in rows], dtype=np.float64)
+        values = values.reshape(len(rows), len(header) - named)
+    except BadFileError:
+        raise
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path} is not a table of numbers with one line of names ({error})") from error
+    bad = ~(values >= 0) | (np.isinf(values) & (not infinite))
+    if bad.any():
+        i, k = (int(x) for x in np.argwhere(bad)[0])
+        raise ValueError(f"{path} must be finite and not negative, got {values[i, k]} in row {i + 1}")
+    names = tuple(row[0] for row in rows) if named else None
+    numbered = names == tuple(str(i + 1) for i in range(len(rows)))
+    return values, None if numbered else names, header[named:]
+
+
+def _read_counts(path: Path, shape: tuple[int, int]) -> sparse.csr_array:
+    try:
+        matrix = sparse.csr_array(market_matrix(path, Budget(path)))
+    except Exception as error:  # the reader has errors of its own
+        raise BadFileError(f"{path} is not a MatrixMarket file ({error})") from error
+    if matrix.shape != shape:
+        raise ValueError(f"{path} must have shape {shape} like LL and FF, got {matrix.shape}")
+    return matrix

@@ -1,0 +1,205 @@
+"""The folder that a run of the command line leaves: models, tables anyone can open, and what was asked.
+
+run.json              what was asked and of what: command, versions, data, filters, notes, labels
+models/c=1.npz        `Log1pNMF.save`, one for each c
+loadings_c=1.csv      samples x factors
+factors_c=1.csv       features x factors
+samples.csv           names, size factors and labels of the samples
+sweep.csv             measures of the fits, one line for each c
+report.html           the same to be looked at
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from log1pnmf._common.archive import StrPath
+from log1pnmf._common.untrusted import parse_json
+from log1pnmf.counts.files.cells import plain_cell
+from log1pnmf.counts.files.table import BadFileError
+from log1pnmf.estimator import Log1pNMF
+from log1pnmf.fitting.keys import c_name
+
+__all__ = [
+    "RunFolder",
+    "c_name",
+    "is_run",
+    "json_text",
+    "source_record",
+]
+
+RECORD = "run.json"
+REPORT = "report.html"
+OWN = ("sample", "size_factor")
+"""Columns of samples.csv before those of the labels."""
+FORMAT, FORMAT_VERSION = "log1pnmf run", 1
+BYTES_AT_ONCE = 1 << 20
+CELL_LIMIT = 1 << 30
+CONTROL = re.compile("[\x7f-\x9f]")
+
+
+def json_text(value: Any) -> str:
+    """Write JSON that any program reads: infinity and NaN, which it does not have, as text."""
+    text = json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)  # those below space are escaped already
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value:g}"
+    return value
+
+
+def source_record(path: StrPath) -> dict[str, Any]:
+    """Describe a file by place, size and checksum; of a folder, place only.
+
+    Parameters
+    ----------
+    path : str or PathLike
+
+    Returns
+    -------
+    dict
+    """
+    place = Path(path)
+    record: dict[str, Any] = {"path": str(place.resolve())}
+    if place.is_file():
+        digest = hashlib.sha256()
+        with open(place, "rb") as file:
+            while piece := file.read(BYTES_AT_ONCE):
+                digest.update(piece)
+        record |= {"bytes": place.stat().st_size, "sha256": digest.hexdigest()}
+    return record
+
+
+def is_run(path: StrPath) -> bool:
+    """Whether there is the folder of a run."""
+    return (Path(path) / RECORD).is_file()
+
+
+@dataclass(frozen=True, eq=False)
+class RunFolder:
+    """A run on disk; what it holds is read when it is asked for.
+
+    Parameters
+    ----------
+    path : Path
+    record : dict
+        What is in run.json.
+    """
+
+    path: Path
+    record: Mapping[str, Any]
+
+    @classmethod
+    def open(cls, path: StrPath) -> RunFolder:
+        """Open a folder that a run left.
+
+        Parameters
+        ----------
+        path : str or PathLike
+
+        Returns
+        -------
+        RunFolder
+
+        Raises
+        ------
+        FileNotFoundError
+        BadFileError
+            Where it is not such a folder, or not whole.
+        """
+        place = Path(path)
+        if not place.exists():
+            raise FileNotFoundError(f"{path} does not exist; check the path (working folder: {Path.cwd()})")
+        if not is_run(place):
+            raise BadFileError(f"{path} is not the folder of a run: there is no {RECORD} in it")
+        try:
+            record = parse_json((place / RECORD).read_bytes(), place / RECORD)
+            known = record["format"] == FORMAT and isinstance(record["models"], list)
+            later = record["format_version"] > FORMAT_VERSION
+        except BadFileError:
+            raise
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadFileError(f"{place / RECORD} is damaged ({error}); run the command again") from error
+        if not known or later:
+            raise BadFileError(
+                f"{place / RECORD} is not of this version of log1pnmf; pip install -U log1pnmf"
+            )
+        return cls(place, record)
+
+    def check_record(self, *names: str) -> None:
+        """Refuse a record without these entries."""
+        missing = [name for name in names if name not in self.record]
+        if missing:
+            raise BadFileError(
+                f"{self.path / RECORD} lacks {', '.join(missing)}: it is damaged; run the command again"
+            )
+
+    @cached_property
+    def models(self) -> tuple[Log1pNMF, ...]:
+        """The fitted models, in the order in which they were asked for."""
+        return tuple(Log1pNMF.load(self.path / name) for name in self.record["models"])
+
+    def model(self, c: float | None = None) -> Log1pNMF:
+        """Give the model of one c.
+
+        Parameters
+        ----------
+        c : float, optional
+            Not needed where there is only one model.
+
+        Returns
+        -------
+        Log1pNMF
+        """
+        known = ", ".join(c_name(model.fit_.c) for model in self.models)
+        if c is None and len(self.models) > 1:
+            raise BadFileError(f"{self.path} has models for c = {known}; choose one (-c)")
+        for model in self.models:
+            if c is None or model.fit_.c == c:
+                return model
+        raise BadFileError(f"{self.path} has no model for c = {c}; choose one of {known}")
+
+    @cached_property
+    def samples(self) -> dict[str, np.ndarray]:
+        """Columns of samples.csv, the names as "sample"; all but the size factors are text."""
+        path = self.path / "samples.csv"
+        before = csv.field_size_limit(CELL_LIMIT)
+        try:
+            with open(path, newline="", encoding="utf-8") as file:
+                header, *rows = [[plain_cell(cell) for cell in row] for row in csv.reader(file)]
+            columns = {
+                name: np.array(column) for name, column in zip(header, zip(*rows, strict=True), strict=True)
+            }
+            return {**columns, "size_factor": columns["size_factor"].astype(np.float64)}
+        except (OSError, ValueError, KeyError, csv.Error) as error:
+            raise BadFileError(f"{path} is damaged ({error}); run the command again") from error
+        finally:
+            csv.field_size_limit(before)
+
+    def labels(self, column: str) -> np.ndarray:
+        """Labels of the samples, by the name of their column in the data."""
+        there = [name for name in self.samples if name not in OWN]
+        columns = dict(zip(self.record.get("sample_columns", there), there, strict=False))
+        if column not in columns:
+            known = ", ".join(columns)
+            raise BadFileError(f"{self.path} has no label {column!r}; choose one of: {known or 'none'}")
+        return self.samples[columns[column]]

@@ -1,0 +1,1 @@
+"""Counts, wherever they lie: in memory, in files, in chunks."""

@@ -1,0 +1,151 @@
+"""Who goes through the chunks: this process, reading ahead, or the workers of a Dask cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf._common.rows import Rows
+from log1pnmf.counts.counts import Counts
+from log1pnmf.engines.streaming.work import (
+    ChunkRows,
+    FactorSums,
+    Order,
+    work_on,
+)
+
+from .cluster import ClusterRunner
+from .opening import CountSource
+from .survey import (
+    ChunkedCounts,
+    ChunkSurvey,
+    chunk_counts,
+    sampled_rows,
+    survey_chunk,
+)
+
+__all__ = ["LocalRunner", "Runner", "each_chunk", "runner_of", "survey"]
+
+T = TypeVar("T")
+Receive: TypeAlias = Callable[[int, ChunkRows], None]
+
+
+class Runner(Protocol):
+    """Goes through all chunks once."""
+
+    def survey(self) -> Iterator[ChunkSurvey]:
+        """Look at every chunk for the first time, in their order."""
+        ...
+
+    def run(
+        self,
+        order: Order,
+        counts: ChunkedCounts,
+        sizes: NDArray[np.float64],
+        *,
+        start: Rows,
+        receive: Receive,
+    ) -> FactorSums:
+        """Do what is ordered with every chunk.
+
+        Parameters
+        ----------
+        order : Order
+        counts : ChunkedCounts
+        sizes : ndarray of shape (n,)
+            Size factors.
+        start : Rows
+            Loadings.
+        receive : callable
+            Called with every chunk's number and result, in any order.
+
+        Returns
+        -------
+        FactorSums
+            Added up in a fixed order.
+        """
+        ...
+
+
+class LocalRunner:
+    """One chunk after the other; the next one is read and sorted while the last one is worked on.
+
+    Parameters
+    ----------
+    source : CountSource
+    """
+
+    def __init__(self, source: CountSource) -> None:
+        self._chunks = source.chunks
+
+    def survey(self) -> Iterator[ChunkSurvey]:
+        """Look at every chunk for the first time, in their order."""
+        kept, first = sampled_rows(self._chunks.shape[0]), 0
+        for raw in self._ahead(lambda raw: raw):
+            last = first + raw.shape[0]
+            yield survey_chunk(raw, kept[(kept >= first) & (kept < last)] - first)
+            first = last
+
+    def run(
+        self,
+        order: Order,
+        counts: ChunkedCounts,
+        sizes: NDArray[np.float64],
+        *,
+        start: Rows,
+        receive: Receive,
+    ) -> FactorSums:
+        """Do what is ordered with every chunk; see `Runner.run`."""
+        sums = FactorSums.zeros(counts.n_features, order.factors.shape[1])
+        for index, chunk in enumerate(self._ahead(_prepared)):
+            first, last = counts.bounds[index : index + 2]
+            begin = start.read(first, last)
+            receive(index, work_on(order, chunk, sizes[first:last], start=begin, into=sums))
+        return sums
+
+    def _ahead(self, prepare: Callable[[Any], T]) -> Iterator[T]:
+        """Chunks in their order, each prepared in a thread while the caller has the one before."""
+        chunks: Any = self._chunks
+        raw = iter(chunks) if hasattr(chunks, "__iter__") else map(chunks.read, range(len(chunks)))
+        end = object()
+
+        def following() -> Any:
+            one = next(raw, end)
+            return end if one is end else prepare(one)
+
+        with ThreadPoolExecutor(1, "log1pnmf-reader") as reader:
+            coming = reader.submit(following)
+            while (one := coming.result()) is not end:
+                coming = reader.submit(following)
+                yield one
+                del one
+
+
+def _prepared(raw: Any) -> Counts:
+    counts = chunk_counts(raw)
+    assert counts.by_column.nnz == counts.nnz  # sorted by columns here, in the reader's thread
+    return counts
+
+
+def each_chunk(source: CountSource) -> Iterator[Counts]:
+    """Go through the chunks of a source in this process, checked and with the names of the features."""
+    for done, raw in enumerate(LocalRunner(source)._ahead(lambda raw: raw), start=1):
+        counts = Counts.from_any(raw) if raw.shape[0] else chunk_counts(raw)
+        yield replace(counts, feature_names=source.feature_names)
+        if source.on_chunk is not None:
+            source.on_chunk(done, len(source.chunks))
+
+
+def runner_of(source: CountSource) -> Runner:
+    """Choose who goes through the chunks of a source."""
+    return LocalRunner(source) if source.client is None else ClusterRunner(source)
+
+
+def survey(source: CountSource) -> ChunkedCounts:
+    """Take the first look at a source."""
+    return ChunkedCounts.gather(source, runner_of(source).survey())

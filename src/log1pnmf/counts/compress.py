@@ -1,0 +1,228 @@
+"""From a numeric matrix to `SparseRows`: every value and every index looked at once, bad ones refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from .sparse_rows import (
+    CHUNK,
+    SparseRows,
+    pieces,
+    row_blocks,
+)
+
+LARGEST = 1e100
+"""Counts above are refused: their squares and products would leave the range of a double."""
+
+
+def compress_dense(matrix: np.ndarray) -> tuple[SparseRows, ValueScan]:
+    """Compress a 2-d array of numbers, and say what its values are like."""
+    n_rows, n_columns = matrix.shape
+    step = max(1, CHUNK // n_columns)
+    scan = ValueScan(lambda position: divmod(position, n_columns))
+    indptr = np.zeros(n_rows + 1, dtype=np.int64)
+    for start in range(0, n_rows, step):
+        rows = matrix[start : start + step]
+        scan.add(rows.ravel())
+        indptr[start + 1 : start + 1 + rows.shape[0]] = np.count_nonzero(rows, axis=1)
+    scan.raise_errors()
+    np.cumsum(indptr, out=indptr)
+    indices = np.empty(indptr[-1], dtype=np.int32)
+    values = np.empty(indptr[-1], dtype=scan.value_dtype)
+    for start in range(0, n_rows, step):
+        rows = matrix[start : start + step]
+        filled = np.nonzero(rows)
+        part = slice(indptr[start], indptr[start + rows.shape[0]])
+        indices[part] = filled[1]
+        values[part] = rows[filled]
+    return SparseRows((n_rows, n_columns), indptr, indices, values), scan
+
+
+def compress_sparse(matrix: Any, *, transposed: bool) -> tuple[SparseRows, ValueScan]:
+    """Bring a CSR matrix into canonical form; `transposed` says that its rows are the caller's columns."""
+    indptr, indices, values = _canonical(matrix)
+
+    def locate(position: int) -> tuple[int, int]:
+        row = int(np.searchsorted(indptr, position, side="right")) - 1
+        place = (row, int(indices[position]))
+        return place[::-1] if transposed else place
+
+    scan = ValueScan(locate)
+    for piece in pieces(values):
+        scan.add(piece)
+    scan.raise_errors()
+    kept = (indptr, indices, values)  # `locate`, which messages use, goes on with those that were looked at
+    if scan.n_zero:
+        kept = _without_zeros(indptr, indices, values)
+    return SparseRows(
+        tuple(matrix.shape),
+        np.ascontiguousarray(kept[0], dtype=np.int64),
+        np.ascontiguousarray(kept[1], dtype=np.int32),
+        np.ascontiguousarray(kept[2], dtype=scan.value_dtype),
+    ), scan
+
+
+def _canonical(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Arrays of a CSR matrix with sorted, unique column indices: its own where possible."""
+    indptr, indices, values = _checked_structure(matrix)
+    if _strictly_increasing(indptr, indices):
+        return indptr, indices, values
+    # SciPy's own "is sorted" flags are not consulted: they go stale when the arrays are edited in place.
+    ordered = sparse.csr_array((values, indices, indptr), shape=matrix.shape, copy=True)
+    ordered.has_sorted_indices = False
+    ordered.sort_indices()
+    if not _strictly_increasing(ordered.indptr, ordered.indices):
+        ordered = ordered.astype(np.float64)
+        ordered.has_canonical_format = False
+        ordered.sum_duplicates()
+    return ordered.indptr, ordered.indices, ordered.data
+
+
+def _checked_structure(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Arrays of a CSR matrix, cut to the entries in use, after a look at every index."""
+    indptr, nnz = np.asarray(matrix.indptr), int(matrix.indptr[-1])
+    indices, values = np.asarray(matrix.indices)[:nnz], np.asarray(matrix.data)[:nnz]
+    n_rows, n_columns = matrix.shape
+    sound = (
+        indptr.shape == (n_rows + 1,)
+        and indptr[0] == 0
+        and bool((np.diff(indptr) >= 0).all())
+        and indices.shape == values.shape == (nnz,)
+        and (nnz == 0 or (indices.min() >= 0 and indices.max() < n_columns))
+    )
+    if not sound:
+        raise ValueError(
+            f"counts is not a valid sparse matrix of shape {matrix.shape}: its index arrays contradict "
+            "each other or point outside; build it anew from rows, columns and values"
+        )
+    return indptr, indices, values
+
+
+def _strictly_increasing(indptr: np.ndarray, indices: np.ndarray) -> bool:
+    """Whether column indices rise strictly within every row, so that they fall only where a row begins."""
+    for start in range(1, indices.size, CHUNK):
+        stop = min(start + CHUNK, indices.size)
+        falls = start + np.flatnonzero(indices[start:stop] <= indices[start - 1 : stop - 1])
+        if not np.array_equal(indptr[np.searchsorted(indptr, falls)], falls):
+            return False
+    return True
+
+
+def _without_zeros(
+    indptr: np.ndarray, indices: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    kept_before = np.zeros(indptr.size, dtype=np.int64)
+    for start, stop in row_blocks(indptr, CHUNK):
+        keep = values[indptr[start] : indptr[stop]] != 0
+        running = np.concatenate(([0], np.cumsum(keep)))
+        kept_before[start + 1 : stop + 1] = (
+            kept_before[start] + running[indptr[start + 1 : stop + 1] - indptr[start]]
+        )
+    kept_indices = np.empty(kept_before[-1], dtype=np.int32)
+    kept_values = np.empty(kept_before[-1], dtype=values.dtype)
+    for start, stop in row_blocks(indptr, CHUNK):
+        part, target = slice(indptr[start], indptr[stop]), slice(kept_before[start], kept_before[stop])
+        keep = values[part] != 0
+        kept_indices[target] = indices[part][keep]
+        kept_values[target] = values[part][keep]
+    return kept_before, kept_indices, kept_values
+
+
+class ValueScan:
+    """What a stream of values holds: how many of each doubtful kind, and where the first of them is.
+
+    Parameters
+    ----------
+    locate : callable
+        Position in the stream -> (row, column), for the messages.
+    """
+
+    def __init__(self, locate: Callable[[int], tuple[int, int]]) -> None:
+        self._locate = locate
+        self._seen = 0
+        self._found: dict[str, tuple[int, int, Any]] = {}
+        self._exact_in_float32 = True
+        self.n_zero = 0
+
+    @property
+    def value_dtype(self) -> type[np.floating]:
+        """The smallest of float32 and float64 that holds every value exactly."""
+        return np.float32 if self._exact_in_float32 else np.float64
+
+    @property
+    def fractional(self) -> str | None:
+        """The warning about values that are not whole numbers, if there are any."""
+        if "fractional" not in self._found:
+            return None
+        count, position, value = self._found["fractional"]
+        return (
+            f"counts has {plural(count, 'non-integer value', 'non-integer values')} "
+            f"({self._place(position)}: {value}); "
+            "is it log-transformed or normalised data? The model is made for raw counts: pass those"
+        )
+
+    def add(self, values: np.ndarray) -> None:
+        """Look at the next values of the stream."""
+        kind = values.dtype.kind
+        if kind == "f":
+            if values.dtype.itemsize > 8:
+                values = values.astype(np.float64)
+            self._note("nan", np.isnan(values), values)
+            self._note("infinite", np.isinf(values), values)
+            self._note("fractional", values != np.rint(values), values)
+            if values.dtype.itemsize == 8:
+                self._note("huge", values > LARGEST, values)
+        if kind in "if":
+            self._note("negative", values < 0, values)
+        if self._exact_in_float32 and values.dtype.itemsize > 2 and values.dtype != np.float32:
+            with np.errstate(over="ignore"):
+                self._exact_in_float32 = bool((values.astype(np.float32) == values.astype(np.float64)).all())
+        self.n_zero += values.size - int(np.count_nonzero(values))
+        self._seen += values.size
+
+    def raise_errors(self) -> None:
+        """Raise the error about the worst kind that was found."""
+        if "nan" in self._found:
+            count, position, _ = self._found["nan"]
+            raise ValueError(
+                f"counts contains NaN in {plural(count, 'entry', 'entries')} ({self._place(position)}); "
+                "drop or fill missing entries first"
+            )
+        if "infinite" in self._found:
+            count, position, _ = self._found["infinite"]
+            raise ValueError(
+                f"counts contains infinity (inf) in {plural(count, 'entry', 'entries')} "
+                f"({self._place(position)}); pass finite raw counts"
+            )
+        if "huge" in self._found:
+            count, position, value = self._found["huge"]
+            raise ValueError(
+                f"counts has {plural(count, 'entry', 'entries')} above {LARGEST:.0e} "
+                f"({self._place(position)}: {value}), which the arithmetic cannot hold; pass raw counts"
+            )
+        if "negative" in self._found:
+            count, position, _ = self._found["negative"]
+            raise ValueError(
+                f"Negative values in data: counts has {plural(count, 'negative entry', 'negative entries')} "
+                f"({self._place(position)}); pass raw counts, not log-transformed values"
+            )
+
+    def _note(self, kind: str, mask: np.ndarray, values: np.ndarray) -> None:
+        count = int(np.count_nonzero(mask))
+        if count:
+            first = int(np.argmax(mask))
+            before, position, value = self._found.get(kind, (0, self._seen + first, values[first]))
+            self._found[kind] = (before + count, position, value)
+
+    def _place(self, position: int) -> str:
+        row, column = self._locate(position)
+        return f"first at row {row}, column {column}"
+
+
+def plural(count: int, one: str, many: str) -> str:
+    """Count and noun, as in "1 negative entry" and "2 negative entries"."""
+    return f"{count} {one if count == 1 else many}"

@@ -1,0 +1,361 @@
+"""Anything count-like becomes `Counts`: checked once at the door, trusted afterwards."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.special import gammaln
+from sklearn.utils import check_array
+
+from .compress import compress_dense, compress_sparse, plural
+from .sparse_rows import MAX_INT32, SparseRows, pieces
+
+__all__ = ["Counts", "SparseRows", "check_unmasked", "frame_of", "holds_counts"]
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """A checked count matrix, samples by features. Make one with `Counts.from_any`.
+
+    Parameters
+    ----------
+    by_row : SparseRows
+        The matrix, n_samples x n_features.
+    _columns : SparseRows, optional
+        Its transpose, where it is already there; otherwise `by_column` makes it when first asked for.
+    sample_names, feature_names : ndarray of str, optional
+        Names of rows and columns, where the input had them.
+
+    Examples
+    --------
+    >>> counts = Counts.from_any([[0, 2, 1], [3, 0, 0]])
+    >>> counts.shape, counts.nnz, counts.total
+    ((2, 3), 3, 6.0)
+    >>> counts.size_factors("total")
+    array([1., 1.])
+    """
+
+    by_row: SparseRows
+    _columns: SparseRows | None = None
+    sample_names: np.ndarray | None = None
+    feature_names: np.ndarray | None = None
+
+    @classmethod
+    def from_any(cls, X: Any) -> Counts:
+        """Check a count matrix and compress it.
+
+        Stored zeros are dropped and duplicates summed. The input is never modified; where its arrays
+        already have the right form (canonical CSR or CSC, int32 indices, float32 values) they are
+        shared, not copied, so do not change them while the result is in use.
+        Counts above 2**53 are rounded to the nearest double.
+
+        Parameters
+        ----------
+        X : array, scipy.sparse matrix or array of any format, data frame, nested list, or Counts
+            Non-negative finite numbers, samples x features. Data frames are those of pandas and polars, and
+            pyarrow tables.
+
+        Returns
+        -------
+        Counts
+
+        Raises
+        ------
+        ValueError
+            For negative, NaN, infinite or complex values and those above 1e100, for feature names that occur
+            twice, for masked and missing entries, and where X is not two-dimensional or is empty.
+        TypeError
+            For things that are not numbers: paths, texts, AnnData objects; with what to do instead.
+
+        Warns
+        -----
+        UserWarning
+            For values that are not whole numbers.
+        """
+        if isinstance(X, Counts):
+            return X
+        _refuse_others(X)
+        X = frame_of(X)
+        matrix = _checked_matrix(X)
+        columns = None
+        if not sparse.issparse(matrix):
+            rows, scan = compress_dense(matrix)
+        elif matrix.format == "csc":
+            columns, scan = compress_sparse(matrix.T, transposed=True)
+            rows = columns.transpose()
+        else:
+            rows, scan = compress_sparse(matrix, transposed=False)
+        if scan.fractional is not None:
+            warnings.warn(scan.fractional, UserWarning, stacklevel=2)
+        sample_names, feature_names = _names(X)
+        return cls(rows, columns, sample_names, feature_names)
+
+    def part_in_memory(self, most: int | None = None) -> tuple[Counts, NDArray[np.int64]]:
+        """Give samples whose entries are in memory (here, all are), and which ones they are.
+
+        Parameters
+        ----------
+        most : int, optional
+            If there are more, so many random ones, always the same.
+
+        Returns
+        -------
+        counts : Counts
+        rows : ndarray of int
+        """
+        rows = np.arange(self.n_samples)
+        if most is None or most >= self.n_samples:
+            return self, rows
+        rows = np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
+        names = None if self.sample_names is None else self.sample_names[rows]
+        part = Counts.from_any(self.to_scipy()[rows])
+        return Counts(part.by_row, None, names, self.feature_names), rows
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Samples and features."""
+        return self.by_row.shape
+
+    @property
+    def n_samples(self) -> int:
+        """Number of rows."""
+        return self.shape[0]
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return self.shape[1]
+
+    @property
+    def nnz(self) -> int:
+        """Number of entries that are not zero."""
+        return self.by_row.nnz
+
+    @cached_property
+    def by_column(self) -> SparseRows:
+        """The transpose, n_features x n_samples; made when first asked for."""
+        return self.by_row.transpose() if self._columns is None else self._columns
+
+    @cached_property
+    def row_sums(self) -> np.ndarray:
+        """Total count of every sample (read-only)."""
+        sums = self.by_row.row_sums()
+        sums.flags.writeable = False
+        return sums
+
+    @property
+    def total(self) -> float:
+        """Sum of all counts."""
+        return float(self.row_sums.sum())
+
+    @property
+    def n_empty_rows(self) -> int:
+        """Number of samples without any count."""
+        return int(np.count_nonzero(np.diff(self.by_row.indptr) == 0))
+
+    @cached_property
+    def n_empty_columns(self) -> int:
+        """Number of features without any count."""
+        seen = np.zeros(self.n_features, dtype=bool)
+        for piece in pieces(self.by_row.indices):
+            seen[piece] = True
+        return int(np.count_nonzero(~seen))
+
+    @cached_property
+    def log_factorial(self) -> float:
+        """Sum over all entries of log(y!), the constant of the Poisson log-likelihood."""
+        sums = []
+        for piece in pieces(self.by_row.values):
+            values = piece[piece != 1].astype(np.float64)
+            values += 1.0
+            sums.append(float(gammaln(values, out=values).sum()))
+        return math.fsum(sums)
+
+    def size_factors(self, kind: Any) -> np.ndarray:
+        """Size factor of every sample.
+
+        Parameters
+        ----------
+        kind : {"total", "none"} or array-like of shape (n_samples,)
+            "total": the sample's total count divided by the mean total, 1 for samples without counts;
+            "none": ones; an array is checked and copied.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_samples,)
+        """
+        if kind is None:
+            raise ValueError(
+                "size_factors must not be None; pass 'none' if all samples have the same size, "
+                "or 'total' to divide by their total counts"
+            )
+        if isinstance(kind, str):
+            if kind == "none":
+                return np.ones(self.n_samples)
+            if kind != "total":
+                raise ValueError(f"size_factors must be 'total', 'none' or an array, got {kind!r}")
+            sums = self.row_sums
+            return np.divide(sums, sums.mean(), out=np.ones(self.n_samples), where=sums > 0)
+        return _checked_size_factors(kind, self.n_samples)
+
+    def to_scipy(self) -> sparse.csr_array:
+        """Return the counts as a SciPy CSR array that shares the (read-only) memory."""
+        return self.by_row.to_scipy()
+
+
+def holds_counts(matrix: Any) -> bool:
+    """Whether all values of an array or sparse matrix are whole numbers, not negative.
+
+    Examples
+    --------
+    >>> holds_counts(np.array([[0.0, 2.0]])), holds_counts(np.array([[0.5]])), holds_counts(np.array([[-1]]))
+    (True, False, False)
+    """
+    values = np.asarray(matrix.data if sparse.issparse(matrix) else matrix)
+    if values.dtype.kind in "bu":
+        return True
+    whole = values.dtype.kind == "i" or bool(np.isfinite(values).all() and (values == np.rint(values)).all())
+    return whole and bool((values >= 0).all())
+
+
+def frame_of(X: Any) -> Any:
+    """Give a pyarrow table as the pandas data frame it stands for, and all else as it is.
+
+    Parameters
+    ----------
+    X : object
+
+    Returns
+    -------
+    object
+    """
+    from_pyarrow = type(X).__module__.partition(".")[0] == "pyarrow" and hasattr(X, "to_pandas")
+    return X.to_pandas() if from_pyarrow else X
+
+
+def check_unmasked(values: Any, what: str) -> None:
+    """Refuse a masked array, or a list of them, in which an entry is masked: NumPy would drop the mask.
+
+    Parameters
+    ----------
+    values : object
+    what : str
+        What the user calls it.
+    """
+    parts = values if isinstance(values, list | tuple) else [values]
+    masked = sum(int(np.ma.getmaskarray(part).sum()) for part in parts if isinstance(part, np.ma.MaskedArray))
+    if masked:
+        raise ValueError(
+            f"{what} has {plural(masked, 'masked entry', 'masked entries')}, and missing values cannot be "
+            "fitted; drop or fill them first, for instance with values.filled(0)"
+        )
+
+
+def _refuse_others(X: Any) -> None:
+    """Refuse what holds no numbers itself, and say where counts are to be had from it."""
+    if X is None:
+        raise TypeError("counts is None; pass a matrix of counts, samples x features")
+    if isinstance(X, str | os.PathLike):
+        raise TypeError(
+            f"counts must be a matrix, got the path {os.fspath(X)!r}; pass "
+            "log1pnmf.counts.files.read_table(path).counts, or log1pnmf.counts.chunked.open_counts(path) "
+            "if the counts are larger than memory, or run the command `log1pnmf fit`"
+        )
+    if all(hasattr(X, name) for name in ("obs_names", "var_names", "layers")):
+        raise TypeError(
+            f"counts must be a matrix, got an {type(X).__name__} object; use log1pnmf.tl, which reads and "
+            "writes such objects (log1pnmf.tl.log1p_nmf fits one), or pass its counts, adata.X or "
+            "adata.layers['counts']"
+        )
+    one_by_one = isinstance(X, list | tuple) or (hasattr(X, "tolist") and getattr(X, "ndim", 0) == 1)
+    texts = X if one_by_one else ()
+    if len(texts) and all(isinstance(text, str) for text in texts):
+        raise TypeError(
+            "counts must be numbers, got texts; count their words first, with "
+            "sklearn.feature_extraction.text.CountVectorizer().fit_transform(texts)"
+        )
+
+
+def _checked_size_factors(given: Any, n_samples: int) -> np.ndarray:
+    check_unmasked(given, "size_factors")
+    try:
+        factors = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(
+            f"size_factors must be 'total', 'none' or an array of numbers, got {type(given).__name__}"
+        ) from error
+    if factors.shape != (n_samples,):
+        raise ValueError(
+            f"size_factors must have one number for each of the {n_samples} samples, "
+            f"got an array of shape {factors.shape}; pass 'total', 'none' or an array of length {n_samples}"
+        )
+    bad = ~(np.isfinite(factors) & (factors > 0))
+    if bad.any():
+        first = int(np.argmax(bad))
+        raise ValueError(
+            f"size_factors must be positive and finite, got {factors[first]} at position {first} "
+            f"({plural(int(bad.sum()), 'bad entry', 'bad entries')}); give every sample a positive number"
+        )
+    return factors
+
+
+def _checked_matrix(X: Any) -> Any:
+    """Turn the input into a numeric 2-d array or a CSR or CSC matrix, with scikit-learn's own messages."""
+    if isinstance(X, np.matrix):
+        X = np.asarray(X)
+    if sparse.issparse(X) and X.ndim > 2:
+        raise ValueError(f"Found array with dim {X.ndim}, while dim <= 2 is required")
+    _check_unique_columns(X)
+    check_unmasked(X.data if sparse.issparse(X) and hasattr(X, "data") else X, "counts")
+    try:
+        matrix = check_array(X, accept_sparse=True, ensure_all_finite=False, input_name="counts")
+    except (TypeError, ValueError) as error:
+        if "NAType" in str(error):  # pandas.NA in a column of objects; with other types it becomes NaN
+            raise ValueError("counts contains pandas.NA; drop or fill missing entries first") from error
+        if not str(error).startswith("could not convert"):
+            raise
+        raise ValueError(f"counts must be numbers: {error}; drop columns of text first") from error
+    if matrix.dtype.kind not in "buif":
+        raise TypeError(f"counts must be numbers, got dtype {matrix.dtype}; convert them to integers first")
+    if max(matrix.shape) > MAX_INT32:
+        raise ValueError(f"counts may have at most {MAX_INT32} rows and columns, got shape {matrix.shape}")
+    if not sparse.issparse(matrix) or matrix.format in ("csr", "csc"):
+        return matrix
+    if matrix.format == "coo":
+        # SciPy sums duplicates while converting, in the type of the values, where small integers overflow.
+        matrix = matrix.astype(np.float64)
+    return matrix.tocsr()
+
+
+def _check_unique_columns(X: Any) -> None:
+    """Refuse a data frame in which a name stands for two columns."""
+    if not hasattr(X, "columns"):
+        return
+    twice = [name for name, n in Counter(X.columns).items() if n > 1]
+    if twice:
+        raise ValueError(
+            f"counts has {plural(len(twice), 'feature name that occurs', 'feature names that occur')} "
+            f"more than once (first {twice[0]!r}); make them unique, or pass the values without names"
+        )
+
+
+def _names(X: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Row and column names of a data frame, where all of them are strings."""
+
+    def strings(labels: Any) -> np.ndarray | None:
+        if labels is None or not all(isinstance(label, str) for label in labels):
+            return None
+        return np.array(list(labels), dtype=object)
+
+    if not hasattr(X, "columns"):
+        return None, None
+    return strings(getattr(X, "index", None)), strings(X.columns)

@@ -1,0 +1,1 @@
+"""Both half-steps from one pass over chunks of rows."""

@@ -1,0 +1,1 @@
+"""The half-step in PyTorch, with Triton kernels on a CUDA card."""

@@ -1,0 +1,145 @@
+"""Counts that are on a device already, as sparse matrices of PyTorch or CuPy: they stay there."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from log1pnmf._common.arrays import on_host
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.sparse_rows import SparseRows
+
+__all__ = ["TensorCounts", "TensorRows"]
+
+
+@dataclass(frozen=True, eq=False)
+class TensorRows:
+    """`log1pnmf.counts.sparse_rows.SparseRows` whose entries are tensors; where rows begin stays on the host.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    indptr : ndarray of int64, shape (rows + 1,)
+    indices : Tensor of int32, shape (nnz,)
+    values : Tensor of float32 or float64, shape (nnz,)
+    """
+
+    shape: tuple[int, int]
+    indptr: np.ndarray
+    indices: Any
+    values: Any
+
+    @property
+    def nnz(self) -> int:
+        """Number of stored entries."""
+        return int(self.indptr[-1])
+
+    def row_sums(self) -> np.ndarray:
+        """Sum of every row, added up in float64."""
+        lengths = torch.as_tensor(np.diff(self.indptr), device=self.values.device)
+        sums = torch.segment_reduce(self.values.double(), "sum", lengths=lengths, unsafe=True)
+        return on_host(sums)
+
+    def transpose(self) -> TensorRows:
+        """Compressed columns, sorted on the device."""
+        n_columns = self.shape[1]
+        order = torch.sort(self.indices, stable=True).indices
+        lengths = torch.as_tensor(np.diff(self.indptr), device=self.values.device)
+        row = torch.repeat_interleave(
+            torch.arange(self.shape[0], dtype=torch.int32, device=self.values.device), lengths
+        )
+        counts = torch.bincount(self.indices, minlength=n_columns)
+        indptr = np.concatenate(([0], np.cumsum(on_host(counts)))).astype(np.int64)
+        return TensorRows((n_columns, self.shape[0]), indptr, row[order], self.values[order])
+
+    def to_host(self) -> SparseRows:
+        """Copy to the host."""
+        return SparseRows(self.shape, self.indptr, on_host(self.indices), on_host(self.values))
+
+
+class TensorCounts(Counts):
+    """Counts on a device. Make them with `TensorCounts.from_device`."""
+
+    @classmethod
+    def recognises(cls, X: Any) -> bool:
+        """Whether X is a sparse matrix of PyTorch or CuPy."""
+        kind = type(X)
+        if kind.__module__.startswith("cupyx.scipy.sparse"):
+            return True
+        return isinstance(X, torch.Tensor) and X.layout != torch.strided
+
+    @classmethod
+    def from_device(cls, X: Any) -> TensorCounts:
+        """Check counts where they are.
+
+        Parameters
+        ----------
+        X : torch sparse tensor (any layout) or CuPy sparse matrix
+            Samples x features.
+
+        Returns
+        -------
+        TensorCounts
+        """
+        if isinstance(X, torch.Tensor):
+            if X.layout == torch.sparse_coo:
+                X = X.coalesce()
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+                X = X.to_sparse_csr()
+            indptr, indices, values = X.crow_indices(), X.col_indices(), X.values()
+        else:
+            X = X.tocsr()
+            X.sum_duplicates()
+            indptr, indices, values = (torch.as_tensor(part) for part in (X.indptr, X.indices, X.data))
+        shape = (int(X.shape[0]), int(X.shape[1]))
+        if 0 in shape:
+            raise ValueError(f"counts must have samples and features, got shape {shape}")
+        if values.dtype != torch.float64:
+            values = values.float()
+        _check(values)
+        if bool((values == 0).any()):
+            raise ValueError(
+                "counts on a device must not have stored zeros; drop them, or pass them from the host"
+            )
+        rows = TensorRows(shape, on_host(indptr).astype(np.int64), indices.int(), values)
+        return cls(rows)  # type: ignore[arg-type]
+
+    @cached_property
+    def n_empty_columns(self) -> int:
+        """Number of features without any count."""
+        return int(np.count_nonzero(np.diff(self.by_column.indptr) == 0))
+
+    @cached_property
+    def log_factorial(self) -> float:
+        """Sum over all entries of log(y!)."""
+        values: Any = self.by_row.values
+        total = torch.zeros((), dtype=torch.float64, device=values.device)
+        for piece in values.split(1 << 26):
+            total += torch.lgamma(piece.double() + 1.0).sum()
+        return float(total)
+
+    @cached_property
+    def _host(self) -> SparseRows:
+        rows: Any = self.by_row
+        return rows.to_host()
+
+    def to_scipy(self) -> sparse.csr_array:
+        """Copy to the host as a SciPy CSR array."""
+        return self._host.to_scipy()
+
+
+def _check(values: Any) -> None:
+    bad = ~(torch.isfinite(values) & (values >= 0))
+    if bool(bad.any()):
+        first = int(torch.nonzero(bad)[0, 0])
+        raise ValueError(
+            f"counts has {int(bad.sum())} entries that are negative or not finite "
+            f"(first {float(values[first])}); pass raw counts, not log-transformed or scaled values"
+        )

@@ -1,0 +1,389 @@
+"""Checkpoints: a fit on its way as one file, from which it goes on with the same bits."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, TypeAlias, get_args
+
+import numpy as np
+
+from log1pnmf._common.archive import (
+    StrPath,
+    archive_kind,
+    check_numbers,
+    check_value,
+    check_writable,
+    making_whole,
+    read_archive,
+    write_archive,
+)
+from log1pnmf._common.arrays import on_host
+from log1pnmf._common.randomness import check_known, random_from_parts
+from log1pnmf.counts.chunked.survey import ChunkedCounts
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.sparse_rows import pieces
+from log1pnmf.fitting.solver.callbacks import History
+from log1pnmf.fitting.solver.iteration import Iteration, Pair, State
+
+from .fit import Reason, check_history
+from .runs import Progress, Run
+from .settings import LIKELIHOODS, Settings, check_choice
+from .starts import Random
+
+__all__ = ["Keeper", "Loaded", "check_checkpoint", "fingerprint", "load_checkpoint"]
+
+Parts: TypeAlias = tuple[dict[str, np.ndarray], dict[str, Any]]
+
+KIND = "checkpoint"
+NO_MATTER = ("n_jobs",)
+"""Settings that do not change any bit of the fit."""
+COUNTED = ("n_components", "n_init", "max_iter")
+
+
+# ---------------------------------------------------------------- writing
+
+
+class Keeper:
+    """Writes the progress of a fit to a file every few seconds, and what is left to write when it is closed.
+
+    A write that fails for want of space and the like is a warning: the fit goes on, and what was written
+    before stays.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        A new file or an earlier checkpoint; nothing else is written over.
+    every : float
+        Seconds between two writes at least; 0 writes after every iteration.
+    """
+
+    def __init__(self, path: StrPath, every: float) -> None:
+        check_checkpoint(path)
+        self._path, self._every = path, every
+        self._identity: Mapping[str, Any] = {}
+        self._started = self._written = time.perf_counter()
+        self._unwritten: Progress | None = None
+
+    def begin(self, identity: Mapping[str, Any], rng: Random, started: float) -> None:
+        """Take note of what the fit is.
+
+        Parameters
+        ----------
+        identity : dict
+            From `fingerprint`.
+        rng : Generator or RandomState
+            The one the fit uses.
+        started : float
+            When it started, in seconds of `time.perf_counter`; earlier by what a resumed fit had taken.
+        """
+        check_known(rng)
+        self._identity, self._started = identity, started
+
+    def __call__(self, progress: Progress) -> None:
+        """Take note of an iteration."""
+        self._unwritten = progress
+        if time.perf_counter() - self._written >= self._every:
+            self.close()
+
+    def close(self) -> None:
+        """Write what has not been written."""
+        progress = self._unwritten
+        if progress is None:
+            return
+        arrays, metadata = _progress_parts(progress)
+        metadata["identity"] = self._identity
+        metadata["seconds"] = time.perf_counter() - self._started
+        try:
+            check_checkpoint(self._path)  # something else may have been put there meanwhile
+            write_archive(self._path, arrays, metadata)
+        except OSError as error:
+            warnings.warn(
+                f"checkpoint could not be written ({error}); the fit goes on", RuntimeWarning, stacklevel=2
+            )
+        else:
+            self._unwritten = None
+        self._written = time.perf_counter()
+
+
+def check_checkpoint(path: StrPath) -> None:
+    """Refuse a place where a checkpoint cannot be, and one where something else is.
+
+    Parameters
+    ----------
+    path : str or PathLike
+
+    Raises
+    ------
+    OSError
+        FileExistsError where there is a file that is not a checkpoint.
+    """
+    check_writable(path, "checkpoint")
+    if os.path.exists(path) and archive_kind(path) != KIND:
+        raise FileExistsError(
+            f"checkpoint is {os.fspath(path)}, but the file there is not a checkpoint and would be lost; "
+            "choose another name, or remove the file"
+        )
+
+
+def _progress_parts(progress: Progress) -> Parts:
+    state = progress.last.state
+    assert state is not None
+    arrays = {
+        "updated.loadings": state.updated.loadings,
+        "updated.factors": state.updated.factors,
+        "previous.loadings": state.previous.loadings,
+        "previous.factors": state.previous.factors,
+    }
+    metadata: dict[str, Any] = {
+        "kind": KIND,
+        "restart": progress.restart,
+        "phase": progress.phase,
+        "stopping": progress.stopping,
+        "all_met": progress.all_met,
+        "random": progress.random,
+        "state": {"index": state.index, "objective": state.objective, "schedule": state.schedule},
+    }
+    runs = {"current": (progress.last, progress.history)}
+    if progress.best is not None:
+        runs["best"] = (progress.best.last, progress.best.history)
+        named = ("reason", "all_met", "phase")
+        metadata["best_run"] = {name: getattr(progress.best, name) for name in named}
+    for name, (last, history) in runs.items():
+        arrays.update({f"{name}.loadings": last.loadings, f"{name}.factors": last.factors})
+        arrays.update({f"{name}.history.{column}": values for column, values in history.table().items()})
+        metadata[name] = {key: getattr(last, key) for key in PLAIN}
+    return {name: on_host(array) for name, array in arrays.items()}, metadata
+
+
+PLAIN: dict[str, type] = {
+    "index": int,
+    "loss": float,
+    "objective": float,
+    "relative_change": float,
+    "kkt_residual": float,
+    "beta": float,
+    "seconds": float,
+    "restarted": bool,
+    "n_rejected": int,
+    "likelihood": str,
+}
+"""What an iteration has beside its arrays."""
+
+
+# ---------------------------------------------------------------- reading
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A checkpoint that was read.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        Where it is.
+    identity : dict
+        `fingerprint` of the fit it belongs to.
+    progress : Progress
+    rng : Generator or RandomState
+        In the state it had.
+    seconds : float
+        What the fit had taken.
+    """
+
+    path: StrPath
+    identity: Mapping[str, Any]
+    progress: Progress
+    rng: Random
+    seconds: float
+
+    def check_same(self, here: Mapping[str, Any]) -> None:
+        """Refuse to go on with another fit, and say in what it is another.
+
+        Parameters
+        ----------
+        here : dict
+            `fingerprint` of the fit that is asked for.
+        """
+        different = [
+            f"{name} ({group}) is {self.identity[group].get(name)!r} there and {value!r} here"
+            for group in ("data", "settings")
+            for name, value in here[group].items()
+            if self.identity[group].get(name) != value
+        ]
+        if different:
+            raise ValueError(
+                f"resume: {self.path} is the checkpoint of another fit: {'; '.join(different)}. "
+                "Pass what that one was given, or leave out resume to start anew"
+            )
+
+
+def load_checkpoint(path: StrPath) -> Loaded:
+    """Read a checkpoint.
+
+    Parameters
+    ----------
+    path : str or PathLike
+
+    Returns
+    -------
+    Loaded
+
+    Raises
+    ------
+    FileNotFoundError
+        Where there is no such file.
+    ValueError
+        For files that are damaged, of a newer format or not checkpoints.
+    """
+    try:
+        arrays, metadata = read_archive(path, kind=KIND)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"resume is {path}, but there is no such file; leave it out to start anew"
+        ) from None
+    with making_whole(f"{path} holds a checkpoint", "start anew without resume"):
+        identity = {group: dict(metadata["identity"][group]) for group in ("data", "settings")}
+        check_value("seconds", metadata["seconds"], float)
+        progress = _progress_from_parts(arrays, metadata)
+        _check(progress, identity)
+        rng = random_from_parts(metadata["random"])
+        return Loaded(path, identity, progress, rng, float(metadata["seconds"]))
+
+
+def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
+    """Refuse progress that is not that of the fit it says it is of, as only a forged file holds it."""
+    settings, (n, m) = identity["settings"], identity["data"]["shape"]
+    check_choice("likelihood", settings["likelihood"], LIKELIHOODS[1:])
+    for name, value in (("rows", n), ("columns", m), *((one, settings[one]) for one in COUNTED)):
+        check_value(name, value, int)
+    n_phases = 2 if settings["likelihood"] == "refined" else 1
+    k, last, state = settings["n_components"], progress.last, progress.last.state
+    assert state is not None  # it was just made
+    pairs: dict[str, Iteration | Pair] = {
+        "current": last,
+        "updated": state.updated,
+        "previous": state.previous,
+    }
+    runs = [(last, progress.history, progress.phase)]
+    if progress.best is not None:
+        pairs["best"] = progress.best.last
+        runs.append((progress.best.last, progress.best.history, progress.best.phase))
+        check_value("best_run.all_met", progress.best.all_met, bool)
+        check_choice("best_run.reason", progress.best.reason, get_args(Reason))
+    for name, pair in pairs.items():
+        check_numbers(f"{name}.loadings", pair.loadings, (n, k))
+        check_numbers(f"{name}.factors", pair.factors, (m, k))
+    for iteration, history, phase in runs:
+        check_history(history.table())
+        for name, kind in PLAIN.items():
+            check_value(name, getattr(iteration, name), kind)
+        check_choice("likelihood", iteration.likelihood, ("exact", "approximate"))
+        check_value("phase", phase, int)
+        if phase >= n_phases:
+            raise ValueError(f"phase is {phase}, but there are {n_phases}")
+    check_value("restart", progress.restart, int)
+    if progress.restart >= settings["n_init"] or (progress.best is None) != (progress.restart == 0):
+        raise ValueError(f"start {progress.restart} of {settings['n_init']} cannot be")
+    _check_state(progress, state, extrapolates=settings["extrapolate"])
+
+
+def _check_state(progress: Progress, state: State, *, extrapolates: Any) -> None:
+    """Refuse what the solver could not go on from."""
+    check_value("all_met", progress.all_met, bool)
+    check_value("stopping", progress.stopping[0], int)
+    check_value("stopping", progress.stopping[1], bool)
+    check_value("state.index", state.index, int)
+    check_value("state.objective", state.objective, float)
+    if (state.schedule is not None) != extrapolates:
+        raise ValueError("the schedule of the extrapolation does not fit the settings")
+    schedule = () if state.schedule is None else state.schedule
+    for value in schedule:
+        check_value("schedule", value, float)
+    if len(schedule) not in (0, 4) or not np.isfinite([*schedule, state.objective]).all():
+        raise ValueError("the state of the solver must be finite numbers")
+
+
+def _progress_from_parts(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> Progress:
+    def run(name: str, state: State | None) -> tuple[Iteration, History]:
+        prefix = f"{name}.history."
+        table = {key.removeprefix(prefix): column for key, column in arrays.items() if key.startswith(prefix)}
+        values: dict[str, Any] = {key: metadata[name][key] for key in PLAIN}
+        values.update({side: arrays[f"{name}.{side}"] for side in ("loadings", "factors")})
+        return Iteration(**values, state=state), History(table)
+
+    saved, schedule = metadata["state"], metadata["state"]["schedule"]
+    state = State(
+        index=saved["index"],
+        objective=saved["objective"],
+        updated=Pair(arrays["updated.loadings"], arrays["updated.factors"]),
+        previous=Pair(arrays["previous.loadings"], arrays["previous.factors"]),
+        schedule=None if schedule is None else tuple(schedule),
+    )
+    last, history = run("current", state)
+    in_a_row, restarted = metadata["stopping"]
+    return Progress(
+        restart=metadata["restart"],
+        phase=metadata["phase"],
+        last=last,
+        stopping=(in_a_row, restarted),
+        history=history,
+        all_met=metadata["all_met"],
+        random=metadata["random"],
+        best=Run(*run("best", None), **metadata["best_run"]) if "best" in metadata else None,
+    )
+
+
+# ---------------------------------------------------------------- the same fit
+
+
+def fingerprint(settings: Settings, counts: Counts, sizes: np.ndarray, random_state: Any) -> dict[str, Any]:
+    """Describe data and settings of a fit, by which its checkpoint is recognised.
+
+    Parameters
+    ----------
+    settings : Settings
+    counts : Counts
+    sizes : ndarray of shape (n,)
+        Size factors.
+    random_state : int, RandomState, Generator or None
+        As the user gave it; only whole numbers can be compared.
+
+    Returns
+    -------
+    dict of str to dict
+        "data" and "settings".
+    """
+    if isinstance(counts, ChunkedCounts):
+        checksum = counts.checksum()
+    else:
+        rows = counts.by_row
+        checksum = _checksum((rows.indptr, rows.indices, rows.values))
+    data = {
+        "shape": list(counts.shape),
+        "number of non-zeros": counts.nnz,
+        "total": counts.total,
+        "checksum": checksum,
+    }
+    own = {name: value for name, value in settings.as_dict().items() if name not in NO_MATTER}
+    own["interval"] = None if settings.interval is None else [float(end) for end in settings.interval]
+    if own["size_factors"] == "given":
+        own["size_factors"] = f"given, with checksum {_checksum([sizes])}"
+    if own["init"] == "given":
+        own["init"] = f"given, with checksum {_checksum(settings.init)}"
+    own["random_state"] = int(random_state) if isinstance(random_state, Integral) else "not a number"
+    return {"data": data, "settings": own}
+
+
+def _checksum(arrays: Iterable[np.ndarray]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        digest.update(array.dtype.str.encode())
+        for piece in pieces(np.ascontiguousarray(array).reshape(-1)):
+            digest.update(piece.data)
+    return digest.hexdigest()

@@ -1,0 +1,273 @@
+"""Starts followed through their phases, the best of them kept; and what it takes to go on with one later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from log1pnmf._common.randomness import random_parts
+from log1pnmf.engines.base import Engine
+from log1pnmf.engines.streaming.engine import StreamingEngine
+from log1pnmf.fitting.solver.alternate import alternate, residual_at
+from log1pnmf.fitting.solver.callbacks import Callback, History, ProgressBar
+from log1pnmf.fitting.solver.extrapolate import Extrapolation
+from log1pnmf.fitting.solver.iteration import Iteration, Pair
+from log1pnmf.fitting.solver.stopping import Stopping
+
+from .fit import Reason
+from .sampled_start import given_start, sampled_start
+from .settings import Settings
+from .starts import Random, adapt_start, initialize
+
+__all__ = ["STATIONARY", "Keep", "Progress", "Reason", "Run", "best_run"]
+
+STATIONARY = 1e-3
+"""KKT residual up to which a point from which no step leads down is an optimum.
+
+The residual is free of scale (`log1pnmf.model.objective.kkt_residual`), and what is left to gain goes with its square:
+at 1e-3 that is about a millionth of the total count. Rounding can hide no more than that, also in single
+precision, where losses are known to about 1e-7. Steps that fail for another reason leave far more.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One start followed through all phases.
+
+    Parameters
+    ----------
+    last : Iteration
+        Where it ended.
+    history : History
+    reason : {"converged", "max_iter", "stalled", "callback", "interrupted"}
+        Why it ended; "max_iter" also where an earlier phase did.
+    all_met : bool
+        Whether the tolerance was met in every phase.
+    phase : int
+        Number of the phase it ended in.
+    """
+
+    last: Iteration
+    history: History
+    reason: Reason
+    all_met: bool
+    phase: int
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """A fit right after an iteration: all that is needed to go on with the same bits.
+
+    Nothing else needs to be remembered at the ends of phases and starts: whoever goes on finds the end again.
+
+    Parameters
+    ----------
+    restart, phase : int
+        Numbers of the start and of its phase.
+    last : Iteration
+        With the solver's `state`; its index and seconds count from the start on, over all phases.
+    stopping : tuple
+        `log1pnmf.fitting.solver.stopping.Stopping.state`.
+    history : History
+        Of this start, `last` included.
+    all_met : bool
+        Whether the tolerance was met in every phase before this one.
+    random : dict
+        `log1pnmf._common.randomness.random_parts` of the generator, from which later starts are drawn.
+    best : Run or None
+        The best of the earlier starts.
+    """
+
+    restart: int
+    phase: int
+    last: Iteration
+    stopping: tuple[int, bool]
+    history: History
+    all_met: bool
+    random: Mapping[str, Any]
+    best: Run | None
+
+
+Keep: TypeAlias = Callable[[Progress], None]
+"""Called after every iteration."""
+
+
+def best_run(
+    settings: Settings,
+    engines: Sequence[Engine],
+    rng: Random,
+    *,
+    resumed: Progress | None = None,
+    keep: Keep | None = None,
+) -> Run:
+    """Follow every start to its end.
+
+    Parameters
+    ----------
+    settings : Settings
+    engines : sequence of Engine
+        One for each of ``settings.phases``.
+    rng : Generator or RandomState
+    resumed : Progress, optional
+        Go on from here; `rng` is then in the state it had there.
+    keep : callable, optional
+        Called with the `Progress` after every iteration.
+
+    Returns
+    -------
+    Run
+        The one with the lowest objective.
+    """
+    begin, best = (0, None) if resumed is None else (resumed.restart, resumed.best)
+    for restart in range(begin, settings.n_init):
+        walk = _Walk(settings, restart, best, keep)
+        try:
+            run = walk(engines, rng, resumed)
+        except KeyboardInterrupt:  # before this start had led to anything
+            if best is None:
+                raise
+            return replace(best, reason="interrupted", all_met=False)
+        if best is None or _better(run, best):
+            best = run
+        if run.reason == "interrupted":
+            return replace(best, reason=run.reason, all_met=False)
+        if run.reason == "callback":
+            return replace(best, reason=run.reason)
+        resumed = None
+    assert best is not None
+    return best
+
+
+def _better(run: Run, best: Run) -> bool:
+    """Whether `run` is to be kept; one that never reached the exact phase cannot be compared."""
+    if run.last.likelihood != best.last.likelihood:
+        return run.last.likelihood == "exact"
+    return run.last.objective < best.last.objective
+
+
+class _Walk:
+    """One start on its way through the phases."""
+
+    def __init__(self, settings: Settings, restart: int, best: Run | None, keep: Keep | None) -> None:
+        self.settings, self.restart, self.best, self.keep = settings, restart, best, keep
+        self.last: Iteration | None = None
+        self.history, self.all_met = History(), True
+        self.random: Mapping[str, Any] = {}
+
+    def __call__(self, engines: Sequence[Engine], rng: Random, resumed: Progress | None) -> Run:
+        """Go to the end."""
+        if resumed is None:
+            begin, point = 0, _start(self.settings, engines[0], rng)
+        else:
+            begin, point = resumed.phase, Pair(resumed.last.loadings, resumed.last.factors)
+            self.last, self.history, self.all_met = resumed.last, resumed.history, resumed.all_met
+        self.random = random_parts(rng)  # no more is drawn until the next start
+        for number in range(begin, len(engines)):
+            reason = self._phase(engines[number], number, point, resumed)
+            assert self.last is not None
+            last_phase = number == len(engines) - 1
+            self.all_met = self.all_met and (
+                reason == "converged" or (reason == "stalled" and not last_phase)
+            )
+            if reason in ("callback", "interrupted"):
+                break
+            point, resumed = Pair(self.last.loadings, self.last.factors), None
+        assert self.last is not None
+        if reason == "converged" and not self.all_met:
+            reason = "max_iter"
+        return Run(self.last.on_host(), self.history, reason, self.all_met, number)
+
+    def _phase(self, engine: Engine, number: int, point: Pair, resumed: Progress | None) -> Reason:
+        """Follow one phase to its end; indices and seconds go on from the one before."""
+        settings, phase = self.settings, self.settings.phases[number]
+        stopping, state = Stopping(phase.tol), None
+        first = 0 if self.last is None else self.last.index
+        if resumed is not None:
+            stopping.restore(resumed.stopping)
+            state = resumed.last.state
+            first -= 0 if state is None else state.index
+            if stopping.met:
+                return "converged"
+        iterations = alternate(
+            engine,
+            point.loadings,
+            point.factors,
+            penalty=settings.penalty,
+            upper=settings.upper,
+            row_solver=settings.row_solver,
+            extrapolation=Extrapolation() if settings.extrapolates else None,
+            max_iter=settings.max_iter,
+            state=state,
+        )
+        with ExitStack() as stack:
+            watchers: list[Callback] = [*settings.callbacks]
+            if settings.verbose:
+                label = phase.likelihood + (f", start {self.restart + 1}" if settings.n_init > 1 else "")
+                watchers.append(stack.enter_context(ProgressBar(first + settings.max_iter, label)))
+            try:
+                asked = self._watch(self._seen(iterations, number, first, stopping), stopping, watchers)
+                return asked or self._ended(engine, first)
+            except KeyboardInterrupt:
+                if self.last is None:
+                    raise
+                return "interrupted"
+
+    def _seen(
+        self, iterations: Iterator[Iteration], number: int, first: int, stopping: Stopping
+    ) -> Iterator[Iteration]:
+        """Take note of every iteration before anyone else sees it, so that what is kept is of a piece."""
+        seconds = 0.0 if self.last is None else self.last.seconds
+        for iteration in iterations:
+            stopping(iteration)
+            last = replace(iteration, index=first + iteration.index, seconds=seconds + iteration.seconds)
+            self.history(last)
+            self.last = last
+            if self.keep is not None:
+                history, state = self.history.copy(), stopping.state
+                self.keep(
+                    Progress(self.restart, number, last, state, history, self.all_met, self.random, self.best)
+                )
+            yield last.on_host() if self.settings.callbacks else replace(last, state=None)
+
+    def _watch(
+        self, iterations: Iterator[Iteration], stopping: Stopping, watchers: Sequence[Callback]
+    ) -> Reason | None:
+        """Show iterations to those who watch; None where no one asked to stop."""
+        for iteration in iterations:
+            asked = [bool(watch(iteration)) for watch in watchers]
+            if stopping.met:
+                return "converged"
+            if any(asked):
+                return "callback"
+        return None
+
+    def _ended(self, engine: Engine, first: int) -> Reason:
+        """Why the solver had no more iterations: too many of them, or no step leads down from here."""
+        last, settings = self.last, self.settings
+        assert last is not None
+        # the last iteration may have been lost to an extrapolation that was dropped
+        if last.index - first >= settings.max_iter - 1:
+            return "max_iter"
+        residual = residual_at(
+            engine, last.loadings, last.factors, penalty=settings.penalty, upper=settings.upper
+        )
+        return "converged" if residual <= STATIONARY else "stalled"
+
+
+def _start(settings: Settings, engine: Engine, rng: Random) -> Pair:
+    if isinstance(engine, StreamingEngine):
+        return _streamed_start(settings, engine, rng)
+    if isinstance(settings.init, str):
+        return Pair(*initialize(engine, settings.n_components, settings.init, rng))
+    loadings, factors = settings.init
+    return Pair(*adapt_start(engine.problem, loadings, factors / settings.link.alpha, rng))
+
+
+def _streamed_start(settings: Settings, engine: StreamingEngine, rng: Random) -> Pair:
+    if isinstance(settings.init, str):
+        bounds: Any = {"penalty": settings.penalty, "upper": settings.upper}
+        return sampled_start(engine, settings.n_components, settings.init, rng, **bounds)
+    loadings, factors = settings.init
+    return given_start(engine, loadings, factors / settings.link.alpha)

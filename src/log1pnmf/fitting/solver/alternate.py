@@ -1,0 +1,254 @@
+"""The alternating solver: a generator of iterations, each two half-steps over the data."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf._common.arrays import column_max, like, on_host
+from log1pnmf.engines.base import Engine, HalfStep, RowSolver
+from log1pnmf.model.objective import kkt_residual
+
+from .extrapolate import Extrapolation
+from .iteration import Iteration, Pair, State
+
+__all__ = ["alternate", "residual_at"]
+
+Array = NDArray[np.float64]
+
+PairSide = Literal["loadings", "factors"]
+ROLES: dict[RowSolver, tuple[PairSide, PairSide]] = {
+    "newton": ("factors", "loadings"),
+    "coordinate": ("loadings", "factors"),
+}
+"""Which side leads, i.e. is updated last in an iteration, and which follows."""
+
+LEAST_KEPT = 0.1
+"""Extrapolation shrinks no entry below this part of itself: overshooting to zero could leave a positive count
+with mean zero, which has no likelihood. Exact zeros come from the half-steps."""
+
+SHORTER = 0.25
+"""Part that is left of an update of an engine that cannot check its steps, when it went too far."""
+MOST_SHORTENED = 6
+"""How often in a row that happens before the fit ends."""
+ROUNDING = 1e-12
+"""Relative to the objective: a rise by less says nothing about the update."""
+
+
+def alternate(
+    engine: Engine,
+    loadings: Array,
+    factors: Array,
+    *,
+    penalty: Array,
+    upper: float = math.inf,
+    row_solver: RowSolver = "newton",
+    extrapolation: Extrapolation | None = None,
+    max_iter: int = 1000,
+    state: State | None = None,
+) -> Iterator[Iteration]:
+    """Minimise ``loss + sum_jk penalty_k f_jk`` over ``0 <= loadings <= upper``, ``factors >= 0``.
+
+    The factors are what is extrapolated and the loadings follow: an iteration solves the loadings for the
+    factors it tries, then takes the factors' half-step, whose first look at the data gives the objective of
+    the pair. If it has not risen the pair is accepted; if it has, the iteration is lost and the last update
+    without extrapolation takes its place (a shorter one, where that has risen as well because the engine
+    cannot check its steps). Judging the factors only after the loadings have adapted lets far longer
+    extrapolations pass. The start's loadings are trusted first: iteration 0 looks at the start and
+    updates the factors. With the coordinate solver the two change roles, so that an iteration is the paper's:
+    first the loadings, then the factors.
+
+    Parameters
+    ----------
+    engine : Engine
+    loadings, factors : ndarray of shape (n, K) and (m, K)
+        Start, on the eta scale and within the bounds.
+    penalty : ndarray of shape (K,)
+        Penalty on the factors, >= 0; needs a finite `upper` where it is not 0.
+    upper : float
+        Bound of the loadings.
+    row_solver : {"newton", "coordinate"}
+    extrapolation : Extrapolation, optional
+        None: plain alternation.
+    max_iter : int
+        Iterations after which to end, lost ones included.
+    state : State, optional
+        Go on after the iteration that carried it, with the same bits as without the pause; the start is then
+        looked at again, but has to be the one that iteration yielded; all other parameters are the same.
+
+    Yields
+    ------
+    Iteration
+        Index 0 is the start (rescaled); lost iterations are left out. Ends before `max_iter` only if an
+        update no longer lowers the objective in floating point.
+    """
+    moves = _Moves(engine, np.asarray(penalty, dtype=np.float64), upper, row_solver)
+    leader, follower = ROLES[row_solver]
+    started = time.perf_counter()
+    if state is None:
+        begin, accepted, beta = 0, math.inf, 0.0
+        point = plain = previous = moves.rescale(moves.adopt(Pair(loadings, factors)))[0]
+    else:
+        if extrapolation is not None and state.schedule is not None:
+            extrapolation.restore(state.schedule)
+        state = replace(state, updated=moves.adopt(state.updated), previous=moves.adopt(state.previous))
+        begin, accepted = state.index + 1, state.objective
+        point, plain, previous, beta = moves.onward(state, extrapolation)
+    restarted, good, n_shortened = False, moves.adopt(Pair(loadings, factors)), 0
+    for index in range(begin, max_iter + 1):
+        last = index == max_iter
+        follow = moves.improve(follower, point, look_only=index == 0)
+        tried = replace(point, **{follower: follow.values})
+        lead = moves.improve(leader, tried, look_only=last)
+        objective = moves.objective(lead.loss, tried)
+        if state is None and math.isnan(objective):
+            raise ValueError(
+                "the log-likelihood of the start is not a number: counts, size factors and c are together "
+                "beyond what double precision holds; rescale the counts, or use a c closer to them"
+            )
+        if not objective <= accepted:
+            restarted = True
+            if extrapolation is not None and beta != 0.0:
+                extrapolation.rejected()
+                point, previous, beta = plain, plain, 0.0
+                continue
+            by_rounding = lead.certain or objective - accepted <= ROUNDING * abs(accepted)
+            if state is None or by_rounding or n_shortened == MOST_SHORTENED:  # there is nothing left to gain
+                return
+            state, n_shortened = replace(state, updated=moves.between(good, state.updated)), n_shortened + 1
+            point = plain = previous = moves.rescale(state.updated)[0]
+            continue
+        if extrapolation is not None and index > 0:
+            extrapolation.accepted()
+        schedule = None if extrapolation is None else extrapolation.state
+        state = State(index, objective, replace(tried, **{leader: lead.values}), previous, schedule)
+        yield Iteration(
+            index=index,
+            loadings=tried.loadings,
+            factors=tried.factors,
+            loss=lead.loss,
+            objective=objective,
+            relative_change=_relative_change(accepted, objective) if index else math.nan,
+            kkt_residual=moves.residual(point, **{follower: follow.gradient, leader: lead.gradient}),
+            beta=beta,
+            seconds=time.perf_counter() - started,
+            restarted=restarted,
+            n_rejected=follow.n_rejected + lead.n_rejected,
+            likelihood="exact" if engine.problem.is_exact else "approximate",
+            state=state,
+        )
+        accepted, restarted, good, n_shortened = objective, False, tried, 0
+        point, plain, previous, beta = moves.onward(state, extrapolation)
+
+
+def residual_at(
+    engine: Engine, loadings: Array, factors: Array, *, penalty: Array, upper: float = math.inf
+) -> float:
+    """KKT residual of a point (`log1pnmf.model.objective.kkt_residual`), from one look at the data on either side."""
+    point, problem = Pair(loadings, factors), engine.problem
+    _, by_loadings = engine.evaluate(problem.loadings_side, loadings, factors)
+    _, by_factors = engine.evaluate(problem.factors_side, factors, loadings)
+    return _Moves(engine, penalty, upper, "newton").residual(point, loadings=by_loadings, factors=by_factors)
+
+
+def _relative_change(accepted: float, objective: float) -> float:
+    fall = accepted - objective
+    return fall / abs(objective) if objective != 0.0 else fall
+
+
+@dataclass(frozen=True, eq=False)
+class _Moves:
+    """The half-steps of one problem, its objective and its free scale."""
+
+    engine: Engine
+    penalty: Array
+    upper: float
+    row_solver: RowSolver
+
+    def objective(self, loss: float, at: Pair) -> float:
+        return loss + float(self.penalty @ on_host(at.factors.sum(axis=0)))
+
+    def adopt(self, pair: Pair) -> Pair:
+        return Pair(self.engine.adopt(pair.loadings), self.engine.adopt(pair.factors))
+
+    def improve(self, which: PairSide, at: Pair, look_only: bool) -> HalfStep:
+        problem = self.engine.problem
+        if which == "loadings":
+            side, start, design = problem.loadings_side, at.loadings, at.factors
+            penalty, upper = np.zeros_like(self.penalty), self.upper
+        else:
+            side, start, design = problem.factors_side, at.factors, at.loadings
+            penalty, upper = self.penalty, math.inf
+        if look_only:
+            return HalfStep(start, *self.engine.evaluate(side, start, design), 0.0, 0)
+        return self.engine.half_step(
+            side, start, design, penalty=penalty, upper=upper, row_solver=self.row_solver
+        )
+
+    def residual(self, at: Pair, *, loadings: Array, factors: Array) -> float:
+        """KKT residual from the gradients of either side."""
+        problem = self.engine.problem
+        return kkt_residual(
+            at.loadings,
+            at.factors,
+            _at_counted(problem.loadings_side.rows.indptr, loadings),
+            _at_counted(problem.factors_side.rows.indptr, factors),
+            problem.counts.total,
+            penalty_factors=self.penalty,
+            upper_loadings=self.upper,
+        )
+
+    def onward(self, state: State, extrapolation: Extrapolation | None) -> tuple[Pair, Pair, Pair, float]:
+        """Next point to try, the update it is extrapolated from, where its direction will begin, and beta."""
+        plain, previous = self.rescale(state.updated, state.previous)
+        beta = 0.0 if extrapolation is None else extrapolation.beta
+        if beta == 0.0:
+            return plain, plain, plain, beta
+        point, scaled = self.rescale(self.beyond(plain, previous, beta), plain)
+        return point, plain, scaled, beta
+
+    def beyond(self, new: Pair, old: Pair, beta: float) -> Pair:
+        """Extrapolate from `old` through `new`, within the bounds."""
+
+        def further(to: Array, since: Array, upper: float) -> Array:
+            return (to + beta * (to - since)).clip(min=LEAST_KEPT * to).clip(max=upper)
+
+        return Pair(
+            further(new.loadings, old.loadings, self.upper), further(new.factors, old.factors, math.inf)
+        )
+
+    def between(self, old: Pair, new: Pair) -> Pair:
+        """Go only a part of the way from `old` to `new`."""
+        return Pair(new.loadings, old.factors + SHORTER * (new.factors - old.factors))
+
+    def rescale(self, pair: Pair, *others: Pair) -> tuple[Pair, ...]:
+        """Fix the free scale of every column, of `pair` and in the same way of `others`.
+
+        Bounded loadings are raised until their largest touches the bound, which lowers the penalty. Otherwise
+        the columns' means are balanced to within a factor of two by powers of two, which changes no bit of
+        any product and so neither the loss nor the course of the fit.
+        """
+        if math.isfinite(self.upper):
+            size, target = column_max(pair.loadings), np.full(len(self.penalty), self.upper)
+        else:
+            size, target = on_host(pair.loadings.mean(axis=0)), on_host(pair.factors.mean(axis=0))
+        by, used = np.ones(len(size)), (size > 0.0) & (target > 0.0)
+        by[used] = size[used] / target[used]
+        if not math.isfinite(self.upper):
+            by = np.exp2(np.rint(0.5 * np.log2(by)))
+        scaled = pair.scaled(by)
+        if math.isfinite(self.upper):  # rounding
+            scaled = Pair(scaled.loadings.clip(max=self.upper), scaled.factors)
+        return (scaled, *(other.scaled(by) for other in others))
+
+
+def _at_counted(indptr: NDArray[np.int64], gradient: Array) -> Array:
+    """Gradient with the rows that have no counts, and are zero by decision, left out."""
+    empty = np.diff(indptr) == 0
+    return gradient * like(gradient, ~empty[:, None]) if empty.any() else gradient

@@ -1,0 +1,116 @@
+"""Those who watch the iterations: each is called with every one of them and may ask to stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from .iteration import Iteration
+
+__all__ = ["Callback", "History", "ProgressBar", "TimeLimit"]
+
+Callback = Callable[[Iteration], object]
+"""Called with every iteration; a true result stops the fit."""
+
+
+class TimeLimit:
+    """Stop after a number of seconds, counted from the first iteration it sees.
+
+    Parameters
+    ----------
+    seconds : float
+        Positive.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        if not seconds > 0:
+            raise ValueError(f"seconds must be positive, got {seconds}")
+        self.seconds = seconds
+        self._end: float | None = None
+
+    def __call__(self, iteration: Iteration) -> bool:
+        """Look at the clock."""
+        now = time.perf_counter()
+        if self._end is None:
+            self._end = now + self.seconds
+        return now >= self._end
+
+
+class History:
+    """Collects a table of all iterations.
+
+    Parameters
+    ----------
+    table : dict of str to ndarray, optional
+        Rows to begin with, as `table` returned them.
+    """
+
+    COLUMNS = ("loss", "objective", "log_likelihood", "relative_change", "kkt_residual", "beta", "seconds")
+
+    def __init__(self, table: Mapping[str, np.ndarray] | None = None) -> None:
+        self._rows: list[tuple[Any, ...]] = []
+        if table is not None:
+            names = ("iteration", "likelihood", *self.COLUMNS)
+            self._rows = list(zip(*(table[name].tolist() for name in names), strict=True))
+
+    def copy(self) -> History:
+        """Return one that goes its own way from here."""
+        other = History()
+        other._rows = self._rows.copy()
+        return other
+
+    def __call__(self, iteration: Iteration) -> None:
+        """Add a row."""
+        numbers = {"log_likelihood": -iteration.loss}
+        row = [numbers[name] if name in numbers else getattr(iteration, name) for name in self.COLUMNS]
+        self._rows.append((iteration.index, iteration.likelihood, *row))
+
+    def table(self) -> dict[str, np.ndarray]:
+        """One array per column; ``pandas.DataFrame(table)`` shows them side by side.
+
+        Returns
+        -------
+        dict of str to ndarray
+            iteration, likelihood ("exact" or "approximate": which one the row is about), loss, objective,
+            log_likelihood, relative_change, kkt_residual, beta, seconds.
+        """
+        names = ("iteration", "likelihood", *self.COLUMNS)
+        types = (np.int64, np.str_, *(np.float64 for _ in self.COLUMNS))
+        columns = zip(*self._rows, strict=True) if self._rows else [()] * len(names)
+        return {
+            name: np.array(values, dtype=kind)
+            for name, kind, values in zip(names, types, columns, strict=True)
+        }
+
+
+class ProgressBar:
+    """Progress bar on standard error; a context manager, so that it is closed whatever happens.
+
+    Parameters
+    ----------
+    max_iter : int
+        Where the bar ends; the time left is that to get there.
+    label : str
+        Shown in front.
+    """
+
+    def __init__(self, max_iter: int, label: str = "fit") -> None:
+        from tqdm.auto import tqdm
+
+        self._bar = tqdm(total=max_iter, desc=label, unit="it", leave=True)
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.close()
+
+    def __call__(self, iteration: Iteration) -> None:
+        """Show an iteration."""
+        self._bar.update(iteration.index - self._bar.n)
+        self._bar.set_postfix_str(
+            f"objective {iteration.objective:.9g}, change {iteration.relative_change:.1e}", refresh=False
+        )

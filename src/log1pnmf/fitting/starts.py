@@ -1,0 +1,317 @@
+"""Where a fit starts: rank-one, random, non-negative SVD, or given. Everything is on the eta scale.
+
+Which optimum is found depends on the start. No start has an entry from which the solver could not leave, rows
+and columns without counts are zero, and no two columns are alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.optimize import brentq
+from sklearn.utils import check_random_state
+from sklearn.utils.extmath import randomized_svd
+from threadpoolctl import threadpool_limits
+
+from log1pnmf._common.arrays import on_host
+from log1pnmf.counts.counts import check_unmasked
+from log1pnmf.engines.base import Engine
+from log1pnmf.fitting.solver.alternate import alternate
+from log1pnmf.fitting.solver.stopping import Stopping
+from log1pnmf.model.problem import Problem
+
+__all__ = [
+    "INITS",
+    "Random",
+    "adapt_start",
+    "as_random",
+    "check_init",
+    "check_start",
+    "initialize",
+    "match_total",
+    "rank_one",
+]
+
+Array = NDArray[np.float64]
+Random: TypeAlias = np.random.Generator | np.random.RandomState
+
+INITS = ("rank1", "random", "nndsvd")
+TINY = 1e-8  # of the baseline: two such columns multiplied do not change the fit
+LIFTED = 1e-3  # of the column's mean, where a given start has zeros that rule out a count
+SVD_FILL = 1e-2  # of the mean, where the SVD leaves zeros
+SAMPLE = 300  # rows and columns on which the fitted total is matched
+
+
+def as_random(random_state: Any) -> Random:
+    """Take an `np.random.Generator` as it is, anything else as scikit-learn does."""
+    if isinstance(random_state, np.random.Generator):
+        return random_state
+    try:
+        return check_random_state(random_state)
+    except ValueError:
+        raise ValueError(
+            "random_state must be None, a whole number from 0 to 2**32 - 1, a RandomState or a Generator, "
+            f"got {random_state!r}"
+        ) from None
+
+
+def initialize(engine: Engine, n_components: int, init: str, rng: Random) -> tuple[Array, Array]:
+    """Make a start.
+
+    Parameters
+    ----------
+    engine : Engine
+    n_components : int
+    init : {"rank1", "random", "nndsvd"}
+        "rank1": the best single factor, and tiny random columns beside it (the paper's start);
+        "random": positive noise whose fitted total is that of the counts;
+        "nndsvd": non-negative SVD of ``log1p(y / (c s))``, of ``y / s`` for the identity link.
+    rng : Generator or RandomState
+
+    Returns
+    -------
+    loadings, factors : ndarray of shape (n, K) and (m, K)
+    """
+    check_init(init)
+    problem = engine.problem
+    if init == "rank1":
+        loadings, factors = (_beside(column, n_components, rng) for column in rank_one(engine, rng))
+        return _without_empty(problem, loadings, factors)
+    if init == "random":
+        loadings, factors = (rng.uniform(0.1, 1.0, size=(n, n_components)) for n in problem.counts.shape)
+    else:
+        loadings, factors = _nndsvd(problem, n_components, rng)
+    return match_total(problem, *_without_empty(problem, loadings, factors), rng)
+
+
+# ---------------------------------------------------------------- rank one
+
+
+def rank_one(engine: Engine, rng: Random, *, tol: float = 1e-6, max_iter: int = 50) -> tuple[Array, Array]:
+    """Fit a single factor, to a loose tolerance.
+
+    Parameters
+    ----------
+    engine : Engine
+    rng : Generator or RandomState
+        For the start: the columns' mean rates times noise.
+    tol : float
+        See `log1pnmf.fitting.solver.stopping.Stopping`.
+    max_iter : int
+
+    Returns
+    -------
+    loadings, factors : ndarray of shape (n, 1) and (m, 1)
+    """
+    problem = engine.problem
+    rates = problem.counts.by_column.row_sums() / problem.size_factors.sum()
+    loadings = rng.uniform(0.5, 1.5, size=(problem.counts.n_samples, 1))
+    factors = (_eta(problem, rates) * rng.uniform(0.5, 1.5, size=rates.shape))[:, None]
+    loadings, factors = _without_empty(problem, loadings, factors)
+    stopping = Stopping(tol)
+    for iteration in alternate(engine, loadings, factors, penalty=np.zeros(1), max_iter=max_iter):
+        loadings, factors = iteration.loadings, iteration.factors
+        if stopping(iteration):
+            break
+    return on_host(loadings), on_host(factors)
+
+
+def _beside(column: Array, n_components: int, rng: Random) -> Array:
+    """Put tiny random columns beside the baseline."""
+    size = (len(column), n_components - 1)
+    return np.hstack([column, TINY * column.mean() * rng.uniform(0.5, 1.5, size=size)])
+
+
+def _eta(problem: Problem, rates: Array) -> Array:
+    return problem.link.link(rates) / problem.link.alpha
+
+
+# ---------------------------------------------------------------- non-negative SVD
+
+
+def _nndsvd(problem: Problem, n_components: int, rng: Random) -> tuple[Array, Array]:
+    """Boutsidis and Gallopoulos (2008): of each singular pair, the stronger of its two signs."""
+    matrix = _linked(problem)
+    rank = min(n_components, *matrix.shape)
+    with threadpool_limits(1, user_api="blas"):  # thin products: more threads only spin and change bits
+        left, strength, right = randomized_svd(matrix, rank, random_state=_seed(rng))
+    loadings, factors = np.zeros((matrix.shape[0], n_components)), np.zeros((matrix.shape[1], n_components))
+    for k in range(rank):
+        u, v = left[:, k], right[k]
+        parts = [(np.maximum(sign * u, 0.0), np.maximum(sign * v, 0.0)) for sign in (1.0, -1.0)]
+        u, v = max(parts, key=lambda part: float(np.linalg.norm(part[0]) * np.linalg.norm(part[1])))
+        size = float(np.linalg.norm(u) * np.linalg.norm(v))
+        if size > 0.0:
+            root = math.sqrt(strength[k] * size)
+            loadings[:, k], factors[:, k] = root * u / np.linalg.norm(u), root * v / np.linalg.norm(v)
+    return _fill(loadings, rng), _fill(factors, rng)
+
+
+def _linked(problem: Problem) -> sparse.csr_array:
+    """Take counts to the eta scale, entry by entry; zeros stay zeros."""
+    matrix, exposure = problem.counts.to_scipy(), problem.loadings_side.row_exposure
+    values = matrix.data / np.repeat(exposure, np.diff(matrix.indptr))
+    values = values if problem.link.is_identity else np.log1p(values)
+    return sparse.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+def _fill(values: Array, rng: Random) -> Array:
+    mean = values.mean() if values.any() else 1.0
+    return np.where(values > 0.0, values, SVD_FILL * mean * rng.uniform(0.5, 1.5, size=values.shape))
+
+
+def _seed(rng: Random) -> int:
+    most = np.iinfo(np.int32).max
+    return int(rng.integers(most) if isinstance(rng, np.random.Generator) else rng.randint(most))
+
+
+# ---------------------------------------------------------------- given
+
+
+def check_init(init: Any) -> None:
+    """Refuse the name of a start that there is not, and say which one comes closest."""
+    if not isinstance(init, str) or init in INITS:
+        return
+    close = get_close_matches(init, INITS, n=1)
+    raise ValueError(
+        f"init must be one of {', '.join(map(repr, INITS))} or (loadings, factors), got {init!r}"
+        + (f"; use {close[0]!r}" if close else "")
+    )
+
+
+def check_start(start: Any, shape: tuple[int, int], n_components: int) -> tuple[Array, Array]:
+    """Check a start given by the user.
+
+    Parameters
+    ----------
+    start : (loadings, factors)
+        Arrays of shape (n, K) and (m, K), finite and non-negative. Factors may be K x m, as `components_`
+        are; where m = K they are taken as m x K.
+    shape : (n, m)
+    n_components : int
+
+    Returns
+    -------
+    loadings, factors : ndarray of shape (n, K) and (m, K)
+        Copies.
+    """
+    try:
+        given = dict(zip(("loadings", "factors"), start, strict=True))
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"init must be one of {', '.join(map(repr, INITS))} or a pair of arrays (loadings, factors), "
+            f"got {type(start).__name__}"
+        ) from None
+    checked = []
+    for (name, values), n in zip(given.items(), shape, strict=True):
+        check_unmasked(values, f"init {name}")
+        try:
+            array = np.array(values, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(f"init {name} must be numbers, got {type(values).__name__}") from None
+        if name == "factors" and array.shape == (n_components, n) and n != n_components:
+            array = np.ascontiguousarray(array.T)
+        if array.shape != (n, n_components):
+            also = f" or ({n_components}, {n})" if name == "factors" else ""
+            raise ValueError(f"init {name} must have shape ({n}, {n_components}){also}, got {array.shape}")
+        bad = ~(np.isfinite(array) & (array >= 0.0))
+        if bad.any():
+            i, k = (int(x) for x in np.argwhere(bad)[0])
+            raise ValueError(
+                f"init {name} must be finite and not negative, got {array[i, k]} at row {i}, column {k}"
+            )
+        checked.append(array)
+    return checked[0], checked[1]
+
+
+def adapt_start(problem: Problem, loadings: Array, factors: Array, rng: Random) -> tuple[Array, Array]:
+    """Make a checked start usable.
+
+    Counts whose mean would be zero get small positive loadings and factors, columns that are zero on both
+    sides or copies of each other get noise, empty rows and columns become zero. Nothing else is changed.
+    """
+    loadings, factors = loadings.copy(), factors.copy()
+    for k in range(loadings.shape[1]):
+        if not loadings[:, k].any() and not factors[:, k].any():
+            for values in (loadings, factors):
+                mean = values.mean() if values.any() else 1.0
+                values[:, k] = LIFTED * mean * rng.uniform(0.5, 1.5, size=len(values))
+        elif any(_alike(loadings, factors, k, other) for other in range(k)):
+            loadings[:, k] *= rng.uniform(0.9, 1.1, size=len(loadings))
+            factors[:, k] *= rng.uniform(0.9, 1.1, size=len(factors))
+    rows, columns = _impossible(problem, loadings, factors)
+    for values, where in ((loadings, rows), (factors, columns)):
+        if where.any():
+            means = values.mean(axis=0)
+            least = LIFTED * np.where(means > 0.0, means, means.mean() if means.any() else 1.0)
+            values[where] = np.maximum(values[where], least)
+    return _without_empty(problem, loadings, factors)
+
+
+def _alike(loadings: Array, factors: Array, k: int, other: int) -> bool:
+    return bool(
+        np.array_equal(loadings[:, k], loadings[:, other])
+        and np.array_equal(factors[:, k], factors[:, other])
+    )
+
+
+def _impossible(problem: Problem, loadings: Array, factors: Array) -> tuple[Array, Array]:
+    """Rows and columns in which a positive count has mean zero, as masks."""
+    counts = problem.counts
+    bad_rows, bad_columns = (np.zeros(n, dtype=bool) for n in counts.shape)
+    if ((loadings > 0.0).all(axis=0) & (factors > 0.0).all(axis=0)).any():
+        return bad_rows, bad_columns
+    for i, j in _entries(problem, 1 << 16):
+        bad = np.einsum("ek,ek->e", loadings[i], factors[j]) <= 0.0
+        bad_rows[i[bad]] = True
+        bad_columns[j[bad]] = True
+    return bad_rows, bad_columns
+
+
+def _entries(problem: Problem, size: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
+    rows = problem.counts.by_row
+    for start in range(0, rows.nnz, size):
+        entries = np.arange(start, min(start + size, rows.nnz))
+        part = on_host(rows.indices[entries[0] : entries[-1] + 1])
+        yield np.searchsorted(rows.indptr, entries, side="right") - 1, part
+
+
+# ---------------------------------------------------------------- shared
+
+
+def _without_empty(problem: Problem, loadings: Array, factors: Array) -> tuple[Array, Array]:
+    """Zero where there are no counts: that is their optimum."""
+    counts = problem.counts
+    empty_rows = np.diff(counts.by_row.indptr) == 0
+    empty_columns = np.diff(counts.by_column.indptr) == 0
+    return np.where(empty_rows[:, None], 0.0, loadings), np.where(empty_columns[:, None], 0.0, factors)
+
+
+def match_total(problem: Problem, loadings: Array, factors: Array, rng: Random) -> tuple[Array, Array]:
+    """Scale a start so that its fitted total is the counts' total, judged on a sample of rows and columns."""
+    counts, link = problem.counts, problem.link
+    i, j = (rng.permutation(n)[:SAMPLE] for n in counts.shape)
+    eta, exposure = loadings[i] @ factors[j].T, problem.size_factors[i]
+    rate = counts.total / (problem.size_factors.sum() * counts.n_features)
+    if not rate > 0.0 or not eta.max() > 0.0:
+        return loadings, factors
+
+    def excess(log_scale: float) -> float:
+        with np.errstate(over="ignore"):
+            means = link.mean(math.exp(log_scale) * eta)
+        fitted = float(exposure @ means.mean(axis=1)) / float(exposure.sum())
+        return math.log(min(fitted, 1e300) / rate)
+
+    low = high = math.log(float(_eta(problem, np.asarray(rate))) / eta.max())
+    while excess(low) > 0.0:
+        low -= 1.0
+    while excess(high) < 0.0:
+        high += 1.0
+    scale = math.exp(0.5 * brentq(excess, low, high, xtol=1e-3)) if low < high else math.exp(0.5 * low)
+    return loadings * scale, factors * scale

@@ -1,0 +1,1 @@
+"""The statistics in plain NumPy: link, zeros, problem, objective, simulation."""

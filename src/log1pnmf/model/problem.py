@@ -1,0 +1,82 @@
+"""Everything that stays fixed during a fit, seen from the side of the loadings and of the factors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf.counts.counts import Counts, SparseRows
+
+from .link import ShiftedLog
+from .objective import likelihood_constant
+from .zeros import EXACT_FOR_IDENTITY, Quadratic
+
+__all__ = ["Problem", "Side"]
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """Compressed rows with rank-one exposure ``t_ij = row_exposure_i * column_exposure_j``."""
+
+    rows: SparseRows
+    row_exposure: NDArray[np.float64]
+    column_exposure: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Counts, exposure, link and the treatment of zero counts.
+
+    Parameters
+    ----------
+    counts : Counts
+        n x m counts.
+    size_factors : ndarray of shape (n,)
+        Positive.
+    link : ShiftedLog
+    zeros : Quadratic or None
+        What replaces ``expm1`` at zero counts; None visits them exactly. With the identity link this always
+        becomes ``Quadratic(0, 1, 0)``, which is exact at sparse cost.
+    """
+
+    counts: Counts
+    size_factors: NDArray[np.float64]
+    link: ShiftedLog
+    zeros: Quadratic | None = None
+
+    def __post_init__(self) -> None:
+        size_factors = np.ascontiguousarray(self.size_factors, dtype=np.float64)
+        if size_factors.shape != (self.counts.shape[0],):
+            raise ValueError(
+                f"size_factors must have shape ({self.counts.shape[0]},), got {size_factors.shape}"
+            )
+        object.__setattr__(self, "size_factors", size_factors)
+        if self.link.is_identity:
+            object.__setattr__(self, "zeros", EXACT_FOR_IDENTITY)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the loss is the model's own; approximate zeros of the identity link are."""
+        return self.zeros is None or self.link.is_identity
+
+    @cached_property
+    def loadings_side(self) -> Side:
+        """Rows of the counts: what the loadings are fitted to, with the factors as design."""
+        return Side(self.counts.by_row, self._exposure, np.ones(self.counts.shape[1]))
+
+    @cached_property
+    def factors_side(self) -> Side:
+        """Columns of the counts: what the factors are fitted to, with the loadings as design."""
+        return Side(self.counts.by_column, np.ones(self.counts.shape[1]), self._exposure)
+
+    @cached_property
+    def constant(self) -> float:
+        """What has to be added to the sum of entry losses to get the full negative log-likelihood."""
+        return likelihood_constant(self)
+
+    @cached_property
+    def _exposure(self) -> NDArray[np.float64]:
+        return self.link.exposure_scale * self.size_factors

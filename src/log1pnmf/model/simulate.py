@@ -1,0 +1,389 @@
+"""Counts drawn from the model, block of rows by block of rows, so that they may be larger than memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from log1pnmf.fitting.settings import check_number, check_whole
+
+from .link import ShiftedLog
+
+__all__ = ["MIXTURES", "Mixture", "Simulated", "Simulation", "mixture_for", "simulate", "simulate_chunks"]
+
+Array = NDArray[np.float64]
+
+BLOCK_ROWS = 256
+"""Rows that share a stream of random numbers; a change of it changes what a seed means."""
+
+DENSITY_ENTRIES = 2e6
+"""Entries from which the expected density is computed, about."""
+
+FINEST = 1e-7
+"""How closely the scale for a density is searched, relative to it."""
+
+LARGEST_MEAN = 1e4
+"""Mean count at which the exponential parts end, for one factor and size factor 1. The exponential of a
+product of exponentials has no mean: without an end, large matrices would hold counts beyond any integer."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Law of the entries of loadings and factors, as in the paper's simulations.
+
+    An entry is uniform with probability `p_uniform`, and otherwise exponential with a rate that is drawn,
+    uniformly, for every factor.
+
+    Parameters
+    ----------
+    uniform : (float, float)
+        Bounds of the uniform part.
+    rates : (float, float)
+        Bounds of the rates of the exponential part.
+    p_uniform : float
+    """
+
+    uniform: tuple[float, float]
+    rates: tuple[float, float]
+    p_uniform: float = 0.9
+
+    def draw_rates(self, rng: np.random.Generator, n_components: int) -> Array:
+        """Draw a rate for each of `n_components` factors from `rng`."""
+        return rng.uniform(*self.rates, size=n_components)
+
+    def draw(self, rng: np.random.Generator, n: int, rates: Array) -> Entries:
+        """Draw from `rng` what n rows of entries with these `rates` are made of."""
+        shape = (n, len(rates))
+        return Entries(self, rng.random(shape) < self.p_uniform, rng.random(shape), rates)
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """Entries of loadings or factors, to be had at any scale.
+
+    Parameters
+    ----------
+    mixture : Mixture
+    from_uniform : ndarray of bool, shape (n, K)
+        Which part each is from.
+    quantiles : ndarray of shape (n, K)
+        Where in that part.
+    rates : ndarray of shape (K,)
+    """
+
+    mixture: Mixture
+    from_uniform: NDArray[np.bool_]
+    quantiles: Array
+    rates: Array
+
+    def at(self, scale: float, largest: float) -> Array:
+        """Give entries `scale` times as large, but none above `largest`: the exponential part ends there."""
+        low, high = self.mixture.uniform
+        even = np.minimum(scale * (low + (high - low) * self.quantiles), largest)
+        rates = self.rates / scale
+        heavy = -np.log1p(self.quantiles * np.expm1(-rates * largest)) / rates
+        return np.where(self.from_uniform, even, heavy)
+
+
+MIXTURES = {
+    1e-3: Mixture((0.35, 1.43), (1.2, 5.0)),
+    1.0: Mixture((0.0, 0.16), (1.25, 10.0)),
+    math.inf: Mixture((0.0, 0.1), (0.15, 5.0)),
+}
+"""The paper's constants, which give about 95% zeros with five factors."""
+
+
+def mixture_for(c: float) -> Mixture:
+    """Choose the paper's constants for the nearest c it has: 1e-3 up to 0.03, 1 up to 30, inf above.
+
+    Examples
+    --------
+    >>> mixture_for(10.0) is MIXTURES[1.0], mixture_for(1e4) is MIXTURES[math.inf]
+    (True, True)
+    """
+    if c <= 10**-1.5:
+        return MIXTURES[1e-3]
+    return MIXTURES[1.0] if c <= 10**1.5 else MIXTURES[math.inf]
+
+
+@dataclass(frozen=True, eq=False)
+class Simulated:
+    """Counts, and the truth behind them.
+
+    Parameters
+    ----------
+    counts : scipy.sparse.csr_array of int32
+        Samples x features.
+    loadings, factors : ndarray of shape (n, K) and (m, K)
+        On the link scale.
+    size_factors : ndarray of shape (n,)
+    c : float
+    """
+
+    counts: sparse.csr_array
+    loadings: Array
+    factors: Array
+    size_factors: Array
+    c: float
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """What is to be drawn; nothing is until it is asked for.
+
+    Parameters
+    ----------
+    n_samples, n_features, n_components : int
+    c : float
+        Shift of the link, may be inf.
+    density : float, optional
+        Expected part of entries that are not zero, between 0 and 1, reached by scaling the factors.
+    size_spread : float
+        Standard deviation of the logarithm of the size factors; 0: all are 1.
+    random_state : int
+        Seed. Factors, and every block of 256 rows, have a stream of random numbers of their own.
+    """
+
+    n_samples: int
+    n_features: int
+    n_components: int
+    c: float = field(kw_only=True, default=1.0)
+    density: float | None = field(kw_only=True, default=None)
+    size_spread: float = field(kw_only=True, default=0.0)
+    random_state: int = field(kw_only=True, default=0)
+
+    def __post_init__(self) -> None:
+        for name in ("n_samples", "n_features", "n_components"):
+            check_whole(name, getattr(self, name), least=1)
+        check_whole("random_state", self.random_state, least=0)
+        check_number("size_spread", self.size_spread)
+        ShiftedLog(self.c)
+        if self.density is not None and not 0.0 < self.density < 1.0:
+            raise ValueError(f"density must be between 0 and 1, got {self.density}")
+        object.__setattr__(self, "_factors", self._scaled_factors())
+
+    @property
+    def factors(self) -> Array:
+        """Factors, features x K, on the link scale."""
+        factors: Array = self.__dict__["_factors"]
+        return factors
+
+    def loadings(self) -> Array:
+        """Draw the loadings of all samples."""
+        return np.concatenate([self._block(number)[0] for number in range(self._n_blocks)])
+
+    def size_factors(self) -> Array:
+        """Draw the size factors of all samples."""
+        return np.concatenate([self._block(number)[1] for number in range(self._n_blocks)])
+
+    def chunks(self, chunk_size: int) -> Iterator[sparse.csr_array]:
+        """Draw counts in blocks of rows.
+
+        Parameters
+        ----------
+        chunk_size : int
+            Rows in each but the last. It changes no count.
+
+        Yields
+        ------
+        scipy.sparse.csr_array of int32
+        """
+        check_whole("chunk_size", chunk_size, least=1)
+        waiting, ready = [], 0
+        for number in range(self._n_blocks):
+            waiting.append(self._counts(number))
+            ready += waiting[-1].shape[0]
+            if ready < chunk_size and number < self._n_blocks - 1:
+                continue
+            rows = sparse.vstack(waiting, format="csr")
+            last = number == self._n_blocks - 1
+            stop = ready if last else ready - ready % chunk_size
+            for start in range(0, stop, chunk_size):
+                yield rows[start : min(start + chunk_size, stop)]
+            waiting, ready = ([rows[stop:]], ready - stop) if stop < ready else ([], 0)
+
+    # ---------------------------------------------------------------- inside
+
+    @property
+    def _n_blocks(self) -> int:
+        return -(-self.n_samples // BLOCK_ROWS)
+
+    def _stream(self, *which: int) -> np.random.Generator:
+        return np.random.default_rng([self.random_state, *which])
+
+    def _block(self, number: int) -> tuple[Array, Array, np.random.Generator]:
+        """Draw loadings and size factors of a block of rows; the generator goes on to its counts."""
+        mixture = mixture_for(self.c)
+        rates = mixture.draw_rates(self._stream(0), self.n_components)
+        rng = self._stream(1, number)
+        n = min(BLOCK_ROWS, self.n_samples - number * BLOCK_ROWS)
+        loadings = mixture.draw(rng, n, rates).at(1.0, self._largest)
+        # The mean of such numbers is 1.
+        sizes = np.exp(self.size_spread * rng.standard_normal(n) - 0.5 * self.size_spread**2)
+        return loadings, sizes, rng
+
+    def _counts(self, number: int) -> sparse.csr_array:
+        loadings, sizes, rng = self._block(number)
+        return draw_poisson(sizes[:, None] * ShiftedLog(self.c).inverse(loadings @ self.factors.T), rng)
+
+    def _scaled_factors(self) -> Array:
+        mixture, rng = mixture_for(self.c), self._stream(2)
+        entries = mixture.draw(rng, self.n_features, mixture.draw_rates(rng, self.n_components))
+        scale = 1.0 if self.density is None else self._scale_for_density(entries, self.density)
+        return entries.at(scale, self._largest)
+
+    def _scale_for_density(self, factors: Entries, density: float) -> float:
+        """Find the scale of the factors that is expected to give the density, by halving."""
+        wanted = max(1, math.ceil(DENSITY_ENTRIES / (BLOCK_ROWS * self.n_features)))
+        chosen = np.unique(np.linspace(0, self._n_blocks - 1, wanted).astype(int))
+        blocks = [self._block(int(number))[:2] for number in chosen]
+        step = max(1, int(len(blocks) * BLOCK_ROWS * self.n_features / DENSITY_ENTRIES))
+        loadings = np.concatenate([loadings for loadings, _ in blocks])[::step]
+        sizes = np.concatenate([sizes for _, sizes in blocks])[::step, None]
+        link = ShiftedLog(self.c)
+
+        def expected(scale: float) -> float:
+            rates = link.inverse(loadings @ factors.at(scale, self._largest).T)
+            return float(-np.expm1(-sizes * rates).mean())
+
+        low = high = 1.0
+        while expected(high) < density:
+            low, high = high, 2.0 * high
+            if high > 1e6:
+                raise ValueError(f"density {density} cannot be reached; ask for a lower one")
+        while expected(low) > density:
+            low, high = 0.5 * low, low
+        while high - low > FINEST * high:
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if expected(middle) < density else (low, middle)
+        return high
+
+    @property
+    def _largest(self) -> float:
+        """Largest entry of loadings and factors: two of them have the largest mean."""
+        return math.sqrt(float(ShiftedLog(self.c).link(LARGEST_MEAN)))
+
+
+def simulate(
+    n_samples: int,
+    n_features: int,
+    n_components: int,
+    *,
+    c: float = 1.0,
+    density: float | None = None,
+    size_spread: float = 0.0,
+    random_state: int = 0,
+) -> Simulated:
+    """Draw counts from the model, with loadings and factors as in the paper's simulations.
+
+    Parameters
+    ----------
+    n_samples, n_features, n_components : int
+    c : float
+        Shift of the link, may be inf.
+    density : float, optional
+        Expected part of entries that are not zero; by default that of the paper's constants, about 0.05 with
+        five factors.
+    size_spread : float
+        Standard deviation of the logarithm of the size factors; 0: all are 1.
+    random_state : int
+        Seed: the same one, the same numbers.
+
+    Returns
+    -------
+    Simulated
+
+    Examples
+    --------
+    >>> drawn = simulate(500, 300, 5, c=1.0, density=0.1)
+    >>> drawn.counts.shape, round(drawn.counts.nnz / (500 * 300), 2)
+    ((500, 300), 0.1)
+    """
+    simulation = Simulation(
+        n_samples,
+        n_features,
+        n_components,
+        c=c,
+        density=density,
+        size_spread=size_spread,
+        random_state=random_state,
+    )
+    (counts,) = simulation.chunks(n_samples)
+    return Simulated(counts, simulation.loadings(), simulation.factors, simulation.size_factors(), float(c))
+
+
+def simulate_chunks(
+    n_samples: int,
+    n_features: int,
+    n_components: int,
+    *,
+    chunk_size: int = 8192,
+    c: float = 1.0,
+    density: float | None = None,
+    size_spread: float = 0.0,
+    random_state: int = 0,
+) -> Iterator[sparse.csr_array]:
+    """Draw the counts of `simulate` in blocks of rows, for matrices larger than memory.
+
+    Parameters
+    ----------
+    n_samples, n_features, n_components : int
+    chunk_size : int
+        Rows in each block; every size gives the same counts.
+    c, density, size_spread, random_state
+        As in `simulate`.
+
+    Yields
+    ------
+    scipy.sparse.csr_array of int32
+
+    Examples
+    --------
+    >>> [chunk.shape for chunk in simulate_chunks(1000, 20, 2, chunk_size=400)]
+    [(400, 20), (400, 20), (200, 20)]
+    """
+    simulation = Simulation(
+        n_samples,
+        n_features,
+        n_components,
+        c=c,
+        density=density,
+        size_spread=size_spread,
+        random_state=random_state,
+    )
+    yield from simulation.chunks(chunk_size)
+
+
+def draw_poisson(mean: Array, rng: np.random.Generator) -> sparse.csr_array:
+    """Draw a sparse matrix of independent Poisson counts.
+
+    Where few counts are expected it draws their total and then the entry that each belongs to, which is the
+    same law and costs little more than the counts themselves.
+
+    Parameters
+    ----------
+    mean : ndarray of shape (n, m)
+    rng : Generator
+
+    Returns
+    -------
+    scipy.sparse.csr_array of int32
+    """
+    if not np.isfinite(mean).all() or mean.max(initial=0.0) >= 2**31:
+        raise ValueError(
+            "mean counts must be below 2**31; ask for a lower density or a smaller spread of sizes"
+        )
+    running = np.cumsum(mean, axis=None)
+    if running[-1] > 0.5 * mean.size:
+        return sparse.csr_array(rng.poisson(mean).astype(np.int32))
+    total = rng.poisson(running[-1])
+    places = np.searchsorted(running, np.sort(rng.random(total)) * running[-1], side="right")
+    flat, values = np.unique(np.minimum(places, mean.size - 1), return_counts=True)
+    indptr = np.searchsorted(flat, np.arange(len(mean) + 1) * mean.shape[1])
+    parts = (values.astype(np.int32), (flat % mean.shape[1]).astype(np.int32), indptr)
+    return sparse.csr_array(parts, shape=mean.shape)

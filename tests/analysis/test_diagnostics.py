@@ -1,0 +1,149 @@
+"""Diagnostics: sums agree with plain formulas, what is wrong is found, and what is right is not."""
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.stats import poisson
+
+from log1pnmf import ApproximationWarning, Log1pNMF
+from log1pnmf.analysis import diagnostics
+from log1pnmf.analysis.diagnostics import diagnose, expected_deviance
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """Poisson counts of the model itself, with depths from 0.5 to 3."""
+    rng = np.random.default_rng(0)
+    loadings = np.column_stack([rng.uniform(0.5, 1.0, 150), rng.random(150) < 0.4])
+    factors = np.column_stack([rng.uniform(0.3, 1.5, 80), rng.exponential(0.5, 80)])
+    sizes = np.exp(rng.uniform(-0.7, 1.1, 150))
+    return rng.poisson(sizes[:, None] * np.expm1(loadings @ factors.T))
+
+
+@pytest.fixture(scope="module")
+def model(drawn):
+    return Log1pNMF(2, c=1.0, likelihood="exact", random_state=0, n_jobs=1).fit(drawn)
+
+
+def test_expected_deviance():
+    y = np.arange(2000.0)
+    for mean in (1e-4, 0.03, 0.7, 5.0, 150.0, 700.0):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.where(y > 0, y * np.log(y / mean), 0.0)
+        exact = (poisson.pmf(y, mean) * 2.0 * (logs - y + mean)).sum()
+        assert expected_deviance(np.array(mean)) == pytest.approx(exact, rel=2e-4)
+
+
+def test_sums_agree_with_plain_formulas(drawn, model, monkeypatch):
+    monkeypatch.setattr(diagnostics, "BLOCK_BYTES", 8 * 10 * 80 * 7)  # seven samples at a time
+    found = model.diagnose(sparse.csr_array(drawn))
+    mean = model.inverse_transform(model.loadings_, model.fit_.size_factors)
+    mean = np.maximum(mean, 1e-300)  # zero where both effects are
+    pearson = (drawn - mean) ** 2 / mean
+    np.testing.assert_allclose(found.feature_dispersion, pearson.sum(axis=0) / 148 / (1 - 2 / 80))
+    np.testing.assert_allclose(found.sample_dispersion, pearson.sum(axis=1) / 78 / (1 - 2 / 150))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        deviance = 2 * np.where(drawn > 0, drawn * np.log(drawn / mean), 0.0) - 2 * (drawn - mean)
+    np.testing.assert_allclose(
+        found.sample_deviance, deviance.sum(axis=1) / expected_deviance(mean).sum(axis=1)
+    )
+    np.testing.assert_allclose(
+        found.feature_deviance, deviance.sum(axis=0) / expected_deviance(mean).sum(axis=0)
+    )
+    order = np.argsort(-deviance, axis=None)[:50]
+    np.testing.assert_array_equal(found.worst.sample, order // 80)
+    np.testing.assert_array_equal(found.worst.feature, order % 80)
+    np.testing.assert_allclose(np.abs(found.worst.value), np.sqrt(deviance.ravel()[order]))
+    assert found.gaps is None
+
+
+def test_a_good_fit_looks_good(drawn, model):
+    found = diagnose(model, drawn)
+    assert abs(np.median(found.feature_deviance) - 1.0) < 0.08
+    assert abs(np.median(found.sample_deviance) - 1.0) < 0.08
+    depth = drawn.sum(axis=1)
+    assert abs(np.corrcoef(np.log(depth), found.sample_deviance)[0, 1]) < 0.35
+    assert len(found.outliers()) == 0
+    assert found.overdispersion < 0.02
+
+
+def test_overdispersion_is_estimated():
+    rng = np.random.default_rng(1)
+    means = np.full((300, 40), 4.0) * rng.gamma(1 / 0.3, 0.3, size=(300, 40))
+    counts = rng.poisson(means)
+    found = diagnose(Log1pNMF(1, random_state=0, n_jobs=1).fit(counts), counts)
+    assert found.overdispersion == pytest.approx(0.3, rel=0.12)
+    assert np.median(found.feature_dispersion) == pytest.approx(1.0 + 0.3 * 4.0, rel=0.1)
+
+
+def test_wrong_rows_columns_and_entries_are_found(drawn):
+    counts = drawn.copy()
+    rng = np.random.default_rng(2)
+    counts[17] = rng.permutation(20 * np.arange(80) % 37)
+    counts[60, 5] = 300
+    model = Log1pNMF(2, c=1.0, likelihood="exact", random_state=0, n_jobs=1).fit(counts)
+    found = diagnose(model, counts, feature_names=[f"g{j}" for j in range(80)])
+    assert 17 in found.outliers()[:2]
+    assert (60, 5) in zip(found.worst.sample.tolist(), found.worst.feature.tolist(), strict=True)
+    assert "g5" in found.entries()["feature"][:10]
+    assert "Outlying samples" in found.summary()
+    assert list(found.samples) == ["sample", "deviance", "dispersion", "score"]
+
+
+def test_gaps_of_the_approximation(drawn):
+    """They add up to the difference of the two log-likelihoods, and lie where eta leaves the interval."""
+    model = Log1pNMF(2, c=1.0, likelihood="approximate", random_state=0, n_jobs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ApproximationWarning)
+        model.fit(drawn)
+    found = model.diagnose(drawn, n_entries=drawn.size)
+    assert found.gaps is not None
+    # exact mean above approximate: the exact log-likelihood is lower by as much
+    assert found.gaps.value.sum() == pytest.approx(model.certificate_.gap, rel=1e-6)
+    assert found.feature_gap.sum() == pytest.approx(np.abs(found.gaps.value).sum())
+    assert found.sample_gap.sum() == pytest.approx(found.feature_gap.sum())
+    assert (drawn[found.gaps.sample, found.gaps.feature][np.abs(found.gaps.value) > 0] == 0).all()
+    assert "gap" in found.features
+    assert "Misjudged by the approximation" in found.summary()
+
+
+def test_empty_features_and_samples():
+    counts = np.zeros((12, 6))
+    counts[:10, :5] = np.random.default_rng(0).poisson(2.0, size=(10, 5))
+    found = diagnose(Log1pNMF(1, random_state=0, n_jobs=1).fit(counts), counts)
+    assert np.isnan(found.feature_dispersion[5])
+    assert np.isfinite(found.sample_score).all()
+
+
+def test_plot(drawn, model):
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    from log1pnmf import pl
+
+    found = model.diagnose(drawn)
+    figure = pl.diagnostics(found, figure=Figure())
+    features, samples = figure.axes
+    np.testing.assert_allclose(
+        features.collections[0].get_offsets(), np.column_stack([found.feature_mean, found.feature_dispersion])
+    )
+    np.testing.assert_allclose(samples.collections[0].get_offsets()[:, 1], found.sample_score)
+    with pytest.raises(TypeError, match="expected Diagnostics, got Log1pNMF"):
+        pl.diagnostics(model)
+
+
+def test_counts_that_are_never_expected_do_not_drown_the_others():
+    counts = np.random.default_rng(0).poisson(3.0, size=(40, 20))
+    counts[:, 5] = 0
+    model = Log1pNMF(1, random_state=0).fit(counts)
+    other = counts.copy()
+    other[3, 5] = 2
+    found, clean = diagnose(model, other), diagnose(model, counts)
+    assert (clean.n_unexpected, found.n_unexpected) == (0, 1)
+    np.testing.assert_array_equal(
+        np.delete(found.feature_dispersion, 5), np.delete(clean.feature_dispersion, 5)
+    )
+    assert np.nan_to_num(found.feature_dispersion).max() < 10
+    assert "expects none: 1" in found.summary()

@@ -1,0 +1,223 @@
+"""Metrics: their values where they are known, and what must not change them."""
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.stats import poisson, spearmanr
+
+from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf.analysis.metrics import (
+    correlation_matrix,
+    deviance_explained,
+    effective_factors,
+    factor_correlation,
+    hoyer,
+    log_likelihood,
+    match_factors,
+)
+
+TABLES = arrays(
+    np.float64, st.tuples(st.integers(2, 12), st.integers(1, 5)), elements=st.floats(0, 100, width=32)
+)
+
+
+@pytest.fixture
+def table():
+    return np.random.default_rng(0).gamma(0.5, size=(40, 5))
+
+
+@pytest.fixture(scope="module")
+def counts():
+    rng = np.random.default_rng(1)
+    loadings, factors = rng.gamma(0.4, size=(30, 3)), rng.gamma(0.4, size=(25, 3))
+    return rng.poisson(np.expm1(loadings @ factors.T))
+
+
+class TestHoyer:
+    def test_known_values(self):
+        n = 9
+        one_hot, constant, half = np.eye(n)[0], np.full(n, 0.3), np.repeat([1.0, 0.0], [4, 5])
+        expected = [1.0, 0.0, (3 - 2) / (3 - 1)]
+        np.testing.assert_allclose(hoyer(np.stack([one_hot, constant, half], axis=1)), expected, atol=1e-12)
+
+    def test_of_nothing_is_zero(self):
+        np.testing.assert_array_equal(hoyer(np.zeros((4, 2))), [0.0, 0.0])
+        np.testing.assert_array_equal(hoyer([[3.0, 0.0]]), [0.0, 0.0])
+
+    @given(TABLES)
+    @settings(max_examples=50, deadline=None)
+    def test_is_between_zero_and_one(self, values):
+        assert ((hoyer(values) >= 0) & (hoyer(values) <= 1)).all()
+
+    def test_scale_and_order_of_rows_do_not_matter(self, table):
+        shuffled = table[np.random.default_rng(1).permutation(len(table))]
+        np.testing.assert_allclose(hoyer(1e-200 * shuffled), hoyer(table), rtol=1e-12)
+
+    def test_follows_the_columns(self, table):
+        np.testing.assert_array_equal(hoyer(table[:, ::-1]), hoyer(table)[::-1])
+
+
+class TestCorrelation:
+    def test_is_spearmans(self, table):
+        table[:10] = 0.0  # ties
+        np.testing.assert_allclose(correlation_matrix(table), spearmanr(table).statistic, atol=1e-12)
+
+    def test_only_ranks_matter(self, table):
+        scaled = np.expm1(table) * [1.0, 2.0, 3.0, 1e-9, 1e9]
+        np.testing.assert_allclose(correlation_matrix(scaled), correlation_matrix(table), atol=1e-12)
+
+    def test_mean_is_over_pairs_and_absolute(self, table):
+        matrix = np.abs(spearmanr(table).statistic)
+        assert factor_correlation(table) == pytest.approx((matrix.sum() - 5) / 20)
+        assert factor_correlation(table[:, [3, 1, 0, 4, 2]]) == pytest.approx(factor_correlation(table))
+
+    def test_opposite_columns_count_as_correlated(self):
+        assert factor_correlation([[1, 3], [2, 2], [3, 1]]) == pytest.approx(1.0)
+
+    def test_constant_columns_are_correlated_with_none(self, table):
+        table[:, 2] = 0.7
+        matrix = correlation_matrix(table)
+        np.testing.assert_array_equal(matrix[2], [0, 0, 1, 0, 0])
+        assert np.isfinite(factor_correlation(table))
+
+    def test_of_a_single_factor(self, table):
+        assert factor_correlation(table[:, :1]) == 0.0
+
+
+class TestEffectiveFactors:
+    def test_known_values(self):
+        rows = [[0, 2, 0, 0], [1, 1, 0, 0], [3, 3, 3, 3], [0, 0, 0, 0]]
+        np.testing.assert_allclose(effective_factors(rows), [1, 2, 4, 0], rtol=1e-12)
+
+    def test_a_row_is_scale_free(self, table):
+        scale = np.random.default_rng(1).gamma(1.0, size=(len(table), 1))
+        np.testing.assert_allclose(effective_factors(scale * table), effective_factors(table), rtol=1e-10)
+
+    @given(TABLES)
+    @settings(max_examples=50, deadline=None)
+    def test_is_between_one_and_the_number_of_factors(self, values):
+        some = values.sum(axis=1) > 0
+        effective = effective_factors(values)
+        assert (effective[some] >= 1 - 1e-9).all()
+        assert (effective <= values.shape[1] + 1e-9).all()
+        assert (effective[~some] == 0).all()
+
+    def test_negative_loadings_are_refused(self):
+        with pytest.raises(ValueError, match="must not be negative"):
+            effective_factors([[1.0, -0.5]])
+
+
+class TestLikelihood:
+    @pytest.mark.parametrize("c", [0.1, 1.0, np.inf])
+    def test_is_that_of_the_poisson_distribution(self, counts, c):
+        fit = fit_log1p_nmf(counts, 2, c=c, tol=1e-3, random_state=0)
+        rates = fit.size_factors[:, None] * fit.link.inverse(fit.loadings @ fit.factors.T)
+        assert log_likelihood(fit, counts) == pytest.approx(poisson.logpmf(counts, rates).sum(), rel=1e-10)
+
+    def test_of_a_model_brings_features_in_order(self, counts):
+        pandas = pytest.importorskip("pandas")
+        frame = pandas.DataFrame(counts, columns=[f"gene{j}" for j in range(counts.shape[1])])
+        model = Log1pNMF(2, tol=1e-3, random_state=0).fit(frame)
+        backwards = frame[frame.columns[::-1]]
+        assert log_likelihood(model, backwards) == pytest.approx(model.log_likelihood_, rel=1e-10)
+
+    def test_other_samples_are_refused(self, counts):
+        fit = fit_log1p_nmf(counts, 2, tol=1e-3, random_state=0)
+        with pytest.raises(ValueError, match="the fit is of 30 x 25 counts"):
+            log_likelihood(fit, counts[:10])
+        with pytest.raises(TypeError, match="expected a fitted Log1pNMF or a Fit, got str"):
+            log_likelihood("fit", counts)
+
+
+class TestDeviance:
+    def test_of_the_null_model_is_zero(self, counts):
+        # The Poisson rank-one fit with the identity link is the product of the margins.
+        fit = fit_log1p_nmf(counts, 1, c=np.inf, random_state=0)
+        assert deviance_explained(fit, counts) == pytest.approx(0.0, abs=1e-8)
+
+    def test_of_a_saturated_fit_is_one(self):
+        counts = np.array([[5, 0, 1], [2, 7, 1], [1, 1, 9]])
+        fit = fit_log1p_nmf(
+            counts, 3, c=np.inf, init=(counts, np.eye(3)), size_factors="none", random_state=0
+        )
+        assert deviance_explained(fit, counts) == pytest.approx(1.0, abs=1e-6)
+
+    def test_is_the_ratio_of_deviances(self, counts):
+        fit = fit_log1p_nmf(counts, 2, c=1.0, tol=1e-3, random_state=0)
+        null = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / counts.sum()
+        best, margins = poisson.logpmf(counts, counts).sum(), poisson.logpmf(counts, null).sum()
+        expected = 1 - (best - log_likelihood(fit, counts)) / (best - margins)
+        assert deviance_explained(fit, counts) == pytest.approx(expected, rel=1e-8)
+
+    def test_grows_with_the_number_of_factors(self, counts):
+        fits = [fit_log1p_nmf(counts, K, c=1.0, likelihood="exact", random_state=0) for K in (2, 4, 6)]
+        explained = [deviance_explained(fit, counts) for fit in fits]
+        assert explained == sorted(explained)
+        assert 0 < explained[0] < explained[-1] < 1
+
+    def test_nothing_left_to_explain(self):
+        counts = np.outer([1, 2, 3], [2, 4])
+        assert deviance_explained(fit_log1p_nmf(counts, 1, c=np.inf, random_state=0), counts) == 0.0
+
+
+class TestMatching:
+    @pytest.mark.parametrize("measure", ["correlation", "cosine"])
+    def test_finds_a_permutation_of_scaled_columns(self, table, measure):
+        order = np.array([3, 0, 4, 1, 2])
+        match = match_factors(table, table[:, order] * [1, 5, 0.1, 3, 2], measure=measure)
+        np.testing.assert_array_equal(order[match.pairs[:, 1]], match.pairs[:, 0])
+        np.testing.assert_allclose(match.similarity, 1.0)
+
+    def test_is_the_best_in_total(self):
+        # Greedy would pair the most similar columns first, and end up with less.
+        a = np.array([[1.0, 0.9], [0.0, 0.1], [0.0, 0.0]])
+        b = np.array([[1.0, 0.2], [0.0, 0.0], [0.0, 1.0]])
+        match = match_factors(a, b, measure="cosine")
+        totals = [match.matrix[0, 0] + match.matrix[1, 1], match.matrix[0, 1] + match.matrix[1, 0]]
+        assert match.similarity.sum() == pytest.approx(max(totals))
+
+    def test_is_symmetric(self, table):
+        other = np.random.default_rng(5).gamma(0.5, size=(40, 3))
+        there, back = match_factors(table, other), match_factors(other, table)
+        assert set(map(tuple, there.pairs)) == {(i, j) for j, i in back.pairs}
+        np.testing.assert_allclose(there.matrix, back.matrix.T)
+
+    def test_with_different_numbers_of_factors(self, table):
+        match = match_factors(table[:, [2, 4]], table)
+        assert match.pairs.tolist() == [[0, 2], [1, 4]]
+        assert match.order().tolist() == [2, 4, 0, 1, 3]
+
+    def test_correlation_does_not_see_an_offset(self, table):
+        match = match_factors(table + 10.0, table)
+        np.testing.assert_allclose(match.similarity, 1.0)
+        assert match_factors(table + 10.0, table, measure="cosine").similarity.max() < 0.99
+
+    def test_a_constant_column_is_like_no_other(self, table):
+        table[:, 0] = 1.0
+        np.testing.assert_array_equal(match_factors(table, table).matrix[0], 0.0)
+
+    def test_refusals(self, table):
+        with pytest.raises(ValueError, match="same rows, got 40 and 39"):
+            match_factors(table, table[1:])
+        with pytest.raises(ValueError, match="measure must be one of 'correlation', 'cosine', got 'euclid'"):
+            match_factors(table, table, measure="euclid")
+        with pytest.raises(ValueError, match=r"got shape \(40,\)"):
+            hoyer(table[:, 0])
+
+
+def test_counts_without_names_are_no_reason_to_warn():
+    """A model that knows names is given the plain matrix it was fitted to: nothing is wrong."""
+    pandas = pytest.importorskip("pandas")
+    counts = np.random.default_rng(0).poisson(2.0, size=(30, 6))
+    frame = pandas.DataFrame(counts, columns=list("abcdef"))
+    model = Log1pNMF(2, random_state=0).fit(frame)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain = deviance_explained(model, counts)
+        found = model.markers(counts)
+    assert plain == deviance_explained(model, frame[list("fedcba")])
+    assert found.net_p.tolist() == model.markers(frame).net_p.tolist()

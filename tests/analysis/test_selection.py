@@ -1,0 +1,347 @@
+"""Selection on held-out counts: it finds what was simulated, and does not depend on how it is run."""
+
+import math
+import threading
+import time
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from sklearn.exceptions import ConvergenceWarning
+
+import log1pnmf
+from log1pnmf import Log1pNMF
+from log1pnmf.analysis.heldout import heldout_by_sample
+from log1pnmf.analysis.selection import Selection, Setting, select
+from log1pnmf.analysis.selection import run as running
+from log1pnmf.analysis.selection.folding import make_folds
+from log1pnmf.analysis.selection.grid import Grid
+from log1pnmf.analysis.selection.paths import Record
+from log1pnmf.model.link import ShiftedLog
+
+QUICK = {"n_folds": 2, "n_init": 1, "tol": 1e-4, "random_state": 0, "n_jobs": 1, "size_factors": "none"}
+
+
+def simulated_rates(c, n_components, *, shape=(90, 120), mean=4.0, seed=0):
+    """Rates of samples that belong to several parts, with a given mean."""
+    rng = np.random.default_rng(seed)
+    loadings = rng.dirichlet(np.full(n_components, 0.4), size=shape[0])
+    b, link = loadings @ rng.gamma(0.5, size=(shape[1], n_components)).T, ShiftedLog(c)
+    power = brentq(lambda p: math.log(link.inverse(math.exp(p) * b).mean() / mean), -15.0, 3.0)
+    return link.inverse(math.exp(power) * b)
+
+
+def simulated(c, n_components, *, seed=0, **options):
+    return np.random.default_rng([seed, 1]).poisson(simulated_rates(c, n_components, seed=seed, **options))
+
+
+@pytest.fixture(scope="module")
+def counts():
+    return simulated(1.0, 3)
+
+
+@pytest.fixture(scope="module")
+def found(counts):
+    return select(counts, [0.01, 1.0, math.inf], [2, 3, 4], **QUICK)
+
+
+# ---------------------------------------------------------------- what it finds
+
+
+@pytest.mark.parametrize("holdout", ["counts", "samples"])
+@pytest.mark.parametrize(("true_c", "K"), [(0.01, 3), (1.0, 2), (math.inf, 3)])
+def test_finds_link_and_number_of_factors(true_c, K, holdout):
+    y = simulated(true_c, K, shape=(150, 120), mean=6.0)
+    found = select(y, [0.01, 1.0, math.inf], [K - 1, K, K + 2], holdout=holdout, **QUICK)
+    assert found.best == found.one_se == Setting(true_c, K)
+
+
+def test_held_out_samples_are_not_misled_by_overdispersion():
+    """Both parts of a split count share what exceeds Poisson noise; features of other samples do not."""
+    rng = np.random.default_rng(0)
+    rates = simulated_rates(1.0, 3, shape=(200, 150), mean=4.0, seed=0)
+    y = rng.poisson(rates * rng.gamma(1 / 0.3, 0.3, size=rates.shape))
+    numbers = {
+        holdout: select(y, 1.0, [2, 3, 5, 8], holdout=holdout, **QUICK).one_se.n_components
+        for holdout in ("counts", "samples")
+    }
+    assert numbers == {"counts": 8, "samples": 3}
+
+
+def test_penalty_is_chosen_where_factors_are_sparse():
+    rng = np.random.default_rng(0)
+    loadings = np.column_stack([np.ones(150), rng.uniform(size=(150, 2)) * (rng.random((150, 2)) < 0.5)])
+    factors = np.column_stack([rng.gamma(1.0, 0.5, size=200), np.zeros((200, 2))])
+    factors[:20, 1] = factors[20:40, 2] = 1.5
+    y = rng.poisson(ShiftedLog(1.0).inverse(loadings @ factors.T))
+    found = select(y, 1.0, 3, l1=[0.0, 3.0, 1e4], **QUICK)
+    assert found.best.l1 == 3.0
+    # the penalty is that of the whole data: the training part has 0.8 of its log-likelihood
+    (fold, _) = make_folds(
+        running.Counts.from_any(y), 2, holdout="counts", test_fraction=0.2, size_factors="none", seed=0
+    )
+    assert fold.penalty_scale == pytest.approx(0.8)
+
+
+# ---------------------------------------------------------------- what it counts
+
+
+def test_scores_are_those_of_the_folds(counts):
+    """With one setting, a score is that of a fit to the training part made by hand."""
+    one = select(counts, math.inf, 1, **{**QUICK, "tol": 1e-9})
+    made = make_folds(
+        running.Counts.from_any(counts),
+        2,
+        holdout="counts",
+        test_fraction=0.2,
+        size_factors="none",
+        seed=one.about["seed"],
+    )
+    for fold in made:
+        sizes = np.full(len(counts), 0.8)
+        model = Log1pNMF(1, c=math.inf, size_factors=sizes, tol=1e-9, random_state=0).fit(fold.train)
+        expected = heldout_by_sample(model, fold.train, fold.test, test_fraction=0.2)
+        np.testing.assert_allclose(one.scores[0, fold.number], expected, rtol=1e-5)
+
+
+def test_tables_agree(found):
+    table, summary = found.table, found.summary
+    assert len(table["c"]) == 2 * len(summary["c"]) == 18
+    for row, setting in enumerate(found.settings):
+        where = (table["c"] == setting.c) & (table["n_components"] == setting.n_components)
+        assert table["log_likelihood"][where].mean() == pytest.approx(summary["log_likelihood"][row])
+    assert summary["difference"].max() == 0.0
+    assert (summary["se_difference"] == 0.0).sum() == 1
+
+
+def records(scores, settings):
+    """Records of made-up scores, (settings, folds, samples)."""
+    return [
+        Record(fold, setting, np.asarray(by_sample, dtype=float), 1, True, 0.0)
+        for setting, folds in zip(settings, scores, strict=True)
+        for fold, by_sample in enumerate(folds)
+    ]
+
+
+def test_standard_error_of_a_difference_is_that_of_paired_samples():
+    rng = np.random.default_rng(0)
+    shared, own = rng.normal(-100.0, 50.0, size=(2, 400)), rng.normal(-0.1, 1.0, size=(2, 400))
+    settings = [Setting(1.0, 2), Setting(1.0, 3)]
+    made = Selection.of(
+        Grid.of(1.0, [2, 3]),
+        records([shared + own, shared], settings),
+        {"n_folds": 2, "holdout": "counts"},
+    )
+    summary = made.summary
+    assert made.best == settings[1]
+    assert summary["difference"][0] == pytest.approx(own.sum(axis=1).mean())
+    # 400 samples whose mean over two folds has a spread of 1 / sqrt(2)
+    assert summary["se_difference"][0] == pytest.approx(math.sqrt(400 / 2), rel=0.1)
+    assert summary["se_folds"][0] == pytest.approx(abs(np.subtract(*own.sum(axis=1))) / 2)
+
+
+def test_one_standard_error_takes_fewest_factors_then_penalty_then_c():
+    rng = np.random.default_rng(1)
+    noise = rng.normal(size=(1, 100))
+    settings = [Setting(c, K, l1) for K in (2, 3) for c in (0.1, 1.0, math.inf) for l1 in (0.0, 5.0)]
+    near = np.zeros((1, 100))
+    far = near - 5.0
+    best = near + 0.01
+
+    def choice(**scores):
+        given = [scores.get(f"K{s.n_components}_c{s.c:g}_l{s.l1:g}", far + noise) for s in settings]
+        made = Selection.of(
+            Grid.of([0.1, 1.0, math.inf], [2, 3], [0.0, 5.0]),
+            records(given, settings),
+            {"n_folds": 1, "holdout": "counts"},
+        )
+        return made.one_se
+
+    close = near + 0.5 * (noise - noise.mean())
+    assert choice(K3_c1_l0=best) == Setting(1.0, 3, 0.0)
+    assert choice(**{"K3_c1_l0": best, "K2_c0.1_l0": close}) == Setting(0.1, 2, 0.0)
+    assert choice(**{"K3_c1_l0": best, "K3_c0.1_l5": close, "K3_cinf_l0": close}) == Setting(0.1, 3, 5.0)
+    assert choice(K3_c1_l0=best, K3_cinf_l0=close) == Setting(math.inf, 3, 0.0)
+
+
+def test_says_when_the_best_is_at_the_edge(counts):
+    found = select(counts, [0.001, 0.01], [2, 3], **QUICK)
+    assert "n_components" in found.at_edge
+    assert "try further" in str(found)
+    assert select(counts, 1.0, [2, 3, 4], **QUICK).at_edge == ()
+
+
+# ---------------------------------------------------------------- how it is run
+
+
+def test_same_bits_for_any_number_of_jobs(counts, found):
+    parallel = select(counts, [0.01, 1.0, math.inf], [2, 3, 4], **{**QUICK, "n_jobs": 3})
+    np.testing.assert_array_equal(parallel.scores, found.scores)
+
+
+def test_order_of_the_values_does_not_matter(counts, found):
+    other = select(counts, [math.inf, 0.01, 1.0], (4, 2, 3), **QUICK)
+    assert other.settings == found.settings
+    np.testing.assert_array_equal(other.scores, found.scores)
+
+
+class Interrupted:
+    """Lets some paths finish, then presses Ctrl-C in the thread that waits for them."""
+
+    def __init__(self, after):
+        self.after, self.calls = after, 0
+
+    def __call__(self, pending, **options):
+        self.calls += 1
+        if self.calls > self.after:
+            raise KeyboardInterrupt
+        return running_wait(pending, **options)
+
+
+running_wait = running.wait
+
+
+def test_resumed_is_uninterrupted(counts, found, tmp_path, monkeypatch):
+    path = tmp_path / "selection.npz"
+    grid = ([0.01, 1.0, math.inf], [2, 3, 4])
+    monkeypatch.setattr(running, "wait", Interrupted(after=6))
+    with pytest.warns(RuntimeWarning, match="interrupted after 1[0-9] of 18 fits"):
+        part = select(counts, *grid, resume=path, **QUICK)
+    assert 0 < len(part.settings) < 9
+    monkeypatch.setattr(running, "wait", running_wait)
+    assert Selection.load(path).settings == part.settings
+    begun = []
+    follow = running.PathFitter.follow
+    monkeypatch.setattr(
+        running.PathFitter, "follow", lambda self, *a: begun.append(self.fold.number) or follow(self, *a)
+    )
+    whole = select(counts, *grid, resume=path, **QUICK)
+    assert len(begun) < 6  # what was done is not done again
+    np.testing.assert_array_equal(whole.scores, found.scores)
+    np.testing.assert_array_equal(Selection.load(path).scores, found.scores)
+    for row, setting in enumerate(part.settings):
+        np.testing.assert_array_equal(part.scores[row], found.scores[found.settings.index(setting)])
+
+
+def test_resume_refuses_another_selection(counts, tmp_path):
+    path = tmp_path / "selection.npz"
+    select(counts, 1.0, 2, resume=path, **QUICK)
+    for other, what in (
+        ({"tol": 1e-3}, "settings"),
+        ({"n_folds": 3}, "n_folds"),
+        ({"random_state": 1}, "seed"),
+    ):
+        with pytest.raises(ValueError, match=f"is of another selection: .*{what}"):
+            select(counts, 1.0, 2, resume=path, **{**QUICK, **other})
+    with pytest.raises(ValueError, match="grid"):
+        select(counts, 1.0, 3, resume=path, **QUICK)
+    with pytest.raises(ValueError, match="data"):
+        select(counts + 1, 1.0, 2, resume=path, **QUICK)
+
+
+def test_resume_without_a_seed_goes_on_with_the_first(counts, tmp_path):
+    path = tmp_path / "selection.npz"
+    options = {**QUICK, "random_state": None}
+    first = select(counts, 1.0, 2, resume=path, **options)
+    np.testing.assert_array_equal(select(counts, 1.0, 2, resume=path, **options).scores, first.scores)
+
+
+def test_interrupt_stops_fits_under_way(counts, monkeypatch):
+    """With nothing done, Ctrl-C is passed on, and no thread goes on working."""
+
+    before = threading.active_count()
+
+    def press(pending, **options):
+        while threading.active_count() <= before:  # until fits are under way
+            time.sleep(0.001)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "wait", press)
+    with pytest.raises(KeyboardInterrupt):
+        select(counts, [0.001, 0.01, 0.1], range(5, 40), **{**QUICK, "tol": 0.0, "max_iter": 10**6})
+    assert threading.active_count() <= before
+
+
+def test_an_error_in_a_fit_is_raised(counts, monkeypatch):
+    def broken(self, *given):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(running.PathFitter, "follow", broken)
+    with pytest.raises(RuntimeError, match="broken"):
+        select(counts, [1.0, 10.0], [1, 2], **QUICK)
+
+
+def test_fresh_starts_never_make_the_training_objective_worse(counts):
+    """The best of a warm and a fresh start is at least as good on the training part as the warm one alone."""
+    made = make_folds(
+        running.Counts.from_any(counts), 1, holdout="counts", test_fraction=0.2, size_factors="none", seed=0
+    )
+    grid = Grid.of([0.1, math.inf], [3, 5])
+    objectives = []
+    for n_init in (1, 3):
+        settings = running_settings(grid)
+        fitter = running.PathFitter(made[0], grid, settings, n_init, 0, lambda: False)
+        fit, record = fitter.begin(3, None)
+        more, _ = fitter.begin(5, fit)
+        objectives.append((fit.objective, more.objective))
+        assert record.setting == Setting(math.inf, 3)
+    assert np.all(np.subtract(*objectives) >= -1e-6 * np.abs(objectives[0]))
+    assert objectives[0][1] < objectives[0][0]  # factors were added
+
+
+def running_settings(grid):
+    return running.Settings(
+        n_components=3,
+        c=1.0,
+        likelihood="exact",
+        approximation="chebyshev",
+        interval=None,
+        size_factors="none",
+        init="rank1",
+        n_init=1,
+        l1=0.0,
+        row_solver="newton",
+        extrapolate="auto",
+        max_iter=100,
+        tol=1e-6,
+        n_jobs=1,
+        engine="auto",
+        callbacks=(),
+        verbose=0,
+    )
+
+
+def test_fits_that_do_not_converge_are_counted(counts):
+    with pytest.warns(ConvergenceWarning, match="2 of 2 fits have not converged"):
+        found = select(counts, 1.0, 3, **{**QUICK, "max_iter": 2})
+    assert not found.table["converged"].any()
+    assert "2 of 2 fits have not converged" in str(found)
+
+
+def test_model_of_a_setting():
+    model = Setting(0.1, 5, 2.0).model(random_state=0, tol=1e-4)
+    assert isinstance(model, Log1pNMF)
+    assert (model.c, model.n_components, model.l1, model.tol) == (0.1, 5, 2.0, 1e-4)
+    assert log1pnmf.analysis.selection.select is select
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"c": []}, ValueError, "c must hold at least one number"),
+        ({"c": [1.0, 1.0]}, ValueError, "c must hold different numbers, got 1 twice"),
+        ({"c": [math.inf, math.inf]}, ValueError, "got inf twice"),
+        ({"c": "1"}, TypeError, "c must be a number or a sequence"),
+        ({"n_components": [2.5]}, TypeError, "n_components must be a whole number"),
+        ({"l1": -1.0}, ValueError, "l1 must be finite and not negative"),
+        ({"holdout": "features"}, ValueError, "holdout must be one of 'counts', 'samples'"),
+        ({"n_folds": 6}, ValueError, "at most 1 / n_folds"),
+        ({"n_folds": 1, "holdout": "samples"}, ValueError, "n_folds must be at least 2"),
+        ({"init": "zeros"}, ValueError, "init must be one of"),
+        ({"resume": "/no/such/folder/file"}, FileNotFoundError, "resume is"),
+    ],
+)
+def test_refused(counts, options, error, message):
+    given = {"c": 1.0, "n_components": 2, **QUICK, **options}
+    with pytest.raises(error, match=message):
+        select(counts, given.pop("c"), given.pop("n_components"), **given)

@@ -1,0 +1,131 @@
+"""Fits along c."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from log1pnmf import Log1pNMF
+from log1pnmf.analysis import metrics
+from log1pnmf.analysis.sweep import Sweep, fits_along, sweep
+from log1pnmf.datasets import pancreas
+
+PATH = [np.inf, 0.1, 1.0]
+FAST = {"tol": 1e-5, "n_jobs": 1}
+COLUMNS = [
+    "c",
+    "log_likelihood",
+    "deviance_explained",
+    "factor_correlation",
+    "sparsity_loadings",
+    "sparsity_factors",
+    "n_iter",
+    "converged",
+    "seconds",
+]
+
+
+@pytest.fixture(scope="module")
+def counts():
+    return pancreas().counts[:400:2, :500]
+
+
+@pytest.fixture(scope="module")
+def result(counts):
+    return sweep(counts, PATH, 3, **FAST)
+
+
+def test_one_model_for_each_c_smallest_first(result):
+    assert [model.c for model in result.models] == [0.1, 1.0, np.inf]
+    assert [model.fit_.c for model in result.models] == [0.1, 1.0, np.inf]
+    assert len({id(model.fit_) for model in result.models}) == 3
+    assert not any(model.warm_start for model in result.models)
+
+
+def test_table_says_what_the_metrics_say(result, counts):
+    assert list(result.table) == COLUMNS
+    for i, model in enumerate(result.models):
+        row = {name: column[i] for name, column in result.table.items()}
+        assert row["log_likelihood"] == pytest.approx(metrics.log_likelihood(model, counts), rel=1e-12)
+        assert row["deviance_explained"] == metrics.deviance_explained(model, counts)
+        assert row["factor_correlation"] == metrics.factor_correlation(model.components_.T)
+        assert row["sparsity_loadings"] == metrics.hoyer(model.loadings_).mean()
+        assert row["sparsity_factors"] == metrics.hoyer(model.components_.T).mean()
+        assert row["n_iter"] == model.n_iter_
+        assert row["converged"] == model.converged_
+
+
+def test_path_goes_up_and_down_from_fit_to_fit(counts):
+    options = {"likelihood": "refined", "random_state": 0, **FAST}
+    path = list(fits_along(counts, PATH, 3, **options))
+    assert [model.c for model in path] == [0.1, 1.0, np.inf, 1.0, 0.1]
+    walker = Log1pNMF(3, warm_start=True, **options)
+    for model in path[:4]:
+        walker.set_params(c=model.c).fit(counts)
+        np.testing.assert_array_equal(walker.loadings_, model.loadings_)
+
+
+def test_best_of_both_ways_is_kept(result, counts):
+    path = list(fits_along(counts, PATH, 3, likelihood="refined", random_state=0, **FAST))
+    best = [max(path[i].log_likelihood_, path[-1 - i].log_likelihood_) for i in range(3)]
+    np.testing.assert_array_equal(result.table["log_likelihood"], best)
+
+
+def test_cold_fits_do_not_know_of_each_other(counts):
+    cold = sweep(counts, [0.1, 1.0], 3, warm_start=False, **FAST)
+    alone = Log1pNMF(3, c=1.0, likelihood="refined", random_state=0, **FAST).fit(counts)
+    np.testing.assert_array_equal(cold.models[1].loadings_, alone.loadings_)
+
+
+def test_fits_come_one_by_one(counts):
+    fits = fits_along(counts, [1.0, 0.1], 2, warm_start=False, random_state=0, tol=1e-3)
+    assert next(fits).c == 0.1
+    assert next(fits).c == 1.0
+    with pytest.raises(StopIteration):
+        next(fits)
+
+
+def test_models_in_any_order_make_the_same_table(result, counts):
+    again = Sweep.of(result.models[::-1], counts)
+    assert again.models == result.models
+    np.testing.assert_equal(again.table, result.table)
+
+
+def test_names_of_features_are_kept():
+    frame = pd.DataFrame([[4, 0, 2], [3, 1, 2], [0, 5, 2]], columns=["a", "b", "c"])
+    for model in sweep(frame, [1, np.inf], 1, tol=1e-3).models:
+        assert model.feature_names_in_.tolist() == ["a", "b", "c"]
+        assert model.transform(frame[["c", "a", "b"]]).shape == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("c", "error", "words"),
+    [
+        (1.0, TypeError, "sequence of numbers"),
+        ("1", TypeError, "sequence of numbers"),
+        ([], ValueError, "at least one"),
+        ([1, 2, 1.0], ValueError, "got 1 twice"),
+        ([1, -1], ValueError, "positive or inf"),
+    ],
+)
+def test_bad_paths_are_refused(c, error, words):
+    with pytest.raises(error, match=words):
+        sweep([[1, 2], [3, 4]], c, 1)
+
+
+def test_options_of_single_fits_are_refused():
+    with pytest.raises(TypeError, match="checkpoint is not an option of the fits of a sweep"):
+        sweep([[1, 2], [3, 4]], [1], 1, checkpoint="file")
+
+
+def test_interrupted_sweep_keeps_what_it_has(counts):
+    seen = []
+
+    def interrupt(iteration):
+        seen.append(iteration.index)
+        if seen.count(0) == 2 and iteration.index == 2:  # in the second fit
+            raise KeyboardInterrupt
+
+    with pytest.warns(RuntimeWarning, match="interrupted"):
+        result = sweep(counts, [0.1, 1.0, 10.0], 2, tol=1e-3, callbacks=[interrupt])
+    assert [model.c for model in result.models] == [0.1, 1.0]
+    assert result.table["converged"].tolist() == [True, False]

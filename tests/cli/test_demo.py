@@ -1,0 +1,54 @@
+"""The demo, as a newcomer runs it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from log1pnmf.cli import bundled as demo
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo")
+    command = [sys.executable, "-m", "log1pnmf.cli.bundled"]
+    return folder, subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+
+
+@pytest.mark.slow
+def test_says_where_the_report_is_and_what_to_look_at(ran):
+    folder, done = ran
+    report = folder / "demo-out" / "report.html"
+    assert report.as_uri() in done.stdout
+    assert "What to look at" in done.stdout
+    assert "Samples mix more factors at c = 1 than at c = ∞" in done.stdout
+    assert report.stat().st_size < 3e6
+    assert list(report.parent.iterdir()) == [report]
+
+
+@pytest.mark.slow
+def test_shows_both_fits_and_their_markers(ran):
+    _, done = ran
+    for gene in ("INS", "GCG", "SST", "PPY", "REG1A"):  # beta, alpha, delta, gamma, acinar
+        assert done.stdout.count(gene) >= 2
+    assert "converged" in done.stdout
+    assert "not converged" not in done.stdout
+
+
+@pytest.mark.slow
+def test_progress_goes_to_standard_error(ran):
+    _, done = ran
+    assert "it/s" in done.stderr
+    assert "it/s" not in done.stdout
+
+
+def test_quickly_and_where_it_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "MAX_ITER", 2)
+    report = demo.main(tmp_path / "deep" / "folder")
+    assert report == tmp_path / "deep" / "folder" / "report.html"
+    printed = capsys.readouterr()
+    assert report.as_uri() in printed.out
+    assert "What to look at" in printed.out
+    assert "not converged" in printed.out
+    assert "it/s" in printed.err  # the progress bar stays out of what is printed
+    assert "stopped early" in report.read_text(encoding="utf-8")

@@ -1,0 +1,160 @@
+"""The R package's list: the same numbers there and back."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.io import mmread
+
+from log1pnmf import fit_log1p_nmf
+from log1pnmf.cli.exchange import RList, read_r_list, write_r_list
+
+Y = np.random.default_rng(0).poisson(1.0, size=(12, 9))
+
+
+def fitted(c=1.0):
+    return fit_log1p_nmf(Y, 2, c=c, tol=1e-4, random_state=0)
+
+
+@pytest.mark.parametrize("c", [1e-3, 1.0, 37.3, math.inf])
+def test_there_and_back(tmp_path, c):
+    fit = fitted(c)
+    names = [f'gene "{j}", {j}' if j % 2 else f"gène {j}" for j in range(9)]
+    write_r_list(fit, tmp_path / "a", feature_names=names, counts=Y)
+    one = read_r_list(tmp_path / "a")
+    write_r_list(one, tmp_path / "b")
+    two = read_r_list(tmp_path / "b")
+    for again in (one, two):
+        for name in ("loadings", "factors", "size_factors"):
+            assert getattr(again, name).tobytes() == getattr(fit, name).tobytes()
+        assert again.c == fit.c
+    assert one.sample_names is None
+    assert one.feature_names == tuple(names)
+    assert two.feature_names is None
+    np.testing.assert_array_equal(one.counts.toarray(), Y)
+    assert two.counts is None
+
+
+def test_extreme_numbers_are_exact(tmp_path):
+    rng = np.random.default_rng(0)
+    values = np.abs(rng.integers(0, 2**63, size=(2000, 3)).view(np.float64))
+    values = np.where(np.isfinite(values), values, 5e-324)
+    values[0] = [0.0, 5e-324, 1.7976931348623157e308]
+    write_r_list(RList(values, values[:5], np.full(2000, 0.1), 0.1), tmp_path / "a")
+    again = read_r_list(tmp_path / "a")
+    assert again.loadings.tobytes() == values.tobytes()
+    assert again.c == 0.1
+
+
+@pytest.mark.parametrize("c", [0.5, 20.0])
+def test_the_means_are_those_of_r(tmp_path, c):
+    """``fitted`` of the R package: s * cc * (exp(LL FF' / alpha) - 1)."""
+    fit = fitted(c)
+    write_r_list(fit, tmp_path / "a")
+    tables = {
+        name: np.loadtxt(tmp_path / "a" / f"{name}.csv", delimiter=",", skiprows=1, ndmin=2)[:, 1:]
+        for name in ("LL", "FF", "s", "parameters")
+    }
+    cc, alpha = tables["parameters"][0]
+    means = tables["s"] * cc * np.expm1(tables["LL"] @ tables["FF"].T / alpha)
+    expected = fit.size_factors[:, None] * fit.link.mean(fit.loadings @ fit.factors.T / fit.link.alpha)
+    np.testing.assert_allclose(means, expected, rtol=1e-12)
+    assert alpha == max(1.0, c)
+
+
+def test_going_on_from_a_list(tmp_path):
+    fit = fitted()
+    write_r_list(fit, tmp_path / "a", counts=Y)
+    r = read_r_list(tmp_path / "a")
+    again = fit_log1p_nmf(r.counts, 2, c=r.c, size_factors=r.size_factors, init=r.init, random_state=0)
+    assert again.history["objective"][0] == pytest.approx(fit.objective, rel=1e-12)
+    assert again.objective <= fit.objective
+
+
+def write(folder, **files):
+    """Files as R writes them, with some of them changed."""
+    texts = {
+        "LL": '"","k_1","k_2"\n"cell 1",0.5,1e-08\n"cell 2",2,3\n',
+        "FF": '"","k_1","k_2"\n"1",1,0\n"2",0,1\n"3",1,1\n',
+        "s": '"","s"\n"cell 1",0.75\n"cell 2",1.25\n',
+        "parameters": '"","cc","alpha"\n"1",2,2\n',
+        **files,
+    }
+    folder.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        if text is not None:
+            (folder / f"{name}.csv").write_text(text)
+    return folder
+
+
+def test_what_r_writes(tmp_path):
+    for number, files in enumerate(
+        (
+            {},
+            {"LL": "k_1,k_2\r\n.5,1e-8\r\n2,3\r\n", "s": "s\n0.75\n1.25\n", "parameters": "cc\n2\n"},
+            {"LL": '\ufeff"","k_1","k_2"\n1,0.5,0.00000001\n2,2,3\n\n'},
+        )
+    ):
+        r = read_r_list(write(tmp_path / str(number), **files))
+        np.testing.assert_array_equal(r.loadings, [[0.5, 1e-8], [2, 3]])
+        np.testing.assert_array_equal(r.size_factors, [0.75, 1.25])
+        assert r.c == 2.0
+        assert r.sample_names == (("cell 1", "cell 2") if not files else None)
+        assert r.feature_names is None
+
+
+def test_counts_of_every_kind(tmp_path):
+    values = RList(np.ones((3, 1)), np.ones((3, 1)), np.ones(3), 1.0)
+    symmetric = np.array([[1, 2, 0], [2, 0, 3], [0, 3, 2**40]])
+    for number, counts in enumerate(
+        (symmetric, sparse.coo_array(symmetric), np.eye(3) * 4, np.zeros((3, 3)))
+    ):
+        write_r_list(values, tmp_path / str(number), counts=counts)
+        dense = counts.toarray() if sparse.issparse(counts) else counts
+        np.testing.assert_array_equal(read_r_list(tmp_path / str(number)).counts.toarray(), dense)
+        np.testing.assert_array_equal(mmread(tmp_path / str(number) / "counts.mtx").toarray(), dense)
+    with pytest.warns(UserWarning, match="non-integer"):
+        write_r_list(values, tmp_path / "f", counts=np.full((3, 3), 0.1))
+    np.testing.assert_array_equal(read_r_list(tmp_path / "f").counts.toarray(), 0.1)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"LL": "a,b\n1,x\n"}, "LL.csv is not a table of numbers"),
+        ({"LL": "a,b\n1,2\n3\n"}, "LL.csv is not a table of numbers"),
+        ({"LL": ""}, "LL.csv is not a table of numbers"),
+        ({"LL": "a,b\n1,-2\n"}, r"LL.csv must be finite and not negative, got -2.0 in row 1"),
+        ({"LL": "a,b\n1,nan\n"}, "LL.csv must be finite and not negative, got nan"),
+        ({"LL": "a,b\n1,Inf\n"}, "LL.csv must be finite and not negative, got inf"),
+        ({"LL": "a\n1\n2\n"}, "LL.csv has 1 columns and FF.csv 2"),
+        ({"s": "s\n1\n"}, "s.csv must have one column and 2 rows"),
+        ({"s": "s\n1\n0\n"}, "s.csv must be positive, got 0.0"),
+        ({"parameters": "c\n1\n"}, "parameters.csv must have one row with a column cc"),
+        ({"parameters": "cc\n0\n"}, "c must be positive or inf"),
+        ({"parameters": "cc,alpha\n3,1\n"}, r"has alpha 1.0, but max\(1, cc\) is 3.0"),
+    ],
+)
+def test_bad_folders(tmp_path, files, message):
+    with pytest.raises(ValueError, match=message):
+        read_r_list(write(tmp_path / "a", **files))
+
+
+def test_missing_and_existing_files(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"s\.csv"):
+        read_r_list(write(tmp_path / "a", s=None))
+    fit = fitted()
+    with pytest.raises(
+        FileExistsError, match=r"already holds LL.csv, FF.csv, parameters.csv; choose another"
+    ):
+        write_r_list(fit, tmp_path / "a")
+    with pytest.raises(ValueError, match="sample_names must be 12 names, got 1"):
+        write_r_list(fit, tmp_path / "b", sample_names=["x"])
+    with pytest.raises(ValueError, match=r"counts must have shape \(12, 9\) like the fit"):
+        write_r_list(fit, tmp_path / "b", counts=Y.T)
+    assert not (tmp_path / "b").exists()
+    folder = write(tmp_path / "c")
+    (folder / "counts.mtx").write_text("not one")
+    with pytest.raises(ValueError, match=r"counts\.mtx is not a MatrixMarket file"):
+        read_r_list(folder)

@@ -1,0 +1,232 @@
+"""The folder of a run: what is written stays, nothing half done does, and everything comes back."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+
+from log1pnmf import Log1pNMF
+from log1pnmf.cli.run_folder import (
+    RunFolder,
+    c_name,
+    json_text,
+    source_record,
+)
+from log1pnmf.cli.run_writer import write_run, writing_run
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.files import (
+    BadFileError,
+    CountTable,
+    read_table,
+    write_table,
+)
+
+RECORD = {"command": "log1pnmf fit", "source": {"path": "x.csv"}, "label": "type", "filters": [], "notes": []}
+
+
+@pytest.fixture(scope="module")
+def table():
+    counts = Counts.from_any(np.random.default_rng(0).poisson(1.0, (12, 6)))
+    names = [
+        np.array([f"{kind}, {i}" for i in range(size)], dtype=object) for kind, size in (("s", 12), ("g", 6))
+    ]
+    columns = {"type": np.array(["a", "b"] * 6), "dose": np.arange(12)}
+    return CountTable(Counts(counts.by_row, None, *names), columns)
+
+
+@pytest.fixture(scope="module")
+def models(table):
+    return [Log1pNMF(2, c=c, tol=1e-3, random_state=0).fit(table.counts) for c in (1.0, math.inf)]
+
+
+def test_everything_comes_back(tmp_path, table, models):
+    write_run(tmp_path / "out", models, table, record=RECORD)
+    run = RunFolder.open(tmp_path / "out")
+    assert [model.fit_.c for model in run.models] == [1.0, math.inf]
+    np.testing.assert_array_equal(run.model(1.0).components_, models[0].components_)
+    assert run.labels("type").tolist() == ["a", "b"] * 6
+    assert run.samples["sample"].tolist() == table.sample_names.tolist()
+    np.testing.assert_array_equal(run.samples["size_factor"], models[0].fit_.size_factors)
+    assert run.record["shape"] == [12, 6]
+    assert run.record["versions"]["log1pnmf"]
+
+
+def test_tables_hold_every_digit(tmp_path, table, models):
+    write_run(tmp_path / "out", models, table, record=RECORD)
+    for name, values, rows in (
+        ("loadings_c=inf.csv", models[1].loadings_, table.sample_names),
+        ("factors_c=inf.csv", models[1].components_.T, table.feature_names),
+    ):
+        with open(tmp_path / "out" / name, newline="") as file:
+            header, *lines = csv.reader(file)
+        assert header[1:] == ["factor_0", "factor_1"]
+        assert [line[0] for line in lines] == rows.tolist()
+        np.testing.assert_array_equal(np.array([line[1:] for line in lines], dtype=float), values)
+
+
+def test_measures_are_a_table(tmp_path, table, models):
+    measures = {"c": [1.0, math.inf], "log_likelihood": [-1.5, -2.0]}
+    write_run(tmp_path / "out", models, table, record=RECORD, measures=measures)
+    assert (tmp_path / "out" / "sweep.csv").read_text() == "c,log_likelihood\n1,-1.5\ninf,-2.0\n"
+
+
+def fail(*arguments, **options):
+    raise OSError(28, "No space left on device")
+
+
+def everything(folder):
+    return {str(path.relative_to(folder)): path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("broken", ["models[0].save", "replacing"])
+def test_where_no_fit_is_written_nothing_is(tmp_path, table, models, monkeypatch, broken):
+    if broken == "replacing":
+        monkeypatch.setattr("log1pnmf.cli.run_writer.replacing", fail)
+    else:
+        monkeypatch.setattr(Log1pNMF, "save", fail)
+    with pytest.raises(OSError, match="No space"):
+        write_run(tmp_path / "out", models, table, record=RECORD)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.undo()
+    write_run(tmp_path / "out", models[:1], table, record=RECORD)
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    before = everything(tmp_path)
+    monkeypatch.setattr(Log1pNMF, "save", fail)
+    with pytest.raises(OSError, match="No space"):
+        write_run(tmp_path / "out", models, table, record=RECORD, force=True)
+    assert everything(tmp_path) == before
+
+
+def test_a_model_that_is_written_stays(tmp_path, table, models, monkeypatch):
+    with writing_run(tmp_path / "out") as run:
+        run.write(models[:1], table, record=RECORD)
+        monkeypatch.setattr("log1pnmf.cli.run_writer.write_csv", fail)
+        with pytest.raises(OSError, match="No space"):
+            run.write(models, table, record=RECORD)
+    assert [model.fit_.c for model in RunFolder.open(tmp_path / "out").models] == [1.0, math.inf]
+    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
+
+
+def test_a_folder_belongs_to_one_run(tmp_path, table, models):
+    with writing_run(tmp_path / "out") as run:
+        for force in (False, True):
+            with pytest.raises(FileExistsError, match="in use"), writing_run(tmp_path / "out", force=force):
+                pass
+        run.write(models[:1], table, record=RECORD)
+        with pytest.raises(FileExistsError, match="in use"):
+            write_run(tmp_path / "out", models, table, record=RECORD, force=True)
+    assert len(RunFolder.open(tmp_path / "out").models) == 1
+    write_run(tmp_path / "out", models, table, record=RECORD, force=True)
+
+
+def test_force_leaves_what_is_not_of_a_run(tmp_path, table, models):
+    write_run(tmp_path / "out", models, table, record=RECORD)
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    write_run(tmp_path / "out", models[1:], table, record=RECORD, force=True)
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+    assert not (tmp_path / "out" / "loadings_c=1.csv").exists()
+
+
+def test_an_empty_folder_is_taken(tmp_path, table, models):
+    (tmp_path / "out").mkdir()
+    write_run(tmp_path / "out", models, table, record=RECORD)
+    assert len(RunFolder.open(tmp_path / "out").models) == 2
+
+
+def test_labels_named_like_our_columns_come_back(tmp_path, table, models):
+    own = {"sample": ["p", "q"] * 6, "size_factor": ["low", "high"] * 6, "sample_label": ["u", "v"] * 6}
+    columns = {name: np.array(values) for name, values in own.items()}
+    write_run(tmp_path / "out", models[:1], CountTable(table.counts, columns), record=RECORD)
+    run = RunFolder.open(tmp_path / "out")
+    assert run.samples["sample"].tolist() == table.sample_names.tolist()
+    np.testing.assert_array_equal(run.samples["size_factor"], models[0].fit_.size_factors)
+    for name, values in own.items():
+        assert run.labels(name).tolist() == values
+    with open(tmp_path / "out" / "samples.csv", newline="") as file:
+        header = next(csv.reader(file))
+    assert len(set(header)) == len(header) == 5
+
+
+FORMULAS = ["=cmd()", "+x", "-x", "@x", "'=x", "'x", "-5", "+1e3", "=" * 3, "\tx", "a=b", "x" * 200_000]
+
+
+def test_names_are_no_formulas_and_come_back(tmp_path, models):
+    names = np.array(FORMULAS, dtype=object)
+    counts = Counts.from_any(np.random.default_rng(0).poisson(1.0, (12, 6)))
+    named = CountTable(Counts(counts.by_row, None, names, names[:6]), {"=type": names})
+    write_run(tmp_path / "out", models[:1], named, record=RECORD)
+    run = RunFolder.open(tmp_path / "out")
+    assert run.samples["sample"].tolist() == FORMULAS
+    assert run.labels("=type").tolist() == FORMULAS
+    write_table(named, tmp_path / "t.csv")
+    again = read_table(tmp_path / "t.csv")
+    assert again.sample_names.tolist() == FORMULAS
+    assert again.feature_names.tolist() == FORMULAS[:6]
+    for path in [tmp_path / "t.csv", *(tmp_path / "out").glob("*.csv")]:
+        before = csv.field_size_limit(1 << 20)
+        with open(path, newline="") as file:
+            cells = [cell for row in csv.reader(file) for cell in row]
+        csv.field_size_limit(before)
+        assert not [cell for cell in cells if cell[:1] in set("=+-@\t") and cell not in ("-5", "+1e3")]
+
+
+def test_only_runs_are_replaced(tmp_path, table, models):
+    write_run(tmp_path / "out", models, table, record=RECORD)
+    with pytest.raises(FileExistsError, match="--force"):
+        write_run(tmp_path / "out", models[:1], table, record=RECORD)
+    write_run(tmp_path / "out", models[:1], table, record=RECORD, force=True)
+    assert len(RunFolder.open(tmp_path / "out").models) == 1
+    assert not (tmp_path / "out" / "models" / "c=inf.npz").exists()
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "thesis.txt").write_text("years")
+    with pytest.raises(FileExistsError, match="not the folder of a run"):
+        write_run(tmp_path / "precious", models, table, record=RECORD, force=True)
+    assert (tmp_path / "precious" / "thesis.txt").read_text() == "years"
+
+
+def test_same_c_twice_is_refused(tmp_path, table, models):
+    with pytest.raises(ValueError, match="different c"):
+        write_run(tmp_path / "out", [models[0], models[0]], table, record=RECORD)
+
+
+def test_what_cannot_be_opened(tmp_path, table, models):
+    with pytest.raises(FileNotFoundError):
+        RunFolder.open(tmp_path / "no")
+    with pytest.raises(BadFileError, match=r"no run\.json"):
+        RunFolder.open(tmp_path)
+    write_run(tmp_path / "out", models, table, record=RECORD)
+    run = RunFolder.open(tmp_path / "out")
+    with pytest.raises(BadFileError, match="choose one"):
+        run.model()
+    with pytest.raises(BadFileError, match="choose one of 1, inf"):
+        run.model(7.0)
+    with pytest.raises(BadFileError, match="choose one of: type, dose"):
+        run.labels("size_factor")
+    (tmp_path / "out" / "run.json").write_text("{")
+    with pytest.raises(BadFileError, match="damaged"):
+        RunFolder.open(tmp_path / "out")
+    (tmp_path / "out" / "run.json").write_text(
+        '{"format": "log1pnmf run", "format_version": 9, "models": []}'
+    )
+    with pytest.raises(BadFileError, match="pip install -U"):
+        RunFolder.open(tmp_path / "out")
+
+
+@pytest.mark.parametrize("c", [1.0, 1e-3, math.inf, 0.1 + 0.2, 123456789.0, 1 / 3])
+def test_name_of_c_is_that_number(c):
+    assert float(c_name(c)) == c
+
+
+def test_json_is_json():
+    text = json_text({"c": math.inf, "x": np.float64("nan"), "n": np.int64(3), "k": (1, 2)})
+    assert json.loads(text, parse_constant=pytest.fail) == {"c": "inf", "x": "nan", "n": 3, "k": [1, 2]}
+
+
+def test_source_is_known_by_its_content(tmp_path):
+    (tmp_path / "a").write_text("counts")
+    first = source_record(tmp_path / "a")
+    (tmp_path / "a").write_text("Counts")
+    assert source_record(tmp_path / "a") != first
+    assert set(source_record(tmp_path)) == {"path"}

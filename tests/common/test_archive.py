@@ -1,0 +1,324 @@
+"""Files: the same bits back, whole or not at all, and nothing but a ValueError for what is not ours."""
+
+import io
+import json
+import math
+import os
+import stat
+import tempfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from log1pnmf import Log1pNMF, __version__, fit_log1p_nmf
+from log1pnmf._common import archive as persist
+from log1pnmf._common.archive import (
+    FORMAT_VERSION,
+    check_writable,
+    read_archive,
+    write_archive,
+)
+from log1pnmf.fitting.checkpoint import load_checkpoint
+from log1pnmf.fitting.fit import Fit
+
+ARRAYS = {
+    "doubles": np.array([[0.1, -0.0, math.inf], [math.nan, 5e-324, 1e308]]),
+    "columns": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "floats": np.array([0.1, 16777217.0], dtype=np.float32),
+    "whole": np.array([2**62, -1], dtype=np.int64),
+    "words": np.array(["exact", "näherung", ""]),
+    "flags": np.array([True, False]),
+    "nothing": np.zeros((0, 4)),
+    "one": np.float64(0.3),
+    "every.second-one": np.arange(10)[::2],
+}
+METADATA = {
+    "kind": "example",
+    "infinite": [math.inf, -math.inf],
+    "nan": math.nan,
+    "exact": 0.1 + 0.2,
+    "large": 2**200,
+    "nested": {"a": [1, None, True, "é"], "b": {}},
+}
+
+
+def content():
+    """Bytes of a small file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "small")
+        write_archive(path, {"x": np.arange(5.0), "y": np.array(["a", "bc"])}, {"kind": "example", "c": 1.0})
+        return path.read_bytes()
+
+
+# ---------------------------------------------------------------- there and back
+
+
+def test_everything_comes_back(tmp_path):
+    path = tmp_path / "all"
+    write_archive(path, ARRAYS, METADATA)
+    arrays, metadata = read_archive(path, kind="example")
+    assert list(arrays) == list(ARRAYS)
+    for name, array in ARRAYS.items():
+        assert arrays[name].dtype == array.dtype
+        assert arrays[name].shape == array.shape
+        assert arrays[name].tobytes() == array.tobytes()
+        assert arrays[name].flags.writeable
+    assert math.isnan(metadata.pop("nan"))
+    assert metadata == {
+        **{name: value for name, value in METADATA.items() if name != "nan"},
+        "format": "log1pnmf",
+        "format_version": FORMAT_VERSION,
+        "package_version": __version__,
+        "arrays": list(ARRAYS),
+    }
+
+
+def test_what_is_read_can_be_written_again_and_is_the_same_file(tmp_path):
+    write_archive(tmp_path / "a", ARRAYS, METADATA)
+    write_archive(tmp_path / "b", *read_archive(tmp_path / "a"))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    with np.load(tmp_path / "a", allow_pickle=False) as plain:
+        assert json.loads(plain["metadata"].tobytes())["kind"] == "example"
+
+
+def test_numpy_numbers_and_tuples_are_made_plain(tmp_path):
+    given = {"kind": "k", "a": np.int64(3), "b": np.float64(0.1), "c": np.bool_(True), "d": (1, 2)}
+    write_archive(tmp_path / "a", {}, given)
+    _, metadata = read_archive(tmp_path / "a")
+    assert {name: metadata[name] for name in "abcd"} == {"a": 3, "b": 0.1, "c": True, "d": [1, 2]}
+
+
+@pytest.mark.parametrize("options", [{"c": math.inf}, {"c": 2.0, "interval": (0.0, 1.5)}, {"l1": 0.5}])
+def test_a_fit_comes_back(tmp_path, options):
+    y = np.random.default_rng(0).poisson(1.0, size=(12, 9))
+    y[3] = 0
+    fit = fit_log1p_nmf(y, 2, tol=1e-4, random_state=0, **options)
+    fit.save(tmp_path / "fit.npz")
+    again = Fit.load(tmp_path / "fit.npz")
+    for name in ("loadings", "factors", "size_factors"):
+        assert getattr(again, name).tobytes() == getattr(fit, name).tobytes()
+    assert list(again.history) == list(fit.history)
+    for name, column in fit.history.items():
+        np.testing.assert_array_equal(again.history[name], column)
+        assert again.history[name].dtype == column.dtype
+    plain = ("c", "log_likelihood", "approximate_log_likelihood", "objective", "kkt_residual", "converged")
+    for name in (*plain, "n_iter", "seconds", "settings", "messages", "link", "n_components"):
+        assert getattr(again, name) == getattr(fit, name), name
+
+
+# ---------------------------------------------------------------- whole or not at all
+
+
+class DiskError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("interrupt", [DiskError, KeyboardInterrupt])
+@pytest.mark.parametrize("where", ["write_array", "fsync", "replace"])
+def test_a_failed_write_changes_nothing(tmp_path, monkeypatch, where, interrupt):
+    path = tmp_path / "file"
+    write_archive(path, {"x": np.zeros(3)}, {"kind": "old"})
+    before = path.read_bytes()
+
+    def fail(*args, **options):
+        raise interrupt
+
+    module = {"write_array": np.lib.format, "fsync": os, "replace": os}[where]
+    monkeypatch.setattr(module, where, fail)
+    with pytest.raises(interrupt):
+        write_archive(path, {"x": np.ones(3)}, {"kind": "new"})
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+def test_permissions_are_those_of_any_new_file_and_links_stay(tmp_path):
+    (tmp_path / "plain").write_bytes(b"")
+    (tmp_path / "link").symlink_to(tmp_path / "ours")
+    write_archive(tmp_path / "link", {}, {"kind": "k"})
+    assert (tmp_path / "link").is_symlink()
+    modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "ours")}
+    assert len(modes) == 1
+
+
+def test_places_and_values_that_cannot_be(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no folder .*: make it first"):
+        write_archive(tmp_path / "no" / "file", {}, {"kind": "k"})
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        write_archive(tmp_path, {}, {"kind": "k"})
+    with pytest.raises(TypeError, match="checkpoint must be the path of a file, got 3"):
+        check_writable(3, "checkpoint")
+    path = tmp_path / "file"
+    with pytest.raises(TypeError, match="array 'x' holds Python objects"):
+        write_archive(path, {"x": np.array([{}, None])}, {"kind": "k"})
+    with pytest.raises(TypeError, match="array 'x' has fields"):
+        write_archive(path, {"x": np.zeros(2, dtype=[("a", "f8")])}, {"kind": "k"})
+    for name in ("metadata", "a/b", "", "x\n"):
+        with pytest.raises(ValueError, match="names of arrays"):
+            write_archive(path, {name: np.zeros(2)}, {"kind": "k"})
+    with pytest.raises(ValueError, match=r"metadata\['kind'\] must be a string, got None"):
+        write_archive(path, {}, {})
+    with pytest.raises(TypeError, match=r"metadata\['a'\]\[1\] cannot be saved: set"):
+        write_archive(path, {}, {"kind": "k", "a": [0, {1}]})
+    with pytest.raises(TypeError, match=r"metadata\['a'\] cannot be saved: dict"):
+        write_archive(path, {}, {"kind": "k", "a": {1: 2}})
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------- what is not ours
+
+
+def test_missing_files_are_missing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_archive(tmp_path / "none")
+
+
+def test_other_kinds_are_refused(tmp_path):
+    write_archive(tmp_path / "a", {}, {"kind": "model"})
+    with pytest.raises(ValueError, match="holds a model, not a fit"):
+        Fit.load(tmp_path / "a")
+    write_archive(tmp_path / "a", {}, {"kind": "fit"})
+    with pytest.raises(ValueError, match="holds a fit that is not whole"):
+        Fit.load(tmp_path / "a")
+
+
+def test_newer_formats_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(persist, "FORMAT_VERSION", FORMAT_VERSION + 1)
+    monkeypatch.setattr(persist, "__version__", "7.0")
+    write_archive(tmp_path / "a", {}, {"kind": "fit"})
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=r"format version 2 \(of log1pnmf 7.0\).*pip install -U log1pnmf"):
+        read_archive(tmp_path / "a")
+
+
+def npz(**arrays):
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def member(name, data, compression=zipfile.ZIP_STORED):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        archive.writestr(name, data)
+    return file.getvalue()
+
+
+def npy(header, data=b""):
+    text = header.encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
+
+
+def as_bytes(metadata):
+    return np.frombuffer(json.dumps(metadata).encode(), dtype=np.uint8)
+
+
+OURS = {"format": "log1pnmf", "format_version": 1, "package_version": "0", "kind": "k", "arrays": []}
+HUGE = "{'descr': '|u1', 'fortran_order': False, 'shape': (1000000000000,), }"
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        b"",
+        b"not a zip file",
+        npz(metadata=np.zeros(3)),
+        npz(metadata=as_bytes([1, 2])),
+        npz(metadata=as_bytes({**OURS, "format": "other"})),
+        npz(metadata=as_bytes({**OURS, "format_version": 0})),
+        npz(metadata=as_bytes({**OURS, "format_version": "1"})),
+        npz(metadata=as_bytes({**OURS, "arrays": ["x"]})),
+        npz(metadata=np.array([{}], dtype=object)),
+        npz(metadata=np.frombuffer(b"[" * 100_000, dtype=np.uint8)),
+        member("metadata.npy", npy(HUGE)),
+        member("metadata.npy", npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"x" * 8)),
+        member("metadata.npy", npy("{'descr': '|u1', 'fortran_order': False, 'shape': (-1,), }")),
+        member("metadata.npy", bytes(10**6), zipfile.ZIP_DEFLATED),
+        member("metadata.npy", b"\x93NUMPY\x03\x00"),
+    ],
+)
+def test_foreign_files_are_refused(tmp_path, foreign):
+    path = tmp_path / "foreign"
+    path.write_bytes(foreign)
+    with pytest.raises(ValueError, match=r"foreign is damaged.*(write it again|another copy)"):
+        read_archive(path)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_another_npz_is_called_what_it_is(tmp_path, save):
+    save(path := tmp_path / "other.npz", x=np.zeros(3))
+    for load in (Log1pNMF.load, Fit.load, load_checkpoint):
+        with pytest.raises(
+            ValueError, match=r"not written by log1pnmf: it is an npz file with 'x'.*numpy.load"
+        ):
+            load(path)
+    sparse.save_npz(path, sparse.csr_array(np.eye(3)))
+    with pytest.raises(
+        ValueError, match=r"it is a sparse matrix; read it with scipy.sparse.load_npz\(path\)"
+    ):
+        Log1pNMF.load(path)
+
+
+def test_our_own_files_are_called_what_they_are(tmp_path):
+    y = np.random.default_rng(0).poisson(1.0, size=(12, 9))
+    model = Log1pNMF(1, random_state=0, checkpoint=tmp_path / "checkpoint").fit(y)
+    model.save(tmp_path / "model")
+    model.fit_.save(tmp_path / "fit")
+    for name, load, message in [
+        (
+            "fit",
+            Log1pNMF.load,
+            r"holds a fit, not a Log1pNMF model; read it with log1pnmf.fitting.fit.Fit.load",
+        ),
+        ("checkpoint", Log1pNMF.load, r"holds a checkpoint.*; go on with it in fit\(X, resume=path\)"),
+        ("model", Fit.load, r"holds a Log1pNMF model, not a fit; read it with log1pnmf.Log1pNMF.load"),
+        ("model", load_checkpoint, r"not a checkpoint; read it with log1pnmf.Log1pNMF.load"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path / name)
+
+
+def unchanged_or_refused(folder, damaged):
+    path = folder / "damaged"
+    path.write_bytes(damaged)
+    try:
+        arrays, metadata = read_archive(path)
+    except ValueError as error:
+        assert "damaged" in str(error)  # noqa: PT017
+        return
+    np.testing.assert_array_equal(arrays["x"], np.arange(5.0))
+    np.testing.assert_array_equal(arrays["y"], ["a", "bc"])
+    assert (metadata["kind"], metadata["c"]) == ("example", 1.0)
+
+
+WHOLE = content()
+
+
+@given(st.integers(0, len(WHOLE) - 1))
+@settings(max_examples=200, deadline=None)
+def test_cut_files_are_refused(tmp_path_factory, length):
+    path = tmp_path_factory.getbasetemp() / "cut"
+    path.write_bytes(WHOLE[:length])
+    with pytest.raises(ValueError, match="damaged"):
+        read_archive(path)
+
+
+@given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(1, 255)), min_size=1, max_size=4))
+@settings(max_examples=1000, deadline=None)
+def test_flipped_bytes_are_refused_or_do_not_matter(tmp_path_factory, flips):
+    damaged = bytearray(WHOLE)
+    for place, change in flips:
+        damaged[place] ^= change
+    unchanged_or_refused(tmp_path_factory.getbasetemp(), bytes(damaged))
+
+
+@given(st.integers(0, len(WHOLE)), st.integers(0, len(WHOLE)), st.binary(max_size=50))
+@settings(max_examples=300, deadline=None)
+def test_spliced_files_are_refused_or_do_not_matter(tmp_path_factory, start, end, filling):
+    damaged = WHOLE[: min(start, end)] + filling + WHOLE[max(start, end) :]
+    unchanged_or_refused(tmp_path_factory.getbasetemp(), damaged)

@@ -1,0 +1,355 @@
+"""Counts: the same matrix whatever form it came in, nothing lost, nothing copied without need."""
+
+import math
+import tracemalloc
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import sparse, stats
+
+from log1pnmf.counts import sparse_rows
+from log1pnmf.counts.counts import Counts, SparseRows
+
+FORMATS = ["csr", "csc", "coo", "bsr", "dia", "dok", "lil"]
+KINDS = [sparse.csr_array, sparse.csr_matrix]
+DTYPES = [bool, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
+DTYPES += [np.float16, np.float32, np.float64, np.longdouble]
+
+count_arrays = hnp.arrays(
+    np.int64,
+    hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=9),
+    elements=st.one_of(st.just(0), st.integers(0, 5), st.integers(0, 2**40)),
+)
+
+
+def random_counts(n, m, *, density=0.2, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.poisson(3, (n, m)) * (rng.random((n, m)) < density)
+
+
+def assert_canonical(rows):
+    """The promise of SparseRows, entry by entry."""
+    assert rows.indptr.dtype == np.int64
+    assert rows.indices.dtype == np.int32
+    assert rows.values.dtype in (np.float32, np.float64)
+    assert rows.indptr.shape == (rows.shape[0] + 1,)
+    assert rows.indptr[0] == 0
+    assert rows.nnz == rows.indices.size == rows.values.size
+    for start, stop in zip(rows.indptr[:-1], rows.indptr[1:], strict=True):
+        assert (np.diff(rows.indices[start:stop]) > 0).all()
+    assert (rows.values > 0).all()
+    for array in (rows.indptr, rows.indices, rows.values):
+        assert array.flags.c_contiguous
+        assert not array.flags.writeable
+
+
+def dense(rows):
+    """Written out by hand, so that SciPy is not both judge and party."""
+    out = np.zeros(rows.shape)
+    for i in range(rows.shape[0]):
+        for k in range(rows.indptr[i], rows.indptr[i + 1]):
+            out[i, rows.indices[k]] += rows.values[k]
+    return out
+
+
+def assert_holds(counts, expected):
+    expected = np.asarray(expected, dtype=np.float64)
+    assert counts.shape == expected.shape
+    for rows, target in ((counts.by_row, expected), (counts.by_column, expected.T)):
+        assert_canonical(rows)
+        np.testing.assert_array_equal(dense(rows), target)
+
+
+def assert_same_arrays(one, other):
+    for a, b in ((one.by_row, other.by_row), (one.by_column, other.by_column)):
+        np.testing.assert_array_equal(a.indptr, b.indptr)
+        np.testing.assert_array_equal(a.indices, b.indices)
+        np.testing.assert_array_equal(a.values, b.values)
+        assert a.values.dtype == b.values.dtype
+
+
+class TestForms:
+    @given(count_arrays, st.sampled_from(FORMATS), st.sampled_from(KINDS))
+    def test_every_sparse_format_gives_the_arrays_of_the_dense_matrix(self, Y, form, kind):
+        from_dense = Counts.from_any(Y)
+        assert_holds(from_dense, Y)
+        given_matrix = kind(Y).asformat(form)
+        before = given_matrix.toarray()
+        assert_same_arrays(Counts.from_any(given_matrix), from_dense)
+        np.testing.assert_array_equal(given_matrix.toarray(), before)
+
+    @given(count_arrays.map(lambda Y: np.minimum(Y, 1)), st.sampled_from(DTYPES), st.sampled_from("CF"))
+    def test_every_dtype_and_memory_order(self, Y, dtype, order):
+        assert_holds(Counts.from_any(np.asarray(Y, dtype=dtype, order=order)), Y)
+
+    @pytest.mark.parametrize("dtype", [t for t in DTYPES if t is not np.float16])
+    @pytest.mark.parametrize("form", FORMATS)
+    def test_every_dtype_of_every_sparse_format(self, dtype, form):
+        Y = np.minimum(random_counts(7, 5, density=0.6), 1)
+        assert_holds(Counts.from_any(sparse.csr_array(Y.astype(dtype)).asformat(form)), Y)
+
+    @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+    @given(count_arrays)
+    def test_lists_matrices_and_object_arrays(self, Y):
+        expected = Counts.from_any(Y)
+        for form in (
+            Y.tolist(),
+            np.asmatrix(Y),
+            Y.astype(object),
+            Y.astype(">i8"),
+            np.repeat(Y, 2, axis=1)[:, ::2],
+        ):
+            assert_same_arrays(Counts.from_any(form), expected)
+
+    def test_swapped_byte_order_in_sparse_arrays(self):
+        Y = random_counts(6, 4)
+        swapped = sparse.csr_array(Y.astype(np.float32))
+        swapped.data = swapped.data.astype(">f4")
+        assert_holds(Counts.from_any(swapped), Y)
+
+    def test_frames_carry_their_names(self):
+        frame = pd.DataFrame({"a": [1, 0], "b": [0, 2]}, index=["x", "y"])
+        counts = Counts.from_any(frame)
+        assert_holds(counts, frame.to_numpy())
+        assert counts.feature_names.tolist() == ["a", "b"]
+        assert counts.sample_names.tolist() == ["x", "y"]
+
+    def test_frames_without_string_names_have_none(self):
+        counts = Counts.from_any(pd.DataFrame([[1, 0], [0, 2]]))
+        assert counts.feature_names is None
+        assert counts.sample_names is None
+        assert Counts.from_any([[1]]).feature_names is None
+
+    @pytest.mark.parametrize("dtype", ["int64", "float32", "uint8", "Int64", "boolean"])
+    def test_frame_dtypes(self, dtype):
+        Y = np.minimum(random_counts(6, 4), 1)
+        assert_holds(Counts.from_any(pd.DataFrame(Y).astype(dtype)), Y)
+
+    def test_frame_with_sparse_columns(self):
+        Y = random_counts(6, 4)
+        frame = pd.DataFrame.sparse.from_spmatrix(sparse.csr_matrix(Y), columns=list("abcd"))
+        counts = Counts.from_any(frame)
+        assert_holds(counts, Y)
+        assert counts.feature_names.tolist() == list("abcd")
+
+    def test_counts_pass_through(self):
+        counts = Counts.from_any([[1]])
+        assert Counts.from_any(counts) is counts
+
+    def test_to_scipy(self):
+        Y = random_counts(9, 6)
+        np.testing.assert_array_equal(Counts.from_any(Y).to_scipy().toarray(), Y)
+
+
+class TestCleaning:
+    @given(
+        st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(0, 200)), max_size=60),
+        st.sampled_from([np.uint8, np.int16, np.int64, np.float32, np.float64]),
+        st.sampled_from(["coo", "csr", "csc"]),
+    )
+    def test_zeros_dropped_duplicates_summed_whatever_the_dtype(self, entries, dtype, form):
+        expected = np.zeros((5, 7))
+        for i, j, value in entries:
+            expected[i, j] += value
+        rows, columns, values = (
+            (np.array(part) for part in zip(*entries, strict=True)) if entries else ([], [], [])
+        )
+        given_matrix = raw_sparse(
+            form, (np.asarray(rows, int), np.asarray(columns, int)), np.array(values, dtype)
+        )
+        before = [part.copy() for part in parts_of(given_matrix)]
+        assert_holds(Counts.from_any(given_matrix), expected)
+        for part, old in zip(parts_of(given_matrix), before, strict=True):
+            np.testing.assert_array_equal(part, old)
+
+    def test_duplicates_are_summed_beyond_the_range_of_the_dtype(self):
+        coo = sparse.coo_array((np.full(3, 100, np.int8), ([0, 0, 0], [1, 1, 1])), shape=(1, 2))
+        csr = sparse.csr_array((np.full(3, 100, np.int8), [1, 1, 1], [0, 3]), shape=(1, 2))
+        assert_holds(Counts.from_any(coo), [[0, 300]])
+        assert_holds(Counts.from_any(csr), [[0, 300]])
+
+    def test_duplicate_float32_values_are_summed_in_double(self):
+        csr = sparse.csr_array((np.float32([2**24, 1]), [0, 0], [0, 2]), shape=(1, 1))
+        assert Counts.from_any(csr).total == 2**24 + 1
+
+    def test_stale_flags_of_scipy_do_not_matter(self):
+        csr = sparse.csr_array((np.float32([1, 2]), np.int32([0, 1]), np.int32([0, 2])), shape=(1, 2))
+        assert csr.has_canonical_format
+        csr.indices[:] = [1, 0]
+        assert_holds(Counts.from_any(csr), [[2, 1]])
+
+    def test_spare_room_behind_the_last_entry_is_ignored(self):
+        csr = sparse.csr_array(random_counts(4, 5, density=0.5).astype(np.float32))
+        expected = csr.toarray()
+        csr.data = np.append(csr.data, np.float32(-7))
+        csr.indices = np.append(csr.indices, np.int32(99))
+        assert_holds(Counts.from_any(csr), expected)
+
+    def test_negative_zero_is_zero(self):
+        assert Counts.from_any(np.array([[-0.0, 1.0]])).nnz == 1
+        assert Counts.from_any(sparse.csr_array((np.array([-0.0]), [0], [0, 1]), shape=(1, 1))).nnz == 0
+
+    def test_index_outside_the_matrix_is_refused(self):
+        csr = sparse.csr_array(np.eye(3))
+        csr.indices[1] = 7
+        with pytest.raises(ValueError, match="not a valid sparse matrix of shape"):
+            Counts.from_any(csr)
+
+    def test_chunk_borders_do_not_show(self, monkeypatch):
+        Y = random_counts(60, 11, density=0.4)
+        shuffled = sparse.csr_array(Y.astype(np.float64))
+        shuffled.data[::3] = 0
+        expected = shuffled.toarray()
+        whole = Counts.from_any(shuffled)
+        summary = (whole.total, whole.log_factorial, whole.n_empty_columns, whole.by_row.row_sums().tolist())
+        for chunk in (1, 2, 7, 64):
+            monkeypatch.setattr(sparse_rows, "CHUNK", chunk)
+            monkeypatch.setattr("log1pnmf.counts.compress.CHUNK", chunk)
+            for form in (shuffled, shuffled.tocsc(), expected):
+                counts = Counts.from_any(form)
+                assert_holds(counts, expected)
+                again = (counts.total, counts.log_factorial, counts.n_empty_columns)
+                np.testing.assert_allclose(again, summary[:3], rtol=1e-14)
+                np.testing.assert_array_equal(counts.by_row.row_sums(), summary[3])
+
+
+def parts_of(matrix):
+    return (
+        matrix.data,
+        *((matrix.row, matrix.col) if matrix.format == "coo" else (matrix.indices, matrix.indptr)),
+    )
+
+
+def raw_sparse(form, places, values):
+    """A 5 x 7 matrix that keeps zeros, duplicates and disorder as they are."""
+    rows, columns = places
+    if form == "coo":
+        return sparse.coo_array((values, (rows, columns)), shape=(5, 7))
+    major, minor, size = (rows, columns, 5) if form == "csr" else (columns, rows, 7)
+    order = np.argsort(major, kind="stable")
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(major, minlength=size))))
+    kind = sparse.csr_array if form == "csr" else sparse.csc_array
+    return kind((values[order], minor[order], indptr), shape=(5, 7))
+
+
+class TestValues:
+    def test_float32_while_it_is_exact(self):
+        for largest in (1, 10**6, 2**24, 2**25, 2**30):
+            counts = Counts.from_any(np.array([[largest, 0]]))
+            assert counts.by_row.values.dtype == counts.by_column.values.dtype == np.float32
+            assert counts.total == largest
+
+    @pytest.mark.parametrize("largest", [2**24 + 1, 2**25 + 1, 2**40 + 1, 2**53 - 1])
+    @pytest.mark.parametrize("form", [np.array, sparse.csr_array, sparse.csc_array, sparse.coo_array])
+    def test_float64_where_float32_is_not(self, largest, form):
+        counts = Counts.from_any(form(np.array([[largest, 0, 3]])))
+        assert counts.by_row.values.dtype == counts.by_column.values.dtype == np.float64
+        assert int(counts.by_row.values[0]) == largest
+
+    def test_fractions_keep_their_digits(self):
+        with pytest.warns(UserWarning, match="non-integer"):
+            assert Counts.from_any([[0.1]]).by_row.values[0] == 0.1
+        with pytest.warns(UserWarning, match="non-integer"):
+            assert Counts.from_any([[0.5]]).by_row.values.dtype == np.float32
+
+    def test_values_beyond_the_range_of_float32(self):
+        assert Counts.from_any([[1e99]]).by_row.values[0] == 1e99
+
+    @given(count_arrays.map(lambda Y: Y % 1000))
+    def test_log_factorial(self, Y):
+        expected = math.fsum(math.lgamma(y + 1) for y in Y.ravel())
+        assert Counts.from_any(Y).log_factorial == pytest.approx(expected, rel=1e-13, abs=1e-13)
+
+    def test_log_factorial_completes_the_poisson_likelihood(self):
+        Y = random_counts(20, 30)
+        mean = np.random.default_rng(1).uniform(0.1, 4, Y.shape)
+        direct = stats.poisson.logpmf(Y, mean).sum()
+        assert (Y * np.log(mean) - mean).sum() - Counts.from_any(Y).log_factorial == pytest.approx(
+            direct, rel=1e-12
+        )
+
+    @given(count_arrays)
+    def test_summaries(self, Y):
+        counts = Counts.from_any(Y)
+        assert counts.nnz == np.count_nonzero(Y)
+        assert counts.total == pytest.approx(float(Y.sum()), rel=1e-14)
+        assert counts.n_empty_rows == (Y.sum(axis=1) == 0).sum()
+        assert counts.n_empty_columns == (Y.sum(axis=0) == 0).sum()
+        np.testing.assert_allclose(counts.by_row.row_sums(), Y.sum(axis=1), rtol=1e-14)
+        np.testing.assert_allclose(counts.by_column.row_sums(), Y.sum(axis=0), rtol=1e-14)
+
+    def test_row_sums_are_added_in_double(self):
+        Y = np.ones((1, 2**24 + 5), dtype=np.float32)
+        assert Counts.from_any(sparse.csr_array(Y)).total == 2**24 + 5
+
+    def test_a_matrix_of_zeros_is_legal(self):
+        for form in (np.zeros((3, 2)), sparse.csr_array((3, 2)), sparse.csc_array((3, 2))):
+            counts = Counts.from_any(form)
+            assert (counts.total, counts.nnz, counts.log_factorial) == (0.0, 0, 0.0)
+            assert (counts.n_empty_rows, counts.n_empty_columns) == (3, 2)
+            np.testing.assert_array_equal(counts.size_factors("total"), np.ones(3))
+
+
+class TestMemory:
+    def canonical(self, kind=sparse.csr_array):
+        matrix = kind(random_counts(30, 20).astype(np.float32))
+        matrix.indices = matrix.indices.astype(np.int32)
+        return matrix
+
+    def test_canonical_csr_is_shared(self):
+        csr = self.canonical()
+        counts = Counts.from_any(csr)
+        assert np.shares_memory(counts.by_row.values, csr.data)
+        assert np.shares_memory(counts.by_row.indices, csr.indices)
+        assert csr.data.flags.writeable
+
+    def test_canonical_csc_is_shared_by_column(self):
+        csc = self.canonical(sparse.csc_array)
+        counts = Counts.from_any(csc)
+        assert np.shares_memory(counts.by_column.values, csc.data)
+        assert np.shares_memory(counts.by_column.indices, csc.indices)
+
+    def test_result_cannot_be_changed(self):
+        counts = Counts.from_any(self.canonical())
+        with pytest.raises(ValueError, match="read-only"):
+            counts.by_row.values[0] = 5
+        with pytest.raises(AttributeError):
+            counts.by_row = None
+        counts.size_factors("total")[0] = 9
+        assert counts.size_factors("total")[0] != 9
+
+    @pytest.mark.parametrize("form", ["csr", "csc"])
+    def test_a_fit_sized_matrix_costs_one_more_copy(self, form):
+        """The checks and the transpose add little more than the transpose itself holds."""
+        matrix = sparse.random(4000, 3000, density=0.5, format="csr", dtype=np.float32, random_state=0)
+        matrix.data[:] = 1 + np.arange(matrix.nnz) % 3
+        matrix = matrix.asformat(form)
+        held = matrix.data.nbytes + matrix.indices.nbytes
+        tracemalloc.start()
+        counts = Counts.from_any(matrix)
+        assert (counts.by_row.nnz, counts.by_column.nnz) == (matrix.nnz, matrix.nnz)
+        assert counts.total > 0
+        assert counts.log_factorial > 0
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        # A piece of 2**20 entries: at most four doubles each (mask, index and two copies of the values).
+        assert peak < held + 4 * 8 * sparse_rows.CHUNK
+
+    @given(count_arrays, st.integers(0, 20))
+    def test_transposing_in_blocks_is_transposing(self, Y, block):
+        counts = Counts.from_any(Y)
+        blocked = counts.by_row.transpose(block=block)
+        assert_canonical(blocked)
+        assert_same_arrays(counts, Counts(blocked.transpose(block=block), blocked))
+
+    def test_indptr_beyond_32_bits(self):
+        """Row starts above 2**31 stay what they are (only the row starts are real here)."""
+        far = SparseRows(
+            (2, 4), np.array([0, 2**33, 2**33 + 3]), np.empty(0, np.int32), np.empty(0, np.float32)
+        )
+        assert far.nnz == 2**33 + 3
+        assert list(sparse_rows.row_blocks(far.indptr, 2**31)) == [(0, 1), (1, 2)]

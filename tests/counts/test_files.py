@@ -1,0 +1,296 @@
+"""Tables of counts: what is written is read again, for every format; what is filtered is said."""
+
+import gzip
+import os
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+from scipy.io import mmwrite
+
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.files import (
+    CountTable,
+    filter_table,
+    read_table,
+    write_chunks,
+    write_table,
+)
+
+anndata = pytest.importorskip("anndata")
+
+NAMED = ["t.h5ad", "t.zarr", "t.csv", "t.csv.gz", "t.tsv", "t.tsv.gz", "t.npz", "folder"]
+NAMELESS = ["t.mtx", "t.mtx.gz", "t.npy"]
+
+
+def table_of(values, *, columns=None, named=True):
+    counts = Counts.from_any(values)
+    n, m = counts.shape
+    names = (
+        [np.array([f"{kind}{i}" for i in range(size)], dtype=object) for kind, size in (("s", n), ("g", m))]
+        if named
+        else [None, None]
+    )
+    return CountTable(Counts(counts.by_row, None, *names), columns or {})
+
+
+def dense(table):
+    return table.counts.to_scipy().toarray()
+
+
+@st.composite
+def count_arrays(draw):
+    n, m = draw(st.integers(1, 6)), draw(st.integers(1, 5))
+    cells = st.sampled_from([0, 0, 0, 1, 2, 255, 256, 2**24 + 1, 2**31, 2**40])
+    values = draw(st.lists(cells, min_size=n * m, max_size=n * m))
+    return np.array(values, dtype=np.int64).reshape(n, m)
+
+
+@pytest.mark.parametrize("name", NAMED + NAMELESS)
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(values=count_arrays())
+def test_what_is_written_is_read_again(tmp_path, name, values):
+    table = table_of(values)
+    path = tmp_path / name
+    lost = write_table(table, path, force=True)
+    again = read_table(path)
+    np.testing.assert_array_equal(dense(again), values)
+    if name in NAMED:
+        assert again.sample_names.tolist() == table.sample_names.tolist()
+        assert again.feature_names.tolist() == table.feature_names.tolist()
+        assert not lost
+    else:
+        assert again.feature_names is None
+        assert any("names" in text for text in lost)
+
+
+@pytest.mark.parametrize("name", ["t.h5ad", "t.zarr", "t.npz"])
+def test_labels_are_kept(tmp_path, name):
+    columns = {"type": np.array(["a", "b", "a"]), "dose": np.array([0.5, 1.0, 2.0])}
+    write_table(table_of(np.eye(3), columns=columns), tmp_path / name)
+    again = read_table(tmp_path / name)
+    assert again.labels("type").tolist() == ["a", "b", "a"]
+    assert again.labels("dose").tolist() == [0.5, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("name", ["t.csv", "folder", "t.mtx"])
+def test_formats_without_labels_say_so(tmp_path, name):
+    lost = write_table(table_of(np.eye(2), columns={"type": np.array(["a", "b"])}), tmp_path / name)
+    assert any("type" in text for text in lost)
+
+
+def test_same_content_is_the_same_file(tmp_path):
+    for name in ("a.csv.gz", "b.csv.gz"):
+        write_table(table_of(np.eye(3)), tmp_path / name)
+    assert (tmp_path / "a.csv.gz").read_bytes() == (tmp_path / "b.csv.gz").read_bytes()
+
+
+def test_npz_opens_with_scipy(tmp_path):
+    write_table(table_of([[1, 0], [2, 3]]), tmp_path / "t.npz")
+    assert sparse.load_npz(tmp_path / "t.npz").toarray().tolist() == [[1, 0], [2, 3]]
+
+
+def test_expected_counts_keep_their_fractions(tmp_path):
+    values = np.array([[0.25, 0.0], [1.5, 3.0]])
+    with pytest.warns(UserWarning, match="non-integer"):
+        table = table_of(values)
+    for name in ("t.csv", "t.mtx", "t.npz", "t.h5ad"):
+        write_table(table, tmp_path / name)
+        again = read_table(tmp_path / name, fractions="allow")
+        np.testing.assert_array_equal(dense(again), values)
+        assert any("non-integer" in note for note in again.notes)
+
+
+def test_transpose_exchanges_counts_and_names(tmp_path):
+    write_table(table_of([[1, 0, 4], [2, 3, 0]]), tmp_path / "t.csv")
+    turned = read_table(tmp_path / "t.csv", transpose=True)
+    assert dense(turned).tolist() == [[1, 2], [0, 3], [4, 0]]
+    assert turned.sample_names.tolist() == ["g0", "g1", "g2"]
+
+
+# ---------------------------------------------------------------- text
+
+LAYOUTS = {
+    "names everywhere": ("cell,a,b\nx,1,0\ny,2,3\n", ["x", "y"], ["a", "b"]),
+    "R's write.csv": ('"","a","b"\n"x",1,0\n"y",2,3\n', ["x", "y"], ["a", "b"]),
+    "R's write.table": ("a,b\nx,1,0\ny,2,3\n", ["x", "y"], ["a", "b"]),
+    "pandas' numbers as index": (",a,b\n0,1,0\n1,2,3\n", ["0", "1"], ["a", "b"]),
+    "numbers as names": ("id,a,b\n17,1,0\n18,2,3\n", ["17", "18"], ["a", "b"]),
+    "header only": ("a,b\n1,0\n2,3\n", None, ["a", "b"]),
+    "index only": ("x,1,0\ny,2,3\n", ["x", "y"], None),
+    "numbers only": ("1,0\n2,3\n", None, None),
+    "semicolons": ("cell;a;b\nx;1;0\ny;2;3\n", ["x", "y"], ["a", "b"]),
+    "tabs": ("cell\ta\tb\nx\t1\t0\ny\t2\t3\n", ["x", "y"], ["a", "b"]),
+    "windows": ("\ufeffcell,a,b\r\nx,1,0\r\ny,2,3\r\n", ["x", "y"], ["a", "b"]),
+    "empty lines": ("\ncell,a,b\n\nx,1,0\ny,2.0,3e0\n\n", ["x", "y"], ["a", "b"]),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layout_of_text_is_told(tmp_path, layout):
+    text, samples, features = LAYOUTS[layout]
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8", newline="")
+    table = read_table(tmp_path / "t.csv")
+    assert dense(table).tolist() == [[1, 0], [2, 3]]
+    assert (None if table.sample_names is None else table.sample_names.tolist()) == samples
+    assert (None if table.feature_names is None else table.feature_names.tolist()) == features
+    assert len(table.notes) == 2
+
+
+def test_columns_of_text_are_labels(tmp_path):
+    (tmp_path / "t.csv").write_text("cell,a,type,b\nx,1,alpha,0\ny,2,beta,3\n")
+    table = read_table(tmp_path / "t.csv")
+    assert dense(table).tolist() == [[1, 0], [2, 3]]
+    assert table.labels("type").tolist() == ["alpha", "beta"]
+    assert any("type" in note for note in table.notes)
+
+
+# ---------------------------------------------------------------- 10x
+
+
+def write_tenx_h5(path, counts, *, version, kinds=None, symbols=None):
+    n, m = counts.shape
+    turned = sparse.csc_matrix(counts.T)
+    identifiers = [f"ENSG{j}".encode() for j in range(m)]
+    names = [name.encode() for name in (symbols or [f"GENE{j}" for j in range(m)])]
+    with h5py.File(path, "w") as file:
+        group = file.create_group("matrix" if version == 3 else "GRCh38")
+        for name in ("data", "indices", "indptr"):
+            group[name] = getattr(turned, name)
+        group["shape"] = np.array(turned.shape)
+        group["barcodes"] = [f"CELL{i}-1".encode() for i in range(n)]
+        if version == 3:
+            features = group.create_group("features")
+            features["id"], features["name"] = identifiers, names
+            features["feature_type"] = [kind.encode() for kind in (kinds or ["Gene Expression"] * m)]
+        else:
+            group["genes"], group["gene_names"] = identifiers, names
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_tenx_h5(tmp_path, version):
+    values = np.array([[1, 0, 2], [0, 3, 0]])
+    write_tenx_h5(tmp_path / "t.h5", values, version=version)
+    table = read_table(tmp_path / "t.h5")
+    assert dense(table).tolist() == values.tolist()
+    assert table.feature_names.tolist() == ["GENE0", "GENE1", "GENE2"]
+    assert table.sample_names.tolist() == ["CELL0-1", "CELL1-1"]
+
+
+def test_tenx_other_features_are_left_out_and_said(tmp_path):
+    kinds = ["Gene Expression", "Antibody Capture", "Gene Expression"]
+    write_tenx_h5(tmp_path / "t.h5", np.array([[1, 7, 2], [0, 8, 3]]), version=3, kinds=kinds)
+    table = read_table(tmp_path / "t.h5")
+    assert dense(table).tolist() == [[1, 2], [0, 3]]
+    assert any("1 x Antibody Capture" in note for note in table.notes)
+
+
+def test_symbols_of_two_genes_are_told_apart(tmp_path):
+    write_tenx_h5(tmp_path / "t.h5", np.eye(3, dtype=int), version=3, symbols=["A", "B", "A"])
+    table = read_table(tmp_path / "t.h5")
+    assert table.feature_names.tolist() == ["A (ENSG0)", "B", "A (ENSG2)"]
+
+
+@pytest.mark.parametrize(("features", "packed"), [("features.tsv", True), ("genes.tsv", False)])
+@pytest.mark.parametrize("prefix", ["", "GSM1_"])
+def test_tenx_folder(tmp_path, features, packed, prefix):
+    def write(name, text):
+        if packed:
+            (tmp_path / f"{prefix}{name}.gz").write_bytes(gzip.compress(text.encode()))
+        else:
+            (tmp_path / f"{prefix}{name}").write_text(text)
+
+    mmwrite(tmp_path / "raw.mtx", sparse.coo_matrix(np.array([[1, 0], [0, 3], [2, 0]])), field="integer")
+    write("matrix.mtx", (tmp_path / "raw.mtx").read_text())
+    os.remove(tmp_path / "raw.mtx")
+    kinds = "\tGene Expression" if features == "features.tsv" else ""
+    write(features, "".join(f"ENSG{j}\tGENE{j}{kinds}\n" for j in range(3)))
+    write("barcodes.tsv", "AAA-1\nCCC-1\n")
+    for path in (tmp_path, next(tmp_path.glob("*matrix.mtx*"))):
+        table = read_table(path)
+        assert dense(table).tolist() == [[1, 0, 2], [0, 3, 0]]
+        assert table.sample_names.tolist() == ["AAA-1", "CCC-1"]
+        assert table.feature_names.tolist() == ["GENE0", "GENE1", "GENE2"]
+
+
+# ---------------------------------------------------------------- AnnData
+
+
+def test_layer_with_counts_stands_in_for_x(tmp_path):
+    counts = sparse.csr_matrix(np.array([[1.0, 0.0], [2.0, 3.0]], dtype=np.float32))
+    adata = anndata.AnnData(X=counts.log1p(), layers={"counts": counts, "twice": 2 * counts})
+    adata.write_h5ad(tmp_path / "t.h5ad")
+    table = read_table(tmp_path / "t.h5ad")
+    assert dense(table).tolist() == [[1, 0], [2, 3]]
+    assert any("counts" in note for note in table.notes)
+    assert dense(read_table(tmp_path / "t.h5ad", layer="twice")).tolist() == [[2, 0], [4, 6]]
+    with pytest.raises(ValueError, match="non-integer"):
+        read_table(tmp_path / "t.h5ad", layer="X")
+
+
+def test_raw_and_missing_labels(tmp_path):
+    adata = anndata.AnnData(X=np.array([[1, 0, 5], [2, 3, 0]], dtype=np.float32))
+    adata.obs["type"] = ["a", None]
+    adata.obs["type"] = adata.obs["type"].astype("category")
+    adata.raw = adata
+    adata = adata[:, :2].copy()
+    adata.write_h5ad(tmp_path / "t.h5ad")
+    assert read_table(tmp_path / "t.h5ad", layer="raw").shape == (2, 3)
+    assert read_table(tmp_path / "t.h5ad").labels("type").tolist() == ["a", "NA"]
+
+
+@pytest.mark.parametrize("name", ["t.h5ad", "t.zarr"])
+def test_chunks_make_up_one_anndata(tmp_path, name):
+    values = np.random.default_rng(0).poisson(0.5, (23, 7))
+    chunks = (sparse.csr_array(values[i : i + 5]) for i in range(0, 23, 5))
+    nnz = write_chunks(tmp_path / name, chunks, shape=values.shape, feature_names=list("abcdefg"))
+    assert nnz == np.count_nonzero(values)
+    read = anndata.read_h5ad if name.endswith("h5ad") else anndata.read_zarr
+    adata = read(tmp_path / name)
+    assert adata.X.toarray().tolist() == values.tolist()
+    assert adata.var_names.tolist() == list("abcdefg")
+
+
+def test_chunks_that_do_not_fit_leave_nothing(tmp_path):
+    with pytest.raises(ValueError, match="make up"):
+        write_chunks(tmp_path / "t.h5ad", [sparse.csr_array(np.eye(3))], shape=(4, 3))
+    assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------- filters
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    seed=st.integers(0, 1000),
+    min_cells=st.integers(0, 4),
+    min_counts=st.integers(0, 6),
+    min_features=st.integers(0, 4),
+)
+def test_filters_keep_their_word(seed, min_cells, min_counts, min_features):
+    values = np.random.default_rng(seed).poisson(0.6, (9, 7))
+    keep = (values.sum(axis=1) >= min_counts) & ((values > 0).sum(axis=1) >= min_features)
+    features = (values[keep] > 0).sum(axis=0) >= min_cells
+    table = table_of(values, columns={"n": np.arange(9)})
+    options = {"min_cells": min_cells, "min_counts": min_counts, "min_features": min_features}
+    if not keep.any() or not features.any():
+        with pytest.raises(ValueError, match="left nothing"):
+            filter_table(table, **options)
+        return
+    filtered = filter_table(table, **options)
+    assert dense(filtered.table).tolist() == values[keep][:, features].tolist()
+    assert filtered.table.sample_columns["n"].tolist() == np.flatnonzero(keep).tolist()
+    assert filtered.table.sample_names.tolist() == [f"s{i}" for i in np.flatnonzero(keep)]
+    assert filtered.table.feature_names.tolist() == [f"g{j}" for j in np.flatnonzero(features)]
+    assert len(filtered.report) == sum(value > 0 for value in options.values())
+
+
+def test_filters_report_numbers():
+    filtered = filter_table(table_of([[5, 0, 1], [0, 0, 1], [4, 0, 2]]), min_counts=2, min_cells=1)
+    assert filtered.report == (
+        "samples with fewer than 2 counts: 1 of 3 removed",
+        "features in fewer than 1 samples: 1 of 3 removed",
+    )

@@ -1,0 +1,260 @@
+"""Files made by someone else, with checksums that match: they are used as they are, or refused in one way."""
+
+import copy
+import os
+import warnings
+
+import numpy as np
+import pytest
+
+from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf._common.archive import read_archive, write_archive
+from log1pnmf.fitting.fit import Fit
+
+rng = np.random.default_rng(0)
+Y = rng.poisson(rng.gamma(0.5, 2.0, size=(9, 2)) @ rng.gamma(0.5, size=(2, 7)) + 0.1)
+OPTIONS = {"n_components": 2, "random_state": 0, "n_jobs": 1, "max_iter": 6, "tol": 1e-12}
+CHECKPOINT = {**OPTIONS, "c": 0.5, "likelihood": "refined", "n_init": 2}
+
+
+@pytest.fixture(autouse=True)
+def _no_fsync(monkeypatch):
+    """Hundreds of small files need not survive a power failure."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def ignored(work, *args, **options):
+    """Do it without warnings; NumPy's too."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return work(*args, **options)
+
+
+# ---------------------------------------------------------------- what a forger may change
+
+VALUES = (None, -1, 0, 1, 2**62, 10**400, -0.5, 1e308, float("nan"), float("inf"), "x", "", True, [], [1], {})
+
+
+def places(tree, path=()):
+    """Every entry of nested metadata, groups included; of lists the first two."""
+    for key in tree if isinstance(tree, dict) else range(min(2, len(tree))):
+        yield (*path, key)
+        if isinstance(tree[key], dict | list):
+            yield from places(tree[key], (*path, key))
+
+
+def changed(metadata, place, value):
+    """Metadata with one entry changed; `...` removes it."""
+    metadata = copy.deepcopy(metadata)
+    tree = metadata
+    for key in place[:-1]:
+        tree = tree[key]
+    if value is ...:
+        del tree[place[-1]]
+    else:
+        tree[place[-1]] = value
+    return metadata
+
+
+def forged(array):
+    """Give arrays in the place of another one."""
+    yield array[..., None]
+    yield array.ravel()[:-1]
+    yield np.zeros((0, *array.shape[1:]), dtype=array.dtype)
+    yield np.concatenate([array, array])
+    yield np.asfortranarray(array)
+    yield np.array(array.tolist(), dtype=np.str_)
+    yield array.astype(">f8" if array.dtype.kind in "fi" else "S8")
+    if array.dtype.kind in "fi":
+        yield array.astype(np.complex128)
+        yield array.astype(np.float32)
+        yield -array - 1
+        yield array * 0
+        for value in (np.nan, np.inf, 1e308, 1e-320, -1.0):
+            one = array.astype(np.float64)
+            one.flat[-1] = value
+            yield one
+        yield np.full(array.shape, 2**62)
+
+
+def forgeries(path, sample=1):
+    """Files that differ in one thing from a good one; every so many of them."""
+    arrays, metadata = read_archive(path)
+    number = 0
+    for place in places(metadata):
+        if place[0] in ("arrays", "format", "format_version", "kind"):
+            continue
+        for value in (..., *VALUES):
+            number += 1
+            if number % sample == 0:
+                yield f"{place} = {value!r:.30}", arrays, changed(metadata, place, value)
+    for name, array in arrays.items():
+        yield f"no {name}", {one: values for one, values in arrays.items() if one != name}, metadata
+        for other in forged(array):
+            yield f"{name}: {other.dtype} {other.shape}", {**arrays, name: other}, metadata
+
+
+def used_or_refused(path, use, sample=1):
+    """Use every forgery; all errors are a ValueError. Return how many were used, and how many refused."""
+    outcomes = {"used": 0, "refused": 0}
+    for what, arrays, metadata in forgeries(path, sample):
+        write_archive(path, arrays, metadata)
+        try:
+            ignored(use, path)
+        except ValueError:
+            outcomes["refused"] += 1
+        except BaseException as error:
+            raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
+        else:
+            outcomes["used"] += 1
+    return outcomes
+
+
+# ---------------------------------------------------------------- models
+
+
+def use_model(path):
+    model = Log1pNMF.load(path)
+    assert (model.n_jobs, model.checkpoint, model.engine, model.verbose) == (None, None, "auto", 0)
+    assert model.callbacks == ()
+    model.set_params(n_jobs=1, max_iter=2, n_init=1)
+    model.transform(Y, size_factors="none")
+    model.score(Y, size_factors="none")
+    model.summary()
+    model.certify()
+    model.fit(Y)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"warm_start": True}, {"interval": (0.0, 1.0), "size_factors": np.linspace(0.5, 2, 9), "c": 2.0}],
+)
+def test_forged_models(tmp_path, options):
+    path = tmp_path / "model"
+    ignored(Log1pNMF(**OPTIONS, **options).fit, Y).save(path)
+    outcomes = used_or_refused(path, use_model, sample=7)
+    assert min(outcomes.values()) > 20
+
+
+def test_forged_fits(tmp_path):
+    path = tmp_path / "fit"
+    ignored(fit_log1p_nmf, Y, **OPTIONS).save(path)
+    assert min(used_or_refused(path, Fit.load, sample=7).values()) > 10
+
+
+def test_a_file_decides_nothing_about_threads_paths_and_engines(tmp_path):
+    path, victim = tmp_path / "model", tmp_path / "victim"
+    ignored(Log1pNMF(**OPTIONS).fit, Y).save(path)
+    arrays, metadata = read_archive(path)
+    wanted = {"n_jobs": 100_000, "checkpoint": str(victim), "engine": "torch", "verbose": 3}
+    metadata["estimator"]["parameters"].update({**wanted, "checkpoint_every": 0.0, "callbacks": ["x"]})
+    metadata["settings"]["n_jobs"] = 100_000
+    write_archive(path, arrays, metadata)
+    model = Log1pNMF.load(path)
+    plain = Log1pNMF()
+    for name in (*wanted, "checkpoint_every", "callbacks"):
+        assert getattr(model, name) == getattr(plain, name)
+    ignored(model.fit, Y)
+    assert not victim.exists()
+
+
+def test_the_message_names_the_file_and_what_is_wrong(tmp_path):
+    path = tmp_path / "model"
+    ignored(Log1pNMF(**OPTIONS).fit, Y).save(path)
+    arrays, metadata = read_archive(path)
+    write_archive(path, {**arrays, "factors": arrays["factors"][:, :1]}, metadata)
+    with pytest.raises(
+        ValueError,
+        match=r"model holds a model that is not whole \(factors must be float64 of shape \(7, 2\), "
+        r"got float64 of shape \(7, 1\)\); save it again",
+    ):
+        Log1pNMF.load(path)
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+def stopped_at(number):
+    """Stop a fit at the n-th iteration that it shows."""
+    left = [number]
+
+    def stop(iteration):
+        left[0] -= 1
+        return left[0] < 0
+
+    return stop
+
+
+@pytest.mark.parametrize("number", [4, 17])
+def test_forged_checkpoints(tmp_path, number):
+    path = tmp_path / "checkpoint"
+    ignored(fit_log1p_nmf, Y, checkpoint=path, callbacks=[stopped_at(number)], **CHECKPOINT)
+    assert ("best" in read_archive(path)[1]) == (number == 17)
+    outcomes = used_or_refused(path, lambda path: fit_log1p_nmf(Y, resume=path, **CHECKPOINT), sample=7)
+    assert min(outcomes.values()) > 10
+
+
+@pytest.mark.parametrize("bits", [np.random.MT19937, np.random.Philox])
+def test_forged_random_numbers(tmp_path, bits):
+    path, options = tmp_path / "checkpoint", {**CHECKPOINT, "random_state": np.random.Generator(bits(0))}
+    ignored(fit_log1p_nmf, Y, checkpoint=path, callbacks=[stopped_at(4)], **options)
+    arrays, metadata = read_archive(path)
+    for place in places(metadata["random"]):
+        for value in (
+            ...,
+            *VALUES[:8],
+            {"array": ["a"], "dtype": "S100000000"},
+            {"array": [1], "dtype": "u8"},
+        ):
+            write_archive(path, arrays, changed(metadata, ("random", *place), value))
+            try:
+                ignored(fit_log1p_nmf, Y, resume=path, **options)
+            except ValueError:
+                continue
+
+
+# ---------------------------------------------------------------- nothing else is written over
+
+
+@pytest.mark.parametrize("make", ["text", "empty", "npz", "model", "fifo"])
+def test_a_checkpoint_is_only_written_over_a_checkpoint(tmp_path, make):
+    path, worked = tmp_path / "mydata.csv", []
+    if make == "text":
+        path.write_text("a,b\n1,2\n")
+    elif make == "empty":
+        path.touch()
+    elif make == "npz":
+        with open(path, "wb") as file:
+            np.savez(file, metadata=np.zeros(3))
+    elif make == "model":
+        ignored(Log1pNMF(**OPTIONS).fit, Y).save(path)
+    else:
+        os.mkfifo(path)
+    before = None if make == "fifo" else path.read_bytes()
+    for fit in (
+        lambda: fit_log1p_nmf(Y, checkpoint=path, callbacks=[worked.append], **OPTIONS),
+        lambda: Log1pNMF(checkpoint=path, callbacks=[worked.append], **OPTIONS).fit(Y),
+    ):
+        with pytest.raises(FileExistsError, match=r"mydata.csv, but the file there is not a checkpoint"):
+            fit()
+    assert worked == []
+    assert before is None or path.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["mydata.csv"]
+
+
+def test_what_is_put_there_during_the_fit_stays(tmp_path):
+    path = tmp_path / "checkpoint"
+
+    def put(iteration):
+        if iteration.index == 3:
+            path.write_text("mine")
+
+    with pytest.warns(RuntimeWarning, match="checkpoint could not be written.*is not a checkpoint"):
+        fit_log1p_nmf(
+            Y, 2, checkpoint=path, checkpoint_every=0, callbacks=[put], random_state=0, n_jobs=1, tol=1e-4
+        )
+    assert path.read_text() == "mine"
+    path.unlink()
+    for _ in range(2):  # over nothing, and over a checkpoint
+        ignored(fit_log1p_nmf, Y, checkpoint=path, **OPTIONS)
+    assert read_archive(path)[1]["kind"] == "checkpoint"

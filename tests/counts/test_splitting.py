@@ -1,0 +1,228 @@
+"""Count splitting: the parts are what the model says they are, and scores are those of the model."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import sparse, stats
+
+from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf.analysis.heldout import (
+    heldout_by_sample,
+    heldout_features_by_sample,
+    heldout_log_likelihood,
+    heldout_rows_log_likelihood,
+)
+from log1pnmf.counts.splitting import folds, split_counts, training_size_factors
+from log1pnmf.model.link import ShiftedLog
+
+OPTIONS = {"tol": 1e-7, "random_state": 0, "n_jobs": 1, "likelihood": "exact", "max_iter": 400}
+
+
+def simulated(seed=0, shape=(60, 40), mean=4.0):
+    """Counts of samples of different depth in which three parts overlap."""
+    rng = np.random.default_rng(seed)
+    loadings, factors = rng.uniform(size=(shape[0], 3)), rng.gamma(0.7, size=(shape[1], 3))
+    rates = ShiftedLog(0.5).inverse(loadings @ factors.T)
+    depth = rng.uniform(0.5, 1.5, size=(shape[0], 1))
+    return rng.poisson(mean * depth * rates / rates.mean())
+
+
+def dense(counts):
+    return counts.to_scipy().toarray()
+
+
+# ---------------------------------------------------------------- the parts
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csc_array, sparse.coo_array])
+def test_parts_add_up_whatever_the_input_is(kind):
+    y = simulated()
+    train, test = split_counts(kind(y), 0.3, random_state=1)
+    np.testing.assert_array_equal(dense(train) + dense(test), y)
+    again, _ = split_counts(y, 0.3, random_state=1)
+    np.testing.assert_array_equal(dense(again), dense(train))
+    assert not np.array_equal(dense(split_counts(y, 0.3, random_state=2)[0]), dense(train))
+
+
+def test_parts_of_poisson_counts_are_independent_poissons():
+    rates = np.full((400, 500), 3.0)
+    train, test = split_counts(np.random.default_rng(0).poisson(rates), 0.2, random_state=0)
+    a, b = dense(train), dense(test)
+    for part, mean in ((a, 2.4), (b, 0.6)):
+        assert part.mean() == pytest.approx(mean, rel=0.01)
+        assert part.var() == pytest.approx(mean, rel=0.02)
+    assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 4 / math.sqrt(a.size)
+
+
+@pytest.mark.parametrize("share", [None, 0.1])
+def test_folds_share_no_count(share):
+    y = simulated(mean=30.0)
+    pairs = folds(y, 4, test_fraction=share, random_state=0)
+    tests = sum(dense(test) for _, test in pairs)
+    assert (tests <= y).all()
+    for train, test in pairs:
+        np.testing.assert_array_equal(dense(train) + dense(test), y)
+        assert test.total / y.sum() == pytest.approx(share or 0.25, abs=0.01)
+    assert (tests.sum() == y.sum()) == (share is None)
+
+
+def test_names_are_kept():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(simulated(shape=(3, 4)), index=list("abc"), columns=list("wxyz"))
+    for part in split_counts(frame, 0.5, random_state=0):
+        assert list(part.sample_names) == list("abc")
+        assert list(part.feature_names) == list("wxyz")
+
+
+@pytest.mark.parametrize(
+    ("counts", "options", "message"),
+    [
+        ([[1.0, 2.0], [0.0, 1.5]], {}, "got 1.5 at row 1, column 1 .*round them first"),
+        ([[1.0, 2e17]], {}, "whole numbers up to"),
+        ([[1, 2]], {"test_fraction": 1.0}, "between 0 and 1, got 1.0"),
+        ([[1, 2]], {"test_fraction": 0.0}, "between 0 and 1, got 0.0"),
+    ],
+)
+def test_refused(counts, options, message):
+    with pytest.raises(ValueError, match=message):
+        split_counts(counts, **options, random_state=0)
+
+
+def test_folds_refuse_what_cannot_be_disjoint():
+    with pytest.raises(ValueError, match=r"at most 1 / n_folds = 0.333"):
+        folds([[1, 2]], 3, test_fraction=0.5)
+    with pytest.raises(ValueError, match="leaves nothing to train on"):
+        folds([[1, 2]], 1)
+
+
+# ---------------------------------------------------------------- the scale of c
+
+
+@pytest.mark.parametrize("c", [0.05, 0.8, 3.0, math.inf])
+def test_smaller_exposure_is_a_smaller_c(c):
+    """Size factors of 1 - eps at c, and the usual ones at (1 - eps) c, are the same model."""
+    share = 0.25
+    train, test = split_counts(simulated(), share, random_state=0)
+    smaller = fit_log1p_nmf(train, 3, c=c, size_factors=training_size_factors(train, share), **OPTIONS)
+    scaled = fit_log1p_nmf(train, 3, c=(1 - share) * c, **OPTIONS)
+    unscaled = fit_log1p_nmf(train, 3, c=c, **OPTIONS)
+    scores = [heldout_log_likelihood(fit, train, test, test_fraction=share) for fit in (smaller, scaled)]
+    assert scores[0] == pytest.approx(scores[1], abs=0.05)
+    etas = [fit.loadings @ fit.factors.T / fit.link.alpha for fit in (smaller, scaled, unscaled)]
+    if c < math.inf:  # fold changes are the same; at c itself they are not
+        np.testing.assert_allclose(etas[0], etas[1], atol=0.02 * etas[0].max())
+        assert np.abs(etas[0] - etas[2]).max() > 0.04 * etas[0].max()
+
+
+def test_fit_to_a_training_part_is_of_the_whole_datas_rates():
+    y = simulated(mean=200.0)
+    train, _ = split_counts(y, 0.4, random_state=0)
+    part = fit_log1p_nmf(train, 3, c=1.0, size_factors=training_size_factors(train, 0.4), **OPTIONS)
+    whole = fit_log1p_nmf(y, 3, c=1.0, **OPTIONS)
+    rates = [fit.link.inverse(fit.loadings @ fit.factors.T) for fit in (part, whole)]
+    assert rates[0].sum() == pytest.approx(rates[1].sum(), rel=0.01)
+    assert np.corrcoef(rates[0].ravel(), rates[1].ravel())[0, 1] > 0.99
+
+
+# ---------------------------------------------------------------- the score
+
+
+@pytest.mark.parametrize("c", [0.01, 2.0, math.inf])
+def test_score_is_the_poisson_log_likelihood(c):
+    train, test = split_counts(simulated(), 0.2, random_state=0)
+    fit = fit_log1p_nmf(train, 2, c=c, **OPTIONS)
+    means = 0.25 * fit.size_factors[:, None] * fit.link.inverse(fit.loadings @ fit.factors.T)
+    expected = stats.poisson.logpmf(dense(test), means).sum(axis=1)
+    found = heldout_by_sample(fit, train, test, test_fraction=0.2, background=0.0)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    seen = dense(train)
+    shares = (seen.sum(axis=0) + 0.5) / (seen + 0.5 / len(seen)).sum()
+    means = 0.9 * means + 0.1 * 0.25 * np.outer(seen.sum(axis=1) + 0.5, shares)
+    expected = stats.poisson.logpmf(dense(test), means).sum()
+    found = heldout_log_likelihood(fit, train, test, test_fraction=0.2, background=0.1)
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_unforeseen_counts_are_costly_and_finite():
+    y = simulated()
+    y[3] = 0
+    y[:, 5] = 0
+    train, test = split_counts(y, 0.2, random_state=0)
+    fit = fit_log1p_nmf(train, 2, c=1.0, **OPTIONS)
+    surprise = dense(test)
+    surprise[3, 2] = surprise[4, 5] = surprise[3, 5] = 1  # an empty sample, an empty feature, both
+    assert heldout_log_likelihood(fit, train, surprise, test_fraction=0.2, background=0.0) == -math.inf
+    before, after = (heldout_by_sample(fit, train, part, test_fraction=0.2) for part in (test, surprise))
+    assert np.isfinite(after).all()
+    np.testing.assert_array_equal(np.delete(after, [3, 4], axis=0), np.delete(before, [3, 4], axis=0))
+    assert (after[3:5] < before[3:5] - math.log(1000)).all()
+
+
+def test_truth_predicts_best():
+    """With the true rates in the place of the fit, any other scale or mixture has a lower score."""
+    y = simulated(mean=20.0)
+    train, test = split_counts(y, 0.3, random_state=0)
+    fit = fit_log1p_nmf(train, 3, c=0.5, size_factors=training_size_factors(train, 0.3), **OPTIONS)
+    flat = fit_log1p_nmf(train, 1, c=0.5, size_factors=training_size_factors(train, 0.3), **OPTIONS)
+    scores = [
+        heldout_log_likelihood(one, train, test, test_fraction=0.3)
+        for one in (
+            fit,
+            flat,
+            replace(fit, size_factors=1.2 * fit.size_factors),
+            replace(fit, size_factors=fit.size_factors / 1.2),
+        )
+    ]
+    assert scores[0] > max(scores[1:])
+
+
+def test_score_refuses_other_shapes():
+    train, test = split_counts(simulated(), 0.2, random_state=0)
+    fit = fit_log1p_nmf(train, 1, **OPTIONS)
+    with pytest.raises(ValueError, match=r"test must have the shape \(60, 40\) of the fit, got \(10, 40\)"):
+        heldout_log_likelihood(fit, train, dense(test)[:10], test_fraction=0.2)
+
+
+# ---------------------------------------------------------------- samples left out
+
+
+@pytest.mark.parametrize("sizes", ["total", "none"])
+def test_rows_left_out_are_scored_at_their_own_loadings(sizes):
+    y = simulated(shape=(90, 40), mean=10.0)
+    model = Log1pNMF(3, c=0.5, size_factors=sizes, **OPTIONS).fit(y[:60])
+    train, test = split_counts(y[60:], 0.25, random_state=0)
+    given = 0.75 * np.ones(30) if sizes == "none" else train.row_sums / y[:60].sum(axis=1).mean()
+    means = model.inverse_transform(model.transform(train, size_factors=given), given) / 3.0
+    expected = stats.poisson.logpmf(dense(test), means).sum()
+    found = heldout_rows_log_likelihood(model, train, test, test_fraction=0.25, background=0.0)
+    assert found == pytest.approx(expected, rel=1e-9)
+    # the number of factors is judged, too: twelve are worse than the true three
+    many = Log1pNMF(12, c=0.5, size_factors=sizes, **{**OPTIONS, "tol": 1e-4}).fit(y[:60])
+    few, many = (heldout_rows_log_likelihood(one, train, test, test_fraction=0.25) for one in (model, many))
+    assert many < few
+
+
+@pytest.mark.parametrize("sizes", ["total", "none"])
+def test_features_left_out_are_predicted_from_the_others(sizes):
+    y = simulated(shape=(90, 40), mean=10.0)
+    fit = fit_log1p_nmf(y[:60], 3, c=0.5, size_factors=sizes, **OPTIONS)
+    scored = np.array([1, 4, 9, 30])
+    given = np.setdiff1d(np.arange(40), scored)
+    new_sizes = (
+        np.ones(30) if sizes == "none" else y[60:, given].sum(axis=1) / y[:60, given].sum(axis=1).mean()
+    )
+    # loadings by the model of the given features alone, with its factors as they are
+    part = Log1pNMF(3, c=0.5, size_factors=sizes, **OPTIONS).fit(y[:60, given])
+    part.fit_ = replace(fit, factors=fit.factors[given])
+    samples = part._new_samples(y[60:, given], new_sizes)
+    means = new_sizes[:, None] * fit.link.inverse(samples.solve()[0] @ fit.factors[scored].T)
+    options = {"scored": scored, "size_factors": None if sizes == "total" else new_sizes, "n_jobs": 1}
+    found = heldout_features_by_sample(fit, y[:60], y[60:], background=0.0, **options)
+    np.testing.assert_allclose(found, stats.poisson.logpmf(y[60:, scored], means).sum(axis=1), rtol=1e-8)
+    # what the scored features were like in the new samples has no part in the prediction
+    other = y[60:].copy()
+    other[:, scored] = 0
+    changed = heldout_features_by_sample(fit, y[:60], other, background=0.0, **options)
+    np.testing.assert_allclose(changed, -means.sum(axis=1), rtol=1e-8)

@@ -1,0 +1,72 @@
+"""Triton kernels, interpreted on the CPU, beside plain PyTorch; test_torch_engine.py runs this by itself."""
+
+import dataclasses
+import os
+import types
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from test_torch_engine import example, sides
+
+from log1pnmf.engines.torch import terms as torch_terms
+from log1pnmf.engines.torch import triton_terms
+from log1pnmf.engines.torch.engine import TorchEngine
+
+
+@triton.jit
+def expm1(x):
+    return tl.exp(x) - 1.0
+
+
+@triton.jit
+def exp(x):
+    return tl.exp(x)
+
+
+@triton.jit
+def log(x):
+    return tl.log(x)
+
+
+# The device's own library is not interpreted.
+triton_terms.libdevice = types.SimpleNamespace(expm1=expm1, exp=exp, log=log)
+
+
+def alike(call, plain, wide, close=1e-4):
+    """The same call of both modules gives the same."""
+    for one, other in zip(call(torch_terms, plain), call(triton_terms, wide), strict=True):
+        torch.testing.assert_close(other, one, rtol=close, atol=1e-4 * float(one.abs().max()))
+
+
+def compare(problem, side, start, design):
+    engine = TorchEngine(problem, "cpu")
+    plain = engine._design(side, design)
+    extra = triton_terms.width(3) - 3
+    wide = dataclasses.replace(plain, padded=torch.nn.functional.pad(plain.X, (0, extra)).contiguous())
+    block, t = next(engine._rows(side).blocks()), engine._exposures(side)[0]
+    rows, b = torch.arange(block.n_rows), torch.tensor(start)
+    alike(lambda terms, d: terms.evaluate(block, rows, b, d, exposure=t, hessian=True), plain, wide)
+    alike(lambda terms, d: terms.change(block, rows, b, -0.2 * b, d, exposure=t), plain, wide, 1e-3)
+    sums = torch_terms.evaluate(block, rows, b, plain, exposure=t, hessian=True)
+    definite = sums.hessian + sums.hessian.abs().amax((1, 2))[:, None, None] * torch.eye(3)
+    H = torch.nn.functional.pad(definite, (0, extra, 0, extra)).contiguous()[:, :3, :3]
+    for upper in (np.inf, float(b.max())):
+        alike(lambda terms, _: terms.solve_box(H, sums.gradient, b, upper), plain, wide, 1e-3)  # noqa: B023
+    if problem.zeros is None:
+        eta = (b @ plain.X.T.double()).float()
+        alike(lambda terms, d: terms.rises(eta, 0.1 * eta, d.exposure, 80.0), plain, wide)
+        copies = {torch_terms: eta.clone(), triton_terms: eta.clone()}
+        alike(lambda terms, d: [terms.exponentials_(copies[terms], d.exposure, 80.0)], plain, wide)
+        alike(lambda terms, _: [copies[terms]], plain, wide)
+
+
+if __name__ == "__main__":
+    for c, kind in ((1.0, "chebyshev"), (0.1, None), (np.inf, None)):
+        problem, loadings, factors = example(c, kind, 3, n=6, m=30)
+        for side, start, design in sides(problem, loadings, factors):
+            compare(problem, side, start, design)
+    print("alike")  # noqa: T201

@@ -1,0 +1,283 @@
+"""The compiled engine against the NumPy one."""
+
+import math
+import os
+import subprocess
+import sys
+
+import mpmath
+import numpy as np
+import pytest
+
+from log1pnmf import _core
+from log1pnmf.counts.counts import Counts
+from log1pnmf.engines import native
+from log1pnmf.engines.native import NativeEngine, effective_threads
+from log1pnmf.engines.reference import ReferenceEngine
+from log1pnmf.engines.registry import make_engine
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.problem import Problem
+from log1pnmf.model.zeros import quadratic
+
+KERNELS = _core.runnable_kernels()
+FORMS = [
+    (1e-3, None),
+    (1.0, None),
+    (1e-2, "chebyshev"),
+    (1.0, "chebyshev"),
+    (1e4, "taylor"),
+    (math.inf, None),
+]
+
+
+def example(c, kind, n_components, *, n=9, m=150, wide=False, seed=0):
+    """A problem, with loadings and factors that fit it about as well as the truth."""
+    rng = np.random.default_rng(seed)
+    link = ShiftedLog(c)
+    loadings, factors = rng.uniform(0.5, 1.5, (n, n_components)), rng.uniform(0.5, 1.5, (m, n_components))
+    factors *= (1.0 if link.is_identity else math.log1p(2.0 / c)) / (loadings @ factors.T).mean()
+    sizes = rng.uniform(0.5, 2.0, size=n)
+    y = rng.poisson(sizes[:, None] * link.mean(loadings @ factors.T)).astype(np.float64)
+    y[n // 2], y[:, m // 2] = 0, 0
+    if wide:
+        y[y > 0] += 2.0**25 + 1.0  # does not fit into float32
+    problem = Problem(Counts.from_any(y), sizes, link, None if kind is None else quadratic(link, kind))
+    assert problem.counts.by_row.values.dtype == (np.float64 if wide else np.float32)
+    return problem, loadings, factors
+
+
+def sides(problem, loadings, factors):
+    return (problem.loadings_side, loadings, factors), (problem.factors_side, factors, loadings)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+@pytest.mark.parametrize("n_components", [*range(1, 10), 17, 33, 65])
+def test_loss_and_gradient(c, kind, n_components, kernel):
+    problem, loadings, factors = example(c, kind, n_components)
+    native, reference = NativeEngine(problem, 1, kernel), ReferenceEngine(problem)
+    for side, start, design in sides(problem, loadings, factors):
+        loss, gradient = native.evaluate(side, start, design)
+        expected_loss, expected = reference.evaluate(side, start, design)
+        assert loss == pytest.approx(expected_loss, rel=1e-11)
+        scale = np.abs(expected).max(axis=1, keepdims=True)
+        np.testing.assert_allclose(gradient / scale, expected / scale, atol=1e-10)
+        step = native.half_step(side, start, design, penalty=np.zeros(n_components))
+        assert step.loss == pytest.approx(loss, rel=1e-12)
+        np.testing.assert_allclose(step.gradient / scale, gradient / scale, atol=1e-10)
+    assert native.loss(loadings, factors) == pytest.approx(expected_loss, rel=1e-11)
+
+
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+def test_values_in_double_precision(c, kind):
+    problem, loadings, factors = example(c, kind, 3, wide=True)
+    native, reference = NativeEngine(problem, 1), ReferenceEngine(problem)
+    for side, start, design in sides(problem, loadings, factors):
+        loss, gradient = native.evaluate(side, start, design)
+        expected_loss, expected = reference.evaluate(side, start, design)
+        assert loss == pytest.approx(expected_loss, rel=1e-11)
+        np.testing.assert_allclose(gradient, expected, atol=1e-10 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+@pytest.mark.parametrize("n_components", [1, 2, 3, 5, 8, 9, 17])
+@pytest.mark.parametrize("bounded", [False, True])
+def test_newton_steps_near_the_optimum_are_those_of_the_reference(c, kind, n_components, bounded, kernel):
+    problem, loadings, factors = example(c, kind, n_components)
+    native, reference = NativeEngine(problem, 1, kernel), ReferenceEngine(problem)
+    penalty = np.linspace(0.0, 0.2, n_components) if bounded else np.zeros(n_components)
+    for side, start, design in sides(problem, loadings, factors):
+        form = {"penalty": penalty, "upper": float(np.quantile(start, 0.9)) if bounded else math.inf}
+        rows = np.minimum(start, form["upper"])
+        for _ in range(30):
+            rows = native.half_step(side, rows, design, **form).values
+        one, other = (engine.half_step(side, rows, design, **form) for engine in (native, reference))
+        eta = other.values @ design.T
+        np.testing.assert_allclose(one.values @ design.T, eta, rtol=1e-6, atol=1e-7 * eta.max())
+        assert ((one.values >= 0) & (one.values <= form["upper"])).all()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+@pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
+def test_a_half_step_lowers_every_row(c, kind, row_solver, kernel):
+    problem, loadings, factors = example(c, kind, 4)
+    engine = NativeEngine(problem, 1, kernel)
+    rng = np.random.default_rng(1)
+    penalty = np.array([0.0, 0.1, 1.0, 10.0])
+    for side, start, design in sides(problem, loadings, factors):
+        rows = start * rng.uniform(0.01, 20.0, size=start.shape)
+        rows[np.diff(side.rows.indptr) == 0] = 0.0
+        before = engine.evaluate(side, rows, design)[0] + rows.sum(axis=0) @ penalty
+        for _ in range(5):
+            step = engine.half_step(side, rows, design, penalty=penalty, row_solver=row_solver)
+            rows = step.values
+            after = engine.evaluate(side, rows, design)[0] + rows.sum(axis=0) @ penalty
+            assert after <= before + 1e-12 * abs(before)
+            before = after
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+@pytest.mark.parametrize("near", [False, True])
+@pytest.mark.parametrize("kept", [0.1, 1.0])
+def test_coordinate_steps_are_those_of_the_reference(c, kind, near, kept, kernel):
+    """Long steps and short ones (near the optimum), few counts in a row and many: all take other ways."""
+    rng = np.random.default_rng(3)
+    problem, loadings, factors = example(c, kind, 5, n=40, m=70)
+    y = np.where(rng.random((40, 70)) < kept, problem.counts.to_scipy().toarray(), 0.0)
+    problem = Problem(Counts.from_any(y), problem.size_factors, problem.link, problem.zeros)
+    native, reference = NativeEngine(problem, 1, kernel), ReferenceEngine(problem)
+    form = {"penalty": np.array([0.0, 0.0, 0.1, 1.0, 3.0]), "row_solver": "coordinate"}
+    for side, start, design in sides(problem, loadings, factors):
+        rows = start * rng.uniform(0.2, 5.0, size=start.shape)
+        for _ in range(40 if near else 0):
+            rows = native.half_step(side, rows, design, **form).values
+        one, other = (engine.half_step(side, rows, design, **form) for engine in (native, reference))
+        same = np.isclose(one.values, other.values, rtol=1e-8, atol=1e-9 * other.values.max()).all(axis=1)
+        # The reference is content with any fall, the kernel wants a hundredth of the predicted one.
+        assert same.all() if near else same.mean() > 0.9
+        assert one.loss == pytest.approx(other.loss, rel=1e-11)
+
+
+@pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
+def test_row_solvers_meet_at_means_beyond_any_exponent(row_solver):
+    # with the identity link eta is the mean itself and may be large
+    y = np.array([[4000, 10, 0], [90000, 0, 3]])
+    problem = Problem(Counts.from_any(y), np.ones(2), ShiftedLog(math.inf))
+    engine, loadings = NativeEngine(problem, 1), np.array([[1.0], [1.0]])
+    factors = np.array([[800.0], [2.0], [1.0]])
+    for _ in range(20):
+        loadings = engine.half_step(
+            problem.loadings_side, loadings, factors, penalty=np.zeros(1), row_solver=row_solver
+        ).values
+    np.testing.assert_allclose(loadings[:, 0], y.sum(axis=1) / factors.sum(), rtol=1e-8)
+
+
+@pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+def test_same_bits_for_any_number_of_threads(c, kind, row_solver):
+    problem, loadings, factors = example(c, kind, 5, n=300, m=200)
+    engines = [NativeEngine(problem, n_threads) for n_threads in (1, 2, 3)]
+    for side, start, design in sides(problem, loadings, factors):
+        steps = [
+            engine.half_step(side, start, design, penalty=np.zeros(5), row_solver=row_solver)
+            for engine in engines
+        ]
+        for step in steps[1:]:
+            assert step.loss == steps[0].loss
+            np.testing.assert_array_equal(step.values, steps[0].values)
+            np.testing.assert_array_equal(step.gradient, steps[0].gradient)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_expm1_is_accurate(kernel):
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.uniform(0.0, 3.0, 500_000), 10.0 ** rng.uniform(-99, 2.6, 500_000)])
+    y = np.empty_like(x)
+    _core.apply(kernel, "expm1", x, y)
+    np.testing.assert_allclose(y, np.expm1(x), rtol=1e-14)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_log_is_accurate(kernel):
+    rng = np.random.default_rng(0)
+    x = np.concatenate([10.0 ** rng.uniform(-99, 200, 500_000), rng.uniform(0.5, 2.0, 500_000)])
+    y = np.empty_like(x)
+    _core.apply(kernel, "log", x, y)
+    np.testing.assert_allclose(y, np.log(x), rtol=1e-14, atol=1e-15)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_functions_against_many_digits(kernel):
+    x = 10.0 ** np.linspace(-99, 2.6, 500)
+    y = np.empty_like(x)
+    _core.apply(kernel, "expm1", x, y)
+    with mpmath.workdps(40):
+        np.testing.assert_allclose(y, [float(mpmath.expm1(v)) for v in x], rtol=1e-14)
+        _core.apply(kernel, "log", x, y)
+        np.testing.assert_allclose(y, [float(mpmath.log(v)) for v in x], rtol=1e-14, atol=1e-15)
+
+
+def test_number_of_threads():
+    everything = effective_threads(None)
+    assert everything == effective_threads(-1) >= 1
+    assert effective_threads(np.int64(7)) == 7
+    with pytest.raises(ValueError, match="n_jobs must not be 0"):
+        effective_threads(0)
+    for bad in (100_000, 3_000_000_000):
+        with pytest.raises(ValueError, match=f"n_jobs must be at most 4096, got {bad}; pass -1"):
+            effective_threads(bad)
+    for bad in (1.5, "2", True):
+        with pytest.raises(TypeError, match="n_jobs must be a whole number or None"):
+            effective_threads(bad)
+
+
+def test_negative_numbers_of_threads_are_those_of_scikit_learn(monkeypatch):
+    monkeypatch.setattr(native, "max_threads", lambda: 6)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert [effective_threads(n) for n in (-1, -2, -5, -6, -7, -100)] == [6, 5, 2, 1, 1, 1]
+
+
+def test_more_threads_than_processors_are_bounded(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 32)
+    assert effective_threads(128) == effective_threads(4096) == 128
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert effective_threads(64) == effective_threads(65) == 64
+
+
+def test_the_core_bounds_threads_itself():
+    problem, loadings, factors = example(1.0, None, 2)
+    engine, one = NativeEngine(problem, 1), NativeEngine(problem, 1)
+    engine.n_threads = 100_000
+    assert engine.loss(loadings, factors) == one.loss(loadings, factors)
+
+
+FORKS = """
+import multiprocessing
+import numpy as np
+from log1pnmf import fit_log1p_nmf
+
+Y = np.random.default_rng(0).poisson(1.0, size=(300, 40))
+
+def fit(_):
+    return fit_log1p_nmf(Y, 3, tol=1e-4, random_state=0, n_jobs=2).objective
+
+if __name__ == "__main__":
+    here = fit(None)
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map_async(fit, range(2)).get(timeout=600) == [here, here]
+    assert fit(None) == here
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_can_fit_after_a_fit_with_threads():
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS], check=True)
+
+
+def test_openmp_limits_the_default():
+    code = "from log1pnmf.engines.native import effective_threads as e; print(e(None), e(-1), e(5))"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
+    assert done.stdout.split() == [b"1", b"1", b"5"]
+
+
+def test_unknown_names_list_the_choices():
+    problem, loadings, factors = example(1.0, None, 2)
+    with pytest.raises(ValueError, match=r"engine must be one of 'auto', 'native', 'reference'.* got 'gpu'"):
+        make_engine("gpu", problem)
+    with pytest.raises(ValueError, match=r"kernel must be one of 'auto', .*got 'mmx'"):
+        NativeEngine(problem, 1, "mmx")
+    with pytest.raises(ValueError, match="row_solver must be one of 'newton', 'coordinate', got 'mu'"):
+        NativeEngine(problem, 1).half_step(
+            problem.loadings_side, loadings, factors, penalty=np.zeros(2), row_solver="mu"
+        )
+
+
+def test_auto_is_native():
+    problem, _, _ = example(1.0, None, 2)
+    assert isinstance(make_engine("auto", problem, 1), NativeEngine)
+    assert isinstance(make_engine("reference", problem, 1), ReferenceEngine)

@@ -1,0 +1,252 @@
+"""The PyTorch engine against the NumPy truth; the same tests on a card with ``-m gpu``."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from log1pnmf import fit_log1p_nmf  # noqa: E402
+from log1pnmf.counts.counts import Counts  # noqa: E402
+from log1pnmf.engines.native import NativeEngine  # noqa: E402
+from log1pnmf.engines.reference import ReferenceEngine  # noqa: E402
+from log1pnmf.engines.registry import resolve_engine  # noqa: E402
+from log1pnmf.engines.torch import dense as torch_dense  # noqa: E402
+from log1pnmf.engines.torch import rows as torch_rows
+from log1pnmf.engines.torch import terms as torch_terms
+from log1pnmf.engines.torch.engine import TorchEngine  # noqa: E402
+from log1pnmf.model.link import ShiftedLog  # noqa: E402
+from log1pnmf.model.objective import entry_gradient  # noqa: E402
+from log1pnmf.model.problem import Problem  # noqa: E402
+from log1pnmf.model.zeros import quadratic  # noqa: E402
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+FORMS = [
+    (1e-3, None),
+    (1.0, None),
+    (1e-2, "chebyshev"),
+    (1.0, "chebyshev"),
+    (1e4, "taylor"),
+    (1e6, None),
+    (math.inf, None),
+]
+ACCURACY = {"float64": 1e-11, "float32": 3e-6}
+
+
+def example(c, kind, n_components, *, n=9, m=150, seed=0):
+    rng = np.random.default_rng(seed)
+    link = ShiftedLog(c)
+    loadings, factors = rng.uniform(0.5, 1.5, (n, n_components)), rng.uniform(0.5, 1.5, (m, n_components))
+    factors *= (1.0 if link.is_identity else math.log1p(2.0 / c)) / (loadings @ factors.T).mean()
+    sizes = rng.uniform(0.5, 2.0, size=n)
+    y = rng.poisson(sizes[:, None] * link.mean(loadings @ factors.T)).astype(np.float64)
+    y[n // 2], y[:, m // 2] = 0, 0
+    problem = Problem(Counts.from_any(y), sizes, link, None if kind is None else quadratic(link, kind))
+    return problem, loadings, factors
+
+
+def sides(problem, loadings, factors):
+    return (problem.loadings_side, loadings, factors), (problem.factors_side, factors, loadings)
+
+
+def summands(problem, side, start, design):
+    """Sum of the sizes of what a gradient is the sum of: rounding is relative to this."""
+    y, eta = side.rows.to_scipy().toarray(), start @ design.T
+    t = side.row_exposure[:, None] * side.column_exposure
+    push = entry_gradient(np.zeros_like(y), eta, t, problem.link.is_identity)
+    pull = entry_gradient(y, eta, np.zeros_like(t), problem.link.is_identity)
+    return (np.abs(push) + np.abs(pull)) @ np.abs(design)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+@pytest.mark.parametrize("n_components", [1, 3, 16, 33])
+def test_loss_and_gradient(c, kind, n_components, precision, device):
+    problem, loadings, factors = example(c, kind, n_components)
+    engine, reference = TorchEngine(problem, device, precision), ReferenceEngine(problem)
+    close = ACCURACY[precision]
+    for side, start, design in sides(problem, loadings, factors):
+        loss, gradient = engine.evaluate(side, start, design)
+        expected_loss, expected = reference.evaluate(side, start, design)
+        assert loss == pytest.approx(expected_loss, rel=close)
+        size = summands(problem, side, start, design)
+        np.testing.assert_allclose(gradient / size, expected / size, atol=3 * close)
+        step = engine.half_step(side, start, design, penalty=np.zeros(n_components))
+        assert step.loss == pytest.approx(loss, rel=close)
+        np.testing.assert_allclose(step.gradient / size, gradient / size, atol=3 * close)
+    assert engine.loss(loadings, factors) == pytest.approx(expected_loss, rel=close)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+@pytest.mark.parametrize("bounded", [False, True])
+def test_steps_near_the_optimum_are_those_of_the_reference(c, kind, bounded, precision, device):
+    problem, loadings, factors = example(c, kind, 3)
+    engine, reference = TorchEngine(problem, device, precision), ReferenceEngine(problem)
+    penalty = np.array([0.0, 0.1, 0.2]) if bounded else np.zeros(3)
+    for side, start, design in sides(problem, loadings, factors):
+        form = {"penalty": penalty, "upper": float(np.quantile(start, 0.9)) if bounded else math.inf}
+        rows = np.minimum(start, form["upper"])
+        for _ in range(20):
+            rows = engine.half_step(side, rows, design, **form).values
+        expected = reference.half_step(side, rows, design, **form).values @ design.T
+        close = 1e-6 if precision == "float64" else 1e-3
+        np.testing.assert_allclose(rows @ design.T, expected, rtol=close, atol=close * expected.max())
+        assert ((rows >= 0) & (rows <= form["upper"])).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+def test_a_half_step_lowers_every_row(c, kind, device):
+    problem, loadings, factors = example(c, kind, 4)
+    engine, judge = TorchEngine(problem, device), NativeEngine(problem, 1)
+    rng, penalty = np.random.default_rng(1), np.array([0.0, 0.1, 1.0, 10.0])
+    for side, start, design in sides(problem, loadings, factors):
+        rows = start * rng.uniform(0.01, 20.0, size=start.shape)
+        rows[np.diff(side.rows.indptr) == 0] = 0.0
+        before = judge.evaluate(side, rows, design)[0] + rows.sum(axis=0) @ penalty
+        for _ in range(4):
+            rows = engine.half_step(side, rows, design, penalty=penalty).values
+            after = judge.evaluate(side, rows, design)[0] + rows.sum(axis=0) @ penalty
+            assert after <= before + 1e-6 * abs(before)
+            before = after
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+def test_a_count_whose_mean_is_zero_is_lifted(c, kind, device):
+    problem, loadings, factors = example(c, kind, 2)
+    loadings[0] = 0.0
+    step = TorchEngine(problem, device).half_step(
+        problem.loadings_side, loadings, factors, penalty=np.zeros(2)
+    )
+    assert np.isfinite(step.loss)
+    assert np.isfinite(step.values).all()
+    assert (step.values[0] > 0).any()
+    assert (step.values[len(loadings) // 2] == 0).all()  # the row without counts
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("c", "likelihood"), [(1.0, "approximate"), (1.0, "refined"), (0.01, "exact"), (math.inf, "exact")]
+)
+def test_a_fit_is_that_of_the_native_engine(c, likelihood, device, monkeypatch):
+    if device == "cpu":
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    problem, loadings, factors = example(c, None, 3, n=40, m=60)
+    options = {"c": c, "likelihood": likelihood, "tol": 1e-10, "max_iter": 400}
+    start = (loadings, factors * problem.link.alpha)
+    fits = [
+        fit_log1p_nmf(problem.counts, 3, init=start, engine=engine, **options)
+        for engine in ("native", "torch", "torch-float64")
+    ]
+    for fit, close in zip(fits[1:], (1e-6, 1e-8), strict=True):
+        assert fit.objective == pytest.approx(fits[0].objective, rel=close)
+        assert isinstance(fit.loadings, np.ndarray)
+    assert [fit.settings["engine"] for fit in fits] == ["native", "torch", "torch-float64"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_same_bits_every_time(device):
+    problem, loadings, factors = example(1.0, "chebyshev", 5, n=60, m=300)
+    steps = [
+        TorchEngine(problem, device).half_step(problem.factors_side, factors, loadings, penalty=np.zeros(5))
+        for _ in range(3)
+    ]
+    for step in steps[1:]:
+        assert step.loss == steps[0].loss
+        np.testing.assert_array_equal(step.values, steps[0].values)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+def test_streamed_blocks_give_what_resident_rows_give(c, kind, device, monkeypatch):
+    problem, loadings, factors = example(c, kind, 3, n=50, m=70)
+    whole = TorchEngine(problem, device)
+    parts = TorchEngine(problem, device)
+    steps = {}
+    for engine, streamed in ((whole, False), (parts, True)):
+        kept = {
+            id(side.rows): torch_rows.DeviceRows(
+                side.rows, engine.device, torch.float32, resident=not streamed, streamed_entries=40
+            )
+            for side in (problem.loadings_side, problem.factors_side)
+        }
+        monkeypatch.setattr(engine, "_rows", lambda side, kept=kept: kept[id(side.rows)])
+        assert len(list(engine._rows(problem.loadings_side).blocks())) > (10 if streamed else 0)
+        for side, start, design in sides(problem, loadings, factors):
+            step = engine.half_step(side, start, design, penalty=np.zeros(3))
+            steps.setdefault(streamed, []).append(step)
+    for one, other in zip(steps[False], steps[True], strict=True):
+        assert other.loss == pytest.approx(one.loss, rel=1e-6)
+        np.testing.assert_allclose(other.values, one.values, atol=1e-4 * one.values.max())
+        np.testing.assert_allclose(other.gradient, one.gradient, atol=1e-5 * np.abs(one.gradient).max())
+
+
+def test_small_pieces_change_nothing(monkeypatch):
+    problem, loadings, factors = example(1.0, None, 4, n=30, m=50)
+    engine = TorchEngine(problem, "cpu", "float64")
+    before = engine.half_step(problem.loadings_side, loadings, factors, penalty=np.zeros(4))
+    monkeypatch.setattr(torch_terms, "ENTRY_BYTES", 8 * 16 * 20)
+    monkeypatch.setattr(torch_dense, "DENSE_BYTES", {"cpu": 8 * 50 * 7, "cuda": 8 * 50 * 7})
+    after = engine.half_step(problem.loadings_side, loadings, factors, penalty=np.zeros(4))
+    assert after.loss == pytest.approx(before.loss, rel=1e-13)
+    np.testing.assert_allclose(after.values, before.values, rtol=1e-9)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_counts_that_are_on_a_device_stay_there(device, layout):
+    problem, loadings, factors = example(1.0, "chebyshev", 3, n=30, m=50)
+    dense = torch.tensor(problem.counts.to_scipy().toarray(), device=device)
+    given = dense.to_sparse_csr() if layout == "csr" else dense.to_sparse_coo()
+    options = {
+        "init": (loadings, factors),
+        "likelihood": "approximate",
+        "size_factors": "none",
+        "max_iter": 30,
+    }
+    fits = [fit_log1p_nmf(data, 3, tol=1e-4, **options) for data in (given, problem.counts)]
+    assert fits[0].settings["engine"] == "torch"
+    assert fits[0].objective == pytest.approx(fits[1].objective, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_counts_on_a_device_are_checked():
+    with pytest.raises(ValueError, match="negative or not finite"):
+        fit_log1p_nmf(torch.tensor([[1.0, -2.0], [0.0, 3.0]]).to_sparse_csr(), 1)
+
+
+def test_coordinate_solver_is_refused_before_any_work():
+    with pytest.raises(ValueError, match="engine='torch' has row_solver='newton' only"):
+        fit_log1p_nmf([[1, 2], [3, 4]], 1, engine="torch", row_solver="coordinate")
+
+
+def test_auto_takes_a_card_only_where_there_is_one_and_enough_to_do(monkeypatch):
+    counts = Counts.from_any(np.ones((200, 300)))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert resolve_engine("auto", counts, 10) == "native"
+    assert resolve_engine("auto", counts, 10_000) == "torch"
+    assert resolve_engine("auto", counts, 10_000, "coordinate") == "native"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_engine("auto", counts, 10_000) == "native"
+    assert resolve_engine("native", counts, 10_000) == "native"
+
+
+def test_triton_kernels_interpreted_give_what_plain_pytorch_gives():
+    pytest.importorskip("triton")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "interpreted_kernels.py"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "alike", done.stderr[-2000:]

@@ -1,0 +1,313 @@
+"""The scikit-learn estimator: fit, new samples, warm starts, and its place among other tools."""
+
+import math
+import pickle
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf.counts.counts import Counts
+from log1pnmf.model.objective import log_likelihood
+
+rng = np.random.default_rng(0)
+Y = rng.poisson(rng.gamma(0.5, 2.0, size=(50, 3)) @ rng.gamma(0.5, size=(3, 30)))
+Y[0] += 1
+OPTIONS = {"n_components": 3, "random_state": 0, "n_jobs": 1, "tol": 1e-9}
+NAMES = np.array([f"gene{j}" for j in range(30)], dtype=object)
+
+
+def frame(y=Y):
+    return pd.DataFrame(y, columns=NAMES)
+
+
+class TestFit:
+    @pytest.mark.parametrize("c", [1e-2, 1.0, math.inf])
+    def test_is_fit_log1p_nmf(self, c):
+        model = Log1pNMF(c=c, normalize="none", **OPTIONS).fit(Y)
+        fit = fit_log1p_nmf(Y, c=c, **OPTIONS)
+        order = model._readout.order
+        np.testing.assert_array_equal(model.components_, fit.factors.T[order])
+        np.testing.assert_array_equal(model.loadings_, fit.loadings[:, order])
+        np.testing.assert_array_equal(model.fit_.loadings, fit.loadings)
+        assert model.log_likelihood_ == fit.log_likelihood
+        assert model.approximate_objective_ == (fit.objective if c == 1.0 else None)
+        assert (model.n_iter_, model.converged_, model.kkt_residual_) == (
+            fit.n_iter,
+            fit.converged,
+            fit.kkt_residual,
+        )
+        np.testing.assert_array_equal(model.history_["objective"], fit.history["objective"])
+        again = Log1pNMF(c=c, **OPTIONS)
+        np.testing.assert_array_equal(again.fit_transform(Y), again.loadings_)
+
+    def test_interrupted_is_still_a_fitted_model(self):
+        def interrupt(iteration):
+            if iteration.index == 3:
+                raise KeyboardInterrupt
+
+        model = Log1pNMF(callbacks=[interrupt], **OPTIONS)
+        with pytest.warns(RuntimeWarning, match="interrupted after 3 iterations"):
+            model.fit(Y)
+        assert not model.converged_
+        assert model.n_iter_ == 3
+        assert model.transform(Y).shape == (50, 3)
+        assert "interrupted" in model.summary()
+        assert math.isfinite(model.certify(Y).log_likelihood)
+
+    @pytest.mark.parametrize("normalize", ["max", "none"])
+    def test_a_stopped_fit_goes_on_from_its_checkpoint(self, normalize, tmp_path):
+        path = tmp_path / "checkpoint"
+        whole = Log1pNMF(normalize=normalize, **OPTIONS).fit(Y)
+        stopped = Log1pNMF(checkpoint=path, callbacks=[lambda iteration: iteration.index == 4], **OPTIONS)
+        assert stopped.fit(Y).n_iter_ == 4
+        again = Log1pNMF(normalize=normalize, **OPTIONS).fit(Y, resume=path)
+        np.testing.assert_array_equal(again.components_, whole.components_)
+        np.testing.assert_array_equal(again.loadings_, whole.loadings_)
+        assert again.n_iter_ == whole.n_iter_
+        np.testing.assert_array_equal(
+            Log1pNMF(normalize=normalize, **OPTIONS).fit_transform(Y, resume=path), whole.loadings_
+        )
+
+    def test_more_factors_than_samples_are_fitted_with_a_warning(self):
+        with pytest.warns(UserWarning, match=r"n_components=5 is more than the 4 .*shape \(4, 30\)"):
+            model = Log1pNMF(n_components=5, tol=1e-4, random_state=0, n_jobs=1).fit(Y[:4])
+        assert model.components_.shape == (5, 30)
+
+
+class TestNewSamples:
+    @pytest.mark.parametrize("c", [1e-2, 1.0, math.inf])
+    @pytest.mark.parametrize("l1", [0.0, 1.0])
+    def test_the_training_samples_have_their_loadings(self, c, l1):
+        model = Log1pNMF(c=c, l1=l1, **{**OPTIONS, "tol": 1e-14, "max_iter": 20000}).fit(Y)
+        assert model.converged_
+        before = model.components_.copy()
+        found = model.transform(sparse.csr_array(Y))
+        np.testing.assert_array_equal(model.components_, before)
+        np.testing.assert_allclose(found, model.loadings_, rtol=1e-4, atol=1e-4 * model.loadings_.max())
+
+    def test_are_measured_against_the_training_mean(self):
+        model = Log1pNMF(c=math.inf, **OPTIONS).fit(Y)
+        one = model.transform(Y[:1])
+        together = model.transform(Y[:7])
+        np.testing.assert_allclose(one[0], together[0], rtol=1e-9)
+        doubled = model.transform(2 * Y[:1])  # twice the counts, twice the size factor
+        np.testing.assert_allclose(doubled, one, rtol=1e-4, atol=1e-8)
+
+    def test_features_unseen_in_training_are_left_out(self):
+        y = Y.copy()
+        y[:, 4] = 0
+        model = Log1pNMF(size_factors="none", **OPTIONS).fit(y)
+        np.testing.assert_array_equal(model.components_[:, 4], 0.0)
+        with_counts = y.copy()
+        with_counts[:, 4] = 100
+        np.testing.assert_allclose(model.transform(with_counts), model.transform(y), rtol=1e-9)
+        assert model.score(with_counts) == pytest.approx(model.score(y), rel=1e-12)
+
+    def test_given_size_factors_are_needed_again(self):
+        sizes = np.linspace(0.5, 2.0, len(Y))
+        model = Log1pNMF(size_factors=sizes, **OPTIONS).fit(Y)
+        for method in (model.transform, model.score):
+            with pytest.raises(ValueError, match=r"fitted with an array of them.*pass size_factors=..."):
+                method(Y[:3])
+            method(Y[:3], size_factors=sizes[:3])
+
+    def test_samples_without_counts(self):
+        model = Log1pNMF(**OPTIONS).fit(Y)
+        np.testing.assert_array_equal(model.transform(np.zeros((2, 30))), 0.0)
+
+    def test_means(self):
+        model = Log1pNMF(c=0.5, **OPTIONS).fit(Y)
+        fit = model.fit_
+        expected = 0.5 * np.expm1(fit.loadings @ fit.factors.T)
+        np.testing.assert_allclose(model.inverse_transform(model.loadings_), expected, rtol=1e-9)
+        np.testing.assert_allclose(
+            model.inverse_transform(model.loadings_, fit.size_factors),
+            fit.size_factors[:, None] * expected,
+            rtol=1e-9,
+        )
+
+    @pytest.mark.parametrize("c", [0.1, 1.0, math.inf])
+    def test_score_is_the_exact_log_likelihood_per_entry(self, c):
+        model = Log1pNMF(c=c, **OPTIONS).fit(Y[:40])
+        new = Y[40:]
+        sizes = new.sum(axis=1) / Y[:40].sum(axis=1).mean()
+        sizes[sizes == 0] = 1.0
+        value = log_likelihood(
+            Counts.from_any(new), model.transform(new), model.components_.T, model.fit_.link, sizes
+        )
+        assert model.score(new) == pytest.approx(value / new.size, rel=1e-9)
+
+
+class TestNames:
+    def test_are_remembered(self):
+        model = Log1pNMF(**OPTIONS).fit(frame())
+        np.testing.assert_array_equal(model.feature_names_in_, NAMES)
+        assert model.n_features_in_ == 30
+        assert list(model.get_feature_names_out()) == ["log1pnmf0", "log1pnmf1", "log1pnmf2"]
+        counts = Counts.from_any(frame())
+        np.testing.assert_array_equal(Log1pNMF(**OPTIONS).fit(counts).feature_names_in_, NAMES)
+
+    def test_features_may_come_in_any_order(self):
+        model = Log1pNMF(**OPTIONS).fit(frame())
+        shuffled = frame().iloc[:, rng.permutation(30)]
+        np.testing.assert_array_equal(model.transform(shuffled), model.transform(frame()))
+        assert model.score(shuffled) == model.score(frame())
+        np.testing.assert_array_equal(
+            model.transform(Counts.from_any(shuffled)), model.transform(Counts.from_any(frame()))
+        )
+
+    def test_what_is_missing_or_unknown_is_listed(self):
+        model = Log1pNMF(**OPTIONS).fit(frame())
+        with pytest.raises(ValueError, match=r"(?s)unseen at fit time:\n- other\n.*now missing:\n- gene2\n"):
+            model.transform(frame().rename(columns={"gene2": "other"}))
+        with pytest.raises(ValueError, match=r"now missing:\n(- gene\d+\n){10}- and 10 more\n.*in any order"):
+            model.score(frame().iloc[:, :10])
+
+    def test_names_that_occur_twice(self):
+        with pytest.raises(ValueError, match=r"1 feature name that occurs more than once \(first 'gene1'\)"):
+            Log1pNMF(**OPTIONS).fit(frame().rename(columns={"gene2": "gene1"}))
+        names = np.where(NAMES == "gene2", "gene1", NAMES)
+        counts = Counts(Counts.from_any(Y).by_row, feature_names=names)
+        model = Log1pNMF(**OPTIONS).fit(counts)
+        assert model.transform(counts).shape == (50, 3)
+        with pytest.raises(ValueError, match=r"twice can only be used in the same order as in fit:\n- gene1"):
+            model.transform(Counts(counts.by_row, feature_names=names[::-1]))
+
+    def test_names_on_one_side_only(self):
+        with pytest.warns(UserWarning, match="fitted without feature names"):
+            Log1pNMF(**OPTIONS).fit(Y).transform(frame())
+        with pytest.warns(UserWarning, match="does not have valid feature names"):
+            Log1pNMF(**OPTIONS).fit(frame()).transform(Y)
+
+
+class TestWarmStart:
+    def test_given_loadings_and_factors(self):
+        first = Log1pNMF(**OPTIONS).fit(Y)
+        start = {"loadings": first.loadings_, "factors": first.components_.T}
+        again = Log1pNMF(**OPTIONS).fit(Y, **start)
+        assert again.n_iter_ < first.n_iter_ / 3
+        assert again.history_["objective"][0] == pytest.approx(first.approximate_objective_, rel=1e-12)
+        assert again.approximate_objective_ <= first.approximate_objective_ * (1 + 1e-12)
+        np.testing.assert_array_equal(Log1pNMF(**OPTIONS).fit_transform(Y, **start), again.loadings_)
+
+    def test_the_same_again(self):
+        model = Log1pNMF(warm_start=True, **OPTIONS).fit(Y)
+        n_iter, objective = model.n_iter_, model.approximate_objective_
+        model.fit(Y)
+        assert model.n_iter_ < n_iter / 3
+        assert model.approximate_objective_ <= objective * (1 + 1e-12)
+        assert Log1pNMF(**OPTIONS).fit(Y).fit(Y).n_iter_ == n_iter  # without it, every fit is a new one
+
+    @pytest.mark.parametrize("l1", [0.0, 1.0])
+    def test_more_factors_start_where_fewer_ended(self, l1):
+        model = Log1pNMF(warm_start=True, c=0.5, l1=l1, **OPTIONS).fit(Y)
+        before = model.fit_.objective
+        model.set_params(n_components=4).fit(Y)
+        assert model.history_["objective"][0] == pytest.approx(before, rel=1e-5)
+        assert model.fit_.objective < before
+        assert model.components_.shape == (4, 30)
+
+    def test_fewer_factors_are_the_largest(self):
+        model = Log1pNMF(warm_start=True, max_iter=3, **{**OPTIONS, "tol": 1.0}).fit(Y)
+        kept = model.loadings_[:, :2]
+        model.set_params(n_components=2).fit(Y)
+        assert model.components_.shape == (2, 30)
+        for k in range(2):
+            assert max(np.corrcoef(kept[:, k], model.loadings_.T)[0, 1:]) > 0.9
+
+    def test_along_c(self):
+        path = [math.inf, 100.0, 10.0, 1.0, 0.1, 1e-2, 1e-3]
+        model = Log1pNMF(warm_start=True, **{**OPTIONS, "tol": 1e-6})
+        for c in path:
+            model.set_params(c=c).fit(Y)
+            cold = Log1pNMF(c=c, **{**OPTIONS, "tol": 1e-6}).fit(Y)
+            if c < math.inf:  # a cold start begins with a single factor
+                assert model.history_["objective"][0] < cold.history_["objective"][0]
+            assert model.log_likelihood_ > cold.log_likelihood_ - 0.01 * abs(cold.log_likelihood_)
+            assert model.fit_.c == c
+
+    def test_other_samples_start_from_the_factors(self):
+        model = Log1pNMF(warm_start=True, **OPTIONS).fit(Y[:40])
+        expected = model.transform(Y) @ model.components_
+        model.set_params(max_iter=3, tol=1.0).fit(Y)
+        assert model.loadings_.shape == (50, 3)
+        np.testing.assert_allclose(model.loadings_ @ model.components_, expected, atol=0.3 * expected.max())
+
+    def test_restarts_are_for_the_first_fit(self):
+        model = Log1pNMF(warm_start=True, n_init=2, **OPTIONS).fit(Y)
+        assert model.fit_.settings["n_init"] == 2
+        assert model.fit(Y).fit_.settings["n_init"] == 1
+
+    def test_other_features_are_refused(self):
+        model = Log1pNMF(warm_start=True, **OPTIONS).fit(Y)
+        with pytest.raises(ValueError, match=r"fit with 30 features, but X has 10; .* warm_start=False"):
+            model.fit(Y[:, :10])
+        model = Log1pNMF(warm_start=True, **OPTIONS).fit(frame())
+        with pytest.raises(ValueError, match=r"\(column 0 was 'gene0', now is 'gene29'\); .* same order"):
+            model.fit(frame().iloc[:, ::-1])
+
+    def test_given_size_factors_go_with_the_samples(self):
+        sizes = np.linspace(0.5, 2.0, 50)
+        model = Log1pNMF(warm_start=True, size_factors=sizes[:40], **OPTIONS).fit(Y[:40])
+        model.set_params(size_factors=sizes).fit(Y)
+        np.testing.assert_array_equal(model.fit_.size_factors, sizes)
+
+
+class TestAmongOthers:
+    def test_clone(self):
+        model = Log1pNMF(n_components=2, c=3.0, l1=0.5)
+        assert clone(model).get_params() == model.get_params()
+        with pytest.raises(NotFittedError):
+            model.transform(Y)
+
+    def test_pickle_and_joblib(self, tmp_path):
+        model = Log1pNMF(**OPTIONS).fit(frame())
+        joblib.dump(model, tmp_path / "model.joblib")
+        for again in (pickle.loads(pickle.dumps(model)), joblib.load(tmp_path / "model.joblib")):
+            np.testing.assert_array_equal(again.transform(frame()), model.transform(frame()))
+            assert again.summary() == model.summary()
+
+    def test_pipeline(self):
+        model = Log1pNMF(**OPTIONS)
+        piped = make_pipeline(FunctionTransformer(sparse.csr_array), model)
+        np.testing.assert_array_equal(piped.fit_transform(Y), Log1pNMF(**OPTIONS).fit_transform(Y))
+        assert piped.score(Y) == model.score(Y)
+
+    def test_pandas_output(self):
+        model = Log1pNMF(**OPTIONS).set_output(transform="pandas")
+        indexed = frame().set_index(np.array([f"cell{i}" for i in range(50)]))
+        for out in (model.fit_transform(indexed), model.transform(indexed)):
+            assert list(out.columns) == ["log1pnmf0", "log1pnmf1", "log1pnmf2"]
+            assert list(out.index) == list(indexed.index)
+        assert model.inverse_transform(out).shape == Y.shape
+
+    def test_repr_names_what_was_chosen(self):
+        assert repr(Log1pNMF(n_components=13, c=math.inf)) == "Log1pNMF(c=inf, n_components=13)"
+
+    def test_summary(self):
+        model = Log1pNMF(c=1.0, l1=0.5, **OPTIONS).fit(frame())
+        text = model.summary(n_top=3)
+        assert "50 samples x 30 features, 3 factors, c = 1" in text
+        for words in ("converged       yes", "last gain", "KKT residual", "exact log-likelihood", "l1 = 0.5"):
+            assert words in text
+        factors = text.split("Factors")[1].splitlines()[1:4]
+        assert all(line.count("gene") <= 3 for line in factors)
+        assert sum(line.count("gene") for line in factors) > 3
+        assert "G7" in Log1pNMF(**OPTIONS).fit(Y).summary(
+            n_top=30, feature_names=[f"G{j}" for j in range(30)]
+        )
+        with pytest.raises(ValueError, match=r"each of the 30 features, got shape \(2,\)"):
+            model.summary(feature_names=["a", "b"])
+        short = Log1pNMF(max_iter=2, **OPTIONS)
+        with pytest.warns(Warning, match="not converged"):
+            short.fit(Y)
+        assert "still gaining" in short.summary()
+        assert "not converged after max_iter=2" in short.summary()

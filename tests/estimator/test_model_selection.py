@@ -1,0 +1,45 @@
+"""Choosing c and the number of factors with scikit-learn's tools."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from sklearn.model_selection import GridSearchCV
+
+from log1pnmf import Log1pNMF
+from log1pnmf.model.link import ShiftedLog
+
+DECADES = [1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, math.inf]
+OPTIONS = {"size_factors": "none", "init": "nndsvd", "tol": 1e-6, "random_state": 0, "n_jobs": 1}
+
+
+def simulated(c, seed, *, mean=4.0):
+    """Draw counts of 150 samples in which three parts overlap, with a given mean."""
+    rng = np.random.default_rng(seed)
+    loadings = rng.uniform(size=(150, 3)) * (rng.random((150, 3)) < 0.8)
+    b, link = loadings @ rng.gamma(0.7, size=(60, 3)).T, ShiftedLog(c)
+    log_scale = brentq(lambda power: math.log(link.inverse(math.exp(power) * b).mean() / mean), -10.0, 2.5)
+    return rng.poisson(link.inverse(math.exp(log_scale) * b))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("true_c", [1e-2, 1.0, math.inf])
+def test_grid_search_finds_the_link(true_c, seed):
+    search = GridSearchCV(Log1pNMF(3, likelihood="exact", **OPTIONS), {"c": DECADES}, cv=3)
+    search.fit(simulated(true_c, seed))
+    found = DECADES.index(search.best_params_["c"])
+    assert abs(found - DECADES.index(true_c)) <= 1
+    scores = search.cv_results_["mean_test_score"]
+    assert np.isfinite(scores).all()
+    assert scores[DECADES.index(true_c)] > max(scores[0], scores[-1]) - 1e-12
+
+
+def test_grid_search_over_the_number_of_factors_in_processes():
+    y = simulated(1.0, 0)
+    grid = {"n_components": [1, 3], "c": [1.0, math.inf]}
+    search = GridSearchCV(Log1pNMF(**OPTIONS), grid, cv=2, n_jobs=2).fit(y)
+    assert search.best_params_ == {"n_components": 3, "c": 1.0}
+    alone = GridSearchCV(Log1pNMF(**OPTIONS), grid, cv=2).fit(y)
+    np.testing.assert_array_equal(search.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"])
+    np.testing.assert_array_equal(search.best_estimator_.components_, alone.best_estimator_.components_)

@@ -1,0 +1,128 @@
+"""A fit that fails leaves the earlier one as it was; one that succeeds leaves nothing of it."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from log1pnmf import Log1pNMF
+from log1pnmf import estimator as estimator_module
+from log1pnmf.fitting import runs
+from log1pnmf.fitting.starts import check_start
+
+rng = np.random.default_rng(0)
+Y = rng.poisson(rng.gamma(0.5, 2.0, size=(40, 3)) @ rng.gamma(0.5, size=(3, 20)) + 0.1)
+FRAME = pd.DataFrame(Y, columns=[f"g{j}" for j in range(20)])
+OTHER = pd.DataFrame(rng.poisson(1.0, size=(15, 8)), columns=[f"h{j}" for j in range(8)])
+OPTIONS = {"n_components": 3, "random_state": 0, "n_jobs": 1, "tol": 1e-4}
+
+
+class StopError(Exception):
+    pass
+
+
+def fail(error):
+    def work(*args, **options):
+        raise error
+
+    return work
+
+
+def bad_input(model, monkeypatch):
+    model.fit(-OTHER)
+
+
+def bad_names(model, monkeypatch):
+    model.fit(OTHER.rename(columns={"h0": 0}))
+
+
+def bad_start(model, monkeypatch):
+    model.fit(OTHER, loadings=np.ones((2, 2)), factors=np.ones((2, 2)))
+
+
+def bad_callback(model, monkeypatch):
+    model.set_params(callbacks=[fail(StopError())]).fit(OTHER)
+
+
+def ctrl_c_at_the_start(model, monkeypatch):
+    monkeypatch.setattr(runs, "initialize", fail(KeyboardInterrupt()))
+    model.fit(OTHER)
+
+
+def ctrl_c_at_the_end(model, monkeypatch):
+    monkeypatch.setattr(estimator_module, "certify", fail(KeyboardInterrupt()))
+    model.fit(OTHER)
+
+
+def failing_readout(model, monkeypatch):
+    monkeypatch.setattr(estimator_module, "read_out", fail(MemoryError()))
+    model.fit(OTHER)
+
+
+STAGES = [
+    bad_input,
+    bad_names,
+    bad_start,
+    bad_callback,
+    ctrl_c_at_the_start,
+    ctrl_c_at_the_end,
+    failing_readout,
+]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("warm_start", [False, True])
+def test_a_failed_refit_changes_nothing(stage, warm_start, monkeypatch, tmp_path):
+    model = Log1pNMF(**OPTIONS).fit(FRAME)
+    model.save(tmp_path / "before")
+    loadings, fitted = model.transform(FRAME), {k: v for k, v in vars(model).items() if k.endswith("_")}
+    model.set_params(warm_start=warm_start)
+    with pytest.raises((ValueError, TypeError, StopError, KeyboardInterrupt, MemoryError)):
+        stage(model, monkeypatch)
+    monkeypatch.undo()
+    model.set_params(callbacks=(), warm_start=False)
+    assert {k: v for k, v in vars(model).items() if k.endswith("_")}.keys() == fitted.keys()
+    assert all(getattr(model, name) is value for name, value in fitted.items())
+    np.testing.assert_array_equal(model.transform(FRAME), loadings)
+    model.save(tmp_path / "after")
+    assert (tmp_path / "before").read_bytes() == (tmp_path / "after").read_bytes()
+
+
+def test_a_refit_leaves_nothing_of_the_fit_before():
+    model = Log1pNMF(**OPTIONS).fit(FRAME).fit(OTHER.to_numpy())
+    fresh = Log1pNMF(**OPTIONS).fit(OTHER.to_numpy())
+    assert vars(model).keys() == vars(fresh).keys()
+    assert model.n_features_in_ == 8
+    np.testing.assert_array_equal(model.components_, fresh.components_)
+
+
+def test_a_failed_first_fit_leaves_an_unfitted_model():
+    model = Log1pNMF(**OPTIONS)
+    before = dict(vars(model))
+    with pytest.raises(StopError):
+        model.set_params(callbacks=[fail(StopError())]).fit(FRAME)
+    assert vars(model.set_params(callbacks=())) == before
+
+
+# ---------------------------------------------------------------- going on
+
+
+def test_shown_loadings_and_components_are_a_start():
+    model = Log1pNMF(**{**OPTIONS, "tol": 1e-8}).fit(Y)
+    for start in ((model.loadings_, model.components_), (model.loadings_, model.components_.T)):
+        again = Log1pNMF(**OPTIONS, init=start).fit(Y)
+        assert again.n_iter_ <= 5
+        assert again.log_likelihood_ == pytest.approx(model.log_likelihood_, rel=1e-6)
+        given = Log1pNMF(**OPTIONS).fit(Y, loadings=start[0], factors=start[1])
+        np.testing.assert_array_equal(given.components_, again.components_)
+
+
+def test_factors_of_as_many_features_as_factors_are_features_by_factors():
+    factors = rng.uniform(0.1, 1.0, size=(3, 3))
+    np.testing.assert_array_equal(check_start((np.ones((4, 3)), factors), (4, 3), 3)[1], factors)
+
+
+def test_verbose_may_be_true_or_false(capsys):
+    Log1pNMF(**OPTIONS, verbose=False).fit(Y)
+    assert capsys.readouterr().err == ""
+    Log1pNMF(**OPTIONS, verbose=True).fit(Y)
+    assert "objective" in capsys.readouterr().err

@@ -1,0 +1,118 @@
+"""One file keeps a model: every bit of it, no pickle."""
+
+import math
+import pathlib
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from log1pnmf import Log1pNMF
+from log1pnmf._common.archive import read_archive, write_archive
+
+rng = np.random.default_rng(0)
+Y = rng.poisson(rng.gamma(0.5, 2.0, size=(40, 3)) @ rng.gamma(0.5, size=(3, 20)) + 0.1)
+OPTIONS = {"n_components": 3, "random_state": 0, "n_jobs": 1, "tol": 1e-7}
+FITTED = (
+    "components_",
+    "loadings_",
+    "log_likelihood_",
+    "approximate_objective_",
+    "n_iter_",
+    "converged_",
+    "kkt_residual_",
+    "n_features_in_",
+)
+
+
+def same(one, other):
+    for name in FITTED:
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+    assert one.history_.keys() == other.history_.keys()
+    for name, column in one.history_.items():
+        np.testing.assert_array_equal(column, other.history_[name])
+        assert column.dtype == other.history_[name].dtype
+    assert one.fit_.settings == other.fit_.settings
+    assert one.fit_.messages == other.fit_.messages
+    assert one.certificate_ == other.certificate_
+    assert one.summary() == other.summary()
+    np.testing.assert_array_equal(one.transform(Y), other.transform(Y))
+    assert one.score(Y) == other.score(Y)
+
+
+@pytest.mark.parametrize("c", [1e-2, 1.0, math.inf])
+@pytest.mark.parametrize("normalize", ["max", "factor_sum"])
+def test_everything_comes_back(c, normalize, tmp_path):
+    model = Log1pNMF(c=c, normalize=normalize, **OPTIONS).fit(Y)
+    model.save(tmp_path / "model")
+    again = Log1pNMF.load(tmp_path / "model")
+    same(model, again)
+    assert again.get_params() == {**model.get_params(), "n_jobs": None}
+    assert type(again) is Log1pNMF
+
+
+def test_names_come_back(tmp_path):
+    names = [f"Gen {j} ä" for j in range(20)]
+    frame = pd.DataFrame(Y, columns=names)
+    model = Log1pNMF(**OPTIONS).fit(frame)
+    model.save(tmp_path / "model.npz")
+    again = Log1pNMF.load(tmp_path / "model.npz")
+    np.testing.assert_array_equal(again.feature_names_in_, model.feature_names_in_)
+    assert again.feature_names_in_.dtype == model.feature_names_in_.dtype
+    np.testing.assert_array_equal(again.transform(frame.iloc[:, ::-1]), model.transform(frame))
+    assert again.summary() == model.summary()
+
+
+def test_parameters_of_every_kind(tmp_path):
+    sizes = np.linspace(0.5, 2.0, len(Y))
+    start = (np.ones((40, 3)), rng.uniform(size=(20, 3)))
+    model = Log1pNMF(
+        n_components=np.int64(3),
+        c=np.float64(2.0),
+        interval=(0, 1),
+        size_factors=sizes,
+        init=start,
+        extrapolate=False,
+        max_iter=30,
+        tol=1e-3,
+        random_state=np.random.default_rng(3),
+        callbacks=[lambda iteration: None],
+    ).fit(Y)
+    model.save(tmp_path / "model.npz")
+    again = Log1pNMF.load(tmp_path / "model.npz").get_params()
+    assert (again["n_components"], again["c"], again["interval"]) == (3, 2.0, (0.0, 1.0))
+    np.testing.assert_array_equal(again["size_factors"], sizes)
+    for given, loaded in zip(start, again["init"], strict=True):
+        np.testing.assert_array_equal(given, loaded)
+    assert again["random_state"] is None  # not saved, as the docstring says
+    assert again["callbacks"] == ()
+
+
+def test_a_loaded_model_goes_on(tmp_path):
+    model = Log1pNMF(warm_start=True, **OPTIONS).fit(Y)
+    model.save(tmp_path / "model.npz")
+    again = Log1pNMF.load(tmp_path / "model.npz").fit(Y)
+    np.testing.assert_array_equal(again.components_, model.fit(Y).components_)
+
+
+def test_refusals(tmp_path):
+    path = tmp_path / "model.npz"
+    model = Log1pNMF(**OPTIONS).fit(Y)
+    model.fit_.save(path)
+    with pytest.raises(ValueError, match="holds a fit, not a Log1pNMF model"):
+        Log1pNMF.load(path)
+    model.save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match="damaged or was not written by log1pnmf"):
+        Log1pNMF.load(path)
+    path.write_bytes(content)
+    arrays, metadata = read_archive(path)
+    for missing in ("estimator", "settings"):
+        write_archive(path, arrays, {name: value for name, value in metadata.items() if name != missing})
+        with pytest.raises(ValueError, match="not whole"):
+            Log1pNMF.load(path)
+    with pytest.raises(FileNotFoundError):
+        Log1pNMF.load(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError, match="make it first"):
+        model.save(pathlib.Path(tmp_path) / "nowhere" / "model.npz")

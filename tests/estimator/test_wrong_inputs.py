@@ -1,0 +1,139 @@
+"""What is no matrix of counts: the message says what to do instead."""
+
+import pathlib
+import types
+import warnings
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+import log1pnmf as lp
+from log1pnmf import Log1pNMF
+from log1pnmf.counts.chunked import open_counts
+
+Y = np.random.default_rng(0).poisson(2.0, size=(12, 7))
+GOOD = {"n_components": 2, "tol": 1e-4, "random_state": 0, "n_jobs": 1}
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        (None, "counts is None; pass a matrix"),
+        ("x.h5ad", r"the path 'x.h5ad'; pass .*open_counts\(path\).*`log1pnmf fit`"),
+        (pathlib.Path("x.csv"), r"the path 'x.csv'; pass log1pnmf.counts.files.read_table\(path\).counts"),
+        (["a text", "another text"], r"got texts; count their words first.*CountVectorizer"),
+        (np.array(["a text", "another"]), "CountVectorizer"),
+        (pd.Series(["a text", "another"]), "CountVectorizer"),
+        (anndata.AnnData(Y), r"AnnData object; use log1pnmf.tl.*log1p_nmf.*adata.X or adata.layers"),
+    ],
+)
+def test_everything_that_takes_counts_says_what_to_do(counts, message):
+    model = Log1pNMF(**GOOD).fit(Y)
+    for ask in (
+        Log1pNMF(**GOOD).fit,
+        model.transform,
+        model.score,
+        model.markers,
+        lambda wrong: lp.select.select(wrong, 1.0, 2),
+        lambda wrong: lp.fit_log1p_nmf(wrong, 2),
+    ):
+        with pytest.raises(TypeError, match=message):
+            ask(counts)
+
+
+def test_no_size_factors_are_called_none():
+    for ask in (Log1pNMF(size_factors=None, **GOOD).fit, lambda y: lp.fit_log1p_nmf(y, 2, size_factors=None)):
+        with pytest.raises(ValueError, match=r"size_factors must not be None; pass 'none' .* or 'total'"):
+            ask(Y)
+
+
+@pytest.mark.parametrize(("init", "close"), [("nndsvda", "nndsvd"), ("rank-1", "rank1"), ("rand", "random")])
+def test_the_closest_start_is_named(init, close):
+    with pytest.raises(ValueError, match=rf"or \(loadings, factors\), got '{init}'; use '{close}'"):
+        Log1pNMF(init=init, **GOOD).fit(Y)
+
+
+# ---------------------------------------------------------------- tables of pyarrow
+
+
+class Table:
+    """What a pyarrow table looks like from outside: `columns` are its contents."""
+
+    __module__ = "pyarrow.lib"
+
+    def __init__(self, frame):
+        self.frame, self.shape = frame, frame.shape
+        self.columns = [types.SimpleNamespace(data=frame[name]) for name in frame]
+
+    def to_pandas(self):
+        return self.frame
+
+
+def test_a_pyarrow_table_is_a_data_frame():
+    frame = pd.DataFrame(Y, columns=list("abcdefg"))
+    model, same = Log1pNMF(**GOOD).fit(Table(frame)), Log1pNMF(**GOOD).fit(frame)
+    np.testing.assert_array_equal(model.components_, same.components_)
+    assert model.feature_names_in_.tolist() == list("abcdefg")
+    backwards = Table(frame.iloc[:, ::-1])
+    np.testing.assert_array_equal(model.transform(backwards), same.transform(frame))
+
+
+# ---------------------------------------------------------------- masks and missing values
+
+
+def masked(*places):
+    values = np.ma.masked_array(Y, mask=np.zeros(Y.shape, dtype=bool))
+    for place in places:
+        values[place] = np.ma.masked
+    return values
+
+
+def test_masked_entries_are_refused():
+    entries = sparse.csr_array(Y)
+    entries.data = np.ma.masked_array(entries.data, mask=np.arange(entries.nnz) == 3)
+    model = Log1pNMF(**GOOD).fit(Y)
+    for counts in (masked((3, 4)), list(masked((3, 4))), entries, open_counts(masked((3, 4)))):
+        for ask in (Log1pNMF(**GOOD).fit, model.transform):
+            with pytest.raises(ValueError, match=r"counts has 1 masked entry.*drop or fill them first"):
+                ask(counts)
+    with pytest.raises(ValueError, match="counts has 2 masked entries"):
+        Log1pNMF(**GOOD).fit(masked((3, 4), (0, 0)))
+    sizes = np.ma.masked_array(np.ones(12), mask=np.arange(12) == 5)
+    with pytest.raises(ValueError, match="size_factors has 1 masked entry"):
+        Log1pNMF(**GOOD, size_factors=sizes).fit(Y)
+    start = np.ma.masked_array(np.ones((12, 2)), mask=np.eye(12, 2))
+    with pytest.raises(ValueError, match="init loadings has 2 masked entries"):
+        Log1pNMF(**GOOD).fit(Y, loadings=start, factors=np.ones((7, 2)))
+
+
+def test_a_mask_that_hides_nothing_does_not_matter():
+    np.testing.assert_array_equal(
+        Log1pNMF(**GOOD).fit(masked()).components_, Log1pNMF(**GOOD).fit(Y).components_
+    )
+
+
+@pytest.mark.parametrize("dtype", ["Int64", "Float64", "boolean", object])
+def test_missing_values_of_pandas_are_refused(dtype):
+    frame = pd.DataFrame({"a": pd.array([1, pd.NA], dtype=dtype), "b": [1, 2]})
+    with pytest.raises(ValueError, match="drop or fill missing entries first"):
+        Log1pNMF(**GOOD).fit(frame)
+
+
+# ---------------------------------------------------------------- the training data without its names
+
+
+def test_the_training_data_need_no_names(tmp_path):
+    names = list("abcdefg")
+    model = Log1pNMF(**GOOD).fit(pd.DataFrame(Y, columns=names))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert model.markers(Y, feature_names=names).feature_names.tolist() == names
+        model.diagnose(Y)
+        expected, model.certificate_ = model.certificate_, None
+        assert model.certify(Y).log_likelihood == pytest.approx(expected.log_likelihood)
+        model.report(tmp_path / "report.html", counts=Y, feature_names=names)
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        model.transform(Y)

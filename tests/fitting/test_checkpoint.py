@@ -1,0 +1,407 @@
+"""Checkpoints: a fit that was stopped, interrupted or killed ends in the same bits as one that was not."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from log1pnmf import fit_log1p_nmf
+from log1pnmf._common import archive as persist
+from log1pnmf._common.archive import read_archive, write_archive
+from log1pnmf._common.randomness import random_from_parts, random_parts
+from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting import runs
+
+
+def simulated(n=40, m=30, k=3, seed=0):
+    """Counts with sparse factors."""
+    rng = np.random.default_rng(seed)
+    loadings, factors = rng.gamma(0.3, size=(n, k)), rng.gamma(0.3, 3.0, size=(m, k))
+    return rng.poisson(loadings @ factors.T + 0.05)
+
+
+Y = simulated()
+QUICK = {"tol": 1e-6, "random_state": 0, "n_jobs": 1}
+KINDS = {
+    "newton": {},
+    "exact": {"c": 0.01},
+    "identity": {"c": math.inf, "init": "nndsvd"},
+    "coordinate": {"row_solver": "coordinate", "max_iter": 30},
+    "refined": {"c": 0.1, "likelihood": "refined"},
+    "restarts": {"c": math.inf, "init": "random", "n_init": 3, "random_state": np.random.RandomState(4)},
+    "refined restarts": {"c": 0.5, "likelihood": "refined", "n_init": 2, "tol": 1e-4},
+    "penalised": {"l1": 2.0},
+    "given": {"init": (np.full((40, 2), 0.5), np.full((30, 2), 0.5)), "n_components": 2},
+    "sizes": {"size_factors": np.linspace(0.5, 2.0, 40)},
+    "cut short": {"max_iter": 7},
+    "to the end": {"tol": 0.0, "max_iter": 400},
+}
+
+
+def fitted(**options):
+    """A fit without its warnings; a generator given is left as it was."""
+    options = {"n_components": 3, **QUICK, **options}
+    if not isinstance(options["random_state"], int):
+        options["random_state"] = random_from_parts(random_parts(options["random_state"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return fit_log1p_nmf(options.pop("counts", Y), **options)
+
+
+def assert_same(one, other):
+    """All but the seconds."""
+    for name in ("loadings", "factors", "size_factors"):
+        assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
+    assert list(one.history) == list(other.history)
+    for name, column in one.history.items():
+        if name != "seconds":
+            np.testing.assert_array_equal(column, other.history[name])
+            assert column.dtype == other.history[name].dtype
+    assert (np.diff(other.history["seconds"]) >= 0).all()
+    for name in ("log_likelihood", "approximate_log_likelihood", "objective", "kkt_residual", "converged"):
+        assert getattr(one, name) == getattr(other, name), name
+    assert (one.n_iter, one.messages, one.settings) == (other.n_iter, other.messages, other.settings)
+
+
+class StopAt:
+    """Stop at the n-th iteration seen, over all phases and starts; remember which ones were restarts."""
+
+    def __init__(self, number=math.inf):
+        self.number, self.seen = number, []
+
+    def __call__(self, iteration):
+        assert iteration.state is None
+        self.seen.append(iteration)
+        return len(self.seen) > self.number
+
+
+def cuts(kind):
+    """Iterations at which to stop: starts, dropped extrapolations, their neighbours, the end and others."""
+    everything = StopAt()
+    whole = fitted(callbacks=[everything], **KINDS[kind])
+    seen, wanted = everything.seen, {0, 1, len(everything.seen) - 1}
+    for number, iteration in enumerate(seen):
+        if iteration.restarted or iteration.index == 0 or math.isnan(iteration.relative_change):
+            wanted |= {number - 1, number, number + 1}
+    wanted |= set(np.random.default_rng(0).integers(len(seen), size=4).tolist())
+    wanted = sorted(wanted & set(range(len(seen))))
+    return whole, seen, wanted if len(wanted) < 25 else wanted[:: len(wanted) // 20]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_fit_has_the_same_bits(tmp_path, kind):
+    path, (whole, _, wanted) = tmp_path / "checkpoint", cuts(kind)
+    for cut in wanted:
+        stopped = fitted(callbacks=[StopAt(cut)], checkpoint=path, **KINDS[kind])
+        assert stopped.n_iter <= whole.n_iter or KINDS[kind].get("n_init", 1) > 1
+        assert_same(whole, fitted(resume=path, **KINDS[kind]))
+
+
+def test_those_cuts_matter():
+    assert sum(iteration.restarted for kind in KINDS for iteration in cuts(kind)[1]) > 10
+    whole, seen, _ = cuts("restarts")
+    assert whole.objective == seen[-1].objective  # of the last start, whose random numbers were drawn last
+
+
+def test_a_fit_may_be_stopped_again_and_again(tmp_path):
+    path, options = tmp_path / "checkpoint", KINDS["refined restarts"]
+    whole = fitted(**options)
+    fitted(callbacks=[StopAt(0)], checkpoint=path, **options)
+    for _ in range(200):
+        again = fitted(resume=path, checkpoint=path, callbacks=[StopAt(2)], **options)
+        if "stopped by a callback" not in " ".join(again.messages):
+            break
+    assert_same(whole, again)
+    assert_same(whole, fitted(resume=path, **options))
+
+
+def test_another_number_of_threads_and_callbacks_may_go_on(tmp_path):
+    path, seen = tmp_path / "checkpoint", StopAt()
+    fitted(callbacks=[StopAt(5)], checkpoint=path)
+    again = fitted(resume=path, callbacks=[seen], n_jobs=2)
+    np.testing.assert_array_equal(again.loadings, fitted().loadings)
+    assert seen.seen[0].index > 5
+
+
+def test_a_finished_fit_is_returned(tmp_path):
+    path, seen = tmp_path / "checkpoint", StopAt()
+    whole = fitted(checkpoint=path, checkpoint_every=1e6)
+    assert_same(whole, fitted(resume=path, callbacks=[seen]))
+    assert seen.seen == []
+    with pytest.warns(ConvergenceWarning, match="max_iter=5"):
+        fit_log1p_nmf(Y, 3, max_iter=5, checkpoint=path, **QUICK)
+    with pytest.warns(ConvergenceWarning, match="max_iter=5"):
+        fit_log1p_nmf(Y, 3, max_iter=5, resume=path, **QUICK)
+
+
+def test_seconds_go_on(tmp_path):
+    path = tmp_path / "checkpoint"
+    fitted(callbacks=[StopAt(3)], checkpoint=path)
+    arrays, metadata = read_archive(path)
+    metadata["seconds"] += 1000.0
+    metadata["current"]["seconds"] += 1000.0
+    write_archive(path, arrays, metadata)
+    again = fitted(resume=path)
+    assert 1000.0 < again.history["seconds"][-1] < again.seconds < 1100.0
+
+
+def test_how_often_it_is_written(tmp_path, monkeypatch):
+    path, written = tmp_path / "checkpoint", []
+    original = persist.write_archive
+
+    def note(where, arrays, metadata):
+        written.append(metadata["current"]["index"])
+        original(where, arrays, metadata)
+
+    monkeypatch.setattr("log1pnmf.fitting.checkpoint.write_archive", note)
+    whole = fitted(checkpoint=path, checkpoint_every=0)
+    assert written == whole.history["iteration"].tolist()
+    written.clear()
+    fitted(checkpoint=path)
+    assert written == [whole.n_iter]
+
+
+# ---------------------------------------------------------------- interruption
+
+
+@pytest.mark.parametrize("kind", ["newton", "refined", "restarts"])
+def test_ctrl_c_writes_a_last_checkpoint(tmp_path, kind):
+    path, left = tmp_path / "checkpoint", [12]
+
+    def press(iteration):
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+
+    whole = fitted(**KINDS[kind])
+    with pytest.warns(RuntimeWarning, match="interrupted after"):
+        stopped = fitted(checkpoint=path, callbacks=[press], **KINDS[kind])
+    assert not stopped.converged
+    assert_same(whole, fitted(resume=path, **KINDS[kind]))
+
+
+def test_ctrl_c_while_a_later_start_is_made(tmp_path, monkeypatch):
+    path, options, calls = tmp_path / "checkpoint", KINDS["restarts"], []
+    whole, original = fitted(**options), runs.initialize
+
+    def press(engine, n_components, init, rng):
+        calls.append(original(engine, n_components, init, rng))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return calls[-1]
+
+    monkeypatch.setattr(runs, "initialize", press)
+    with pytest.warns(RuntimeWarning, match="interrupted after"):
+        stopped = fitted(checkpoint=path, **options)
+    assert not stopped.converged
+    monkeypatch.undo()
+    assert_same(whole, fitted(resume=path, **options))
+
+
+def test_ctrl_c_while_a_checkpoint_is_written(tmp_path, monkeypatch):
+    path, calls = tmp_path / "checkpoint", []
+    original = os.fsync
+
+    def press(descriptor):
+        calls.append(1)
+        if len(calls) == 8:
+            raise KeyboardInterrupt
+        original(descriptor)
+
+    monkeypatch.setattr(os, "fsync", press)
+    with pytest.warns(RuntimeWarning, match="interrupted after"):
+        fitted(checkpoint=path, checkpoint_every=0)
+    monkeypatch.undo()
+    assert [one.name for one in tmp_path.iterdir()] == ["checkpoint"]
+    assert_same(fitted(), fitted(resume=path))
+
+
+def test_a_full_disk_does_not_end_a_fit(tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint"
+    fitted(callbacks=[StopAt(3)], checkpoint=path)
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.warns(RuntimeWarning, match="checkpoint could not be written.*No space left"):
+        whole = fitted(checkpoint=path)
+    monkeypatch.undo()
+    assert whole.converged
+    assert_same(whole, fitted(resume=path))
+
+
+CHILD = """
+    import sys, time, warnings
+    import numpy as np
+    from log1pnmf import fit_log1p_nmf
+    path, mode, held = sys.argv[1], sys.argv[2], int(sys.argv[4])
+    def hold():
+        while True:  # until it is killed
+            time.sleep(1)
+    y = np.load(sys.argv[3])
+    if mode == "slow":
+        from log1pnmf import persist
+        original, count = np.lib.format.write_array, [0]
+        def slow(file, array, **options):
+            original(file, array, **options)
+            count[0] += 1
+            if count[0] == 100:
+                file.flush()
+                print("in the middle", flush=True)
+                hold()
+        np.lib.format.write_array = slow
+    calls = []
+    def wait(iteration):
+        calls.append(iteration)
+        print(iteration.index, flush=True)
+        if held and len(calls) == held + 5:
+            hold()
+    fit_log1p_nmf(y, 3, tol=0.0, max_iter=60, random_state=0, n_jobs=1, c=0.5, likelihood="refined",
+                  checkpoint=path, checkpoint_every=0, callbacks=[wait],
+                  resume=path if mode == "resume" else None)
+"""
+
+
+def child(path, counts, mode="plain", held=0):
+    code, arguments = textwrap.dedent(CHILD), [str(path), mode, str(counts), str(held)]
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", code, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+LONG = {"tol": 0.0, "max_iter": 60, "c": 0.5, "likelihood": "refined"}
+
+
+def kill(process):
+    """Kill a child; the last iteration it told of, whose checkpoint was there before it told."""
+    process.send_signal(signal.SIGKILL)
+    told, _ = process.communicate()
+    return int(told.split("\n")[-2]) if "\n" in told else -1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
+def test_twenty_kills_lose_no_checkpoint(tmp_path):
+    path, counts, rng = tmp_path / "checkpoint", tmp_path / "counts.npy", np.random.default_rng(0)
+    np.save(counts, Y)
+    whole = fitted(**LONG)
+    indices = []
+    for _ in range(20):
+        goes_on = len(indices) % 2 == 1  # from the one killed before
+        before = indices[-1] if goes_on else -1
+        if not goes_on:
+            path.unlink(missing_ok=True)
+        # Killed at this iteration or up to five later; there it waits for it.
+        iterations = int(rng.integers(1, 40))
+        process = child(path, counts, "resume" if goes_on else "plain", iterations)
+        for _ in range(iterations):
+            told = int(process.stdout.readline())
+        told = max(told, kill(process))
+        _, metadata = read_archive(path, kind="checkpoint")
+        indices.append(metadata["current"]["index"])
+        assert indices[-1] >= max(told, before)
+        assert_same(whole, fitted(resume=path, **LONG))
+    assert len(set(indices)) > 5
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
+def test_a_kill_in_the_middle_of_a_write_leaves_the_one_before(tmp_path):
+    path, counts = tmp_path / "checkpoint", tmp_path / "counts.npy"
+    np.save(counts, Y)
+    process = child(path, counts, "slow")
+    told = []
+    while "in the middle\n" not in told:
+        told.append(process.stdout.readline())
+    kill(process)
+    left = [one for one in tmp_path.iterdir() if one.suffix == ".tmp"]
+    assert len(left) == 1
+    with pytest.raises(ValueError, match="damaged"):
+        read_archive(left[0])
+    assert read_archive(path, kind="checkpoint")[1]["current"]["index"] == int(told[-2]) > 0
+    assert_same(fitted(**LONG), fitted(resume=path, **LONG))
+
+
+# ---------------------------------------------------------------- refusals
+
+
+SWAPPED = Y[[1, 0, *range(2, 40)]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"c": 2.0}, r"c \(settings\) is 1.0 there and 2.0 here"),
+        ({"c": 2.0, "l1": 1.0}, r"c \(settings\) is 1.0 there and 2.0 here; l1 \(settings\) is 0.0 there"),
+        ({"n_components": 2}, "n_components"),
+        ({"tol": 1e-3}, "tol"),
+        ({"max_iter": 10}, "max_iter"),
+        ({"random_state": 1}, r"random_state \(settings\) is 0 there and 1 here"),
+        ({"engine": "reference"}, "engine"),
+        ({"likelihood": "exact"}, "likelihood"),
+        ({"interval": (0.0, 1.0)}, "interval"),
+        ({"init": "random"}, "init"),
+        ({"init": (np.ones((40, 3)), np.ones((30, 3)))}, "init"),
+        ({"size_factors": np.ones(40)}, "size_factors"),
+        ({"counts": Y[:39]}, r"shape \(data\) is \[40, 30\] there and \[39, 30\] here"),
+        ({"counts": Y + 1}, "number of non-zeros.*total.*checksum"),
+        ({"counts": SWAPPED}, "another fit: checksum"),
+    ],
+)
+def test_another_fit_is_refused(tmp_path, options, message):
+    path = tmp_path / "checkpoint"
+    fitted(callbacks=[StopAt(2)], checkpoint=path)
+    with pytest.raises(
+        ValueError, match=rf"resume: .*another fit: .*{message.removeprefix('another fit: ')}"
+    ):
+        fitted(resume=path, **options)
+
+
+def test_given_arrays_are_compared(tmp_path):
+    path, start = tmp_path / "checkpoint", KINDS["given"]["init"]
+    fitted(callbacks=[StopAt(2)], checkpoint=path, **KINDS["given"])
+    other = (start[0] * 2, start[1])
+    with pytest.raises(ValueError, match=r"init \(settings\) is 'given, with checksum"):
+        fitted(resume=path, n_components=2, init=other)
+
+
+def test_the_form_of_the_counts_does_not_matter(tmp_path):
+    fitted(callbacks=[StopAt(2)], checkpoint=(path := tmp_path / "checkpoint"))
+    for same in (Y.astype(np.float64), Counts.from_any(Y), Counts.from_any(Y).to_scipy().tocsc()):
+        assert_same(fitted(), fitted(counts=same, resume=path))
+
+
+def test_files_that_cannot_be(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"resume is .*none, but there is no such file"):
+        fitted(resume=tmp_path / "none")
+    with pytest.raises(FileNotFoundError, match=r"checkpoint is .* no folder"):
+        fitted(checkpoint=tmp_path / "none" / "file")
+    with pytest.raises(ValueError, match="checkpoint_every must be finite and not negative, got -1"):
+        fitted(checkpoint_every=-1)
+    (tmp_path / "foreign").write_bytes(b"no")
+    with pytest.raises(ValueError, match="foreign is damaged"):
+        fitted(resume=tmp_path / "foreign")
+    fitted().save(tmp_path / "fit")
+    with pytest.raises(ValueError, match="holds a fit, not a checkpoint"):
+        fitted(resume=tmp_path / "fit")
+    write_archive(tmp_path / "part", {}, {"kind": "checkpoint"})
+    with pytest.raises(ValueError, match="holds a checkpoint that is not whole"):
+        fitted(resume=tmp_path / "part")
+
+
+def test_global_state_is_left_alone(tmp_path):
+    path, options = tmp_path / "checkpoint", {"init": "random", "tol": 1e-4}
+    fit_log1p_nmf(Y, 3, checkpoint=path, callbacks=[StopAt(2)], **options)
+    before = random_parts(np.random.mtrand._rand)
+    fit_log1p_nmf(Y, 3, resume=path, **options)
+    assert random_parts(np.random.mtrand._rand) == before

@@ -1,0 +1,147 @@
+"""When a fit may say that it has converged, and what it says otherwise."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf.engines import native
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.runs import STATIONARY
+
+
+def simulated(n=30, m=80, k=3, seed=0):
+    """Counts with sparse factors."""
+    rng = np.random.default_rng(seed)
+    return rng.poisson(rng.gamma(0.3, size=(n, k)) @ rng.gamma(0.3, size=(k, m))).astype(float)
+
+
+Y = simulated()
+IDENTITY = {"c": math.inf, "size_factors": "none", "random_state": 0, "n_jobs": 1}
+ENGINES = ["native", "reference", "streaming", "torch-float64"]
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:counts has:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning"),
+]
+
+
+def needs(engine):
+    """Skip where PyTorch is not there."""
+    if engine.startswith("torch"):
+        pytest.importorskip("torch")
+    return engine
+
+
+@pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
+@pytest.mark.parametrize("power", [-200, -60, -10, 10])
+def test_counts_of_another_scale_take_the_same_course(power, row_solver):
+    options = {**IDENTITY, "row_solver": row_solver, "max_iter": 8, "tol": 0.0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        plain, scaled = (fit_log1p_nmf(Y * scale, 3, **options) for scale in (1.0, 2.0**power))
+    rates = plain.loadings @ plain.factors.T
+    np.testing.assert_allclose(scaled.loadings @ scaled.factors.T, rates * 2.0**power, rtol=1e-6)
+    assert scaled.kkt_residual == pytest.approx(plain.kkt_residual, rel=1e-6)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_small_values_are_fitted_to_the_end(engine):
+    fit = fit_log1p_nmf(Y * 1e-3, 3, engine=needs(engine), **IDENTITY)
+    assert fit.n_iter > 5
+    assert fit.stopped == "converged"
+    assert fit.kkt_residual < 1e-3
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_small_values_beside_large_ones(engine):
+    mixed = np.c_[Y, Y[:, :10] * 1e-4]
+    options = {"c": 1.0, "random_state": 0, "n_jobs": 1}
+    fit = fit_log1p_nmf(mixed, 3, engine=needs(engine), **options)
+    alone = fit_log1p_nmf(Y, 3, **options)
+    assert fit.converged
+    assert fit.kkt_residual < 1e-3
+    # what the small ones cost is small: a fit that stopped on its way would be off by thousands
+    assert fit.objective == pytest.approx(alone.objective, rel=5e-3)
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+@pytest.mark.parametrize(
+    "counts", [np.outer([1, 2, 3], [4, 5, 6]), np.eye(3) * 7, [[5]], np.zeros((3, 4)), np.full((4, 5), 2)]
+)
+@pytest.mark.parametrize("c", [0.1, 1.0, math.inf])
+def test_where_nothing_is_left_to_gain_at_an_optimum_it_has_converged(counts, c, engine):
+    fit = fit_log1p_nmf(np.asarray(counts), 2, c=c, tol=0.0, random_state=0, engine=engine, max_iter=5000)
+    assert fit.converged
+    assert fit.stopped == "converged"
+    assert fit.kkt_residual <= STATIONARY
+
+
+class Stuck(native.NativeEngine):
+    """An engine whose steps lead nowhere, or up."""
+
+    def half_step(self, side, start, design, **how):
+        step = super().half_step(side, start, design, **how)
+        object.__setattr__(step, "values", start * 1.01)
+        return step
+
+
+@pytest.mark.parametrize("likelihood", ["approximate", "refined"])
+def test_an_end_that_is_no_optimum_is_no_convergence(monkeypatch, tmp_path, likelihood):
+    monkeypatch.setattr("log1pnmf.engines.registry.NativeEngine", Stuck)
+    with pytest.warns(ConvergenceWarning, match="no step lowers the objective any more, but"):
+        fit = fit_log1p_nmf(Y, 3, likelihood=likelihood, random_state=0, engine="native")
+    assert not fit.converged
+    assert fit.stopped == "stalled"
+    assert fit.kkt_residual > STATIONARY
+    assert any("rescale" in message for message in fit.messages)
+    fit.save(tmp_path / "fit.npz")
+    assert Fit.load(tmp_path / "fit.npz").stopped == "stalled"
+
+
+def test_why_a_fit_ended_is_kept():
+    options = {"random_state": 0, "tol": 1e-6, "n_jobs": 1}
+    assert fit_log1p_nmf(Y, 3, **options).stopped == "converged"
+    assert fit_log1p_nmf(Y, 3, callbacks=[lambda _: True], **options).stopped == "callback"
+    with pytest.warns(ConvergenceWarning):
+        assert fit_log1p_nmf(Y, 3, max_iter=2, **options).stopped == "max_iter"
+
+
+@pytest.mark.parametrize("likelihood", ["approximate", "refined"])
+def test_a_fit_that_was_cut_off_does_not_contradict_itself(likelihood):
+    """Whatever max_iter cuts off, no message says that a fall below tol is too large."""
+    tol = 1e-4
+    options = {"random_state": 0, "tol": tol, "likelihood": likelihood, "n_jobs": 1}
+    whole = fit_log1p_nmf(Y, 3, **options)
+    n_cut = 0
+    for max_iter in range(1, whole.n_iter):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            fit = fit_log1p_nmf(Y, 3, max_iter=max_iter, **options)
+        if fit.converged:
+            continue
+        n_cut += 1
+        message = next(text for text in fit.messages if "not converged" in text)
+        last = fit.history["relative_change"][-1]
+        assert f"after max_iter={max_iter} iterations" in message
+        if "still lowered" in message:
+            assert last > tol
+            assert f"{last:.1e} of its size" in message
+        else:
+            assert "in a row" in message or "approximate phase" in message
+    assert n_cut > 0
+
+
+def test_the_summary_says_what_the_last_iterations_gained():
+    model = Log1pNMF(3, random_state=0, tol=1e-4).fit(Y)
+    history = model.fit_.history
+    since = np.searchsorted(history["iteration"], model.n_iter_ - 10)
+    gain = history["objective"][since] - history["objective"][-1]
+    n = model.n_iter_ - history["iteration"][since]
+    expected = (
+        f"the last {n} iterations gained {gain:,.3g} log-likelihood units ({gain / model.fit_.objective:.1e}"
+    )
+    assert expected in model.summary()

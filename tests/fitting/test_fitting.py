@@ -1,0 +1,326 @@
+"""The low-level fit: parameters, phases, restarts, interruption."""
+
+import math
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from log1pnmf import ApproximationWarning, datasets, fit_log1p_nmf
+from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.solver.callbacks import TimeLimit
+from log1pnmf.model import objective as loss
+from log1pnmf.model.objective import approximate_log_likelihood, log_likelihood
+from log1pnmf.model.problem import Problem
+from log1pnmf.model.zeros import quadratic
+
+
+def simulated(n=60, m=50, k=3, seed=0):
+    """Counts with sparse factors."""
+    rng = np.random.default_rng(seed)
+    loadings, factors = rng.gamma(0.3, size=(n, k)), rng.gamma(0.3, 3.0, size=(m, k))
+    return rng.poisson(loadings @ factors.T + 0.05)
+
+
+Y = simulated()
+QUICK = {"tol": 1e-6, "random_state": 0, "n_jobs": 1}
+
+
+@pytest.mark.parametrize("c", [1e-6, 1e-3, 1.0, 1e4, 1e8, math.inf])
+@pytest.mark.parametrize("likelihood", ["exact", "approximate", "refined"])
+def test_what_is_reported_is_true(c, likelihood):
+    fit = fit_log1p_nmf(Y, 3, c=c, likelihood=likelihood, **QUICK)
+    counts = Counts.from_any(Y)
+    parts = (counts, fit.loadings, fit.factors, fit.link, fit.size_factors)
+    assert fit.log_likelihood == pytest.approx(log_likelihood(*parts), rel=1e-10)
+    if likelihood == "approximate" and c < math.inf:
+        expected = approximate_log_likelihood(*parts, zeros=quadratic(fit.link))
+        assert fit.approximate_log_likelihood == pytest.approx(expected, rel=1e-10)
+        assert fit.objective == -fit.approximate_log_likelihood
+    else:
+        assert fit.approximate_log_likelihood is None
+        assert fit.objective == -fit.log_likelihood
+    assert fit.converged
+    assert fit.history["objective"][-1] == fit.objective
+    assert fit.history["iteration"][-1] == fit.n_iter
+    assert fit.n_components == 3
+
+
+def test_likelihood_auto():
+    assert fit_log1p_nmf(Y, 2, c=1.0, **QUICK).settings["likelihood"] == "approximate"
+    assert fit_log1p_nmf(Y, 2, c=0.99, **QUICK).settings["likelihood"] == "exact"
+    assert (
+        fit_log1p_nmf(Y, 2, c=math.inf, likelihood="approximate", **QUICK).settings["likelihood"] == "exact"
+    )
+
+
+@pytest.mark.parametrize("c", [1e-2, 1.0])
+def test_refined_is_better_than_approximate(c):
+    approximate = fit_log1p_nmf(Y, 3, c=c, likelihood="approximate", **QUICK)
+    refined = fit_log1p_nmf(Y, 3, c=c, likelihood="refined", **QUICK)
+    assert refined.log_likelihood >= approximate.log_likelihood
+    phases = refined.history["likelihood"]
+    change = int(np.argmax(phases == "exact"))
+    assert change > 0
+    assert (phases[:change] == "approximate").all()
+    assert (phases[change:] == "exact").all()
+    assert refined.history["iteration"][change] == refined.history["iteration"][change - 1]
+    assert (np.diff(refined.history["seconds"]) >= 0).all()
+
+
+@pytest.mark.parametrize("c", [1e-3, 1.0, math.inf])
+def test_one_seed_gives_the_same_bits_for_any_number_of_threads(c):
+    one, same, threads = (fit_log1p_nmf(Y, 3, c=c, **{**QUICK, "n_jobs": n}) for n in (1, 1, 2))
+    other = fit_log1p_nmf(Y, 3, c=c, **{**QUICK, "random_state": 1})
+    for again in (same, threads):
+        np.testing.assert_array_equal(again.loadings, one.loadings)
+        np.testing.assert_array_equal(again.factors, one.factors)
+    assert not np.array_equal(other.loadings, one.loadings)
+
+
+@pytest.mark.parametrize("c", [1e-3, 1.0, 1e3, math.inf])
+@pytest.mark.parametrize("likelihood", ["exact", "approximate"])
+def test_l1_gives_exact_zeros_and_memberships(c, likelihood):
+    plain = fit_log1p_nmf(Y, 3, c=c, likelihood=likelihood, **QUICK)
+    fit = fit_log1p_nmf(Y, 3, c=c, likelihood=likelihood, l1=2.0, **QUICK)
+    assert (fit.loadings <= 1.0).all()
+    zeros, before = (np.mean(one.factors[:, 1:] == 0.0) for one in (fit, plain))
+    assert zeros > before
+    assert zeros > 0.3
+    loss = -(fit.log_likelihood if fit.approximate_log_likelihood is None else fit.approximate_log_likelihood)
+    assert fit.objective == pytest.approx(loss + 2.0 * fit.factors[:, 1:].sum(), rel=1e-10)
+    assert (np.diff(fit.history["objective"]) <= 0).all()
+
+
+def test_a_huge_penalty_leaves_the_baseline():
+    fit = fit_log1p_nmf(Y, 3, c=1.0, l1=1e6, **QUICK)
+    np.testing.assert_array_equal(fit.factors[:, 1:], 0.0)
+    alone = fit_log1p_nmf(Y, 1, c=1.0, **QUICK)
+    assert fit.log_likelihood == pytest.approx(alone.log_likelihood, rel=1e-4)
+
+
+def test_restarts_keep_the_best():
+    rng = np.random.RandomState(0)
+    options = {"c": math.inf, "init": "random", "tol": 1e-6, "n_jobs": 1}
+    single = [fit_log1p_nmf(Y, 4, random_state=rng, **options).objective for _ in range(4)]
+    best = fit_log1p_nmf(Y, 4, random_state=0, n_init=4, **options)
+    assert best.objective == min(single)
+    assert len(set(single)) > 1
+
+
+def test_a_fit_goes_on_from_where_it_was():
+    with pytest.warns(ConvergenceWarning, match="not converged after max_iter=3"):
+        first = fit_log1p_nmf(Y, 3, c=10.0, max_iter=3, **QUICK)
+    assert not first.converged
+    assert any("raise max_iter or tol" in message for message in first.messages)
+    second = fit_log1p_nmf(Y, 3, c=10.0, init=(first.loadings, first.factors), **QUICK)
+    assert second.history["objective"][0] == pytest.approx(first.objective, rel=1e-12)
+    assert second.objective < first.objective
+    assert second.converged
+
+
+@pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
+def test_extrapolation_is_left_to_newton(row_solver):
+    fit = fit_log1p_nmf(Y, 3, row_solver=row_solver, **QUICK)
+    assert (fit.history["beta"] > 0).any() == (row_solver == "newton")
+    fit = fit_log1p_nmf(Y, 3, row_solver=row_solver, extrapolate=row_solver == "coordinate", **QUICK)
+    assert (fit.history["beta"] > 0).any() == (row_solver == "coordinate")
+
+
+def test_engines_agree_on_the_rank_one_fit():
+    native, reference = (
+        fit_log1p_nmf(Y[:20], 1, c=1.0, engine=engine, tol=1e-9, random_state=0)
+        for engine in ("native", "reference")
+    )
+    assert native.log_likelihood == pytest.approx(reference.log_likelihood, rel=1e-6)
+
+
+def test_size_factors():
+    sizes = np.linspace(0.5, 2.0, 60)
+    for given, expected in (
+        ("total", Y.sum(axis=1) / Y.sum(axis=1).mean()),
+        ("none", np.ones(60)),
+        (sizes, sizes),
+    ):
+        fit = fit_log1p_nmf(Y, 2, size_factors=given, **QUICK)
+        np.testing.assert_allclose(fit.size_factors, np.where(expected > 0, expected, 1.0))
+
+
+def test_empty_rows_and_columns_are_said_and_zero():
+    y = Y.copy()
+    y[[2, 7]], y[:, 5] = 0, 0
+    fit = fit_log1p_nmf(y, 3, **QUICK)
+    np.testing.assert_array_equal(fit.loadings[[2, 7]], 0.0)
+    np.testing.assert_array_equal(fit.factors[5], 0.0)
+    assert fit.messages[:2] == (
+        f"samples without any count: {np.sum(y.sum(axis=1) == 0)}; they were given zeros",
+        f"features without any count: {np.sum(y.sum(axis=0) == 0)}; they were given zeros",
+    )
+
+
+@pytest.mark.parametrize("c", [1e-3, 1.0, math.inf])
+@pytest.mark.parametrize("init", ["rank1", "random", "nndsvd"])
+def test_nothing_at_all(c, init):
+    fit = fit_log1p_nmf(np.zeros((4, 3)), 2, c=c, init=init, **QUICK)
+    np.testing.assert_array_equal(fit.loadings, 0.0)
+    np.testing.assert_array_equal(fit.factors, 0.0)
+    assert fit.log_likelihood == pytest.approx(0.0, abs=1e-90)
+    assert fit.converged
+
+
+def test_large_matrices_are_not_certified(monkeypatch):
+    monkeypatch.setattr("log1pnmf.fitting.fitting.LARGEST_CERTIFIED", 100)
+    fit = fit_log1p_nmf(Y, 2, c=1.0, **QUICK)
+    assert fit.log_likelihood is None
+    assert fit.approximate_log_likelihood is not None
+    assert "visits all 3,000 entries" in fit.messages[-1]
+
+
+# ---------------------------------------------------------------- stopping from outside
+
+
+def test_callbacks_see_every_iteration_and_can_stop():
+    seen = []
+
+    def watch(iteration):
+        seen.append(iteration.index)
+        return iteration.index >= 4
+
+    fit = fit_log1p_nmf(Y, 3, callbacks=[watch], **QUICK)
+    assert seen == [0, 1, 2, 3, 4]
+    assert fit.n_iter == 4
+    assert not fit.converged
+    assert "stopped by a callback after 4 iterations" in fit.messages
+
+
+def test_time_limit_stops():
+    fit = fit_log1p_nmf(Y, 3, callbacks=[TimeLimit(1e-6)], **QUICK)
+    assert fit.n_iter == 1
+
+
+def test_verbose_shows_a_bar(capsys):
+    fit_log1p_nmf(Y, 2, likelihood="refined", verbose=1, **QUICK)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "approximate" in err
+    assert "exact" in err
+
+
+def test_verbose_may_be_true(capsys):
+    fit_log1p_nmf(Y, 2, verbose=True, **QUICK)
+    assert "objective" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["native", "streaming"])
+def test_more_factors_than_memory_holds_are_refused_before_any_work(monkeypatch, engine):
+    monkeypatch.setattr("log1pnmf.engines.registry._physical_memory", lambda: 16e9)
+    with pytest.raises(
+        ValueError, match=r"n_components=20000 needs about \d+\.\d GB.* has 16.0 GB; use fewer"
+    ):
+        fit_log1p_nmf(Y, 20_000, engine=engine, n_jobs=1)
+    assert fit_log1p_nmf(Y, 40, engine=engine, n_jobs=1, tol=1e-2).n_components == 40
+
+
+def test_an_interrupt_keeps_the_fit_so_far():
+    def press(iteration):
+        if iteration.index == 3:
+            raise KeyboardInterrupt
+
+    with pytest.warns(RuntimeWarning, match="interrupted after 3 iterations"):
+        fit = fit_log1p_nmf(Y, 3, callbacks=[press], **QUICK)
+    assert not fit.converged
+    assert fit.n_iter == 3
+    assert fit.log_likelihood is None
+    with pytest.warns(RuntimeWarning, match="interrupted"):
+        fit = fit_log1p_nmf(Y, 3, callbacks=[press], n_init=3, **QUICK)
+    assert np.isfinite(fit.loadings).all()
+
+
+def test_ctrl_c_is_answered_within_an_iteration():
+    code = """
+        import os, signal, threading, warnings
+        import numpy as np
+        from log1pnmf import fit_log1p_nmf
+        rng = np.random.default_rng(0)
+        y = rng.poisson(0.3, size=(4000, 3000))
+        seen, pressed = [], []
+        def press():
+            pressed.append(seen[-1])
+            os.kill(os.getpid(), signal.SIGINT)
+        def watch(iteration):
+            seen.append(iteration.index)
+            if iteration.index == 1:
+                threading.Thread(target=press).start()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fit = fit_log1p_nmf(y, 12, c=0.1, tol=0.0, n_jobs=2, callbacks=[watch], init="random")
+        late = fit.n_iter - pressed[0]
+        print(late <= 1, fit.converged, np.isfinite(fit.loadings).all(), caught[0].category.__name__, late)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split()[:4] == ["True", "False", "True", "RuntimeWarning"], done.stdout
+
+
+# ---------------------------------------------------------------- parameters
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"n_components": 0}, ValueError, "n_components must be at least 1, got 0"),
+        ({"n_components": 2.5}, TypeError, "n_components must be a whole number, got 2.5"),
+        ({"n_components": True}, TypeError, "n_components must be a whole number, got True"),
+        ({"c": 0}, ValueError, "c must be positive or inf, got 0.0"),
+        ({"c": "x"}, TypeError, "c must be a number"),
+        ({"likelihood": "poisson"}, ValueError, "likelihood must be one of 'auto', 'approximate', 'exact'"),
+        ({"approximation": "pade"}, ValueError, "approximation must be one of 'chebyshev', 'taylor'"),
+        ({"interval": (2, 1)}, ValueError, "interval must be finite with 0 <= low < high"),
+        ({"size_factors": "median"}, ValueError, "size_factors must be 'total', 'none' or an array"),
+        ({"size_factors": [1.0]}, ValueError, "size_factors must have one number for each of the 60 samples"),
+        ({"init": "kmeans"}, ValueError, "init must be one of 'rank1', 'random', 'nndsvd' or"),
+        ({"init": (np.ones((60, 2)), np.ones((50, 3)))}, ValueError, "init loadings must have shape"),
+        (
+            {"init": (np.ones((60, 3)), np.ones((50, 3))), "n_init": 2},
+            ValueError,
+            "n_init must be 1 with a given",
+        ),
+        ({"n_init": 0}, ValueError, "n_init must be at least 1, got 0"),
+        ({"l1": -1.0}, ValueError, "l1 must be finite and not negative, got -1.0"),
+        ({"l1": math.inf}, ValueError, "l1 must be finite"),
+        ({"row_solver": "mu"}, ValueError, "row_solver must be one of 'newton', 'coordinate', got 'mu'"),
+        ({"extrapolate": 1}, ValueError, "extrapolate must be True, False or 'auto', got 1"),
+        ({"max_iter": 0}, ValueError, "max_iter must be at least 1, got 0"),
+        ({"tol": -1e-3}, ValueError, "tol must be finite and not negative"),
+        ({"tol": "small"}, TypeError, "tol must be a number, got 'small'"),
+        ({"n_jobs": 0}, ValueError, "n_jobs must not be 0"),
+        ({"engine": "gpu"}, ValueError, "engine must be one of 'auto', .*, 'streaming', got 'gpu'"),
+        ({"callbacks": [3]}, TypeError, "callbacks must be callable, got 3"),
+        ({"verbose": -1}, ValueError, "verbose must be at least 0, got -1"),
+    ],
+)
+def test_bad_parameters(options, error, message):
+    with pytest.raises(error, match=message):
+        fit_log1p_nmf(Y, **{"n_components": 3, **options})
+
+
+def test_a_poor_approximation_is_said_and_refining_repairs_it():
+    counts = datasets.pancreas().counts[:150]
+    with pytest.warns(ApproximationWarning, match="use likelihood='refined'"):
+        rough = fit_log1p_nmf(counts, 3, c=1.0, likelihood="approximate", tol=1e-5, random_state=0)
+    fine = fit_log1p_nmf(counts, 3, c=1.0, likelihood="refined", tol=1e-5, random_state=0)
+    assert rough.approximate_log_likelihood - rough.log_likelihood > 0.02 * abs(rough.log_likelihood)
+    assert fine.log_likelihood > rough.log_likelihood
+
+
+def test_the_residual_reported_is_that_of_the_fit():
+    fit = fit_log1p_nmf(Y, 3, c=1.0, likelihood="exact", **QUICK)
+    counts = Counts.from_any(Y)
+    problem = Problem(counts, fit.size_factors, fit.link)
+    gradients = loss.gradients(problem, fit.loadings, fit.factors)
+    expected = loss.kkt_residual(fit.loadings, fit.factors, *gradients, counts.total)
+    assert fit.kkt_residual == pytest.approx(expected, rel=1e-6)

@@ -1,0 +1,259 @@
+"""Laws of the outer loop."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from log1pnmf.counts.counts import Counts
+from log1pnmf.engines.native import NativeEngine
+from log1pnmf.engines.reference import ReferenceEngine
+from log1pnmf.fitting.solver.alternate import alternate
+from log1pnmf.fitting.solver.callbacks import History, ProgressBar, TimeLimit
+from log1pnmf.fitting.solver.extrapolate import Extrapolation
+from log1pnmf.fitting.solver.project import solve_loadings
+from log1pnmf.fitting.solver.stopping import Stopping
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.objective import gradients, kkt_residual, negative_log_likelihood
+from log1pnmf.model.problem import Problem
+from log1pnmf.model.zeros import quadratic
+
+K = 3
+FORMS = [(1e-3, None), (1.0, None), (1.0, "chebyshev"), (1e3, "taylor"), (math.inf, None)]
+
+
+def example(c, kind=None, *, n=40, m=30, seed=0):
+    """A problem with structure and a random start."""
+    rng = np.random.default_rng(seed)
+    link = ShiftedLog(c)
+    truth = rng.gamma(0.5, size=(n, K)) @ rng.gamma(0.5, 2.0, size=(K, m))
+    y = rng.poisson(truth)
+    y[3], y[:, 5] = 0, 0
+    problem = Problem(Counts.from_any(y), np.ones(n), link, None if kind is None else quadratic(link, kind))
+    loadings, factors = rng.uniform(0.5, 1.5, size=(n, K)), rng.uniform(0.5, 1.5, size=(m, K))
+    loadings[3], factors[5] = 0.0, 0.0
+    factors *= float(link.link(y.mean())) / link.alpha / (loadings @ factors.T).mean()
+    return problem, loadings, factors
+
+
+def run(problem, loadings, factors, *, max_iter=30, extrapolated=True, **options):
+    engine = NativeEngine(problem, 1)
+    options = {"penalty": np.zeros(loadings.shape[1]), **options}
+    schedule = Extrapolation() if extrapolated else None
+    return list(alternate(engine, loadings, factors, extrapolation=schedule, max_iter=max_iter, **options))
+
+
+@pytest.mark.parametrize("extrapolated", [False, True])
+@pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
+@pytest.mark.parametrize("penalised", [False, True])
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+def test_the_objective_never_rises_and_is_that_of_the_point(c, kind, row_solver, penalised, extrapolated):
+    problem, loadings, factors = example(c, kind)
+    penalty = np.array([0.0, 2.0, 2.0]) if penalised else np.zeros(K)
+    upper = 1.0 if penalised else math.inf
+    iterations = run(
+        problem,
+        loadings / loadings.max(),
+        factors * loadings.max(),
+        penalty=penalty,
+        upper=upper,
+        row_solver=row_solver,
+        extrapolated=extrapolated,
+    )
+    steps = np.diff([it.index for it in iterations])
+    np.testing.assert_array_equal(steps, [2 if it.restarted else 1 for it in iterations[1:]])
+    assert (np.diff([it.objective for it in iterations]) <= 0).all()
+    for it in iterations:
+        assert it.loss == pytest.approx(negative_log_likelihood(problem, it.loadings, it.factors), rel=1e-11)
+        assert it.objective == pytest.approx(it.loss + penalty @ it.factors.sum(axis=0), rel=1e-14)
+        assert (it.loadings >= 0).all()
+        assert (it.factors >= 0).all()
+        assert (it.loadings <= upper).all()
+        assert it.likelihood == ("approximate" if kind else "exact")
+    assert any(it.beta > 0 for it in iterations) == extrapolated
+
+
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+def test_the_residual_of_the_end_is_that_of_its_gradients(c, kind):
+    problem, loadings, factors = example(c, kind)
+    problem = replace(problem, counts=Counts.from_any(problem.counts.to_scipy().toarray() + np.eye(40, 30)))
+    last = run(problem, loadings + 0.1, factors + 0.1, max_iter=1000)[-1]
+    own = gradients(problem, last.loadings, last.factors)
+    residual = kkt_residual(last.loadings, last.factors, *own, problem.counts.total)
+    assert residual < 1e-5
+    assert last.kkt_residual < 1e-5
+
+
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+def test_it_converges_to_a_stationary_point(c, kind):
+    problem, loadings, factors = example(c, kind)
+    iterations = run(problem, loadings, factors, max_iter=1000)
+    assert iterations[-1].kkt_residual < 1e-5
+    assert iterations[-1].kkt_residual < 1e-3 * iterations[0].kkt_residual
+
+
+def test_extrapolation_is_faster():
+    problem, loadings, factors = example(1.0)
+    plain = run(problem, loadings, factors, extrapolated=False, max_iter=200)[-1].objective
+    fast = run(problem, loadings, factors, max_iter=200)
+    start = fast[0].objective
+    reached = next(it.index for it in fast if it.objective <= plain + 1e-9 * (start - plain))
+    assert reached < 150
+
+
+@pytest.mark.parametrize("c", [1e-3, 1.0, math.inf])
+def test_transposed_problem_has_the_same_answer(c):
+    problem, loadings, factors = example(c)
+    turned = Problem(Counts.from_any(problem.counts.to_scipy().T), np.ones(30), problem.link)
+    one = run(problem, loadings, factors, max_iter=2000)[-1]
+    other = run(turned, factors, loadings, max_iter=2000)[-1]
+    assert one.loss == pytest.approx(other.loss, rel=1e-6)
+    np.testing.assert_allclose(
+        one.loadings @ one.factors.T, (other.loadings @ other.factors.T).T, rtol=1e-2, atol=1e-2
+    )
+
+
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+def test_permuting_samples_permutes_loadings(c, kind):
+    problem, loadings, factors = example(c, kind)
+    order = np.random.default_rng(1).permutation(40)
+    shuffled = replace(problem, counts=Counts.from_any(problem.counts.to_scipy()[order]))
+    one = run(problem, loadings, factors, max_iter=10)[-1]
+    other = run(shuffled, loadings[order], factors, max_iter=10)[-1]
+    np.testing.assert_allclose(other.loadings, one.loadings[order], rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(other.factors, one.factors, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+def test_a_continued_fit_is_one_fit(c, kind):
+    problem, loadings, factors = example(c, kind)
+    whole = run(problem, loadings, factors, extrapolated=False, max_iter=12)[-1]
+    half = run(problem, loadings, factors, extrapolated=False, max_iter=6)[-1]
+    rest = run(problem, half.loadings, half.factors, extrapolated=False, max_iter=6)[-1]
+    np.testing.assert_array_equal(rest.loadings, whole.loadings)  # powers of two: the same bits
+    np.testing.assert_array_equal(rest.factors, whole.factors)
+
+
+@pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+def test_any_state_goes_on_with_the_same_bits(c, kind, row_solver):
+    problem, loadings, factors = example(c, kind)
+    whole = run(problem, loadings, factors, row_solver=row_solver)
+    for number, at in enumerate(whole):
+        nothing = np.full_like(loadings, np.nan), np.full_like(factors, np.nan)
+        rest = run(problem, *nothing, row_solver=row_solver, state=at.state)
+        assert [it.index for it in rest] == [it.index for it in whole[number + 1 :]]
+        for one, other in zip(rest, whole[number + 1 :], strict=True):
+            np.testing.assert_array_equal(one.loadings, other.loadings)
+            np.testing.assert_array_equal(one.factors, other.factors)
+            assert (one.objective, one.beta, one.restarted) == (other.objective, other.beta, other.restarted)
+            assert one.kkt_residual == other.kkt_residual
+
+
+def test_approximate_is_exact_for_huge_c():
+    fits = []
+    for kind in (None, "chebyshev"):
+        problem, loadings, factors = example(1e6, kind)
+        fits.append(run(problem, loadings, factors, max_iter=200)[-1])
+    assert fits[0].loss == pytest.approx(fits[1].loss, rel=1e-9)
+    means = [it.loadings @ it.factors.T for it in fits]
+    np.testing.assert_allclose(means[0], means[1], atol=1e-5 * means[0].max())
+
+
+@pytest.mark.parametrize("kind", [None, "chebyshev"])
+def test_the_identity_is_the_limit_of_large_c(kind):
+    means = []
+    for c, how in ((1e8, kind), (math.inf, None)):
+        problem, loadings, factors = example(c, how)
+        last = run(problem, loadings, factors, max_iter=3000)[-1]
+        means.append(problem.link.mean(last.loadings @ last.factors.T))
+    np.testing.assert_allclose(means[0], means[1], rtol=1e-6, atol=1e-6)
+
+
+def test_engines_agree():
+    problem, loadings, factors = example(1.0, n=12, m=10)
+    options = {"penalty": np.zeros(K), "max_iter": 200}
+    native = list(alternate(NativeEngine(problem, 1), loadings, factors, **options))[-1]
+    reference = list(alternate(ReferenceEngine(problem), loadings, factors, **options))[-1]
+    assert native.loss == pytest.approx(reference.loss, rel=1e-4)
+
+
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+def test_loadings_for_given_factors(c, kind):
+    problem, loadings, factors = example(c, kind)
+    last = run(problem, loadings, factors, max_iter=500)[-1]
+    start = np.tile(last.loadings.mean(axis=0), (40, 1))
+    found, converged = solve_loadings(NativeEngine(problem, 1), start, last.factors)
+    assert converged
+    eta = last.loadings @ last.factors.T
+    np.testing.assert_allclose(found @ last.factors.T, eta, rtol=1e-3, atol=1e-3 * eta.max())
+
+
+# ---------------------------------------------------------------- schedule, stopping, callbacks
+
+
+def iteration(index=0, **values):
+    problem, loadings, factors = example(1.0)
+    return replace(run(problem, loadings, factors, max_iter=1)[0], index=index, **values)
+
+
+def test_schedule():
+    schedule = Extrapolation(start=0.5, warm_up=1, shrink=2.0, grow=1.1, grow_ceiling=1.01)
+    assert schedule.beta == 0.0
+    schedule.accepted()
+    assert schedule.beta == 0.5
+    for _ in range(50):
+        schedule.accepted()
+    assert schedule.beta == 1.0
+    schedule.rejected()
+    assert schedule.beta == 0.5
+
+
+def test_stopping_needs_two_in_a_row_and_no_restart():
+    point = iteration(1)
+    small, large = replace(point, relative_change=1e-9), replace(point, relative_change=1e-3)
+    restarted = replace(small, restarted=True)
+
+    def stops(*seen):
+        stopping = Stopping(1e-8)
+        return [stopping(it) for it in seen]
+
+    assert stops(small, small) == [False, True]
+    assert stops(small, large, small, small) == [False, False, False, True]
+    assert stops(small, restarted, small, small) == [False, False, False, True]
+    assert stops(restarted, restarted, restarted) == [False, False, True]
+    assert stops(replace(point, relative_change=math.nan), small) == [False, False]
+
+
+def test_history_is_a_table():
+    problem, loadings, factors = example(1.0, "chebyshev")
+    history = History()
+    assert history.table()["iteration"].shape == (0,)
+    iterations = run(problem, loadings, factors, max_iter=3)
+    for it in iterations:
+        history(it)
+    table = history.table()
+    np.testing.assert_array_equal(table["iteration"], range(4))
+    np.testing.assert_array_equal(table["log_likelihood"], [-it.loss for it in iterations])
+    assert set(table["likelihood"]) == {"approximate"}
+    assert {"loss", "objective", "relative_change", "kkt_residual", "beta", "seconds"} < set(table)
+
+
+def test_time_limit():
+    point = iteration()
+    assert not TimeLimit(1e6)(point)
+    limit = TimeLimit(1e-9)
+    limit(point)
+    assert limit(point)
+    with pytest.raises(ValueError, match="seconds must be positive, got 0"):
+        TimeLimit(0)
+
+
+def test_progress_bar_writes_to_standard_error(capsys):
+    with ProgressBar(7, "exact") as bar:
+        bar(iteration(3))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "3/7" in err
+    assert "exact" in err

@@ -1,0 +1,193 @@
+"""Laws of the starts."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from log1pnmf.counts.counts import Counts
+from log1pnmf.engines.native import NativeEngine
+from log1pnmf.fitting.starts import (
+    INITS,
+    adapt_start,
+    as_random,
+    check_start,
+    initialize,
+    rank_one,
+)
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.problem import Problem
+from log1pnmf.model.zeros import quadratic
+
+SHIFTS = [1e-6, 1e-3, 1.0, 1e4, math.inf]
+
+
+def engine_for(c, kind=None, *, n=60, m=50, seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.poisson(rng.gamma(0.3, 2.0, size=(n, 3)) @ rng.gamma(0.3, 1.0, size=(3, m)))
+    y[4], y[:, 7] = 0, 0
+    counts, link = Counts.from_any(y), ShiftedLog(c)
+    zeros = None if kind is None else quadratic(link, kind)
+    return NativeEngine(Problem(counts, counts.size_factors("total"), link, zeros), 1)
+
+
+@pytest.mark.parametrize("c", SHIFTS)
+@pytest.mark.parametrize("init", INITS)
+@pytest.mark.parametrize("n_components", [1, 2, 5, 55])
+def test_a_start_is_usable(c, init, n_components):
+    engine = engine_for(c)
+    counts = engine.problem.counts
+    loadings, factors = initialize(engine, n_components, init, as_random(0))
+    assert loadings.shape == (60, n_components)
+    assert factors.shape == (50, n_components)
+    empty_rows, empty_columns = counts.row_sums == 0, counts.by_column.row_sums() == 0
+    for values, empty in ((loadings, empty_rows), (factors, empty_columns)):
+        assert empty.any()
+        np.testing.assert_array_equal(values[empty], 0.0)
+        assert (values[~empty] > 0).all()
+        assert np.isfinite(values).all()
+        assert len(np.unique(values, axis=1).T) == n_components  # no two columns alike
+    assert math.isfinite(engine.loss(loadings, factors))
+
+
+@pytest.mark.parametrize("init", INITS)
+def test_seeds_decide(init):
+    engine = engine_for(1.0)
+    one, same, other = (initialize(engine, 4, init, as_random(seed))[0] for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, same)
+    assert not np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("c", SHIFTS)
+def test_tiny_columns_do_not_change_the_fit(c):
+    engine = engine_for(c)
+    baseline = rank_one(engine, as_random(0))
+    start = initialize(engine, 5, "rank1", as_random(0))
+    np.testing.assert_array_equal(start[0][:, :1], baseline[0])
+    assert engine.loss(*start) == pytest.approx(engine.loss(*baseline), rel=1e-9)
+
+
+def test_rank_one_is_the_optimum_that_is_known():
+    engine = engine_for(math.inf)  # row sum times column sum over total
+    loadings, factors = rank_one(engine, as_random(0))
+    counts = engine.problem.counts
+    expected = np.outer(counts.row_sums, counts.by_column.row_sums()) / counts.total
+    np.testing.assert_allclose(
+        engine.problem.size_factors[:, None] * (loadings @ factors.T), expected, rtol=1e-3, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("c", SHIFTS)
+@pytest.mark.parametrize("init", ["random", "nndsvd"])
+def test_the_fitted_total_is_that_of_the_counts(c, init):
+    engine = engine_for(c)
+    problem = engine.problem
+    loadings, factors = initialize(engine, 3, init, as_random(0))
+    fitted = problem.size_factors @ problem.link.mean(loadings @ factors.T).sum(axis=1)
+    assert fitted == pytest.approx(problem.counts.total, rel=0.02)
+
+
+def test_nndsvd_does_not_densify():
+    n, m = 30_000, 40_000  # 9.6 GB if it did
+    rng = np.random.default_rng(0)
+    y = sparse.csr_array(
+        (np.ones(50_000, dtype=np.float32), (rng.integers(n, size=50_000), rng.integers(m, size=50_000))),
+        shape=(n, m),
+    )
+    counts, link = Counts.from_any(y), ShiftedLog(1.0)
+    problem = Problem(counts, counts.size_factors("none"), link, quadratic(link))
+    loadings, factors = initialize(NativeEngine(problem, 1), 2, "nndsvd", as_random(0))
+    assert loadings.shape == (n, 2)
+    assert factors.shape == (m, 2)
+
+
+@pytest.mark.parametrize("rng", [0, np.random.RandomState(0), np.random.default_rng(0)])
+@pytest.mark.parametrize("init", INITS)
+def test_any_kind_of_randomness(init, rng):
+    loadings, _ = initialize(engine_for(1.0), 3, init, as_random(rng))
+    assert np.isfinite(loadings).all()
+
+
+def test_unknown_init_lists_the_choices():
+    with pytest.raises(ValueError, match="init must be one of 'rank1', 'random', 'nndsvd' or"):
+        initialize(engine_for(1.0), 3, "kmeans", as_random(0))
+
+
+# ---------------------------------------------------------------- given
+
+
+def test_a_good_start_is_taken_as_it_is():
+    engine = engine_for(1.0)
+    start = initialize(engine, 3, "random", as_random(0))
+    checked = check_start(start, (60, 50), 3)
+    assert checked[0] is not start[0]
+    adapted = adapt_start(engine.problem, *checked, as_random(1))
+    for values, original in zip(adapted, start, strict=True):
+        np.testing.assert_array_equal(values, original)
+
+
+def test_impossible_counts_are_lifted():
+    engine = engine_for(1.0)
+    loadings, factors = initialize(engine, 3, "random", as_random(0))
+    loadings[0] = 0.0
+    factors[3] = 0.0
+    loadings[1, 0] = 0.0  # harmless
+    adapted, others = adapt_start(engine.problem, loadings, factors, as_random(1))
+    assert (adapted[0] > 0).all()
+    assert (others[3] > 0).all()
+    assert adapted[1, 0] in (0.0, pytest.approx(1e-3 * loadings[:, 0].mean()))
+    y, eta = engine.problem.counts.to_scipy().toarray(), adapted @ others.T
+    assert (eta[y > 0] > 0).all()
+    assert engine.loss(adapted, others) < 1e9
+
+
+def test_disjoint_supports_are_lifted():
+    y = np.array([[3, 1], [1, 4]])
+    counts = Counts.from_any(y)
+    problem = Problem(counts, np.ones(2), ShiftedLog(1.0))
+    loadings, factors = adapt_start(problem, np.eye(2), np.eye(2), as_random(0))
+    assert (loadings @ factors.T > 0).all()
+
+
+def test_copies_are_told_apart():
+    engine = engine_for(1.0)
+    loadings, factors = initialize(engine, 1, "random", as_random(0))
+    loadings, factors = np.repeat(loadings, 3, axis=1), np.repeat(factors, 3, axis=1)
+    adapted, others = adapt_start(engine.problem, loadings, factors, as_random(0))
+    assert len(np.unique(adapted, axis=1).T) == 3
+    np.testing.assert_allclose(adapted, loadings, rtol=0.11)
+    np.testing.assert_allclose(others, factors, rtol=0.11)
+
+
+def test_columns_that_are_zero_on_both_sides_come_alive():
+    engine = engine_for(1.0)
+    loadings, factors = initialize(engine, 3, "random", as_random(0))
+    loadings[:, 2] = factors[:, 2] = 0.0
+    adapted, others = adapt_start(engine.problem, loadings, factors, as_random(0))
+    assert adapted[:, 2].any()
+    assert others[:, 2].any()
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        ("L", "init must be one of"),
+        (7, "or a pair of arrays .loadings, factors., got int"),
+        ((np.ones((4, 2)),), "or a pair of arrays"),
+        ((np.ones((4, 3)), np.ones((3, 2))), r"init loadings must have shape \(4, 2\), got \(4, 3\)"),
+        (
+            (np.ones((4, 2)), np.ones((4, 2))),
+            r"init factors must have shape \(3, 2\) or \(2, 3\), got \(4, 2\)",
+        ),
+        (
+            (np.ones((4, 2)), -np.ones((3, 2))),
+            "init factors must be finite and not negative, got -1.0 at row 0",
+        ),
+        ((np.full((4, 2), np.nan), np.ones((3, 2))), "init loadings must be finite"),
+        (([["a", "b"]] * 4, np.ones((3, 2))), "init loadings must be numbers, got list"),
+    ],
+)
+def test_bad_starts(start, message):
+    with pytest.raises(ValueError, match=message):
+        check_start(start, (4, 3), 2)

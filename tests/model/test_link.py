@@ -1,0 +1,59 @@
+"""Laws of the link."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+from log1pnmf.model.link import ShiftedLog
+
+SHIFTS = [1e-6, 1e-3, 1.0, 10.0, 1e4, 1e8, 1e12, math.inf]
+RATES = np.array([0.0, 1e-12, 1e-3, 0.5, 1.0, 37.0, 1e5])
+
+
+@pytest.mark.parametrize("c", SHIFTS)
+def test_inverse_undoes_link(c):
+    link = ShiftedLog(c)
+    np.testing.assert_allclose(link.inverse(link.link(RATES)), RATES, rtol=1e-13)
+    np.testing.assert_allclose(link.mean(link.link(RATES) / link.alpha), RATES, rtol=1e-13)
+
+
+@pytest.mark.parametrize("c", SHIFTS[:-1])
+def test_all_digits_at_every_shift(c):
+    with mpmath.workdps(50):
+        b = [float(max(1, mpmath.mpf(c)) * mpmath.log1p(mpmath.mpf(rate) / mpmath.mpf(c))) for rate in RATES]
+        lam = [float(mpmath.mpf(c) * mpmath.expm1(mpmath.mpf(rate) / max(1, c))) for rate in RATES[:5]]
+    np.testing.assert_allclose(ShiftedLog(c).link(RATES), b, rtol=1e-14)
+    np.testing.assert_allclose(ShiftedLog(c).inverse(RATES[:5]), lam, rtol=1e-14)
+
+
+def test_identity_is_the_limit():
+    identity = ShiftedLog(np.inf)
+    assert identity.is_identity
+    assert identity.alpha == identity.exposure_scale == 1.0
+    np.testing.assert_array_equal(identity.link(RATES), RATES)
+    np.testing.assert_allclose(ShiftedLog(1e12).link(RATES), RATES, rtol=1e-6)
+
+
+def test_scales():
+    assert (ShiftedLog(0.01).alpha, ShiftedLog(0.01).exposure_scale) == (1.0, 0.01)
+    assert (ShiftedLog(30).alpha, ShiftedLog(30).exposure_scale) == (30.0, 30.0)
+
+
+@pytest.mark.parametrize("c", [1, np.float32(0.5), np.int64(3)])
+def test_any_real_number_is_kept_as_float(c):
+    assert type(ShiftedLog(c).c) is float
+    assert ShiftedLog(c).c == c
+
+
+@pytest.mark.parametrize("c", [-1.0, 0.0, -math.inf, math.nan])
+def test_rejects_shifts_out_of_range(c):
+    with pytest.raises(ValueError, match=rf"c must be positive or inf, got {c}"):
+        ShiftedLog(c)
+
+
+@pytest.mark.parametrize("c", ["1", None, [1.0], True, 1j])
+def test_rejects_what_is_not_a_number(c):
+    with pytest.raises(TypeError, match="c must be a number"):
+        ShiftedLog(c)

@@ -1,0 +1,106 @@
+"""Simulation: the law of the counts, the density asked for, and the same counts for any size of chunk."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.simulate import (
+    MIXTURES,
+    Simulation,
+    draw_poisson,
+    simulate,
+    simulate_chunks,
+)
+
+
+@pytest.mark.parametrize("c", [1e-3, 1.0, math.inf])
+def test_paper_constants_give_about_95_percent_zeros(c):
+    drawn = simulate(500, 500, 5, c=c, random_state=1)
+    assert 0.03 < drawn.counts.nnz / 250_000 < 0.09
+
+
+@pytest.mark.parametrize("c", [1e-3, 1.0, 50.0, math.inf])
+@pytest.mark.parametrize("density", [0.01, 0.3])
+def test_density_is_reached(c, density):
+    drawn = simulate(600, 400, 4, c=c, density=density, size_spread=0.3)
+    assert drawn.counts.nnz / 240_000 == pytest.approx(density, rel=0.05)
+
+
+@pytest.mark.parametrize("c", [1e-3, 1.0, math.inf])
+def test_counts_are_poisson_around_the_model(c):
+    drawn = simulate(800, 100, 3, c=c, density=0.2, size_spread=0.4, random_state=3)
+    mean = drawn.size_factors[:, None] * ShiftedLog(c).inverse(drawn.loadings @ drawn.factors.T)
+    for group in (mean < 0.1, (mean >= 0.1) & (mean < 1.0), mean >= 1.0):
+        expected = mean[group].sum()
+        # a sum of Poisson counts is Poisson: five of its standard deviations
+        assert abs(drawn.counts.toarray()[group].sum() - expected) < 5.0 * math.sqrt(expected)
+    zeros = np.exp(-mean).sum()
+    assert abs((drawn.counts.toarray() == 0).sum() - zeros) < 5.0 * math.sqrt(zeros)
+
+
+@pytest.mark.parametrize("level", [0.01, 0.4, 0.6, 5.0])  # both ways of drawing
+def test_draws_have_mean_and_variance_of_poisson(level):
+    mean = level * np.linspace(0.5, 1.5, 200)[None, :] * np.ones((2000, 1))
+    drawn = draw_poisson(mean, np.random.default_rng(0)).toarray()
+    total = mean.sum()
+    assert abs(drawn.sum() - total) < 5.0 * math.sqrt(total)
+    assert drawn.var(axis=0).sum() == pytest.approx(mean[0].sum(), rel=0.05)
+    halves = drawn[:, :100].sum(), mean[:, :100].sum()
+    assert abs(halves[0] - halves[1]) < 5.0 * math.sqrt(halves[1])
+
+
+@settings(max_examples=15, deadline=None)
+@given(n=st.integers(1, 700), chunk_size=st.integers(1, 800), seed=st.integers(0, 5))
+def test_chunks_of_any_size_hold_the_same_counts(n, chunk_size, seed):
+    options = {"c": 1.0, "density": 0.1, "size_spread": 0.2, "random_state": seed}
+    whole = simulate(n, 9, 2, **options).counts
+    chunks = list(simulate_chunks(n, 9, 2, chunk_size=chunk_size, **options))
+    assert [chunk.shape[0] for chunk in chunks[:-1]] == [chunk_size] * (len(chunks) - 1)
+    assert (sparse.vstack(chunks) != whole).nnz == 0
+
+
+def test_seed_decides():
+    first, same, other = (simulate(50, 20, 2, random_state=seed) for seed in (0, 0, 1))
+    assert (first.counts != same.counts).nnz == 0
+    assert (first.counts != other.counts).nnz > 0
+    assert not np.array_equal(first.factors, other.factors)
+
+
+def test_entries_follow_the_mixture():
+    simulation = Simulation(20_000, 5, 3, c=1.0)
+    loadings = simulation.loadings()
+    low, high = MIXTURES[1.0].uniform
+    inside = np.mean((loadings >= low) & (loadings <= high))
+    assert inside > 0.9  # the uniform part, and the exponential part where it is small
+    assert loadings.max() <= math.sqrt(math.log1p(1e4))
+    median = np.quantile(loadings, 0.45)  # the exponential part adds little below the bound
+    assert median == pytest.approx(0.5 * high, rel=0.1)
+
+
+def test_size_factors_have_mean_one():
+    sizes = Simulation(20_000, 2, 1, size_spread=0.5).size_factors()
+    assert sizes.mean() == pytest.approx(1.0, abs=0.02)
+    assert np.log(sizes).std() == pytest.approx(0.5, rel=0.03)
+    assert (Simulation(10, 2, 1).size_factors() == 1.0).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"n_samples": 0}, "n_samples"),
+        ({"n_components": 0}, "n_components"),
+        ({"c": -1.0}, "c must be positive"),
+        ({"density": 1.0}, "density"),
+        ({"density": -0.1}, "density"),
+        ({"size_spread": -1.0}, "size_spread"),
+        ({"random_state": -1}, "random_state"),
+    ],
+)
+def test_bad_parameters(options, words):
+    with pytest.raises(ValueError, match=words):
+        simulate(**{"n_samples": 5, "n_features": 4, "n_components": 2, **options})
