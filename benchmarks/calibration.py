@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from log1pnmf.fitting.readout import read_out
 from scipy.stats import kstest, norm
 
 from log1pnmf import fit_log1p_nmf
@@ -28,7 +29,6 @@ from log1pnmf.analysis.markers.regression import FeatureRegressions
 from log1pnmf.analysis.markers.table import STATISTICS
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import split_counts, training_size_factors
-from log1pnmf.fitting.readout import read_out
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 

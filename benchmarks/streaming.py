@@ -30,7 +30,6 @@ from log1pnmf.counts.chunked.runners import survey
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.streaming.engine import StreamingEngine
 from log1pnmf.fitting.sampled_start import sampled_start
-from log1pnmf.model.chunked import problem_of
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
@@ -154,7 +153,7 @@ def passes(arguments: argparse.Namespace) -> None:
     counts = survey(source_of(arguments, arguments.rows))
     say(what="survey", rows=counts.n_samples, nnz=counts.nnz, chunks=len(counts.bounds) - 1,
         seconds=time.perf_counter() - started, peak_gb=peak_gb())  # fmt: skip
-    problem = problem_of(counts, counts.size_factors("total"), LINK, quadratic(LINK))
+    problem = Problem(counts, counts.size_factors("total"), LINK, quadratic(LINK))
     engine = StreamingEngine(problem, arguments.threads)
     started = time.perf_counter()
     if arguments.start == "sample":
@@ -180,7 +179,7 @@ def in_memory(arguments: argparse.Namespace) -> None:
     sizes, zeros = counts.size_factors("total"), quadratic(LINK)
     native = NativeEngine(Problem(counts, sizes, LINK, zeros), arguments.threads)
     chunked = survey(open_counts(matrix, memory=arguments.memory))
-    streaming = StreamingEngine(problem_of(chunked, sizes, LINK, zeros), arguments.threads)
+    streaming = StreamingEngine(Problem(chunked, sizes, LINK, zeros), arguments.threads)
     loadings, factors = random_point(*counts.shape, arguments.k)
     for name, engine in (("native", native), ("streaming", streaming)):
         say(what=name, **timed_passes(engine, loadings, factors, arguments.passes))
@@ -259,7 +258,7 @@ def starts(arguments: argparse.Namespace) -> None:
     matrix = anndata.read_h5ad(arguments.file).X
     counts = survey(open_counts(matrix))
     sizes, zeros, no_penalty = counts.size_factors("total"), quadratic(LINK), np.zeros(arguments.k)
-    engine = StreamingEngine(problem_of(counts, sizes, LINK, zeros), arguments.threads)
+    engine = StreamingEngine(Problem(counts, sizes, LINK, zeros), arguments.threads)
     for name in ("sample", "rank1"):
         rng = np.random.RandomState(0)
         if name == "sample":

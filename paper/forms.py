@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from log1pnmf.fitting.readout import read_out
 
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.analysis.heldout import heldout_by_sample
@@ -16,7 +17,6 @@ from log1pnmf.analysis.selection import select
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import split_counts, training_size_factors
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.readout import read_out
 from paper.study import Fits, best, last_gain
 
 TEST_FRACTION = 0.1

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from log1pnmf import ApproximationWarning, fit_log1p_nmf
+from log1pnmf import fit_log1p_nmf
+from log1pnmf.fitting.driver import ApproximationWarning
 from log1pnmf.fitting.fit import Fit
 
 SLACK = 1e-4

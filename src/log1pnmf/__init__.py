@@ -3,47 +3,56 @@
 from importlib import import_module
 from typing import Any
 
-from log1pnmf import datasets
+from log1pnmf import counts, datasets
 from log1pnmf._common.version import __version__
+from log1pnmf.counts.chunked.opening import open_counts
 from log1pnmf.estimator import Log1pNMF
-from log1pnmf.fitting.fitting import ApproximationWarning, fit_log1p_nmf
+from log1pnmf.fitting.as_fit import as_fit
+from log1pnmf.fitting.driver import ApproximationWarning, fit_log1p_nmf
+from log1pnmf.fitting.fit import Fit
 
-# Also named in __all__; loaded when first used: they need optional packages, or are not needed by everyone.
-SUBMODULES: tuple[str, ...] = (
-    "diagnostics",
-    "markers",
-    "metrics",
-    "pl",
-    "report",
-    "select",
-    "stability",
-    "tl",
-)
+# Loaded when first used: they need optional packages, or are not needed by everyone.
+LAZY = {
+    "analysis": "log1pnmf.analysis",
+    "callbacks": "log1pnmf.fitting.solver.callbacks",
+    "pl": "log1pnmf.pl",
+    "report": "log1pnmf.report",
+    "select": "log1pnmf.analysis.selection.run:select",
+    "simulate": "log1pnmf.model.simulate",
+    "sweep": "log1pnmf.analysis.sweep:sweep",
+    "tl": "log1pnmf.tl",
+}
 
 __all__ = [
     "ApproximationWarning",
+    "Fit",
     "Log1pNMF",
     "__version__",
+    "analysis",
+    "as_fit",
+    "callbacks",
+    "counts",
     "datasets",
-    "diagnostics",
     "fit_log1p_nmf",
-    "markers",
-    "metrics",
+    "open_counts",
     "pl",
     "report",
     "select",
-    "stability",
+    "simulate",
+    "sweep",
     "tl",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in SUBMODULES:
-        try:
-            return import_module(f".{name}", __name__)
-        except ImportError as error:  # hasattr, help and inspect expect an AttributeError
-            raise AttributeError(f"{__name__}.{name} cannot be loaded: {error}") from error
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = LAZY[name].partition(":")
+    try:
+        found = import_module(module)
+    except ImportError as error:  # hasattr, help and inspect expect an AttributeError
+        raise AttributeError(f"{__name__}.{name} cannot be loaded: {error}") from error
+    return getattr(found, attribute) if attribute else found
 
 
 def __dir__() -> list[str]:

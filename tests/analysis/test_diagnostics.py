@@ -7,9 +7,10 @@ import pytest
 from scipy import sparse
 from scipy.stats import poisson
 
-from log1pnmf import ApproximationWarning, Log1pNMF
+from log1pnmf import Log1pNMF
 from log1pnmf.analysis import diagnostics
 from log1pnmf.analysis.diagnostics import diagnose, expected_deviance
+from log1pnmf.fitting.driver import ApproximationWarning
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from log1pnmf import ApproximationWarning, datasets, fit_log1p_nmf
+from log1pnmf import datasets, fit_log1p_nmf
 from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.driver import ApproximationWarning
 from log1pnmf.fitting.solver.callbacks import TimeLimit
 from log1pnmf.model import objective as loss
 from log1pnmf.model.objective import approximate_log_likelihood, log_likelihood
@@ -172,7 +173,7 @@ def test_nothing_at_all(c, init):
 
 
 def test_large_matrices_are_not_certified(monkeypatch):
-    monkeypatch.setattr("log1pnmf.fitting.fitting.LARGEST_CERTIFIED", 100)
+    monkeypatch.setattr("log1pnmf.fitting.driver.LARGEST_CERTIFIED", 100)
     fit = fit_log1p_nmf(Y, 2, c=1.0, **QUICK)
     assert fit.log_likelihood is None
     assert fit.approximate_log_likelihood is not None

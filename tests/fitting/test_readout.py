@@ -5,16 +5,13 @@ import math
 
 import numpy as np
 import pytest
+from log1pnmf.fitting.readout import read_out
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting import certificate
-from log1pnmf.fitting.readout import (
-    NORMALIZATIONS,
-    evenness,
-    read_out,
-    shares,
-)
+from log1pnmf.fitting.arrangement import evenness, shares
+from log1pnmf.fitting.settings import NORMALIZATIONS
 from log1pnmf.model.objective import log_likelihood
 
 rng = np.random.default_rng(0)

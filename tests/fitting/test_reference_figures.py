@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from log1pnmf import ApproximationWarning, fit_log1p_nmf
+from log1pnmf import fit_log1p_nmf
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import make_engine
+from log1pnmf.fitting.driver import ApproximationWarning
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic

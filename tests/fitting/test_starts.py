@@ -6,16 +6,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from log1pnmf._common.randomness import as_random
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.fitting.starts import (
-    INITS,
-    adapt_start,
-    as_random,
-    check_start,
-    initialize,
-    rank_one,
-)
+from log1pnmf.fitting.settings import INITS
+from log1pnmf.fitting.starts import adapt_start, check_start, initialize, rank_one
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic

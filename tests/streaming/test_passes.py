@@ -11,7 +11,6 @@ from log1pnmf.engines.native import NativeEngine, RowSums, solve_rows
 from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.engines.streaming import engine as engine_module
 from log1pnmf.engines.streaming.engine import StreamingEngine
-from log1pnmf.model.chunked import problem_of
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.objective import entry_curvature
 from log1pnmf.model.problem import Problem
@@ -32,7 +31,7 @@ def engines(matrix, chunks, c=1.0, exact=False):
     counts, chunked = Counts.from_any(matrix), survey(open_counts(chunks))
     whole = Problem(counts, counts.size_factors("total"), link, zeros)
     return NativeEngine(whole, 1), StreamingEngine(
-        problem_of(chunked, chunked.size_factors("total"), link, zeros), 1
+        Problem(chunked, chunked.size_factors("total"), link, zeros), 1
     )
 
 

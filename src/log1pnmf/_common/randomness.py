@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from sklearn.utils import check_random_state
 
-from log1pnmf.fitting.starts import Random
+__all__ = ["Random", "as_random", "check_known", "new_seed", "random_from_parts", "random_parts"]
 
-__all__ = ["check_known", "random_from_parts", "random_parts"]
+Random: TypeAlias = np.random.Generator | np.random.RandomState
 
 GENERATORS = {
     one.__name__: one
@@ -21,6 +22,25 @@ GENERATORS = {
         np.random.SFC64,
     )
 }
+
+
+def as_random(random_state: Any) -> Random:
+    """Take an `np.random.Generator` as it is, anything else as scikit-learn does."""
+    if isinstance(random_state, np.random.Generator):
+        return random_state
+    try:
+        return check_random_state(random_state)
+    except ValueError:
+        raise ValueError(
+            "random_state must be None, a whole number from 0 to 2**32 - 1, a RandomState or a Generator, "
+            f"got {random_state!r}"
+        ) from None
+
+
+def new_seed(rng: Random) -> int:
+    """Draw a whole number that can seed another generator."""
+    most = np.iinfo(np.int32).max
+    return int(rng.integers(most) if isinstance(rng, np.random.Generator) else rng.randint(most))
 
 
 def random_parts(rng: Random) -> dict[str, Any]:

@@ -1,1 +1,51 @@
-"""From a `Fit` and counts to findings."""
+"""From a `Fit` and its counts to findings."""
+
+from .diagnostics import Diagnostics, diagnose
+from .heldout import heldout_by_sample, heldout_log_likelihood, heldout_rows_log_likelihood
+from .markers import Markers, markers
+from .metrics import (
+    FactorMatch,
+    correlation_matrix,
+    deviance_explained,
+    effective_factors,
+    factor_correlation,
+    hoyer,
+    log_likelihood,
+    match_factors,
+)
+from .selection import Selection, Setting, select
+from .stability import Relation, Stability, consensus, fit_seeds, relate, stability, stability_table
+from .sweep import Sweep, sweep
+from .topics import TopicModel, topic_model
+
+__all__ = [
+    "Diagnostics",
+    "FactorMatch",
+    "Markers",
+    "Relation",
+    "Selection",
+    "Setting",
+    "Stability",
+    "Sweep",
+    "TopicModel",
+    "consensus",
+    "correlation_matrix",
+    "deviance_explained",
+    "diagnose",
+    "effective_factors",
+    "factor_correlation",
+    "fit_seeds",
+    "heldout_by_sample",
+    "heldout_log_likelihood",
+    "heldout_rows_log_likelihood",
+    "hoyer",
+    "log_likelihood",
+    "markers",
+    "match_factors",
+    "relate",
+    "select",
+    "stability",
+    "stability_table",
+    "sweep",
+    "topic_model",
+]

@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
-from log1pnmf.fitted import FittedModel
+from log1pnmf.fitting.annotated import is_annotated
+from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.keys import Keys
-from log1pnmf.fitting.readout import read_out
 
 from .arrange import MOST_GROUPS, Groups, as_numbers
 
-__all__ = ["Decomposition", "group_labels", "sample_labels"]
+__all__ = ["Decomposition", "group_labels", "obs_column", "sample_labels"]
 
 Array = NDArray[np.float64]
 Names = NDArray[np.object_]
@@ -90,23 +89,12 @@ class Decomposition:
         >>> shown.loadings.max(), shown.name, shown.feature_names.tolist()
         (np.float64(1.0), 'c = 1', ['a', 'b'])
         """
-        if key is not None and not _is_anndata(source):
-            raise ValueError(f"key={key!r} is for AnnData, got {type(source).__name__}; leave it out")
         if isinstance(source, Decomposition):
             shown = source
-        elif isinstance(source, FittedModel):
-            check_is_fitted(source)
-            names = getattr(source, "feature_names_in_", None)
-            shown = replace(_of_fit(source.fit_), feature_names=names)
-        elif isinstance(source, Fit):
-            shown = _of_fit(source)
-        elif _is_anndata(source):
+        elif is_annotated(source):
             shown = _of_anndata(source, Keys(key))
         else:
-            raise TypeError(
-                "expected a fitted Log1pNMF, a Fit, an AnnData or a Decomposition, "
-                f"got {type(source).__name__}"
-            )
+            shown = _of_fit(as_fit(source, key=key).normalized("max"))
         if feature_names is not None:
             shown = replace(shown, feature_names=_names(feature_names))
         if sample_names is not None:
@@ -171,14 +159,14 @@ def sample_labels(source: Any, groupby: Any) -> Any:
     Returns
     -------
     Groups or array-like
-        The column or the labels themselves where they are numbers on a scale (`log1pnmf.analysis.arrange.as_numbers`).
+        The column or the labels themselves where they are numbers on a scale (`as_numbers`).
 
     Examples
     --------
     >>> sample_labels(None, ["b", "a", "b"]).names
     ('a', 'b')
     """
-    labels = groupby if not isinstance(groupby, str) else _column(source, groupby)
+    labels = groupby if not isinstance(groupby, str) else obs_column(source, groupby)
     if as_numbers(labels) is not None:
         return labels
     groups = Groups.of(labels)
@@ -194,8 +182,9 @@ def _called(groupby: Any) -> str:
     return f"groupby={groupby!r}" if isinstance(groupby, str) else "groupby"
 
 
-def _column(source: Any, groupby: str) -> Any:
-    if not _is_anndata(source):
+def obs_column(source: Any, groupby: str) -> Any:
+    """Find a column of ``adata.obs``."""
+    if not is_annotated(source):
         raise ValueError(
             f"groupby={groupby!r} names a column of adata.obs, but the source is a {type(source).__name__}; "
             "pass the labels themselves, one for each sample"
@@ -207,14 +196,15 @@ def _column(source: Any, groupby: str) -> Any:
 
 
 def _of_fit(fit: Fit) -> Decomposition:
-    readout = read_out(fit, "max")
     return Decomposition(
-        loadings=readout.loadings(fit.loadings),
-        factors=readout.factors(fit.factors),
+        loadings=fit.loadings,
+        factors=fit.factors,
         c=fit.c,
+        sample_names=fit.sample_names,
+        feature_names=fit.feature_names,
         history=fit.history,
         log_likelihood=fit.log_likelihood,
-        name=_name(fit.c),
+        name=fit.name,
     )
 
 
@@ -232,7 +222,7 @@ def _of_anndata(adata: Any, keys: Keys) -> Decomposition:
         return Decomposition(loadings, nothing, math.nan, sample_names=sample_names)
     about = adata.uns[keys.uns]
     factors = np.asarray(adata.varm[keys.varm], dtype=np.float64)
-    if about.get("parameters", {}).get("normalize", "max") != "max":
+    if about["settings"]["normalize"] != "max":
         largest = loadings.max(axis=0)
         scale = np.where(largest > 0.0, largest, 1.0)
         loadings, factors = loadings / scale, factors * scale
@@ -247,10 +237,6 @@ def _of_anndata(adata: Any, keys: Keys) -> Decomposition:
         log_likelihood=None if likelihood is None else float(likelihood),
         name=_name(float(about["c"])),
     )
-
-
-def _is_anndata(source: object) -> bool:
-    return all(hasattr(source, slot) for slot in ("obsm", "varm", "uns"))
 
 
 def _name(c: float) -> str:

@@ -18,13 +18,10 @@ from scipy.special import xlogy
 from scipy.stats import poisson
 
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitted import FittedModel
+from log1pnmf.fitting.as_fit import fit_and_counts
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.model.objective import BLOCK_BYTES
 from log1pnmf.model.zeros import Quadratic, quadratic
-
-from .decomposition import Decomposition
-from .metrics import fit_and_counts
 
 __all__ = ["OUTLYING", "Diagnostics", "diagnose"]
 
@@ -207,21 +204,19 @@ class Diagnostics:
         return "\n".join(lines)
 
 
-def diagnose(
-    model: FittedModel | Fit, X: Any, *, n_entries: int = 50, feature_names: Any = None
-) -> Diagnostics:
+def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any = None) -> Diagnostics:
     """Hold a fit against its counts.
 
     Parameters
     ----------
-    model : Log1pNMF or Fit
-    X : array, sparse matrix or data frame of shape (n_samples, n_features)
+    fit : Fit, or what `log1pnmf.as_fit` takes
+    counts : array, sparse matrix or data frame of shape (n_samples, n_features)
         What it was fitted to. All entries are visited, in blocks of samples; of counts in chunks only those
         of the samples that are kept in memory, up to 8,192 at random.
     n_entries : int
         Conspicuous entries that are kept.
     feature_names : sequence of str, optional
-        By default those of the model.
+        By default those of the fit.
 
     Returns
     -------
@@ -237,13 +232,13 @@ def diagnose(
     >>> found.outliers().tolist(), bool(0.8 < np.median(found.feature_deviance) < 1.6)
     ([7], True)
     """
-    fit, whole = fit_and_counts(model, X)
+    fit, whole = fit_and_counts(fit, counts)
     counts, rows_in_memory = whole.part_in_memory()
     sums = _Sums(counts.shape, n_entries)
     for rows, y, mean, gap in _blocks(fit, counts, rows_in_memory):
         sums.add(rows, y, mean, gap)
     n, m = counts.shape
-    shown = Decomposition.of(model, feature_names=feature_names)
+    names = fit.named(feature_names=feature_names).feature_labels
     samples = counts.sample_names
     if samples is None:
         samples = rows_in_memory.astype(str).astype(object)
@@ -266,7 +261,7 @@ def diagnose(
         gaps=gaps,
         overdispersion=max(float(excess.sum() / max(sums.squares.sum(), 1e-300)), 0.0),
         n_unexpected=sums.n_unexpected,
-        feature_names=shown.feature_labels,
+        feature_names=names,
         sample_names=samples,
     )
 
@@ -340,8 +335,8 @@ def _blocks(fit: Fit, counts: Counts, place: Index) -> Iterator[tuple[slice, Arr
     `place` says which samples of the fit the counts are of.
     """
     approximation: Quadratic | None = None
-    if fit.settings["likelihood"] == "approximate" and not fit.link.is_identity:
-        approximation = quadratic(fit.link, fit.settings["approximation"], fit.settings["interval"])
+    if fit.settings.likelihood == "approximate" and not fit.link.is_identity:
+        approximation = quadratic(fit.link, fit.settings.approximation, fit.settings.interval)
     n, m = counts.shape
     size = max(1, int(BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK * m)))
     for start in range(0, n, size):

@@ -12,9 +12,9 @@ from scipy.special import gammaln
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import select_features
 from log1pnmf.counts.splitting import check_fraction, training_size_factors
-from log1pnmf.fitted import FittedModel
+from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.new_samples import NewSamples
+from log1pnmf.fitting.new_samples import NewSamples, new_size_factors
 from log1pnmf.model.link import ShiftedLog
 
 __all__ = [
@@ -35,7 +35,7 @@ BLOCK_ENTRIES = 1 << 18
 
 
 def heldout_log_likelihood(
-    fit: Fit | FittedModel,
+    fit: Any,
     train: Any,
     test: Any,
     *,
@@ -46,7 +46,7 @@ def heldout_log_likelihood(
 
     Parameters
     ----------
-    fit : Fit or Log1pNMF
+    fit : Fit, or what `log1pnmf.as_fit` takes
         Fitted to `train`, with any size factors; see `training_size_factors` for those that keep `c`
         comparable.
     train, test : array, sparse matrix, data frame or Counts
@@ -83,7 +83,7 @@ def heldout_log_likelihood(
 
 
 def heldout_by_sample(
-    fit: Fit | FittedModel,
+    fit: Any,
     train: Any,
     test: Any,
     *,
@@ -105,7 +105,7 @@ def heldout_by_sample(
 
     Parameters
     ----------
-    fit : Fit or Log1pNMF
+    fit : Fit, or what `log1pnmf.as_fit` takes
     train, test : array, sparse matrix, data frame or Counts
     test_fraction : float
     background : float
@@ -115,19 +115,20 @@ def heldout_by_sample(
     -------
     ndarray of shape (n,)
     """
-    found = fit.fit_ if isinstance(fit, FittedModel) else fit
+    found = as_fit(fit)
     rates = _Rates(found.loadings, found.factors, found.link, found.size_factors)
     return _score_parts(rates, train, test, test_fraction=test_fraction, background=background)
 
 
 def heldout_rows_log_likelihood(
-    model: FittedModel,
+    fit: Any,
     train: Any,
     test: Any,
     *,
     test_fraction: float = 0.1,
     size_factors: Any = None,
     background: float = BACKGROUND,
+    n_jobs: int | None = None,
 ) -> float:
     """Exact log-likelihood of samples that the model has never seen, each given a part of its own counts.
 
@@ -137,8 +138,8 @@ def heldout_rows_log_likelihood(
 
     Parameters
     ----------
-    model : Log1pNMF
-        Fitted to other samples with the same features, at their full depth.
+    fit : Fit, or what `log1pnmf.as_fit` takes
+        To other samples with the same features, at their full depth.
     train, test : array, sparse matrix, data frame or Counts
         Parts of the new samples, from `split_counts`.
     test_fraction : float
@@ -147,6 +148,8 @@ def heldout_rows_log_likelihood(
         Of the new samples at their full depth; see `Log1pNMF.transform`.
     background : float
         See `heldout_by_sample`; here it is made from the training part of the new samples.
+    n_jobs : int, optional
+        Threads.
 
     Returns
     -------
@@ -165,13 +168,14 @@ def heldout_rows_log_likelihood(
     """
     share = check_fraction(test_fraction)
     seen = Counts.from_any(train)
-    kind = model.fit_.settings["size_factors"] if size_factors is None else size_factors
+    found = as_fit(fit)
+    kind = found.settings.size_factors if size_factors is None else size_factors
     if isinstance(kind, str) and kind in ("total", "given"):
-        sizes = model._new_samples(seen, size_factors).size_factors  # totals have shrunk with the counts
+        sizes = new_size_factors(found, seen, size_factors)  # totals have shrunk with the counts
     else:
         sizes = training_size_factors(seen, share, kind)
-    loadings, _ = NewSamples(model.fit_, seen, sizes, model.engine, model.n_jobs).solve()
-    rates = _Rates(loadings, model.fit_.factors, model.fit_.link, sizes)
+    loadings, _ = NewSamples(found, seen, sizes, n_jobs=n_jobs).solve()
+    rates = _Rates(loadings, found.factors, found.link, sizes)
     return float(_score_parts(rates, seen, test, test_fraction=share, background=background).sum())
 
 

@@ -11,14 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.special import xlogy
 from scipy.stats import rankdata
-from sklearn.utils.validation import check_is_fitted
 
-from log1pnmf.counts.counts import Counts
+from log1pnmf._common.checks import check_choice
 from log1pnmf.counts.sparse_rows import pieces
-from log1pnmf.engines.registry import as_counts, make_engine
-from log1pnmf.fitted import FittedModel
-from log1pnmf.fitting.fit import Fit
-from log1pnmf.model.chunked import problem_of
+from log1pnmf.engines.registry import make_engine
+from log1pnmf.fitting.as_fit import fit_and_counts
+from log1pnmf.model.problem import Problem
 
 __all__ = [
     "MEASURES",
@@ -27,7 +25,6 @@ __all__ = [
     "deviance_explained",
     "effective_factors",
     "factor_correlation",
-    "fit_and_counts",
     "hoyer",
     "log_likelihood",
     "match_factors",
@@ -145,13 +142,13 @@ def effective_factors(loadings: ArrayLike) -> Array:
 # ---------------------------------------------------------------- of a fit and its data
 
 
-def log_likelihood(model: FittedModel | Fit, Y: Any, *, n_jobs: int | None = None) -> float:
+def log_likelihood(fit: Any, counts: Any, *, n_jobs: int | None = None) -> float:
     """Exact Poisson log-likelihood of counts under a fit to them.
 
     Parameters
     ----------
-    model : Log1pNMF or Fit
-    Y : array, sparse matrix or data frame of shape (n, m)
+    fit : Fit, or what `log1pnmf.as_fit` takes
+    counts : array, sparse matrix or data frame of shape (n, m)
         The samples of the fit, in their order. For others see `Log1pNMF.score`.
     n_jobs : int, optional
         Threads.
@@ -164,23 +161,23 @@ def log_likelihood(model: FittedModel | Fit, Y: Any, *, n_jobs: int | None = Non
     Examples
     --------
     >>> from log1pnmf import fit_log1p_nmf
-    >>> Y = [[1, 0, 3], [2, 5, 0]]
-    >>> fit = fit_log1p_nmf(Y, 1, random_state=0)
-    >>> bool(abs(log_likelihood(fit, Y) - fit.log_likelihood) < 1e-9)
+    >>> counts = [[1, 0, 3], [2, 5, 0]]
+    >>> fit = fit_log1p_nmf(counts, 1)
+    >>> bool(abs(log_likelihood(fit, counts) - fit.log_likelihood) < 1e-9)
     True
     """
-    fit, counts = fit_and_counts(model, Y)
-    problem = problem_of(counts, fit.size_factors, fit.link)
+    fit, counts = fit_and_counts(fit, counts)
+    problem = Problem(counts, fit.size_factors, fit.link)
     return -make_engine("auto", problem, n_jobs).loss(fit.loadings, fit.factors / fit.link.alpha)
 
 
-def deviance_explained(model: FittedModel | Fit, Y: Any, *, n_jobs: int | None = None) -> float:
+def deviance_explained(fit: Any, counts: Any, *, n_jobs: int | None = None) -> float:
     """Part of the deviance that a fit explains, beyond what totals of samples and features do.
 
     Parameters
     ----------
-    model : Log1pNMF or Fit
-    Y : array, sparse matrix or data frame of shape (n, m)
+    fit : Fit, or what `log1pnmf.as_fit` takes
+    counts : array, sparse matrix or data frame of shape (n, m)
         The samples of the fit, in their order.
     n_jobs : int, optional
         Threads.
@@ -195,12 +192,12 @@ def deviance_explained(model: FittedModel | Fit, Y: Any, *, n_jobs: int | None =
     Examples
     --------
     >>> from log1pnmf import fit_log1p_nmf
-    >>> Y = [[4, 0], [0, 5], [2, 2]]
-    >>> rank_one = fit_log1p_nmf(Y, 1, c=float("inf"), random_state=0)
-    >>> abs(round(deviance_explained(rank_one, Y), 6))
+    >>> counts = [[4, 0], [0, 5], [2, 2]]
+    >>> rank_one = fit_log1p_nmf(counts, 1, c=float("inf"))
+    >>> abs(round(deviance_explained(rank_one, counts), 6))
     0.0
     """
-    fit, counts = fit_and_counts(model, Y)
+    fit, counts = fit_and_counts(fit, counts)
     own_terms = math.fsum(_sum_xlogx(piece.astype(np.float64)) for piece in pieces(counts.by_row.values))
     saturated = own_terms - counts.total - counts.log_factorial
     columns = counts.by_column.row_sums()
@@ -259,8 +256,7 @@ def match_factors(a: ArrayLike, b: ArrayLike, *, measure: str = "correlation") -
     >>> match.pairs.tolist(), match.similarity.round(6).tolist()
     ([[0, 1], [1, 0]], [1.0, 1.0])
     """
-    if measure not in MEASURES:
-        raise ValueError(f"measure must be one of {', '.join(map(repr, MEASURES))}, got {measure!r}")
+    check_choice("measure", measure, MEASURES)
     first, second = _table(a), _table(b)
     if len(first) != len(second):
         raise ValueError(
@@ -275,35 +271,6 @@ def match_factors(a: ArrayLike, b: ArrayLike, *, measure: str = "correlation") -
 
 
 # ---------------------------------------------------------------- inside
-
-
-def fit_and_counts(model: FittedModel | Fit, Y: Any) -> tuple[Fit, Counts]:
-    """Check that counts are those of a fit, or of the same samples and features.
-
-    Parameters
-    ----------
-    model : Log1pNMF or Fit
-    Y : array, sparse matrix or data frame of shape (n, m)
-
-    Returns
-    -------
-    fit : Fit
-    counts : Counts
-        Features in the order of the fit.
-    """
-    if isinstance(model, FittedModel):
-        check_is_fitted(model)
-        fit, counts = model.fit_, as_counts(Y)
-        if counts.feature_names is not None:  # without names the shape is all that can be compared
-            counts = model._aligned(counts)
-    elif isinstance(model, Fit):
-        fit, counts = model, as_counts(Y)
-    else:
-        raise TypeError(f"expected a fitted Log1pNMF or a Fit, got {type(model).__name__}")
-    shape = (len(fit.loadings), len(fit.factors))
-    if counts.shape != shape:
-        raise ValueError(f"the fit is of {shape[0]} x {shape[1]} counts, got {counts.shape}; pass those")
-    return fit, counts
 
 
 def _table(values: ArrayLike) -> Array:

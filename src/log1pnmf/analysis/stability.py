@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import linkage
 from scipy.optimize import nnls
 from scipy.spatial.distance import squareform
-from sklearn.base import clone
-from sklearn.utils.validation import check_is_fitted
 
+from log1pnmf._common.checks import check_choice, check_whole
+from log1pnmf._common.randomness import as_random, new_seed
 from log1pnmf.counts.counts import Counts
-from log1pnmf.estimator import Log1pNMF
-from log1pnmf.fitting.settings import check_choice, check_whole
-from log1pnmf.fitting.starts import as_random
+from log1pnmf.fitting.as_fit import as_fit
+from log1pnmf.fitting.driver import fit_log1p_nmf, run_request
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.request import Request
 
 from .metrics import match_factors
 
@@ -32,42 +33,40 @@ SIDES = ("loadings", "factors")
 # ---------------------------------------------------------------- several fits of one setting
 
 
-def fit_seeds(Y: Any, model: Log1pNMF, n_seeds: int = 5, *, random_state: Any = 0) -> list[Log1pNMF]:
+def fit_seeds(
+    counts: Any, n_components: int, n_seeds: int = 5, *, random_state: Any = 0, **parameters: Any
+) -> list[Fit]:
     """Fit one model several times, each with other random numbers.
 
     Parameters
     ----------
-    Y : array, sparse matrix or data frame of shape (n_samples, n_features)
-    model : Log1pNMF
-        Its parameters are used; it is not fitted itself.
+    counts : array, sparse matrix or data frame of shape (n_samples, n_features)
+    n_components : int
     n_seeds : int
     random_state : int, RandomState, Generator or None
-        Where the seeds come from; the models keep theirs as `random_state`.
+        Where the seeds come from; each fit keeps its own in its settings.
+    **parameters : optional
+        Others of `log1pnmf.Log1pNMF`.
 
     Returns
     -------
-    list of Log1pNMF
-        Fitted, the best objective first.
+    list of Fit
+        The best objective first.
 
     Examples
     --------
     >>> from log1pnmf.datasets import pancreas
-    >>> counts = pancreas().counts[:150, :400]
-    >>> models = fit_seeds(counts, Log1pNMF(3, tol=1e-4), 3)
-    >>> stability(models).factors.shape
+    >>> fits = fit_seeds(pancreas().counts[:150, :400], 3, 3, tol=1e-4)
+    >>> stability(fits).factors.shape
     (3,)
     """
     check_whole("n_seeds", n_seeds, least=1)
-    if not isinstance(model.init, str):
-        raise ValueError("model.init is given: all fits would be the same; use 'rank1', 'random' or 'nndsvd'")
-    rng = as_random(random_state)
-    most = np.iinfo(np.int32).max
-    counts = Counts.from_any(Y)
-    fitted = []
-    for _ in range(n_seeds):
-        seed = int(rng.integers(most) if isinstance(rng, np.random.Generator) else rng.randint(most))
-        fitted.append(clone(model).set_params(random_state=seed, warm_start=False).fit(counts))
-    return sorted(fitted, key=lambda one: one.fit_.objective)
+    if not isinstance(parameters.get("init", ""), str):
+        raise ValueError("init is given: all fits would be the same; use 'rank1', 'random' or 'nndsvd'")
+    rng, data = as_random(random_state), Counts.from_any(counts)
+    seeds = [new_seed(rng) for _ in range(n_seeds)]
+    fits = [fit_log1p_nmf(data, n_components, random_state=seed, **parameters) for seed in seeds]
+    return sorted(fits, key=lambda fit: fit.objective)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +95,13 @@ class Stability:
         return float(self.between[np.triu_indices(len(self.between), k=1)].mean())
 
 
-def stability(models: Sequence[Log1pNMF], *, on: str = "loadings") -> Stability:
+def stability(fits: Sequence[Any], *, on: str = "loadings") -> Stability:
     """Match the factors of several fits of one setting and say how alike they are.
 
     Parameters
     ----------
-    models : sequence of Log1pNMF
-        Fitted to the same counts with the same number of factors, the best first; see `fit_seeds`.
+    fits : sequence of Fit, or of what `log1pnmf.as_fit` takes
+        To the same counts with the same number of factors, the best first; see `fit_seeds`.
     on : {"loadings", "factors"}
         Pearson's correlation of loadings over samples, or of factors over features. Factors of one fit often
         resemble each other already (all follow the mean expression of genes), so that loadings tell more.
@@ -111,14 +110,12 @@ def stability(models: Sequence[Log1pNMF], *, on: str = "loadings") -> Stability:
     -------
     Stability
     """
-    tables = [_side(model, on) for model in models]
+    tables = [_side(fit, on) for fit in fits]
     if len(tables) < 2:
-        raise ValueError(f"models must hold at least two fits to compare, got {len(tables)}")
+        raise ValueError(f"there must be at least two fits to compare, got {len(tables)}")
     if len({table.shape for table in tables}) > 1:
         shapes = ", ".join(str(table.shape) for table in tables)
-        raise ValueError(
-            f"models must be fits of one setting to the same counts, got {on} of shapes {shapes}"
-        )
+        raise ValueError(f"fits must be of one setting to the same counts, got {on} of shapes {shapes}")
     between = np.eye(len(tables))
     for a in range(len(tables)):
         for b in range(a):
@@ -128,15 +125,20 @@ def stability(models: Sequence[Log1pNMF], *, on: str = "loadings") -> Stability:
 
 
 def stability_table(
-    Y: Any, models: Sequence[Log1pNMF], n_seeds: int = 5, *, on: str = "loadings", random_state: Any = 0
+    counts: Any,
+    settings: Sequence[Mapping[str, Any]],
+    n_seeds: int = 5,
+    *,
+    on: str = "loadings",
+    random_state: Any = 0,
 ) -> dict[str, np.ndarray]:
     """Stability of several settings.
 
     Parameters
     ----------
-    Y : array, sparse matrix or data frame
-    models : sequence of Log1pNMF
-        One for each setting; their parameters are used.
+    counts : array, sparse matrix or data frame
+    settings : sequence of dict
+        Parameters of `log1pnmf.Log1pNMF`, one dictionary for each setting.
     n_seeds : int
     on : {"loadings", "factors"}
     random_state : int, RandomState, Generator or None
@@ -149,25 +151,24 @@ def stability_table(
         the worst one is above it, `spread`.
     """
     rows = []
-    for model in models:
-        fitted = fit_seeds(Y, model, n_seeds, random_state=random_state)
-        found = stability(fitted, on=on)
-        objectives = [one.fit_.objective for one in fitted]
+    for one in settings:
+        fits = fit_seeds(counts, n_seeds=n_seeds, random_state=random_state, **one)
+        found, best = stability(fits, on=on), fits[0]
         rows.append(
             {
-                "c": model.c,
-                "n_components": model.n_components,
-                "l1": model.l1,
+                "c": best.c,
+                "n_components": best.n_components,
+                "l1": best.settings.l1,
                 "stability": found.score,
                 "least": float(found.factors.min()),
-                "objective": objectives[0],
-                "spread": objectives[-1] - objectives[0],
+                "objective": best.objective,
+                "spread": fits[-1].objective - best.objective,
             }
         )
     return {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
 
 
-def consensus(Y: Any, models: Sequence[Log1pNMF], *, on: str = "loadings", least: float = 0.5) -> Log1pNMF:
+def consensus(counts: Any, fits: Sequence[Any], *, on: str = "loadings", least: float = 0.5) -> Fit:
     """Fit once more, from the median of matched factors.
 
     Factors of all fits are matched with those of the first one. The median over fits, entry by entry, of
@@ -176,10 +177,10 @@ def consensus(Y: Any, models: Sequence[Log1pNMF], *, on: str = "loadings", least
 
     Parameters
     ----------
-    Y : array, sparse matrix or data frame
-        What the models were fitted to.
-    models : sequence of Log1pNMF
-        Fits of one setting, the best first; see `fit_seeds`.
+    counts : array, sparse matrix or data frame
+        What was fitted.
+    fits : sequence of Fit, or of what `log1pnmf.as_fit` takes
+        Of one setting, the best first; see `fit_seeds`.
     on : {"loadings", "factors"}
         What factors are matched by.
     least : float
@@ -187,39 +188,38 @@ def consensus(Y: Any, models: Sequence[Log1pNMF], *, on: str = "loadings", least
 
     Returns
     -------
-    Log1pNMF
-        Fitted with the parameters of the first model. Its optimum may be a little above the best single one:
+    Fit
+        With the settings of the first one. Its optimum may be a little above the best single one:
         it is the one that starts agree on.
 
     Examples
     --------
     >>> from log1pnmf.datasets import pancreas
     >>> counts = pancreas().counts[:150, :400]
-    >>> model = consensus(counts, fit_seeds(counts, Log1pNMF(3, tol=1e-4), 3))
-    >>> model.loadings_.shape
+    >>> consensus(counts, fit_seeds(counts, 3, 3, tol=1e-4)).loadings.shape
     (150, 3)
     """
-    first = models[0]
+    several = [as_fit(fit) for fit in fits]
+    first = several[0]
     reference = _side(first, on)
     n_components = reference.shape[1]
     stacks: list[list[tuple[Array, Array]]] = [[] for _ in range(n_components)]
-    for model in models:
-        table = _side(model, on)
+    for fit in several:
+        table = _side(fit, on)
         if table.shape != reference.shape:
             raise ValueError(
-                f"models must be fits of one setting to the same counts, got {on} of shapes "
+                f"fits must be of one setting to the same counts, got {on} of shapes "
                 f"{reference.shape} and {table.shape}"
             )
         match = match_factors(reference, table)
-        loadings, factors = _as_shown(model)
         for (a, b), similarity in zip(match.pairs, match.similarity, strict=True):
-            if similarity >= least or model is first:
-                stacks[a].append((loadings[:, b], factors[:, b]))
+            if similarity >= least or fit is first:
+                stacks[a].append((fit.loadings[:, b], fit.factors[:, b]))
     sides = [
         np.column_stack([np.median([pair[side] for pair in stack], axis=0) for stack in stacks])
         for side in (0, 1)
     ]
-    return clone(first).set_params(n_init=1, warm_start=False).fit(Y, loadings=sides[0], factors=sides[1])
+    return run_request(Request.like(first).at(init=(sides[0], sides[1])), counts)
 
 
 # ---------------------------------------------------------------- between settings
@@ -311,15 +311,13 @@ class Relation:
         return sorted((part for part in parts if part[1] >= least), key=lambda part: -part[1])
 
 
-def relate(
-    models: Sequence[Log1pNMF], *, names: Sequence[str] | None = None, on: str = "loadings"
-) -> Relation:
+def relate(fits: Sequence[Any], *, names: Sequence[str] | None = None, on: str = "loadings") -> Relation:
     """Say how the factors of fits with different c or different numbers of factors relate.
 
     Parameters
     ----------
-    models : sequence of Log1pNMF
-        Fitted to the same counts.
+    fits : sequence of Fit, or of what `log1pnmf.as_fit` takes
+        Of the same counts.
     names : sequence of str, optional
         One for each; by default from c and the number of factors.
     on : {"loadings", "factors"}
@@ -333,21 +331,22 @@ def relate(
     --------
     >>> from log1pnmf.datasets import pancreas
     >>> counts = pancreas().counts[:150, :400]
-    >>> few, many = (Log1pNMF(K, tol=1e-4, random_state=0).fit(counts) for K in (2, 4))
+    >>> from log1pnmf import fit_log1p_nmf
+    >>> few, many = (fit_log1p_nmf(counts, K, tol=1e-4) for K in (2, 4))
     >>> relation = relate([few, many])
     >>> relation.names
     ('c=1 K=2', 'c=1 K=4')
     >>> bool(abs(sum(share for _, share in relation.splits("c=1 K=2", 1, "c=1 K=4", least=0.0)) - 1) < 1e-9)
     True
     """
-    tables = [_side(model, on) for model in models]
+    tables = [_side(fit, on) for fit in fits]
     if len({len(table) for table in tables}) != 1:
         raise ValueError(
-            f"models must be fits to the same counts, got {on} of {sorted({len(t) for t in tables})} rows"
+            f"fits must be of the same counts, got {on} of {sorted({len(t) for t in tables})} rows"
         )
-    labels = tuple(names) if names is not None else tuple(_name(model) for model in models)
-    if len(labels) != len(models) or len(set(labels)) < len(labels):
-        raise ValueError(f"names must be {len(models)} different ones, got {labels}; pass names=")
+    labels = tuple(names) if names is not None else tuple(_name(as_fit(fit)) for fit in fits)
+    if len(labels) != len(fits) or len(set(labels)) < len(labels):
+        raise ValueError(f"names must be {len(fits)} different ones, got {labels}; pass names=")
     together = np.hstack(tables)
     owner = np.repeat(np.arange(len(tables)), [table.shape[1] for table in tables])
     number = np.concatenate([np.arange(table.shape[1]) for table in tables])
@@ -369,17 +368,12 @@ def _shares(table: Array, target: Array) -> Array:
 # ---------------------------------------------------------------- inside
 
 
-def _side(model: Log1pNMF, on: str) -> Array:
+def _side(source: Any, on: str) -> Array:
     check_choice("on", on, SIDES)
-    loadings, factors = _as_shown(model)
-    return loadings if on == "loadings" else factors
+    fit = as_fit(source)
+    return fit.loadings if on == "loadings" else fit.factors
 
 
-def _as_shown(model: Log1pNMF) -> tuple[Array, Array]:
-    check_is_fitted(model)
-    return model.loadings_, model.components_.T
-
-
-def _name(model: Log1pNMF) -> str:
-    text = f"c={model.c:g} K={model.n_components}"
-    return text if model.l1 == 0.0 else f"{text} l1={model.l1:g}"
+def _name(fit: Fit) -> str:
+    text = f"c={fit.c:g} K={fit.n_components}"
+    return text if fit.settings.l1 == 0.0 else f"{text} l1={fit.settings.l1:g}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Real
@@ -12,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from log1pnmf.counts.counts import Counts
-from log1pnmf.estimator import Log1pNMF
+from log1pnmf.fitting.driver import run_request
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.request import Request
 from log1pnmf.model.link import ShiftedLog
 
 from .metrics import (
@@ -24,7 +25,7 @@ from .metrics import (
 
 __all__ = ["Sweep", "along_path", "fits_along", "sweep"]
 
-NOT_FOR_SWEEPS = ("c", "warm_start", "checkpoint", "checkpoint_every")
+NOT_FOR_SWEEPS = ("c", "checkpoint", "checkpoint_every")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,58 +34,51 @@ class Sweep:
 
     Parameters
     ----------
-    models : tuple of Log1pNMF
-        Fitted, smallest c first.
+    fits : tuple of Fit
+        Smallest c first.
     table : dict of str to ndarray
-        One row per model; ``pandas.DataFrame(table)`` shows it. Columns: `c`; `log_likelihood`, always that
+        One row per fit; ``pandas.DataFrame(table)`` shows it. Columns: `c`; `log_likelihood`, always that
         without approximation; `deviance_explained`; `factor_correlation`, mean absolute Spearman correlation
         between factors; `sparsity_loadings` and `sparsity_factors`, mean Hoyer sparsity; `n_iter`;
         `converged`; `seconds`.
     """
 
-    models: tuple[Log1pNMF, ...]
+    fits: tuple[Fit, ...]
     table: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, models: Sequence[Log1pNMF], X: Any) -> Sweep:
-        """Order fitted models by c and compare them.
+    def of(cls, fits: Sequence[Fit], counts: Any) -> Sweep:
+        """Order fits by c and compare them.
 
         Parameters
         ----------
-        models : sequence of Log1pNMF
+        fits : sequence of Fit
             Where several have the same c, the one with the lowest objective is kept.
-        X : array, sparse matrix or data frame
+        counts : array, sparse matrix or data frame
             What they were fitted to.
 
         Returns
         -------
         Sweep
         """
-        counts = Counts.from_any(X)
-        best: dict[float, Log1pNMF] = {}
-        for model in models:
-            if _is_better(model, best.get(model.fit_.c)):
-                best[model.fit_.c] = model
+        counts = Counts.from_any(counts)
+        best: dict[float, Fit] = {}
+        for fit in fits:
+            if _is_better(fit, best.get(fit.c)):
+                best[fit.c] = fit
         ordered = tuple(best[value] for value in sorted(best))
-        rows = [_row(model, counts) for model in ordered]
+        rows = [_row(fit, counts) for fit in ordered]
         return cls(ordered, {name: np.array([row[name] for row in rows]) for name in rows[0]})
 
 
 def sweep(
-    X: Any,
-    c: Sequence[float],
-    n_components: int,
-    *,
-    warm_start: bool = True,
-    likelihood: str = "refined",
-    random_state: Any = 0,
-    **fit_options: Any,
+    counts: Any, c: Sequence[float], n_components: int, *, warm_start: bool = True, **parameters: Any
 ) -> Sweep:
     """Fit the model at several c and compare the fits.
 
     Parameters
     ----------
-    X : array, sparse matrix or data frame of shape (n_samples, n_features)
+    counts : array, sparse matrix or data frame of shape (n_samples, n_features)
         Raw counts.
     c : sequence of float
         Different from each other, in any order; may contain inf.
@@ -93,12 +87,8 @@ def sweep(
         Whether fits start from those at neighbouring c, up and down, see `fits_along`. On the bundled data
         cold fits at large c end up to 131,234 units of log-likelihood below what the way up finds, and at
         small c up to 12,170 below what the way down finds; see docs/anndata.md.
-    likelihood : {"refined", "exact", "auto", "approximate"}
-        As in `Log1pNMF`, but by default exact in the end for every c, so that rows of the table differ by
-        the link and not by the approximation.
-    random_state : int, RandomState, Generator or None
-    **fit_options : optional
-        Other parameters of `Log1pNMF`; not `checkpoint`, as there are several fits.
+    **parameters : optional
+        Others of `log1pnmf.Log1pNMF`, with the same defaults; not `checkpoint`, as there are several fits.
 
     Returns
     -------
@@ -111,53 +101,53 @@ def sweep(
     >>> result = sweep(counts, [0.1, 1, float("inf")], 3, tol=1e-4)
     >>> result.table["c"]
     array([0.1, 1. , inf])
-    >>> [model.components_.shape for model in result.models]
-    [(3, 400), (3, 400), (3, 400)]
+    >>> [fit.factors.shape for fit in result.fits]
+    [(400, 3), (400, 3), (400, 3)]
     """
-    counts = Counts.from_any(X)
-    options = {"likelihood": likelihood, "random_state": random_state, **fit_options}
-    return Sweep.of(list(fits_along(counts, c, n_components, warm_start=warm_start, **options)), counts)
+    counts = Counts.from_any(counts)
+    fits = fits_along(counts, c, n_components, warm_start=warm_start, **parameters)
+    return Sweep.of(list(fits), counts)
 
 
 def fits_along(
-    X: Any, c: Sequence[float], n_components: int, *, warm_start: bool = True, **fit_options: Any
-) -> Iterator[Log1pNMF]:
+    counts: Any, c: Sequence[float], n_components: int, *, warm_start: bool = True, **parameters: Any
+) -> Iterator[Fit]:
     """Fit the model at several c, one after the other, and yield each when it is done.
 
     Parameters
     ----------
-    X : array, sparse matrix or data frame
+    counts : array, sparse matrix or data frame
     c : sequence of float
     n_components : int
     warm_start : bool
         Whether to walk along c: up, each fit from that at the next smaller c, then down, each from the better
-        one at the next larger c, as `Log1pNMF` does with ``warm_start=True``. Every c but the largest is then
-        fitted twice. The very first fit starts as `init` and `n_init` say; otherwise every one does.
-    **fit_options : optional
-        Other parameters of `Log1pNMF`.
+        one at the next larger c. Every c but the largest is then fitted twice. The very first fit starts as
+        `init` and `n_init` say; otherwise every one does.
+    **parameters : optional
+        Others of `log1pnmf.Log1pNMF`.
 
     Yields
     ------
-    Log1pNMF
+    Fit
         Smallest c first, and back. `Sweep.of` keeps the best for each c. A fit that Ctrl-C interrupted is the
         last one.
     """
     values = _checked_path(c)
     for name in NOT_FOR_SWEEPS:
-        if name in fit_options:
+        if name in parameters:
             raise TypeError(f"{name} is not an option of the fits of a sweep; leave it out")
-    best = Log1pNMF(n_components, **fit_options)
-    counts = Counts.from_any(X)
-    done: dict[float, Log1pNMF] = {}
+    request = Request.of(n_components=n_components, **parameters)
+    counts = Counts.from_any(counts)
+    before: Fit | None = None
+    done: dict[float, Fit] = {}
     for value in along_path(values) if warm_start else values:
-        # A copy shares the earlier fit, from which the warm start goes on, and takes its own in `fit`.
-        model = copy(best).set_params(c=value, warm_start=warm_start)
-        model.fit(counts).set_params(warm_start=False)
-        yield model
-        if any(message.startswith("interrupted") for message in model.fit_.messages):
+        start = {} if before is None or not warm_start else {"init": before}
+        fit = run_request(request.at(c=value, **start), counts)
+        yield fit
+        if fit.stopped == "interrupted":
             return
-        best = model if _is_better(model, done.get(value)) else done[value]
-        done[value] = best
+        before = fit if _is_better(fit, done.get(value)) else done[value]
+        done[value] = before
 
 
 def along_path(c: Sequence[float]) -> list[float]:
@@ -172,8 +162,8 @@ def along_path(c: Sequence[float]) -> list[float]:
     return [*values, *values[-2::-1]]
 
 
-def _is_better(model: Log1pNMF, other: Log1pNMF | None) -> bool:
-    return other is None or model.fit_.objective < other.fit_.objective
+def _is_better(fit: Fit, other: Fit | None) -> bool:
+    return other is None or fit.objective < other.objective
 
 
 def _checked_path(c: Sequence[float]) -> list[float]:
@@ -189,16 +179,15 @@ def _checked_path(c: Sequence[float]) -> list[float]:
     return values
 
 
-def _row(model: Log1pNMF, counts: Counts) -> dict[str, Any]:
-    fit = model.fit_
+def _row(fit: Fit, counts: Counts) -> dict[str, Any]:
     known = fit.log_likelihood
     return {
         "c": fit.c,
-        "log_likelihood": log_likelihood(model, counts) if known is None else known,
-        "deviance_explained": deviance_explained(model, counts),
-        "factor_correlation": factor_correlation(model.components_.T),
-        "sparsity_loadings": float(hoyer(model.loadings_).mean()),
-        "sparsity_factors": float(hoyer(model.components_.T).mean()),
+        "log_likelihood": log_likelihood(fit, counts) if known is None else known,
+        "deviance_explained": deviance_explained(fit, counts),
+        "factor_correlation": factor_correlation(fit.factors),
+        "sparsity_loadings": float(hoyer(fit.loadings).mean()),
+        "sparsity_factors": float(hoyer(fit.factors).mean()),
         "n_iter": fit.n_iter,
         "converged": fit.converged,
         "seconds": fit.seconds,

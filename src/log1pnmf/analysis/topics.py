@@ -38,17 +38,12 @@ class TopicModel:
     word_names: NDArray[np.object_] | None = None
 
 
-def topic_model(
-    fit: Fit, order: NDArray[np.intp], word_names: NDArray[np.object_] | None = None
-) -> TopicModel:
+def topic_model(fit: Fit) -> TopicModel:
     """Convert a fit at ``c = inf``.
 
     Parameters
     ----------
     fit : Fit
-    order : ndarray of int, shape (K,)
-        Columns of the fit, in the order of the topics.
-    word_names : ndarray of str, optional
 
     Returns
     -------
@@ -64,14 +59,14 @@ def topic_model(
             f"a topic model needs c = inf, where parts add up; this model was fitted with c = {fit.c:g}. "
             "Fit Log1pNMF(c=np.inf) instead"
         )
-    loadings, factors = fit.loadings[:, order], fit.factors[:, order]
+    loadings, factors = fit.loadings, fit.factors
     weights = factors.sum(axis=0)
     mass = loadings * weights
     return TopicModel(
         proportions=_rows_to_one(mass),
         words=_rows_to_one(factors.T),
         sizes=fit.size_factors * mass.sum(axis=1),
-        word_names=word_names,
+        word_names=fit.feature_names,
     )
 
 

@@ -20,8 +20,9 @@ from log1pnmf.counts.compress import plural
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.files import CountTable, Filtered
 from log1pnmf.estimator import Log1pNMF
+from log1pnmf.fitting.certificate import LARGEST_CERTIFIED
 from log1pnmf.fitting.checkpoint import check_checkpoint
-from log1pnmf.fitting.fitting import LARGEST_CERTIFIED, POOR_APPROXIMATION
+from log1pnmf.fitting.driver import POOR_APPROXIMATION
 
 from .annotate import write_annotated_fits
 from .console import Screen, explain, one_line

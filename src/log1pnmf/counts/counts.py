@@ -17,7 +17,7 @@ from scipy.special import gammaln
 from sklearn.utils import check_array
 
 from .compress import compress_dense, compress_sparse, plural
-from .sparse_rows import MAX_INT32, SparseRows, pieces
+from .sparse_rows import MAX_INT32, SparseRows, checksum_of, pieces
 
 __all__ = ["Counts", "SparseRows", "check_unmasked", "frame_of", "holds_counts"]
 
@@ -119,6 +119,16 @@ class Counts:
         names = None if self.sample_names is None else self.sample_names[rows]
         part = Counts.from_any(self.to_scipy()[rows])
         return Counts(part.by_row, None, names, self.feature_names), rows
+
+    def checksum(self) -> str:
+        """Tell these counts from others."""
+        rows = self.by_row
+        return checksum_of((rows.indptr, rows.indices, rows.values))
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the entries are at hand; otherwise they are in chunks."""
+        return True
 
     @property
     def shape(self) -> tuple[int, int]:

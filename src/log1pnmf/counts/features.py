@@ -13,21 +13,21 @@ from sklearn.utils.validation import validate_data
 
 from .counts import Counts, SparseRows
 
-__all__ = ["align_features", "check_same_features", "seen_features", "select_features"]
+__all__ = ["align_features", "find_features", "seen_features", "select_features"]
 
 MOST_LISTED = 10
 
 
-def align_features(counts: Counts, names: NDArray[np.object_], fitted: NDArray[np.object_]) -> Counts:
-    """Bring features into the order of the training data.
+def align_features(counts: Counts, fitted: NDArray[np.object_] | None, n_features: int) -> Counts:
+    """Bring features into the order of the training data, by name where both have names.
 
     Parameters
     ----------
     counts : Counts
-    names : ndarray of str
-        Of its features.
-    fitted : ndarray of str
-        Of the training features.
+    fitted : ndarray of str, optional
+        Names of the training features.
+    n_features : int
+        How many there are.
 
     Returns
     -------
@@ -41,12 +41,26 @@ def align_features(counts: Counts, names: NDArray[np.object_], fitted: NDArray[n
 
     Examples
     --------
-    >>> counts = Counts.from_any([[1, 2, 3]])
-    >>> align_features(counts, np.array(["c", "a", "b"]), np.array(["a", "b", "c"])).to_scipy().toarray()
+    >>> import pandas
+    >>> counts = Counts.from_any(pandas.DataFrame([[1, 2, 3]], columns=["c", "a", "b"]))
+    >>> align_features(counts, np.array(["a", "b", "c"]), 3).to_scipy().toarray()
     array([[2., 3., 1.]], dtype=float32)
     """
+    names = counts.feature_names
+    if names is None or fitted is None:
+        if counts.n_features != n_features:
+            raise ValueError(
+                f"the counts have {counts.n_features} features, but the fit has {n_features}; "
+                "pass the same features in the same order"
+            )
+        return counts
     if np.array_equal(names, fitted):
         return counts
+    if not counts.in_memory:
+        raise ValueError(
+            f"counts in chunks must have the {n_features} features of the fit, in the same order; these have "
+            f"{counts.n_features}, or others"
+        )
     unknown, missing = sorted(set(names) - set(fitted)), sorted(set(fitted) - set(names))
     problems = []
     if unknown:
@@ -84,6 +98,61 @@ def select_features(counts: Counts, chosen: NDArray[np.intp]) -> Counts:
     return Counts(rows, sample_names=counts.sample_names)
 
 
+def find_features(
+    here: Sequence[str], names: Sequence[str], *, fitted_here: bool = False
+) -> NDArray[np.intp]:
+    """Find the features of a fit by name in an AnnData object.
+
+    Parameters
+    ----------
+    here : sequence of str
+        ``adata.var_names``; there may be others, in any order.
+    names : sequence of str
+        Of the features of the fit.
+    fitted_here : bool
+        Whether the fit was to this object, whose features must have changed if one is missing.
+
+    Returns
+    -------
+    ndarray of int
+    """
+    if np.array_equal(here, names):
+        return np.arange(len(here))
+    places = {name: j for j, name in enumerate(here)}
+    missing = [name for name in names if name not in places]
+    if missing and fitted_here:
+        raise ValueError(_changed(list(here), names, missing))
+    if missing:
+        raise ValueError(
+            f"{len(missing):,} of the {len(names):,} features of the fit are not in adata "
+            f"(first {missing[0]!r}); if they go by other names there, rename adata.var_names; "
+            "if they were not counted, add them with zeros"
+        )
+    wanted, times = set(names), Counter(here)
+    twice = [name for name, n in times.items() if n > 1 and name in wanted]
+    if twice:
+        raise ValueError(
+            f"{len(twice)} of the {len(names)} features of the fit occur twice in adata "
+            f"(first {twice[0]!r}); keep one of each"
+        )
+    return np.array([places[name] for name in names], dtype=np.intp)
+
+
+def _changed(here: Sequence[str], names: Sequence[str], missing: Sequence[str]) -> str:
+    """Say what has happened to the features since the fit."""
+    if len(missing) == len(names):
+        what = f"none of the {len(names):,} is there by its name (the first was {missing[0]!r}"
+    else:
+        what = f"{len(missing):,} of {len(names):,} are missing or renamed (first {missing[0]!r}"
+    if len(here) == len(names):
+        j = next(j for j, (now, before) in enumerate(zip(here, names, strict=True)) if now != before)
+        what += f"; position {j} was {names[j]!r}, now is {here[j]!r}"
+    return (
+        f"the features of adata are not those of the fit: {what}). Give adata.var_names the names they had, "
+        "or take the model from the object as it was before features were dropped or renamed, or fit again"
+    )
+
+
 def seen_features(X: Any, counts: Counts) -> dict[str, Any]:
     """Find number and names of the features as scikit-learn does, as attributes of an estimator.
 
@@ -105,29 +174,3 @@ def seen_features(X: Any, counts: Counts) -> dict[str, Any]:
     if not hasattr(X, "columns") and counts.feature_names is not None:
         found["feature_names_in_"] = counts.feature_names
     return found
-
-
-def check_same_features(counts: Counts, n_features: int, known: NDArray[np.object_] | None) -> None:
-    """Refuse to go on from a fit with other features.
-
-    Parameters
-    ----------
-    counts : Counts
-        What is to be fitted now.
-    n_features : int
-        Of the fit before.
-    known : ndarray of str, or None
-        Their names.
-    """
-    given = counts.feature_names
-    if counts.n_features != n_features:
-        what = f"{n_features} features, but X has {counts.n_features}"
-    elif known is not None and given is not None and not np.array_equal(known, given):
-        j = int(np.argmax(known != given))
-        what = f"other features (column {j} was {known[j]!r}, now is {given[j]!r})"
-    else:
-        return
-    raise ValueError(
-        f"warm_start=True goes on from a fit with {what}; pass the same features in the same order "
-        "or set warm_start=False"
-    )

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf.fitting.settings import check_number, check_whole
-from log1pnmf.fitting.starts import Random, as_random
+from log1pnmf._common.checks import check_number, check_whole
+from log1pnmf._common.randomness import Random, as_random
 
 from .counts import Counts
 

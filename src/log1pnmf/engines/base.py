@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from log1pnmf._common.checks import check_choice
 from log1pnmf.model.problem import Problem, Side
 
-__all__ = ["ROW_SOLVERS", "Engine", "HalfStep", "RowSolver", "check_row_solver"]
+__all__ = ["ROW_SOLVERS", "Engine", "HalfStep", "InMemory", "RowSolver", "Sample", "check_row_solver"]
 
 RowSolver = Literal["newton", "coordinate"]
 ROW_SOLVERS: tuple[RowSolver, ...] = ("newton", "coordinate")
@@ -18,8 +20,7 @@ ROW_SOLVERS: tuple[RowSolver, ...] = ("newton", "coordinate")
 
 def check_row_solver(name: str) -> None:
     """Refuse a name that is not one of `ROW_SOLVERS`."""
-    if name not in ROW_SOLVERS:
-        raise ValueError(f"row_solver must be one of {', '.join(map(repr, ROW_SOLVERS))}, got {name!r}")
+    check_choice("row_solver", name, ROW_SOLVERS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,31 @@ class HalfStep:
     certain: bool = True
 
 
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Some rows of a problem whose counts are not in memory.
+
+    Parameters
+    ----------
+    engine : Engine
+        Of these rows.
+    settle : callable
+        Called with one row of loadings, where all rows start, with factors and the upper bound of the
+        loadings; gives the loadings of all rows of the problem for these factors.
+    """
+
+    engine: Engine
+    settle: Callable[[NDArray[np.float64], NDArray[np.float64], float], Any]
+
+
+class InMemory:
+    """Base of engines whose counts are all at hand."""
+
+    def sample(self) -> Sample | None:
+        """No sample is needed."""
+        return None
+
+
 class Engine(Protocol):
     """Computes half-steps of one problem. All factors are on the eta scale."""
 
@@ -63,6 +89,10 @@ class Engine(Protocol):
 
         The other methods take either kind of array, and answer in the kind of `start`.
         """
+        ...
+
+    def sample(self) -> Sample | None:
+        """Give some rows on which a start can be found, where the counts are not in memory; None otherwise."""
         ...
 
     def half_step(

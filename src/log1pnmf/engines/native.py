@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.arrays import on_host
+from log1pnmf._common.checks import check_choice
 from log1pnmf._core import (
     add_statistics,
     after_fork,
@@ -22,7 +23,7 @@ from log1pnmf._core import (
 from log1pnmf.model.problem import Problem, Side
 from log1pnmf.model.zeros import Quadratic
 
-from .base import HalfStep, RowSolver, check_row_solver
+from .base import HalfStep, InMemory, RowSolver, check_row_solver
 
 __all__ = ["NativeEngine", "RowSums", "Solutions", "effective_threads", "solve_rows"]
 
@@ -112,7 +113,7 @@ class RowSums:
             np.add(own, more, out=own)
 
 
-class NativeEngine:
+class NativeEngine(InMemory):
     """Compiled implementation of `log1pnmf.engines.base.Engine`.
 
     Where a positive count meets a mean of zero, the mean is held just above zero: such a start has a large,
@@ -129,9 +130,7 @@ class NativeEngine:
 
     def __init__(self, problem: Problem, n_threads: int | None = None, kernel: str = "auto") -> None:
         choices = runnable_kernels()
-        if kernel not in ("auto", *choices):
-            names = ", ".join(map(repr, ("auto", *choices)))
-            raise ValueError(f"kernel must be one of {names} on this processor, got {kernel!r}")
+        check_choice("kernel", kernel, ("auto", *choices))
         self.problem = problem
         self.n_threads = effective_threads(n_threads)
         self.kernel = choices[0] if kernel == "auto" else kernel

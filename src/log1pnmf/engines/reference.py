@@ -19,7 +19,7 @@ from log1pnmf.model.objective import (
 from log1pnmf.model.problem import Problem, Side
 from log1pnmf.model.zeros import Quadratic
 
-from .base import HalfStep, RowSolver, check_row_solver
+from .base import HalfStep, InMemory, RowSolver, check_row_solver
 
 __all__ = ["ReferenceEngine"]
 
@@ -32,7 +32,7 @@ TOLERANCE = 1e-12
 ROUNDING = 1e-14
 
 
-class ReferenceEngine:
+class ReferenceEngine(InMemory):
     """Reference implementation of `log1pnmf.engines.base.Engine`.
 
     Parameters

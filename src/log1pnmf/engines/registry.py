@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
-from typing import Any, cast
+from typing import Any, Protocol
 
 import numpy as np
 
+from log1pnmf._common.checks import check_choice
 from log1pnmf._common.optional import require
 from log1pnmf.counts.chunked.opening import is_streamed, open_counts
 from log1pnmf.counts.chunked.runners import survey
@@ -15,19 +16,20 @@ from log1pnmf.counts.chunked.survey import ChunkedCounts
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.streaming.engine import StreamingEngine
 from log1pnmf.engines.streaming.progress import PassBar
-from log1pnmf.model.chunked import ChunkedProblem
 from log1pnmf.model.problem import Problem
 
-from .base import Engine
+from .base import Engine, RowSolver
 from .native import NativeEngine
 from .reference import ReferenceEngine
 
 __all__ = [
     "ENGINES",
     "NEWTON_ONLY",
+    "EngineFactory",
     "as_counts",
     "check_engine",
     "check_memory",
+    "is_factory",
     "make_engine",
     "resolve_engine",
 ]
@@ -43,13 +45,34 @@ MATRICES, SQUARES = 6, 13
 """Copies of loadings and factors in the solver; K x K matrices of a thread, sums in 8 lanes among them."""
 
 
-def check_engine(name: str) -> None:
-    """Refuse a name that is not one of `ENGINES`."""
-    if name not in ENGINES:
-        raise ValueError(f"engine must be one of {', '.join(map(repr, ENGINES))}, got {name!r}")
+class EngineFactory(Protocol):
+    """Makes engines of one kind: what `engine=` takes beside the names."""
+
+    def supports(self, problem: Problem, row_solver: RowSolver) -> str | None:
+        """Say why it cannot fit a problem with a row solver; None where it can."""
+        ...
+
+    def __call__(self, problem: Problem, n_threads: int | None, *, verbose: int = 0) -> Engine:
+        """Make an engine for a problem."""
+        ...
 
 
-def as_counts(counts: Any, engine: str = "auto") -> Counts:
+def is_factory(engine: object) -> bool:
+    """Whether an argument is a factory of engines, not a name."""
+    return callable(engine) and hasattr(engine, "supports")
+
+
+def check_engine(name: str, row_solver: str = "newton") -> None:
+    """Refuse a name that is not one of `ENGINES`, or an engine without that row solver."""
+    check_choice("engine", name, ENGINES)
+    if name in NEWTON_ONLY and row_solver != "newton":
+        raise ValueError(
+            f"engine={name!r} has row_solver='newton' only, got {row_solver!r}; "
+            "use engine='native' for the paper's solver"
+        )
+
+
+def as_counts(counts: Any, engine: str | EngineFactory = "auto") -> Counts:
     """Check counts where they are: in memory, on a device (PyTorch, CuPy), in chunks on disk or a cluster.
 
     Parameters
@@ -75,13 +98,15 @@ def as_counts(counts: Any, engine: str = "auto") -> Counts:
     return Counts.from_any(counts)
 
 
-def resolve_engine(name: str, counts: Counts, n_components: int, row_solver: str = "newton") -> str:
+def resolve_engine(
+    name: str | EngineFactory, counts: Counts, n_components: int, row_solver: str = "newton"
+) -> str:
     """Decide what "auto" stands for.
 
     Parameters
     ----------
-    name : str
-        One of `ENGINES`; returned as it is unless it is "auto".
+    name : str or EngineFactory
+        One of `ENGINES`; returned as it is unless it is "auto". A factory is "given".
     counts : Counts
         Counts that are on a device stay there.
     n_components : int
@@ -92,6 +117,8 @@ def resolve_engine(name: str, counts: Counts, n_components: int, row_solver: str
     str
         "torch" on a CUDA card where there is one and enough to do, otherwise "native".
     """
+    if not isinstance(name, str):
+        return "given"
     check_engine(name)
     if isinstance(counts, ChunkedCounts) and name not in ("auto", "streaming"):
         raise ValueError(
@@ -108,12 +135,14 @@ def resolve_engine(name: str, counts: Counts, n_components: int, row_solver: str
     return "torch" if large and row_solver == "newton" and _has_card() else "native"
 
 
-def make_engine(name: str, problem: Problem, n_threads: int | None = None, *, verbose: int = 0) -> Engine:
+def make_engine(
+    name: str | EngineFactory, problem: Problem, n_threads: int | None = None, *, verbose: int = 0
+) -> Engine:
     """Make the engine of that name.
 
     Parameters
     ----------
-    name : {"auto", "native", "reference", "torch", "torch-float64"}
+    name : {"auto", "native", "reference", "torch", "torch-float64", "streaming"} or EngineFactory
         "native" is the compiled one; "reference" is plain NumPy, for comparison on small data; "torch" is
         for a CUDA card, in single precision where that is enough, and "torch-float64" in double precision
         throughout; "auto" is what suits a few looks at the data (for a whole fit, see `resolve_engine`).
@@ -127,9 +156,14 @@ def make_engine(name: str, problem: Problem, n_threads: int | None = None, *, ve
     -------
     Engine
     """
+    if not isinstance(name, str):
+        why = name.supports(problem, "newton")
+        if why is not None:
+            raise ValueError(f"engine={name!r} cannot fit this: {why}")
+        return name(problem, n_threads, verbose=verbose)
     name = resolve_engine(name, problem.counts, n_components=0)
     if name == "streaming":
-        return StreamingEngine(cast(ChunkedProblem, problem), n_threads, PassBar() if verbose else None)
+        return StreamingEngine(problem, n_threads, PassBar() if verbose else None)
     if name == "reference":
         return ReferenceEngine(problem)
     if name == "native":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +11,14 @@ from scipy import sparse
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import make_engine
-from log1pnmf.model.chunked import problem_of
+from log1pnmf.fitting.facts import Certificate
+from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import Quadratic, quadratic
 
 from .fit import Fit
-from .fitting import LARGEST_CERTIFIED
+from .settings import LARGEST_EXACT as LARGEST_CERTIFIED
 
-__all__ = ["Certificate", "certify"]
+__all__ = ["LARGEST_CERTIFIED", "certify", "exact_log_likelihood"]
 
 Array = NDArray[np.float64]
 
@@ -30,58 +31,8 @@ LEAST_ROWS = 30
 BLOCK_ENTRIES = 1 << 20
 
 
-@dataclass(frozen=True)
-class Certificate:
-    """Exact log-likelihood of a fit, and what the approximation cost.
-
-    Parameters
-    ----------
-    log_likelihood : float
-        Full Poisson log-likelihood without approximation: exact, or an unbiased estimate.
-    standard_error : float
-        Of `log_likelihood`; 0 where it is exact.
-    approximate_log_likelihood : float or None
-        What the fit has maximised; None for a fit that was exact throughout.
-    n_sampled : int
-        Rows that were visited.
-    n_samples : int
-        Rows of the data.
-    """
-
-    log_likelihood: float
-    standard_error: float
-    approximate_log_likelihood: float | None
-    n_sampled: int
-    n_samples: int
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether every row was visited."""
-        return self.n_sampled == self.n_samples
-
-    @property
-    def gap(self) -> float:
-        """Approximate minus exact log-likelihood; 0 for an exact fit."""
-        approximate = self.approximate_log_likelihood
-        return 0.0 if approximate is None else approximate - self.log_likelihood
-
-    def __str__(self) -> str:
-        value = f"{self.log_likelihood:,.1f}"
-        if self.is_exact:
-            text = f"exact log-likelihood {value}"
-        else:
-            text = (
-                f"log-likelihood {value} +- {self.standard_error:,.1f} (estimated from "
-                f"{self.n_sampled:,} of {self.n_samples:,} samples)"
-            )
-        if self.approximate_log_likelihood is None:
-            return f"{text}; the fit was exact, there is no gap"
-        share = abs(self.gap / self.log_likelihood) if self.log_likelihood else 0.0
-        return f"{text}; the approximation is off by {self.gap:,.1f} ({share:.2g} of it)"
-
-
 def certify(
-    fit: Fit, counts: Counts, *, engine: str = "auto", n_jobs: int | None = None, seed: int = 0
+    fit: Fit, counts: Counts, *, engine: Any = "auto", n_jobs: int | None = None, seed: int = 0
 ) -> Certificate:
     """Compute the exact log-likelihood of a fit, or estimate it where it has too many entries.
 
@@ -107,15 +58,12 @@ def certify(
     between the exact and the approximate log-likelihood, which is known in full: unbiased, and far more
     precise than scaling up the exact log-likelihood of the sample.
     """
+    if fit.certificate is not None:
+        return fit.certificate
     approximate = fit.approximate_log_likelihood
-    if fit.log_likelihood is not None:
-        return Certificate(fit.log_likelihood, 0.0, approximate, counts.n_samples, counts.n_samples)
-    assert approximate is not None  # an exact fit knows its log-likelihood
-    if math.prod(counts.shape) <= LARGEST_CERTIFIED:
-        problem = problem_of(counts, fit.size_factors, fit.link)
-        exact = -make_engine(engine, problem, n_jobs).loss(fit.loadings, fit.factors / fit.link.alpha)
-        return Certificate(exact, 0.0, approximate, counts.n_samples, counts.n_samples)
-    zeros = quadratic(fit.link, fit.settings["approximation"], fit.settings["interval"])
+    if approximate is None or math.prod(counts.shape) <= LARGEST_CERTIFIED:
+        return exact_log_likelihood(fit, counts, engine=engine, n_jobs=n_jobs)
+    zeros = quadratic(fit.link, fit.settings.approximation, fit.settings.interval)
     n = counts.n_samples
     n_sampled = min(n, max(LEAST_ROWS, math.ceil(SAMPLED_ENTRIES / counts.n_features)))
     in_memory, pool = counts.part_in_memory()
@@ -130,6 +78,15 @@ def certify(
         n_sampled=n_sampled,
         n_samples=n,
     )
+
+
+def exact_log_likelihood(
+    fit: Fit, counts: Counts, *, engine: Any = "auto", n_jobs: int | None = None
+) -> Certificate:
+    """Visit all entries once, with whatever engine suits."""
+    problem, n = Problem(counts, fit.size_factors, fit.link), counts.n_samples
+    exact = -make_engine(engine, problem, n_jobs).loss(fit.loadings, fit.factors / fit.link.alpha)
+    return Certificate(exact, 0.0, fit.approximate_log_likelihood, n, n)
 
 
 def _excess(fit: Fit, matrix: sparse.csr_array, rows: NDArray[np.intp], zeros: Quadratic) -> Array:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, TypeAlias, get_args
 
 import numpy as np
@@ -24,32 +22,31 @@ from log1pnmf._common.archive import (
     write_archive,
 )
 from log1pnmf._common.arrays import on_host
-from log1pnmf._common.randomness import check_known, random_from_parts
-from log1pnmf.counts.chunked.survey import ChunkedCounts
+from log1pnmf._common.randomness import Random, check_known, random_from_parts
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.sparse_rows import pieces
+from log1pnmf.counts.sparse_rows import checksum_of
 from log1pnmf.fitting.solver.callbacks import History
 from log1pnmf.fitting.solver.iteration import Iteration, Pair, State
 
-from .fit import Reason, check_history
+from .fit import Stopped
 from .runs import Progress, Run
-from .settings import LIKELIHOODS, Settings, check_choice
-from .starts import Random
+from .settings import GIVEN, LIKELIHOODS, Settings
+from .starts import Start
 
-__all__ = ["Keeper", "Loaded", "check_checkpoint", "fingerprint", "load_checkpoint"]
+__all__ = ["CheckpointWriter", "Loaded", "check_checkpoint", "fingerprint", "load_checkpoint"]
 
 Parts: TypeAlias = tuple[dict[str, np.ndarray], dict[str, Any]]
 
 KIND = "checkpoint"
-NO_MATTER = ("n_jobs",)
-"""Settings that do not change any bit of the fit."""
 COUNTED = ("n_components", "n_init", "max_iter")
+NO_MATTER = ("normalize",)
+"""Settings that do not change the course of a fit."""
 
 
 # ---------------------------------------------------------------- writing
 
 
-class Keeper:
+class CheckpointWriter:
     """Writes the progress of a fit to a file every few seconds, and what is left to write when it is closed.
 
     A write that fails for want of space and the like is a warning: the fit goes on, and what was written
@@ -152,7 +149,7 @@ def _progress_parts(progress: Progress) -> Parts:
     runs = {"current": (progress.last, progress.history)}
     if progress.best is not None:
         runs["best"] = (progress.best.last, progress.best.history)
-        named = ("reason", "all_met", "phase")
+        named = ("stopped", "phase")
         metadata["best_run"] = {name: getattr(progress.best, name) for name in named}
     for name, (last, history) in runs.items():
         arrays.update({f"{name}.loadings": last.loadings, f"{name}.factors": last.factors})
@@ -274,13 +271,12 @@ def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
     if progress.best is not None:
         pairs["best"] = progress.best.last
         runs.append((progress.best.last, progress.best.history, progress.best.phase))
-        check_value("best_run.all_met", progress.best.all_met, bool)
-        check_choice("best_run.reason", progress.best.reason, get_args(Reason))
+        check_choice("best_run.stopped", progress.best.stopped, get_args(Stopped))
     for name, pair in pairs.items():
         check_numbers(f"{name}.loadings", pair.loadings, (n, k))
         check_numbers(f"{name}.factors", pair.factors, (m, k))
     for iteration, history, phase in runs:
-        check_history(history.table())
+        History.check(history.table())
         for name, kind in PLAIN.items():
             check_value(name, getattr(iteration, name), kind)
         check_choice("likelihood", iteration.likelihood, ("exact", "approximate"))
@@ -342,7 +338,7 @@ def _progress_from_parts(arrays: Mapping[str, np.ndarray], metadata: Mapping[str
 # ---------------------------------------------------------------- the same fit
 
 
-def fingerprint(settings: Settings, counts: Counts, sizes: np.ndarray, random_state: Any) -> dict[str, Any]:
+def fingerprint(settings: Settings, counts: Counts, sizes: np.ndarray, start: Start) -> dict[str, Any]:
     """Describe data and settings of a fit, by which its checkpoint is recognised.
 
     Parameters
@@ -351,39 +347,24 @@ def fingerprint(settings: Settings, counts: Counts, sizes: np.ndarray, random_st
     counts : Counts
     sizes : ndarray of shape (n,)
         Size factors.
-    random_state : int, RandomState, Generator or None
-        As the user gave it; only whole numbers can be compared.
+    start : Start
 
     Returns
     -------
     dict of str to dict
         "data" and "settings".
     """
-    if isinstance(counts, ChunkedCounts):
-        checksum = counts.checksum()
-    else:
-        rows = counts.by_row
-        checksum = _checksum((rows.indptr, rows.indices, rows.values))
     data = {
         "shape": list(counts.shape),
         "number of non-zeros": counts.nnz,
         "total": counts.total,
-        "checksum": checksum,
+        "checksum": counts.checksum(),
     }
     own = {name: value for name, value in settings.as_dict().items() if name not in NO_MATTER}
-    own["interval"] = None if settings.interval is None else [float(end) for end in settings.interval]
-    if own["size_factors"] == "given":
-        own["size_factors"] = f"given, with checksum {_checksum([sizes])}"
-    if own["init"] == "given":
-        own["init"] = f"given, with checksum {_checksum(settings.init)}"
-    own["random_state"] = int(random_state) if isinstance(random_state, Integral) else "not a number"
+    if settings.size_factors == GIVEN:
+        own["size_factors"] = f"given, with checksum {checksum_of([sizes])}"
+    if start.arrays is not None:
+        own["init"] = f"given, with checksum {checksum_of(start.arrays)}"
+    if settings.random_state is None:
+        own["random_state"] = "not a number"
     return {"data": data, "settings": own}
-
-
-def _checksum(arrays: Iterable[np.ndarray]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for array in arrays:
-        digest.update(array.dtype.str.encode())
-        for piece in pieces(np.ascontiguousarray(array).reshape(-1)):
-            digest.update(piece.data)
-    return digest.hexdigest()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from log1pnmf._common.randomness import Random
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 
+from .arrangement import scale_of, scaled
 from .fit import Fit
-from .readout import read_out
-from .starts import TINY, Random, match_total
+from .starts import TINY, match_total
 
 __all__ = ["continued_start"]
 
@@ -49,9 +50,9 @@ def continued_start(
     loadings, factors : ndarray of shape (n, n_components) and (m, n_components)
         On the link scale of `problem`, with the baseline first.
     """
-    readout = read_out(fit, "max")
-    old_loadings = readout.loadings(fit.loadings if loadings is None else loadings)[:, :n_components]
-    old_factors = readout.factors(fit.factors)[:, :n_components]
+    scale = scale_of(fit.loadings, fit.factors, "max")
+    old = scaled(fit.loadings if loadings is None else loadings, fit.factors, scale)
+    old_loadings, old_factors = (side[:, :n_components] for side in old)
     if problem.link != fit.link:
         old_loadings, old_factors = _relinked(problem, old_loadings, old_factors, fit.link, rng)
     n_more = n_components - old_loadings.shape[1]

@@ -1,9 +1,10 @@
-"""What a fit returns."""
+"""The noun of the package: a fitted model, with all that analysis, plots and files need to know of it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -17,29 +18,30 @@ from log1pnmf._common.archive import (
     read_archive,
     write_archive,
 )
+from log1pnmf._common.checks import check_choice
+from log1pnmf.fitting.facts import Certificate, DataFacts
 from log1pnmf.fitting.solver.callbacks import History
 from log1pnmf.model.link import ShiftedLog
 
-from .settings import LIKELIHOODS, Settings, check_choice
+from .arrangement import scale_of, scaled
+from .settings import Settings
 
-__all__ = ["Fit", "Reason", "check_fit", "check_history"]
+__all__ = ["Fit", "Stopped"]
 
-Reason: TypeAlias = Literal["converged", "max_iter", "stalled", "callback", "interrupted"]
+Array = NDArray[np.float64]
+Names = NDArray[np.object_]
+
+Stopped: TypeAlias = Literal["converged", "max_iter", "stalled", "interrupted", "callback"]
 """Why a fit ended. "stalled": no step lowers the objective, but the point is not a stationary one."""
 
+KIND = "fit"
 ARRAYS = ("loadings", "factors", "size_factors")
-NUMBERS = (
-    "c",
-    "log_likelihood",
-    "approximate_log_likelihood",
-    "objective",
-    "kkt_residual",
-    "converged",
-    "n_iter",
-    "seconds",
-    "stopped",
-)
+NAMES = ("sample_names", "feature_names")
+NUMBERS = ("stopped", "objective", "approximate_log_likelihood", "kkt_residual", "n_iter", "seconds")
 HISTORY = "history."
+
+MOST_COMPONENTS = 10_000
+"""Factors that the settings in a file may ask for, beyond those it has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,51 +51,64 @@ class Fit:
     Parameters
     ----------
     loadings, factors : ndarray of shape (n, K) and (m, K)
-        On the link scale: ``loadings @ factors.T = alpha_c * log(1 + lam / c)``.
-    c : float
-        Shift of the link, may be inf.
+        On the link scale: ``loadings @ factors.T = alpha_c * log(1 + lam / c)``. Their order and scale are
+        those that users see: the baseline first, then by share of the signal; scaled as
+        ``settings.normalize`` says.
     size_factors : ndarray of shape (n,)
         Counts are ``Poisson(size_factors_i * lam_ij)``.
-    log_likelihood : float or None
-        Exact, full Poisson log-likelihood; None where it was not computed, and `messages` say why.
-    approximate_log_likelihood : float or None
-        What an approximate fit has maximised; None for exact fits.
+    settings : Settings
+        What was done: "auto" is replaced by what it stood for.
+    asked : Settings
+        What was asked for.
+    data : DataFacts
+    stopped : {"converged", "max_iter", "stalled", "interrupted", "callback"}
+        Why the fit ended.
     objective : float
         What was minimised: negative log-likelihood (approximate in an approximate fit) + penalty.
+    approximate_log_likelihood : float or None
+        What an approximate fit has maximised; None for exact fits.
     kkt_residual : float
         Distance from a stationary point, see `log1pnmf.model.objective.kkt_residual`.
-    converged : bool
-        Whether the tolerance was met (in every phase).
     n_iter : int
         Updates of both factors, over all phases of the best restart.
     seconds : float
         Wall time, restarts included.
     history : dict of str to ndarray
-        See `log1pnmf.fitting.solver.callbacks.History.table`.
-    settings : dict
-        What was asked for, resolved: "auto" replaced by what it stood for.
+        One entry per iteration, see `log1pnmf.fitting.solver.callbacks.History.table`.
+    certificate : Certificate or None
+        Exact log-likelihood, where it is known; see `log1pnmf.fitting.certificate.certify`.
+    sample_names, feature_names : ndarray of str, optional
     messages : tuple of str
         What is worth knowing about the data and the fit.
-    stopped : {"converged", "max_iter", "stalled", "callback", "interrupted"} or None
-        Why the fit ended. "stalled": no step lowered the objective any more, yet the KKT residual is not that
-        of an optimum. None: not known, the fit was saved by an earlier version.
     """
 
-    loadings: NDArray[np.float64]
-    factors: NDArray[np.float64]
-    c: float
-    size_factors: NDArray[np.float64]
-    log_likelihood: float | None
-    approximate_log_likelihood: float | None
+    loadings: Array
+    factors: Array
+    size_factors: Array
+    settings: Settings = field(repr=False)
+    asked: Settings = field(repr=False)
+    data: DataFacts
+    stopped: Stopped
     objective: float
+    approximate_log_likelihood: float | None
     kkt_residual: float
-    converged: bool
     n_iter: int
     seconds: float
     history: Mapping[str, np.ndarray] = field(repr=False)
-    settings: Mapping[str, Any] = field(repr=False)
+    certificate: Certificate | None = None
+    sample_names: Names | None = field(default=None, repr=False)
+    feature_names: Names | None = field(default=None, repr=False)
     messages: tuple[str, ...] = ()
-    stopped: Reason | None = None
+
+    @property
+    def c(self) -> float:
+        """Shift of the link, may be inf."""
+        return self.settings.c
+
+    @property
+    def link(self) -> ShiftedLog:
+        """The link function."""
+        return self.settings.link
 
     @property
     def n_components(self) -> int:
@@ -101,12 +116,81 @@ class Fit:
         return self.factors.shape[1]
 
     @property
-    def link(self) -> ShiftedLog:
-        """The link function."""
-        return ShiftedLog(self.c)
+    def converged(self) -> bool:
+        """Whether the tolerance was met (in every phase)."""
+        return self.stopped == "converged"
+
+    @property
+    def log_likelihood(self) -> float | None:
+        """Exact, full Poisson log-likelihood; None where it was not computed, and `messages` say why."""
+        known = self.certificate
+        return known.log_likelihood if known is not None and known.is_exact else None
+
+    @property
+    def name(self) -> str:
+        """Short label: the shift of the link."""
+        return "c = ∞" if math.isinf(self.c) else f"c = {self.c:g}"
+
+    @property
+    def factor_names(self) -> list[str]:
+        """Short names of the factors: "k0" is the first, the baseline."""
+        return [f"k{k}" for k in range(self.n_components)]
+
+    @property
+    def feature_labels(self) -> Names:
+        """Names of the features, or their numbers where they have none."""
+        if self.feature_names is not None:
+            return self.feature_names
+        return np.arange(len(self.factors)).astype(str).astype(object)
+
+    def normalized(self, normalize: str) -> Fit:
+        """Give the same fit on another scale; the order stays.
+
+        Parameters
+        ----------
+        normalize : {"max", "factor_max", "factor_sum", "none"}
+            See `log1pnmf.Log1pNMF`; "none" changes nothing.
+
+        Returns
+        -------
+        Fit
+        """
+        scale = scale_of(self.loadings, self.factors, normalize)
+        settings = replace(self.settings, normalize=normalize)
+        loadings, factors = scaled(self.loadings, self.factors, scale)
+        return replace(self, loadings=loadings, factors=factors, settings=settings)
+
+    def named(self, *, sample_names: Any = None, feature_names: Any = None) -> Fit:
+        """Give the same fit with names of samples or features; None leaves them as they are.
+
+        Parameters
+        ----------
+        sample_names, feature_names : sequence of str, optional
+
+        Returns
+        -------
+        Fit
+        """
+        changed: dict[str, Any] = {}
+        for what, given, length in (
+            ("sample_names", sample_names, len(self.loadings)),
+            ("feature_names", feature_names, len(self.factors)),
+        ):
+            if given is None:
+                continue
+            names = np.array([str(name) for name in given], dtype=object)
+            if names.shape != (length,):
+                each = what.partition("_")[0]
+                raise ValueError(
+                    f"{what} must have one name for each of the {length} {each}s, got {len(names)}"
+                )
+            changed[what] = names
+        return replace(self, **changed) if changed else self
+
+    # ---------------------------------------------------------------- keeping
 
     def save(self, path: StrPath) -> None:
-        """Write the fit to one file, without pickle and whole or not at all.
+        """Write the fit to one file, without pickle and atomically.
 
         Parameters
         ----------
@@ -117,7 +201,7 @@ class Fit:
         --------
         >>> import os, tempfile
         >>> from log1pnmf import fit_log1p_nmf
-        >>> fit = fit_log1p_nmf([[1, 0, 3], [2, 5, 0]], 1, random_state=0)
+        >>> fit = fit_log1p_nmf([[1, 0, 3], [2, 5, 0]], 1)
         >>> path = os.path.join(tempfile.mkdtemp(), "fit.npz")
         >>> fit.save(path)
         >>> bool((Fit.load(path).loadings == fit.loadings).all())
@@ -142,26 +226,37 @@ class Fit:
         ValueError
             For files that are damaged, of a newer format or not fits.
         """
-        parts = read_archive(path, kind="fit")
+        parts = read_archive(path, kind=KIND)
         with making_whole(f"{path} holds a fit", "save it again"):
             return cls.from_parts(*parts)
 
     def to_parts(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Take the fit apart for `log1pnmf._common.archive.write_archive`.
+        """Take the fit apart into arrays and plain values: the one form in which it is kept anywhere.
 
         Returns
         -------
         arrays : dict of str to ndarray
         metadata : dict
         """
-        arrays = {name: getattr(self, name) for name in ARRAYS}
-        arrays.update({HISTORY + name: column for name, column in self.history.items()})
-        metadata = {"kind": "fit", **{name: getattr(self, name) for name in NUMBERS}}
-        return arrays, {**metadata, "settings": dict(self.settings), "messages": list(self.messages)}
+        arrays = {name: np.asarray(getattr(self, name)) for name in ARRAYS}
+        arrays |= {
+            name: names.astype(np.str_) for name in NAMES if (names := getattr(self, name)) is not None
+        }
+        arrays |= {HISTORY + name: column for name, column in self.history.items()}
+        certificate = self.certificate
+        return arrays, {
+            "kind": KIND,
+            **{name: getattr(self, name) for name in NUMBERS},
+            "settings": self.settings.as_dict(),
+            "asked": self.asked.as_dict(),
+            "data": asdict(self.data),
+            "certificate": None if certificate is None else asdict(certificate),
+            "messages": list(self.messages),
+        }
 
     @classmethod
     def from_parts(cls, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> Fit:
-        """Put together and check what `to_parts` took apart; entries that are not of a fit are left alone.
+        """Put together and check what `to_parts` took apart; nothing in it is trusted.
 
         Parameters
         ----------
@@ -172,79 +267,54 @@ class Fit:
         -------
         Fit
         """
-        settings = dict(metadata["settings"])
-        if settings["interval"] is not None:
-            settings["interval"] = tuple(settings["interval"])
-        values: dict[str, Any] = {name: arrays[name] for name in ARRAYS}
-        values.update({name: metadata[name] for name in NUMBERS if name != "stopped"})
+        certificate, column = metadata["certificate"], len(HISTORY)
         fit = cls(
-            **values,
-            history={
-                name.removeprefix(HISTORY): column
-                for name, column in arrays.items()
-                if name.startswith(HISTORY)
-            },
-            settings=settings,
+            **{name: arrays[name] for name in ARRAYS},
+            **{name: arrays[name].astype(object) for name in NAMES if name in arrays},
+            **{name: metadata[name] for name in NUMBERS},
+            settings=Settings.from_dict(metadata["settings"]),
+            asked=Settings.from_dict(metadata["asked"]),
+            data=DataFacts(**metadata["data"]),
+            certificate=None if certificate is None else Certificate(**certificate),
+            history={name[column:]: array for name, array in arrays.items() if name.startswith(HISTORY)},
             messages=tuple(metadata["messages"]),
-            stopped=metadata.get("stopped"),
         )
-        check_fit(fit)
+        _check(fit)
         return fit
 
 
-def check_fit(fit: Fit) -> None:
-    """Refuse a fit whose parts do not belong together, as only files and strangers give them.
+# ---------------------------------------------------------------- checks of what comes from files
 
-    Parameters
-    ----------
-    fit : Fit
 
-    Raises
-    ------
-    ValueError
-        Or TypeError, where a setting is of the wrong type.
-    """
+def _check(fit: Fit) -> None:
+    """Refuse a fit whose parts do not belong together, as only files and strangers give them."""
     if fit.loadings.ndim != 2 or fit.factors.ndim != 2 or 0 in fit.loadings.shape + fit.factors.shape:
         raise ValueError(f"loadings and factors have shapes {fit.loadings.shape} and {fit.factors.shape}")
-    n, k = fit.loadings.shape
+    (n, k), m = fit.loadings.shape, len(fit.factors)
     check_numbers("loadings", fit.loadings, (n, k))
-    check_numbers("factors", fit.factors, (len(fit.factors), k))
+    check_numbers("factors", fit.factors, (m, k))
     check_numbers("size_factors", fit.size_factors, (n,), positive=True)
-    for name in ("c", "objective", "kkt_residual", "seconds"):
+    for what, length in zip(NAMES, (n, m), strict=True):
+        names = getattr(fit, what)
+        if names is not None and names.shape != (length,):
+            raise ValueError(f"{what} must be {length}, got shape {names.shape}")
+    check_choice("stopped", fit.stopped, get_args(Stopped))
+    for name in ("objective", "kkt_residual", "seconds"):
         check_value(name, getattr(fit, name), float)
-    for name in ("log_likelihood", "approximate_log_likelihood"):
-        if getattr(fit, name) is not None:
-            check_value(name, getattr(fit, name), float)
-    check_value("converged", fit.converged, bool)
+    if fit.approximate_log_likelihood is not None:
+        check_value("approximate_log_likelihood", fit.approximate_log_likelihood, float)
     check_value("n_iter", fit.n_iter, int)
-    if fit.stopped is not None:
-        check_choice("stopped", fit.stopped, get_args(Reason))
     for message in fit.messages:
         check_value("message", message, str)
-    check_history(fit.history)
-    settings = dict(fit.settings)
-    check_value("settings.n_jobs", settings.pop("n_jobs"), int)
-    check_choice("settings.likelihood", settings["likelihood"], LIKELIHOODS[1:])
-    for name, plain in (("size_factors", "none"), ("init", "rank1")):
-        check_value(f"settings.{name}", settings[name], str)
-        settings[name] = plain if settings[name] == "given" else settings[name]
-    checked = Settings(**settings, n_jobs=None, callbacks=(), verbose=0)
-    if checked.n_components != k or checked.link != fit.link:
-        raise ValueError(f"settings are of another fit: c = {checked.c}, {checked.n_components} factors")
-
-
-def check_history(table: Mapping[str, np.ndarray]) -> None:
-    """Refuse what is not the history of a fit.
-
-    Parameters
-    ----------
-    table : dict of str to ndarray
-        As from `log1pnmf.fitting.solver.callbacks.History.table`.
-    """
-    kinds = {"iteration": "i", "likelihood": "U", **dict.fromkeys(History.COLUMNS, "f")}
-    if set(table) != set(kinds):
-        raise ValueError(f"history must have the columns {', '.join(kinds)}")
-    length = table["iteration"].size
-    for name, kind in kinds.items():
-        if table[name].dtype.kind != kind or table[name].shape != (length,) or not length:
-            raise ValueError(f"history.{name} has {table[name].dtype} of shape {table[name].shape}")
+    fit.data.check()
+    if fit.certificate is not None:
+        fit.certificate.check()
+    if (fit.data.n_samples, fit.data.n_features) != (n, m):
+        raise ValueError(f"data must be of {n} samples and {m} features, got {fit.data}")
+    if fit.settings.n_components != k or fit.settings.link != fit.asked.link:
+        raise ValueError(f"settings are of another fit: {fit.settings}")
+    if fit.asked.n_components > max(MOST_COMPONENTS, k):
+        raise ValueError(f"n_components is {fit.asked.n_components:,}")
+    if "auto" in (fit.settings.likelihood, fit.settings.extrapolate):
+        raise ValueError("settings must be those of a finished fit")
+    History.check(fit.history)

@@ -2,25 +2,126 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 
+from log1pnmf._common.rows import RowFile
+from log1pnmf.counts.chunked.parts import parts_of, source_of
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.features import select_features
+from log1pnmf.counts.features import align_features, select_features
 from log1pnmf.engines.base import Engine
-from log1pnmf.engines.registry import make_engine
+from log1pnmf.engines.registry import as_counts, make_engine
 from log1pnmf.fitting.solver.project import solve_loadings
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import Quadratic, quadratic
 
 from .fit import Fit
 
-__all__ = ["NewSamples", "new_size_factors"]
+__all__ = ["NewSamples", "counts_of", "new_size_factors", "project", "score"]
 
 Array = NDArray[np.float64]
+
+
+def counts_of(fit: Fit, X: Any, *, same_samples: bool = True) -> Counts:
+    """Check counts that are held against a fit, and bring their features into its order.
+
+    Parameters
+    ----------
+    fit : Fit
+    X : array, sparse matrix, data frame, Counts or source
+    same_samples : bool
+        Whether they have to be the samples of the fit.
+
+    Returns
+    -------
+    Counts
+    """
+    counts = align_features(as_counts(X), fit.feature_names, len(fit.factors))
+    if same_samples and counts.n_samples != len(fit.loadings):
+        raise ValueError(
+            f"the fit is of {len(fit.loadings)} samples, got counts of {counts.n_samples}; "
+            "pass the counts it was fitted to"
+        )
+    return counts
+
+
+def project(
+    fit: Fit, X: Any, size_factors: Any = None, *, engine: Any = "auto", n_jobs: int | None = None
+) -> Array:
+    """Find the loadings of samples; the factors stay as they are.
+
+    Parameters
+    ----------
+    fit : Fit
+    X : array, sparse matrix, data frame, Counts or source
+        Counts in chunks are taken chunk by chunk, in this process.
+    size_factors : {"total", "none"} or array of shape (n,), optional
+        By default what the fit had.
+    engine : str or EngineFactory
+    n_jobs : int, optional
+
+    Returns
+    -------
+    ndarray of shape (n, K)
+        On the scale of the fit.
+    """
+    source, found = source_of(X), np.zeros((0, fit.n_components))
+    file = None if source is None else RowFile((source.shape[0], fit.n_components), folder=source.folder)
+    for first, samples in _in_parts(fit, X if source is None else source, size_factors, engine, n_jobs):
+        found = samples.solved()
+        if file is not None:
+            file.write(first, found)
+    return found if file is None else file.rows().to_array()
+
+
+def score(
+    fit: Fit, X: Any, size_factors: Any = None, *, engine: Any = "auto", n_jobs: int | None = None
+) -> float:
+    """Mean exact log-likelihood per entry of samples, with the loadings that `project` finds.
+
+    Parameters
+    ----------
+    fit, X, size_factors, engine, n_jobs
+        As in `project`.
+
+    Returns
+    -------
+    float
+    """
+    found = [
+        (samples.log_likelihood(samples.solved()), samples.n_entries)
+        for _, samples in _in_parts(fit, X, size_factors, engine, n_jobs)
+    ]
+    n_entries = sum(n for _, n in found)
+    if not n_entries:
+        raise ValueError("there is no entry to score: no feature of the fit has a factor that is not zero")
+    return math.fsum(one for one, _ in found) / n_entries
+
+
+def _in_parts(
+    fit: Fit, X: Any, size_factors: Any, engine: Any, n_jobs: int | None
+) -> Iterator[tuple[int, NewSamples]]:
+    """All samples, or chunk by chunk where they are not in memory, with the number of the first one."""
+    source, given = source_of(X), None
+    if source is not None and size_factors is not None and not isinstance(size_factors, str):
+        given = np.asarray(size_factors)
+        if given.shape != source.shape[:1]:
+            raise ValueError(
+                f"size_factors must have one number for each of the {source.shape[0]} samples, "
+                f"got an array of shape {given.shape}"
+            )
+    for first, part in parts_of(X if source is None else source):
+        counts = counts_of(fit, part, same_samples=False)
+        own = size_factors if given is None else given[first : first + counts.n_samples]
+        yield first, NewSamples(fit, counts, new_size_factors(fit, counts, own), engine, n_jobs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +138,8 @@ class NewSamples:
         Features as in training.
     size_factors : ndarray of shape (n,)
         See `new_size_factors`.
-    engine : str
-        See `log1pnmf.engines.registry.make_engine`.
+    engine : str or EngineFactory
+        "streaming" is "native" here.
     n_jobs : int, optional
         Threads.
     """
@@ -46,7 +147,7 @@ class NewSamples:
     fit: Fit
     counts: Counts
     size_factors: Array
-    engine: str = "auto"
+    engine: Any = field(default="auto")
     n_jobs: int | None = None
 
     def solve(self) -> tuple[Array, bool]:
@@ -57,71 +158,92 @@ class NewSamples:
         Returns
         -------
         loadings : ndarray of shape (n, K)
-            On the fit's own scale.
+            On the scale of the fit.
         converged : bool
         """
-        settings, fit = self.fit.settings, self.fit
-        zeros = None
-        if settings["likelihood"] == "approximate":
-            zeros = quadratic(fit.link, settings["approximation"], settings["interval"])
+        fit, settings, zeros = self._bounded, self.fit.settings, None
+        if settings.likelihood == "approximate":
+            zeros = quadratic(fit.link, settings.approximation, settings.interval)
         typical = fit.loadings.mean(axis=0)
         start = np.tile(np.maximum(typical, 1e-3 * typical.max()), (self.counts.n_samples, 1))
-        return solve_loadings(
+        loadings, converged = solve_loadings(
             self._engine(zeros),
             start,
-            self._factors,
-            upper=1.0 if settings["l1"] > 0 else np.inf,
-            row_solver=settings["row_solver"],
+            self._factors(fit),
+            upper=settings.upper,
+            row_solver=settings.row_solver,
         )
+        return loadings * self._scale, converged
+
+    def solved(self) -> Array:
+        """Find the loadings, and warn where they have not converged."""
+        loadings, converged = self.solve()
+        if not converged:
+            warnings.warn(
+                "some loadings have not converged; a feature may have a count far beyond the training data",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
+        return loadings
 
     def log_likelihood(self, loadings: Array) -> float:
-        """Exact Poisson log-likelihood of all entries, at loadings on the fit's own scale."""
-        return -self._engine(None).loss(loadings, self._factors)
+        """Exact Poisson log-likelihood of all entries, at loadings on the scale of the fit."""
+        return -self._engine(None).loss(loadings, self._factors(self.fit))
 
     @property
     def n_entries(self) -> int:
         """Entries of features that have a part in the model."""
         return self.counts.n_samples * len(self._used)
 
+    @cached_property
+    def _bounded(self) -> Fit:
+        """The fit on the scale on which its loadings are bounded by 1, if they are."""
+        return self.fit if self.fit.settings.normalize == "max" else self.fit.normalized("max")
+
     @property
+    def _scale(self) -> Array | float:
+        """What brings loadings back to the scale of the fit."""
+        if self._bounded is self.fit:
+            return 1.0
+        largest = self.fit.loadings.max(axis=0)
+        return np.where(largest > 0.0, largest, 1.0)
+
+    @cached_property
     def _used(self) -> NDArray[np.intp]:
         return np.flatnonzero(self.fit.factors.any(axis=1))
 
-    @property
-    def _factors(self) -> Array:
-        return self.fit.factors[self._used] / self.fit.link.alpha
+    def _factors(self, fit: Fit) -> Array:
+        return fit.factors[self._used] / fit.link.alpha
 
     def _engine(self, zeros: Quadratic | None) -> Engine:
         used = self._used
         counts = self.counts if len(used) == self.counts.n_features else select_features(self.counts, used)
         problem = Problem(counts, self.size_factors, self.fit.link, zeros)
-        return make_engine(self.engine, problem, self.n_jobs)
+        return make_engine("native" if self.engine == "streaming" else self.engine, problem, self.n_jobs)
 
 
-def new_size_factors(counts: Counts, kind: Any, *, fitted_with: str, mean_total: float) -> Array:
+def new_size_factors(fit: Fit, counts: Counts, kind: Any = None) -> Array:
     """Size factors of new samples, on the scale of the training data.
 
     Parameters
     ----------
+    fit : Fit
     counts : Counts
     kind : {"total", "none"}, array of shape (n,) or None
-        None: as the model was fitted.
-    fitted_with : {"total", "none", "given"}
-        What that was.
-    mean_total : float
-        Mean total count of the training samples, by which "total" divides; samples without counts have 1.
+        None: as the fit had them. "total" divides by the mean total count of the training samples; samples
+        without counts have 1.
 
     Returns
     -------
     ndarray of shape (n,)
     """
     if kind is None:
-        if fitted_with == "given":
+        kind = fit.settings.size_factors
+        if kind == "given":
             raise ValueError(
                 "size_factors are needed: the model was fitted with an array of them, and new samples need "
                 "their own; pass size_factors=..."
             )
-        kind = fitted_with
     if isinstance(kind, str) and kind == "total":
-        return np.where(counts.row_sums > 0, counts.row_sums / mean_total, 1.0)
+        return np.where(counts.row_sums > 0, counts.row_sums / fit.data.mean_total, 1.0)
     return counts.size_factors(kind)

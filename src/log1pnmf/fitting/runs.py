@@ -7,28 +7,29 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from log1pnmf._common.randomness import random_parts
+from log1pnmf._common.randomness import Random, random_parts
 from log1pnmf.engines.base import Engine
-from log1pnmf.engines.streaming.engine import StreamingEngine
+from log1pnmf.fitting.facts import Certificate, DataFacts
 from log1pnmf.fitting.solver.alternate import alternate, residual_at
 from log1pnmf.fitting.solver.callbacks import Callback, History, ProgressBar
 from log1pnmf.fitting.solver.extrapolate import Extrapolation
 from log1pnmf.fitting.solver.iteration import Iteration, Pair
 from log1pnmf.fitting.solver.stopping import Stopping
+from log1pnmf.model.problem import Problem
 
-from .fit import Reason
-from .sampled_start import given_start, sampled_start
+from .arrangement import arranged
+from .fit import Fit, Stopped
 from .settings import Settings
-from .starts import Random, adapt_start, initialize
+from .starts import Start
 
-__all__ = ["STATIONARY", "Keep", "Progress", "Reason", "Run", "best_run"]
+__all__ = ["STATIONARY", "Keep", "Progress", "Run", "best_run"]
 
 STATIONARY = 1e-3
 """KKT residual up to which a point from which no step leads down is an optimum.
 
-The residual is free of scale (`log1pnmf.model.objective.kkt_residual`), and what is left to gain goes with its square:
-at 1e-3 that is about a millionth of the total count. Rounding can hide no more than that, also in single
-precision, where losses are known to about 1e-7. Steps that fail for another reason leave far more.
+The residual is free of scale (`log1pnmf.model.objective.kkt_residual`), and what is left to gain goes with
+its square: at 1e-3 that is about a millionth of the total count. Rounding can hide no more than that, also in
+single precision, where losses are known to about 1e-7. Steps that fail for another reason leave far more.
 """
 
 
@@ -41,19 +42,54 @@ class Run:
     last : Iteration
         Where it ended.
     history : History
-    reason : {"converged", "max_iter", "stalled", "callback", "interrupted"}
+    stopped : {"converged", "max_iter", "stalled", "callback", "interrupted"}
         Why it ended; "max_iter" also where an earlier phase did.
-    all_met : bool
-        Whether the tolerance was met in every phase.
     phase : int
         Number of the phase it ended in.
     """
 
     last: Iteration
     history: History
-    reason: Reason
-    all_met: bool
+    stopped: Stopped
     phase: int
+
+    def as_fit(self, settings: Settings, problem: Problem, *, kkt_residual: float | None = None) -> Fit:
+        """Show the run as a fit; the only place where one is put together.
+
+        Parameters
+        ----------
+        settings : Settings
+            Resolved.
+        problem : Problem
+            Of the last phase.
+        kkt_residual : float, optional
+            Where it is known better than the last iteration knows it.
+
+        Returns
+        -------
+        Fit
+        """
+        last, counts = self.last, problem.counts
+        exact, n = last.likelihood == "exact", counts.n_samples
+        loadings, factors = arranged(last.loadings, last.factors * settings.link.alpha, settings)
+        return Fit(
+            loadings=loadings,
+            factors=factors,
+            size_factors=problem.size_factors,
+            settings=settings,
+            asked=settings,
+            data=DataFacts.of(counts),
+            stopped=self.stopped,
+            objective=last.objective,
+            approximate_log_likelihood=None if exact else -last.loss,
+            kkt_residual=last.kkt_residual if kkt_residual is None else kkt_residual,
+            n_iter=last.index,
+            seconds=last.seconds,
+            history=self.history.table(),
+            certificate=Certificate(-last.loss, 0.0, None, n, n) if exact else None,
+            sample_names=counts.sample_names,
+            feature_names=counts.feature_names,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +135,9 @@ def best_run(
     engines: Sequence[Engine],
     rng: Random,
     *,
+    start: Start,
+    callbacks: Sequence[Callback] = (),
+    verbose: int = 0,
     resumed: Progress | None = None,
     keep: Keep | None = None,
 ) -> Run:
@@ -110,6 +149,10 @@ def best_run(
     engines : sequence of Engine
         One for each of ``settings.phases``.
     rng : Generator or RandomState
+    start : Start
+    callbacks : sequence of callables
+    verbose : int
+        1 shows a progress bar.
     resumed : Progress, optional
         Go on from here; `rng` is then in the state it had there.
     keep : callable, optional
@@ -122,21 +165,20 @@ def best_run(
     """
     begin, best = (0, None) if resumed is None else (resumed.restart, resumed.best)
     for restart in range(begin, settings.n_init):
-        walk = _Walk(settings, restart, best, keep)
+        one = _OneStart(settings, restart, best, keep, callbacks, verbose)
         try:
-            run = walk(engines, rng, resumed)
+            run = one(engines, rng, start, resumed)
         except KeyboardInterrupt:  # before this start had led to anything
             if best is None:
                 raise
-            return replace(best, reason="interrupted", all_met=False)
+            return replace(best, stopped="interrupted")
         if best is None or _better(run, best):
             best = run
-        if run.reason == "interrupted":
-            return replace(best, reason=run.reason, all_met=False)
-        if run.reason == "callback":
-            return replace(best, reason=run.reason)
+        if run.stopped in ("interrupted", "callback"):
+            return replace(best, stopped=run.stopped)
         resumed = None
-    assert best is not None
+    if best is None:
+        raise ValueError("the checkpoint is beyond the last start; start anew without resume")
     return best
 
 
@@ -147,19 +189,28 @@ def _better(run: Run, best: Run) -> bool:
     return run.last.objective < best.last.objective
 
 
-class _Walk:
+class _OneStart:
     """One start on its way through the phases."""
 
-    def __init__(self, settings: Settings, restart: int, best: Run | None, keep: Keep | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        restart: int,
+        best: Run | None,
+        keep: Keep | None,
+        callbacks: Sequence[Callback],
+        verbose: int,
+    ) -> None:
         self.settings, self.restart, self.best, self.keep = settings, restart, best, keep
+        self.callbacks, self.verbose = callbacks, verbose
         self.last: Iteration | None = None
         self.history, self.all_met = History(), True
         self.random: Mapping[str, Any] = {}
 
-    def __call__(self, engines: Sequence[Engine], rng: Random, resumed: Progress | None) -> Run:
+    def __call__(self, engines: Sequence[Engine], rng: Random, start: Start, resumed: Progress | None) -> Run:
         """Go to the end."""
         if resumed is None:
-            begin, point = 0, _start(self.settings, engines[0], rng)
+            begin, point = 0, start(engines[0], rng)
         else:
             begin, point = resumed.phase, Pair(resumed.last.loadings, resumed.last.factors)
             self.last, self.history, self.all_met = resumed.last, resumed.history, resumed.all_met
@@ -177,9 +228,9 @@ class _Walk:
         assert self.last is not None
         if reason == "converged" and not self.all_met:
             reason = "max_iter"
-        return Run(self.last.on_host(), self.history, reason, self.all_met, number)
+        return Run(self.last.on_host(), self.history, reason, number)
 
-    def _phase(self, engine: Engine, number: int, point: Pair, resumed: Progress | None) -> Reason:
+    def _phase(self, engine: Engine, number: int, point: Pair, resumed: Progress | None) -> Stopped:
         """Follow one phase to its end; indices and seconds go on from the one before."""
         settings, phase = self.settings, self.settings.phases[number]
         stopping, state = Stopping(phase.tol), None
@@ -197,13 +248,13 @@ class _Walk:
             penalty=settings.penalty,
             upper=settings.upper,
             row_solver=settings.row_solver,
-            extrapolation=Extrapolation() if settings.extrapolates else None,
+            extrapolation=Extrapolation() if settings.extrapolate else None,
             max_iter=settings.max_iter,
             state=state,
         )
         with ExitStack() as stack:
-            watchers: list[Callback] = [*settings.callbacks]
-            if settings.verbose:
+            watchers: list[Callback] = [*self.callbacks]
+            if self.verbose:
                 label = phase.likelihood + (f", start {self.restart + 1}" if settings.n_init > 1 else "")
                 watchers.append(stack.enter_context(ProgressBar(first + settings.max_iter, label)))
             try:
@@ -229,11 +280,11 @@ class _Walk:
                 self.keep(
                     Progress(self.restart, number, last, state, history, self.all_met, self.random, self.best)
                 )
-            yield last.on_host() if self.settings.callbacks else replace(last, state=None)
+            yield last.on_host() if self.callbacks else replace(last, state=None)
 
     def _watch(
         self, iterations: Iterator[Iteration], stopping: Stopping, watchers: Sequence[Callback]
-    ) -> Reason | None:
+    ) -> Stopped | None:
         """Show iterations to those who watch; None where no one asked to stop."""
         for iteration in iterations:
             asked = [bool(watch(iteration)) for watch in watchers]
@@ -243,7 +294,7 @@ class _Walk:
                 return "callback"
         return None
 
-    def _ended(self, engine: Engine, first: int) -> Reason:
+    def _ended(self, engine: Engine, first: int) -> Stopped:
         """Why the solver had no more iterations: too many of them, or no step leads down from here."""
         last, settings = self.last, self.settings
         assert last is not None
@@ -254,20 +305,3 @@ class _Walk:
             engine, last.loadings, last.factors, penalty=settings.penalty, upper=settings.upper
         )
         return "converged" if residual <= STATIONARY else "stalled"
-
-
-def _start(settings: Settings, engine: Engine, rng: Random) -> Pair:
-    if isinstance(engine, StreamingEngine):
-        return _streamed_start(settings, engine, rng)
-    if isinstance(settings.init, str):
-        return Pair(*initialize(engine, settings.n_components, settings.init, rng))
-    loadings, factors = settings.init
-    return Pair(*adapt_start(engine.problem, loadings, factors / settings.link.alpha, rng))
-
-
-def _streamed_start(settings: Settings, engine: StreamingEngine, rng: Random) -> Pair:
-    if isinstance(settings.init, str):
-        bounds: Any = {"penalty": settings.penalty, "upper": settings.upper}
-        return sampled_start(engine, settings.n_components, settings.init, rng, **bounds)
-    loadings, factors = settings.init
-    return given_start(engine, loadings, factors / settings.link.alpha)

@@ -7,16 +7,15 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.rows import Rows
-from log1pnmf.engines.native import NativeEngine
-from log1pnmf.engines.streaming.engine import StreamingEngine
+from log1pnmf._common.randomness import Random
+from log1pnmf.engines.base import Engine, Sample
 from log1pnmf.fitting.solver.alternate import alternate
 from log1pnmf.fitting.solver.extrapolate import Extrapolation
 from log1pnmf.fitting.solver.iteration import Pair
 from log1pnmf.fitting.solver.stopping import Stopping
-from log1pnmf.model.problem import Problem
 
-from .starts import Random, initialize
+from .settings import Settings
+from .starts import initialize
 
 __all__ = ["given_start", "sampled_start"]
 
@@ -28,43 +27,31 @@ LIFTED = 1e-3
 """Of a feature's mean: what its entries are given at least, where the sample has no count for them."""
 
 
-def sampled_start(
-    engine: StreamingEngine,
-    n_components: int,
-    init: str,
-    rng: Random,
-    *,
-    penalty: Array,
-    upper: float = math.inf,
-) -> Pair:
+def sampled_start(engine: Engine, sample: Sample, settings: Settings, rng: Random) -> Pair:
     """Fit the rows that were kept in memory, and find the loadings of all rows for their factors.
 
     Parameters
     ----------
-    engine : StreamingEngine
-    n_components : int
-    init : {"rank1", "random", "nndsvd"}
-        Start of the fit to the sample; see `log1pnmf.fitting.starts.initialize`.
+    engine : Engine
+        Of all rows.
+    sample : Sample
+        Of rows that are in memory, ``engine.sample()``.
+    settings : Settings
     rng : Generator or RandomState
-    penalty : ndarray of shape (K,)
-    upper : float
-        Penalty on the factors and bound of the loadings, as in `log1pnmf.fitting.solver.alternate.alternate`.
 
     Returns
     -------
     Pair
         On the eta scale.
     """
-    problem, counts = engine.problem, engine.problem.chunked
-    sample = Problem(counts.sample, problem.size_factors[counts.sample_index], problem.link, problem.zeros)
-    native = NativeEngine(sample, engine.n_threads)
-    loadings, factors = initialize(native, n_components, init, rng)
+    upper, part = settings.upper, sample.engine
+    loadings, factors = initialize(part, settings.n_components, settings.init, rng)
     stopping = Stopping(SAMPLE_TOL)
     iterations = alternate(
-        native,
+        part,
         loadings,
         factors,
-        penalty=penalty,
+        penalty=settings.penalty,
         upper=upper,
         extrapolation=Extrapolation(),
         max_iter=SAMPLE_ITERATIONS,
@@ -77,20 +64,19 @@ def sampled_start(
         loadings, factors = _balanced(loadings, factors)
     factors = _lifted(engine, loadings.mean(axis=0), factors)
     typical = np.maximum(loadings.mean(axis=0), 1e-3 * loadings.mean())
-    everywhere = _constant_rows(engine, np.minimum(typical, upper))
-    return Pair(engine.settle(everywhere, factors, upper=upper), factors)  # type: ignore[arg-type]
+    return Pair(sample.settle(np.minimum(typical, upper), factors, upper), factors)
 
 
-def given_start(engine: StreamingEngine, loadings: Array, factors: Array) -> Pair:
+def given_start(engine: Engine, loadings: Array, factors: Array) -> Pair:
     """Make a checked start usable: samples and features with counts have something to begin with.
 
     Parameters
     ----------
-    engine : StreamingEngine
+    engine : Engine
     loadings, factors : ndarray of shape (n, K) and (m, K)
         On the eta scale.
     """
-    counts = engine.problem.chunked
+    counts = engine.problem.counts
     values = []
     for side, rows in ((loadings, counts.by_row), (factors, counts.by_column)):
         counted = np.diff(rows.indptr) > 0
@@ -108,22 +94,13 @@ def _balanced(loadings: Array, factors: Array) -> tuple[Array, Array]:
     return loadings / by, factors * by
 
 
-def _lifted(engine: StreamingEngine, typical: Array, factors: Array) -> Array:
+def _lifted(engine: Engine, typical: Array, factors: Array) -> Array:
     """Leave no zeros where other samples may have counts; what the sample has not seen gets its mean."""
-    problem, counts = engine.problem, engine.problem.chunked
-    rates = counts.column_sums / problem.size_factors.sum()
+    problem, counts = engine.problem, engine.problem.counts
+    rates = counts.by_column.row_sums() / problem.size_factors.sum()
     level = (
         problem.link.link(rates) / problem.link.alpha / max(float(typical.sum()), np.finfo(np.float64).tiny)
     )
     seen = factors.any(axis=1)
     least = np.where(seen, LIFTED, 1.0) * level
     return np.maximum(factors, least[:, None])
-
-
-def _constant_rows(engine: StreamingEngine, row: Array) -> Rows:
-    counts = engine.problem.chunked
-    return Rows(
-        (counts.n_samples, len(row)),
-        lambda start, stop: np.tile(row, (stop - start, 1)),
-        counts.source.folder,
-    )

@@ -1,28 +1,44 @@
-"""The parameters of a fit, checked before any work is done."""
+"""What decides a fit, as plain values: checked before any work, kept with the fit, the one source of defaults."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any, Literal, cast
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
 
 import numpy as np
 
+from log1pnmf._common.checks import check_choice, check_number, check_whole
 from log1pnmf.engines.base import ROW_SOLVERS, RowSolver
-from log1pnmf.engines.native import effective_threads
-from log1pnmf.engines.registry import ENGINES, NEWTON_ONLY
-from log1pnmf.fitting.solver.callbacks import Callback
+from log1pnmf.engines.registry import check_engine
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.zeros import KINDS, Quadratic, quadratic
+from log1pnmf.model.zeros import Quadratic, quadratic
 
-from .starts import check_init
-
-__all__ = ["LIKELIHOODS", "Phase", "Settings"]
+__all__ = [
+    "GIVEN",
+    "INITS",
+    "LARGEST_EXACT",
+    "LIKELIHOODS",
+    "NORMALIZATIONS",
+    "SIZE_FACTORS",
+    "Phase",
+    "Settings",
+]
 
 LIKELIHOODS = ("auto", "approximate", "exact", "refined")
-LOOSER = 10.0  # tolerance of the approximate phase before an exact one, relative to `tol`
+INITS = ("rank1", "random", "nndsvd")
+NORMALIZATIONS = ("max", "factor_max", "factor_sum", "none")
+SIZE_FACTORS = ("total", "none")
+
+GIVEN = "given"
+"""Stands for what a user gave as arrays, as a function or as an engine of their own."""
+
+LARGEST_EXACT = 2e8
+"""Entries up to which every one of them is visited without being asked for."""
+
+LOOSER = 100.0
+"""The approximate phase of a refined fit stops at a tolerance looser by this factor."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +49,7 @@ class Phase:
     ----------
     likelihood : {"approximate", "exact"}
     zeros : Quadratic or None
-        Treatment of zero counts.
+        What replaces ``expm1`` at zero counts.
     tol : float
     """
 
@@ -42,90 +58,77 @@ class Phase:
     tol: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Settings:
-    """Parameters of `log1pnmf.fitting.fitting.fit_log1p_nmf`, which documents them."""
+    """The parameters of a fit; `log1pnmf.Log1pNMF` explains them.
 
-    n_components: int
-    c: float
-    likelihood: str
-    approximation: str
-    interval: tuple[float, float] | None
-    size_factors: Any
-    init: Any
-    n_init: int
-    l1: float
-    row_solver: RowSolver
-    extrapolate: bool | Literal["auto"]
-    max_iter: int
-    tol: float
-    n_jobs: int | None
-    engine: str
-    callbacks: Sequence[Callback]
-    verbose: int
+    `size_factors`, `init` and `engine` are "given" where the user passed arrays, a function or an engine; these
+    go beside the settings in a `log1pnmf.fitting.request.Request`.
+    """
+
+    n_components: int = 2
+    c: float = 1.0
+    likelihood: str = "auto"
+    approximation: str = "chebyshev"
+    interval: tuple[float, float] | None = None
+    size_factors: str = "total"
+    init: str = "rank1"
+    n_init: int = 1
+    l1: float = 0.0
+    row_solver: RowSolver = "newton"
+    extrapolate: bool | Literal["auto"] = "auto"
+    max_iter: int = 1000
+    tol: float = 1e-8
+    engine: str = "auto"
+    normalize: str = "max"
+    random_state: int | None = 0
 
     def __post_init__(self) -> None:
         check_whole("n_components", self.n_components, least=1)
         link = ShiftedLog(self.c)
         check_choice("likelihood", self.likelihood, LIKELIHOODS)
-        check_choice("approximation", self.approximation, KINDS)
         quadratic(link, self.approximation, self.interval)
-        if isinstance(self.size_factors, str) and self.size_factors not in ("total", "none"):
-            raise ValueError(f"size_factors must be 'total', 'none' or an array, got {self.size_factors!r}")
-        check_init(self.init)
+        check_choice("size_factors", self.size_factors, (*SIZE_FACTORS, GIVEN))
+        check_choice("init", self.init, (*INITS, GIVEN))
         check_whole("n_init", self.n_init, least=1)
-        if self.n_init > 1 and not isinstance(self.init, str):
-            raise ValueError(f"n_init must be 1 with a given start, got {self.n_init}: all would be the same")
         check_number("l1", self.l1)
         check_choice("row_solver", self.row_solver, ROW_SOLVERS)
-        if not isinstance(self.extrapolate, bool | np.bool_) and not _is_auto(self.extrapolate):
+        if not isinstance(self.extrapolate, bool | np.bool_) and self.extrapolate != "auto":
             raise ValueError(f"extrapolate must be True, False or 'auto', got {self.extrapolate!r}")
         check_whole("max_iter", self.max_iter, least=1)
         check_number("tol", self.tol)
-        effective_threads(self.n_jobs)
-        check_choice("engine", self.engine, ENGINES)
-        if self.engine in NEWTON_ONLY and self.row_solver != "newton":
-            raise ValueError(
-                f"engine={self.engine!r} has row_solver='newton' only, got {self.row_solver!r}; "
-                "use engine='native' for the paper's solver"
-            )
-        if not isinstance(self.callbacks, Iterable):
-            raise TypeError(f"callbacks must be a sequence of callables, got {self.callbacks!r}; pass a list")
-        for callback in self.callbacks:
-            if not callable(callback):
-                raise TypeError(f"callbacks must be callable, got {callback!r}")
-        if not isinstance(self.verbose, bool | np.bool_):
-            check_whole("verbose", self.verbose, least=0)
+        if self.engine != GIVEN:
+            check_engine(self.engine, self.row_solver)
+        check_choice("normalize", self.normalize, NORMALIZATIONS)
 
     @property
     def link(self) -> ShiftedLog:
         """The link function."""
         return ShiftedLog(self.c)
 
-    @property
-    def resolved_likelihood(self) -> str:
-        """Likelihood with "auto" decided; the identity link is always exact (at sparse cost)."""
+    def resolved(self, engine: str, shape: tuple[int, int]) -> Settings:
+        """Replace every "auto" by what it stands for, for counts of that shape and a resolved engine."""
+        likelihood = self.likelihood
         if self.link.is_identity:
-            return "exact"
-        if self.likelihood == "auto":
-            return "approximate" if self.c >= 1 else "exact"
-        return self.likelihood
+            likelihood = "exact"  # at sparse cost
+        elif likelihood == "auto" and self.c < 1:
+            likelihood = "exact"  # one quadratic for all zeros is far off there
+        elif likelihood == "auto":
+            likelihood = "refined" if math.prod(shape) <= LARGEST_EXACT else "approximate"
+        # The coordinate solver is the paper's, and has no extrapolation.
+        extrapolate = self.row_solver == "newton" if self.extrapolate == "auto" else bool(self.extrapolate)
+        return replace(self, likelihood=likelihood, extrapolate=extrapolate, engine=engine)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """Runs of the solver, each starting where the one before ended."""
+        """Runs of the solver, each starting where the one before ended; of resolved settings."""
         exact = Phase("exact", None, self.tol)
-        if self.resolved_likelihood == "exact":
+        if self.likelihood == "exact":
             return (exact,)
         zeros = quadratic(self.link, self.approximation, self.interval)
-        if self.resolved_likelihood == "approximate":
+        if self.likelihood == "approximate":
             return (Phase("approximate", zeros, self.tol),)
         return (Phase("approximate", zeros, LOOSER * self.tol), exact)
-
-    @property
-    def extrapolates(self) -> bool:
-        """Extrapolation with "auto" decided: the coordinate solver is the paper's, and has none."""
-        return self.row_solver == "newton" if self.extrapolate == "auto" else bool(self.extrapolate)
 
     @property
     def upper(self) -> float:
@@ -140,47 +143,19 @@ class Settings:
         return penalty
 
     def as_dict(self) -> dict[str, Any]:
-        """Parameters with "auto" replaced by what it stands for; arrays are only named as given."""
-        return {
-            "n_components": int(self.n_components),
-            "c": float(self.c),
-            "likelihood": self.resolved_likelihood,
-            "approximation": self.approximation,
-            "interval": self.interval,
-            "size_factors": self.size_factors if isinstance(self.size_factors, str) else "given",
-            "init": self.init if isinstance(self.init, str) else "given",
-            "n_init": int(self.n_init),
-            "l1": float(self.l1),
-            "row_solver": self.row_solver,
-            "extrapolate": self.extrapolates,
-            "max_iter": int(self.max_iter),
-            "tol": float(self.tol),
-            "n_jobs": effective_threads(self.n_jobs),
-            "engine": self.engine,
-        }
+        """Plain values, as files hold them."""
+        values = asdict(self)
+        values.update(c=float(self.c), l1=float(self.l1), tol=float(self.tol))
+        values.update({name: int(values[name]) for name in ("n_components", "n_init", "max_iter")})
+        if self.interval is not None:
+            values["interval"] = [float(end) for end in self.interval]
+        return values
 
-
-def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Refuse what is not one of the choices."""
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
-
-
-def _is_auto(value: object) -> bool:
-    return isinstance(value, str) and value == "auto"
-
-
-def check_whole(name: str, value: object, *, least: int) -> None:
-    """Refuse what is not a whole number of at least `least`."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
-        raise TypeError(f"{name} must be a whole number, got {value!r}")
-    if cast(int, value) < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
-
-
-def check_number(name: str, value: object) -> None:
-    """Refuse what is not a finite number >= 0."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    if not 0.0 <= float(value) < math.inf:
-        raise ValueError(f"{name} must be finite and not negative, got {value}")
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
+        """Check what `as_dict` gave; unknown and missing names are refused."""
+        known = {field.name for field in fields(cls)}
+        if set(values) != known:
+            raise ValueError(f"settings must be {', '.join(sorted(known))}, got {', '.join(sorted(values))}")
+        interval = values["interval"]
+        return cls(**{**values, "interval": None if interval is None else tuple(interval)})

@@ -7,31 +7,31 @@ and columns without counts are zero, and no two columns are alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from difflib import get_close_matches
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import brentq
-from sklearn.utils import check_random_state
 from sklearn.utils.extmath import randomized_svd
 from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.arrays import on_host
+from log1pnmf._common.checks import check_choice
+from log1pnmf._common.randomness import Random, new_seed
 from log1pnmf.counts.counts import check_unmasked
 from log1pnmf.engines.base import Engine
+from log1pnmf.fitting.settings import INITS
 from log1pnmf.fitting.solver.alternate import alternate
+from log1pnmf.fitting.solver.iteration import Pair
 from log1pnmf.fitting.solver.stopping import Stopping
 from log1pnmf.model.problem import Problem
 
 __all__ = [
-    "INITS",
-    "Random",
+    "Start",
     "adapt_start",
-    "as_random",
-    "check_init",
     "check_start",
     "initialize",
     "match_total",
@@ -39,26 +39,32 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
-Random: TypeAlias = np.random.Generator | np.random.RandomState
 
-INITS = ("rank1", "random", "nndsvd")
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """How to find a start, once there is an engine.
+
+    Parameters
+    ----------
+    make : callable
+        Called with an engine and a random state; gives a `Pair` on the eta scale.
+    arrays : (loadings, factors), optional
+        Where they are given, on the link scale.
+    """
+
+    make: Callable[[Engine, Random], Pair]
+    arrays: tuple[Array, Array] | None = None
+
+    def __call__(self, engine: Engine, rng: Random) -> Pair:
+        """Make the start."""
+        return self.make(engine, rng)
+
+
 TINY = 1e-8  # of the baseline: two such columns multiplied do not change the fit
 LIFTED = 1e-3  # of the column's mean, where a given start has zeros that rule out a count
 SVD_FILL = 1e-2  # of the mean, where the SVD leaves zeros
 SAMPLE = 300  # rows and columns on which the fitted total is matched
-
-
-def as_random(random_state: Any) -> Random:
-    """Take an `np.random.Generator` as it is, anything else as scikit-learn does."""
-    if isinstance(random_state, np.random.Generator):
-        return random_state
-    try:
-        return check_random_state(random_state)
-    except ValueError:
-        raise ValueError(
-            "random_state must be None, a whole number from 0 to 2**32 - 1, a RandomState or a Generator, "
-            f"got {random_state!r}"
-        ) from None
 
 
 def initialize(engine: Engine, n_components: int, init: str, rng: Random) -> tuple[Array, Array]:
@@ -78,7 +84,7 @@ def initialize(engine: Engine, n_components: int, init: str, rng: Random) -> tup
     -------
     loadings, factors : ndarray of shape (n, K) and (m, K)
     """
-    check_init(init)
+    check_choice("init", init, INITS)
     problem = engine.problem
     if init == "rank1":
         loadings, factors = (_beside(column, n_components, rng) for column in rank_one(engine, rng))
@@ -140,7 +146,7 @@ def _nndsvd(problem: Problem, n_components: int, rng: Random) -> tuple[Array, Ar
     matrix = _linked(problem)
     rank = min(n_components, *matrix.shape)
     with threadpool_limits(1, user_api="blas"):  # thin products: more threads only spin and change bits
-        left, strength, right = randomized_svd(matrix, rank, random_state=_seed(rng))
+        left, strength, right = randomized_svd(matrix, rank, random_state=new_seed(rng))
     loadings, factors = np.zeros((matrix.shape[0], n_components)), np.zeros((matrix.shape[1], n_components))
     for k in range(rank):
         u, v = left[:, k], right[k]
@@ -166,23 +172,7 @@ def _fill(values: Array, rng: Random) -> Array:
     return np.where(values > 0.0, values, SVD_FILL * mean * rng.uniform(0.5, 1.5, size=values.shape))
 
 
-def _seed(rng: Random) -> int:
-    most = np.iinfo(np.int32).max
-    return int(rng.integers(most) if isinstance(rng, np.random.Generator) else rng.randint(most))
-
-
 # ---------------------------------------------------------------- given
-
-
-def check_init(init: Any) -> None:
-    """Refuse the name of a start that there is not, and say which one comes closest."""
-    if not isinstance(init, str) or init in INITS:
-        return
-    close = get_close_matches(init, INITS, n=1)
-    raise ValueError(
-        f"init must be one of {', '.join(map(repr, INITS))} or (loadings, factors), got {init!r}"
-        + (f"; use {close[0]!r}" if close else "")
-    )
 
 
 def check_start(start: Any, shape: tuple[int, int], n_components: int) -> tuple[Array, Array]:

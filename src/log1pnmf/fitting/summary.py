@@ -3,71 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.counts.counts import Counts
-
-from .certificate import Certificate
+from .arrangement import evenness, shares
 from .fit import Fit
-from .readout import evenness, shares
 
-__all__ = ["TrainingData", "gained_lately", "last_gain", "summarize", "top_features"]
+__all__ = ["gained_lately", "last_gain", "summarize", "top_features"]
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class TrainingData:
-    """What is remembered of the counts a model was fitted to.
-
-    Parameters
-    ----------
-    n_samples, n_features, nnz : int
-        Rows, columns and entries that are not zero.
-    total : float
-        Sum of all counts.
-    """
-
-    n_samples: int
-    n_features: int
-    nnz: int
-    total: float
-
-    @classmethod
-    def of(cls, counts: Counts) -> TrainingData:
-        """Look at counts."""
-        return cls(counts.n_samples, counts.n_features, counts.nnz, counts.total)
-
-    @property
-    def mean_total(self) -> float:
-        """Mean total count of a sample."""
-        return self.total / self.n_samples
-
-
-def summarize(
-    fit: Fit,
-    data: TrainingData,
-    loadings: Array,
-    components: Array,
-    *,
-    certificate: Certificate | None = None,
-    names: NDArray[np.object_] | None = None,
-    n_top: int = 8,
-) -> str:
-    """Describe a fit: data, model, quality, factors and what is worth knowing.
+def summarize(fit: Fit, *, n_top: int = 8) -> str:
+    """Describe a fit in words: data, model, quality, factors and what is worth knowing.
 
     Parameters
     ----------
     fit : Fit
-    data : TrainingData
-    loadings, components : ndarray of shape (n, K) and (K, m)
-        As they are to be shown.
-    certificate : Certificate, optional
-    names : ndarray of str, optional
-        Of the features; otherwise their numbers are shown.
     n_top : int
         Features shown per factor.
 
@@ -75,19 +28,19 @@ def summarize(
     -------
     str
     """
-    labels = np.arange(components.shape[1]).astype(str) if names is None else names
+    data, labels = fit.data, fit.feature_labels
     lines = [
         f"Log1pNMF: {data.n_samples:,} samples x {data.n_features:,} features, "
         f"{fit.n_components} factors, c = {fit.c:g}",
-        *_section("Data", _data(data)),
+        *_section("Data", _data(fit)),
         *_section("Model", _model(fit)),
-        *_section("Fit", _quality(fit, data, certificate)),
+        *_section("Fit", _quality(fit)),
         "",
         "Factors (share of the signal, evenness over samples, top features)",
     ]
-    share, even = shares(loadings, components.T), evenness(loadings)
+    share, even = shares(fit.loadings, fit.factors), evenness(fit.loadings)
     for k in range(fit.n_components):
-        top = ", ".join(str(labels[j]) for j in top_features(components, k, n_top))
+        top = ", ".join(str(labels[j]) for j in top_features(fit.factors.T, k, n_top))
         lines.append(f"  {k:>3}  {share[k]:>6.1%}  {even[k]:>5.2f}  {top or '(none)'}")
     if fit.messages:
         lines += ["", "Notes", *(f"  - {message}" for message in fit.messages)]
@@ -137,7 +90,7 @@ def gained_lately(fit: Fit, most: int = 10) -> str | None:
     since = int(np.searchsorted(index, index[-1] - most))  # lost iterations have no row, but count
     gain, n = float(objective[since] - objective[-1]), int(index[-1] - index[since])
     iterations = "the last iteration" if n == 1 else f"the last {n} iterations"
-    unit = "log-likelihood units" if fit.settings["l1"] == 0 else "units of the penalised log-likelihood"
+    unit = "log-likelihood units" if fit.settings.l1 == 0 else "units of the penalised log-likelihood"
     share = gain / abs(objective[-1]) if objective[-1] != 0.0 else 0.0
     return f"{iterations} gained {gain:,.3g} {unit} ({share:.1e} of it)"
 
@@ -162,8 +115,9 @@ def _section(title: str, rows: Iterator[tuple[str, str]]) -> list[str]:
     return ["", title, *(f"  {name:<16}{text}" for name, text in rows)]
 
 
-def _data(data: TrainingData) -> Iterator[tuple[str, str]]:
-    yield "non-zeros", f"{data.nnz:,} ({data.nnz / (data.n_samples * data.n_features):.1%} of all entries)"
+def _data(fit: Fit) -> Iterator[tuple[str, str]]:
+    data = fit.data
+    yield "non-zeros", f"{data.nnz:,} ({data.nnz / data.n_entries:.1%} of all entries)"
     yield "total count", f"{data.total:,.0f}, {data.mean_total:,.1f} per sample"
 
 
@@ -173,21 +127,22 @@ def _model(fit: Fit) -> Iterator[tuple[str, str]]:
         yield "link", "identity: parts add up (Poisson NMF)"
     else:
         yield "link", f"{fit.link.alpha:g} * log(1 + rate / {fit.c:g})"
-    exact = settings["likelihood"] == "exact"
-    yield "likelihood", settings["likelihood"] + ("" if exact else f" ({settings['approximation']})")
-    yield "size factors", str(settings["size_factors"])
-    if settings["l1"] > 0:
-        yield "penalty", f"l1 = {settings['l1']:g} on all factors but the baseline (factor 0), loadings <= 1"
-    solver = f"{settings['row_solver']}{', extrapolated' if settings['extrapolate'] else ''}"
-    yield "solver", f"{solver}, start {settings['init']}, {settings['n_init']} of them"
+    exact = settings.likelihood == "exact"
+    yield "likelihood", settings.likelihood + ("" if exact else f" ({settings.approximation})")
+    yield "size factors", str(settings.size_factors)
+    if settings.l1 > 0:
+        yield "penalty", f"l1 = {settings.l1:g} on all factors but the baseline (factor 0), loadings <= 1"
+    solver = f"{settings.row_solver}{', extrapolated' if settings.extrapolate else ''}"
+    yield "solver", f"{solver}, start {settings.init}, {settings.n_init} of them"
 
 
-def _quality(fit: Fit, data: TrainingData, certificate: Certificate | None) -> Iterator[tuple[str, str]]:
+def _quality(fit: Fit) -> Iterator[tuple[str, str]]:
+    certificate = fit.certificate
     state = "yes" if fit.converged else "NO"
     yield "converged", f"{state}, {fit.n_iter} iterations, {fit.seconds:.1f} s"
     lately = gained_lately(fit)
     if lately is not None:
-        tol = fit.settings["tol"]
+        tol = fit.settings.tol
         yield ("last gain" if fit.converged else "still gaining"), f"{lately}; tol {tol:.1e} per iteration"
     yield "KKT residual", f"{fit.kkt_residual:.1e} (0 at an optimum)"
     yield "objective", f"{fit.objective:,.1f}"
@@ -195,5 +150,5 @@ def _quality(fit: Fit, data: TrainingData, certificate: Certificate | None) -> I
         yield "certificate", "none: the exact log-likelihood was not computed; certify(X) does that"
     else:
         yield "certificate", str(certificate)
-        per_entry = certificate.log_likelihood / (data.n_samples * data.n_features)
+        per_entry = certificate.log_likelihood / fit.data.n_entries
         yield "", f"{per_entry:.6g} per entry"

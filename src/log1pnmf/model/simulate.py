@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf.fitting.settings import check_number, check_whole
+from log1pnmf._common.checks import check_number, check_whole
 
 from .link import ShiftedLog
 

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebpts1
 from numpy.typing import NDArray
 
+from log1pnmf._common.checks import check_choice
+
 from .link import ShiftedLog
 
 __all__ = ["EXACT_FOR_IDENTITY", "KINDS", "Quadratic", "chebyshev", "quadratic", "taylor"]
@@ -59,13 +61,12 @@ def quadratic(
     -------
     Quadratic
     """
+    check_choice("approximation", kind, KINDS)
     if kind == "chebyshev":
         return chebyshev(link, interval)
-    if kind == "taylor":
-        if interval is not None:
-            raise ValueError("interval is used by approximation 'chebyshev' only; leave it out for 'taylor'")
-        return taylor(link)
-    raise ValueError(f"approximation must be one of {', '.join(map(repr, KINDS))}, got {kind!r}")
+    if interval is not None:
+        raise ValueError("interval is used by approximation 'chebyshev' only; leave it out for 'taylor'")
+    return taylor(link)
 
 
 def taylor(link: ShiftedLog) -> Quadratic:

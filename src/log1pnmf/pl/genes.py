@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
 
+from log1pnmf._common.checks import check_choice
 from log1pnmf._common.colors import factor_colors
 from log1pnmf.analysis.decomposition import Decomposition
 from log1pnmf.analysis.markers.table import Markers
@@ -89,8 +90,7 @@ def factor_scatter(
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('factor k1', 'factor k2')
     """
-    if scale not in SCALES:
-        raise ValueError(f"scale must be one of {', '.join(map(repr, SCALES))}, got {scale!r}")
+    check_choice("scale", scale, SCALES)
     shown = Decomposition.of(source, key=key, feature_names=feature_names)
     need_factors(shown)
     _check_factors(shown, (a, b))
@@ -188,8 +188,7 @@ def top_features(
     >>> len(figure.axes)
     2
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}")
+    check_choice("kind", kind, KINDS)
     shown = Decomposition.of(source, key=key, feature_names=feature_names)
     need_factors(shown)
     chosen = list(range(shown.n_components) if factors is None else factors)

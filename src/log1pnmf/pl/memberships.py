@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
+from log1pnmf._common.checks import check_choice
 from log1pnmf._common.colors import factor_colors
 from log1pnmf.analysis.arrange import Arrangement, Groups, arrange
 from log1pnmf.analysis.decomposition import Decomposition, group_labels, sample_labels
@@ -98,8 +99,7 @@ def structure(
     >>> ax.get_ylabel()
     'loading'
     """
-    if heights not in HEIGHTS:
-        raise ValueError(f"heights must be one of {', '.join(map(repr, HEIGHTS))}, got {heights!r}")
+    check_choice("heights", heights, HEIGHTS)
     shown = Decomposition.of(source, key=key)
     groups = None if groupby is None else sample_labels(source, groupby)
     arrangement = arrange(shown.loadings, groups, max_samples=max_samples, random_state=random_state)

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import dendrogram
 
+from log1pnmf._common.checks import check_choice
 from log1pnmf._common.colors import distinct_colors
 from log1pnmf.analysis.selection.selection import Selection
 from log1pnmf.analysis.stability import Relation
@@ -153,10 +154,8 @@ def heldout_path(found: Selection, over: str = "c", *, lines: str = "best", ax: 
     >>> len(ax.containers)
     2
     """
-    if over not in NAMES:
-        raise ValueError(f"over must be one of {', '.join(map(repr, NAMES))}, got {over!r}")
-    if lines not in ("best", "all"):
-        raise ValueError(f"lines must be 'best' or 'all', got {lines!r}")
+    check_choice("over", over, NAMES)
+    check_choice("lines", lines, ("best", "all"))
     summary, others = found.summary, [name for name in NAMES if name != over]
     values = np.unique(summary[over])
     paths = sorted({tuple(float(summary[name][i]) for name in others) for i in range(len(found.settings))})

@@ -43,8 +43,8 @@ def describe_data(subject: Subject) -> DataSection:
     -------
     DataSection
     """
-    data = subject.models[0]._data
-    nonzero = data.nnz / (data.n_samples * data.n_features)
+    data = subject.fits[0].data
+    nonzero = data.nnz / data.n_entries
     rows = [
         ("Samples", f"{data.n_samples:,}"),
         ("Features", f"{data.n_features:,}"),
@@ -66,13 +66,13 @@ def describe_data(subject: Subject) -> DataSection:
 
 
 def _sizes(subject: Subject) -> tuple[Chart | None, str]:
-    fit = subject.models[0].fit_
+    fit = subject.fits[0]
     sizes = fit.size_factors
     positive = sizes[sizes > 0.0]
     how = {
         "total": "Size factors are the total count of a sample divided by the mean total",
         "none": "No size factors were used: every sample counts as equally large",
-    }.get(str(fit.settings["size_factors"]), "Size factors were given")
+    }.get(str(fit.settings.size_factors), "Size factors were given")
     chart = histogram(
         sizes, label="Histogram of the size factors of the samples", x_title="size factor (log scale)"
     )

@@ -1,4 +1,4 @@
-"""From fitted models to one HTML file: everything is inside it, nothing is loaded from elsewhere."""
+"""From fits to one HTML file: everything is inside it, nothing is loaded from elsewhere."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from log1pnmf._common.archive import StrPath, check_writable, replacing
 from log1pnmf._common.colors import ALIKE
 from log1pnmf._common.optional import require
 from log1pnmf._common.version import __version__
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.request import default_of
+from log1pnmf.fitting.settings import GIVEN
 
 from .comparison import Comparison, compare
 from .data import describe_data
@@ -55,12 +58,12 @@ HEAT_STEPS = 10
 
 def write_report(
     path: StrPath,
-    models: Any,
+    fits: Any,
     *,
     title: str | None = None,
     sample_names: Any = None,
     feature_names: Any = None,
-    groups: Any = None,
+    groupby: Any = None,
     group_name: str | None = None,
     source: str | None = None,
     command: str | None = None,
@@ -68,8 +71,9 @@ def write_report(
     notes: Sequence[str] = (),
     counts: Any = None,
     date: str | None = None,
+    n_jobs: int | None = None,
 ) -> Path:
-    """Write a report about fitted models as one HTML file.
+    """Write a report about fits as one HTML file.
 
     The file needs no network and loads nothing. It is written whole or not at all, and its bytes are the same
     for the same arguments.
@@ -78,12 +82,12 @@ def write_report(
     ----------
     path : str or PathLike
         Of the file; its folder must exist.
-    models : Log1pNMF or sequence of them
-        Fitted to the same data. The first with finite c and the first with ``c = inf`` are compared.
+    fits : Fit, Log1pNMF, AnnData or file, or a sequence of them
+        Of the same data; see `log1pnmf.as_fit`. The first with finite c and the first with ``c = inf`` are compared.
     title : str, optional
     sample_names, feature_names : sequence of str, optional
         By default those of the counts or the fit, or numbers.
-    groups : array-like of shape (n_samples,), optional
+    groupby : array-like of shape (n_samples,) or str, optional
         What is known about each sample, a cell type for instance. Numbers with more than 60 different values
         are cut into four ranges.
     group_name : str, optional
@@ -95,11 +99,13 @@ def write_report(
     filters, notes : sequence of str
         What was left out of the data; anything else to be said.
     counts : array, sparse matrix or data frame, optional
-        What the models were fitted to. With it the report also has the deviance explained, the number of
+        What was fitted. With it the report also has the deviance explained, the number of
         empty samples and features, tests of the features that lead each factor, and what the fit does not
         explain.
     date : str, optional
         By default today's.
+    n_jobs : int, optional
+        Threads.
 
     Returns
     -------
@@ -118,18 +124,19 @@ def write_report(
     """
     check_writable(path)
     subject = Subject.of(
-        models,
+        fits,
         counts=counts,
         title=title,
         sample_names=sample_names,
         feature_names=feature_names,
-        groups=groups,
+        groupby=groupby,
         group_name=group_name,
         source=source,
         command=command,
         filters=filters,
         notes=notes,
         date=date,
+        n_jobs=n_jobs,
     )
     page = _render(subject)
     with replacing(path) as file:
@@ -165,7 +172,7 @@ def _render(subject: Subject) -> str:
         corresponding=ALIKE,
         notes=_notes(subject),
         versions=_versions(),
-        parameters=[_call(model) for model in subject.models],
+        parameters=[_call(fit) for fit in subject.fits],
         style=_text("report.css"),
         script=script,
         script_hash=_hash(script),
@@ -235,11 +242,11 @@ def _lead(subject: Subject, sections: list[FactorSection], comparison: Compariso
 def _notes(subject: Subject) -> list[tuple[str, bool]]:
     """Everything a reader should know before believing the pictures; True for what is a warning."""
     notes: list[tuple[str, bool]] = []
-    for label, model in zip(subject.labels, subject.models, strict=True):
-        early = early_stopping_note(model)
+    for label, fit in zip(subject.labels, subject.fits, strict=True):
+        early = early_stopping_note(fit)
         if early is not None:
             notes.append((f"{label}: {early}.", True))
-        notes += [(f"{label}: {message}.", False) for message in model.fit_.messages]
+        notes += [(f"{label}: {message}.", False) for message in fit.messages]
     if len(subject.sample_names) > MOST_SAMPLES:
         notes.append(
             (f"Structure plots show at most {MOST_SAMPLES:,} samples; all figures are of all samples.", False)
@@ -263,23 +270,15 @@ def _versions() -> str:
     return enumerate_words(packages)
 
 
-def _call(model: Any) -> str:
-    """Write the call that makes the model, with the parameters that are not the default."""
-    defaults = type(model)().get_params(deep=False)
-    hidden = ("callbacks", "verbose", "checkpoint", "checkpoint_every", "n_jobs", "n_components")
-    given = [f"n_components={model.n_components}"]
-    for name, value in model.get_params(deep=False).items():
-        if name in hidden or (isinstance(value, type(defaults[name])) and value == defaults[name]):
-            continue
-        given.append(f"{name}={_typed(value)}")
+def _call(fit: Fit) -> str:
+    """Write the call that makes the fit, with the settings that are not the default."""
+    asked = fit.asked.as_dict()
+    given = [f"n_components={asked.pop('n_components')}"]
+    given += [f"{name}={_typed(value)}" for name, value in asked.items() if value != default_of(name)]
     return f"Log1pNMF({', '.join(given)}).fit(counts)"
 
 
 def _typed(value: Any) -> str:
     if isinstance(value, float):
         return "float('inf')" if value == float("inf") else f"{value:g}"
-    if isinstance(value, numpy.ndarray):
-        return f"<array of shape {value.shape}>"
-    if isinstance(value, tuple) and any(isinstance(part, numpy.ndarray) for part in value):
-        return "<given arrays>"
-    return repr(value)
+    return "<given>" if value == GIVEN else repr(value)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from log1pnmf.analysis.markers.find import markers
 from log1pnmf.analysis.markers.table import Markers
-from log1pnmf.fitting.readout import evenness
+from log1pnmf.fitting.arrangement import evenness
 
 from .subject import Subject
 
@@ -67,21 +67,21 @@ def find_evidence(subject: Subject) -> list[Evidence | None]:
     """
     counts = subject.counts
     if counts is None:
-        return [None] * len(subject.models)
+        return [None] * len(subject.fits)
     most = max(LEAST_SAMPLES, TESTED_ENTRIES // counts.n_features)
     n_samples = len(counts.part_in_memory(most)[1])
     return [
         Evidence(
             markers(
-                model.fit_,
+                fit,
                 counts,
                 feature_names=shown.feature_labels,
                 errors="sandwich" if n_samples >= SANDWICH_FROM else "model",
                 max_samples=n_samples,
-                n_jobs=model.n_jobs,
+                n_jobs=subject.n_jobs,
             ),
             n_samples,
             evenness(shown.loadings) >= SHARED,
         )
-        for model, shown in zip(subject.models, subject.shown, strict=True)
+        for fit, shown in zip(subject.fits, subject.shown, strict=True)
     ]

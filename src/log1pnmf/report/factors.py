@@ -11,7 +11,7 @@ from log1pnmf.analysis.arrange import Groups
 from log1pnmf.analysis.decomposition import Decomposition
 from log1pnmf.analysis.markers.table import Markers
 from log1pnmf.analysis.metrics import correlation_matrix, hoyer
-from log1pnmf.fitting.readout import evenness, shares
+from log1pnmf.fitting.arrangement import evenness, shares
 from log1pnmf.fitting.summary import top_features
 
 from .evidence import Evidence

@@ -10,8 +10,8 @@ import numpy as np
 
 from log1pnmf.analysis.metrics import deviance_explained
 from log1pnmf.counts.counts import Counts
-from log1pnmf.estimator import Log1pNMF
-from log1pnmf.fitting.fitting import LARGEST_CERTIFIED
+from log1pnmf.fitting.certificate import LARGEST_CERTIFIED
+from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.summary import last_gain
 
 from .figures import Chart, Curve, log_curves
@@ -55,37 +55,38 @@ def describe_fits(subject: Subject) -> FitSection:
     -------
     FitSection
     """
-    facts: list[tuple[str, Callable[[Log1pNMF], str]]] = [
+    facts: list[tuple[str, Callable[[Fit], str]]] = [
         ("Link", _link),
-        ("Factors (K)", lambda model: str(model.fit_.n_components)),
+        ("Factors (K)", lambda fit: str(fit.n_components)),
         ("Exact log-likelihood", _likelihood),
         ("Certificate of the approximation", _certificate),
         ("Converged", _converged),
         ("Gain of the last iteration", _gain),
-        ("KKT residual (0 at an optimum)", lambda model: f"{model.fit_.kkt_residual:.1e}"),
-        ("Iterations, seconds", lambda model: f"{model.fit_.n_iter:,}, {model.fit_.seconds:.1f} s"),
+        ("KKT residual (0 at an optimum)", lambda fit: f"{fit.kkt_residual:.1e}"),
+        ("Iterations, seconds", lambda fit: f"{fit.n_iter:,}, {fit.seconds:.1f} s"),
         ("Likelihood, start", _how),
     ]
-    rows = [(name, [fact(model) for model in subject.models]) for name, fact in facts]
+    rows = [(name, [fact(fit) for fit in subject.fits]) for name, fact in facts]
     if subject.counts is not None:
         counts = subject.counts
-        rows.insert(3, ("Deviance explained", [_deviance(model, counts) for model in subject.models]))
-    charts = [(label, _charts(model)) for label, model in zip(subject.labels, subject.models, strict=True)]
+        rows.insert(
+            3, ("Deviance explained", [_deviance(fit, counts, subject.n_jobs) for fit in subject.fits])
+        )
+    charts = [(label, _charts(fit)) for label, fit in zip(subject.labels, subject.fits, strict=True)]
     return FitSection(rows, charts)
 
 
-def early_stopping_note(model: Log1pNMF) -> str | None:
+def early_stopping_note(fit: Fit) -> str | None:
     """Say that a fit was stopped before its optimum; None where it was not.
 
     Parameters
     ----------
-    model : Log1pNMF
+    fit : Fit
 
     Returns
     -------
     str or None
     """
-    fit = model.fit_
     if fit.converged:
         return None
     gain = last_gain(fit)
@@ -97,31 +98,30 @@ def early_stopping_note(model: Log1pNMF) -> str | None:
     )
 
 
-def _link(model: Log1pNMF) -> str:
-    fit = model.fit_
+def _link(fit: Fit) -> str:
     formula = "rate" if fit.link.is_identity else f"{fit.link.alpha:g} × log(1 + rate / {fit.c:g})"
     return f"{link_in_words(fit.c)}: {formula.removeprefix('1 × ')} = sum of the factors"
 
 
-def _likelihood(model: Log1pNMF) -> str:
-    certificate = model.certificate_
+def _likelihood(fit: Fit) -> str:
+    certificate = fit.certificate
     if certificate is None:
         return f"{UNKNOWN}; certify(X) does that"
-    entries = model._data.n_samples * model._data.n_features
+    entries = fit.data.n_entries
     error = "" if certificate.is_exact else f" ± {certificate.standard_error:,.1f}"
     value = certificate.log_likelihood
     return f"{value:,.1f}{error} ({value / entries:.4g} per entry)"
 
 
-def _deviance(model: Log1pNMF, counts: Counts) -> str:
-    if not model.fit_.link.is_identity and math.prod(counts.shape) > LARGEST_CERTIFIED:
+def _deviance(fit: Fit, counts: Counts, n_jobs: int | None) -> str:
+    if not fit.link.is_identity and math.prod(counts.shape) > LARGEST_CERTIFIED:
         return f"{UNKNOWN}: {math.prod(counts.shape):.2g} entries would have to be visited"
-    share = deviance_explained(model, counts, n_jobs=model.n_jobs)
+    share = deviance_explained(fit, counts, n_jobs=n_jobs)
     return f"{percent(share)} of what totals of samples and features leave"
 
 
-def _certificate(model: Log1pNMF) -> str:
-    certificate = model.certificate_
+def _certificate(fit: Fit) -> str:
+    certificate = fit.certificate
     if certificate is None:
         return UNKNOWN
     if certificate.approximate_log_likelihood is None:
@@ -135,32 +135,30 @@ def _certificate(model: Log1pNMF) -> str:
     return f"{text}, estimated from {certificate.n_sampled:,} of {certificate.n_samples:,} samples"
 
 
-def _converged(model: Log1pNMF) -> str:
-    return "yes" if model.fit_.converged else "NO: stopped early"
+def _converged(fit: Fit) -> str:
+    return "yes" if fit.converged else "NO: stopped early"
 
 
-def _gain(model: Log1pNMF) -> str:
-    gain = last_gain(model.fit_)
+def _gain(fit: Fit) -> str:
+    gain = last_gain(fit)
     if gain is None:
         return UNKNOWN
-    relative = float(model.fit_.history["relative_change"][-1])
-    return (
-        f"{significant(gain)} ({relative:.1e} of the objective; tolerance {model.fit_.settings['tol']:.0e})"
-    )
+    relative = float(fit.history["relative_change"][-1])
+    return f"{significant(gain)} ({relative:.1e} of the objective; tolerance {fit.settings.tol:.0e})"
 
 
-def _how(model: Log1pNMF) -> str:
-    settings = model.fit_.settings
-    text = f"{settings['likelihood']}, start {settings['init']}"
-    if settings["n_init"] > 1:
-        text += f" (best of {settings['n_init']})"
-    if settings["l1"] > 0:
-        text += f", l1 = {settings['l1']:g}"
-    return f"{text}, seed {model.random_state}"
+def _how(fit: Fit) -> str:
+    settings = fit.settings
+    text = f"{settings.likelihood}, start {settings.init}"
+    if settings.n_init > 1:
+        text += f" (best of {settings.n_init})"
+    if settings.l1 > 0:
+        text += f", l1 = {settings.l1:g}"
+    return f"{text}, seed {settings.random_state}"
 
 
-def _charts(model: Log1pNMF) -> list[Chart]:
-    history = model.fit_.history
+def _charts(fit: Fit) -> list[Chart]:
+    history = fit.history
     styles = {"approximate": "line-2", "exact": "line-1"}
     to_go, change = [], []
     x = np.arange(len(history["iteration"]), dtype=np.float64)
@@ -171,7 +169,7 @@ def _charts(model: Log1pNMF) -> list[Chart]:
         objective = history["objective"][chosen]
         to_go.append(Curve(phase, x[chosen][:-1], objective[:-1] - objective[-1], styles[phase]))
         change.append(Curve(phase, x[chosen], history["relative_change"][chosen], styles[phase]))
-    tol = float(model.fit_.settings["tol"])
+    tol = float(fit.settings.tol)
     charts = [
         log_curves(
             to_go,

@@ -9,8 +9,8 @@ import numpy as np
 
 from log1pnmf.analysis.diagnostics import OUTLYING, Diagnostics, diagnose
 from log1pnmf.counts.counts import Counts
-from log1pnmf.estimator import Log1pNMF
-from log1pnmf.fitting.fitting import LARGEST_CERTIFIED
+from log1pnmf.fitting.certificate import LARGEST_CERTIFIED
+from log1pnmf.fitting.fit import Fit
 
 from .figures import Chart, histogram
 from .subject import Subject
@@ -63,13 +63,13 @@ def describe_misfit(subject: Subject) -> list[MisfitSection]:
     if counts is None or math.prod(counts.shape) > LARGEST_CERTIFIED:
         return []
     return [
-        _describe(subject, label, model, counts, number)
-        for number, (label, model) in enumerate(zip(subject.labels, subject.models, strict=True))
+        _describe(subject, label, fit, counts, number)
+        for number, (label, fit) in enumerate(zip(subject.labels, subject.fits, strict=True))
     ]
 
 
-def _describe(subject: Subject, label: str, model: Log1pNMF, counts: Counts, number: int) -> MisfitSection:
-    found = diagnose(model.fit_, counts, feature_names=subject.shown[number].feature_labels)
+def _describe(subject: Subject, label: str, fit: Fit, counts: Counts, number: int) -> MisfitSection:
+    found = diagnose(fit, counts, feature_names=subject.shown[number].feature_labels)
     chart = histogram(
         np.nan_to_num(found.feature_dispersion),
         label=f"Histogram of the variances of features at {label}",

@@ -1,4 +1,4 @@
-"""What a report is about: fitted models and what the user says of their data, checked once at the door."""
+"""What a report is about: fits and what the user says of their data, checked once at the door."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf.analysis.arrange import MISSING, Groups, as_numbers
-from log1pnmf.analysis.decomposition import Decomposition
+from log1pnmf.analysis.decomposition import Decomposition, obs_column
 from log1pnmf.counts.counts import Counts
-from log1pnmf.estimator import Log1pNMF
+from log1pnmf.fitting.as_fit import as_fit
+from log1pnmf.fitting.fit import Fit
 
 from .words import keep_together
 
@@ -33,12 +34,12 @@ CUT = "its groups are four ranges with as many samples each"
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """Models of one data set, with names and labels; make one with `Subject.of`.
+    """Fits of one data set, with names and labels; make one with `Subject.of`.
 
     Parameters
     ----------
-    models : tuple of Log1pNMF
-        Fitted, to the same samples and features.
+    fits : tuple of Fit
+        To the same samples and features.
     shown : tuple of Decomposition
         The same, as they are shown.
     counts : Counts or None
@@ -57,9 +58,11 @@ class Subject:
         What was left out of the data; anything else to be said.
     date : str
         When it was made.
+    n_jobs : int, optional
+        Threads.
     """
 
-    models: tuple[Log1pNMF, ...]
+    fits: tuple[Fit, ...]
     shown: tuple[Decomposition, ...]
     counts: Counts | None
     title: str
@@ -72,53 +75,58 @@ class Subject:
     filters: tuple[str, ...]
     notes: tuple[str, ...]
     date: str
+    n_jobs: int | None = None
 
     @classmethod
     def of(
         cls,
-        models: Any,
+        fits: Any,
         *,
         counts: Any = None,
         title: str | None = None,
         sample_names: Any = None,
         feature_names: Any = None,
-        groups: Any = None,
+        groupby: Any = None,
         group_name: str | None = None,
         source: str | None = None,
         command: str | None = None,
         filters: Sequence[str] = (),
         notes: Sequence[str] = (),
         date: str | None = None,
+        n_jobs: int | None = None,
     ) -> Subject:
         """Check what `log1pnmf.report.write_report` was given; its parameters are explained there."""
-        fitted = _models(models)
-        n, m = fitted[0].fit_.loadings.shape[0], fitted[0].n_features_in_
+        given = _fits(fits)
+        n, m = given[0].data.n_samples, given[0].data.n_features
         checked = None if counts is None else Counts.from_any(counts)
         if checked is not None and checked.shape != (n, m):
             raise ValueError(
-                f"counts has shape {checked.shape}, but the models were fitted to {(n, m)}; "
+                f"counts has shape {checked.shape}, but the fits are of {(n, m)}; "
                 "pass the counts they were fitted to"
             )
         if feature_names is None and checked is not None:
             feature_names = checked.feature_names
-        if sample_names is None:
-            named = checked is not None and checked.sample_names is not None
-            sample_names = checked.sample_names if named and checked else [f"sample {i}" for i in range(n)]
+        if sample_names is None and checked is not None:
+            sample_names = checked.sample_names
+        if sample_names is None and given[0].sample_names is None:
+            sample_names = [f"sample {i}" for i in range(n)]
         shown = tuple(
-            Decomposition.of(model, feature_names=feature_names, sample_names=sample_names)
-            for model in fitted
+            Decomposition.of(fit, feature_names=feature_names, sample_names=sample_names) for fit in given
         )
+        groups = obs_column(fits, groupby) if isinstance(groupby, str) else groupby
+        if isinstance(groupby, str) and group_name is None:
+            group_name = groupby
         scale = None if groups is None else as_numbers(groups)
         if scale is not None:
             groups = quarters(scale)
             notes = [*_texts("notes", notes), f"{group_name or 'group'} holds numbers: {CUT}."]
         grouped = None if groups is None else Groups.of(groups)
         if grouped is not None and len(grouped) != n:
-            raise ValueError(f"groups must have one label for each of the {n} samples, got {len(grouped)}")
+            raise ValueError(f"groupby must have one label for each of the {n} samples, got {len(grouped)}")
         names = shown[0].sample_names
         assert names is not None  # they were just given
         return cls(
-            models=fitted,
+            fits=given,
             shown=shown,
             counts=checked,
             title=str(title or "Factors of a count matrix"),
@@ -131,18 +139,19 @@ class Subject:
             filters=_texts("filters", filters),
             notes=_texts("notes", notes),
             date=str(date or datetime.date.today().isoformat()),
+            n_jobs=n_jobs,
         )
 
     @property
     def compared(self) -> tuple[int, int] | None:
-        """Positions of the first models with finite c and with c = inf, where there are both."""
+        """Positions of the first fits with finite c and with c = inf, where there are both."""
         finite = [i for i, one in enumerate(self.shown) if math.isfinite(one.c)]
         additive = [i for i, one in enumerate(self.shown) if math.isinf(one.c)]
         return (finite[0], additive[0]) if finite and additive else None
 
     @property
     def labels(self) -> list[str]:
-        """Name of every model: its c, and its number of factors where that tells models apart."""
+        """Name of every fit: its c, and its number of factors where that tells fits apart."""
         labels = [one.name for one in self.shown]
         if len(set(labels)) < len(labels):
             labels = [f"{one.name}, K = {one.n_components}" for one in self.shown]
@@ -205,18 +214,15 @@ def quarters(values: Array) -> Groups:
     return Groups(packed.astype(np.intp), tuple(names[code] for code in used))
 
 
-def _models(models: Any) -> tuple[Log1pNMF, ...]:
-    given = (models,) if isinstance(models, Log1pNMF) else tuple(models)
-    if not given:
-        raise ValueError("models is empty: pass at least one fitted Log1pNMF")
-    for model in given:
-        if not isinstance(model, Log1pNMF) or not hasattr(model, "fit_"):
-            state = "one that is not fitted" if isinstance(model, Log1pNMF) else type(model).__name__
-            raise TypeError(f"models must be fitted Log1pNMF, got {state}; call fit first")
-    shapes = {(len(model.fit_.loadings), model.n_features_in_) for model in given}
+def _fits(given: Any) -> tuple[Fit, ...]:
+    several = given if isinstance(given, list | tuple) else (given,)
+    if not several:
+        raise ValueError("there are no fits: pass at least one")
+    fits = tuple(as_fit(one) for one in several)
+    shapes = {(fit.data.n_samples, fit.data.n_features) for fit in fits}
     if len(shapes) > 1:
-        raise ValueError(f"models must be of the same data, got fits to shapes {sorted(shapes)}")
-    return given
+        raise ValueError(f"fits must be of the same data, got shapes {sorted(shapes)}")
+    return fits
 
 
 def _texts(what: str, values: Any) -> tuple[str, ...]:

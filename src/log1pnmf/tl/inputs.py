@@ -18,7 +18,6 @@ __all__ = [
     "COUNTS_LAYER",
     "Selection",
     "check_anndata",
-    "find_features",
     "read_counts",
     "select_features",
     "target",
@@ -117,58 +116,6 @@ def select_features(adata: Any, mask_var: Any) -> NDArray[np.intp]:
     if not mask.any():
         raise ValueError(f"{what} leaves no feature; choose at least one")
     return np.flatnonzero(mask)
-
-
-def find_features(adata: Any, names: Any, *, fitted_here: bool = False) -> NDArray[np.intp]:
-    """Find the features of a fit by name.
-
-    Parameters
-    ----------
-    adata : AnnData
-        May have others, in any order.
-    names : sequence of str
-    fitted_here : bool
-        Whether the fit was to this object, whose features must have changed if one is missing.
-
-    Returns
-    -------
-    ndarray of int
-    """
-    if np.array_equal(adata.var_names, names):
-        return np.arange(adata.n_vars)
-    places = {name: j for j, name in enumerate(adata.var_names)}
-    missing = [name for name in names if name not in places]
-    if missing and fitted_here:
-        raise ValueError(_changed(adata, names, missing))
-    if missing:
-        raise ValueError(
-            f"{len(missing):,} of the {len(names):,} features of the fit are not in adata "
-            f"(first {missing[0]!r}); if they go by other names there, rename adata.var_names; "
-            "if they were not counted, add them with zeros"
-        )
-    twice = adata.var_names[adata.var_names.duplicated()].intersection(names)
-    if len(twice):
-        raise ValueError(
-            f"{len(twice)} of the {len(names)} features of the fit occur twice in adata "
-            f"(first {twice[0]!r}); keep one of each"
-        )
-    return np.array([places[name] for name in names], dtype=np.intp)
-
-
-def _changed(adata: Any, names: Any, missing: list[Any]) -> str:
-    """Say what has happened to the features since the fit."""
-    here = list(adata.var_names)
-    if len(missing) == len(names):
-        what = f"none of the {len(names):,} is there by its name (the first was {missing[0]!r}"
-    else:
-        what = f"{len(missing):,} of {len(names):,} are missing or renamed (first {missing[0]!r}"
-    if len(here) == len(names):
-        j = next(j for j, (now, before) in enumerate(zip(here, names, strict=True)) if now != before)
-        what += f"; position {j} was {names[j]!r}, now is {here[j]!r}"
-    return (
-        f"the features of adata are not those of the fit: {what}). Give adata.var_names the names they had, "
-        "or take the model from the object as it was before features were dropped or renamed, or fit again"
-    )
 
 
 def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> Selection:

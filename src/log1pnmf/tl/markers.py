@@ -6,14 +6,10 @@ from typing import Any
 
 from log1pnmf._common.optional import require
 from log1pnmf.analysis.markers.find import markers as find_markers
+from log1pnmf.counts.features import find_features
 from log1pnmf.fitting.keys import Keys
 
-from .inputs import (
-    check_anndata,
-    find_features,
-    read_counts,
-    target,
-)
+from .inputs import check_anndata, read_counts, target
 from .store import read_model
 
 __all__ = ["markers"]

@@ -7,15 +7,11 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from log1pnmf.counts.features import find_features
 from log1pnmf.estimator import Log1pNMF
 from log1pnmf.fitting.keys import Keys
 
-from .inputs import (
-    check_anndata,
-    find_features,
-    read_counts,
-    target,
-)
+from .inputs import check_anndata, read_counts, target
 from .store import read_model, write_loadings
 
 __all__ = ["model", "transform"]

@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 from log1pnmf._common.archive import check_value, making_whole
 from log1pnmf._common.optional import require
 from log1pnmf._common.version import __version__
+from log1pnmf.counts.features import find_features
 from log1pnmf.estimator import Log1pNMF
-from log1pnmf.fitting.certificate import Certificate
+from log1pnmf.fitting.facts import Certificate
 from log1pnmf.fitting.fit import NUMBERS, Fit, check_fit
 from log1pnmf.fitting.keys import Keys
 from log1pnmf.fitting.readout import Readout
 from log1pnmf.fitting.summary import TrainingData
 from log1pnmf.saving import ModelParts, pack_parameters, unpack_parameters
 
-from .inputs import Selection, find_features
+from .inputs import Selection
 
 __all__ = ["read_model", "write_loadings", "write_model"]
 

@@ -8,12 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, norm
 
-from log1pnmf.analysis.decomposition import Decomposition
-from log1pnmf.analysis.metrics import fit_and_counts
+from log1pnmf._common.checks import check_choice
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitted import FittedModel
-from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.readout import read_out
+from log1pnmf.fitting.as_fit import fit_and_counts
 from log1pnmf.model.problem import Problem
 
 from .inference import ERRORS, infer
@@ -27,8 +24,8 @@ Array = NDArray[np.float64]
 
 
 def markers(
-    model: FittedModel | Fit,
-    X: Any,
+    fit: Any,
+    counts: Any,
     *,
     errors: str = "model",
     size_factors: Any = None,
@@ -39,24 +36,24 @@ def markers(
     """Effect of every factor on every feature, with standard errors and tests.
 
     Every feature is regressed on the loadings of the fit, which are taken as known, without penalty and with
-    zero counts taken exactly. What follows is said in `log1pnmf.analysis.markers.inference`, and in docs/markers.md
-    when it holds: with many features a single one has little say in the loadings, but loadings that were
+    zero counts taken exactly. What follows is said in `log1pnmf.analysis.markers.inference`, and in
+    docs/markers.md when it holds: with many features a single one has little say in the loadings, but loadings that were
     found in pure noise make markers of noise. To be safe against that, fit to one part of the counts and
     test on the other (`log1pnmf.counts.splitting`), as in the second example.
 
     Parameters
     ----------
-    model : Log1pNMF or Fit
-    X : array, sparse matrix or data frame of shape (n_samples, n_features)
+    fit : Fit, or what `log1pnmf.as_fit` takes
+    counts : array, sparse matrix or data frame of shape (n_samples, n_features)
         The counts it was fitted to, or others of the same samples. Of counts in chunks the samples that are
         kept in memory are tested, up to 8,192 at random.
     errors : {"model", "sandwich"}
         "model": counts are Poisson. "sandwich": their variance may be anything; larger where counts are
         overdispersed, but needs a few dozen samples.
     size_factors : array of shape (n_samples,), optional
-        Of `X`, if they are not those of the fit.
+        Of `counts`, if they are not those of the fit.
     feature_names : sequence of str, optional
-        By default those of the model.
+        By default those of the fit.
     max_samples : int, optional
         Test only so many random samples, the same ones every time. All zero counts are visited, so many
         samples take long, and a few thousand already have small errors.
@@ -85,15 +82,14 @@ def markers(
     >>> sorted(sorted(map(int, found.top(k))) for k in range(2))
     [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [10, 11, 12, 13, 14, 15, 16, 17, 18, 19]]
     """
-    if errors not in ERRORS:
-        raise ValueError(f"errors must be one of {', '.join(map(repr, ERRORS))}, got {errors!r}")
-    fit, counts = fit_and_counts(model, X)
+    check_choice("errors", errors, ERRORS)
+    fit, counts = fit_and_counts(fit, counts)
+    fit = fit.normalized("max").named(feature_names=feature_names)
     sizes = fit.size_factors if size_factors is None else counts.size_factors(size_factors)
-    readout = read_out(fit, "max")
     if max_samples is not None and max_samples < 1:
         raise ValueError(f"max_samples must be at least 1, got {max_samples}")
     tested_counts, rows = counts.part_in_memory(max_samples)
-    loadings, weights = readout.loadings(fit.loadings[rows]), readout.factors(fit.factors)
+    loadings, weights = fit.loadings[rows], fit.factors
     problem = Problem(tested_counts, sizes[rows], fit.link)
     regressions = FeatureRegressions(problem, np.ascontiguousarray(loadings), n_jobs)
     alpha = fit.link.alpha
@@ -103,7 +99,6 @@ def markers(
     shrunken = [
         shrink(*_unbounded(effects[:, k], found.error[:, k], found.z[:, k])) for k in range(p.shape[1])
     ]
-    names = Decomposition.of(model, feature_names=feature_names).feature_labels
     return Markers(
         effect=alpha * effects,
         error=alpha * found.error,
@@ -122,7 +117,7 @@ def markers(
         weight=weights,
         c=fit.c,
         errors=errors,
-        feature_names=names,
+        feature_names=fit.feature_labels,
     )
 
 

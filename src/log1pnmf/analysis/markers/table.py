@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from log1pnmf._common.checks import check_choice
 from log1pnmf._common.optional import require
 from log1pnmf.model.link import ShiftedLog
 
@@ -217,8 +218,7 @@ class Markers:
         ----------
         by : {"net_lower", "net_effect", "lower", "effect", "shrunken_effect", "z", "distinctiveness"}
         """
-        if by not in STATISTICS:
-            raise ValueError(f"by must be one of {', '.join(map(repr, STATISTICS))}, got {by!r}")
+        check_choice("by", by, STATISTICS)
         values: Array = getattr(self, by)
         return values
 

@@ -9,8 +9,7 @@ from itertools import pairwise, product
 from numbers import Real
 from typing import Any
 
-from log1pnmf.estimator import Log1pNMF
-from log1pnmf.fitting.settings import check_number, check_whole
+from log1pnmf._common.checks import check_number, check_whole
 from log1pnmf.model.link import ShiftedLog
 
 __all__ = ["Grid", "Setting"]
@@ -30,27 +29,18 @@ class Setting:
     --------
     >>> print(Setting(c=0.1, n_components=6))
     c=0.1, K=6
-    >>> Setting(c=1.0, n_components=3, l1=10.0).model(random_state=0)
-    Log1pNMF(l1=10.0, n_components=3, random_state=0)
+    >>> Setting(c=1.0, n_components=3, l1=10.0).parameters
+    {'c': 1.0, 'n_components': 3, 'l1': 10.0}
     """
 
     c: float
     n_components: int
     l1: float = 0.0
 
-    def model(self, **options: Any) -> Log1pNMF:
-        """Make an estimator with this setting, to be fitted to the whole data.
-
-        Parameters
-        ----------
-        **options : optional
-            Other parameters of `Log1pNMF`.
-
-        Returns
-        -------
-        Log1pNMF
-        """
-        return Log1pNMF(**asdict(self), **options)
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of `log1pnmf.Log1pNMF`, for a fit to the whole data."""
+        return asdict(self)
 
     @property
     def complexity(self) -> tuple[float, float, float]:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from log1pnmf._common.randomness import Random
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.continuation import continued_start
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.runs import Run, best_run
 from log1pnmf.fitting.settings import Phase, Settings
-from log1pnmf.fitting.starts import Random
+from log1pnmf.fitting.start_choice import given, named
+from log1pnmf.fitting.starts import Start
 from log1pnmf.model.problem import Problem
+from log1pnmf.model.zeros import Quadratic
 
 from .folding import Fold
 from .grid import Grid, Setting
@@ -59,7 +61,7 @@ class Record:
 class PathFitter:
     """Fits the settings of a grid to one fold.
 
-    Every fit has `n_init` starts: its neighbour's end, where there is one, and fresh ones. All of them go
+    Every fit has `n_starts` starts: its neighbour's end, where there is one, and fresh ones. All of them go
     through the first phase (the approximate one, which is cheap, where the likelihood is "refined"), and the
     one with the best training objective goes on alone.
 
@@ -69,7 +71,7 @@ class PathFitter:
     grid : Grid
     settings : Settings
         Of all fits; c, number of factors, penalty and start are replaced.
-    n_init : int
+    n_starts : int
     seed : int
         Random numbers of a fit depend on this, the fold and the setting, and on nothing else.
     stopped : callable
@@ -79,7 +81,7 @@ class PathFitter:
     fold: Fold
     grid: Grid
     settings: Settings
-    n_init: int
+    n_starts: int
     seed: int
     stopped: Callable[[], bool]
 
@@ -130,20 +132,18 @@ class PathFitter:
             c=setting.c,
             n_components=setting.n_components,
             l1=self.fold.penalty_scale * setting.l1,
-            callbacks=(lambda iteration: self.stopped(),),
-        )
-        starts: list[Any] = [] if before is None else [self._continued(settings, before, rng)]
-        starts += [settings.init] * max(0 if before is not None else 1, self.n_init - len(starts))
+        ).resolved(self.settings.engine, self.fold.train.shape)
+        starts: list[Start] = [] if before is None else [self._continued(settings, before, rng)]
+        starts += [named(settings)] * max(0 if before is not None else 1, self.n_starts - len(starts))
         first, *others = settings.phases
         runs = [self._run(settings, first, start, rng) for start in starts]
         best = min(runs, key=lambda run: run.last.objective)
-        met, n_iter = best.all_met, best.last.index
+        met, n_iter = best.stopped == "converged", best.last.index
         for phase in others:
-            best = self._run(
-                settings, phase, (best.last.loadings, best.last.factors * settings.link.alpha), rng
-            )
-            met, n_iter = met and best.all_met, n_iter + best.last.index
-        fit = self._as_fit(settings, best, n_iter, met)
+            end = (best.last.loadings, best.last.factors * settings.link.alpha)
+            best = self._run(settings, phase, given(end, settings), rng)
+            met, n_iter = met and best.stopped == "converged", n_iter + best.last.index
+        fit = best.as_fit(settings, self._problem(settings))
         by_sample = self.fold.score(fit)
         seconds = time.thread_time() - started
         return fit, Record(self.fold.number, setting, by_sample, n_iter, met, seconds)
@@ -154,35 +154,17 @@ class PathFitter:
         indices = [where.index(one) for where, one in zip(place, value, strict=True)]
         return np.random.default_rng([self.seed, 1, self.fold.number, *indices])
 
-    def _continued(self, settings: Settings, before: Fit, rng: Random) -> tuple[Array, Array]:
-        problem = Problem(self.fold.train, self.fold.size_factors, settings.link)
-        return continued_start(before, problem, settings.n_components, rng)
+    def _continued(self, settings: Settings, before: Fit, rng: Random) -> Start:
+        start = continued_start(before, self._problem(settings), settings.n_components, rng)
+        return given(start, settings)
 
-    def _run(self, settings: Settings, phase: Phase, start: Any, rng: Random) -> Run:
-        alone = replace(settings, likelihood=phase.likelihood, tol=phase.tol, init=start, n_init=1)
-        problem = Problem(self.fold.train, self.fold.size_factors, settings.link, phase.zeros)
-        engine = make_engine(settings.engine, problem, settings.n_jobs)
-        run = best_run(alone, [engine], rng)
+    def _problem(self, settings: Settings, zeros: Quadratic | None = None) -> Problem:
+        return Problem(self.fold.train, self.fold.size_factors, settings.link, zeros)
+
+    def _run(self, settings: Settings, phase: Phase, start: Start, rng: Random) -> Run:
+        alone = replace(settings, likelihood=phase.likelihood, tol=phase.tol, n_init=1)
+        engine = make_engine(settings.engine, self._problem(settings, phase.zeros), 1)
+        run = best_run(alone, [engine], rng, start=start, callbacks=[lambda iteration: self.stopped()])
         if self.stopped():
             raise Stopped
         return run
-
-    def _as_fit(self, settings: Settings, run: Run, n_iter: int, converged: bool) -> Fit:
-        last = run.last
-        exact = last.likelihood == "exact"
-        return Fit(
-            loadings=last.loadings,
-            factors=last.factors * settings.link.alpha,
-            c=settings.link.c,
-            size_factors=self.fold.size_factors,
-            log_likelihood=-last.loss if exact else None,
-            approximate_log_likelihood=None if exact else -last.loss,
-            objective=last.objective,
-            kkt_residual=last.kkt_residual,
-            converged=converged,
-            n_iter=n_iter,
-            seconds=last.seconds,
-            history=run.history.table(),
-            settings=settings.as_dict(),
-            stopped=run.reason,
-        )

@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,17 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.archive import StrPath, check_writable
+from log1pnmf._common.checks import check_choice, check_whole
+from log1pnmf._common.randomness import as_random, new_seed
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import check_fraction
 from log1pnmf.engines.native import effective_threads
+from log1pnmf.engines.registry import resolve_engine
 from log1pnmf.fitting.checkpoint import fingerprint
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.settings import Settings, check_choice, check_whole
-from log1pnmf.fitting.starts import INITS, as_random
+from log1pnmf.fitting.request import Request
+from log1pnmf.fitting.settings import INITS, Settings
+from log1pnmf.fitting.start_choice import named
 
 from .folding import HOLDOUTS, Fold, make_folds
 from .grid import Grid
@@ -30,9 +34,11 @@ from .selection import Selection, read_records, write_records
 
 __all__ = ["select"]
 
+NOT_FOR_SELECTION = ("checkpoint", "checkpoint_every", "callbacks", "verbose", "n_init")
+
 
 def select(
-    Y: Any,
+    counts: Any,
     c: Any,
     n_components: Any,
     *,
@@ -40,21 +46,17 @@ def select(
     holdout: str = "counts",
     n_folds: int = 3,
     test_fraction: float = 0.2,
-    likelihood: str = "refined",
-    size_factors: Any = "total",
-    init: str = "rank1",
-    n_init: int = 2,
-    tol: float = 1e-8,
-    max_iter: int = 1000,
-    random_state: Any = None,
+    n_starts: int = 2,
+    random_state: Any = 0,
     n_jobs: int | None = None,
     resume: StrPath | None = None,
+    **parameters: Any,
 ) -> Selection:
     """Compare settings by the log-likelihood of counts that were held out.
 
     Parameters
     ----------
-    Y : array, sparse matrix, data frame or Counts
+    counts : array, sparse matrix, data frame or Counts
         Whole numbers, samples x features.
     c, n_components, l1 : number or sequence of numbers
         All combinations are compared.
@@ -67,18 +69,10 @@ def select(
         How often.
     test_fraction : float
         Share of the counts that is scored, at most ``1 / n_folds``; with "samples", share of the features.
-    likelihood : {"refined", "exact", "auto", "approximate"}
-        What is maximised, as in `Log1pNMF`. Scores are exact in any case.
-    size_factors : {"total", "none"} or array of shape (n,)
-    init : {"rank1", "random", "nndsvd"}
-        Fresh starts.
-    n_init : int
+    n_starts : int
         Starts of every fit. The first is its neighbour's end (one factor fewer at the largest c; then the
-        next larger c; then the next larger penalty), the others are fresh. The one with the best training
-        objective is kept.
-    tol, max_iter : float, int
-        As in `Log1pNMF`, for each fit. With a looser `tol` some fits stop on a plateau and others do not, and
-        the comparison is one of plateaus.
+        next larger c; then the next larger penalty), the others are fresh, as `init` says. The one with the
+        best training objective is kept.
     random_state : int, RandomState, Generator or None
     n_jobs : int, optional
         Fits at a time, each with one thread; None and -1 are all available cores. The result does not depend
@@ -86,6 +80,9 @@ def select(
     resume : str or PathLike, optional
         File for what is done, written after every path along c. If it is there already, what it holds is not
         done again, and the result is as if there had been no stop; counts and settings have to be the same.
+
+    **parameters : optional
+        Of all fits: others of `log1pnmf.Log1pNMF`, with the same defaults. Scores are exact in any case.
 
     Returns
     -------
@@ -113,48 +110,40 @@ def select(
     --------
     >>> from log1pnmf.datasets import pancreas
     >>> counts = pancreas().counts[:150, :300]
-    >>> found = select(counts, [0.1, 1, float("inf")], [1, 3], n_folds=2, tol=1e-4, random_state=0)
+    >>> found = select(counts, [0.1, 1, float("inf")], [1, 3], n_folds=2, tol=1e-4)
     >>> found.best.n_components, len(found.settings)
     (3, 6)
-    >>> model = found.one_se.model(random_state=0)  # to be fitted to all counts
+    >>> found.one_se.parameters["n_components"]  # Log1pNMF(**found.one_se.parameters).fit(counts)
+    3
     """
     grid = Grid.of(c, n_components, l1)
     check_choice("holdout", holdout, HOLDOUTS)
     check_whole("n_folds", n_folds, least=1 if holdout == "counts" else 2)
-    check_whole("n_init", n_init, least=1)
-    data = Counts.from_any(Y)
-    check_choice("init", init, INITS)
-    settings = Settings(
-        n_components=grid.n_components[0],
-        c=grid.c[0],
-        likelihood=likelihood,
-        approximation="chebyshev",
-        interval=None,
-        size_factors=size_factors,
-        init=init,
-        n_init=1,
-        l1=grid.l1[0],
-        row_solver="newton",
-        extrapolate="auto",
-        max_iter=max_iter,
-        tol=tol,
-        n_jobs=1,
-        engine="auto",
-        callbacks=(),
-        verbose=0,
+    check_whole("n_starts", n_starts, least=1)
+    for name in NOT_FOR_SELECTION:
+        if name in parameters:
+            raise TypeError(f"{name} is not an option of the fits of a selection; leave it out")
+    data = Counts.from_any(counts)
+    first = {"n_components": grid.n_components[0], "c": grid.c[0], "l1": grid.l1[0]}
+    seed = new_seed(as_random(random_state))
+    request = Request.of(**first, **parameters, random_state=seed)
+    settings = replace(
+        request.settings, engine=resolve_engine(request.settings.engine, data, max(grid.n_components))
     )
-    seed = _seed_of(random_state)
+    size_factors = settings.size_factors if request.size_factors is None else request.size_factors
+    if request.init is not None:
+        raise ValueError(f"init must be one of {', '.join(map(repr, INITS))}: every fold has its own start")
     about = {
-        **fingerprint(settings, data, data.size_factors(size_factors), seed),
+        **fingerprint(settings, data, data.size_factors(size_factors), named(settings)),
         "grid": grid.as_dict(),
         "holdout": holdout,
         "n_folds": int(n_folds),
         "test_fraction": check_fraction(test_fraction),
-        "n_init": int(n_init),
+        "n_starts": int(n_starts),
         "seed": seed,
     }
     done, about = _resumed(resume, about, keeps_seed=random_state is None)
-    plan = _Plan(data, grid, settings, about, done)
+    plan = _Plan(data, grid, settings, size_factors, about, done)
     with warnings.catch_warnings(), threadpool_limits(1, user_api="blas"):
         # filters belong to the whole process: set once here, and not by the threads
         warnings.simplefilter("ignore")
@@ -185,12 +174,6 @@ def _finish(plan: _Plan, finished: bool) -> Selection:
 
 
 # ---------------------------------------------------------------- what is asked for
-
-
-def _seed_of(random_state: Any) -> int:
-    rng = as_random(random_state)
-    most = np.iinfo(np.int32).max
-    return int(rng.integers(most) if isinstance(rng, np.random.Generator) else rng.randint(most))
 
 
 def _resumed(
@@ -225,6 +208,7 @@ class _Plan:
     data: Counts
     grid: Grid
     settings: Settings
+    size_factors: Any
     about: Mapping[str, Any]
     records: list[Record]
     _interrupted: threading.Event = field(default_factory=threading.Event)
@@ -242,7 +226,7 @@ class _Plan:
             self.about["n_folds"],
             holdout=self.about["holdout"],
             test_fraction=self.about["test_fraction"],
-            size_factors=self.settings.size_factors,
+            size_factors=self.size_factors,
             seed=self.about["seed"],
         )
         todo = [(fold, left) for fold in made if (left := self._left(fold.number))]
@@ -286,7 +270,7 @@ class _Plan:
             fold,
             self.grid,
             self.settings,
-            self.about["n_init"],
+            self.about["n_starts"],
             self.about["seed"],
             self._interrupted.is_set,
         )

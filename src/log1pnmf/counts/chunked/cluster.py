@@ -8,19 +8,13 @@ same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.optional import require
 from log1pnmf._common.rows import Rows
-from log1pnmf.engines.streaming.work import (
-    ChunkRows,
-    FactorSums,
-    Order,
-    work_on,
-)
 
 from .chunks import DaskChunks
 from .opening import CountSource
@@ -31,10 +25,9 @@ from .survey import (
     sampled_rows,
     survey_chunk,
 )
+from .tasks import ChunkTask, Receive, Sums
 
 __all__ = ["ClusterRunner"]
-
-Receive: TypeAlias = Callable[[int, ChunkRows], None]
 
 HELD_SHARE = 0.5
 """Part of the workers' memory that chunks may take; where they need more they are read anew in every pass."""
@@ -75,14 +68,14 @@ class ClusterRunner:
 
     def run(
         self,
-        order: Order,
+        task: ChunkTask,
         counts: ChunkedCounts,
         sizes: NDArray[np.float64],
         *,
         start: Rows,
         receive: Receive,
-    ) -> FactorSums:
-        """Do what is ordered with every chunk; see `log1pnmf.counts.chunked.runners.Runner.run`."""
+    ) -> Sums:
+        """Run a task on every chunk; see `log1pnmf.counts.chunked.runners.Runner.run`."""
         from dask import config as dask_config
         from distributed import as_completed
 
@@ -90,7 +83,7 @@ class ClusterRunner:
         held = self._hold(counts)
         # A task, not scattered: what was scattered cannot be made again when its worker dies.
         with dask_config.set({"distributed.admin.large-graph-warning-threshold": "4GB"}):
-            everywhere = client.submit(_itself, order, pure=False, retries=3)
+            everywhere = client.submit(_itself, task, pure=False, retries=3)
         done = []
         for i, chunk in enumerate(held):
             rows = slice(bounds[i], bounds[i + 1])
@@ -103,8 +96,8 @@ class ClusterRunner:
         for future in as_completed(loadings):
             receive(number[future.key], future.result())
             future.release()
-        sums = total.result()
-        return FactorSums(sums.rows, sums.linear)
+        sums: Sums = total.result()
+        return sums
 
     def _raw(self) -> list[Any]:
         """Chunks as tasks that have not run, or futures."""
@@ -130,20 +123,20 @@ def _n_rows(raw: Any) -> int:
     return int(raw.shape[0])
 
 
-def _itself(order: Order) -> Order:
-    return order
+def _itself(task: ChunkTask) -> ChunkTask:
+    return task
 
 
 def _read(one: Callable[[], Any]) -> Any:
     return one()
 
 
-def _task(order: Order, counts: Any, sizes: Any, start: Any) -> tuple[ChunkRows, FactorSums]:
-    sums = FactorSums.zeros(*order.factors.shape)
-    return work_on(order, counts, sizes, start=start, into=sums), sums
+def _task(task: ChunkTask, counts: Any, sizes: Any, start: Any) -> tuple[Any, Sums]:
+    sums = task.no_sums()
+    return task(counts, sizes, start=start, into=sums), sums
 
 
-def _part(result: tuple[ChunkRows, FactorSums], which: int) -> Any:
+def _part(result: tuple[Any, Sums], which: int) -> Any:
     return result[which]
 
 
@@ -155,8 +148,5 @@ def _tree(parts: list[Any], client: Any) -> Any:
     return parts[0]
 
 
-def _added(first: FactorSums, second: FactorSums) -> FactorSums:
-    sums = FactorSums.zeros(*first.rows.gradient.shape)
-    sums.add(first)
-    sums.add(second)
-    return sums
+def _added(first: Sums, second: Sums) -> Sums:
+    return first.plus(second)

@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.rows import Rows
 from log1pnmf.counts.counts import Counts
-from log1pnmf.engines.streaming.work import (
-    ChunkRows,
-    FactorSums,
-    Order,
-    work_on,
-)
 
 from .cluster import ClusterRunner
 from .opening import CountSource
@@ -28,11 +22,11 @@ from .survey import (
     sampled_rows,
     survey_chunk,
 )
+from .tasks import ChunkTask, Receive, Sums
 
 __all__ = ["LocalRunner", "Runner", "each_chunk", "runner_of", "survey"]
 
 T = TypeVar("T")
-Receive: TypeAlias = Callable[[int, ChunkRows], None]
 
 
 class Runner(Protocol):
@@ -44,18 +38,18 @@ class Runner(Protocol):
 
     def run(
         self,
-        order: Order,
+        task: ChunkTask,
         counts: ChunkedCounts,
         sizes: NDArray[np.float64],
         *,
         start: Rows,
         receive: Receive,
-    ) -> FactorSums:
-        """Do what is ordered with every chunk.
+    ) -> Sums:
+        """Run a task on every chunk.
 
         Parameters
         ----------
-        order : Order
+        task : ChunkTask
         counts : ChunkedCounts
         sizes : ndarray of shape (n,)
             Size factors.
@@ -66,7 +60,7 @@ class Runner(Protocol):
 
         Returns
         -------
-        FactorSums
+        Sums
             Added up in a fixed order.
         """
         ...
@@ -93,19 +87,19 @@ class LocalRunner:
 
     def run(
         self,
-        order: Order,
+        task: ChunkTask,
         counts: ChunkedCounts,
         sizes: NDArray[np.float64],
         *,
         start: Rows,
         receive: Receive,
-    ) -> FactorSums:
-        """Do what is ordered with every chunk; see `Runner.run`."""
-        sums = FactorSums.zeros(counts.n_features, order.factors.shape[1])
+    ) -> Sums:
+        """Run a task on every chunk; see `Runner.run`."""
+        sums = task.no_sums()
         for index, chunk in enumerate(self._ahead(_prepared)):
             first, last = counts.bounds[index : index + 2]
             begin = start.read(first, last)
-            receive(index, work_on(order, chunk, sizes[first:last], start=begin, into=sums))
+            receive(index, task(chunk, sizes[first:last], start=begin, into=sums))
         return sums
 
     def _ahead(self, prepare: Callable[[Any], T]) -> Iterator[T]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from scipy import sparse
 
 from log1pnmf.counts.compress import compress_sparse
 from log1pnmf.counts.counts import Counts, SparseRows
-from log1pnmf.counts.sparse_rows import CHUNK, row_blocks
+from log1pnmf.counts.sparse_rows import CHUNK, checksum_of, row_blocks
 
 from .opening import CountSource
 
@@ -256,6 +255,11 @@ class ChunkedCounts(Counts):
         """Sum over all entries of log(y!), the constant of the Poisson log-likelihood."""
         return self.factorials
 
+    @property
+    def in_memory(self) -> bool:
+        """They are in chunks."""
+        return False
+
     @cached_property
     def column_sums(self) -> NDArray[np.float64]:
         """Total count of every feature."""
@@ -272,7 +276,4 @@ class ChunkedCounts(Counts):
 
     def checksum(self) -> str:
         """Tell these counts from others, whatever the chunks."""
-        digest = hashlib.blake2b(digest_size=16)
-        for array in (self.by_row.indptr, self.row_digests):
-            digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest()
+        return checksum_of((self.by_row.indptr, self.row_digests))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from log1pnmf._common.rows import RowFile, Rows
 from log1pnmf.counts.chunked.opening import OnChunk
 from log1pnmf.counts.chunked.runners import runner_of
-from log1pnmf.engines.base import HalfStep, RowSolver
-from log1pnmf.engines.native import effective_threads
-from log1pnmf.model.chunked import ChunkedProblem
-from log1pnmf.model.problem import Side
+from log1pnmf.counts.chunked.survey import ChunkedCounts
+from log1pnmf.engines.base import HalfStep, RowSolver, Sample
+from log1pnmf.engines.native import NativeEngine, effective_threads
+from log1pnmf.model.problem import Problem, Side
 
 from .step import damped_step
-from .work import ChunkRows, FactorSums, Order
+from .work import ChunkPass, ChunkRows, FactorSums
 
 __all__ = ["StreamingEngine"]
 
@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class _Looked:
+class _LastPass:
     """What the last pass found, and where.
 
     The pass looked at `loadings` (those it ended with) and `factors`; `gradient` is that of the loadings,
@@ -49,7 +49,8 @@ class StreamingEngine:
 
     Parameters
     ----------
-    problem : ChunkedProblem
+    problem : Problem
+        Of `log1pnmf.counts.chunked.survey.ChunkedCounts`.
     n_threads : int, optional
         In this process, or of every task on a cluster, where it is 1 by default.
     on_chunk : callable, optional
@@ -57,14 +58,14 @@ class StreamingEngine:
     """
 
     def __init__(
-        self, problem: ChunkedProblem, n_threads: int | None = None, on_chunk: OnChunk | None = None
+        self, problem: Problem, n_threads: int | None = None, on_chunk: OnChunk | None = None
     ) -> None:
-        self.problem = problem
-        on_cluster = problem.chunked.source.client is not None
+        self.problem, self.counts = problem, cast(ChunkedCounts, problem.counts)
+        on_cluster = self.counts.source.client is not None
         self.n_threads = 1 if on_cluster and n_threads is None else effective_threads(n_threads)
-        self._runner = runner_of(problem.chunked.source)
-        self._on_chunk = problem.chunked.source.on_chunk if on_chunk is None else on_chunk
-        self._looked: _Looked | None = None
+        self._runner = runner_of(self.counts.source)
+        self._on_chunk = self.counts.source.on_chunk if on_chunk is None else on_chunk
+        self._last: _LastPass | None = None
         self._adopted: tuple[Any, Rows] | None = None
 
     def adopt(self, array: Any) -> Any:
@@ -72,7 +73,7 @@ class StreamingEngine:
         if isinstance(array, Rows) or len(array) != self.problem.counts.n_samples:
             return array
         if self._adopted is None or self._adopted[0] is not array:  # the same rows for the same array
-            self._adopted = array, Rows.of(array, self.problem.chunked.source.folder)
+            self._adopted = array, Rows.of(array, self.counts.source.folder)
         return self._adopted[1]
 
     def half_step(
@@ -97,7 +98,7 @@ class StreamingEngine:
         step = damped_step(
             sums,
             np.asarray(start),
-            totals=self.problem.chunked.column_sums,
+            totals=self.counts.column_sums,
             nnz=np.diff(side.rows.indptr),
             penalty=penalty,
             n_threads=self.n_threads,
@@ -114,10 +115,10 @@ class StreamingEngine:
     def evaluate(self, side: Side, start: Any, design: Any) -> tuple[float, Any]:
         """Loss and gradient at `start`; see `log1pnmf.engines.base.Engine.evaluate`."""
         if side is self.problem.loadings_side:
-            looked, start = self._looked, self.adopt(start)
-            if looked is None or not _same(looked, start, design) or looked.gradient is None:
-                looked = self._pass("evaluate", start, design, np.inf)[0]
-            return self._loss(looked.sums), looked.gradient
+            last, start = self._last, self.adopt(start)
+            if last is None or not _same(last, start, design) or last.gradient is None:
+                last = self._pass("evaluate", start, design, np.inf)[0]
+            return self._loss(last.sums), last.gradient
         sums = self._sums(self.adopt(design), start)
         return self._loss(sums), sums.rows.gradient
 
@@ -125,20 +126,20 @@ class StreamingEngine:
         """Negative log-likelihood on the eta scale, constants included, penalty excluded."""
         return self._loss(self._sums(self.adopt(loadings), factors))
 
-    def settle(self, start: Any, factors: Array, *, upper: float = np.inf) -> Rows:
-        """Solve the loadings for given factors, in one pass.
+    def sample(self) -> Sample:
+        """Give the rows that the survey kept in memory."""
+        problem, index = self.problem, self.counts.sample_index
+        kept = Problem(self.counts.sample, problem.size_factors[index], problem.link, problem.zeros)
+        return Sample(NativeEngine(kept, self.n_threads), self.settle)
 
-        Parameters
-        ----------
-        start : Rows or ndarray of shape (n, K)
-        factors : ndarray of shape (m, K)
-        upper : float
-
-        Returns
-        -------
-        Rows
-        """
-        return self._pass("settle", self.adopt(start), factors, upper)[0].loadings
+    def settle(self, row: Array, factors: Array, upper: float = np.inf) -> Rows:
+        """Solve the loadings for given factors in one pass, all samples starting from the same row."""
+        start = Rows(
+            (self.counts.n_samples, len(row)),
+            lambda first, last: np.tile(row, (last - first, 1)),
+            self.counts.source.folder,
+        )
+        return self._pass("settle", start, factors, upper)[0].loadings
 
     # ---------------------------------------------------------------- inside
 
@@ -146,16 +147,16 @@ class StreamingEngine:
         return float(np.sum(sums.rows.loss)) + self.problem.constant
 
     def _sums(self, loadings: Rows, factors: Any) -> FactorSums:
-        looked = self._looked
-        if looked is None or not _same(looked, loadings, factors):
-            looked = self._pass("evaluate", loadings, factors, np.inf)[0]
-        return looked.sums
+        last = self._last
+        if last is None or not _same(last, loadings, factors):
+            last = self._pass("evaluate", loadings, factors, np.inf)[0]
+        return last.sums
 
     def _pass(
         self, task: Literal["evaluate", "step", "settle"], start: Rows, factors: Any, upper: float
-    ) -> tuple[_Looked, HalfStep]:
-        problem, counts = self.problem, self.problem.chunked
-        self._looked = None  # its sums take as much memory as those to come
+    ) -> tuple[_LastPass, HalfStep]:
+        problem, counts = self.problem, self.counts
+        self._last = None  # its sums take as much memory as those to come
         shape, folder = (counts.n_samples, start.shape[1]), counts.source.folder
         values = None if task == "evaluate" else RowFile(shape, folder=folder)
         gradient = RowFile(shape, np.float32, folder=folder)
@@ -172,15 +173,15 @@ class StreamingEngine:
             if self._on_chunk is not None:
                 self._on_chunk(len(seen), len(counts.bounds) - 1)
 
-        order = Order(task, np.asarray(factors), problem.link, problem.zeros, upper, self.n_threads)
-        sums = self._runner.run(order, counts, problem.size_factors, start=start, receive=receive)
+        work = ChunkPass(task, np.asarray(factors), problem.link, problem.zeros, upper, self.n_threads)
+        sums = self._runner.run(work, counts, problem.size_factors, start=start, receive=receive)
         ended = start if values is None else values.rows()
         at_start = gradient.rows()
-        looked = _Looked(ended, factors, sums, None if task == "step" else at_start)
-        self._looked = looked
+        last = _LastPass(ended, factors, sums, None if task == "step" else at_start)
+        self._last = last
         decrease, rejected = sum(one.predicted_decrease for one in seen), sum(one.n_rejected for one in seen)
-        return looked, HalfStep(ended, np.nan, at_start, decrease, rejected)  # type: ignore[arg-type]
+        return last, HalfStep(ended, np.nan, at_start, decrease, rejected)  # type: ignore[arg-type]
 
 
-def _same(looked: _Looked, loadings: Any, factors: Any) -> bool:
-    return looked.loadings is loadings and looked.factors is factors
+def _same(last: _LastPass, loadings: Any, factors: Any) -> bool:
+    return last.loadings is loadings and last.factors is factors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -10,42 +11,16 @@ from numpy.typing import NDArray
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine, RowSums
-from log1pnmf.model.chunked import PieceOfProblem
 from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import Quadratic
 
-__all__ = ["ChunkRows", "FactorSums", "Order", "work_on"]
+__all__ = ["ChunkPass", "ChunkRows", "FactorSums"]
 
 Array = NDArray[np.float64]
 
 SETTLING_STEPS = 5
 """Newton steps of the loadings in a pass that is to settle them; the same for chunks of any size."""
-
-
-@dataclass(frozen=True, eq=False)
-class Order:
-    """What to do with every chunk.
-
-    Parameters
-    ----------
-    task : {"evaluate", "step", "settle"}
-        Leave the loadings as they are, take one step, or a few until they have about settled. The factors'
-        statistics are always those at the loadings this leads to.
-    factors : ndarray of shape (m, K)
-        On the eta scale.
-    link : ShiftedLog
-    zeros : Quadratic or None
-    upper : float
-        Bound of the loadings.
-    n_threads : int, optional
-    """
-
-    task: Literal["evaluate", "step", "settle"]
-    factors: Array
-    link: ShiftedLog
-    zeros: Quadratic | None
-    upper: float = np.inf
-    n_threads: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +43,13 @@ class FactorSums:
         """Make sums over no samples."""
         return cls(RowSums.zeros(n_features, n_components), np.zeros(n_components))
 
-    def add(self, other: FactorSums) -> None:
-        """Add the sums over other samples, in place."""
-        self.rows.add(other.rows)
-        self.linear[:] += other.linear
+    def plus(self, other: FactorSums) -> FactorSums:
+        """Give new sums over the samples of both."""
+        sums = FactorSums.zeros(*self.rows.gradient.shape)
+        for one in (self, other):
+            sums.rows.add(one.rows)
+            sums.linear[:] += one.linear
+        return sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,43 +73,65 @@ class ChunkRows:
     n_rejected: int
 
 
-def work_on(order: Order, counts: Counts, sizes: Array, *, start: Array, into: FactorSums) -> ChunkRows:
-    """Do what is ordered with one chunk.
+@dataclass(frozen=True, eq=False)
+class _Piece(Problem):
+    """Some rows of a problem; the constant of the likelihood is left to the whole."""
+
+    @cached_property
+    def constant(self) -> float:
+        """Nothing: the whole has it."""
+        return 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkPass:
+    """One pass over the chunks: a `log1pnmf.counts.chunked.tasks.ChunkTask`.
 
     Parameters
     ----------
-    order : Order
-    counts : Counts
-        The chunk.
-    sizes : ndarray of shape (rows,)
-        Size factors.
-    start : ndarray of shape (rows, K)
-        Loadings, on the eta scale.
-    into : FactorSums
-        The chunk's part is added, in place.
-
-    Returns
-    -------
-    ChunkRows
+    task : {"evaluate", "step", "settle"}
+        Leave the loadings as they are, take one step, or a few until they have about settled. The factors'
+        statistics are always those at the loadings this leads to.
+    factors : ndarray of shape (m, K)
+        On the eta scale.
+    link : ShiftedLog
+    zeros : Quadratic or None
+    upper : float
+        Bound of the loadings.
+    n_threads : int, optional
     """
-    problem = PieceOfProblem(counts, sizes, order.link, order.zeros)
-    engine, side, no_penalty = (
-        NativeEngine(problem, order.n_threads),
-        problem.loadings_side,
-        np.zeros(start.shape[1]),
-    )
-    decrease, rejected = 0.0, 0
-    if order.task == "evaluate":
-        values, gradient = start, engine.evaluate(side, start, order.factors)[1]
-    else:
-        values = start
-        for _ in range(SETTLING_STEPS if order.task == "settle" else 1):
-            step = engine.half_step(side, values, order.factors, penalty=no_penalty, upper=order.upper)
-            values, gradient = step.values, step.gradient
-            decrease, rejected = step.predicted_decrease, step.n_rejected
-    if order.task == "settle":
-        gradient = engine.evaluate(side, values, order.factors)[1]
-    gradient = np.where(np.diff(counts.by_row.indptr)[:, None] == 0, 0.0, gradient)
-    engine.add_statistics(problem.factors_side, order.factors, values, into=into.rows)
-    into.linear[:] += side.row_exposure @ values
-    return ChunkRows(values, gradient.astype(np.float32), decrease, rejected)
+
+    task: Literal["evaluate", "step", "settle"]
+    factors: Array
+    link: ShiftedLog
+    zeros: Quadratic | None
+    upper: float = np.inf
+    n_threads: int | None = None
+
+    def no_sums(self) -> FactorSums:
+        """Make sums over no chunks."""
+        return FactorSums.zeros(*self.factors.shape)
+
+    def __call__(self, counts: Counts, sizes: Array, *, start: Array, into: FactorSums) -> ChunkRows:
+        """Work on the rows of one chunk; loadings are on the eta scale."""
+        problem = _Piece(counts, sizes, self.link, self.zeros)
+        engine, side, no_penalty = (
+            NativeEngine(problem, self.n_threads),
+            problem.loadings_side,
+            np.zeros(start.shape[1]),
+        )
+        decrease, rejected = 0.0, 0
+        if self.task == "evaluate":
+            values, gradient = start, engine.evaluate(side, start, self.factors)[1]
+        else:
+            values = start
+            for _ in range(SETTLING_STEPS if self.task == "settle" else 1):
+                step = engine.half_step(side, values, self.factors, penalty=no_penalty, upper=self.upper)
+                values, gradient = step.values, step.gradient
+                decrease, rejected = step.predicted_decrease, step.n_rejected
+        if self.task == "settle":
+            gradient = engine.evaluate(side, values, self.factors)[1]
+        gradient = np.where(np.diff(counts.by_row.indptr)[:, None] == 0, 0.0, gradient)
+        engine.add_statistics(problem.factors_side, self.factors, values, into=into.rows)
+        into.linear[:] += side.row_exposure @ values
+        return ChunkRows(values, gradient.astype(np.float32), decrease, rejected)

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from log1pnmf._common.arrays import on_host
-from log1pnmf.engines.base import HalfStep, RowSolver
+from log1pnmf.engines.base import HalfStep, InMemory, RowSolver
 from log1pnmf.model.problem import Problem, Side
 
 from . import terms as torch_terms
@@ -30,7 +30,7 @@ SHORT_ROW, MOST_STEPS, FEW_ROWS = 64, 20, 0.01
 MOST_HALVINGS = 30
 
 
-class TorchEngine:
+class TorchEngine(InMemory):
     """Implementation of `log1pnmf.engines.base.Engine` in PyTorch.
 
     The arrays of the solver stay on the device in float64; counts and what is computed for every entry are in

@@ -68,6 +68,17 @@ class History:
         row = [numbers[name] if name in numbers else getattr(iteration, name) for name in self.COLUMNS]
         self._rows.append((iteration.index, iteration.likelihood, *row))
 
+    @classmethod
+    def check(cls, table: Mapping[str, np.ndarray]) -> None:
+        """Refuse what `table` did not give."""
+        kinds = {"iteration": "i", "likelihood": "U", **dict.fromkeys(cls.COLUMNS, "f")}
+        if set(table) != set(kinds):
+            raise ValueError(f"history must have the columns {', '.join(kinds)}")
+        length = table["iteration"].size
+        for name, kind in kinds.items():
+            if table[name].dtype.kind != kind or table[name].shape != (length,) or not length:
+                raise ValueError(f"history.{name} has {table[name].dtype} of shape {table[name].shape}")
+
     def table(self) -> dict[str, np.ndarray]:
         """One array per column; ``pandas.DataFrame(table)`` shows them side by side.
 

@@ -1,0 +1,46 @@
+"""Refusals of arguments, in one form: what it must be, and what it is."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import cast
+
+import numpy as np
+
+__all__ = ["check_choice", "check_number", "check_whole"]
+
+
+def check_choice(name: str, value: object, choices: Sequence[str], *, otherwise: str = "") -> None:
+    """Refuse what is not one of the choices; `otherwise` names what else may be given.
+
+    Examples
+    --------
+    >>> check_choice("init", "nndsvda", ["rank1", "nndsvd"])
+    Traceback (most recent call last):
+    ValueError: init must be one of 'rank1', 'nndsvd', got 'nndsvda'; did you mean 'nndsvd'?
+    """
+    if isinstance(value, str) and value in choices:
+        return
+    near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    also = f" or {otherwise}" if otherwise else ""
+    raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}{also}, got {value!r}{hint}")
+
+
+def check_whole(name: str, value: object, *, least: int) -> None:
+    """Refuse what is not a whole number of at least `least`."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be a whole number, got {value!r}")
+    if cast(int, value) < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def check_number(name: str, value: object) -> None:
+    """Refuse what is not a finite number >= 0."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not 0.0 <= float(value) < math.inf:
+        raise ValueError(f"{name} must be finite and not negative, got {value}")

@@ -1,0 +1,337 @@
+"""The scikit-learn estimator: parameters in, a fit out; the work is done elsewhere."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf._common.archive import StrPath
+from log1pnmf.counts.counts import frame_of
+from log1pnmf.counts.features import seen_features
+from log1pnmf.engines.base import RowSolver
+from log1pnmf.engines.registry import as_counts
+from log1pnmf.fitting.as_fit import as_fit
+from log1pnmf.fitting.driver import run_request
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.request import Request
+from log1pnmf.fitting.settings import GIVEN
+from log1pnmf.fitting.solver.callbacks import Callback
+
+from .fitted import FittedModel
+
+__all__ = ["Log1pNMF"]
+
+Array = NDArray[np.float64]
+
+
+class Log1pNMF(FittedModel):
+    """Poisson NMF with the shifted-log link, ``alpha_c log(1 + lam / c) = L F'``.
+
+    The counts of sample i are ``Poisson(s_i lam_ij)``, ``alpha_c = max(1, c)``; ``c = inf`` is the identity
+    link, ``lam = L F'``. Loadings L and factors F are not negative.
+
+    Parameters
+    ----------
+    n_components : int
+        Number of factors, K. More than samples or features is allowed, with a warning.
+    c : float
+        Shift of the link, positive; inf is standard Poisson NMF, where parts add up. The smaller it is, the
+        more they multiply.
+    likelihood : {"auto", "approximate", "exact", "refined"}
+        "approximate" replaces the mean of zero counts by a quadratic and costs only the non-zeros; "refined"
+        goes on with exact iterations from there. "auto" is exact for ``c < 1``, otherwise refined up to 2e8
+        entries and approximate above. With ``c = inf`` every one of them is exact, at the cost of the
+        non-zeros.
+    approximation : {"chebyshev", "taylor"}
+        The quadratic: best over an interval, or the expansion around zero.
+    interval : (low, high), optional
+        Where "chebyshev" is to hold, on the link scale.
+    size_factors : {"total", "none"} or array of shape (n_samples,)
+        Exposure of the samples; "total" is their total count divided by its mean.
+    init : {"rank1", "random", "nndsvd"}, (loadings, factors), Fit or callable
+        The start. Arrays are on the link scale; factors may have the shape of `components_`. A fit: where it
+        ended. A function is called with the problem, K and a random state, and gives loadings and factors.
+    n_init : int
+        Number of starts; the fit with the lowest objective is kept.
+    l1 : float
+        Penalty on the sum of all factors but the first (the baseline), in units of log-likelihood on the link
+        scale. Where it is positive, loadings are bounded by 1.
+    row_solver : {"newton", "coordinate"}
+        "coordinate" is the paper's own algorithm.
+    extrapolate : bool or "auto"
+        Whether to go beyond each update in the direction of the last ones; "auto": with "newton" only.
+    max_iter : int
+        Updates of both factors at most, in each phase.
+    tol : float
+        Relative fall of the objective per iteration at which to stop.
+    engine : {"auto", "native", "reference", "torch", "torch-float64", "streaming"} or EngineFactory
+        What computes the half-steps. "auto" takes a CUDA card where there is one and enough to do, otherwise
+        the compiled core, and "streaming" for counts that are not in memory; ``fit_.settings`` says which.
+    normalize : {"max", "factor_max", "factor_sum", "none"}
+        Scale of `loadings_` and `components_`, which does not change the fit: the largest loading of every
+        factor is 1; the largest entry of every factor is 1; the entries of every factor sum to 1; or as the
+        solver left them. The order is the same for all: the baseline first (the factor with the most even
+        loadings, or the one without penalty where `l1` is positive), then by share of the signal.
+    random_state : int, RandomState, Generator or None
+    n_jobs : int, optional
+        Threads; None and -1 are all available cores, -2 all but one. The result is the same for any number.
+    callbacks : sequence of callables
+        Called with every `log1pnmf.callbacks.Iteration`; a true result stops the fit.
+    verbose : int
+        1 shows a progress bar.
+    checkpoint : str or PathLike, optional
+        File to which the state of the fit is written every so often and at its end, atomically; `fit` goes
+        on from there with `resume`.
+    checkpoint_every : float
+        Seconds between two writes; 0 writes after every iteration.
+    warm_start : bool
+        Whether `fit` starts where the last fit of this object ended (`n_init` then is 1). The features have
+        to be the same. `n_components` may change: new factors start tiny and random; where there are to be
+        fewer, those with the largest share stay. `c` may change: loadings stay, each factor keeps the rates
+        of a sample that has it alone, and the total is matched. For another number of samples the loadings
+        are first found for the old factors.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Factors, on the link scale.
+    loadings_ : ndarray of shape (n_samples, n_components)
+        Loadings of the training samples.
+    log_likelihood_ : float or None
+        Exact log-likelihood; None where it was not computed, see `certify`.
+    approximate_objective_ : float or None
+        What an approximate fit has minimised, penalty included; None for exact fits.
+    n_iter_ : int
+        Iterations, over all phases.
+    converged_ : bool
+        Whether `tol` was met (in every phase).
+    kkt_residual_ : float
+        Distance from a stationary point, 0 at an optimum.
+    history_ : dict of str to ndarray
+        One entry per iteration; ``pandas.DataFrame(history_)`` shows it.
+    certificate_ : Certificate or None
+        Exact log-likelihood and what the approximation cost, where known; see `certify`.
+    fit_ : Fit
+        Everything known about the fit.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of str
+        Their names, where the counts had any.
+
+    Examples
+    --------
+    >>> from log1pnmf.datasets import pancreas
+    >>> counts = pancreas().counts[:200]
+    >>> model = Log1pNMF(n_components=3, c=1.0, tol=1e-5).fit(counts)
+    >>> model.components_.shape, model.transform(counts[:5]).shape
+    ((3, 2425), (5, 3))
+    >>> model.loadings_.max(axis=0)
+    array([1., 1., 1.])
+    """
+
+    # Pipelines pass size factors on unless they are told not to; `fit` and `transform` have to agree on it.
+    __metadata_request__fit: ClassVar = {"size_factors": True}
+    __metadata_request__transform: ClassVar = {"size_factors": True}
+    __metadata_request__score: ClassVar = {"size_factors": True}
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        c: float = 1.0,
+        likelihood: str = "auto",
+        approximation: str = "chebyshev",
+        interval: tuple[float, float] | None = None,
+        size_factors: Any = "total",
+        init: Any = "rank1",
+        n_init: int = 1,
+        l1: float = 0.0,
+        row_solver: RowSolver = "newton",
+        extrapolate: bool | Literal["auto"] = "auto",
+        max_iter: int = 1000,
+        tol: float = 1e-8,
+        engine: Any = "auto",
+        normalize: str = "max",
+        random_state: Any = 0,
+        n_jobs: int | None = None,
+        callbacks: Sequence[Callback] = (),
+        verbose: int = 0,
+        checkpoint: StrPath | None = None,
+        checkpoint_every: float = 30.0,
+        warm_start: bool = False,
+    ) -> None:
+        self.n_components = n_components
+        self.c = c
+        self.likelihood = likelihood
+        self.approximation = approximation
+        self.interval = interval
+        self.size_factors = size_factors
+        self.init = init
+        self.n_init = n_init
+        self.l1 = l1
+        self.row_solver = row_solver
+        self.extrapolate = extrapolate
+        self.max_iter = max_iter
+        self.tol = tol
+        self.engine = engine
+        self.normalize = normalize
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.callbacks = callbacks
+        self.verbose = verbose
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+        self.warm_start = warm_start
+
+    # ---------------------------------------------------------------- fitting
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        size_factors: Any = None,
+        loadings: Any = None,
+        factors: Any = None,
+        resume: StrPath | None = None,
+    ) -> Log1pNMF:
+        """Fit the model to counts. Where that fails, an earlier fit stays as it was.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n_samples, n_features)
+            Raw counts. Those larger than memory: see `log1pnmf.open_counts`.
+        y : ignored
+        size_factors : {"total", "none"} or array of shape (n_samples,), optional
+            Takes the place of the parameter `size_factors` in this fit. Metadata routing of scikit-learn
+            passes it on without being asked to, here and in `transform` and `score`.
+        loadings, factors : array of shape (n_samples, K) and (n_features, K), optional
+            Where to start, on the link scale; takes the place of `init` and `warm_start`. Factors may also
+            have the shape of `components_`, (K, n_features).
+        resume : str or PathLike, optional
+            Checkpoint of a fit with the same counts and parameters, from which to go on: the result has the
+            same bits as if that fit had never stopped.
+
+        Returns
+        -------
+        Log1pNMF
+            Itself.
+        """
+        if not isinstance(self.warm_start, bool | np.bool_):
+            raise TypeError(f"warm_start must be True or False, got {self.warm_start!r}")
+        request, X = self._request(size_factors, loadings, factors), frame_of(X)
+        counts, K = as_counts(X, self.engine), request.settings.n_components
+        if counts.nnz == 0:
+            raise ValueError(f"counts are all zero (shape {counts.shape}): pass data with at least one count")
+        if min(counts.shape) < K:
+            warnings.warn(
+                f"n_components={K} is more than the {min(counts.shape)} that samples and "
+                f"features (shape {counts.shape}) can tell apart; choose fewer",
+                UserWarning,
+                stacklevel=2,
+            )
+        features = seen_features(X, counts)
+        fit = run_request(request, counts, resume=resume)
+        return self._take(fit.named(feature_names=features.get("feature_names_in_")), features)
+
+    def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Array:
+        """Fit the model and return the loadings of the samples it was fitted to.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n_samples, n_features)
+        y : ignored
+        **options : optional
+            `size_factors`, `loadings`, `factors` and `resume`, as in `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components)
+        """
+        return self.fit(X, y, **options).loadings_
+
+    def _request(self, size_factors: Any, loadings: Any, factors: Any) -> Request:
+        """Check all parameters, before any work."""
+        parameters = self.get_params(deep=False)
+        del parameters["warm_start"]
+        if size_factors is not None:
+            parameters["size_factors"] = size_factors
+        if (loadings is None) != (factors is None):
+            missing = "loadings" if loadings is None else "factors"
+            raise ValueError(f"loadings and factors go together, but {missing} is missing: pass both or none")
+        if loadings is not None:
+            parameters["init"] = (loadings, factors)
+        request = Request.of(**parameters)
+        if loadings is None and self.warm_start and hasattr(self, "fit_"):
+            return request.at(init=self.fit_)
+        return request
+
+    def _take(self, fit: Fit, features: dict[str, Any] | None = None) -> Log1pNMF:
+        """Show a fit: all that was known of an earlier one goes, in one step."""
+        if features is None:
+            features = {"n_features_in_": fit.data.n_features}
+            if fit.feature_names is not None:
+                features["feature_names_in_"] = fit.feature_names
+        kept = {name: value for name, value in vars(self).items() if not name.endswith("_")}
+        components = np.ascontiguousarray(fit.factors.T)
+        self.__dict__ = {**kept, "fit_": fit, "components_": components, **features}
+        return self
+
+    # ---------------------------------------------------------------- keeping
+
+    @classmethod
+    def load(cls, path: StrPath) -> Log1pNMF:
+        """Read a model, or any fit, that `save` wrote.
+
+        Parameters
+        ----------
+        path : str or PathLike
+
+        Returns
+        -------
+        Log1pNMF
+
+        Raises
+        ------
+        ValueError
+            For files that are damaged, of a newer format, or not fits.
+        """
+        return cls.of(Fit.load(path))
+
+    @classmethod
+    def of(cls, source: Any, *, key: str | None = None) -> Log1pNMF:
+        """Make a fitted model of a `Fit`, or of whatever holds one.
+
+        Parameters
+        ----------
+        source : Fit, AnnData, str or PathLike
+            See `log1pnmf.as_fit`.
+        key : str, optional
+            Name of the fit in an AnnData.
+
+        Returns
+        -------
+        Log1pNMF
+            With the parameters that the fit was asked for.
+        """
+        fit = as_fit(source, key=key)
+        parameters = fit.asked.as_dict()
+        for name in ("init", "engine"):
+            if parameters[name] == GIVEN:
+                del parameters[name]
+        if fit.asked.size_factors == GIVEN:
+            parameters["size_factors"] = fit.size_factors
+        if fit.asked.interval is not None:
+            parameters["interval"] = fit.asked.interval
+        return cls(**parameters)._take(fit)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        tags.transformer_tags.preserves_dtype = []  # loadings are always float64
+        return tags

@@ -1,0 +1,331 @@
+"""What can be asked of a fitted estimator; the base of `Log1pNMF`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_array
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from log1pnmf._common.archive import StrPath
+from log1pnmf.analysis.diagnostics import Diagnostics, diagnose
+from log1pnmf.analysis.markers.find import markers
+from log1pnmf.analysis.markers.table import Markers
+from log1pnmf.analysis.topics import TopicModel, topic_model
+from log1pnmf.counts.counts import frame_of
+from log1pnmf.fitting.certificate import certify
+from log1pnmf.fitting.facts import Certificate
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.new_samples import counts_of, project, score
+from log1pnmf.fitting.summary import summarize
+from log1pnmf.report.document import write_report
+
+__all__ = ["FittedModel"]
+
+Array = NDArray[np.float64]
+
+
+class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Everything of `log1pnmf.Log1pNMF` that comes after `fit`, none of which changes the fit."""
+
+    fit_: Fit
+    components_: Array
+    n_features_in_: int
+    feature_names_in_: NDArray[np.object_]
+    engine: Any
+    n_jobs: int | None
+
+    @property
+    def loadings_(self) -> Array:
+        return self.fit_.loadings
+
+    @property
+    def log_likelihood_(self) -> float | None:
+        return self.fit_.log_likelihood
+
+    @property
+    def approximate_objective_(self) -> float | None:
+        return None if self.fit_.approximate_log_likelihood is None else self.fit_.objective
+
+    @property
+    def n_iter_(self) -> int:
+        return self.fit_.n_iter
+
+    @property
+    def converged_(self) -> bool:
+        return self.fit_.converged
+
+    @property
+    def kkt_residual_(self) -> float:
+        return self.fit_.kkt_residual
+
+    @property
+    def history_(self) -> Any:
+        return self.fit_.history
+
+    @property
+    def certificate_(self) -> Certificate | None:
+        return self.fit_.certificate
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.fit_.n_components
+
+    def transform(self, X: Any, *, size_factors: Any = None) -> Array:
+        """Find the loadings of other samples; the factors stay as they are.
+
+        Features that are zero in every factor say nothing about the loadings and are left out. Where both the
+        training data and X have feature names, X may have its features in any order.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+            Or what `log1pnmf.open_counts` gives: then chunk by chunk, in this process.
+        size_factors : {"total", "none"} or array of shape (n,), optional
+            By default what the model was fitted with; "total" divides by the mean total of the training
+            samples. Needed where the model was fitted with an array.
+
+        Returns
+        -------
+        ndarray of shape (n, n_components)
+
+        Examples
+        --------
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(1, c=float("inf")).fit([[4, 2], [2, 1], [6, 3]])
+        >>> model.transform([[40, 20]]).round(4)  # ten times the counts, ten times the size factor
+        array([[1.]])
+        """
+        return project(self.fit_of(X), X, size_factors, engine=self.engine, n_jobs=self.n_jobs)
+
+    def inverse_transform(self, loadings: Any, size_factors: Any = None) -> Array:
+        """Mean counts that loadings stand for, ``s_i c expm1(L F' / alpha_c)``.
+
+        Parameters
+        ----------
+        loadings : array of shape (n, n_components)
+            As returned by `transform`.
+        size_factors : array of shape (n,), optional
+            By default 1, a sample of average size; ``fit_.size_factors`` are those of the training samples.
+
+        Returns
+        -------
+        ndarray of shape (n, n_features)
+            Dense.
+
+        Examples
+        --------
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(1, c=float("inf")).fit([[4, 2], [2, 1], [6, 3]])
+        >>> model.inverse_transform(model.loadings_, model.fit_.size_factors).round(4)
+        array([[4., 2.],
+               [2., 1.],
+               [6., 3.]])
+        """
+        check_is_fitted(self)
+        values, K = check_array(loadings, dtype=np.float64, input_name="loadings"), self.fit_.n_components
+        if values.shape[1] != K:
+            raise ValueError(
+                f"loadings must have {K} columns, one for each factor, got shape {values.shape}; "
+                "pass what transform returned"
+            )
+        if (values < 0).any():
+            i, k = (int(x) for x in np.argwhere(values < 0)[0])
+            raise ValueError(f"loadings must not be negative, got {values[i, k]} at row {i}, column {k}")
+        rates = self.fit_.link.inverse(values @ self.components_)
+        if size_factors is None:
+            return rates
+        try:
+            sizes = np.asarray(size_factors, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"size_factors must be an array of numbers, got {type(size_factors).__name__}"
+            ) from None
+        if sizes.shape != (len(values),):
+            raise ValueError(
+                f"size_factors must have one number for each of the {len(values)} samples, "
+                f"got an array of shape {sizes.shape}"
+            )
+        return sizes[:, None] * rates
+
+    def score(self, X: Any, y: Any = None, *, size_factors: Any = None) -> float:
+        """Mean Poisson log-likelihood per entry of other samples, exactly.
+
+        Their loadings are found as in `transform`, so the samples help to fit themselves: values compare
+        links and penalties with as many factors each, but more factors look better than they are. Features
+        that had no count in training are left out, as every count there would be impossible.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+            Or counts in chunks, as in `transform`.
+        y : ignored
+        size_factors : {"total", "none"} or array of shape (n,), optional
+            As in `transform`.
+
+        Returns
+        -------
+        float
+        """
+        return score(self.fit_of(X), X, size_factors, engine=self.engine, n_jobs=self.n_jobs)
+
+    def certify(self, X: Any = None) -> Certificate:
+        """Exact log-likelihood of the fit, and how far off the approximation was.
+
+        Up to 2e8 entries the fit has computed it already. Above, it is estimated here without bias from some
+        samples, and has a standard error.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n_samples, n_features), optional
+            The training data; needed where the fit did not compute the exact log-likelihood.
+
+        Returns
+        -------
+        Certificate
+            Also kept as `certificate_`, and shown by `summary`.
+
+        Examples
+        --------
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(1, c=float("inf")).fit([[4, 2], [2, 1], [6, 3]])
+        >>> model.certify().gap
+        0.0
+        """
+        check_is_fitted(self)
+        found = self.fit_.certificate
+        if found is None:
+            if X is None:
+                raise ValueError(
+                    "the fit did not compute the exact log-likelihood: pass its data, certify(X)"
+                )
+            counts = counts_of(self.fit_of(X), X)
+            found = certify(self.fit_, counts, engine=self.engine, n_jobs=self.n_jobs)
+            self.fit_ = replace(self.fit_, certificate=found)
+        return found
+
+    def summary(self, *, n_top: int = 8, feature_names: Any = None) -> str:
+        """Describe data, model, quality of the fit, and factors, in words.
+
+        Parameters
+        ----------
+        n_top : int
+            Features shown per factor: those whose share of the factor most exceeds that of the others.
+        feature_names : sequence of str, optional
+            By default those of the training data, or numbers where it had none.
+
+        Returns
+        -------
+        str
+            To be printed.
+        """
+        check_is_fitted(self)
+        return summarize(self.fit_.named(feature_names=feature_names), n_top=n_top)
+
+    def report(self, path: StrPath, **about: Any) -> Path:
+        """Write a report about the fit: one HTML file that opens offline.
+
+        Parameters
+        ----------
+        path : str or PathLike
+        **about : optional
+            What is known about the data, `groupby` and `feature_names` above all; see
+            `log1pnmf.report.write_report`.
+
+        Returns
+        -------
+        Path
+            Of the file.
+        """
+        check_is_fitted(self)
+        return write_report(path, self.fit_, **{"n_jobs": self.n_jobs, **about})
+
+    def markers(self, X: Any, **options: Any) -> Markers:
+        """Find the features that define each factor: effects with standard errors and tests.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n_samples, n_features)
+            The training data.
+        **options : optional
+            `errors` above all; see `log1pnmf.analysis.markers`.
+
+        Returns
+        -------
+        Markers
+        """
+        return markers(self.fit_of(X), X, **{"n_jobs": self.n_jobs, **options})
+
+    def diagnose(self, X: Any, **options: Any) -> Diagnostics:
+        """Find the features, samples and entries that the fit does not explain.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n_samples, n_features)
+            The training data.
+        **options : optional
+            See `log1pnmf.analysis.diagnose`.
+
+        Returns
+        -------
+        Diagnostics
+        """
+        return diagnose(self.fit_of(X), X, **options)
+
+    def to_topic_model(self) -> TopicModel:
+        """Give the equivalent multinomial topic model, at ``c = inf``.
+
+        Returns
+        -------
+        TopicModel
+            Topics are the factors in the order of `components_`.
+
+        Examples
+        --------
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(2, c=np.inf, tol=1e-4).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
+        >>> topics = model.to_topic_model()
+        >>> topics.proportions.sum(axis=1), topics.words.sum(axis=1)
+        (array([1., 1., 1.]), array([1., 1.]))
+        """
+        check_is_fitted(self)
+        return topic_model(self.fit_)
+
+    def fit_of(self, X: Any) -> Fit:
+        """Give the fit, after scikit-learn has checked that X has its features (names in any order)."""
+        check_is_fitted(self)
+        X = frame_of(X)
+        named = hasattr(X, "columns") and hasattr(self, "feature_names_in_")
+        if hasattr(X, "shape") and not named:
+            validate_data(self, X, reset=False, skip_check_array=True)
+        return self.fit_
+
+    def save(self, path: StrPath) -> None:
+        """Write the fitted model to one file, without pickle and atomically; the same as ``fit_.save``.
+
+        Everything comes back with the same bits, except what belongs to the machine and to you: `n_jobs`,
+        `verbose`, `checkpoint`, `checkpoint_every`, `callbacks`, an engine or a start of your own, and a
+        `random_state` that is not a number. They are the default after `load`.
+
+        Parameters
+        ----------
+        path : str or PathLike
+            Used as it is; an npz file.
+
+        Examples
+        --------
+        >>> import os, tempfile
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(1).fit([[1, 0, 3], [2, 5, 0]])
+        >>> path = os.path.join(tempfile.mkdtemp(), "model.npz")
+        >>> model.save(path)
+        >>> bool((Log1pNMF.load(path).components_ == model.components_).all())
+        True
+        """
+        check_is_fitted(self)
+        self.fit_.save(path)

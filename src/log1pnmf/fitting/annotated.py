@@ -1,0 +1,179 @@
+"""A fit inside an AnnData object, and back: its parts as plain numbers, text and arrays; anndata is not needed."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import scipy
+import sklearn
+from numpy.typing import NDArray
+
+from log1pnmf._common.archive import making_whole
+from log1pnmf._common.version import __version__
+from log1pnmf.counts.features import find_features
+
+from .fit import ARRAYS, HISTORY, NAMES, NUMBERS, Fit
+from .keys import Keys
+from .settings import Settings
+
+__all__ = ["fit_from", "is_annotated", "uns_of"]
+
+TEXT = "OTU"
+"""Kinds of arrays as which text comes back, from memory, zarr and h5ad."""
+
+WITHIN = ("settings", "asked", "data", "certificate")
+MAY_BE_MISSING = ("approximate_log_likelihood", "certificate")
+"""Files have no place for None: what is not known is absent."""
+
+
+def is_annotated(source: object) -> bool:
+    """Whether something has the slots of an AnnData object."""
+    return all(hasattr(source, slot) for slot in ("obsm", "varm", "uns"))
+
+
+def uns_of(fit: Fit, layer: str | None) -> dict[str, Any]:
+    """Everything of a fit but loadings and factors, as `uns` holds it.
+
+    Parameters
+    ----------
+    fit : Fit
+    layer : str or None
+        Where its counts were found; None is X.
+
+    Returns
+    -------
+    dict
+    """
+    arrays, metadata = fit.to_parts()
+    return _without_none(
+        {
+            **{name: value for name, value in metadata.items() if name != "kind"},
+            "messages": np.array(fit.messages, dtype=object),
+            "history": {name: _storable(column) for name, column in fit.history.items()},
+            **{name: arrays[name] for name in ("size_factors", "feature_names") if name in arrays},
+            "c": fit.c,
+            "n_components": fit.n_components,
+            "log_likelihood": fit.log_likelihood,
+            "converged": fit.converged,
+            "layer": "X" if layer is None else layer,
+            "loadings_digest": _digest(fit.loadings),
+            "versions": {
+                "log1pnmf": __version__,
+                "python": platform.python_version(),
+                "numpy": np.__version__,
+                "scipy": scipy.__version__,
+                "scikit-learn": sklearn.__version__,
+            },
+        }
+    )
+
+
+def fit_from(adata: Any, key: str | None = None, *, whole: bool = True) -> Fit:
+    """Put a fit together from what `log1pnmf.tl.log1p_nmf` wrote.
+
+    Parameters
+    ----------
+    adata : AnnData
+        Features may have been reordered or added since.
+    key : str, optional
+        Where the fit is, if `key_added` was given.
+    whole : bool
+        Whether the samples have to be those of the fit. Otherwise the fit is only good for other samples,
+        and its size factors are not to be used.
+
+    Returns
+    -------
+    Fit
+        With the same bits in loadings and factors as `obsm` and `varm`.
+    """
+    keys = Keys(key)
+    about = _stored(adata, keys)
+    where = f"adata.uns[{keys.uns!r}] holds a fit"
+    with making_whole(where, "fit again"):
+        loadings = np.array(adata.obsm[keys.obsm], dtype=np.float64)
+        factors = np.array(adata.varm[keys.varm], dtype=np.float64)
+        sizes = np.asarray(about["size_factors"])
+        changed = _digest(loadings) != about["loadings_digest"]
+        named = np.asarray(about["feature_names"], dtype=object)
+    if changed and whole:
+        raise ValueError(
+            f"the {len(loadings):,} samples of adata are not those of the fit "
+            f"({len(sizes):,}): some were dropped, added, reordered or changed since; "
+            "take the fit from the object as it was, or keep it with fit.save(path)"
+        )
+    factors = factors[find_features(adata.var_names, named, fitted_here=True)]
+    with making_whole(where, "fit again"):
+        metadata = _metadata(about)
+        if changed:
+            sizes, metadata["data"]["n_samples"] = np.ones(len(loadings)), len(loadings)
+        arrays = {
+            **dict(zip(ARRAYS, (loadings, factors, sizes), strict=True)),
+            **dict(
+                zip(NAMES, (np.array(adata.obs_names, dtype=np.str_), named.astype(np.str_)), strict=True)
+            ),
+            **{HISTORY + name: _text(np.asarray(column)) for name, column in about["history"].items()},
+        }
+        return Fit.from_parts(arrays, metadata)
+
+
+def _stored(adata: Any, keys: Keys) -> Mapping[str, Any]:
+    for slot, key in (("uns", keys.uns), ("obsm", keys.obsm), ("varm", keys.varm)):
+        if key not in getattr(adata, slot):
+            known = ", ".join(map(repr, getattr(adata, slot))) or "none"
+            raise KeyError(
+                f"adata.{slot} has no {key!r} (it has: {known}); "
+                "run log1pnmf.tl.log1p_nmf first, or pass the key it wrote to"
+            )
+    about = adata.uns[keys.uns]
+    if not isinstance(about, Mapping) or "loadings_digest" not in about:
+        raise ValueError(f"adata.uns[{keys.uns!r}] was not written by log1pnmf.tl; fit again")
+    return about
+
+
+def _metadata(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers and text as Python's own, what is absent as None."""
+    metadata = {name: _plain(about[name]) for name in NUMBERS if name in about or name not in MAY_BE_MISSING}
+    metadata |= {name: _plain(about[name]) for name in WITHIN if name in about or name not in MAY_BE_MISSING}
+    metadata = {**dict.fromkeys(MAY_BE_MISSING), **metadata}
+    for name in ("settings", "asked"):
+        metadata[name] = {**dict.fromkeys(field.name for field in fields(Settings)), **metadata[name]}
+    if metadata["certificate"] is not None:
+        metadata["certificate"].setdefault("approximate_log_likelihood", None)
+    metadata["messages"] = [str(message) for message in about["messages"]]
+    return metadata
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _text(column: np.ndarray) -> np.ndarray:
+    return np.array(column.tolist(), dtype=np.str_) if column.dtype.kind in TEXT else column
+
+
+def _storable(column: np.ndarray) -> np.ndarray:
+    """Text as anndata stores it."""
+    return column.astype(object) if column.dtype.kind == "U" else column
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_none(value)
+        if isinstance(value, Mapping)
+        else (np.array(value) if isinstance(value, list) else value)
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _digest(loadings: NDArray[np.float64]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(loadings, dtype=np.float64).tobytes()).hexdigest()

@@ -1,0 +1,85 @@
+"""Order and scale of the factors as users see them; neither changes the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf._common.rows import Rows
+
+from .settings import Settings
+
+__all__ = ["arranged", "evenness", "scale_of", "scaled", "shares"]
+
+Array = NDArray[np.float64]
+
+LEAST_BASELINE = 0.5
+"""Part of the average share of the signal that a factor has to carry to be taken for the baseline."""
+
+
+def arranged(loadings: Array, factors: Array, settings: Settings) -> tuple[Array, Array]:
+    """Bring the columns of a solver into the order and scale that users see.
+
+    The baseline comes first: column 0 of a penalised fit (it is the one without penalty), otherwise the factor
+    with the most even loadings among those that carry at least half of the average share of the signal. The
+    others follow by their share of the signal, largest first.
+
+    Parameters
+    ----------
+    loadings, factors : ndarray of shape (n, K) and (m, K)
+        On the link scale.
+    settings : Settings
+
+    Returns
+    -------
+    loadings, factors : ndarray
+    """
+    share = shares(loadings, factors)
+    baseline = 0
+    if settings.l1 == 0:
+        eligible = share >= LEAST_BASELINE * share.mean()
+        baseline = int(np.argmax(np.where(eligible, evenness(loadings), -1.0)))
+    by_share = np.argsort(-share, kind="stable")
+    order = np.concatenate(([baseline], by_share[by_share != baseline]))
+    scale = scale_of(loadings, factors, settings.normalize)
+    return scaled(loadings, factors, scale[order], order)
+
+
+def shares(loadings: Array, factors: Array) -> Array:
+    """Part of the fitted signal ``sum_ij (L F')_ij`` that each factor carries; they sum to 1."""
+    signal = loadings.sum(axis=0) * factors.sum(axis=0)
+    return signal / _or_one(signal.sum())
+
+
+def evenness(loadings: Array) -> Array:
+    """How evenly each factor is spread over the samples: ``(sum l)^2 / (n sum l^2)``, 1 where all are alike.
+
+    A factor shared equally by some samples and absent from all others has the share of those samples.
+    """
+    largest = _or_one(loadings.max(axis=0))
+    relative = loadings / largest
+    return relative.sum(axis=0) ** 2 / (len(loadings) * _or_one((relative**2).sum(axis=0)))
+
+
+def scale_of(loadings: Array, factors: Array, normalize: str) -> Array:
+    """Divide loadings and multiply factors by this, column by column."""
+    if normalize == "max":
+        return _or_one(loadings.max(axis=0))
+    if normalize == "factor_max":
+        return 1.0 / _or_one(factors.max(axis=0))
+    if normalize == "factor_sum":
+        return 1.0 / _or_one(factors.sum(axis=0))
+    return np.ones(factors.shape[1])
+
+
+def scaled(loadings: Array, factors: Array, scale: Array, order: Any = slice(None)) -> tuple[Array, Array]:
+    if isinstance(loadings, np.memmap):  # of a streamed fit: not all of it at once
+        rows = Rows(loadings.shape, lambda start, stop: loadings[start:stop][:, order] / scale)
+        return rows.to_array(), factors[:, order] * scale
+    return loadings[:, order] / scale, factors[:, order] * scale
+
+
+def _or_one(values: Array) -> Array:
+    return np.where(values > 0.0, values, 1.0)

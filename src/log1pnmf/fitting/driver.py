@@ -1,0 +1,226 @@
+"""From counts to a `Fit`: data, engines and starts come together here, and scales are converted."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+
+from log1pnmf._common.archive import StrPath
+from log1pnmf._common.randomness import as_random
+from log1pnmf.counts.counts import Counts
+from log1pnmf.engines.base import Engine
+from log1pnmf.engines.native import effective_threads
+from log1pnmf.engines.registry import as_counts, check_memory, make_engine, resolve_engine
+from log1pnmf.fitting.certificate import LARGEST_CERTIFIED
+from log1pnmf.fitting.facts import Certificate
+from log1pnmf.fitting.solver.alternate import residual_at
+from log1pnmf.fitting.solver.stopping import PATIENCE
+from log1pnmf.model.problem import Problem
+
+from .certificate import exact_log_likelihood
+from .checkpoint import CheckpointWriter, fingerprint, load_checkpoint
+from .fit import Fit
+from .request import Request
+from .runs import STATIONARY, Run, best_run
+from .settings import Settings
+from .start_choice import start_of
+
+__all__ = ["ApproximationWarning", "fit_log1p_nmf", "run_request"]
+
+Array = NDArray[np.float64]
+
+POOR_APPROXIMATION = 0.02
+"""Part of the log-likelihood by which the approximation may be off before a fit warns."""
+
+
+class ApproximationWarning(UserWarning):
+    """The quadratic approximation of the zero counts is far off at the fit it led to."""
+
+
+def fit_log1p_nmf(counts: Any, n_components: int, *, resume: StrPath | None = None, **parameters: Any) -> Fit:
+    """Fit Poisson NMF with the shifted-log link.
+
+    Parameters
+    ----------
+    counts : array, sparse matrix, data frame, Counts or source
+        Samples x features; see `log1pnmf.counts.Counts.from_any`. Sparse matrices of PyTorch and CuPy stay on
+        their device. Counts larger than memory: see `log1pnmf.open_counts`.
+    n_components : int
+        Number of factors, K.
+    resume : str or PathLike, optional
+        Checkpoint to go on from, of the same counts and settings (`n_jobs` may differ): the result has the
+        same bits as if the fit had never stopped, seconds aside. Random numbers go on from there as well.
+        That of a finished fit gives its result; that of one which a callback or Ctrl-C stopped goes on.
+    **parameters : optional
+        All others of `log1pnmf.Log1pNMF`, with the same defaults, but `warm_start`. With `init`, a `Fit`
+        starts where that one ended.
+
+    Returns
+    -------
+    Fit
+
+    Warns
+    -----
+    ConvergenceWarning
+        When `max_iter` was reached first, or the solver stalled far from an optimum.
+    ApproximationWarning
+        When the exact log-likelihood of an approximate fit is far from the approximate one.
+    RuntimeWarning
+        When Ctrl-C was pressed (the fit so far is returned), and when a checkpoint could not be written.
+
+    Examples
+    --------
+    >>> from log1pnmf.datasets import pancreas
+    >>> fit = fit_log1p_nmf(pancreas().counts[:200], 3, c=1.0, tol=1e-5)
+    >>> fit.loadings.shape, fit.factors.shape, fit.stopped
+    ((200, 3), (2425, 3), 'converged')
+    """
+    return run_request(Request.of(n_components=n_components, **parameters), counts, resume=resume)
+
+
+def run_request(request: Request, counts: Any, *, resume: StrPath | None = None) -> Fit:
+    """Fit what is asked for.
+
+    Parameters
+    ----------
+    request : Request
+    counts : object
+        As in `fit_log1p_nmf`.
+    resume : str or PathLike, optional
+
+    Returns
+    -------
+    Fit
+    """
+    asked = request.settings
+    loaded = None if resume is None else load_checkpoint(resume)
+    rng = as_random(request.random_state)
+    started = time.perf_counter()
+    data = as_counts(counts, request.engine or asked.engine)
+    sizes = data.size_factors(asked.size_factors if request.size_factors is None else request.size_factors)
+    engine = resolve_engine(request.engine or asked.engine, data, asked.n_components, asked.row_solver)
+    settings = asked.resolved(engine, data.shape)
+    check_memory(engine, data, asked.n_components, effective_threads(request.n_jobs))
+    start = start_of(request, Problem(data, sizes, settings.link))
+    identity = fingerprint(settings, data, sizes, start)
+    if loaded is not None:
+        loaded.check_same(identity)
+        rng, started = loaded.rng, started - loaded.seconds
+    keep = None
+    if request.checkpoint is not None:
+        keep = CheckpointWriter(request.checkpoint, request.checkpoint_every)
+        keep.begin(identity, rng, started)
+    engines = [
+        make_engine(
+            request.engine or engine,
+            Problem(data, sizes, settings.link, phase.zeros),
+            request.n_jobs,
+            verbose=request.verbose,
+        )
+        for phase in settings.phases
+    ]
+    run = best_run(
+        settings,
+        engines,
+        rng,
+        start=start,
+        callbacks=request.callbacks,
+        verbose=request.verbose,
+        resumed=None if loaded is None else loaded.progress,
+        keep=keep,
+    )
+    if keep is not None:
+        keep.close()
+    fit = _finish(settings, engines[run.phase], run, request)
+    return replace(fit, asked=asked, seconds=time.perf_counter() - started)
+
+
+def _finish(settings: Settings, engine: Engine, run: Run, request: Request) -> Fit:
+    last, problem = run.last, engine.problem
+    messages = _about_data(problem.counts)
+    kkt_residual = last.kkt_residual
+    if run.stopped != "interrupted":
+        kkt_residual = residual_at(
+            engine, last.loadings, last.factors, penalty=settings.penalty, upper=settings.upper
+        )
+    if run.stopped == "interrupted":
+        messages.append(f"interrupted after {last.index} iterations: the fit has not converged")
+        warnings.warn(f"{messages[-1]}; it is what was reached so far", RuntimeWarning, stacklevel=4)
+    elif run.stopped == "callback":
+        messages.append(f"stopped by a callback after {last.index} iterations")
+    elif run.stopped != "converged":
+        messages.append(f"not converged {_why_not(settings, run, kkt_residual)}")
+        warnings.warn(messages[-1], ConvergenceWarning, stacklevel=4)
+    fit = run.as_fit(settings, problem, kkt_residual=kkt_residual)
+    certificate = fit.certificate
+    if certificate is None:
+        certificate = _certificate(fit, problem.counts, request, messages)
+    return replace(fit, certificate=certificate, messages=tuple(messages))
+
+
+def _why_not(settings: Settings, run: Run, kkt_residual: float) -> str:
+    """Why a fit that ran to its end has not converged, and what to do."""
+    change, tol = run.last.relative_change, settings.phases[run.phase].tol
+    if run.stopped == "stalled":
+        return (
+            f"after {run.last.index} iterations: no step lowers the objective any more, but this is not an "
+            f"optimum (KKT residual {kkt_residual:.1e}; at most {STATIONARY:.0e} at one). Counts or size "
+            "factors may differ by too many orders of magnitude: rescale or drop the extreme ones, or try "
+            "another init"
+        )
+    after = f"after max_iter={settings.max_iter} iterations"
+    advice = "raise max_iter or tol, or go on from here with init=(loadings, factors)"
+    if change > tol:
+        return (
+            f"{after}: the last one still lowered the objective by {change:.1e} of its size (tol={tol:.1e}); "
+            f"{advice}"
+        )
+    history = run.history.table()
+    here = history["iteration"][history["likelihood"] == run.last.likelihood]
+    if here[-1] - here[0] < settings.max_iter - 1:
+        return f"{after} of the approximate phase (the exact phase has converged); raise max_iter or tol"
+    return (
+        f"{after}: too few of the last ones in a row lowered the objective by less than tol={tol:.1e} of its "
+        f"size ({PATIENCE} are needed, and one after a dropped extrapolation does not count); {advice}"
+    )
+
+
+def _certificate(fit: Fit, counts: Counts, request: Request, messages: list[str]) -> Certificate | None:
+    """Exact log-likelihood of an approximate fit, unless that takes too long."""
+    entries = math.prod(counts.shape)
+    if fit.stopped == "interrupted":
+        messages.append("the exact log-likelihood was not computed because the fit was interrupted")
+        return None
+    if entries > LARGEST_CERTIFIED:
+        messages.append(
+            f"the exact log-likelihood was not computed: it visits all {entries:,} entries "
+            f"(computed up to {LARGEST_CERTIFIED:,.0f})"
+        )
+        return None
+    certificate = exact_log_likelihood(
+        fit, counts, engine=request.engine or fit.settings.engine, n_jobs=request.n_jobs
+    )
+    exact, gap = certificate.log_likelihood, certificate.gap
+    messages.append(f"the approximate log-likelihood differs from the exact one by {gap:,.0f}")
+    if abs(gap) > POOR_APPROXIMATION * abs(exact) and abs(gap) > 1.0:
+        messages[-1] += (
+            f", {abs(gap / exact):.0%} of it: zero counts have large fitted means here; "
+            "use likelihood='refined' (or 'exact')"
+        )
+        warnings.warn(messages[-1], ApproximationWarning, stacklevel=5)
+    return certificate
+
+
+def _about_data(counts: Counts) -> list[str]:
+    messages = []
+    for n, what in ((counts.n_empty_rows, "samples"), (counts.n_empty_columns, "features")):
+        if n:
+            messages.append(f"{what} without any count: {n}; they were given zeros")
+    return messages

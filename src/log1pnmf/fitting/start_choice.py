@@ -1,0 +1,108 @@
+"""Which start a fit takes: one of those by name, arrays, an earlier fit, or a function of the user."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf._common.randomness import Random, as_random
+from log1pnmf.engines.base import Engine
+from log1pnmf.fitting.solver.iteration import Pair
+from log1pnmf.model.problem import Problem
+
+from .continuation import continued_start
+from .fit import Fit
+from .new_samples import project
+from .request import Request
+from .sampled_start import given_start, sampled_start
+from .settings import Settings
+from .starts import Start, adapt_start, check_start, initialize
+
+__all__ = ["given", "named", "start_of"]
+
+Array = NDArray[np.float64]
+
+
+def start_of(request: Request, problem: Problem) -> Start:
+    """Find the start that was asked for; what can be refused is refused here, before any work.
+
+    Parameters
+    ----------
+    request : Request
+    problem : Problem
+
+    Returns
+    -------
+    Start
+    """
+    init, settings = request.init, request.settings
+    if init is None:
+        return named(settings)
+    if isinstance(init, Fit):
+        return given(
+            continued(init, problem, settings.n_components, as_random(request.random_state)), settings
+        )
+    if callable(init):
+        return Start(lambda engine, rng: _made(init, engine, settings, rng))
+    return given(check_start(init, problem.counts.shape, settings.n_components), settings)
+
+
+def named(settings: Settings) -> Start:
+    """Take the start that ``settings.init`` names."""
+
+    def make(engine: Engine, rng: Random) -> Pair:
+        sample = engine.sample()
+        if sample is None:
+            return Pair(*initialize(engine, settings.n_components, settings.init, rng))
+        return sampled_start(engine, sample, settings, rng)
+
+    return Start(make)
+
+
+def given(arrays: tuple[Array, Array], settings: Settings) -> Start:
+    """Start from checked loadings and factors on the link scale."""
+
+    def make(engine: Engine, rng: Random) -> Pair:
+        return _adapted(engine, arrays, settings, rng)
+
+    return Start(make, arrays)
+
+
+def continued(fit: Fit, problem: Problem, n_components: int, rng: Random) -> tuple[Array, Array]:
+    """Start where another fit ended; for other samples, with their loadings for its factors."""
+    counts = problem.counts
+    if counts.n_features != len(fit.factors):
+        what = f"{len(fit.factors)} features, but the counts have {counts.n_features}"
+    elif _differ(fit.feature_names, counts.feature_names):
+        j = int(np.argmax(fit.feature_names != counts.feature_names))
+        was, now = fit.feature_names[j], counts.feature_names[j]  # type: ignore[index]
+        what = f"other features (column {j} was {was!r}, now is {now!r})"
+    else:
+        before = None
+        if counts.n_samples != len(fit.loadings):
+            before = project(fit, counts, problem.size_factors)
+        return continued_start(fit, problem, n_components, rng, loadings=before)
+    raise ValueError(
+        f"the fit to start from has {what}; pass the same features in the same order, or set warm_start=False"
+    )
+
+
+def _made(init: Any, engine: Engine, settings: Settings, rng: Random) -> Pair:
+    """Call the user's function and check what it gives."""
+    arrays = check_start(
+        init(engine.problem, settings.n_components, rng), engine.problem.counts.shape, settings.n_components
+    )
+    return _adapted(engine, arrays, settings, rng)
+
+
+def _adapted(engine: Engine, arrays: tuple[Array, Array], settings: Settings, rng: Random) -> Pair:
+    loadings, factors = arrays[0], arrays[1] / settings.link.alpha
+    if engine.sample() is not None:
+        return given_start(engine, loadings, factors)
+    return Pair(*adapt_start(engine.problem, loadings, factors, rng))
+
+
+def _differ(names: Any, others: Any) -> bool:
+    return names is not None and others is not None and not np.array_equal(names, others)
