@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from . import bundled as bundled
+from . import bundled
 
 __all__ = ["demo"]
 

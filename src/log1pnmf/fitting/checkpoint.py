@@ -22,6 +22,7 @@ from log1pnmf._common.archive import (
     write_archive,
 )
 from log1pnmf._common.arrays import on_host
+from log1pnmf._common.checks import check_choice
 from log1pnmf._common.randomness import Random, check_known, random_from_parts
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import checksum_of
