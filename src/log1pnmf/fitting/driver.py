@@ -138,7 +138,10 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     )
     if keep is not None:
         keep.close()
-    fit = _finish(settings, engines[run.phase], run, request)
+    try:
+        fit = _finish(settings, engines[run.phase], run, request)
+    except KeyboardInterrupt:  # the last figures can be done without, the fit cannot
+        fit = _finish(settings, engines[run.phase], replace(run, stopped="interrupted"), request)
     return replace(fit, asked=asked, seconds=time.perf_counter() - started)
 
 
