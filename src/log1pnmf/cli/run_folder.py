@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from log1pnmf._common.archive import StrPath
+from log1pnmf._common.gate.names import check_names
 from log1pnmf._common.untrusted import parse_json
 from log1pnmf.counts.files.cells import plain_cell
 from log1pnmf.counts.files.table import BadFileError
@@ -156,6 +157,7 @@ class RunFolder:
     @cached_property
     def models(self) -> tuple[Log1pNMF, ...]:
         """The fitted models, in the order in which they were asked for."""
+        check_names(str(self.path / RECORD), map(str, self.record["models"]))
         return tuple(Log1pNMF.load(self.path / name) for name in self.record["models"])
 
     def model(self, c: float | None = None) -> Log1pNMF:
