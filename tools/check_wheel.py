@@ -34,7 +34,7 @@ IN_WHEEL = [
 IN_SDIST = [
     r"CMakeLists\.txt",
     r"cpp/kernel\.cpp",
-    r"src/log1pnmf/estimator\.py",
+    r"src/log1pnmf/estimator/estimator\.py",
     r"LICENSE",
     r"PKG-INFO",
     r"tests/.*",
@@ -50,7 +50,7 @@ EXTRAS = {
     "cli": "import sys; from log1pnmf.cli import main; sys.exit(main(['--help']))",
     "report": "import log1pnmf, numpy as np; y = np.random.default_rng(0).poisson(1.0, (30, 8)); "
     "log1pnmf.Log1pNMF(2, random_state=0, max_iter=500, tol=1e-4).fit(y).report('r.html')",
-    "dask": "import dask.array as da, numpy as np; from log1pnmf.counts.chunked.opening import open_counts; "
+    "dask": "import dask.array as da, numpy as np; from log1pnmf import open_counts; "
     "assert len(open_counts(da.from_array(np.eye(6), chunks=(2, 6))).chunks) == 3",
     "text": "import snowballstemmer; import log1pnmf",
 }

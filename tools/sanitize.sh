@@ -8,7 +8,7 @@ place=$PWD/build/sanitize
 sanitizers="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
 
 if [ $# -eq 0 ]; then
-  set -- tests/test_native_engine.py tests/test_counts.py tests/test_solver.py tests/streaming/test_passes.py tests/test_bad_input.py
+  set -- tests/engines/test_native_engine.py tests/engines/test_streaming_engine.py tests/counts/test_counts.py tests/fitting/test_solver.py tests/estimator/test_bad_input.py
 fi
 
 "$python" -m cmake -S . -B "$place/cmake" -G Ninja \

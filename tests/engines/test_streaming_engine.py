@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.counts.chunked import open_counts
+from log1pnmf.counts import open_counts
 from log1pnmf.counts.chunked.runners import survey
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine, RowSums, solve_rows

@@ -51,7 +51,7 @@ def test_fit_from_disk(call, file, matrix, tmp_path):
     assert "203 samples x 60 features" in said
     assert "1 chunks" in said
     model = Log1pNMF.load(next((tmp_path / "out").rglob("*.npz")))
-    assert model.fit_.settings["engine"] == "streaming"
+    assert model.fit_.settings.engine == "streaming"
     assert model.feature_names_in_[0] == "g0"
     assert model.loadings_.shape == (203, 3)
     expected = Log1pNMF(3, likelihood="approximate", tol=1e-5, random_state=0, engine="streaming").fit(matrix)

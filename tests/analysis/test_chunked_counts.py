@@ -11,7 +11,8 @@ from scipy import sparse
 from log1pnmf import Log1pNMF
 from log1pnmf.analysis.metrics import deviance_explained, log_likelihood
 from log1pnmf.cli.progress import Watch
-from log1pnmf.counts.chunked import open_counts, survey
+from log1pnmf.counts import open_counts
+from log1pnmf.counts.chunked import survey
 
 OPTIONS = {"random_state": 0, "n_jobs": 1, "max_iter": 60, "tol": 1e-6, "likelihood": "approximate"}
 
@@ -84,7 +85,7 @@ def test_a_lazy_object_streams(matrix, tmp_path):
         warnings.simplefilter("ignore")  # about what is experimental
         lazy = read_lazy(tmp_path / "counts.h5ad")
         found = Log1pNMF(3, **OPTIONS).fit(lazy)
-    assert found.fit_.settings["engine"] == "streaming"
+    assert found.fit_.settings.engine == "streaming"
     expected = Log1pNMF(3, engine="streaming", **OPTIONS).fit(matrix)
     assert found.fit_.objective == pytest.approx(expected.fit_.objective, rel=1e-11)
 

@@ -12,7 +12,7 @@ import pytest
 from scipy import sparse
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.counts.chunked import open_counts
+from log1pnmf.counts import open_counts
 
 distributed = pytest.importorskip("distributed")
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
-from log1pnmf.counts.chunked import open_counts
+from log1pnmf.counts import open_counts
 from log1pnmf.counts.chunked.opening import is_streamed, parse_memory
 from log1pnmf.counts.chunked.runners import survey
 from log1pnmf.counts.counts import Counts
@@ -75,7 +75,7 @@ def test_every_source_gives_the_same_fit(files, matrix, cut, expected):
     }
     for name, source in sources.items():
         found = fit(source)
-        assert found.settings["engine"] == "streaming", name
+        assert found.settings.engine == "streaming", name
         np.testing.assert_allclose(
             found.history["objective"], expected.history["objective"], rtol=1e-11, err_msg=name
         )
@@ -148,7 +148,7 @@ def test_what_is_in_memory_is_not_streamed_unless_asked(matrix, files):
     assert not is_streamed(matrix)
     assert not is_streamed(anndata.AnnData(matrix.toarray()))
     assert is_streamed(open_counts(matrix))
-    assert fit(matrix).settings["engine"] == "native"
+    assert fit(matrix).settings.engine == "native"
 
 
 def test_the_estimator_streams(files, matrix, expected):
