@@ -200,10 +200,23 @@ def test_sweep_keeps_every_fit_and_a_table(adata):
     for key, likelihood in zip(keys, table["log_likelihood"], strict=True):
         assert adata.uns[key]["log_likelihood"] == likelihood
         assert adata.obsm[key].shape == (adata.n_obs, 2)
-    assert lp.tl.model(adata, "log1p_nmf_c=0.1").c == 0.1
+    assert lp.as_fit(adata, key="log1p_nmf_c=0.1").c == 0.1
 
 
-def test_sweep_refuses_c_that_would_share_a_name(adata):
-    with pytest.raises(ValueError, match="first 6 digits"):
-        lp.tl.sweep(adata, [1.0, 1.0 + 1e-9], 2)
+def test_sweep_keeps_neighbouring_c_apart(adata):
+    lp.tl.sweep(adata, [1.0, 1.0 + 1e-9], 1, **FAST)
+    assert set(adata.obsm) == {"log1p_nmf_c=1", "log1p_nmf_c=1.000000001"}
+
+
+def test_sweep_refuses_the_same_c_twice(adata):
+    with pytest.raises(ValueError, match="c must hold different numbers, got 1 twice"):
+        lp.tl.sweep(adata, [1.0, 1], 2)
+    assert not adata.obsm
+
+
+@pytest.mark.parametrize("tool", [lp.tl.log1p_nmf, lambda adata, k: lp.tl.sweep(adata, [1, 2], k)])
+def test_counts_without_a_count_are_refused(adata, tool):
+    adata.X = sparse.csr_matrix(adata.shape)
+    with pytest.raises(ValueError, match="counts are all zero"):
+        tool(adata, 2)
     assert not adata.obsm

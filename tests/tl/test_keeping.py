@@ -123,33 +123,33 @@ def assert_same_model(a, b):
 def test_model_from_a_file_is_the_one_that_was_fitted(fitted, back, cells):
     even = cells.to_df().iloc[:, ::2]
     first = Log1pNMF(3, interval=(0.0, 0.5), normalize="factor_sum", random_state=0, **FAST).fit(even)
-    again = lp.tl.model(back)
+    again = Log1pNMF.of(back)
     again.fit_ = type(first.fit_)(**{**vars(again.fit_), "seconds": first.fit_.seconds})
     assert_same_model(again, first)
-    given = lp.tl.model(back, "given")
-    assert_same_model(given, lp.tl.model(fitted, "given"))
+    given = Log1pNMF.of(back, key="given")
+    assert_same_model(given, Log1pNMF.of(fitted, key="given"))
     assert given.c == np.inf
-    assert given.fit_.settings["init"] == "given"
+    assert given.fit_.settings.init == "given"
     new = cells.to_df().iloc[:15, ::2]
     np.testing.assert_allclose(again.transform(new), first.transform(new), atol=1e-6 * first.loadings_.max())
 
 
 def test_model_finds_its_features_wherever_they_are(fitted):
     other = fitted[:, ::-1].copy()
-    assert_same_model(lp.tl.model(other), lp.tl.model(fitted))
+    assert_same_model(Log1pNMF.of(other), Log1pNMF.of(fitted))
 
 
 def test_model_refuses_other_samples(fitted):
     for other in (fitted[:50], fitted[::-1]):
         with pytest.raises(ValueError, match="are not those of the fit"):
-            lp.tl.model(other.copy())
+            Log1pNMF.of(other.copy())
 
 
 def test_model_refuses_where_features_are_gone(fitted):
     with pytest.raises(
         ValueError, match=r"not those of the fit: 299 of 300 are missing or renamed .*as it was before"
     ):
-        lp.tl.model(fitted[:, :2].copy())
+        Log1pNMF.of(fitted[:, :2].copy())
 
 
 def test_model_says_which_features_were_renamed(fitted):
@@ -157,19 +157,19 @@ def test_model_says_which_features_were_renamed(fitted):
     names = list(fitted.var_names)
     some.var_names = [*names[:4], "new", *names[5:]]
     with pytest.raises(ValueError, match=r"1 of 300 are missing or renamed \(first .*names they had"):
-        lp.tl.model(some)
+        Log1pNMF.of(some)
     with pytest.raises(ValueError, match=rf"position 4 was '{names[4]}', now is 'new'"):
-        lp.tl.model(some, "given")
+        Log1pNMF.of(some, key="given")
     all_of_them.var_names = [f"id {j}" for j in range(fitted.n_vars)]
     with pytest.raises(ValueError, match=r"none of the 600 is there by its name.*now is 'id 0'"):
         lp.tl.markers(all_of_them, key="given")
     with pytest.raises(ValueError, match=r"300 of the 300 features .*if they go by other names"):
-        lp.tl.transform(all_of_them, lp.tl.model(fitted))
+        lp.tl.transform(all_of_them, Log1pNMF.of(fitted))
 
 
 def test_model_says_what_is_missing(cells):
     with pytest.raises(KeyError, match=r"adata\.uns has no 'log1p_nmf' \(it has: none\); run"):
-        lp.tl.model(cells)
+        Log1pNMF.of(cells)
 
 
 # ---------------------------------------------------------------- from strangers
@@ -209,7 +209,7 @@ def test_what_a_stranger_wrote_is_used_or_refused(cells):
                 tree[path[-1]] = value
             adata.uns["log1p_nmf"] = about
             try:
-                model = lp.tl.model(adata)
+                model = Log1pNMF.of(adata)
                 model.summary()
                 model.transform(table, size_factors="none")
             except ValueError:

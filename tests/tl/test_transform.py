@@ -38,10 +38,12 @@ def test_result_is_that_of_the_model(reference, new, expected):
     assert not new.varm
 
 
-def test_from_a_fitted_model(cells, new, expected):
+def test_from_whatever_holds_a_fit(cells, new, expected, tmp_path):
     model = Log1pNMF(3, random_state=0, **FAST).fit(cells.to_df().iloc[:80])
-    copy = lp.tl.transform(new, model, copy=True)
-    np.testing.assert_array_equal(copy.obsm["X_log1p_nmf"], expected)
+    model.save(tmp_path / "fit.npz")
+    for ref in (model, model.fit_, tmp_path / "fit.npz"):
+        copy = lp.tl.transform(new, ref, copy=True)
+        np.testing.assert_array_equal(copy.obsm["X_log1p_nmf"], expected)
     assert not new.obsm
 
 
@@ -71,7 +73,7 @@ def test_model_without_names_wants_as_many_features(cells, new):
     model = Log1pNMF(2, random_state=0, **FAST).fit(cells.X[:80])
     lp.tl.transform(new, model)
     np.testing.assert_array_equal(new.obsm["X_log1p_nmf"], model.transform(cells.X[80:]))
-    with pytest.raises(ValueError, match="600 features without names, got 599"):
+    with pytest.raises(ValueError, match="have 599 features, but the fit has 600"):
         lp.tl.transform(new[:, 1:].copy(), model)
 
 
@@ -81,7 +83,7 @@ def test_key_and_size_factors(cells, new):
     with pytest.raises(ValueError, match="size_factors are needed"):
         lp.tl.transform(new, old, key="mine")
     lp.tl.transform(new, old, key="mine", size_factors=sizes[80:])
-    model = lp.tl.model(old, "mine")
+    model = Log1pNMF.of(old, key="mine")
     again = model.transform(new.to_df(), size_factors=sizes[80:])
     np.testing.assert_array_equal(new.obsm["mine"], again)
 
@@ -89,8 +91,10 @@ def test_key_and_size_factors(cells, new):
 def test_ref_has_to_hold_a_fit(new):
     with pytest.raises(KeyError, match="run log1pnmf"):
         lp.tl.transform(new, new)
-    with pytest.raises(TypeError, match="ref must be an AnnData object, got str"):
-        lp.tl.transform(new, "file.h5ad")
+    with pytest.raises(TypeError, match="expected a Fit, .* an AnnData or a file with a fit, got int"):
+        lp.tl.transform(new, 3)
+    with pytest.raises(FileNotFoundError, match="fit.npz"):
+        lp.tl.transform(new, "fit.npz")
 
 
 NOT_UNIQUE = "ignore:Variable names are not unique:UserWarning"

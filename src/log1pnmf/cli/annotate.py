@@ -14,17 +14,17 @@ from log1pnmf.counts.chunked.opening import parse_memory
 from log1pnmf.counts.files import Filtered
 from log1pnmf.counts.files.annotated import created_store, read_whole, write_annotated
 from log1pnmf.counts.files.write import to_anndata
-from log1pnmf.estimator import Log1pNMF
+from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.keys import Keys, sweep_key
 from log1pnmf.tl.inputs import Selection
-from log1pnmf.tl.store import write_model
+from log1pnmf.tl.store import write_fit
 
 __all__ = ["write_annotated_fits"]
 
 
 def write_annotated_fits(
     path: Path,
-    models: Sequence[Log1pNMF],
+    fits: Sequence[Fit],
     filtered: Filtered,
     *,
     source: Path,
@@ -37,7 +37,7 @@ def write_annotated_fits(
     ----------
     path : Path
         .h5ad or .zarr.
-    models : sequence of Log1pNMF
+    fits : sequence of Fit
     filtered : Filtered
         What they were fitted to.
     source : Path
@@ -49,9 +49,9 @@ def write_annotated_fits(
     budget = Budget(source, None if max_memory is None else parse_memory(max_memory))
     adata = _annotated(filtered, source, budget)
     selection = Selection(filtered.table.counts, np.arange(adata.n_vars), None)
-    for model in models:
-        keys = Keys() if len(models) == 1 else Keys(sweep_key(model.fit_.c))
-        write_model(adata, keys, model, selection)
+    for fit in fits:
+        keys = Keys() if len(fits) == 1 else Keys(sweep_key(fit.c))
+        write_fit(adata, keys, fit, selection)
     with building(path, force=force) as temporary, created_store(temporary) as store:
         write_annotated(store, adata)
 
@@ -62,11 +62,9 @@ def _annotated(filtered: Filtered, source: Path, budget: Budget) -> Any:
     if table.format in ("h5ad", "zarr"):
         whole = read_whole(source, budget)
         samples, features = filtered.kept_samples, filtered.kept_features
-        inside = samples.max() < whole.n_obs and features.max() < whole.n_vars
-        if inside:
+        names = [] if table.feature_names is None else list(table.feature_names)
+        if samples.max() < whole.n_obs and features.max() < whole.n_vars:
             part = whole[samples, features]
-            if part.var_names.tolist() == list(
-                table.feature_names if table.feature_names is not None else []
-            ):
+            if part.var_names.tolist() == names:
                 return part.copy()
     return to_anndata(table)

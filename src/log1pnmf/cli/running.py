@@ -187,7 +187,7 @@ def _after_the_fits(request: Request, filtered: Filtered, screen: Screen, done: 
         target, source, force = request.write_h5ad, request.file, request.force
         memory = request.reading.max_memory
         steps[str(target)] = lambda: write_annotated_fits(
-            target, done.models, filtered, source=source, force=force, max_memory=memory
+            target, [model.fit_ for model in done.models], filtered, source=source, force=force, max_memory=memory
         )
     if request.report:
         labels = None if request.label is None else filtered.table.labels(request.label)

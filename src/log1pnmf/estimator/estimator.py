@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -15,7 +14,7 @@ from log1pnmf.counts.features import seen_features
 from log1pnmf.engines.base import RowSolver
 from log1pnmf.engines.registry import as_counts
 from log1pnmf.fitting.as_fit import as_fit
-from log1pnmf.fitting.driver import run_request
+from log1pnmf.fitting.driver import check_enough, run_request
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.request import Request
 from log1pnmf.fitting.settings import GIVEN
@@ -224,16 +223,8 @@ class Log1pNMF(FittedModel):
         if not isinstance(self.warm_start, bool | np.bool_):
             raise TypeError(f"warm_start must be True or False, got {self.warm_start!r}")
         request, X = self._request(size_factors, loadings, factors), frame_of(X)
-        counts, K = as_counts(X, self.engine), request.settings.n_components
-        if counts.nnz == 0:
-            raise ValueError(f"counts are all zero (shape {counts.shape}): pass data with at least one count")
-        if min(counts.shape) < K:
-            warnings.warn(
-                f"n_components={K} is more than the {min(counts.shape)} that samples and "
-                f"features (shape {counts.shape}) can tell apart; choose fewer",
-                UserWarning,
-                stacklevel=2,
-            )
+        counts = as_counts(X, self.engine)
+        check_enough(counts, request.settings.n_components)
         features = seen_features(X, counts)
         fit = run_request(request, counts, resume=resume)
         return self._take(fit.named(feature_names=features.get("feature_names_in_")), features)

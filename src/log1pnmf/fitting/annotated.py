@@ -13,7 +13,7 @@ import scipy
 import sklearn
 from numpy.typing import NDArray
 
-from log1pnmf._common.archive import making_whole
+from log1pnmf._common.archive import check_value, making_whole
 from log1pnmf._common.version import __version__
 from log1pnmf.counts.features import find_features
 
@@ -100,17 +100,22 @@ def fit_from(adata: Any, key: str | None = None, *, whole: bool = True) -> Fit:
         sizes = np.asarray(about["size_factors"])
         changed = _digest(loadings) != about["loadings_digest"]
         named = np.asarray(about["feature_names"], dtype=object)
+        if named.ndim != 1 or not len(named) or not all(isinstance(name, str) for name in named):
+            raise ValueError("feature_names must be text")
+        check_value("layer", about["layer"], str)
     if changed and whole:
         raise ValueError(
             f"the {len(loadings):,} samples of adata are not those of the fit "
             f"({len(sizes):,}): some were dropped, added, reordered or changed since; "
             "take the fit from the object as it was, or keep it with fit.save(path)"
         )
-    factors = factors[find_features(adata.var_names, named, fitted_here=True)]
+    factors = factors[find_features(adata.var_names, named.tolist(), fitted_here=True)]
     with making_whole(where, "fit again"):
         metadata = _metadata(about)
         if changed:
-            sizes, metadata["data"]["n_samples"] = np.ones(len(loadings)), len(loadings)
+            metadata["data"]["n_samples"] = len(loadings)
+            metadata["data"]["total"] *= len(loadings) / len(sizes)  # its mean is what size factors go by
+            sizes = np.ones(len(loadings))
         arrays = {
             **dict(zip(ARRAYS, (loadings, factors, sizes), strict=True)),
             **dict(

@@ -32,7 +32,7 @@ from .runs import STATIONARY, Run, best_run
 from .settings import Settings
 from .start_choice import start_of
 
-__all__ = ["ApproximationWarning", "fit_log1p_nmf", "run_request"]
+__all__ = ["ApproximationWarning", "check_enough", "fit_log1p_nmf", "run_request"]
 
 Array = NDArray[np.float64]
 
@@ -143,6 +143,19 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     except KeyboardInterrupt:  # the last figures can be done without, the fit cannot
         fit = _finish(settings, engines[run.phase], replace(run, stopped="interrupted"), request)
     return replace(fit, asked=asked, seconds=time.perf_counter() - started)
+
+
+def check_enough(counts: Counts, n_components: int, *, stacklevel: int = 3) -> None:
+    """Refuse counts that are all zero, and warn where they are too few to tell the factors apart."""
+    if counts.nnz == 0:
+        raise ValueError(f"counts are all zero (shape {counts.shape}): pass data with at least one count")
+    if min(counts.shape) < n_components:
+        warnings.warn(
+            f"n_components={n_components} is more than the {min(counts.shape)} that samples and "
+            f"features (shape {counts.shape}) can tell apart; choose fewer",
+            UserWarning,
+            stacklevel=stacklevel,
+        )
 
 
 def _finish(settings: Settings, engine: Engine, run: Run, request: Request) -> Fit:

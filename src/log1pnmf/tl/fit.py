@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from log1pnmf._common.optional import require
 from log1pnmf.analysis.sweep import sweep as sweep_counts
-from log1pnmf.estimator import Log1pNMF
+from log1pnmf.fitting.driver import check_enough, run_request
 from log1pnmf.fitting.keys import SWEEP, Keys, sweep_key
+from log1pnmf.fitting.request import Request
 
-from .inputs import (
-    check_anndata,
-    read_counts,
-    select_features,
-    target,
-)
-from .store import write_model
+from .inputs import check_anndata, chosen_features, read_counts, target
+from .store import as_frame, write_fit
 
 __all__ = ["log1p_nmf", "sweep"]
 
@@ -31,7 +26,7 @@ def log1p_nmf(
     key_added: str | None = None,
     copy: bool = False,
     random_state: Any = 0,
-    **options: Any,
+    **parameters: Any,
 ) -> Any:
     """Fit the model to the counts of an AnnData object and write the result into it.
 
@@ -54,9 +49,8 @@ def log1p_nmf(
     copy : bool
         Whether to leave `adata` as it is and return a copy with the results.
     random_state : int, RandomState, Generator or None
-    **options : optional
-        Other parameters of `log1pnmf.Log1pNMF`. On single-cell data with c around 1,
-        ``likelihood="refined"`` gives the better fit.
+    **parameters : optional
+        Others of `log1pnmf.Log1pNMF`, with the same defaults, but `warm_start`.
 
     Returns
     -------
@@ -67,8 +61,8 @@ def log1p_nmf(
     -----
     Written are ``obsm["X_log1p_nmf"]`` (loadings, samples x factors), ``varm["log1p_nmf"]`` (factors,
     features x factors, zeros for features that were left out) and ``uns["log1p_nmf"]`` (log-likelihood,
-    convergence, history, settings, versions; what is not known is absent). They are enough for `transform`
-    and `model`, also after writing and reading the file.
+    convergence, history, settings, versions; what is not known is absent). `log1pnmf.as_fit` makes a
+    `Fit` of them and `log1pnmf.Log1pNMF.of` a fitted estimator, also after writing and reading the file.
 
     Examples
     --------
@@ -81,10 +75,11 @@ def log1p_nmf(
     """
     check_anndata(adata)
     keys = Keys(key_added)
+    request = Request.of(n_components=n_components, c=c, random_state=random_state, **parameters)
     adata = target(adata, copy)
-    selection = read_counts(adata, layer, select_features(adata, mask_var))
-    model = Log1pNMF(n_components, c=c, random_state=random_state, **options).fit(selection.counts)
-    write_model(adata, keys, model, selection)
+    selection = read_counts(adata, layer, chosen_features(adata, mask_var))
+    check_enough(selection.counts, n_components)
+    write_fit(adata, keys, run_request(request, selection.counts), selection)
     return adata if copy else None
 
 
@@ -97,7 +92,7 @@ def sweep(
     mask_var: Any = None,
     copy: bool = False,
     random_state: Any = 0,
-    **options: Any,
+    **parameters: Any,
 ) -> Any:
     """Fit the model at several c and write every fit, and a table that compares them.
 
@@ -110,8 +105,8 @@ def sweep(
     n_components : int
     layer, mask_var, copy, random_state
         As in `log1p_nmf`.
-    **options : optional
-        `warm_start` and `likelihood` as in `log1pnmf.analysis.sweep.sweep`, and parameters of `log1pnmf.Log1pNMF`.
+    **parameters : optional
+        `warm_start` as in `log1pnmf.sweep`, and others of `log1pnmf.Log1pNMF`.
 
     Returns
     -------
@@ -122,7 +117,7 @@ def sweep(
     -----
     The fit at c is written as by `log1p_nmf` with ``key_added="log1p_nmf_c=<c>"``, for instance
     "log1p_nmf_c=0.1", "log1p_nmf_c=inf". ``uns["log1p_nmf_sweep"]`` is a data frame with one row for each;
-    its columns are those of `log1pnmf.analysis.sweep.Sweep`, and `key`, where the fit is.
+    its columns are those of `log1pnmf.analysis.Sweep`, and `key`, where the fit is.
 
     Examples
     --------
@@ -134,16 +129,13 @@ def sweep(
     ['log1p_nmf_c=1', 'log1p_nmf_c=inf']
     """
     check_anndata(adata)
-    keys = [sweep_key(float(value)) for value in c]
-    if len(set(keys)) < len(keys):
-        raise ValueError(f"c must differ in the first 6 digits, which name the results, got {list(c)}")
     adata = target(adata, copy)
-    selection = read_counts(adata, layer, select_features(adata, mask_var))
-    result = sweep_counts(selection.counts, c, n_components, random_state=random_state, **options)
-    for model in result.models:
-        write_model(adata, Keys(sweep_key(model.fit_.c)), model, selection)
-    table = require("pandas", extra="anndata", purpose="log1pnmf.tl").DataFrame(result.table)
+    selection = read_counts(adata, layer, chosen_features(adata, mask_var))
+    check_enough(selection.counts, n_components)
+    result = sweep_counts(selection.counts, c, n_components, random_state=random_state, **parameters)
+    for fit in result.fits:
+        write_fit(adata, Keys(sweep_key(fit.c)), fit, selection)
+    table = as_frame(result.table)
     table["key"] = [sweep_key(value) for value in table["c"]]
-    table.index = table.index.astype(str)  # as anndata writes it
     adata.uns[SWEEP] = table
     return adata if copy else None

@@ -14,14 +14,7 @@ from scipy import sparse
 from log1pnmf._common.optional import require
 from log1pnmf.counts.counts import Counts, holds_counts
 
-__all__ = [
-    "COUNTS_LAYER",
-    "Selection",
-    "check_anndata",
-    "read_counts",
-    "select_features",
-    "target",
-]
+__all__ = ["COUNTS_LAYER", "Selection", "check_anndata", "chosen_features", "read_counts", "target"]
 
 logger = logging.getLogger("log1pnmf")
 
@@ -51,12 +44,12 @@ class Selection:
     layer: str | None
 
 
-def check_anndata(adata: Any, argument: str = "adata") -> None:
+def check_anndata(adata: Any) -> None:
     """Refuse what is not an AnnData object."""
     anndata = require("anndata", extra="anndata", purpose="log1pnmf.tl")
     if not isinstance(adata, anndata.AnnData):
         raise TypeError(
-            f"{argument} must be an AnnData object, got {type(adata).__name__}; for matrices use Log1pNMF"
+            f"adata must be an AnnData object, got {type(adata).__name__}; for matrices use Log1pNMF"
         )
 
 
@@ -85,7 +78,7 @@ def target(adata: Any, copy: bool) -> Any:
     return adata
 
 
-def select_features(adata: Any, mask_var: Any) -> NDArray[np.intp]:
+def chosen_features(adata: Any, mask_var: Any) -> NDArray[np.intp]:
     """Find the features that are wanted.
 
     Parameters
@@ -128,7 +121,7 @@ def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> S
     layer : str or None
         None: X, or ``layers["counts"]`` where X is not counts, which is logged.
     positions : ndarray of int
-        Of the features, see `select_features`.
+        Of the features, see `chosen_features`.
 
     Returns
     -------

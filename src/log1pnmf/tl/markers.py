@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from log1pnmf._common.optional import require
 from log1pnmf.analysis.markers.find import markers as find_markers
 from log1pnmf.counts.features import find_features
+from log1pnmf.fitting.annotated import fit_from
 from log1pnmf.fitting.keys import Keys
 
 from .inputs import check_anndata, read_counts, target
-from .store import read_model
+from .store import as_frame
 
 __all__ = ["markers"]
 
@@ -37,11 +37,11 @@ def markers(
     layer : str, optional
         Where the counts are; by default where the fit found them.
     errors : {"model", "sandwich"}
-        Standard errors for Poisson counts, or for counts of any variance; see `log1pnmf.analysis.markers.markers`.
+        Standard errors for Poisson counts, or for counts of any variance; see `log1pnmf.analysis.markers`.
     n_top : int, optional
-        Keep only the first features of every factor (`log1pnmf.analysis.markers.Markers.top`); by default all.
+        Keep only the first features of every factor (`log1pnmf.analysis.Markers.top`); by default all.
     max_samples : int, optional
-        Test only so many random samples; see `log1pnmf.analysis.markers.markers`.
+        Test only so many random samples; see `log1pnmf.analysis.markers`.
     copy : bool
         Whether to leave `adata` as it is and return a copy with the table.
     n_jobs : int, optional
@@ -55,7 +55,7 @@ def markers(
     Notes
     -----
     Written is ``uns["log1p_nmf_markers"]`` (``uns[key + "_markers"]``), a dictionary with `table`, a data
-    frame with the columns of `log1pnmf.analysis.markers.Markers.table`, and `c` and `errors`, with which it was made.
+    frame with the columns of `log1pnmf.analysis.Markers.table`, and `c` and `errors`, with which it was made.
 
     Examples
     --------
@@ -70,13 +70,12 @@ def markers(
     """
     check_anndata(adata)
     keys = Keys(key)
-    fitted = read_model(adata, keys, whole=True)
+    fit = fit_from(adata, key)
     stored = adata.uns[keys.uns]["layer"]
     layer = layer if layer is not None or stored == "X" else str(stored)
-    counts = read_counts(adata, layer, find_features(adata, fitted.feature_names_in_)).counts
-    found = find_markers(fitted, counts, errors=errors, max_samples=max_samples, n_jobs=n_jobs)
-    table = require("pandas", extra="anndata", purpose="log1pnmf.tl").DataFrame(found.table(n_top))
-    table.index = table.index.astype(str)  # as anndata writes it
+    counts = read_counts(adata, layer, find_features(adata.var_names, fit.feature_labels.tolist())).counts
+    found = find_markers(fit, counts, errors=errors, max_samples=max_samples, n_jobs=n_jobs)
+    table = as_frame(found.table(n_top))
     adata = target(adata, copy)
     adata.uns[keys.markers] = {"table": table, "c": found.c, "errors": errors}
     return adata if copy else None

@@ -1,50 +1,21 @@
-"""Fitted models out of AnnData, and their loadings for other samples."""
+"""Loadings of other samples for the factors of a fit."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from log1pnmf.counts.features import find_features
-from log1pnmf.estimator import Log1pNMF
+from log1pnmf.fitting.annotated import fit_from, is_annotated
+from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.keys import Keys
+from log1pnmf.fitting.new_samples import project
 
 from .inputs import check_anndata, read_counts, target
-from .store import read_model, write_loadings
+from .store import write_loadings
 
-__all__ = ["model", "transform"]
-
-
-def model(adata: Any, key: str | None = None) -> Log1pNMF:
-    """Give back the fitted estimator from what `log1p_nmf` or `sweep` wrote.
-
-    Parameters
-    ----------
-    adata : AnnData
-        Also one that was written to a file and read again. Its samples and their order have to be those of
-        the fit; features may have been reordered or added.
-    key : str, optional
-        Where the result is, if `key_added` was given.
-
-    Returns
-    -------
-    Log1pNMF
-        With the same bits in `loadings_` and `components_`.
-
-    Examples
-    --------
-    >>> import anndata
-    >>> from log1pnmf.datasets import pancreas
-    >>> from log1pnmf.tl import log1p_nmf
-    >>> adata = anndata.AnnData(pancreas().counts[:100])
-    >>> log1p_nmf(adata, 3, tol=1e-3)
-    >>> bool((model(adata).loadings_ == adata.obsm["X_log1p_nmf"]).all())
-    True
-    """
-    check_anndata(adata)
-    return read_model(adata, Keys(key), whole=True)
+__all__ = ["transform"]
 
 
 def transform(
@@ -55,6 +26,7 @@ def transform(
     layer: str | None = None,
     size_factors: Any = None,
     copy: bool = False,
+    n_jobs: int | None = None,
 ) -> Any:
     """Find the loadings of other samples in factors that were fitted before, and write them to `obsm`.
 
@@ -62,9 +34,10 @@ def transform(
     ----------
     adata : AnnData
         The other samples.
-    ref : AnnData or Log1pNMF
-        With the fit. Features are matched by name, where the fit knows names: those that it does not have
-        are left out, and none may be missing.
+    ref : AnnData, Fit, Log1pNMF, str or PathLike
+        Whatever holds the fit, see `log1pnmf.as_fit`. An AnnData may have lost samples since. Features are
+        matched by name, where the fit knows names: those that it does not have are left out, and none may be
+        missing.
     key : str, optional
         Name of the fit in `ref`, if `key_added` was given, and of the loadings in `adata`.
     layer : str, optional
@@ -73,6 +46,8 @@ def transform(
         As in `Log1pNMF.transform`.
     copy : bool
         Whether to leave `adata` as it is and return a copy with the loadings.
+    n_jobs : int, optional
+        Threads.
 
     Returns
     -------
@@ -93,26 +68,11 @@ def transform(
     """
     check_anndata(adata)
     keys = Keys(key)
-    if isinstance(ref, Log1pNMF):
-        check_is_fitted(ref)
-        fitted = ref
-    else:
-        check_anndata(ref, "ref")
-        fitted = read_model(ref, keys, whole=False)
+    fit = fit_from(ref, key, whole=False) if is_annotated(ref) else as_fit(ref)
+    positions = np.arange(adata.n_vars)
+    if fit.feature_names is not None:
+        positions = find_features(adata.var_names, fit.feature_names.tolist())
     adata = target(adata, copy)
-    counts = read_counts(adata, layer, _positions(adata, fitted)).counts
-    write_loadings(adata, keys, fitted.transform(counts, size_factors=size_factors))
+    counts = read_counts(adata, layer, positions).counts
+    write_loadings(adata, keys, project(fit, counts, size_factors, n_jobs=n_jobs))
     return adata if copy else None
-
-
-def _positions(adata: Any, fitted: Log1pNMF) -> np.ndarray:
-    """Features of the fit among those of other samples."""
-    names = getattr(fitted, "feature_names_in_", None)
-    if names is None:
-        if adata.n_vars != fitted.n_features_in_:
-            raise ValueError(
-                f"the model was fitted to {fitted.n_features_in_} features without names, "
-                f"got {adata.n_vars}; pass the same features in the same order"
-            )
-        return np.arange(adata.n_vars)
-    return find_features(adata, names)
