@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 
 from log1pnmf import Log1pNMF
+from log1pnmf._common.untrusted import Budget, parse_json
 from log1pnmf.cli.exchange import read_r_list
-from log1pnmf.counts.files import BadFileError, read_table, write_chunks
-from log1pnmf.counts.files.annotated import read_whole
 from log1pnmf.cli.run_folder import RunFolder
 from log1pnmf.counts.chunked.opening import open_counts
-from log1pnmf._common.untrusted import Budget, parse_json
+from log1pnmf.counts.files import BadFileError, read_table, write_chunks
+from log1pnmf.counts.files.annotated import read_whole
 
 anndata = pytest.importorskip("anndata")
 zarr = pytest.importorskip("zarr")

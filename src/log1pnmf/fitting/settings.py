@@ -37,7 +37,10 @@ GIVEN = "given"
 LARGEST_EXACT = 2e8
 """Entries up to which every one of them is visited without being asked for."""
 
-LOOSER = 100.0
+SMALLEST_C, LARGEST_C = 1e-9, 1e12
+"""Beyond that double precision does not hold the model."""
+
+LOOSER = 10.0
 """The approximate phase of a refined fit stops at a tolerance looser by this factor."""
 
 
@@ -86,6 +89,11 @@ class Settings:
     def __post_init__(self) -> None:
         check_whole("n_components", self.n_components, least=1)
         link = ShiftedLog(self.c)
+        if not (SMALLEST_C <= link.c <= LARGEST_C or link.is_identity):
+            raise ValueError(
+                f"c must be between {SMALLEST_C:.0e} and {LARGEST_C:.0e}, or inf, got {link.c:g}: beyond "
+                "that double precision does not hold the model; pass inf for what a larger c tends to"
+            )
         check_choice("likelihood", self.likelihood, LIKELIHOODS)
         quadratic(link, self.approximation, self.interval)
         check_choice("size_factors", self.size_factors, (*SIZE_FACTORS, GIVEN))

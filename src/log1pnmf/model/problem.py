@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 from log1pnmf.counts.counts import Counts, SparseRows
 
 from .link import ShiftedLog
-from .objective import likelihood_constant
+from .objective import likelihood_constant, plain_constant
 from .zeros import EXACT_FOR_IDENTITY, Quadratic
 
 __all__ = ["Problem", "Side"]
+
+LARGE_ROW = 1e9
+"""Total count of a sample from which rounding errors of its log-likelihood exceed about 1e-6."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +79,21 @@ class Problem:
     def constant(self) -> float:
         """What has to be added to the sum of entry losses to get the full negative log-likelihood."""
         return likelihood_constant(self)
+
+    @cached_property
+    def plain_constant(self) -> float:
+        """The same for a sum of ``t*em - y*log(em)``, see `log1pnmf.model.objective.plain_constant`."""
+        return plain_constant(self)
+
+    @cached_property
+    def is_large(self) -> bool:
+        """Whether counts are so large that ``t*em - y*log(em)`` would lose digits that matter."""
+        return bool(np.max(self.counts.row_sums, initial=0.0) > LARGE_ROW)
+
+    @property
+    def native_constant(self) -> float:
+        """`constant` where counts are large, else `plain_constant`: that of the sums of the compiled core."""
+        return self.constant if self.is_large else self.plain_constant
 
     @cached_property
     def _exposure(self) -> NDArray[np.float64]:

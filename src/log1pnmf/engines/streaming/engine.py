@@ -105,7 +105,7 @@ class StreamingEngine:
         )
         return HalfStep(
             step.values,
-            step.loss + self.problem.constant,
+            step.loss + self.problem.native_constant,
             step.gradient,
             step.predicted_decrease,
             step.n_rejected,
@@ -144,7 +144,7 @@ class StreamingEngine:
     # ---------------------------------------------------------------- inside
 
     def _loss(self, sums: FactorSums) -> float:
-        return float(np.sum(sums.rows.loss)) + self.problem.constant
+        return float(np.sum(sums.rows.loss)) + self.problem.native_constant
 
     def _sums(self, loadings: Rows, factors: Any) -> FactorSums:
         last = self._last
@@ -173,7 +173,9 @@ class StreamingEngine:
             if self._on_chunk is not None:
                 self._on_chunk(len(seen), len(counts.bounds) - 1)
 
-        work = ChunkPass(task, np.asarray(factors), problem.link, problem.zeros, upper, self.n_threads)
+        work = ChunkPass(
+            task, np.asarray(factors), problem.link, problem.zeros, upper, self.n_threads, problem.is_large
+        )
         sums = self._runner.run(work, counts, problem.size_factors, start=start, receive=receive)
         ended = start if values is None else values.rows()
         at_start = gradient.rows()

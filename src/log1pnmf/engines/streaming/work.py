@@ -75,11 +75,23 @@ class ChunkRows:
 
 @dataclass(frozen=True, eq=False)
 class _Piece(Problem):
-    """Some rows of a problem; the constant of the likelihood is left to the whole."""
+    """Some rows of a problem; what every fit of it has in common is left to the whole, `large` included."""
+
+    large: bool = False
+
+    @cached_property
+    def is_large(self) -> bool:
+        """As the whole is."""
+        return self.large
 
     @cached_property
     def constant(self) -> float:
         """Nothing: the whole has it."""
+        return 0.0
+
+    @cached_property
+    def plain_constant(self) -> float:
+        """Nothing, as well."""
         return 0.0
 
 
@@ -99,6 +111,8 @@ class ChunkPass:
     upper : float
         Bound of the loadings.
     n_threads : int, optional
+    large : bool
+        `log1pnmf.model.problem.Problem.is_large` of the whole.
     """
 
     task: Literal["evaluate", "step", "settle"]
@@ -107,6 +121,7 @@ class ChunkPass:
     zeros: Quadratic | None
     upper: float = np.inf
     n_threads: int | None = None
+    large: bool = False
 
     def no_sums(self) -> FactorSums:
         """Make sums over no chunks."""
@@ -114,7 +129,7 @@ class ChunkPass:
 
     def __call__(self, counts: Counts, sizes: Array, *, start: Array, into: FactorSums) -> ChunkRows:
         """Work on the rows of one chunk; loadings are on the eta scale."""
-        problem = _Piece(counts, sizes, self.link, self.zeros)
+        problem = _Piece(counts, sizes, self.link, self.zeros, self.large)
         engine, side, no_penalty = (
             NativeEngine(problem, self.n_threads),
             problem.loadings_side,
@@ -134,4 +149,5 @@ class ChunkPass:
         gradient = np.where(np.diff(counts.by_row.indptr)[:, None] == 0, 0.0, gradient)
         engine.add_statistics(problem.factors_side, self.factors, values, into=into.rows)
         into.linear[:] += side.row_exposure @ values
-        return ChunkRows(values, gradient.astype(np.float32), decrease, rejected)
+        most = float(np.finfo(np.float32).max)
+        return ChunkRows(values, gradient.clip(-most, most).astype(np.float32), decrease, rejected)
