@@ -5,8 +5,6 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from log1pnmf.link import ShiftedLog
-from log1pnmf.problem import Problem
 from scipy import stats
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
@@ -14,7 +12,9 @@ from log1pnmf.counts import Counts
 from log1pnmf.counts.factorial import stirling
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.reference import ReferenceEngine
+from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.objective import log_likelihood
+from log1pnmf.model.problem import Problem
 
 QUICK = {"random_state": 0, "n_jobs": 1}
 
