@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from log1pnmf._common.archive import StrPath
+from log1pnmf._common.atomic import StrPath
 from log1pnmf._common.gate.names import check_names
 from log1pnmf._common.untrusted import parse_json
 from log1pnmf.counts.files.cells import plain_cell
