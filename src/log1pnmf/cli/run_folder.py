@@ -147,7 +147,7 @@ class RunFolder:
         return cls(place, record)
 
     def check_record(self, *names: str) -> None:
-        """Refuse a record without these entries."""
+        """Refuse a record without the entries `names`."""
         missing = [name for name in names if name not in self.record]
         if missing:
             raise BadFileError(
