@@ -16,11 +16,12 @@ from sklearn.exceptions import ConvergenceWarning
 
 import log1pnmf as lp
 from log1pnmf._common.colors import BASELINE, distinct_colors
-from log1pnmf.analysis.arrange import Groups, arrange
+from log1pnmf.analysis.arrange import arrange
+from log1pnmf.analysis.groups import Groups
 from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.zeros import quadratic
-from log1pnmf.pl.memberships import draw_structure, name_groups
+from log1pnmf.pl.loadings import draw_structure, name_groups
 
 IMAGES = Path(__file__).parent / "img"
 LEAST_CELLS = 30

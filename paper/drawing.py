@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 
 from log1pnmf import pl
 from log1pnmf._common.colors import distinct_colors
-from log1pnmf.analysis.decomposition import Decomposition
-from log1pnmf.pl.memberships import factor_legend
+from log1pnmf.pl.sources import Factorization
+from log1pnmf.pl.loadings import factor_legend
 from paper.mcf7_picture import Picture
 
 CHANGED = {"neither": "#b0b0b0", "RA": "#e67e22", "TGFb": "#2176c7", "both": "#2e9e4f"}
@@ -42,7 +42,7 @@ def structures(
     figure, axes = panels(len(shown), 1, (9.0, 2.1 * len(shown) + 0.6))
     groups = pandas.Categorical(labels, categories=list(order))
     for ax, (title, (loadings, factors)) in zip(axes[:, 0], shown.items(), strict=True):
-        one = Decomposition(loadings, factors, math.inf)
+        one = Factorization(loadings, factors, math.inf)
         palette = distinct_colors(loadings.shape[1]) if colors is None else list(colors)
         pl.structure(one, groups, title=title, colors=palette, legend=False, ax=ax)
         if ax is axes[0, 0]:
@@ -53,9 +53,9 @@ def structures(
     return figure
 
 
-def as_shown(picture: Picture) -> Decomposition:
+def as_shown(picture: Picture) -> Factorization:
     """Picture as what the plots take."""
-    return Decomposition(
+    return Factorization(
         picture.loadings, picture.factors, picture.c, feature_names=picture.symbols.astype(object)
     )
 

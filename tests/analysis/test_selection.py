@@ -19,7 +19,7 @@ from log1pnmf.analysis.selection.grid import Grid
 from log1pnmf.analysis.selection.paths import Record
 from log1pnmf.model.link import ShiftedLog
 
-QUICK = {"n_folds": 2, "n_init": 1, "tol": 1e-4, "random_state": 0, "n_jobs": 1, "size_factors": "none"}
+QUICK = {"n_folds": 2, "n_starts": 1, "tol": 1e-4, "random_state": 0, "n_jobs": 1, "size_factors": "none"}
 
 
 def simulated_rates(c, n_components, *, shape=(90, 120), mean=4.0, seed=0):
@@ -278,37 +278,15 @@ def test_fresh_starts_never_make_the_training_objective_worse(counts):
     )
     grid = Grid.of([0.1, math.inf], [3, 5])
     objectives = []
-    for n_init in (1, 3):
-        settings = running_settings(grid)
-        fitter = running.PathFitter(made[0], grid, settings, n_init, 0, lambda: False)
+    settings = running.Settings(n_components=3, likelihood="exact", max_iter=100, tol=1e-6, engine="native")
+    for n_starts in (1, 3):
+        fitter = running.PathFitter(made[0], grid, settings, n_starts, 0, lambda: False)
         fit, record = fitter.begin(3, None)
         more, _ = fitter.begin(5, fit)
         objectives.append((fit.objective, more.objective))
         assert record.setting == Setting(math.inf, 3)
     assert np.all(np.subtract(*objectives) >= -1e-6 * np.abs(objectives[0]))
     assert objectives[0][1] < objectives[0][0]  # factors were added
-
-
-def running_settings(grid):
-    return running.Settings(
-        n_components=3,
-        c=1.0,
-        likelihood="exact",
-        approximation="chebyshev",
-        interval=None,
-        size_factors="none",
-        init="rank1",
-        n_init=1,
-        l1=0.0,
-        row_solver="newton",
-        extrapolate="auto",
-        max_iter=100,
-        tol=1e-6,
-        n_jobs=1,
-        engine="auto",
-        callbacks=(),
-        verbose=0,
-    )
 
 
 def test_fits_that_do_not_converge_are_counted(counts):
@@ -319,10 +297,9 @@ def test_fits_that_do_not_converge_are_counted(counts):
 
 
 def test_model_of_a_setting():
-    model = Setting(0.1, 5, 2.0).model(random_state=0, tol=1e-4)
-    assert isinstance(model, Log1pNMF)
+    model = Log1pNMF(**Setting(0.1, 5, 2.0).parameters, tol=1e-4)
     assert (model.c, model.n_components, model.l1, model.tol) == (0.1, 5, 2.0, 1e-4)
-    assert log1pnmf.analysis.selection.select is select
+    assert log1pnmf.analysis.select is select
 
 
 @pytest.mark.parametrize(
@@ -338,6 +315,9 @@ def test_model_of_a_setting():
         ({"n_folds": 6}, ValueError, "at most 1 / n_folds"),
         ({"n_folds": 1, "holdout": "samples"}, ValueError, "n_folds must be at least 2"),
         ({"init": "zeros"}, ValueError, "init must be one of"),
+        ({"init": (np.ones((90, 2)), np.ones((120, 2)))}, ValueError, "init must be one of"),
+        ({"engine": lambda *given: None}, ValueError, "engine must be one of"),
+        ({"checkpoint": "file"}, TypeError, "checkpoint is not an option of the fits of a selection"),
         ({"resume": "/no/such/folder/file"}, FileNotFoundError, "resume is"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from log1pnmf.analysis.decomposition import Decomposition
+from log1pnmf.pl.sources import Factorization
 
 mpl.use("Agg")
 
@@ -45,7 +45,7 @@ def shown():
     factors = rng.gamma(0.3, size=(30, 4))
     factors[np.arange(8) * 3, np.arange(8) % 4] += 5.0
     iterations = np.arange(12)
-    return Decomposition(
+    return Factorization(
         loadings=loadings / loadings.max(axis=0),
         factors=factors,
         c=1.0,
@@ -56,7 +56,6 @@ def shown():
             "objective": np.concatenate((100.0 + 0.5 ** iterations[:6], 90.0 + 0.1 ** iterations[6:])),
             "likelihood": np.repeat(["approximate", "exact"], 6),
         },
-        name="c = 1",
     )
 
 

@@ -10,8 +10,9 @@ from matplotlib.colors import to_rgb
 from log1pnmf import Log1pNMF, pl
 from log1pnmf._common.colors import factor_colors
 from log1pnmf.analysis.arrange import arrange
-from log1pnmf.analysis.decomposition import Decomposition, group_labels
+from log1pnmf.analysis.groups import read_groups
 from log1pnmf.fitting.keys import SWEEP
+from log1pnmf.pl.sources import Factorization, drawable
 
 
 class TestLink:
@@ -50,7 +51,7 @@ class TestConvergence:
     def test_the_best_is_over_fits_of_the_same_c(self, shown, ax):
         exact = replace(shown, history={name: column[6:] for name, column in shown.history.items()})
         better = {**exact.history, "objective": exact.history["objective"] - 1.0}
-        other_c = replace(exact, history=better, c=np.inf, name="c = ∞")
+        other_c = replace(exact, history=better, c=np.inf)
         pl.convergence([exact, replace(exact, history=better), other_c], names=["one", "two", "three"], ax=ax)
         one, two, three = (line.get_ydata() for line in ax.lines)
         np.testing.assert_allclose((one - two)[:-1], 1.0)
@@ -64,7 +65,7 @@ class TestConvergence:
         assert ax.get_xlabel() == "seconds"
 
     def test_refusals(self, shown, ax):
-        with pytest.raises(ValueError, match="x must be 'iteration' or 'seconds', got 'time'"):
+        with pytest.raises(ValueError, match="x must be one of 'iteration', 'seconds', got 'time'"):
             pl.convergence(shown, x="time", ax=ax)
         with pytest.raises(ValueError, match="c = 1 has no history"):
             pl.convergence(replace(shown, history=None), ax=ax)
@@ -135,9 +136,7 @@ class TestCompare:
     @pytest.fixture
     def permuted(self, shown):
         order = [2, 0, 3, 1]
-        return replace(
-            shown, loadings=shown.loadings[:, order], factors=shown.factors[:, order], name="other"
-        )
+        return replace(shown, loadings=shown.loadings[:, order], factors=shown.factors[:, order], c=7.0)
 
     def test_matched_factors_have_the_same_colours(self, shown, permuted, labels, figure):
         pl.compare(shown, permuted, labels, figure=figure)
@@ -158,7 +157,7 @@ class TestCompare:
     def test_factors_like_no_other_have_colours_of_their_own(self, shown, figure):
         rng = np.random.default_rng(9)
         strange = np.column_stack((shown.loadings[:, 1], rng.random(60)))
-        other = Decomposition(strange, np.ones((30, 2)), np.inf, name="other")
+        other = Factorization(strange, np.ones((30, 2)), np.inf)
         pl.compare(shown, other, figure=figure)
         used = [patch.get_facecolor()[:3] for patch in figure.axes[1].get_legend().get_patches()]
         ours = [to_rgb(color) for color in factor_colors(shown.n_components)]
@@ -179,7 +178,7 @@ def model():
 
 class TestSources:
     def test_model_and_fit_are_the_same(self, model):
-        of_model, of_fit = Decomposition.of(model), Decomposition.of(model.fit_)
+        of_model, of_fit = drawable(model), drawable(model.fit_)
         np.testing.assert_array_equal(of_model.loadings, model.loadings_)
         np.testing.assert_array_equal(of_model.factors, model.components_.T)
         np.testing.assert_array_equal(of_fit.loadings, of_model.loadings)
@@ -188,7 +187,7 @@ class TestSources:
     def test_scale_is_that_of_memberships_whatever_the_model_shows(self, model):
         sums = Log1pNMF(3, tol=1e-4, random_state=0, normalize="factor_sum")
         sums.fit(np.random.default_rng(0).poisson(2.0, size=(30, 12)))
-        np.testing.assert_allclose(Decomposition.of(sums).loadings, model.loadings_)
+        np.testing.assert_allclose(drawable(sums).loadings, model.loadings_)
 
     @pytest.mark.parametrize("key", [None, "mine"])
     @pytest.mark.parametrize("normalize", ["max", "factor_sum"])
@@ -198,17 +197,28 @@ class TestSources:
 
         adata = anndata.AnnData(np.random.default_rng(0).poisson(2.0, size=(30, 12)).astype(np.float32))
         tl.log1p_nmf(adata, 3, key_added=key, tol=1e-4, normalize=normalize)
-        shown = Decomposition.of(adata, key=key)
+        shown = drawable(adata, key=key)
         np.testing.assert_allclose(shown.loadings.max(axis=0), 1.0)
         link = adata.obsm[key or "X_log1p_nmf"] @ adata.varm[key or "log1p_nmf"].T
         np.testing.assert_allclose(shown.loadings @ shown.factors.T, link)
         assert shown.feature_names.tolist() == adata.var_names.tolist()
-        assert shown.history is not None
+        assert len(shown.history["objective"])
+
+    def test_anndata_of_some_samples_and_features_keeps_its_scale(self, ax):
+        anndata = pytest.importorskip("anndata")
+        from log1pnmf import tl
+
+        adata = anndata.AnnData(np.random.default_rng(0).poisson(2.0, size=(30, 12)).astype(np.float32))
+        tl.log1p_nmf(adata, 3, tol=1e-4)
+        part = drawable(adata[5:15, ::2].copy())
+        np.testing.assert_array_equal(part.loadings, adata.obsm["X_log1p_nmf"][5:15])
+        np.testing.assert_array_equal(part.factors, adata.varm["log1p_nmf"][::2])
+        pl.factor_scatter(adata[5:15, ::2].copy(), 0, 1, ax=ax)
 
     def test_projected_samples_have_loadings_only(self, ax):
         anndata = pytest.importorskip("anndata")
         adata = anndata.AnnData(np.zeros((4, 3)), obsm={"X_log1p_nmf": np.eye(4, 2)})
-        assert Decomposition.of(adata).factors.shape == (0, 2)
+        assert drawable(adata).factors.shape == (0, 2)
         pl.structure(adata, ax=ax)
         with pytest.raises(ValueError, match="no factors"):
             pl.top_features(adata)
@@ -217,18 +227,22 @@ class TestSources:
         anndata, pandas = pytest.importorskip("anndata"), pytest.importorskip("pandas")
         column = pandas.Categorical(["b", "a", "b"], categories=["b", "a"])
         adata = anndata.AnnData(np.zeros((3, 2)), obs=pandas.DataFrame({"type": column}, index=list("xyz")))
-        assert group_labels(adata, "type").names == ("b", "a")
+        assert read_groups(adata, "type").names == ("b", "a")
         with pytest.raises(KeyError, match="no column 'kind'; it has: 'type'"):
-            group_labels(adata, "kind")
+            read_groups(adata, "kind")
 
     def test_refusals(self, model):
-        with pytest.raises(TypeError, match=r"expected a fitted Log1pNMF, .* got list"):
-            Decomposition.of([1, 2])
+        with pytest.raises(TypeError, match=r"expected a Fit, a fitted Log1pNMF, .* got list"):
+            drawable([1, 2])
         with pytest.raises(ValueError, match="key='k' is for AnnData, got Log1pNMF"):
-            Decomposition.of(model, key="k")
+            drawable(model, key="k")
         anndata = pytest.importorskip("anndata")
         with pytest.raises(KeyError, match=r"adata\.obsm has no 'X_log1p_nmf' \(it has: none\)"):
-            Decomposition.of(anndata.AnnData(np.zeros((2, 2))))
+            drawable(anndata.AnnData(np.zeros((2, 2))))
+        with pytest.raises(ValueError, match="one name for each of the 12 features, got 1"):
+            drawable(model, feature_names=["a"])
+        with pytest.raises(ValueError, match="one name for each of the 3 features, got 1"):
+            drawable(Factorization(np.eye(3), np.eye(3), 1.0), feature_names=["a"])
 
 
 class TestFigures:

@@ -9,9 +9,9 @@ from scipy.stats import spearmanr
 
 from log1pnmf import Log1pNMF, pl
 from log1pnmf._common.colors import factor_colors
-from log1pnmf.analysis.decomposition import Decomposition
 from log1pnmf.fitting.summary import top_features
 from log1pnmf.pl.labels import spread
+from log1pnmf.pl.sources import Factorization
 
 
 def overlaps(texts):
@@ -47,7 +47,7 @@ class TestScatter:
         figure.set_size_inches(2.5, 2.5)
         factors = 1.0 + 1e-3 * np.random.default_rng(0).random((20, 2))
         names = np.array([f"long_name_{j}" for j in range(20)], dtype=object)
-        crowd = Decomposition(np.ones((5, 2)), factors, 1.0, feature_names=names)
+        crowd = Factorization(np.ones((5, 2)), factors, 1.0, feature_names=names)
         ax = pl.factor_scatter(crowd, 0, 1, n_labels=20, ax=figure.subplots())
         assert 0 < len(ax.texts) < 20
         assert overlaps(ax.texts) == []
@@ -76,7 +76,7 @@ class TestScatter:
             pl.factor_scatter(shown, 1, 4, ax=ax)
         with pytest.raises(ValueError, match="no feature is called 'nothing'"):
             pl.factor_scatter(shown, 0, 1, highlight=["nothing"], ax=ax)
-        loadings_only = Decomposition(np.ones((3, 2)), np.zeros((0, 2)), np.nan)
+        loadings_only = Factorization(np.ones((3, 2)), np.zeros((0, 2)), np.nan)
         with pytest.raises(ValueError, match="no factors"):
             pl.factor_scatter(loadings_only, 0, 1, ax=ax)
 

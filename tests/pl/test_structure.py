@@ -7,8 +7,8 @@ from matplotlib.colors import to_rgb
 from log1pnmf import pl
 from log1pnmf._common.colors import factor_colors
 from log1pnmf.analysis.arrange import arrange
-from log1pnmf.analysis.decomposition import Decomposition
 from log1pnmf.pl.raster import group_places, stacked_pixels
+from log1pnmf.pl.sources import Factorization
 
 
 def column_heights(ax):
@@ -130,7 +130,7 @@ class TestAround:
         rng = np.random.default_rng(1)
         sizes = [110, 51, 236, 872, 214, 120, 130, 13, 70, 14, 8, 92, 5, 2]
         labels = np.repeat([f"{i:02d} a long name of a group"[: 6 + i] for i in range(14)], sizes)
-        shown = Decomposition(rng.random((len(labels), 3)), np.ones((5, 3)), 1.0)
+        shown = Factorization(rng.random((len(labels), 3)), np.ones((5, 3)), 1.0)
         ax = pl.structure(shown, labels, ax=figure.subplots())
         figure.draw_without_rendering()
         texts = ax.texts
@@ -149,7 +149,7 @@ class TestAround:
     def test_number_of_artists_does_not_grow_with_samples(self, figure):
         counts = []
         for n in (100, 5000):
-            shown = Decomposition(np.random.default_rng(0).random((n, 15)), np.ones((5, 15)), 1.0)
+            shown = Factorization(np.random.default_rng(0).random((n, 15)), np.ones((5, 15)), 1.0)
             axes = figure.subplots()
             pl.structure(shown, np.arange(n) % 5, ax=axes)
             counts.append(len(axes.get_children()))
@@ -158,7 +158,7 @@ class TestAround:
 
     @pytest.mark.slow
     def test_a_hundred_thousand_samples(self, figure):
-        shown = Decomposition(np.random.default_rng(0).random((100_000, 15)), np.ones((5, 15)), 1.0)
+        shown = Factorization(np.random.default_rng(0).random((100_000, 15)), np.ones((5, 15)), 1.0)
         ax = pl.structure(shown, np.arange(100_000) % 14, max_samples=None, ax=figure.subplots())
         assert len(ax.images) == 1
 
@@ -193,7 +193,7 @@ class TestNumbers:
     """A column of numbers is a scale: samples stand in its order, and are no groups of one."""
 
     def test_samples_stand_in_the_order_of_the_numbers(self, shown, figure, monkeypatch):
-        monkeypatch.setattr("log1pnmf.analysis.arrange.MOST_GROUPS", 20)
+        monkeypatch.setattr("log1pnmf.analysis.groups.MOST_GROUPS", 20)
         values = np.random.default_rng(1).permutation(60) / 7
         ax = figure.subplots()
         pl.structure(shown, values, ax=ax)
@@ -209,7 +209,7 @@ class TestNumbers:
     def test_400_numbers_are_not_400_groups(self, figure):
         anndata = pytest.importorskip("anndata")
         rng = np.random.default_rng(0)
-        many = Decomposition(rng.random((400, 3)), rng.random((5, 3)), c=1.0, name="c = 1")
+        many = Factorization(rng.random((400, 3)), rng.random((5, 3)), c=1.0)
         ax, below = figure.subplots(2, 1)
         pl.structure(many, rng.random(400), ax=ax)
         assert len(ax.get_xticklabels()) == 5
@@ -226,7 +226,7 @@ class TestNumbers:
     @pytest.mark.parametrize("plot", [pl.structure, pl.loadings_by_group])
     def test_too_many_names_are_refused(self, plot, ax):
         rng = np.random.default_rng(0)
-        many = Decomposition(rng.random((400, 3)), rng.random((5, 3)), c=1.0)
+        many = Factorization(rng.random((400, 3)), rng.random((5, 3)), c=1.0)
         with pytest.raises(ValueError, match="400 different labels, more than the 60 groups"):
             plot(many, [f"cell {i}" for i in range(400)], ax=ax)
 
@@ -235,6 +235,6 @@ class TestNumbers:
         values = rng.random(100)
         values[:10] = np.nan
         ax = pl.structure(
-            Decomposition(rng.random((100, 3)), rng.random((5, 3)), c=1.0), values, ax=figure.subplots()
+            Factorization(rng.random((100, 3)), rng.random((5, 3)), c=1.0), values, ax=figure.subplots()
         )
         assert [text.get_text() for text in ax.get_xticklabels()][-1] == "NA"

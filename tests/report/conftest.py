@@ -7,7 +7,9 @@ import warnings
 import numpy as np
 import pytest
 
-from log1pnmf import Log1pNMF
+from log1pnmf import Fit, Log1pNMF
+from log1pnmf.fitting.facts import DataFacts
+from log1pnmf.fitting.settings import Settings
 from log1pnmf.report import write_report
 
 GROUPS = ["plain", "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>"]
@@ -36,7 +38,7 @@ def about():
         "title": "Test <b>&amp;</b> </title><script>alert(4)</script>",
         "feature_names": names,
         "sample_names": samples,
-        "groups": np.repeat(GROUPS, [40, 30, 20]),
+        "groupby": np.repeat(GROUPS, [40, 30, 20]),
         "group_name": "kind <i>",
         "source": "a file </style><script>alert(5)</script>",
         "command": "log1pnmf fit '<script>alert(6)</script>'",
@@ -67,6 +69,32 @@ def page(tmp_path_factory, models, about, counts):
     """Path of the report of both models."""
     path = tmp_path_factory.mktemp("report") / "report.html"
     return write_report(path, models, counts=counts, **about)
+
+
+@pytest.fixture(scope="session")
+def fit_of():
+    """Make a fit that has these loadings and factors."""
+
+    def make(loadings, factors, c):
+        n, m = len(loadings), len(factors)
+        settings = Settings(n_components=loadings.shape[1], c=c, likelihood="exact", extrapolate=True)
+        return Fit(
+            loadings=loadings,
+            factors=factors,
+            size_factors=np.ones(n),
+            settings=settings,
+            asked=settings,
+            data=DataFacts(n, m, n * m, float(n * m)),
+            stopped="converged",
+            objective=0.0,
+            approximate_log_likelihood=None,
+            kkt_residual=0.0,
+            n_iter=1,
+            seconds=0.0,
+            history={},
+        )
+
+    return make
 
 
 @pytest.fixture

@@ -140,7 +140,7 @@ def test_pointing_at_a_sample_shows_its_values(opened, page, embedded, models, a
     tip = tab.locator(".tip").nth(0)
     assert tip.is_visible()
     assert tip.locator("b").inner_text() == "s77"
-    assert about["groups"][77] in tip.locator(".of").inner_text()
+    assert about["groupby"][77] in tip.locator(".of").inner_text()
     shown = {row.split()[0]: float(row.split()[1]) for row in tip.locator("tr").all_inner_texts()}
     expected = {f"k{k}": round(v, 3) for k, v in enumerate(models[0].loadings_[77]) if round(v, 3) > 0}
     assert shown == pytest.approx(expected, abs=1.1e-3)

@@ -6,16 +6,16 @@ import re
 
 import numpy as np
 import pytest
+from sklearn.exceptions import NotFittedError
 
 from log1pnmf import Log1pNMF
-from log1pnmf.analysis.arrange import Groups
-from log1pnmf.analysis.decomposition import Decomposition
+from log1pnmf.analysis.coloring import colors_of_fits
+from log1pnmf.analysis.groups import Groups
 from log1pnmf.fitting.summary import top_features
 from log1pnmf.report import document, structure, write_report
 from log1pnmf.report.comparison import compare
 from log1pnmf.report.figures import Curve, histogram, log_curves
-from log1pnmf.report.structure import model_colors
-from log1pnmf.report.subject import MOST_GROUPS, Subject
+from log1pnmf.report.inputs import MOST_GROUPS, ReportInput
 
 
 class Reader(html.parser.HTMLParser):
@@ -69,14 +69,14 @@ def test_embedded_loadings_are_those_of_the_models(page, embedded, models, about
 
 def test_spans_hold_the_samples_of_their_group(page, embedded, about):
     data = embedded(page)
-    group_of = dict(zip(about["sample_names"], about["groups"], strict=True))
+    group_of = dict(zip(about["sample_names"], about["groupby"], strict=True))
     assert [stop - start for _, start, stop in data["spans"]] == [20, 30, 40]  # sorted by name
     for name, start, stop in data["spans"]:
         assert {group_of[sample] for sample in data["names"][start:stop]} == {name}
 
 
 def test_heat_map_holds_mean_loadings(reader, models, about):
-    labels = np.asarray(about["groups"])
+    labels = np.asarray(about["groupby"])
     rows = [row for row in reader.rows if row and row[0].startswith("plain ")]
     assert len(rows) == 2  # one for each model
     for row, model in zip(rows, models, strict=True):
@@ -156,25 +156,23 @@ def test_a_factor_of_all_samples_shows_what_it_is_made_of(tmp_path):
 
 
 def test_colours_are_shared_by_factors_that_correspond(models):
-    shown = tuple(Decomposition.of(model) for model in models)
-    swapped = Decomposition(shown[0].loadings[:, ::-1], shown[0].factors[:, ::-1], c=np.inf)
-    colors = model_colors((shown[0], swapped))
+    loadings = models[0].loadings_
+    colors = colors_of_fits([loadings, loadings[:, ::-1]])
     assert colors[1] == colors[0][::-1]
-    rng = np.random.default_rng(0)
-    unlike = Decomposition(rng.random((90, 3)), rng.random((40, 3)), c=np.inf)
-    colors = model_colors((shown[0], unlike))
+    unlike = np.random.default_rng(0).random((90, 3))
+    colors = colors_of_fits([unlike, loadings], reference=1)
     assert len({*colors[0], *colors[1]}) == 6
 
 
 # ---------------------------------------------------------------- words
 
 
-def test_figures_of_the_comparison():
+def test_figures_of_the_comparison(fit_of):
     eye = np.eye(3).repeat(10, axis=0)
     even = np.full((30, 3), 0.5) + 0.5 * eye  # every sample has all factors
     rng = np.random.default_rng(1)
-    shared = Decomposition(even, rng.random((8, 3)), c=1.0, name="c = 1")
-    clusters = Decomposition(eye, rng.random((8, 3)), c=np.inf)
+    shared = fit_of(even, rng.random((8, 3)), c=1.0)
+    clusters = fit_of(eye, rng.random((8, 3)), c=np.inf)
     result = compare([shared, clusters], groups=Groups.of(np.repeat(["a", "b", "c"], 10)))
     figure = {one.name: (one.finite, one.additive) for one in result.figures}
     assert figure["Groups served per factor"] == (3.0, 1.0)
@@ -202,14 +200,14 @@ def test_cites_and_reproduces(page):
     assert (
         "A New Family of Poisson Non-negative Matrix Factorization Methods Using the Shifted Log Link" in text
     )
-    assert "Log1pNMF(n_components=3, init='nndsvd', likelihood='refined', random_state=0, tol=1e-07)" in text
+    assert "Log1pNMF(n_components=3, likelihood='refined', init='nndsvd', tol=1e-07)" in text
     assert "c=float('inf')" in text
     assert "log1pnmf fit '<script>alert(6)</script>'" in text
     assert "2026-01-31" in text
 
 
 def test_reproducing_call_gives_the_model(models, counts):
-    call = document._call(models[1])
+    call = document._call(models[1].fit_)
     again = eval(call, {"Log1pNMF": Log1pNMF, "counts": counts})
     np.testing.assert_array_equal(again.components_, models[1].components_)
 
@@ -238,27 +236,27 @@ def test_more_samples_than_are_drawn(tmp_path, models, about, embedded, monkeypa
 
 
 def test_too_many_groups_are_put_together(models):
-    subject = Subject.of(models, groups=[f"group {i:02}" for i in range(90)])
-    assert len(subject.groups.names) == MOST_GROUPS
-    assert subject.groups.sizes.tolist() == [1] * (MOST_GROUPS - 1) + [90 - MOST_GROUPS + 1]
-    assert subject.n_groups == 90
+    inputs = ReportInput.of(models, groupby=[f"group {i:02}" for i in range(90)])
+    assert len(inputs.groups.names) == MOST_GROUPS
+    assert inputs.groups.sizes.tolist() == [1] * (MOST_GROUPS - 1) + [90 - MOST_GROUPS + 1]
+    assert inputs.n_groups == 90
 
 
 def test_numbers_are_cut_into_ranges(models, tmp_path):
     values = np.arange(90.0)[::-1].copy()
     values[7] = np.nan
-    subject = Subject.of(models, groups=values, group_name="age")
-    *names, missing = subject.groups.names
+    inputs = ReportInput.of(models, groupby=values, group_name="age")
+    *names, missing = inputs.groups.names
     assert missing == "NA"
     assert [float(name.split(" to ")[0]) for name in names] == sorted(
         float(name.split(" to ")[0]) for name in names
     )
     for code, name in enumerate(names):
         low, high = map(float, name.split(" to "))
-        inside = values[subject.groups.codes == code]
+        inside = values[inputs.groups.codes == code]
         assert low - 0.5 <= inside.min() <= inside.max() <= high + 0.5
         assert 20 <= len(inside) <= 24
-    text = text_of(write_report(tmp_path / "r.html", models, groups=values, group_name="age"))
+    text = text_of(write_report(tmp_path / "r.html", models, groupby=values, group_name="age"))
     assert "age holds numbers: its groups are four ranges" in text
 
 
@@ -267,7 +265,7 @@ def test_factors_without_loadings(tmp_path, counts):
     few = counts[:3, :4] * 0 + np.array([[1, 0, 0, 2], [2, 0, 0, 4], [1, 0, 0, 2]])
     with pytest.warns(UserWarning, match="can tell apart"):
         model = Log1pNMF(5, c=np.inf, random_state=0, max_iter=500, tol=1e-4).fit(few)
-    path = write_report(tmp_path / "few.html", model, counts=few, groups=["a", "a", "b"])
+    path = write_report(tmp_path / "few.html", model, counts=few, groupby=["a", "a", "b"])
     assert "Features without any count" in text_of(path)
 
 
@@ -303,7 +301,7 @@ def test_same_arguments_same_bytes(tmp_path, page, models, about, counts):
 def test_failure_leaves_the_old_report(tmp_path, models, monkeypatch):
     path = tmp_path / "report.html"
     path.write_text("old")
-    monkeypatch.setattr(document, "_render", lambda subject: 1 / 0)
+    monkeypatch.setattr(document, "_render", lambda inputs: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write_report(path, models)
     assert path.read_text() == "old"
@@ -319,19 +317,22 @@ def test_half_a_surrogate_pair_in_a_name(tmp_path, models):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"models": []}, ValueError, "models is empty"),
-        ({"models": [Log1pNMF(2)]}, TypeError, "not fitted"),
-        ({"models": ["model.npz"]}, TypeError, "got str"),
-        ({"groups": ["a"]}, ValueError, "one label for each of the 90 samples, got 1"),
-        ({"counts": [[1, 2]]}, ValueError, r"counts has shape \(1, 2\)"),
+        ({"fits": []}, ValueError, "there are no fits"),
+        ({"fits": [Log1pNMF(2)]}, NotFittedError, "not fitted"),
+        ({"fits": [3]}, TypeError, "got int"),
+        ({"fits": ["no-model.npz"]}, FileNotFoundError, "no-model.npz"),
+        ({"groupby": ["a"]}, ValueError, "one label for each of the 90 samples, got 1"),
+        ({"groupby": "type"}, ValueError, "names a column of adata.obs, but the source is a Log1pNMF"),
+        ({"counts": [[1, 2]]}, ValueError, "the counts have 2 features, but the fit has 40"),
+        ({"counts": np.ones((2, 40))}, ValueError, "the fit is of 90 samples, got counts of 2"),
         ({"feature_names": ["a"]}, ValueError, "one name for each"),
         ({"notes": "one"}, TypeError, "sequence of strings"),
     ],
 )
 def test_refusals(tmp_path, models, change, error, message):
-    arguments = {"models": models, **change}
+    arguments = {"fits": models, **change}
     with pytest.raises(error, match=message):
-        write_report(tmp_path / "r.html", arguments.pop("models"), **arguments)
+        write_report(tmp_path / "r.html", arguments.pop("fits"), **arguments)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -339,6 +340,30 @@ def test_models_of_other_data_are_refused(tmp_path, models, counts):
     other = Log1pNMF(1, random_state=0).fit(counts[:50])
     with pytest.raises(ValueError, match="same data"):
         write_report(tmp_path / "r.html", [*models, other])
+
+
+def test_counts_with_names_are_put_in_the_order_of_the_fit(tmp_path, counts):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(counts, columns=[f"gene{j}" for j in range(40)])
+    model = Log1pNMF(2, tol=1e-4).fit(frame)
+    shown = {"feature_names": [f"other name {j}" for j in range(40)], "date": "2026-01-31"}
+    straight = write_report(tmp_path / "a.html", model, counts=frame, **shown)
+    turned = write_report(tmp_path / "b.html", model, counts=frame[frame.columns[::-1]], **shown)
+    assert straight.read_text() == turned.read_text()
+    assert "other name 3" in straight.read_text()
+
+
+def test_anndata_gives_fit_names_and_groups(tmp_path, counts, embedded):
+    anndata = pytest.importorskip("anndata")
+    from log1pnmf import tl
+
+    adata = anndata.AnnData(counts.astype(np.float32))
+    adata.obs_names, adata.obs["kind"] = [f"cell {i}" for i in range(90)], np.repeat(["x", "y"], 45)
+    tl.log1p_nmf(adata, 2, tol=1e-4)
+    path = write_report(tmp_path / "r.html", [adata], groupby="kind")
+    assert [span[0] for span in embedded(path)["spans"]] == ["x", "y"]
+    assert sorted(embedded(path)["names"]) == sorted(adata.obs_names)
+    assert "Mean loading by kind" in text_of(path)
 
 
 def test_missing_folder_is_said_before_any_work(tmp_path, models):

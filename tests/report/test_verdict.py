@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from log1pnmf.analysis.arrange import Groups
-from log1pnmf.analysis.decomposition import Decomposition
+from log1pnmf.analysis.groups import Groups
 from log1pnmf.report import write_report
 from log1pnmf.report.comparison import compare
 from log1pnmf.report.verdict import (
@@ -81,15 +80,15 @@ class TestEachClaim:
     sizes=st.tuples(st.integers(1, 6), st.integers(1, 6)),
     grouped=st.booleans(),
 )
-def test_headline_never_contradicts_the_table(seed, shapes, noise, sizes, grouped):
+def test_headline_never_contradicts_the_table(fit_of, seed, shapes, noise, sizes, grouped):
     rng = np.random.default_rng(seed)
     first = rng.gamma(shapes[0], size=(40, sizes[0]))
     second = rng.gamma(shapes[1], size=(40, sizes[1]))
     if noise is not None:  # the same factors but for noise
         second = first * (1.0 + noise * rng.random(first.shape))
     pair = [
-        Decomposition(one / one.max(axis=0), rng.random((8, one.shape[1])), c=c, name=name)
-        for one, c, name in ((first, 1.0, "c = 1"), (second, np.inf, "c = ∞"))
+        fit_of(one / one.max(axis=0), rng.random((8, one.shape[1])), c=c)
+        for one, c in ((first, 1.0), (second, np.inf))
     ]
     groups = Groups.of(rng.choice(["a", "b", "c"], size=40)) if grouped else None
     found = compare(pair, groups=groups)

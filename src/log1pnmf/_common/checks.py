@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from numbers import Integral, Real
 from typing import cast
 
 import numpy as np
 
-__all__ = ["check_choice", "check_number", "check_whole"]
+__all__ = ["check_absent", "check_choice", "check_number", "check_whole"]
 
 
 def check_choice(name: str, value: object, choices: Sequence[str], *, otherwise: str = "") -> None:
@@ -28,6 +28,13 @@ def check_choice(name: str, value: object, choices: Sequence[str], *, otherwise:
     hint = f"; did you mean {near[0]!r}?" if near else ""
     also = f" or {otherwise}" if otherwise else ""
     raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}{also}, got {value!r}{hint}")
+
+
+def check_absent(parameters: Container[str], names: Sequence[str], of: str) -> None:
+    """Refuse parameters of single fits where several are made."""
+    for name in names:
+        if name in parameters:
+            raise TypeError(f"{name} is not an option of {of}; leave it out")
 
 
 def check_whole(name: str, value: object, *, least: int) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ALIKE", "BASELINE", "distinct_colors", "factor_colors", "matched_colors", "oklab"]
+__all__ = ["BASELINE", "distinct_colors", "factor_colors", "oklab"]
 
 Array = NDArray[np.float64]
 
@@ -27,9 +26,6 @@ FIRST = (
     "#7a4a21",  # brown
 )
 """Apart for all common kinds of colour vision; after Okabe and Ito, with purple and brown."""
-
-ALIKE = 0.5
-"""Correlation from which factors of two fits that correspond have the same colour."""
 
 LIGHTNESS = (0.38, 0.88)
 CHROMA = (0.06, 0.19)
@@ -106,35 +102,6 @@ def factor_colors(n: int) -> list[str]:
     ['#d0d0d0', '#0072b2', '#e69f00']
     """
     return distinct_colors(n, baseline_first=True)
-
-
-def matched_colors(
-    first: list[str], pairs: Iterable[tuple[int, int]], n: int, *, fresh: Iterator[str]
-) -> list[str]:
-    """Colour the factors of another fit by those they correspond to.
-
-    Parameters
-    ----------
-    first : list of str
-        Colours of the fit that it is compared with.
-    pairs : iterable of (int, int)
-        A factor of that fit, and the one of this fit that is like it.
-    n : int
-        Factors of this fit.
-    fresh : iterator of str
-        Colours for factors like no other.
-
-    Returns
-    -------
-    list of str
-
-    Examples
-    --------
-    >>> matched_colors(["red", "blue"], [(1, 0)], 2, fresh=iter(["green"]))
-    ['blue', 'green']
-    """
-    given = {second: first[one] for one, second in pairs}
-    return [given[k] if k in given else next(fresh) for k in range(n)]
 
 
 @lru_cache(maxsize=32)

@@ -1,9 +1,9 @@
-"""Do other random numbers give the same factors? Fits of one setting, their consensus, how fits relate."""
+"""Stability: fits with other random numbers, their consensus, and how factors of several fits relate."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,7 @@ from scipy.cluster.hierarchy import linkage
 from scipy.optimize import nnls
 from scipy.spatial.distance import squareform
 
-from log1pnmf._common.checks import check_choice, check_whole
+from log1pnmf._common.checks import check_absent, check_choice, check_whole
 from log1pnmf._common.randomness import as_random, new_seed
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.as_fit import as_fit
@@ -61,7 +61,9 @@ def fit_seeds(
     (3,)
     """
     check_whole("n_seeds", n_seeds, least=1)
-    if not isinstance(parameters.get("init", ""), str):
+    check_absent(parameters, ("checkpoint", "checkpoint_every"), "fits with several seeds")
+    init = parameters.get("init", "rank1")
+    if not isinstance(init, str) and not callable(init):
         raise ValueError("init is given: all fits would be the same; use 'rank1', 'random' or 'nndsvd'")
     rng, data = as_random(random_state), Counts.from_any(counts)
     seeds = [new_seed(rng) for _ in range(n_seeds)]
@@ -110,12 +112,9 @@ def stability(fits: Sequence[Any], *, on: str = "loadings") -> Stability:
     -------
     Stability
     """
-    tables = [_side(fit, on) for fit in fits]
+    tables = _sides(fits, on)
     if len(tables) < 2:
         raise ValueError(f"there must be at least two fits to compare, got {len(tables)}")
-    if len({table.shape for table in tables}) > 1:
-        shapes = ", ".join(str(table.shape) for table in tables)
-        raise ValueError(f"fits must be of one setting to the same counts, got {on} of shapes {shapes}")
     between = np.eye(len(tables))
     for a in range(len(tables)):
         for b in range(a):
@@ -168,7 +167,14 @@ def stability_table(
     return {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
 
 
-def consensus(counts: Any, fits: Sequence[Any], *, on: str = "loadings", least: float = 0.5) -> Fit:
+def consensus(
+    counts: Any,
+    fits: Sequence[Any],
+    *,
+    on: str = "loadings",
+    least: float = 0.5,
+    n_jobs: int | None = None,
+) -> Fit:
     """Fit once more, from the median of matched factors.
 
     Factors of all fits are matched with those of the first one. The median over fits, entry by entry, of
@@ -185,6 +191,8 @@ def consensus(counts: Any, fits: Sequence[Any], *, on: str = "loadings", least: 
         What factors are matched by.
     least : float
         Similarity from which factors correspond.
+    n_jobs : int, optional
+        Threads.
 
     Returns
     -------
@@ -200,18 +208,10 @@ def consensus(counts: Any, fits: Sequence[Any], *, on: str = "loadings", least: 
     (150, 3)
     """
     several = [as_fit(fit) for fit in fits]
-    first = several[0]
-    reference = _side(first, on)
-    n_components = reference.shape[1]
-    stacks: list[list[tuple[Array, Array]]] = [[] for _ in range(n_components)]
-    for fit in several:
-        table = _side(fit, on)
-        if table.shape != reference.shape:
-            raise ValueError(
-                f"fits must be of one setting to the same counts, got {on} of shapes "
-                f"{reference.shape} and {table.shape}"
-            )
-        match = match_factors(reference, table)
+    tables, first = _sides(several, on), several[0]
+    stacks: list[list[tuple[Array, Array]]] = [[] for _ in range(first.n_components)]
+    for fit, table in zip(several, tables, strict=True):
+        match = match_factors(tables[0], table)
         for (a, b), similarity in zip(match.pairs, match.similarity, strict=True):
             if similarity >= least or fit is first:
                 stacks[a].append((fit.loadings[:, b], fit.factors[:, b]))
@@ -219,7 +219,8 @@ def consensus(counts: Any, fits: Sequence[Any], *, on: str = "loadings", least: 
         np.column_stack([np.median([pair[side] for pair in stack], axis=0) for stack in stacks])
         for side in (0, 1)
     ]
-    return run_request(Request.like(first).at(init=(sides[0], sides[1])), counts)
+    request = Request.like(first).at(init=(sides[0], sides[1]))
+    return run_request(replace(request, n_jobs=n_jobs), counts)
 
 
 # ---------------------------------------------------------------- between settings
@@ -329,9 +330,9 @@ def relate(fits: Sequence[Any], *, names: Sequence[str] | None = None, on: str =
 
     Examples
     --------
+    >>> from log1pnmf import fit_log1p_nmf
     >>> from log1pnmf.datasets import pancreas
     >>> counts = pancreas().counts[:150, :400]
-    >>> from log1pnmf import fit_log1p_nmf
     >>> few, many = (fit_log1p_nmf(counts, K, tol=1e-4) for K in (2, 4))
     >>> relation = relate([few, many])
     >>> relation.names
@@ -366,6 +367,15 @@ def _shares(table: Array, target: Array) -> Array:
 
 
 # ---------------------------------------------------------------- inside
+
+
+def _sides(fits: Sequence[Any], on: str) -> list[Array]:
+    """Take loadings or factors of fits of one setting."""
+    tables = [_side(fit, on) for fit in fits]
+    if len({table.shape for table in tables}) > 1:
+        shapes = ", ".join(str(table.shape) for table in tables)
+        raise ValueError(f"fits must be of one setting to the same counts, got {on} of shapes {shapes}")
+    return tables
 
 
 def _side(source: Any, on: str) -> Array:

@@ -1,4 +1,4 @@
-"""One data set, several links: fits along c, up and down, each starting where its neighbour ended."""
+"""Fits of one data set at several c: up and down, each started where its neighbour ended."""
 
 from __future__ import annotations
 
@@ -10,22 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from log1pnmf._common.checks import check_absent
 from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.driver import run_request
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.request import Request
 from log1pnmf.model.link import ShiftedLog
 
-from .metrics import (
-    deviance_explained,
-    factor_correlation,
-    hoyer,
-    log_likelihood,
-)
+from .metrics import deviance_explained, factor_correlation, hoyer, log_likelihood
 
 __all__ = ["Sweep", "along_path", "fits_along", "sweep"]
-
-NOT_FOR_SWEEPS = ("c", "checkpoint", "checkpoint_every")
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,12 +42,12 @@ class Sweep:
     table: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, fits: Sequence[Fit], counts: Any) -> Sweep:
+    def of(cls, fits: Sequence[Any], counts: Any) -> Sweep:
         """Order fits by c and compare them.
 
         Parameters
         ----------
-        fits : sequence of Fit
+        fits : sequence of Fit, or of what `log1pnmf.as_fit` takes
             Where several have the same c, the one with the lowest objective is kept.
         counts : array, sparse matrix or data frame
             What they were fitted to.
@@ -63,7 +58,7 @@ class Sweep:
         """
         counts = Counts.from_any(counts)
         best: dict[float, Fit] = {}
-        for fit in fits:
+        for fit in map(as_fit, fits):
             if _is_better(fit, best.get(fit.c)):
                 best[fit.c] = fit
         ordered = tuple(best[value] for value in sorted(best))
@@ -133,9 +128,7 @@ def fits_along(
         last one.
     """
     values = _checked_path(c)
-    for name in NOT_FOR_SWEEPS:
-        if name in parameters:
-            raise TypeError(f"{name} is not an option of the fits of a sweep; leave it out")
+    check_absent(parameters, ("checkpoint", "checkpoint_every"), "the fits of a sweep")
     request = Request.of(n_components=n_components, **parameters)
     counts = Counts.from_any(counts)
     before: Fit | None = None
@@ -151,7 +144,7 @@ def fits_along(
 
 
 def along_path(c: Sequence[float]) -> list[float]:
-    """Values of c in the order in which a warm sweep fits them: up, and back down.
+    """Order the values of c as a warm sweep fits them: up, and back down.
 
     Examples
     --------

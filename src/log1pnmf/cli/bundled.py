@@ -10,15 +10,14 @@ from pathlib import Path
 from sklearn.exceptions import ConvergenceWarning
 
 from log1pnmf import datasets
-from log1pnmf.analysis.arrange import Groups
-from log1pnmf.analysis.decomposition import Decomposition
+from log1pnmf.analysis.groups import Groups, group_means
 from log1pnmf.analysis.metrics import deviance_explained
 from log1pnmf.datasets import Dataset
 from log1pnmf.estimator import Log1pNMF
 from log1pnmf.fitting.summary import top_features
 from log1pnmf.report.comparison import compare
 from log1pnmf.report.document import write_report
-from log1pnmf.report.factors import group_means, served_groups
+from log1pnmf.report.factors import served_groups
 from log1pnmf.report.words import link_in_words
 
 __all__ = ["fit_both", "main", "table"]
@@ -57,7 +56,7 @@ def main(out: str | Path = "demo-out") -> Path:
         title="Human pancreatic islet cells",
         sample_names=[f"cell {i}" for i in range(n)],
         feature_names=data.feature_names,
-        groups=groups,
+        groupby=groups,
         group_name="cell type",
         source=SOURCE,
         command="log1pnmf demo",
@@ -112,7 +111,7 @@ def table(model: Log1pNMF, data: Dataset) -> str:
     -------
     str
     """
-    shown, groups = Decomposition.of(model), Groups.of(data.sample_labels)
+    shown, groups = model.fit_.normalized("max"), Groups.of(data.sample_labels)
     means = group_means(shown.loadings, groups)
     lines = [f"{'factor':>6}  {'serves':>6}  {'most in':<20}top genes"]
     for k, name in enumerate(shown.factor_names):
@@ -134,7 +133,7 @@ def _summary(model: Log1pNMF, data: Dataset) -> str:
 
 
 def _what_to_look_at(models: list[Log1pNMF], groups: Groups) -> str:
-    comparison = compare([Decomposition.of(model) for model in models], groups=groups)
+    comparison = compare([model.fit_.normalized("max") for model in models], groups=groups)
     lines = [textwrap.fill(text, 100) for text in (comparison.headline, *comparison.paragraphs)]
     return "\n".join(["What to look at in the two structure plots of the report:", *lines])
 

@@ -63,7 +63,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides a fit. Parameters as in `log1pnmf.Log1pNMF`.
+    """The parameters of a fit; `log1pnmf.Log1pNMF` explains them.
 
     `size_factors`, `init` and `engine` are "given" where the user passed arrays, a function or an engine; these
     go beside the settings in a `log1pnmf.fitting.request.Request`.

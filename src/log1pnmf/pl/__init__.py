@@ -1,4 +1,4 @@
-"""Plots of a fitted model, a Fit, an AnnData or a Decomposition. Each returns the axes or figure it drew on.
+"""Plots of a `Fit`, a fitted model, an AnnData or a file. Each returns the axes or figure it drew on.
 
 Where `ax` or `figure` is given, it is drawn there and pyplot is not involved; otherwise pyplot makes a
 figure, so that notebooks show it. Nothing is ever shown or saved, and no setting of matplotlib is changed.
@@ -9,11 +9,11 @@ from log1pnmf._common.optional import require
 require("matplotlib", extra="plot", purpose="log1pnmf.pl")
 
 from .comparison import compare  # noqa: E402
-from .course import convergence, link, sweep  # noqa: E402
+from .curves import convergence, link, sweep  # noqa: E402
 from .diagnostics import diagnostics  # noqa: E402
-from .genes import factor_scatter, top_features  # noqa: E402
+from .features import factor_scatter, top_features  # noqa: E402
+from .loadings import loadings_by_group, structure  # noqa: E402
 from .markers import volcano  # noqa: E402
-from .memberships import loadings_by_group, structure  # noqa: E402
 from .selection import heldout, heldout_path, relation  # noqa: E402
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What all plots share: where they draw, colours of factors, axes that look alike."""
+"""What all plots share: where they draw, and how axes look."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
-from log1pnmf.analysis.decomposition import Decomposition
-
 __all__ = [
     "INK",
     "axes_or_new",
     "color_bar",
     "figure_or_new",
     "heat_map",
-    "need_factors",
     "set_title",
     "settle",
     "tidy",
+    "write_in_cell",
 ]
 
 INK = "#333333"
@@ -62,29 +60,8 @@ def set_title(ax: Axes, title: str | None, default: str) -> None:
         ax.set_title(text, loc="left", fontsize="medium", color=INK)
 
 
-def need_factors(shown: Decomposition) -> None:
-    """Refuse a source that has loadings only."""
-    if not len(shown.factors):
-        raise ValueError(
-            "the source has loadings but no factors (samples that were projected): pass the fit itself"
-        )
-
-
 def heat_map(ax: Axes, values: np.ndarray, *, cmap: str, limits: tuple[float, float]) -> Any:
-    """Draw a table as coloured cells, with numbers in them where they fit.
-
-    Parameters
-    ----------
-    ax : Axes
-    values : ndarray of shape (rows, columns)
-    cmap : str
-    limits : (float, float)
-        Values of the ends of the colour map.
-
-    Returns
-    -------
-    AxesImage
-    """
+    """Draw a table as coloured cells, with numbers in them where they fit."""
     image = ax.imshow(
         values, cmap=cmap, vmin=limits[0], vmax=limits[1], aspect="auto", interpolation="nearest"
     )
@@ -92,12 +69,16 @@ def heat_map(ax: Axes, values: np.ndarray, *, cmap: str, limits: tuple[float, fl
     ax.tick_params(length=0, colors=INK, labelsize="small")
     if values.size <= MOST_NUMBERS:
         for (row, column), value in np.ndenumerate(values):
-            red, green, blue, _ = image.cmap(image.norm(value))
-            dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
             text = f"{value:.2f}".replace("0.", ".", 1) if abs(value) < 0.995 else f"{value:.0f}"
-            color = "white" if dark else INK
-            ax.text(column, row, text, ha="center", va="center", fontsize="x-small", color=color)
+            write_in_cell(image, row, column, value, text)
     return image
+
+
+def write_in_cell(image: Any, row: int, column: int, value: float, text: str) -> None:
+    """Write a text into a cell of a heat map, light on dark cells; `value` is that of the cell."""
+    red, green, blue, _ = image.cmap(image.norm(value))
+    color = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else INK
+    image.axes.text(column, row, text, ha="center", va="center", fontsize="x-small", color=color)
 
 
 def color_bar(image: Any, label: str) -> None:

@@ -7,19 +7,15 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure, SubFigure
 
-from log1pnmf._common.colors import ALIKE, factor_colors, matched_colors
+from log1pnmf._common.checks import check_choice
 from log1pnmf.analysis.arrange import arrange
-from log1pnmf.analysis.decomposition import Decomposition, sample_labels
+from log1pnmf.analysis.coloring import colors_of_fits
+from log1pnmf.analysis.groups import read_labels
 from log1pnmf.analysis.metrics import FactorMatch, match_factors
 
-from .canvas import (
-    INK,
-    color_bar,
-    figure_or_new,
-    heat_map,
-    set_title,
-)
-from .memberships import draw_structure, factor_legend, name_groups
+from .canvas import INK, color_bar, figure_or_new, heat_map, set_title
+from .loadings import draw_structure, factor_legend, name_groups
+from .sources import Drawable, drawable, need_factors
 
 __all__ = ["compare"]
 
@@ -39,7 +35,7 @@ def compare(
 
     Parameters
     ----------
-    a, b : Log1pNMF, Fit, AnnData or Decomposition
+    a, b : Fit, Log1pNMF, AnnData, or a file that `save` wrote
     groupby : str or array-like of shape (n,), optional
         Column of ``obs`` of the first, or labels; numbers put the samples in order, as in `structure`.
     keys : (str, str), optional
@@ -71,20 +67,20 @@ def compare(
     >>> [ax.get_title(loc="left") for ax in figure.axes[:2]]
     ['c = 1', 'c = ∞']
     """
-    first, second = Decomposition.of(a, key=keys[0]), Decomposition.of(b, key=keys[1])
-    match = _match(first, second, on)
+    first, second = drawable(a, key=keys[0]), drawable(b, key=keys[1])
+    tables = _compared(first, second, on)
+    match = match_factors(*tables)
     order = match.order()
-    colors = factor_colors(first.n_components)
-    others = _matched_colors(colors, match)
-    groups = None if groupby is None else sample_labels(a, groupby)
+    palettes = colors_of_fits(tables)
+    groups = None if groupby is None else read_labels(a, groupby)
     both = np.concatenate((first.loadings, second.loadings[:, order]), axis=1)
     arrangement = arrange(both, groups, max_samples=max_samples, random_state=random_state)
 
     figure = figure_or_new(figure, (11.0, 4.6))
     upper, lower, similar = _panels(figure)
     for ax, shown, columns, palette in (
-        (upper, first, np.arange(first.n_components), colors),
-        (lower, second, order, others),
+        (upper, first, np.arange(first.n_components), palettes[0]),
+        (lower, second, order, palettes[1]),
     ):
         used = [palette[k] for k in columns]
         draw_structure(ax, shown.loadings[arrangement.order][:, columns], arrangement, used)
@@ -96,22 +92,18 @@ def compare(
     return figure
 
 
-def _match(first: Decomposition, second: Decomposition, on: str) -> FactorMatch:
-    if on not in ("loadings", "factors"):
-        raise ValueError(f"on must be 'loadings' or 'factors', got {on!r}")
+def _compared(first: Drawable, second: Drawable, on: str) -> tuple[np.ndarray, np.ndarray]:
+    check_choice("on", on, ("loadings", "factors"))
     if len(first.loadings) != len(second.loadings):
         raise ValueError(
             f"both fits must be of the same samples, got {len(first.loadings)} and {len(second.loadings)}; "
             "factors of other samples are compared by log1pnmf.analysis.metrics.match_factors"
         )
-    return match_factors(getattr(first, on), getattr(second, on))
-
-
-def _matched_colors(colors: list[str], match: FactorMatch) -> list[str]:
-    """Colours of the second fit: that of the factor it corresponds to, new ones for those like no other."""
-    total = match.matrix.shape[1]
-    fresh = iter(factor_colors(len(colors) + total)[len(colors) :])
-    return matched_colors(colors, match.pairs[match.similarity >= ALIKE].tolist(), total, fresh=fresh)
+    if on == "loadings":
+        return first.loadings, second.loadings
+    need_factors(first)
+    need_factors(second)
+    return first.factors, second.factors
 
 
 def _panels(figure: Any) -> tuple[Any, Any, Any]:
@@ -119,7 +111,7 @@ def _panels(figure: Any) -> tuple[Any, Any, Any]:
     return figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[1, 0]), figure.add_subplot(grid[:, 1])
 
 
-def _draw_similarity(ax: Any, first: Decomposition, second: Decomposition, match: FactorMatch) -> None:
+def _draw_similarity(ax: Any, first: Drawable, second: Drawable, match: FactorMatch) -> None:
     order = match.order()
     matched = match.pairs[:, 0]
     rows = np.concatenate((matched, np.setdiff1d(np.arange(first.n_components), matched)))

@@ -10,12 +10,7 @@ from matplotlib.figure import Figure, SubFigure
 
 from log1pnmf.analysis.diagnostics import OUTLYING, Diagnostics
 
-from .canvas import (
-    INK,
-    figure_or_new,
-    set_title,
-    tidy,
-)
+from .canvas import INK, figure_or_new, set_title, tidy
 from .labels import label_points
 
 __all__ = ["diagnostics"]

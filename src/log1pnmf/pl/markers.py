@@ -9,16 +9,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
+from log1pnmf._common.checks import check_choice
 from log1pnmf._common.colors import factor_colors
 from log1pnmf.analysis.markers.table import Markers
 from log1pnmf.fitting.keys import Keys
 
-from .canvas import (
-    INK,
-    axes_or_new,
-    set_title,
-    tidy,
-)
+from .canvas import INK, axes_or_new, set_title, tidy
 from .labels import label_points
 
 __all__ = ["volcano"]
@@ -79,8 +75,7 @@ def volcano(
     >>> pl.volcano(found, 1, ax=Figure().subplots()).get_xlabel()
     'net effect (on the link scale, c = 1)'
     """
-    if effect not in ("net_effect", "effect"):
-        raise ValueError(f"effect must be 'net_effect' or 'effect', got {effect!r}")
+    check_choice("effect", effect, ("net_effect", "effect"))
     found = _markers(source, key)
     by = "net_lower" if effect == "net_effect" else "lower"
     named = found.top_index(k, n_labels, by=by, level=level)

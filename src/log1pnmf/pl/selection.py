@@ -17,13 +17,7 @@ from log1pnmf._common.colors import distinct_colors
 from log1pnmf.analysis.selection.selection import Selection
 from log1pnmf.analysis.stability import Relation
 
-from .canvas import (
-    INK,
-    axes_or_new,
-    color_bar,
-    figure_or_new,
-    tidy,
-)
+from .canvas import INK, axes_or_new, color_bar, figure_or_new, tidy, write_in_cell
 
 __all__ = ["heldout", "heldout_path", "relation"]
 
@@ -69,9 +63,10 @@ def heldout(found: Selection, *, l1: float | None = None, ax: Axes | None = None
     Examples
     --------
     >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import datasets, pl, select
+    >>> from log1pnmf import datasets, pl
+    >>> from log1pnmf.analysis import select
     >>> counts = datasets.pancreas().counts[:100, :200]
-    >>> found = select.select(counts, [0.1, 1.0], [1, 2], n_folds=2, n_init=1, tol=1e-3, random_state=0)
+    >>> found = select(counts, [0.1, 1.0], [1, 2], n_folds=2, n_starts=1, tol=1e-3)
     >>> ax = pl.heldout(found, ax=Figure().subplots())
     >>> [label.get_text() for label in ax.get_xticklabels()]
     ['0.1', '1']
@@ -91,7 +86,7 @@ def heldout(found: Selection, *, l1: float | None = None, ax: Axes | None = None
     image = ax.imshow(
         -values, cmap="viridis_r", norm=norm, aspect="auto", interpolation="nearest", origin="lower"
     )
-    _label_cells(ax, values, image)
+    _label_cells(values, image)
     for style, setting in ((BEST, found.best), (ONE_SE, found.one_se)):
         if setting.l1 == shown:
             place = np.searchsorted(shifts, setting.c), np.searchsorted(numbers, setting.n_components)
@@ -106,13 +101,10 @@ def heldout(found: Selection, *, l1: float | None = None, ax: Axes | None = None
     return ax
 
 
-def _label_cells(ax: Axes, values: Array, image: Any) -> None:
+def _label_cells(values: Array, image: Any) -> None:
     for (row, column), value in np.ndenumerate(values):
         if value < 0.0:
-            red, green, blue, _ = image.cmap(image.norm(-value))
-            dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
-            color = "white" if dark else INK
-            ax.text(column, row, _short(value), ha="center", va="center", fontsize="x-small", color=color)
+            write_in_cell(image, row, column, -value, _short(value))
 
 
 def _short(value: float) -> str:
@@ -147,14 +139,15 @@ def heldout_path(found: Selection, over: str = "c", *, lines: str = "best", ax: 
     Examples
     --------
     >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import datasets, pl, select
+    >>> from log1pnmf import datasets, pl
+    >>> from log1pnmf.analysis import select
     >>> counts = datasets.pancreas().counts[:100, :200]
-    >>> found = select.select(counts, [0.1, 1.0], [1, 2], n_folds=2, n_init=1, tol=1e-3, random_state=0)
+    >>> found = select(counts, [0.1, 1.0], [1, 2], n_folds=2, n_starts=1, tol=1e-3)
     >>> ax = pl.heldout_path(found, lines="all", ax=Figure().subplots())
     >>> len(ax.containers)
     2
     """
-    check_choice("over", over, NAMES)
+    check_choice("over", over, tuple(NAMES))
     check_choice("lines", lines, ("best", "all"))
     summary, others = found.summary, [name for name in NAMES if name != over]
     values = np.unique(summary[over])
@@ -232,10 +225,11 @@ def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> An
     Examples
     --------
     >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import Log1pNMF, datasets, pl, stability
+    >>> from log1pnmf import datasets, fit_log1p_nmf, pl
+    >>> from log1pnmf.analysis import relate
     >>> counts = datasets.pancreas().counts[:100, :200]
-    >>> fits = [Log1pNMF(K, tol=1e-3, random_state=0).fit(counts) for K in (2, 3)]
-    >>> figure = pl.relation(stability.relate(fits), figure=Figure())
+    >>> fits = [fit_log1p_nmf(counts, K, tol=1e-3) for K in (2, 3)]
+    >>> figure = pl.relation(relate(fits), figure=Figure())
     >>> len(figure.axes[1].get_yticklabels())
     5
     """

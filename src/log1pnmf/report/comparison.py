@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_mutual_info_score
 
-from log1pnmf.analysis.arrange import Groups
-from log1pnmf.analysis.decomposition import Decomposition
+from log1pnmf.analysis.groups import Groups, group_means
 from log1pnmf.analysis.metrics import (
     effective_factors,
     factor_correlation,
     hoyer,
     match_factors,
 )
+from log1pnmf.fitting.fit import Fit
 
-from .factors import group_means, served_groups
+from .factors import served_groups
 from .verdict import Figure, verdict
 
 __all__ = ["Comparison", "compare"]
@@ -52,22 +52,10 @@ class Comparison:
 
 
 def compare(
-    shown: Sequence[Decomposition], which: tuple[int, int] = (0, 1), *, groups: Groups | None = None
+    fits: Sequence[Fit], which: tuple[int, int] = (0, 1), *, groups: Groups | None = None
 ) -> Comparison:
-    """Compare a fit at finite c with one at c = inf.
-
-    Parameters
-    ----------
-    shown : sequence of Decomposition
-    which : (int, int)
-        Positions of the one with finite c and the one with c = inf.
-    groups : Groups, optional
-
-    Returns
-    -------
-    Comparison
-    """
-    first, second = (shown[i] for i in which)
+    """Compare a fit at finite c with one at c = inf; `which` are their positions."""
+    first, second = (fits[i] for i in which)
     match = match_factors(first.loadings, second.loadings)
     figures = _figures(first, second)
     if groups is not None:
@@ -91,8 +79,8 @@ def compare(
     )
 
 
-def _figures(first: Decomposition, second: Decomposition) -> list[Figure]:
-    def figure(name: str, meaning: str, measure: Callable[[Decomposition], float]) -> Figure:
+def _figures(first: Fit, second: Fit) -> list[Figure]:
+    def figure(name: str, meaning: str, measure: Callable[[Fit], float]) -> Figure:
         return Figure(name, meaning, measure(first), measure(second))
 
     return [
@@ -124,7 +112,7 @@ def _figures(first: Decomposition, second: Decomposition) -> list[Figure]:
     ]
 
 
-def _group_figures(pair: tuple[Decomposition, Decomposition], groups: Groups) -> list[Figure]:
+def _group_figures(pair: tuple[Fit, Fit], groups: Groups) -> list[Figure]:
     means = [group_means(one.loadings, groups) for one in pair]
     served = [[len(served_groups(column, groups.names)) for column in mean.T] for mean in means]
     spread = [_mean_positive(effective_factors(mean.T)) for mean in means]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .figures import Chart, histogram
-from .subject import Subject
+from .inputs import ReportInput
 from .words import count, percent, significant
 
 __all__ = ["DataSection", "describe_data"]
@@ -32,18 +32,9 @@ class DataSection:
     sizes_note: str
 
 
-def describe_data(subject: Subject) -> DataSection:
-    """Look at the data of a report.
-
-    Parameters
-    ----------
-    subject : Subject
-
-    Returns
-    -------
-    DataSection
-    """
-    data = subject.fits[0].data
+def describe_data(inputs: ReportInput) -> DataSection:
+    """Look at the data of a report."""
+    data = inputs.fits[0].data
     nonzero = data.nnz / data.n_entries
     rows = [
         ("Samples", f"{data.n_samples:,}"),
@@ -53,20 +44,19 @@ def describe_data(subject: Subject) -> DataSection:
             f"{data.nnz:,} ({percent(nonzero)} of all; {percent(1 - nonzero)} zeros)",
         ),
         ("Total count", f"{data.total:,.0f} ({significant(data.mean_total)} per sample)"),
+        ("Samples without any count", f"{data.n_empty_samples:,}"),
+        ("Features without any count", f"{data.n_empty_features:,}"),
     ]
-    if subject.counts is not None:
-        rows.append(("Samples without any count", f"{subject.counts.n_empty_rows:,}"))
-        rows.append(("Features without any count", f"{subject.counts.n_empty_columns:,}"))
-    if subject.groups is not None:
-        rows.append((f"Groups ({subject.group_name})", f"{subject.n_groups:,}"))
-    if subject.source:
-        rows.append(("Source", subject.source))
-    rows += [("Left out beforehand", text) for text in subject.filters]
-    return DataSection(rows, *_sizes(subject))
+    if inputs.groups is not None:
+        rows.append((f"Groups ({inputs.group_name})", f"{inputs.n_groups:,}"))
+    if inputs.source:
+        rows.append(("Source", inputs.source))
+    rows += [("Left out beforehand", text) for text in inputs.filters]
+    return DataSection(rows, *_sizes(inputs))
 
 
-def _sizes(subject: Subject) -> tuple[Chart | None, str]:
-    fit = subject.fits[0]
+def _sizes(inputs: ReportInput) -> tuple[Chart | None, str]:
+    fit = inputs.fits[0]
     sizes = fit.size_factors
     positive = sizes[sizes > 0.0]
     how = {

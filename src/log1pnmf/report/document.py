@@ -14,10 +14,10 @@ import numpy
 import scipy
 import sklearn
 
-from log1pnmf._common.atomic import StrPath, check_writable, replacing
-from log1pnmf._common.colors import ALIKE
+from log1pnmf._common.archive import StrPath, check_writable, replacing
 from log1pnmf._common.optional import require
 from log1pnmf._common.version import __version__
+from log1pnmf.analysis.coloring import ALIKE, colors_of_fits
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.request import default_of
 from log1pnmf.fitting.settings import GIVEN
@@ -27,23 +27,10 @@ from .data import describe_data
 from .evidence import find_evidence
 from .factors import FactorSection, describe_factors
 from .fits import describe_fits, early_stopping_note
+from .inputs import MOST_GROUPS, ReportInput
 from .misfit import describe_misfit
-from .structure import (
-    MOST_SAMPLES,
-    arrange_samples,
-    model_colors,
-    structure_data,
-)
-from .subject import MOST_GROUPS, Subject
-from .words import (
-    count,
-    decimal,
-    enumerate_words,
-    keep_together,
-    link_in_words,
-    percent,
-    significant,
-)
+from .structure import MOST_SAMPLES, arrange_samples, structure_data
+from .words import count, decimal, enumerate_words, keep_together, link_in_words, percent, significant
 
 __all__ = ["write_report"]
 
@@ -82,16 +69,16 @@ def write_report(
     ----------
     path : str or PathLike
         Of the file; its folder must exist.
-    fits : Fit, Log1pNMF, AnnData or file, or a sequence of them
-        Of the same data; see `log1pnmf.as_fit`. The first with finite c and the first with ``c = inf`` are compared.
+    fits : Fit, Log1pNMF, AnnData or a file that `save` wrote, or a sequence of them
+        To the same data. The first with finite c and the first with ``c = inf`` are compared.
     title : str, optional
     sample_names, feature_names : sequence of str, optional
         By default those of the counts or the fit, or numbers.
-    groupby : array-like of shape (n_samples,) or str, optional
-        What is known about each sample, a cell type for instance. Numbers with more than 60 different values
-        are cut into four ranges.
+    groupby : str or array-like of shape (n_samples,), optional
+        Column of ``adata.obs`` (of the first fit), or what is known about each sample, a cell type for
+        instance. Numbers with more than 60 different values are cut into four ranges.
     group_name : str, optional
-        What the groups are.
+        What the groups are; by default the name of the column.
     source : str, optional
         Where the data come from.
     command : str, optional
@@ -99,9 +86,8 @@ def write_report(
     filters, notes : sequence of str
         What was left out of the data; anything else to be said.
     counts : array, sparse matrix or data frame, optional
-        What was fitted. With it the report also has the deviance explained, the number of
-        empty samples and features, tests of the features that lead each factor, and what the fit does not
-        explain.
+        What was fitted. With it the report also has the deviance explained, tests of the features that lead
+        each factor, and what the fit does not explain.
     date : str, optional
         By default today's.
     n_jobs : int, optional
@@ -123,7 +109,7 @@ def write_report(
     'report.html'
     """
     check_writable(path)
-    subject = Subject.of(
+    inputs = ReportInput.of(
         fits,
         counts=counts,
         title=title,
@@ -138,53 +124,51 @@ def write_report(
         date=date,
         n_jobs=n_jobs,
     )
-    page = _render(subject)
+    page = _render(inputs)
     with replacing(path) as file:
         # a name may hold half of a surrogate pair, which UTF-8 does not have
         file.write(page.encode("utf-8", errors="replace"))
     return Path(path)
 
 
-def _render(subject: Subject) -> str:
-    pair = subject.compared
-    colors = model_colors(subject.shown, pair[0] if pair else 0)
-    arrangement = arrange_samples(subject)
+def _render(inputs: ReportInput) -> str:
+    pair = inputs.compared
+    colors = colors_of_fits([fit.loadings for fit in inputs.fits], pair[0] if pair else 0)
+    arrangement = arrange_samples(inputs)
     sections = [
-        describe_factors(shown, label=label, colors=palette, groups=subject.groups, evidence=evidence)
-        for shown, label, palette, evidence in zip(
-            subject.shown, subject.labels, colors, find_evidence(subject), strict=True
+        describe_factors(fit, label=label, colors=palette, groups=inputs.groups, evidence=evidence)
+        for fit, label, palette, evidence in zip(
+            inputs.fits, inputs.labels, colors, find_evidence(inputs), strict=True
         )
     ]
-    comparison = None
-    if pair is not None:
-        comparison = compare(subject.shown, pair, groups=subject.groups)
+    comparison = None if pair is None else compare(inputs.fits, pair, groups=inputs.groups)
     script = _text("report.js")
     return _template().render(
-        subject=subject,
-        lead=_lead(subject, sections, comparison),
-        data=describe_data(subject),
-        fits=describe_fits(subject),
-        misfit=describe_misfit(subject),
+        inputs=inputs,
+        lead=_lead(inputs, sections, comparison),
+        data=describe_data(inputs),
+        fits=describe_fits(inputs),
+        misfit=describe_misfit(inputs),
         sections=sections,
         comparison=comparison,
-        structure=structure_data(subject, arrangement, colors),
-        drawn=_drawn(subject, len(arrangement.order)),
+        structure=structure_data(inputs, arrangement, colors),
+        drawn=_drawn(inputs, len(arrangement.order)),
         corresponding=ALIKE,
-        notes=_notes(subject),
+        notes=_notes(inputs),
         versions=_versions(),
-        parameters=[_call(fit) for fit in subject.fits],
+        parameters=[_call(fit) for fit in inputs.fits],
         style=_text("report.css"),
         script=script,
         script_hash=_hash(script),
     )
 
 
-def _drawn(subject: Subject, n_drawn: int) -> str:
+def _drawn(inputs: ReportInput, n_drawn: int) -> str:
     """Say which samples the structure plots show."""
-    n = len(subject.sample_names)
+    n = len(inputs.sample_names)
     if n_drawn == n:
         return f"all {n:,} samples"
-    which = "chosen at random" if subject.groups is None else "a part of every group"
+    which = "chosen at random" if inputs.groups is None else "a part of every group"
     return f"{n_drawn:,} of {n:,} samples, {which}"
 
 
@@ -221,15 +205,15 @@ def _heat(value: float, highest: float = 1.0) -> str:
     return f"{'n' if value < 0 and step else 'h'}{step}"
 
 
-def _lead(subject: Subject, sections: list[FactorSection], comparison: Comparison | None) -> str:
+def _lead(inputs: ReportInput, sections: list[FactorSection], comparison: Comparison | None) -> str:
     """Say the result in a sentence or two."""
-    n, m = len(subject.sample_names), len(subject.shown[0].factors)
-    size = f"{count(n, 'sample')} and {count(m, 'feature')}"
+    fit = inputs.fits[0]
+    size = f"{count(len(fit.loadings), 'sample')} and {count(len(fit.factors), 'feature')}"
     if comparison is not None:
         return f"{size}, explained in {len(sections)} ways. {comparison.headline}"
-    first, shown = sections[0], subject.shown[0]
+    first = sections[0]
     factors = count(len(first.factors), "factor")
-    text = f"{size}, explained by {factors} at {shown.name}: {link_in_words(shown.c)}."
+    text = f"{size}, explained by {factors} at {fit.name}: {link_in_words(fit.c)}."
     if not first.groups:
         return text
     alone = sum(len(factor.served) == 1 for factor in first.factors)
@@ -239,23 +223,23 @@ def _lead(subject: Subject, sections: list[FactorSection], comparison: Compariso
     )
 
 
-def _notes(subject: Subject) -> list[tuple[str, bool]]:
+def _notes(inputs: ReportInput) -> list[tuple[str, bool]]:
     """Everything a reader should know before believing the pictures; True for what is a warning."""
     notes: list[tuple[str, bool]] = []
-    for label, fit in zip(subject.labels, subject.fits, strict=True):
+    for label, fit in zip(inputs.labels, inputs.fits, strict=True):
         early = early_stopping_note(fit)
         if early is not None:
             notes.append((f"{label}: {early}.", True))
         notes += [(f"{label}: {message}.", False) for message in fit.messages]
-    if len(subject.sample_names) > MOST_SAMPLES:
+    if len(inputs.sample_names) > MOST_SAMPLES:
         notes.append(
             (f"Structure plots show at most {MOST_SAMPLES:,} samples; all figures are of all samples.", False)
         )
-    if subject.n_groups > MOST_GROUPS:
+    if inputs.n_groups > MOST_GROUPS:
         notes.append(
-            (f"Of {subject.n_groups:,} groups the {MOST_GROUPS - 1} largest are shown one by one.", False)
+            (f"Of {inputs.n_groups:,} groups the {MOST_GROUPS - 1} largest are shown one by one.", False)
         )
-    notes += [(text, False) for text in subject.notes]
+    notes += [(text, False) for text in inputs.notes]
     return [*notes, (NOT_THE_ONLY_ONE, False)]
 
 

@@ -11,7 +11,7 @@ from log1pnmf.analysis.markers.find import markers
 from log1pnmf.analysis.markers.table import Markers
 from log1pnmf.fitting.arrangement import evenness
 
-from .subject import Subject
+from .inputs import ReportInput
 
 __all__ = ["Evidence", "find_evidence"]
 
@@ -53,21 +53,21 @@ class Evidence:
         return None if self.shared[k] else len(self.leading(k))
 
 
-def find_evidence(subject: Subject) -> list[Evidence | None]:
+def find_evidence(inputs: ReportInput) -> list[Evidence | None]:
     """Test the features of every fit of a report.
 
     Parameters
     ----------
-    subject : Subject
+    inputs : ReportInput
 
     Returns
     -------
     list of Evidence or None
         None without counts.
     """
-    counts = subject.counts
+    counts = inputs.counts
     if counts is None:
-        return [None] * len(subject.fits)
+        return [None] * len(inputs.fits)
     most = max(LEAST_SAMPLES, TESTED_ENTRIES // counts.n_features)
     n_samples = len(counts.part_in_memory(most)[1])
     return [
@@ -75,13 +75,12 @@ def find_evidence(subject: Subject) -> list[Evidence | None]:
             markers(
                 fit,
                 counts,
-                feature_names=shown.feature_labels,
                 errors="sandwich" if n_samples >= SANDWICH_FROM else "model",
                 max_samples=n_samples,
-                n_jobs=subject.n_jobs,
+                n_jobs=inputs.n_jobs,
             ),
             n_samples,
-            evenness(shown.loadings) >= SHARED,
+            evenness(fit.loadings) >= SHARED,
         )
-        for fit, shown in zip(subject.fits, subject.shown, strict=True)
+        for fit in inputs.fits
     ]

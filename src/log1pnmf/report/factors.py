@@ -7,23 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.analysis.arrange import Groups
-from log1pnmf.analysis.decomposition import Decomposition
+from log1pnmf.analysis.groups import Groups, group_means
 from log1pnmf.analysis.markers.table import Markers
 from log1pnmf.analysis.metrics import correlation_matrix, hoyer
 from log1pnmf.fitting.arrangement import evenness, shares
+from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.summary import top_features
 
 from .evidence import Evidence
-from .words import (
-    alike,
-    count,
-    decimal,
-    enumerate_words,
-    percent,
-)
+from .words import alike, count, decimal, enumerate_words, percent
 
-__all__ = ["SERVED", "Factor", "FactorSection", "describe_factors", "group_means", "served_groups"]
+__all__ = ["SERVED", "Factor", "FactorSection", "describe_factors", "served_groups"]
 
 Array = NDArray[np.float64]
 
@@ -87,7 +81,7 @@ class Factor:
     sentence : str
         Whom it serves, in words.
     top, table : list of Feature
-        Those shown as bars; those of the long table.
+        Those fit as bars; those of the long table.
     n_markers : int or None
         Features that rise significantly with it; None where they were not tested, or all samples have it.
     """
@@ -133,37 +127,22 @@ class FactorSection:
 
 
 def describe_factors(
-    shown: Decomposition,
+    fit: Fit,
     *,
     label: str,
     colors: list[str],
     groups: Groups | None,
     evidence: Evidence | None = None,
 ) -> FactorSection:
-    """Describe the factors of a fit.
-
-    Parameters
-    ----------
-    shown : Decomposition
-    label : str
-    colors : list of str
-        One for each factor.
-    groups : Groups, optional
-    evidence : Evidence, optional
-        With it, features are listed that rise significantly with a factor, by the least that they do.
-
-    Returns
-    -------
-    FactorSection
-    """
-    means = None if groups is None else group_means(shown.loadings, groups)
-    share, even = shares(shown.loadings, shown.factors), evenness(shown.loadings)
-    sparsity = hoyer(shown.factors)
+    """Describe the factors of a fit; with evidence, list the features that rise significantly with each."""
+    means = None if groups is None else group_means(fit.loadings, groups)
+    share, even = shares(fit.loadings, fit.factors), evenness(fit.loadings)
+    sparsity = hoyer(fit.factors)
     factors = []
-    for k, name in enumerate(shown.factor_names):
+    for k, name in enumerate(fit.factor_names):
         column = None if means is None else means[:, k]
         served = [] if groups is None or column is None else served_groups(column, groups.names)
-        table = _features(shown, k, evidence)
+        table = _features(fit, k, evidence)
         factors.append(
             Factor(
                 name=name,
@@ -172,7 +151,7 @@ def describe_factors(
                 evenness=float(even[k]),
                 sparsity=float(sparsity[k]),
                 served=served,
-                sentence=_sentence(shown.loadings[:, k], groups, column, served),
+                sentence=_sentence(fit.loadings[:, k], groups, column, served),
                 top=table[:N_TOP],
                 table=table,
                 n_markers=None if evidence is None else evidence.rising(k),
@@ -184,45 +163,13 @@ def describe_factors(
         groups=[] if groups is None else list(groups.names),
         group_sizes=[] if groups is None else groups.sizes.tolist(),
         means=[] if means is None else means.tolist(),
-        correlations=correlation_matrix(shown.factors).tolist(),
+        correlations=correlation_matrix(fit.factors).tolist(),
         n_tested=None if evidence is None else evidence.n_samples,
     )
 
 
-def group_means(loadings: Array, groups: Groups) -> Array:
-    """Mean loading of every group on every factor.
-
-    Parameters
-    ----------
-    loadings : ndarray of shape (n, K)
-    groups : Groups
-
-    Returns
-    -------
-    ndarray of shape (number of groups, K)
-
-    Examples
-    --------
-    >>> group_means(np.array([[1.0], [3.0], [5.0]]), Groups.of(["a", "a", "b"])).tolist()
-    [[2.0], [5.0]]
-    """
-    n_groups = len(groups.names)
-    sums = np.stack([np.bincount(groups.codes, column, n_groups) for column in loadings.T], axis=1)
-    return sums / groups.sizes[:, None]
-
-
 def served_groups(means: Array, names: tuple[str, ...]) -> list[str]:
-    """Find the groups that a factor serves: their mean loading is at least half of the highest.
-
-    Parameters
-    ----------
-    means : ndarray of shape (number of groups,)
-    names : tuple of str
-
-    Returns
-    -------
-    list of str
-        Highest first; empty for a factor without any loading.
+    """Find the groups whose mean loading is at least half of the highest, the highest first.
 
     Examples
     --------
@@ -252,20 +199,20 @@ def _sentence(loading: Array, groups: Groups | None, means: Array | None, served
     return f"Shared by {len(served)} of {len(groups.names)} groups: {first}, {others}."
 
 
-def _features(shown: Decomposition, k: int, evidence: Evidence | None) -> list[Feature]:
-    components = shown.factors.T
+def _features(fit: Fit, k: int, evidence: Evidence | None) -> list[Feature]:
+    components = fit.factors.T
     sums = components.sum(axis=1, keepdims=True)
     parts = components / np.where(sums > 0.0, sums, 1.0)
     others = np.delete(parts, k, axis=0)
     chosen = top_features(components, k, N_TABLE)
-    tests = np.full((len(shown.factors), 4), np.nan) if evidence is None else _tests(evidence.markers, k)
+    tests = np.full((len(fit.factors), 4), np.nan) if evidence is None else _tests(evidence.markers, k)
     if evidence is not None and len(evidence.leading(k, 1)):
         chosen = evidence.leading(k, N_TABLE)
     longest = float(components[k, chosen].max()) if len(chosen) else 1.0
     texts = alike(components[k, chosen].tolist())
     return [
         Feature(
-            name=str(shown.feature_labels[j]),
+            name=str(fit.feature_labels[j]),
             rank=rank,
             weight=float(components[k, j]),
             text=texts[rank - 1],

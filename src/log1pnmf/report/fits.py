@@ -15,13 +15,8 @@ from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.summary import last_gain
 
 from .figures import Chart, Curve, log_curves
-from .subject import Subject
-from .words import (
-    count,
-    link_in_words,
-    percent,
-    significant,
-)
+from .inputs import ReportInput
+from .words import count, link_in_words, percent, significant
 
 __all__ = ["FitSection", "describe_fits", "early_stopping_note"]
 
@@ -44,17 +39,8 @@ class FitSection:
     charts: list[tuple[str, list[Chart]]]
 
 
-def describe_fits(subject: Subject) -> FitSection:
-    """Describe all fits of a report, side by side.
-
-    Parameters
-    ----------
-    subject : Subject
-
-    Returns
-    -------
-    FitSection
-    """
+def describe_fits(inputs: ReportInput) -> FitSection:
+    """Describe all fits of a report, side by side."""
     facts: list[tuple[str, Callable[[Fit], str]]] = [
         ("Link", _link),
         ("Factors (K)", lambda fit: str(fit.n_components)),
@@ -66,13 +52,11 @@ def describe_fits(subject: Subject) -> FitSection:
         ("Iterations, seconds", lambda fit: f"{fit.n_iter:,}, {fit.seconds:.1f} s"),
         ("Likelihood, start", _how),
     ]
-    rows = [(name, [fact(fit) for fit in subject.fits]) for name, fact in facts]
-    if subject.counts is not None:
-        counts = subject.counts
-        rows.insert(
-            3, ("Deviance explained", [_deviance(fit, counts, subject.n_jobs) for fit in subject.fits])
-        )
-    charts = [(label, _charts(fit)) for label, fit in zip(subject.labels, subject.fits, strict=True)]
+    rows = [(name, [fact(fit) for fit in inputs.fits]) for name, fact in facts]
+    if inputs.counts is not None:
+        counts = inputs.counts
+        rows.insert(3, ("Deviance explained", [_deviance(fit, counts, inputs.n_jobs) for fit in inputs.fits]))
+    charts = [(label, _charts(fit)) for label, fit in zip(inputs.labels, inputs.fits, strict=True)]
     return FitSection(rows, charts)
 
 

@@ -13,7 +13,7 @@ from log1pnmf.fitting.certificate import LARGEST_CERTIFIED
 from log1pnmf.fitting.fit import Fit
 
 from .figures import Chart, histogram
-from .subject import Subject
+from .inputs import ReportInput
 from .words import count, enumerate_words, significant
 
 __all__ = ["MisfitSection", "describe_misfit"]
@@ -47,29 +47,28 @@ class MisfitSection:
     entries: list[list[str]]
 
 
-def describe_misfit(subject: Subject) -> list[MisfitSection]:
+def describe_misfit(inputs: ReportInput) -> list[MisfitSection]:
     """Hold all fits of a report against the counts.
 
     Parameters
     ----------
-    subject : Subject
+    inputs : ReportInput
 
     Returns
     -------
     list of MisfitSection
         Empty without counts, and where there are too many entries to visit them all.
     """
-    counts = subject.counts
+    counts = inputs.counts
     if counts is None or math.prod(counts.shape) > LARGEST_CERTIFIED:
         return []
     return [
-        _describe(subject, label, fit, counts, number)
-        for number, (label, fit) in enumerate(zip(subject.labels, subject.fits, strict=True))
+        _describe(inputs, label, fit, counts) for label, fit in zip(inputs.labels, inputs.fits, strict=True)
     ]
 
 
-def _describe(subject: Subject, label: str, fit: Fit, counts: Counts, number: int) -> MisfitSection:
-    found = diagnose(fit, counts, feature_names=subject.shown[number].feature_labels)
+def _describe(inputs: ReportInput, label: str, fit: Fit, counts: Counts) -> MisfitSection:
+    found = diagnose(fit, counts)
     chart = histogram(
         np.nan_to_num(found.feature_dispersion),
         label=f"Histogram of the variances of features at {label}",
@@ -89,14 +88,14 @@ def _describe(subject: Subject, label: str, fit: Fit, counts: Counts, number: in
     shown = found.worst
     entries = [
         [
-            str(subject.sample_names[shown.sample[e]]),
+            str(inputs.sample_names[shown.sample[e]]),
             str(found.feature_names[shown.feature[e]]),
             significant(float(shown.count[e])),
             significant(float(shown.mean[e])),
         ]
         for e in range(min(N_LISTED, len(shown.value)))
     ]
-    sentences = [_variance(found), _outliers(subject, found), *_approximation(found)]
+    sentences = [_variance(found), _outliers(inputs, found), *_approximation(found)]
     return MisfitSection(label, sentences, chart, features, entries)
 
 
@@ -112,11 +111,11 @@ def _variance(found: Diagnostics) -> str:
     return f'{text} Use errors="sandwich" for standard errors of effects.'
 
 
-def _outliers(subject: Subject, found: Diagnostics) -> str:
+def _outliers(inputs: ReportInput, found: Diagnostics) -> str:
     outliers = found.outliers()
     if not len(outliers):
         return f"No sample is explained much worse than the others (none beyond {OUTLYING:g} robust z)."
-    names = [str(subject.sample_names[i]) for i in outliers]
+    names = [str(inputs.sample_names[i]) for i in outliers]
     samples = count(len(outliers), "sample is", "samples are")
     return (
         f"{samples} explained much worse than the others (deviance beyond {OUTLYING:g} robust z): "

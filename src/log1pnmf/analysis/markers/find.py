@@ -36,10 +36,10 @@ def markers(
     """Effect of every factor on every feature, with standard errors and tests.
 
     Every feature is regressed on the loadings of the fit, which are taken as known, without penalty and with
-    zero counts taken exactly. What follows is said in `log1pnmf.analysis.markers.inference`, and in
-    docs/markers.md when it holds: with many features a single one has little say in the loadings, but loadings that were
-    found in pure noise make markers of noise. To be safe against that, fit to one part of the counts and
-    test on the other (`log1pnmf.counts.splitting`), as in the second example.
+    exact zero counts. `log1pnmf.analysis.markers.inference` explains the tests, and docs/markers.md when they
+    hold: with many features a single one has little influence on the loadings, but loadings found in pure
+    noise make markers of noise. To be safe against that, fit to one part of the counts and test on the other
+    (`log1pnmf.counts.splitting`), as in the second example.
 
     Parameters
     ----------

@@ -30,8 +30,8 @@ effect itself where it is smaller: what changes only because another factor come
 
 **Overdispersion.** The sandwich ``H^-1 J H^-1``, with J the sum of the outer products of the samples'
 gradients, is right for any variance of the counts; gradients are corrected for leverage, see
-`log1pnmf.analysis.markers.regression.FeatureRegressions.scores`. The root of the likelihood ratio is divided by the
-ratio of the two errors.
+`log1pnmf.analysis.markers.regression.FeatureRegressions.scores`. The root of the likelihood ratio is divided
+by the ratio of the two errors.
 """
 
 from __future__ import annotations

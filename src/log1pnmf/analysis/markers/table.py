@@ -59,7 +59,7 @@ DERIVED = ("lower", "upper", "fold_change")
 
 @dataclass(frozen=True, eq=False)
 class Markers:
-    """Effect of every factor on every feature, with its uncertainty; made by `log1pnmf.analysis.markers.markers`.
+    """Effect of every factor on every feature, with its uncertainty; made by `markers`.
 
     All arrays are of shape (n_features, n_components), on the link scale, where the largest loading of every
     factor is 1.

@@ -14,13 +14,13 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from log1pnmf._common.atomic import StrPath, check_writable
-from log1pnmf._common.checks import check_choice, check_whole
+from log1pnmf._common.archive import StrPath, check_writable
+from log1pnmf._common.checks import check_absent, check_choice, check_whole
 from log1pnmf._common.randomness import as_random, new_seed
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import check_fraction
 from log1pnmf.engines.native import effective_threads
-from log1pnmf.engines.registry import resolve_engine
+from log1pnmf.engines.registry import ENGINES, resolve_engine
 from log1pnmf.fitting.checkpoint import fingerprint
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.request import Request
@@ -61,10 +61,10 @@ def select(
     c, n_components, l1 : number or sequence of numbers
         All combinations are compared.
     holdout : {"counts", "samples"}
-        "counts": a share of all counts is held out (`log1pnmf.counts.splitting.folds`); every sample is fitted.
-        "samples": a part of the samples (``1 / n_folds``) is held out, and the factors of the others have to
-        describe them: their loadings come from some of their features, the other features are scored. It is
-        the harder test, and the one to use where counts vary more than Poisson counts do (see Notes).
+        "counts": a share of all counts is held out (`log1pnmf.counts.splitting.folds`); all samples are
+        fitted. "samples": a part of the samples (``1 / n_folds``) is held out, and the factors of the others
+        have to describe them: their loadings come from some of their features, the other features are scored.
+        It is the harder test, and the one to use where counts vary more than Poisson counts (see Notes).
     n_folds : int
         How often.
     test_fraction : float
@@ -80,7 +80,6 @@ def select(
     resume : str or PathLike, optional
         File for what is done, written after every path along c. If it is there already, what it holds is not
         done again, and the result is as if there had been no stop; counts and settings have to be the same.
-
     **parameters : optional
         Of all fits: others of `log1pnmf.Log1pNMF`, with the same defaults. Scores are exact in any case.
 
@@ -97,8 +96,8 @@ def select(
 
     Notes
     -----
-    Settings mean what they mean for the whole data, although less is fitted: see `log1pnmf.counts.splitting` for
-    the scale of c and of the penalty.
+    Settings mean what they mean for the whole data, although less is fitted: see `log1pnmf.counts.splitting`
+    for the scale of c and of the penalty.
 
     The two parts of a count are independent only if counts are Poisson. Where a count varies more than that
     around its mean (technical noise, bursts of words), both parts share the excess, and a model that follows
@@ -120,9 +119,11 @@ def select(
     check_choice("holdout", holdout, HOLDOUTS)
     check_whole("n_folds", n_folds, least=1 if holdout == "counts" else 2)
     check_whole("n_starts", n_starts, least=1)
-    for name in NOT_FOR_SELECTION:
-        if name in parameters:
-            raise TypeError(f"{name} is not an option of the fits of a selection; leave it out")
+    check_absent(parameters, NOT_FOR_SELECTION, "the fits of a selection")
+    if "init" in parameters:
+        check_choice("init", parameters["init"], INITS)  # every fold needs a start of its own
+    if "engine" in parameters:
+        check_choice("engine", parameters["engine"], ENGINES)
     data = Counts.from_any(counts)
     first = {"n_components": grid.n_components[0], "c": grid.c[0], "l1": grid.l1[0]}
     seed = new_seed(as_random(random_state))
@@ -131,8 +132,6 @@ def select(
         request.settings, engine=resolve_engine(request.settings.engine, data, max(grid.n_components))
     )
     size_factors = settings.size_factors if request.size_factors is None else request.size_factors
-    if request.init is not None:
-        raise ValueError(f"init must be one of {', '.join(map(repr, INITS))}: every fold has its own start")
     about = {
         **fingerprint(settings, data, data.size_factors(size_factors), named(settings)),
         "grid": grid.as_dict(),

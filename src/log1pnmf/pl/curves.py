@@ -1,4 +1,4 @@
-"""Curves: the link, the course of a fit, and what changes with c."""
+"""Curves: the link, the objective by iteration, and what changes with c."""
 
 from __future__ import annotations
 
@@ -12,18 +12,14 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import ArrayLike, NDArray
 
+from log1pnmf._common.checks import check_choice
 from log1pnmf._common.colors import distinct_colors
-from log1pnmf.analysis.decomposition import Decomposition
 from log1pnmf.fitting.keys import SWEEP
 from log1pnmf.model.link import ShiftedLog
 
-from .canvas import (
-    INK,
-    axes_or_new,
-    figure_or_new,
-    tidy,
-)
+from .canvas import INK, axes_or_new, figure_or_new, tidy
 from .labels import spread
+from .sources import Drawable, drawable
 
 __all__ = ["MEASURES", "convergence", "link", "sweep"]
 
@@ -111,7 +107,7 @@ def convergence(
 
     Parameters
     ----------
-    sources : Log1pNMF, Fit, AnnData or Decomposition, or a sequence of them
+    sources : Fit, Log1pNMF, AnnData or a file that `save` wrote, or a sequence of them
     x : {"iteration", "seconds"}
     names : sequence of str, optional
         One for each source; by default their values of c.
@@ -134,17 +130,15 @@ def convergence(
     >>> pl.convergence(model, ax=Figure().subplots()).get_yscale()
     'log'
     """
-    if x not in ("iteration", "seconds"):
-        raise ValueError(f"x must be 'iteration' or 'seconds', got {x!r}")
+    check_choice("x", x, ("iteration", "seconds"))
     given = list(sources) if isinstance(sources, list | tuple) else [sources]
-    shown = [Decomposition.of(source) for source in given]
+    shown = [drawable(source) for source in given]
     labels = [one.name for one in shown] if names is None else list(names)
     if len(labels) != len(shown):
         raise ValueError(f"names must have one name for each of the {len(shown)} sources, got {len(labels)}")
     best = _best_objectives(shown)
     ax = axes_or_new(ax, (4.6, 3.2))
     for one, label, color in zip(shown, labels, distinct_colors(len(shown)), strict=True):
-        assert one.history is not None  # `_best_objectives` has refused others
         kinds, objective = _kinds(one), np.asarray(one.history["objective"])
         for kind in dict.fromkeys(kinds.tolist()):
             gap = np.where(kinds == kind, objective - best[one.c, kind], np.nan)
@@ -165,16 +159,15 @@ def convergence(
     return ax
 
 
-def _kinds(one: Decomposition) -> np.ndarray:
+def _kinds(one: Drawable) -> np.ndarray:
     """Which likelihood each iteration is about."""
-    assert one.history is not None
     return np.asarray(one.history["likelihood"]).astype(np.str_)
 
 
-def _best_objectives(shown: Sequence[Decomposition]) -> dict[tuple[float, str], float]:
+def _best_objectives(shown: Sequence[Drawable]) -> dict[tuple[float, str], float]:
     best: dict[tuple[float, str], float] = {}
     for one in shown:
-        if one.history is None or not len(one.history["objective"]):
+        if not len(one.history.get("objective", ())):
             raise ValueError(f"{one.name or 'a source'} has no history of iterations; pass the fit itself")
         kinds, objective = _kinds(one), np.asarray(one.history["objective"])
         for kind in set(kinds.tolist()):

@@ -12,22 +12,13 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.colors import factor_colors
-from log1pnmf.analysis.decomposition import Decomposition
 from log1pnmf.analysis.markers.table import Markers
 from log1pnmf.analysis.metrics import correlation_matrix
 from log1pnmf.fitting.summary import top_features as most_specific
 
-from .canvas import (
-    INK,
-    axes_or_new,
-    color_bar,
-    figure_or_new,
-    heat_map,
-    need_factors,
-    set_title,
-    tidy,
-)
+from .canvas import INK, axes_or_new, color_bar, figure_or_new, heat_map, set_title, tidy
 from .labels import label_points
+from .sources import Drawable, drawable, need_factors
 
 __all__ = ["KINDS", "SCALES", "factor_scatter", "top_features"]
 
@@ -58,7 +49,7 @@ def factor_scatter(
 
     Parameters
     ----------
-    source : Log1pNMF, Fit, AnnData or Decomposition
+    source : Fit, Log1pNMF, AnnData, or a file that `save` wrote
     a, b : int
         Factors, from 0.
     key : str, optional
@@ -91,7 +82,7 @@ def factor_scatter(
     ('factor k1', 'factor k2')
     """
     check_choice("scale", scale, SCALES)
-    shown = Decomposition.of(source, key=key, feature_names=feature_names)
+    shown = drawable(source, key=key, feature_names=feature_names)
     need_factors(shown)
     _check_factors(shown, (a, b))
     x, y = shown.factors[:, a], shown.factors[:, b]
@@ -127,7 +118,7 @@ def _extremes(x: Array, y: Array, n_labels: int) -> NDArray[np.intp]:
     return turns[np.sort(first)][:n_labels]
 
 
-def _find(shown: Decomposition, names: Sequence[str]) -> NDArray[np.intp]:
+def _find(shown: Drawable, names: Sequence[str]) -> NDArray[np.intp]:
     places = {name: j for j, name in enumerate(shown.feature_labels.tolist())}
     unknown = [name for name in names if name not in places]
     if unknown:
@@ -135,7 +126,7 @@ def _find(shown: Decomposition, names: Sequence[str]) -> NDArray[np.intp]:
     return np.array([places[name] for name in names], dtype=np.intp)
 
 
-def _sides(shown: Decomposition, pair: tuple[int, int], named: NDArray[np.intp]) -> list[str]:
+def _sides(shown: Drawable, pair: tuple[int, int], named: NDArray[np.intp]) -> list[str]:
     """Give each feature the colour of the factor it is more in."""
     colors, (a, b) = factor_colors(shown.n_components), pair
     more_in_a = shown.factors[named, a] >= shown.factors[named, b]
@@ -157,7 +148,7 @@ def top_features(
 
     Parameters
     ----------
-    source : Log1pNMF, Fit, AnnData or Decomposition
+    source : Fit, Log1pNMF, AnnData, or a file that `save` wrote
     n_top : int
         Features shown per factor.
     kind : {"bars", "heatmap"}
@@ -189,7 +180,7 @@ def top_features(
     2
     """
     check_choice("kind", kind, KINDS)
-    shown = Decomposition.of(source, key=key, feature_names=feature_names)
+    shown = drawable(source, key=key, feature_names=feature_names)
     need_factors(shown)
     chosen = list(range(shown.n_components) if factors is None else factors)
     _check_factors(shown, chosen)
@@ -207,7 +198,7 @@ def top_features(
     return _heat_map(shown, chosen, top, figure)
 
 
-def _bars(shown: Decomposition, chosen: list[int], top: list[Any], figure: Any) -> Any:
+def _bars(shown: Drawable, chosen: list[int], top: list[Any], figure: Any) -> Any:
     columns = min(PANELS_PER_ROW, len(chosen))
     rows = -(-len(chosen) // columns)
     tallest = max((len(found) for found in top), default=1)
@@ -231,7 +222,7 @@ def _bars(shown: Decomposition, chosen: list[int], top: list[Any], figure: Any) 
     return figure
 
 
-def _heat_map(shown: Decomposition, chosen: list[int], top: list[Any], figure: Any) -> Any:
+def _heat_map(shown: Drawable, chosen: list[int], top: list[Any], figure: Any) -> Any:
     features = np.array(list(dict.fromkeys(int(j) for part in top for j in part)), dtype=np.intp)
     largest = shown.factors[:, chosen].max(axis=0)
     values = shown.factors[features][:, chosen] / np.where(largest > 0.0, largest, 1.0)
@@ -245,7 +236,7 @@ def _heat_map(shown: Decomposition, chosen: list[int], top: list[Any], figure: A
     return figure
 
 
-def _check_factors(shown: Decomposition, chosen: Sequence[int]) -> None:
+def _check_factors(shown: Drawable, chosen: Sequence[int]) -> None:
     for k in chosen:
         if not 0 <= k < shown.n_components:
             raise ValueError(f"there are factors 0 to {shown.n_components - 1}, got {k}")

@@ -1,4 +1,4 @@
-"""Who takes part in what: loadings of samples, one by one and by group."""
+"""Plots of loadings: sample by sample, and by group."""
 
 from __future__ import annotations
 
@@ -12,19 +12,13 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.colors import factor_colors
-from log1pnmf.analysis.arrange import Arrangement, Groups, arrange
-from log1pnmf.analysis.decomposition import Decomposition, group_labels, sample_labels
+from log1pnmf.analysis.arrange import Arrangement, arrange
+from log1pnmf.analysis.groups import group_means, read_groups, read_labels
 
-from .canvas import (
-    INK,
-    axes_or_new,
-    color_bar,
-    heat_map,
-    set_title,
-    tidy,
-)
+from .canvas import INK, axes_or_new, color_bar, heat_map, set_title, tidy
 from .labels import label_below
 from .raster import group_places, stacked_pixels
+from .sources import drawable
 
 __all__ = ["HEIGHTS", "draw_structure", "factor_legend", "loadings_by_group", "name_groups", "structure"]
 
@@ -56,7 +50,7 @@ def structure(
 
     Parameters
     ----------
-    source : Log1pNMF, Fit, AnnData or Decomposition
+    source : Fit, Log1pNMF, AnnData, or a file that `save` wrote
     groupby : str or array-like of shape (n,), optional
         Column of ``adata.obs``, or labels; categories keep their order. Numbers with more than 60 different
         values (a pseudotime, an age) put the samples in their order instead, with the values as a strip and
@@ -100,8 +94,8 @@ def structure(
     'loading'
     """
     check_choice("heights", heights, HEIGHTS)
-    shown = Decomposition.of(source, key=key)
-    groups = None if groupby is None else sample_labels(source, groupby)
+    shown = drawable(source, key=key)
+    groups = None if groupby is None else read_labels(source, groupby)
     arrangement = arrange(shown.loadings, groups, max_samples=max_samples, random_state=random_state)
     chosen = list(range(shown.n_components) if factors is None else factors)
     palette = factor_colors(shown.n_components) if colors is None else list(colors)
@@ -202,7 +196,7 @@ def loadings_by_group(
 
     Parameters
     ----------
-    source : Log1pNMF, Fit, AnnData or Decomposition
+    source : Fit, Log1pNMF, AnnData, or a file that `save` wrote
     groupby : str or array-like of shape (n,)
         Column of ``adata.obs``, or labels, of at most 60 groups.
     key : str, optional
@@ -224,9 +218,9 @@ def loadings_by_group(
     >>> [label.get_text() for label in ax.get_yticklabels()]
     ['a (2)', 'b (1)']
     """
-    shown = Decomposition.of(source, key=key)
-    groups = group_labels(source, groupby)
-    means = _group_means(shown.loadings, groups)
+    shown = drawable(source, key=key)
+    groups = read_groups(source, groupby)
+    means = group_means(shown.loadings, groups)
     ax = axes_or_new(ax, (1.9 + 0.42 * shown.n_components, 0.9 + 0.27 * len(groups.names)))
     image = heat_map(ax, means, cmap="Blues", limits=(0.0, max(float(means.max()), 1e-300)))
     ax.set_xticks(range(shown.n_components), shown.factor_names)
@@ -235,12 +229,3 @@ def loadings_by_group(
     color_bar(image, "mean loading")
     set_title(ax, title, shown.name)
     return ax
-
-
-def _group_means(loadings: Array, groups: Groups) -> Array:
-    if len(groups) != len(loadings):
-        raise ValueError(
-            f"groupby must have one label for each of the {len(loadings)} samples, got {len(groups)}"
-        )
-    sums = np.stack([np.bincount(groups.codes, column) for column in loadings.T], axis=1)
-    return sums / groups.sizes[:, None]

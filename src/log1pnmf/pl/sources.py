@@ -1,0 +1,114 @@
+"""What plots draw: a fit on the scale of memberships, or the part of one that is left in an AnnData."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf.fitting.annotated import is_annotated
+from log1pnmf.fitting.as_fit import as_fit
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.keys import Keys
+
+__all__ = ["Drawable", "Factorization", "drawable", "need_factors"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Factorization:
+    """Loadings and factors without the fit behind them, with the names that `Fit` has for them.
+
+    An AnnData holds only these where samples or features were dropped since the fit, or where
+    `log1pnmf.tl.transform` wrote loadings alone. Then there are no factors (m = 0), and c is NaN.
+
+    Parameters
+    ----------
+    loadings, factors : ndarray of shape (n, K) and (m, K)
+        As they are drawn.
+    c : float
+    feature_names : ndarray of str, optional
+    history : mapping of str to ndarray
+        See `Fit.history`.
+    """
+
+    loadings: Array
+    factors: Array
+    c: float
+    feature_names: NDArray[np.object_] | None = None
+    history: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.feature_names is not None and len(self.feature_names) != len(self.factors):
+            m, got = len(self.factors), len(self.feature_names)
+            raise ValueError(f"feature_names must have one name for each of the {m} features, got {got}")
+
+    @property
+    def n_components(self) -> int:
+        """Number of factors."""
+        return self.loadings.shape[1]
+
+    @property
+    def name(self) -> str:
+        """Short label: the shift of the link, where it is known."""
+        return "" if math.isnan(self.c) else "c = ∞" if math.isinf(self.c) else f"c = {self.c:g}"
+
+    @property
+    def factor_names(self) -> list[str]:
+        """Short names of the factors."""
+        return [f"k{k}" for k in range(self.n_components)]
+
+    @property
+    def feature_labels(self) -> NDArray[np.object_]:
+        """Names of the features, or their numbers where they have none."""
+        if self.feature_names is not None:
+            return self.feature_names
+        return np.arange(len(self.factors)).astype(str).astype(object)
+
+
+Drawable: TypeAlias = Fit | Factorization
+
+
+def drawable(source: Any, *, key: str | None = None, feature_names: Any = None) -> Drawable:
+    """Read what a plot draws: the largest loading of every factor is 1, unless its sample was dropped."""
+    if isinstance(source, Factorization):
+        if feature_names is None:
+            return source
+        return replace(source, feature_names=np.array([str(name) for name in feature_names], dtype=object))
+    if is_annotated(source):
+        return drawable(_of_anndata(source, Keys(key)), feature_names=feature_names)
+    return as_fit(source, key=key).normalized("max").named(feature_names=feature_names)
+
+
+def need_factors(shown: Drawable) -> None:
+    """Refuse a source that has loadings only."""
+    if not len(shown.factors):
+        raise ValueError(
+            "the source has loadings but no factors (samples that were projected): pass the fit itself"
+        )
+
+
+def _of_anndata(adata: Any, keys: Keys) -> Factorization:
+    if keys.obsm not in adata.obsm:
+        found = ", ".join(map(repr, adata.obsm)) or "none"
+        raise KeyError(
+            f"adata.obsm has no {keys.obsm!r} (it has: {found}); "
+            "run log1pnmf.tl.log1p_nmf first, or pass the key it wrote to"
+        )
+    loadings = np.asarray(adata.obsm[keys.obsm], dtype=np.float64)
+    if keys.varm not in adata.varm or keys.uns not in adata.uns:
+        return Factorization(loadings, np.zeros((0, loadings.shape[1])), math.nan)
+    about = adata.uns[keys.uns]
+    factors = np.asarray(adata.varm[keys.varm], dtype=np.float64)
+    if about["settings"]["normalize"] != "max":
+        largest = loadings.max(axis=0)
+        scale = np.where(largest > 0.0, largest, 1.0)
+        loadings, factors = loadings / scale, factors * scale
+    return Factorization(
+        loadings, factors, float(about["c"]), np.array(adata.var_names, dtype=object), about["history"]
+    )

@@ -1,0 +1,160 @@
+"""What a report is made from: fits, and what the user says of their data, checked once."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf.analysis.groups import Groups, as_numbers, check_length, fold_groups, labels_of, quarters
+from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.as_fit import as_fit
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.new_samples import counts_of
+
+from .words import keep_together
+
+__all__ = ["MOST_GROUPS", "ReportInput"]
+
+MOST_GROUPS = 40
+"""Most groups that are shown; the smallest beyond these are merged."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReportInput:
+    """Fits of one data set, with names and labels; make one with `ReportInput.of`.
+
+    Parameters
+    ----------
+    fits : tuple of Fit
+        To the same samples and features, with their names; the largest loading of every factor is 1.
+    counts : Counts or None
+        What was fitted, where it was given.
+    title : str
+    sample_names : ndarray of str
+    groups : Groups or None
+        Of the samples.
+    group_name : str
+        What the groups are.
+    n_groups : int
+        How many there were before small ones were merged.
+    source, command : str or None
+        Where the data come from; what was typed.
+    filters, notes : tuple of str
+        What was left out of the data; anything else to be said.
+    date : str
+        When it was made.
+    n_jobs : int, optional
+        Threads.
+    """
+
+    fits: tuple[Fit, ...]
+    counts: Counts | None
+    title: str
+    sample_names: NDArray[np.object_]
+    groups: Groups | None
+    group_name: str
+    n_groups: int
+    source: str | None
+    command: str | None
+    filters: tuple[str, ...]
+    notes: tuple[str, ...]
+    date: str
+    n_jobs: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        fits: Any,
+        *,
+        counts: Any = None,
+        title: str | None = None,
+        sample_names: Any = None,
+        feature_names: Any = None,
+        groupby: Any = None,
+        group_name: str | None = None,
+        source: str | None = None,
+        command: str | None = None,
+        filters: Sequence[str] = (),
+        notes: Sequence[str] = (),
+        date: str | None = None,
+        n_jobs: int | None = None,
+    ) -> ReportInput:
+        """Check what `log1pnmf.report.write_report` was given; its parameters are explained there."""
+        sources = list(fits) if isinstance(fits, list | tuple) else [fits]
+        found = _same_data(sources)
+        checked = None if counts is None else counts_of(found[0], counts)
+        if checked is not None:
+            feature_names = checked.feature_names if feature_names is None else feature_names
+            sample_names = checked.sample_names if sample_names is None else sample_names
+            checked = replace(checked, feature_names=None)  # in the order of the fit; other names are shown
+        if sample_names is None and found[0].sample_names is None:
+            sample_names = [f"sample {i}" for i in range(len(found[0].loadings))]
+        named = [fit.named(sample_names=sample_names, feature_names=feature_names) for fit in found]
+        if isinstance(groupby, str) and group_name is None:
+            group_name = groupby
+        said, groups = _texts("notes", notes), None
+        if groupby is not None:
+            labels = labels_of(sources[0], groupby)
+            numbers = as_numbers(labels)
+            groups = Groups.of(labels) if numbers is None else quarters(numbers)
+            check_length(groups.codes, len(named[0].loadings))
+            if numbers is not None:
+                cut = "its groups are four ranges with as many samples each"
+                said = (*said, f"{group_name or 'group'} holds numbers: {cut}.")
+        names = named[0].sample_names
+        assert names is not None  # they were just given
+        return cls(
+            fits=tuple(named),
+            counts=checked,
+            title=str(title or "Factors of a count matrix"),
+            sample_names=names,
+            groups=None if groups is None else fold_groups(groups, MOST_GROUPS),
+            group_name=str(group_name or "group"),
+            n_groups=0 if groups is None else len(groups.names),
+            source=source,
+            command=command,
+            filters=_texts("filters", filters),
+            notes=said,
+            date=str(date or datetime.date.today().isoformat()),
+            n_jobs=n_jobs,
+        )
+
+    @property
+    def compared(self) -> tuple[int, int] | None:
+        """Positions of the first fits with finite c and with c = inf, where there are both."""
+        finite = [i for i, fit in enumerate(self.fits) if math.isfinite(fit.c)]
+        additive = [i for i, fit in enumerate(self.fits) if math.isinf(fit.c)]
+        return (finite[0], additive[0]) if finite and additive else None
+
+    @property
+    def labels(self) -> list[str]:
+        """Name of every fit: its c, and its number of factors where that tells fits apart."""
+        labels = [fit.name for fit in self.fits]
+        if len(set(labels)) < len(labels):
+            labels = [f"{fit.name}, K = {fit.n_components}" for fit in self.fits]
+        if len(set(labels)) < len(labels):
+            labels = [f"{label} (fit {i})" for i, label in enumerate(labels, start=1)]
+        return [keep_together(label) for label in labels]
+
+
+def _same_data(sources: Sequence[Any]) -> list[Fit]:
+    """Fits to the same data, on the scale of memberships."""
+    if not sources:
+        raise ValueError("there are no fits: pass at least one")
+    fits = [as_fit(one).normalized("max") for one in sources]
+    shapes = {(fit.data.n_samples, fit.data.n_features) for fit in fits}
+    if len(shapes) > 1:
+        raise ValueError(f"fits must be of the same data, got shapes {sorted(shapes)}")
+    return fits
+
+
+def _texts(what: str, values: Any) -> tuple[str, ...]:
+    if isinstance(values, str):
+        raise TypeError(f"{what} must be a sequence of strings, got one string; pass [{values!r}]")
+    return tuple(str(value) for value in values)
