@@ -1,15 +1,13 @@
 """What CONTRIBUTING.md asks for, as far as a program can tell; imports have tests/test_imports.py."""
 
 import ast
-import importlib
 import inspect
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
-
-import log1pnmf
+from tools.public_names import public_modules, public_names
 
 try:
     import tomllib
@@ -28,15 +26,9 @@ MOST_LINES = 400
 LONGER = {
     "src/log1pnmf/engines/torch/triton_terms.py": "kernels that share helpers, as Triton wants them",
 }
-PRINTING = {"demo.py": "prints what it found"}
+PRINTING = {"bundled.py": "the demo prints what it found"}
 EXECUTING = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
-PUBLIC = [
-    "log1pnmf",
-    *(f"log1pnmf.{name}" for name in (*log1pnmf.SUBMODULES, "datasets", "files", "streaming", "simulate")),
-]
-PUBLIC += [
-    f"log1pnmf.{name}" for name in ("certificate", "counts", "exchange", "heldout", "splitting", "sweep")
-]
+MOST_ROOMS = 12
 
 
 def relative(path):
@@ -78,19 +70,32 @@ def test_nothing_is_unpickled():
         assert not calls(path, "exec"), f"{relative(path)} calls exec"
 
 
+def test_the_house_has_few_rooms():
+    """Packages at the top of src/log1pnmf, and beside them only what names and starts the package."""
+    top = ROOT / "src" / "log1pnmf"
+    rooms = {path.parent.name for path in top.glob("*/__init__.py")}
+    assert len(rooms) <= MOST_ROOMS, f"{sorted(rooms)}: a new thing belongs in one of the rooms"
+    assert {path.name for path in top.glob("*.py*")} == {"__init__.py", "__main__.py", "_core.pyi"}
+
+
+def test_tests_follow_the_layout():
+    """A folder of tests is named after a room; the others say what they do to all of them."""
+    rooms = {path.parent.name.strip("_") for path in (ROOT / "src" / "log1pnmf").glob("*/__init__.py")}
+    folders = {path.parent.name for path in (ROOT / "tests").glob("*/*.py")}
+    assert folders <= rooms | {"fuzz", "paper", "torture"}
+
+
 def public_objects():
-    for module_name in PUBLIC:
-        module = importlib.import_module(module_name)
+    for module_name, module in public_modules().items():
         assert module.__doc__, f"{module_name} has no docstring"
-        for name in module.__all__:
-            thing = getattr(module, name)
-            if not (inspect.isfunction(thing) or inspect.isclass(thing)):
-                continue
-            yield f"{module_name}.{name}", thing
-            if inspect.isclass(thing) and not issubclass(thing, BaseException):
-                for method, function in vars(thing).items():
-                    if inspect.isfunction(function) and not method.startswith("_"):
-                        yield f"{module_name}.{name}.{method}", function
+    for name, thing in public_names().items():
+        if not (inspect.isfunction(thing) or inspect.isclass(thing)):
+            continue
+        yield name, thing
+        if inspect.isclass(thing) and not issubclass(thing, BaseException):
+            for method, function in vars(thing).items():
+                if inspect.isfunction(function) and not method.startswith("_"):
+                    yield f"{name}.{method}", function
 
 
 def undocumented(thing):
@@ -98,7 +103,7 @@ def undocumented(thing):
     text = inspect.getdoc(thing) or ""
     if not text:
         return ["a docstring"]
-    if issubclass(thing, BaseException) if inspect.isclass(thing) else "parameters as in" in text.lower():
+    if "parameters as in" in text.lower() or (inspect.isclass(thing) and issubclass(thing, BaseException)):
         return []
     parameters = [name for name in inspect.signature(thing).parameters if name not in ("self", "cls")]
     section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w+\n-+\n|\Z)", text, re.MULTILINE | re.DOTALL)

@@ -24,7 +24,7 @@ import log1pnmf
 
 FILES = sources()
 KNOWN = {*FILES, "_core"}
-IN_TRANSITION = {"tl.store", "tl.fit", "tl.project"}
+IN_TRANSITION: set[str] = set()
 IMPORTS = [one for one in all_imports() if one.importer not in IN_TRANSITION]
 
 

@@ -9,7 +9,10 @@ from log1pnmf.counts.chunked.opening import open_counts
 from log1pnmf.estimator import Log1pNMF
 from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.driver import ApproximationWarning, fit_log1p_nmf
+from log1pnmf.fitting.facts import Certificate, DataFacts
 from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.settings import Settings
+from log1pnmf.model.link import ShiftedLog
 
 # Loaded when first used: they need optional packages, or are not needed by everyone.
 LAZY = {
@@ -25,8 +28,12 @@ LAZY = {
 
 __all__ = [
     "ApproximationWarning",
+    "Certificate",
+    "DataFacts",
     "Fit",
     "Log1pNMF",
+    "Settings",
+    "ShiftedLog",
     "__version__",
     "analysis",
     "as_fit",

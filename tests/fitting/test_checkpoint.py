@@ -319,7 +319,7 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_one_before(tmp_path):
     while "in the middle\n" not in told:
         told.append(process.stdout.readline())
     kill(process)
-    left = [one for one in tmp_path.iterdir() if one.suffix == ".tmp"]
+    left = [one for one in tmp_path.iterdir() if one.name.startswith(".")]
     assert len(left) == 1
     with pytest.raises(ValueError, match="damaged"):
         read_archive(left[0])

@@ -91,9 +91,9 @@ def test_key_and_size_factors(cells, new):
 def test_ref_has_to_hold_a_fit(new):
     with pytest.raises(KeyError, match="run log1pnmf"):
         lp.tl.transform(new, new)
-    with pytest.raises(TypeError, match="expected a Fit, .* an AnnData or a file with a fit, got int"):
+    with pytest.raises(TypeError, match=r"expected a Fit, .* an AnnData or a file with a fit, got int"):
         lp.tl.transform(new, 3)
-    with pytest.raises(FileNotFoundError, match="fit.npz"):
+    with pytest.raises(FileNotFoundError, match=r"fit\.npz"):
         lp.tl.transform(new, "fit.npz")
 
 

@@ -11,39 +11,32 @@ import io
 import json
 import os
 import re
-import secrets
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from .atomic import StrPath, real_path, replacing
 from .untrusted import npy_header
 from .version import __version__
 
 __all__ = [
     "FORMAT_VERSION",
-    "StrPath",
     "archive_kind",
     "check_numbers",
     "check_value",
-    "check_writable",
     "making_whole",
     "read_archive",
-    "replacing",
     "write_archive",
 ]
-
-StrPath: TypeAlias = str | os.PathLike[str]
 
 FORMAT = "log1pnmf"
 FORMAT_VERSION = 1
 METADATA = "metadata"
 READERS = {
-    "Log1pNMF model": "read it with log1pnmf.Log1pNMF.load(path)",
-    "fit": "read it with log1pnmf.fitting.fit.Fit.load(path)",
+    "fit": "read it with log1pnmf.Fit.load(path)",
     "checkpoint": "go on with it in fit(X, resume=path)",
     "selection": "go on with it in log1pnmf.analysis.selection.select(..., resume=path)",
 }
@@ -58,7 +51,7 @@ def write_archive(path: StrPath, arrays: Mapping[str, np.ndarray], metadata: Map
 
     They go to a temporary file beside `path`, which is then flushed to the disk and renamed. Whatever happens
     before that leaves what was at `path` as it was. Only a killed process leaves its temporary file behind
-    (``.name.<random>.tmp``), which is never read.
+    (``.<random>.tmp.npz``), which is never read.
 
     Parameters
     ----------
@@ -94,70 +87,6 @@ def write_archive(path: StrPath, arrays: Mapping[str, np.ndarray], metadata: Map
             # a ZipInfo of its own has no time of day: the same content is the same file
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
-
-
-def check_writable(path: StrPath, argument: str = "path") -> None:
-    """Refuse a place where a file cannot be, before any work is done.
-
-    Parameters
-    ----------
-    path : str or PathLike
-    argument : str
-        What the user calls it.
-    """
-    target = _target(path, argument)
-    if target.is_dir():
-        raise IsADirectoryError(f"{argument} must be a file, but {target} is a folder")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(
-            f"{argument} is {target}, but there is no folder {target.parent}: make it first"
-        )
-    if not os.access(target.parent, os.W_OK):
-        raise PermissionError(f"{argument} is {target}, but the folder {target.parent} cannot be written to")
-
-
-def _target(path: StrPath, argument: str) -> Path:
-    if not isinstance(path, str | os.PathLike) or not str(path):
-        raise TypeError(f"{argument} must be the path of a file, got {path!r}")
-    return Path(os.path.realpath(path))  # a link stays a link
-
-
-@contextmanager
-def replacing(path: StrPath) -> Iterator[BinaryIO]:
-    """Open a temporary file that takes the place of `path` if all goes well and is removed if not.
-
-    Parameters
-    ----------
-    path : str or PathLike
-
-    Yields
-    ------
-    file
-        For writing bytes.
-    """
-    check_writable(path)
-    target = _target(path, "path")
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _flush_folder(target.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    """Make a renaming survive a power failure; Windows has no such thing."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _checked_array(name: str, value: Any) -> np.ndarray:
@@ -216,7 +145,7 @@ def read_archive(path: StrPath, kind: str | None = None) -> tuple[dict[str, np.n
     ValueError
         For a file that is not ours, not whole, of a newer format or of another kind.
     """
-    target = _target(path, "path")
+    target = real_path(path)
     if target.exists() and not target.is_file():
         raise ValueError(f"{os.fspath(path)} is not a file; pass the file that was saved")
     content = target.read_bytes()
@@ -248,7 +177,7 @@ def archive_kind(path: StrPath) -> str | None:
     -------
     str or None
     """
-    target = _target(path, "path")
+    target = real_path(path)
     if not target.is_file():
         return None
     try:
@@ -272,7 +201,10 @@ def _refuse_others(path: StrPath, content: bytes) -> None:
     if METADATA in names or not names:
         return
     if {"format", "shape", "data"} <= set(names):
-        what = "a sparse matrix; read it with scipy.sparse.load_npz(path), or log1pnmf.counts.files.read_table(path)"
+        what = (
+            "a sparse matrix; read it with scipy.sparse.load_npz(path), or "
+            "log1pnmf.counts.files.read_table(path)"
+        )
     else:
         what = f"an npz file with {', '.join(map(repr, sorted(names)[:5]))}; read it with numpy.load(path)"
     raise ValueError(f"{os.fspath(path)} was not written by {FORMAT}: it is {what}")

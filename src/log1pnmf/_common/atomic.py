@@ -8,10 +8,48 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO, TypeAlias
 
-from .archive import StrPath
+__all__ = [
+    "StrPath",
+    "building",
+    "check_place",
+    "check_writable",
+    "claimed",
+    "real_path",
+    "remove",
+    "replacing",
+]
 
-__all__ = ["building", "check_place", "claimed"]
+StrPath: TypeAlias = str | os.PathLike[str]
+
+
+def real_path(path: StrPath, argument: str = "path") -> Path:
+    """Follow links: what is written to a link goes to where it leads, and the link stays."""
+    if not isinstance(path, str | os.PathLike) or not str(path):
+        raise TypeError(f"{argument} must be the path of a file, got {path!r}")
+    return Path(os.path.realpath(path))
+
+
+def check_writable(path: StrPath, argument: str = "path") -> Path:
+    """Refuse a place where no file can be written, before any work is done; a file there may be replaced.
+
+    Parameters
+    ----------
+    path : str or PathLike
+    argument : str
+        What the user calls it.
+
+    Returns
+    -------
+    Path
+        Without links.
+    """
+    target = real_path(path, argument)
+    if target.is_dir():
+        raise IsADirectoryError(f"{argument} must be a file, but {target} is a folder")
+    _check_folder(target, f"{argument} is {target}")
+    return target
 
 
 def check_place(path: StrPath, *, force: bool = False) -> Path:
@@ -33,11 +71,46 @@ def check_place(path: StrPath, *, force: bool = False) -> Path:
         raise FileExistsError(
             f"{os.fspath(path)} already exists; choose another name or replace it (--force)"
         )
-    if not place.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {place.parent} for {place.name}: make it first")
-    if not os.access(place.parent, os.W_OK):
-        raise PermissionError(f"{os.fspath(path)} cannot be written: folder {place.parent} is not writable")
+    _check_folder(place, f"{os.fspath(path)} is to be written")
     return place
+
+
+def _check_folder(place: Path, what: str) -> None:
+    if not place.parent.is_dir():
+        raise FileNotFoundError(f"{what}, but there is no folder {place.parent}: make it first")
+    if not os.access(place.parent, os.W_OK):
+        raise PermissionError(f"{what}, but the folder {place.parent} cannot be written to")
+
+
+@contextmanager
+def replacing(path: StrPath) -> Iterator[BinaryIO]:
+    """Open a temporary file that takes the place of `path` if all goes well, and survives a power failure.
+
+    Parameters
+    ----------
+    path : str or PathLike
+
+    Yields
+    ------
+    file
+        For writing bytes.
+    """
+    target = check_writable(path)
+    with building(target, force=True) as temporary, open(temporary, "xb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    _flush_folder(target.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Bring a renaming to the disk; Windows has no such thing."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager

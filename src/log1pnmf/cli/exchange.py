@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.io import mmwrite
 
-from log1pnmf._common.archive import StrPath, replacing
+from log1pnmf._common.atomic import StrPath, replacing
 from log1pnmf._common.untrusted import (
     BadFileError,
     Budget,

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from log1pnmf._common.archive import StrPath
+from log1pnmf._common.atomic import StrPath
 from log1pnmf._common.gate.names import check_names
 from log1pnmf._common.untrusted import parse_json
 from log1pnmf.counts.files.cells import plain_cell
@@ -147,7 +147,7 @@ class RunFolder:
         return cls(place, record)
 
     def check_record(self, *names: str) -> None:
-        """Refuse a record without these entries."""
+        """Refuse a record without the entries `names`."""
         missing = [name for name in names if name not in self.record]
         if missing:
             raise BadFileError(

@@ -15,8 +15,7 @@ import numpy as np
 import scipy
 import sklearn
 
-from log1pnmf._common.archive import StrPath, replacing
-from log1pnmf._common.atomic import building, claimed, remove
+from log1pnmf._common.atomic import StrPath, building, claimed, remove, replacing
 from log1pnmf._common.version import __version__
 from log1pnmf.counts.files.table import CountTable
 from log1pnmf.counts.files.write import numbered, sample_labels, write_csv

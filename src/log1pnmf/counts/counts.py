@@ -283,7 +283,7 @@ def _refuse_others(X: Any) -> None:
     if isinstance(X, str | os.PathLike):
         raise TypeError(
             f"counts must be a matrix, got the path {os.fspath(X)!r}; pass "
-            "log1pnmf.counts.files.read_table(path).counts, or log1pnmf.counts.chunked.open_counts(path) "
+            "log1pnmf.counts.read_table(path).counts, or log1pnmf.open_counts(path) "
             "if the counts are larger than memory, or run the command `log1pnmf fit`"
         )
     if all(hasattr(X, name) for name in ("obs_names", "var_names", "layers")):

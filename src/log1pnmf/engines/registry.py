@@ -77,7 +77,7 @@ def as_counts(counts: Any, engine: str | EngineFactory = "auto") -> Counts:
 
     Parameters
     ----------
-    counts : array, sparse matrix, data frame, Counts, or what `log1pnmf.counts.chunked.open_counts` takes
+    counts : array, sparse matrix, data frame, Counts, or what `log1pnmf.open_counts` takes
     engine : str
         "streaming" takes any counts in chunks; otherwise only those that are not in memory are.
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.archive import StrPath
+from log1pnmf._common.atomic import StrPath
 from log1pnmf.counts.counts import frame_of
 from log1pnmf.counts.features import seen_features
 from log1pnmf.engines.base import RowSolver

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from log1pnmf._common.archive import StrPath
+from log1pnmf._common.atomic import StrPath
 from log1pnmf.analysis.diagnostics import Diagnostics, diagnose
 from log1pnmf.analysis.markers.find import markers
 from log1pnmf.analysis.markers.table import Markers

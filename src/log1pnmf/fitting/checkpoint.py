@@ -12,16 +12,15 @@ from typing import Any, TypeAlias, get_args
 import numpy as np
 
 from log1pnmf._common.archive import (
-    StrPath,
     archive_kind,
     check_numbers,
     check_value,
-    check_writable,
     making_whole,
     read_archive,
     write_archive,
 )
 from log1pnmf._common.arrays import on_host
+from log1pnmf._common.atomic import StrPath, check_writable
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.randomness import Random, check_known, random_from_parts
 from log1pnmf.counts.counts import Counts

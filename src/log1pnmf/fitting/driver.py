@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
-from log1pnmf._common.archive import StrPath
+from log1pnmf._common.atomic import StrPath
 from log1pnmf._common.randomness import as_random
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine

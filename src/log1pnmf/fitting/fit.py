@@ -10,14 +10,8 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.archive import (
-    StrPath,
-    check_numbers,
-    check_value,
-    making_whole,
-    read_archive,
-    write_archive,
-)
+from log1pnmf._common.archive import check_numbers, check_value, making_whole, read_archive, write_archive
+from log1pnmf._common.atomic import StrPath
 from log1pnmf._common.checks import check_choice
 from log1pnmf.fitting.facts import Certificate, DataFacts
 from log1pnmf.fitting.solver.callbacks import History

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from log1pnmf._common.archive import StrPath
+from log1pnmf._common.atomic import StrPath
 from log1pnmf._common.checks import check_choice, check_number, check_whole
 from log1pnmf._common.randomness import as_random
 from log1pnmf.engines.native import effective_threads

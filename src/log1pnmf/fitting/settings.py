@@ -63,7 +63,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Settings:
-    """The parameters of a fit; `log1pnmf.Log1pNMF` explains them.
+    """What decides a fit. Parameters as in `log1pnmf.Log1pNMF`.
 
     `size_factors`, `init` and `engine` are "given" where the user passed arrays, a function or an engine; these
     go beside the settings in a `log1pnmf.fitting.request.Request`.

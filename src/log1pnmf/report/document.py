@@ -14,7 +14,7 @@ import numpy
 import scipy
 import sklearn
 
-from log1pnmf._common.archive import StrPath, check_writable, replacing
+from log1pnmf._common.atomic import StrPath, check_writable, replacing
 from log1pnmf._common.optional import require
 from log1pnmf._common.version import __version__
 from log1pnmf.analysis.coloring import ALIKE, colors_of_fits

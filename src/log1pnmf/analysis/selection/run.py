@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from log1pnmf._common.archive import StrPath, check_writable
+from log1pnmf._common.atomic import StrPath, check_writable
 from log1pnmf._common.checks import check_absent, check_choice, check_whole
 from log1pnmf._common.randomness import as_random, new_seed
 from log1pnmf.counts.counts import Counts

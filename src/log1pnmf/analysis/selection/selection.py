@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.archive import StrPath, read_archive, write_archive
+from log1pnmf._common.archive import read_archive, write_archive
+from log1pnmf._common.atomic import StrPath
 
 from .grid import Grid, Setting
 from .paths import Record

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from log1pnmf._common.archive import StrPath
+from log1pnmf._common.atomic import StrPath
 from log1pnmf._common.untrusted import Budget, check_regular
 from log1pnmf.counts.chunked.opening import parse_memory
 

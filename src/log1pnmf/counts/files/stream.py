@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from log1pnmf._common.archive import StrPath
-from log1pnmf._common.atomic import building
+from log1pnmf._common.atomic import StrPath, building
 from log1pnmf._common.optional import require
 
 from .annotated import created_store, write_annotated

@@ -1,0 +1,40 @@
+"""The public names of the package: those in ``__all__`` of the modules that users may import.
+
+docs/reference/api.md lists them, and the tests ask of each that it is documented.
+"""
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+import log1pnmf
+
+ALSO = (
+    "log1pnmf.cli.exchange.RList",
+    "log1pnmf.cli.exchange.read_r_list",
+    "log1pnmf.cli.exchange.write_r_list",
+    "log1pnmf.cli.run_folder.RunFolder",
+)
+"""Names of the command line's own modules that are of use in Python: folders for R and folders of runs."""
+
+
+def public_modules() -> dict[str, ModuleType]:
+    """The modules by the names under which users know them: ``log1pnmf.callbacks``, wherever it lies."""
+    offered = {f"log1pnmf.{name}": getattr(log1pnmf, name) for name in log1pnmf.__all__}
+    return {"log1pnmf": log1pnmf} | {
+        name: thing for name, thing in offered.items() if isinstance(thing, ModuleType)
+    }
+
+
+def public_names() -> dict[str, Any]:
+    """Everything public that is not a module, by its full name."""
+    found = {
+        f"{module}.{name}": getattr(contents, name)
+        for module, contents in public_modules().items()
+        for name in contents.__all__
+        if name != "__version__"
+    }
+    for name in ALSO:
+        module, _, attribute = name.rpartition(".")
+        found[name] = getattr(importlib.import_module(module), attribute)
+    return {name: thing for name, thing in found.items() if not isinstance(thing, ModuleType)}
