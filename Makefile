@@ -20,7 +20,7 @@ help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
 
 demo: $(STAMP) ## fit the bundled data and print what was found
-	$(BIN)/python -m log1pnmf.cli.bundled
+	$(BIN)/python -m log1pnmf demo
 
 test: lint ## lint, types and tests
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)

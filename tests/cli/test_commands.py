@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from log1pnmf import Log1pNMF, __version__
+from log1pnmf import Fit, Log1pNMF, __version__
 from log1pnmf.analysis.metrics import log_likelihood
 from log1pnmf.cli.exchange import read_r_list
 from log1pnmf.counts.files import read_table
@@ -36,7 +36,7 @@ def test_fit_leaves_a_whole_run(run_folder):
     tables = {f"{what}_c={c}.csv" for what in ("loadings", "factors") for c in ("1", "inf")}
     assert names == tables | {"models", "run.json", "samples.csv", "sweep.csv", "report.html"}
     record = json.loads((run_folder / "run.json").read_text())
-    assert record["label"] == "type"
+    assert record["groupby"] == "type"
     assert record["parameters"]["n_components"] == 3
     assert len(record["source"]["sha256"]) == 64
     assert [row[0] for row in rows(run_folder / "sweep.csv")] == ["c", "1", "inf"]
@@ -45,13 +45,17 @@ def test_fit_leaves_a_whole_run(run_folder):
 
 def test_fit_is_that_of_the_library(run_folder, counts_file):
     table = read_table(counts_file)
-    model = Log1pNMF(3, c=1.0, likelihood="refined", random_state=0, tol=1e-4).fit(table.counts)
-    kept = Log1pNMF.load(run_folder / "models" / "c=1.npz")
-    np.testing.assert_array_equal(kept.components_, model.components_)
+    model = Log1pNMF(3, c=1.0, random_state=0, tol=1e-4).fit(table.counts)
+    kept = Fit.load(run_folder / "models" / "c=1.npz")
+    np.testing.assert_array_equal(kept.factors, model.fit_.factors)
+    assert kept.settings == model.fit_.settings
+    assert kept.sample_names.tolist() == table.sample_names.tolist()
 
 
 def test_fit_says_what_it_did(call, counts_file, tmp_path):
-    done = call("fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--min-cells", 2, "--no-report", *QUICK)
+    done = call(
+        "fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--min-samples", 2, "--no-report", *QUICK
+    )
     assert done.code == 0
     assert "60 samples x 25 features" in done.out
     assert "features in fewer than 2 samples: 1 of 25 removed" in done.out
@@ -64,19 +68,27 @@ def test_fit_says_what_it_did(call, counts_file, tmp_path):
 
 @pytest.mark.parametrize(
     "case",
-    [([], "auto", True), (["--likelihood", "refined"], "refined", False), (["-c", "inf"], "auto", False)],
+    [
+        ([], "auto", "approximate"),
+        (["--likelihood", "refined"], "refined", "refined"),
+        (["-c", "inf"], "auto", "exact"),
+    ],
 )
 def test_very_many_zeros_are_approximated_unless_told(call, counts_file, tmp_path, monkeypatch, case):
-    options, kind, told = case
-    monkeypatch.setattr("log1pnmf.cli.running.LARGEST_CERTIFIED", 1000)  # there are 1,500 entries
+    options, asked, taken = case
+    monkeypatch.setattr("log1pnmf.fitting.settings.LARGEST_EXACT", 1000)  # there are 1,500 entries
     done = call("fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--no-report", *options, *QUICK)
     assert done.code == 0
-    assert json.loads((tmp_path / "out" / "run.json").read_text())["parameters"]["likelihood"] == kind
-    assert ("zero counts are approximated" in done.out) == told
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["parameters"]["likelihood"] == asked
+    assert record["fits"][0]["likelihood"] == taken
+    assert f"likelihood {taken}" in done.out
+    assert ("zero counts are approximated" in done.out) == (taken == "approximate")
 
 
 def test_of_very_many_entries_the_likelihood_is_estimated(call, counts_file, tmp_path, monkeypatch):
-    for module in ("cli.running", "fitting", "certificate"):
+    monkeypatch.setattr("log1pnmf.fitting.settings.LARGEST_EXACT", 1000)
+    for module in ("cli.running", "fitting.driver", "fitting.certificate"):
         monkeypatch.setattr(f"log1pnmf.{module}.LARGEST_CERTIFIED", 1000)
     monkeypatch.setattr("log1pnmf.fitting.certificate.SAMPLED_ENTRIES", 25 * 40)
     done = call("fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--no-report", *QUICK)
@@ -86,9 +98,10 @@ def test_of_very_many_entries_the_likelihood_is_estimated(call, counts_file, tmp
     assert "was not computed" not in done.out
     fit = json.loads((tmp_path / "out" / "run.json").read_text())["fits"][0]
     assert fit["log_likelihood_error"] > 0
-    model = Log1pNMF.load(tmp_path / "out" / "models" / "c=1.npz")
+    kept = Fit.load(tmp_path / "out" / "models" / "c=1.npz")
+    assert kept.certificate.log_likelihood == fit["log_likelihood"]
     monkeypatch.undo()
-    exact = log_likelihood(model, read_table(counts_file).counts)
+    exact = log_likelihood(kept, read_table(counts_file).counts)
     assert abs(fit["log_likelihood"] - exact) < 5 * fit["log_likelihood_error"]
 
 
@@ -116,10 +129,10 @@ def test_checkpoint_and_resume_are_one_fit(call, counts_file, tmp_path):
     assert call(*common, "-o", tmp_path / "part", "--checkpoint", state, "--time-limit", 1e-6).code == 0
     assert call(*common, "-o", tmp_path / "rest", "--resume", state).code == 0
     part, rest, whole = (
-        Log1pNMF.load(tmp_path / name / "models" / "c=1.npz") for name in ("part", "rest", "whole")
+        Fit.load(tmp_path / name / "models" / "c=1.npz") for name in ("part", "rest", "whole")
     )
-    assert not part.converged_
-    np.testing.assert_array_equal(rest.components_, whole.components_)
+    assert not part.converged
+    np.testing.assert_array_equal(rest.factors, whole.factors)
 
 
 def test_write_h5ad_keeps_what_was_there(call, counts_file, tmp_path):
@@ -131,9 +144,7 @@ def test_write_h5ad_keeps_what_was_there(call, counts_file, tmp_path):
     adata = anndata.read_h5ad(target)
     assert adata.obsm["X_log1p_nmf"].shape == (60, 2)
     assert adata.obs["type"].tolist()[:3] == ["a", "b", "c"]
-    np.testing.assert_array_equal(
-        adata.varm["log1p_nmf"].T, Log1pNMF.load(tmp_path / "out/models/c=1.npz").components_
-    )
+    np.testing.assert_array_equal(adata.varm["log1p_nmf"], Fit.load(tmp_path / "out/models/c=1.npz").factors)
 
 
 def test_sweep(call, counts_file, tmp_path):
@@ -154,8 +165,8 @@ def test_transform_finds_the_training_loadings(call, run_folder, counts_file, tm
     done = call("transform", run_folder, counts_file, "-c", "inf", "-o", target, "--json")
     assert done.json["shape"] == [60, 3]
     again = read_table(target, fractions="allow")
-    fitted = Log1pNMF.load(run_folder / "models" / "c=inf.npz")
-    np.testing.assert_allclose(again.counts.to_scipy().toarray(), fitted.loadings_, atol=0.02)
+    fitted = Fit.load(run_folder / "models" / "c=inf.npz")
+    np.testing.assert_allclose(again.counts.to_scipy().toarray(), fitted.loadings, atol=0.02)
     assert again.sample_names[0] == "cell0"
 
 
@@ -219,7 +230,7 @@ def test_info_on_normalised_values_says_so(call, tmp_path):
 
 
 def test_info_on_run_and_model(call, run_folder):
-    assert call("info", run_folder, "--json").json["label"] == "type"
+    assert call("info", run_folder, "--json").json["groupby"] == "type"
     assert call("info", run_folder).out.count("Log1pNMF:") == 2
     model = run_folder / "models" / "c=inf.npz"
     assert call("info", model, "--json").json["c"] == "inf"
@@ -236,13 +247,15 @@ def test_convert_counts(call, counts_file, tmp_path, name):
 def test_convert_to_r_and_back(call, run_folder, counts_file, tmp_path):
     done = call("convert", run_folder, tmp_path / "r", "-c", 1, "--counts", counts_file)
     assert done.code == 0
-    fitted = Log1pNMF.load(run_folder / "models" / "c=1.npz")
-    np.testing.assert_array_equal(read_r_list(tmp_path / "r").factors, fitted.fit_.factors)
+    fitted = Fit.load(run_folder / "models" / "c=1.npz")
+    np.testing.assert_array_equal(read_r_list(tmp_path / "r").factors, fitted.factors)
     back = call("convert", tmp_path / "r", tmp_path / "back.npz")
     assert back.code == 0, back.err
-    again = Log1pNMF.load(tmp_path / "back.npz")
-    assert again.log_likelihood_ == pytest.approx(fitted.log_likelihood_, rel=1e-9)
-    assert again.feature_names_in_.tolist() == fitted.feature_names_in_.tolist()
+    again = Fit.load(tmp_path / "back.npz")
+    assert again.log_likelihood == pytest.approx(fitted.log_likelihood, rel=1e-9)
+    np.testing.assert_allclose(again.loadings, fitted.loadings, rtol=1e-12)
+    assert again.feature_names.tolist() == fitted.feature_names.tolist()
+    assert again.sample_names.tolist() == fitted.sample_names.tolist()
     assert call("convert", tmp_path / "r", tmp_path / "counts.csv").code == 0
     assert read_table(tmp_path / "counts.csv").shape == (60, 25)
 
@@ -263,6 +276,6 @@ def test_simulate_writes_the_same_counts_to_any_format(call, tmp_path, name):
 
 def test_demo_goes_where_it_is_told(call, tmp_path, monkeypatch):
     told = []
-    monkeypatch.setattr("log1pnmf.cli.bundled.main", lambda out: told.append(out))  # noqa: PLW0108 (by name)
+    monkeypatch.setattr("log1pnmf.cli.demo.run_demo", told.append)
     assert call("demo", "-o", tmp_path / "there").code == 0
-    assert told == [str(tmp_path / "there")]
+    assert told == [tmp_path / "there"]

@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from log1pnmf.cli import bundled as demo
+from log1pnmf.cli import demo
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
-    command = [sys.executable, "-m", "log1pnmf.cli.bundled"]
+    command = [sys.executable, "-m", "log1pnmf", "demo"]
     return folder, subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
 
 
@@ -44,7 +44,7 @@ def test_progress_goes_to_standard_error(ran):
 
 def test_quickly_and_where_it_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "MAX_ITER", 2)
-    report = demo.main(tmp_path / "deep" / "folder")
+    report = demo.run_demo(tmp_path / "deep" / "folder")
     assert report == tmp_path / "deep" / "folder" / "report.html"
     printed = capsys.readouterr()
     assert report.as_uri() in printed.out

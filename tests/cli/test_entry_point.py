@@ -96,7 +96,7 @@ def test_interrupted_fit_is_kept(program, tmp_path, how):
     assert "the fit so far is kept" in out
     assert "log1pnmf report out" in err
     run = RunFolder.open(tmp_path / "out")
-    assert not run.model(1.0).converged_
-    assert run.model(1.0).n_iter_ == 3
+    assert not run.fit(1.0).converged
+    assert run.fit(1.0).n_iter == 3
     assert run.record["interrupted"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "out"]

@@ -31,7 +31,7 @@ def test_there_and_back(tmp_path, c):
         assert again.c == fit.c
     assert one.sample_names is None
     assert one.feature_names == tuple(names)
-    assert two.feature_names is None
+    assert two.feature_names == tuple(names)  # names travel with a list as with a fit
     np.testing.assert_array_equal(one.counts.toarray(), Y)
     assert two.counts is None
 
@@ -67,9 +67,25 @@ def test_going_on_from_a_list(tmp_path):
     fit = fitted()
     write_r_list(fit, tmp_path / "a", counts=Y)
     r = read_r_list(tmp_path / "a")
-    again = fit_log1p_nmf(r.counts, 2, c=r.c, size_factors=r.size_factors, init=r.init, random_state=0)
+    options = {"c": r.c, "size_factors": r.size_factors, "init": r.init, "likelihood": "exact"}
+    again = fit_log1p_nmf(r.counts, 2, **options)
     assert again.history["objective"][0] == pytest.approx(fit.objective, rel=1e-12)
     assert again.objective <= fit.objective
+
+
+def test_a_fit_of_a_list_is_the_fit_that_was_written(tmp_path):
+    fit = fitted().named(sample_names=[f"s{i}" for i in range(12)], feature_names=[f"g{j}" for j in range(9)])
+    write_r_list(fit, tmp_path / "a", counts=Y)
+    again = read_r_list(tmp_path / "a").to_fit()
+    np.testing.assert_allclose(again.loadings, fit.loadings, rtol=1e-12)
+    np.testing.assert_allclose(again.factors, fit.factors, rtol=1e-12)
+    assert again.log_likelihood == pytest.approx(fit.log_likelihood, rel=1e-12)
+    assert again.n_iter == 0
+    for name in ("sample_names", "feature_names"):
+        assert getattr(again, name).tolist() == getattr(fit, name).tolist()
+    write_r_list(fit, tmp_path / "b")
+    with pytest.raises(ValueError, match="the list has no counts"):
+        read_r_list(tmp_path / "b").to_fit()
 
 
 def write(folder, **files):

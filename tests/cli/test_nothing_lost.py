@@ -51,14 +51,14 @@ def test_before_the_fit_nothing_is_left_and_it_is_said(fit, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("how", SIGNALS)
 @pytest.mark.parametrize(
-    "where", ["running.deviance_explained", "run_writer.write_csv", "running._tell_fit", "running._tell"]
+    "where", ["running.deviance_explained", "cli.run_writer.write_csv", "running._tell_fit", "running._tell"]
 )
 def test_a_finished_fit_is_kept(fit, tmp_path, monkeypatch, where, how):
     press(monkeypatch, where, how)
     done = fit("--no-report")
     assert done.code == 130
     run = RunFolder.open(tmp_path / "out")
-    assert run.model(1.0).converged_
+    assert run.fit(1.0).converged
     assert (tmp_path / "out" / "factors_c=1.csv").exists()
     assert not hidden(tmp_path)
     assert "nothing was written" not in done.err
@@ -71,18 +71,18 @@ def test_a_fit_is_kept_before_its_last_figures_are_there(fit, tmp_path, monkeypa
     done = fit("--likelihood", "approximate", "--no-report")
     assert done.code == 130
     run = RunFolder.open(tmp_path / "out")
-    assert run.model(1.0).n_iter_ > 0
+    assert run.fit(1.0).n_iter > 0
     assert run.record["interrupted"]
 
 
 @pytest.mark.parametrize("how", SIGNALS)
 def test_interrupted_report_leaves_the_fits(fit, tmp_path, monkeypatch, how):
-    press(monkeypatch, "running.report_models", how)
+    press(monkeypatch, "running.report_fits", how)
     done = fit("-c", "1,inf")
     assert done.code == 130
     assert f"log1pnmf report {tmp_path / 'out'}" in done.err
     run = RunFolder.open(tmp_path / "out")
-    assert len(run.models) == 2
+    assert len(run.fits) == 2
     assert run.record["finished"]
     assert not (tmp_path / "out" / "report.html").exists()
     assert not hidden(tmp_path)
@@ -91,7 +91,7 @@ def test_interrupted_report_leaves_the_fits(fit, tmp_path, monkeypatch, how):
 def test_models_are_in_place_before_the_report_begins(fit, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        running, "report_models", lambda path, *a, **b: seen.extend(RunFolder.open(path.parent).models)
+        running, "report_fits", lambda path, *a, **b: seen.extend(RunFolder.open(path.parent).fits)
     )
     assert fit("-c", "1,inf").code == 0
     assert len(seen) == 2
@@ -99,30 +99,30 @@ def test_models_are_in_place_before_the_report_begins(fit, monkeypatch):
 
 @pytest.mark.parametrize("how", SIGNALS)
 def test_earlier_fits_survive_an_interrupt_of_a_later_one(fit, tmp_path, monkeypatch, how):
-    press(monkeypatch, "estimator.fit_log1p_nmf", how, calls=2)
+    press(monkeypatch, "running.fit_log1p_nmf", how, calls=2)
     done = fit("-c", "1,2,inf")
     assert done.code == 130
     run = RunFolder.open(tmp_path / "out")
-    assert [model.fit_.c for model in run.models] == [1.0]
+    assert [fit.c for fit in run.fits] == [1.0]
     assert run.record["interrupted"]
     assert not run.record["finished"]
     assert not hidden(tmp_path)
 
 
 def test_earlier_fits_survive_the_failure_of_a_later_one(fit, call, tmp_path, monkeypatch):
-    original = running.Log1pNMF.fit
+    original = running.fit_log1p_nmf
 
-    def fail(self, *arguments, **options):
-        if self.c == 2.0:
+    def fail(*arguments, c, **options):
+        if c == 2.0:
             raise ArithmeticError("too odd")
-        return original(self, *arguments, **options)
+        return original(*arguments, c=c, **options)
 
-    monkeypatch.setattr(running.Log1pNMF, "fit", fail)
+    monkeypatch.setattr(running, "fit_log1p_nmf", fail)
     done = fit("-c", "1,2,inf")
     assert done.code == 1
     assert "too odd" in done.err
     assert f"kept {tmp_path / 'out'} with c = 1" in done.out
-    assert [model.fit_.c for model in RunFolder.open(tmp_path / "out").models] == [1.0]
+    assert [fit.c for fit in RunFolder.open(tmp_path / "out").fits] == [1.0]
     assert "not all fits" in call("info", tmp_path / "out").out
     assert call("report", tmp_path / "out").code == 0
 
@@ -160,7 +160,7 @@ def test_two_runs_into_one_folder(fit, tmp_path, monkeypatch):
     assert fit("--no-report").code == 0
     assert second[0].code == 2
     assert "in use" in second[0].err
-    assert [model.fit_.c for model in RunFolder.open(tmp_path / "out").models] == [1.0]
+    assert [fit.c for fit in RunFolder.open(tmp_path / "out").fits] == [1.0]
 
 
 @pytest.mark.parametrize("name", ["data.csv", "out.npz"])

@@ -32,10 +32,10 @@ USES = {
     "c twice": ([*FIT, "-c", "1", "-c", "1.0"], "twice"),
     "likelihood unknown": ([*FIT, "--likelihood", "best"], "likelihood must be one of"),
     "start unknown": ([*FIT, "--init", "best"], "init must be one of"),
-    "no such label": ([*FIT, "--label", "type"], "no sample column 'type'"),
+    "no such label": ([*FIT, "--groupby", "type"], "no sample column 'type'"),
     "layer of a csv": ([*FIT, "--layer", "counts"], "no layers"),
     "filters leave nothing": ([*FIT, "--min-counts", "1000"], "left nothing"),
-    "filters negative": ([*FIT, "--min-cells", "-1"], "min_cells must be at least 0"),
+    "filters negative": ([*FIT, "--min-samples", "-1"], "min_samples must be at least 0"),
     "checkpoints of several fits": ([*FIT, "-c", "1,2", "--checkpoint", "x.npz"], "one fit"),
     "checkpoint in no folder": ([*FIT, "--checkpoint", "no/x.npz"], "no folder"),
     "nothing to resume": ([*FIT, "--resume", "x.npz"], "--resume x.npz does not exist"),
@@ -52,7 +52,7 @@ USES = {
     "convert to 10x h5": (["convert", "FILE", "x.h5"], "only read"),
     "convert onto itself": (["convert", "FILE", "good.csv"], "already exists"),
     "simulate a density of 2": (["simulate", "s.csv", "--density", "2"], "between 0 and 1"),
-    "simulate to nowhere": (["simulate", "--cells", "5"], "say once where to write"),
+    "simulate to nowhere": (["simulate", "--samples", "5"], "say once where to write"),
     "simulate nothing": (["simulate", "s.csv", "-n", "0"], "n_samples must be at least 1"),
     "simulate to unknown": (["simulate", "s.docx"], "no ending that is known"),
 }
@@ -108,7 +108,7 @@ def test_a_failed_report_keeps_the_fit(call, place, monkeypatch):
     def fail(*arguments, **options):
         raise RuntimeError("no ink")
 
-    monkeypatch.setattr("log1pnmf.cli.running.report_models", fail)
+    monkeypatch.setattr("log1pnmf.cli.running.report_fits", fail)
     done = call("fit", "good.csv", "-k", 1, "-o", "out")
     assert done.code == 1
     assert "no ink" in done.err

@@ -7,23 +7,20 @@ import math
 import numpy as np
 import pytest
 
-from log1pnmf import Log1pNMF
-from log1pnmf.cli.run_folder import (
-    RunFolder,
-    c_name,
-    json_text,
-    source_record,
-)
+from log1pnmf import Fit, fit_log1p_nmf
+from log1pnmf.cli.run_folder import RunFolder, json_text, source_record
 from log1pnmf.cli.run_writer import write_run, writing_run
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.files import (
-    BadFileError,
-    CountTable,
-    read_table,
-    write_table,
-)
+from log1pnmf.counts.files import BadFileError, CountTable, read_table, write_table
+from log1pnmf.fitting.keys import c_name
 
-RECORD = {"command": "log1pnmf fit", "source": {"path": "x.csv"}, "label": "type", "filters": [], "notes": []}
+RECORD = {
+    "command": "log1pnmf fit",
+    "source": {"path": "x.csv"},
+    "groupby": "type",
+    "filters": [],
+    "notes": [],
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,27 +34,27 @@ def table():
 
 
 @pytest.fixture(scope="module")
-def models(table):
-    return [Log1pNMF(2, c=c, tol=1e-3, random_state=0).fit(table.counts) for c in (1.0, math.inf)]
+def fits(table):
+    return [fit_log1p_nmf(table.counts, 2, c=c, tol=1e-3) for c in (1.0, math.inf)]
 
 
-def test_everything_comes_back(tmp_path, table, models):
-    write_run(tmp_path / "out", models, table, record=RECORD)
+def test_everything_comes_back(tmp_path, table, fits):
+    write_run(tmp_path / "out", fits, table, record=RECORD)
     run = RunFolder.open(tmp_path / "out")
-    assert [model.fit_.c for model in run.models] == [1.0, math.inf]
-    np.testing.assert_array_equal(run.model(1.0).components_, models[0].components_)
+    assert [fit.c for fit in run.fits] == [1.0, math.inf]
+    np.testing.assert_array_equal(run.fit(1.0).factors, fits[0].factors)
     assert run.labels("type").tolist() == ["a", "b"] * 6
     assert run.samples["sample"].tolist() == table.sample_names.tolist()
-    np.testing.assert_array_equal(run.samples["size_factor"], models[0].fit_.size_factors)
+    np.testing.assert_array_equal(run.samples["size_factor"], fits[0].size_factors)
     assert run.record["shape"] == [12, 6]
     assert run.record["versions"]["log1pnmf"]
 
 
-def test_tables_hold_every_digit(tmp_path, table, models):
-    write_run(tmp_path / "out", models, table, record=RECORD)
+def test_tables_hold_every_digit(tmp_path, table, fits):
+    write_run(tmp_path / "out", fits, table, record=RECORD)
     for name, values, rows in (
-        ("loadings_c=inf.csv", models[1].loadings_, table.sample_names),
-        ("factors_c=inf.csv", models[1].components_.T, table.feature_names),
+        ("loadings_c=inf.csv", fits[1].loadings, table.sample_names),
+        ("factors_c=inf.csv", fits[1].factors, table.feature_names),
     ):
         with open(tmp_path / "out" / name, newline="") as file:
             header, *lines = csv.reader(file)
@@ -66,9 +63,9 @@ def test_tables_hold_every_digit(tmp_path, table, models):
         np.testing.assert_array_equal(np.array([line[1:] for line in lines], dtype=float), values)
 
 
-def test_measures_are_a_table(tmp_path, table, models):
+def test_measures_are_a_table(tmp_path, table, fits):
     measures = {"c": [1.0, math.inf], "log_likelihood": [-1.5, -2.0]}
-    write_run(tmp_path / "out", models, table, record=RECORD, measures=measures)
+    write_run(tmp_path / "out", fits, table, record=RECORD, measures=measures)
     assert (tmp_path / "out" / "sweep.csv").read_text() == "c,log_likelihood\n1,-1.5\ninf,-2.0\n"
 
 
@@ -80,68 +77,68 @@ def everything(folder):
     return {str(path.relative_to(folder)): path.is_file() and path.read_bytes() for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize("broken", ["models[0].save", "replacing"])
-def test_where_no_fit_is_written_nothing_is(tmp_path, table, models, monkeypatch, broken):
+@pytest.mark.parametrize("broken", ["fits[0].save", "replacing"])
+def test_where_no_fit_is_written_nothing_is(tmp_path, table, fits, monkeypatch, broken):
     if broken == "replacing":
         monkeypatch.setattr("log1pnmf.cli.run_writer.replacing", fail)
     else:
-        monkeypatch.setattr(Log1pNMF, "save", fail)
+        monkeypatch.setattr(Fit, "save", fail)
     with pytest.raises(OSError, match="No space"):
-        write_run(tmp_path / "out", models, table, record=RECORD)
+        write_run(tmp_path / "out", fits, table, record=RECORD)
     assert not list(tmp_path.iterdir())
     monkeypatch.undo()
-    write_run(tmp_path / "out", models[:1], table, record=RECORD)
+    write_run(tmp_path / "out", fits[:1], table, record=RECORD)
     (tmp_path / "out" / "notes.txt").write_text("mine")
     before = everything(tmp_path)
-    monkeypatch.setattr(Log1pNMF, "save", fail)
+    monkeypatch.setattr(Fit, "save", fail)
     with pytest.raises(OSError, match="No space"):
-        write_run(tmp_path / "out", models, table, record=RECORD, force=True)
+        write_run(tmp_path / "out", fits, table, record=RECORD, force=True)
     assert everything(tmp_path) == before
 
 
-def test_a_model_that_is_written_stays(tmp_path, table, models, monkeypatch):
+def test_a_model_that_is_written_stays(tmp_path, table, fits, monkeypatch):
     with writing_run(tmp_path / "out") as run:
-        run.write(models[:1], table, record=RECORD)
+        run.write(fits[:1], table, record=RECORD)
         monkeypatch.setattr("log1pnmf.cli.run_writer.write_csv", fail)
         with pytest.raises(OSError, match="No space"):
-            run.write(models, table, record=RECORD)
-    assert [model.fit_.c for model in RunFolder.open(tmp_path / "out").models] == [1.0, math.inf]
+            run.write(fits, table, record=RECORD)
+    assert [fit.c for fit in RunFolder.open(tmp_path / "out").fits] == [1.0, math.inf]
     assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
 
 
-def test_a_folder_belongs_to_one_run(tmp_path, table, models):
+def test_a_folder_belongs_to_one_run(tmp_path, table, fits):
     with writing_run(tmp_path / "out") as run:
         for force in (False, True):
             with pytest.raises(FileExistsError, match="in use"), writing_run(tmp_path / "out", force=force):
                 pass
-        run.write(models[:1], table, record=RECORD)
+        run.write(fits[:1], table, record=RECORD)
         with pytest.raises(FileExistsError, match="in use"):
-            write_run(tmp_path / "out", models, table, record=RECORD, force=True)
-    assert len(RunFolder.open(tmp_path / "out").models) == 1
-    write_run(tmp_path / "out", models, table, record=RECORD, force=True)
+            write_run(tmp_path / "out", fits, table, record=RECORD, force=True)
+    assert len(RunFolder.open(tmp_path / "out").fits) == 1
+    write_run(tmp_path / "out", fits, table, record=RECORD, force=True)
 
 
-def test_force_leaves_what_is_not_of_a_run(tmp_path, table, models):
-    write_run(tmp_path / "out", models, table, record=RECORD)
+def test_force_leaves_what_is_not_of_a_run(tmp_path, table, fits):
+    write_run(tmp_path / "out", fits, table, record=RECORD)
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    write_run(tmp_path / "out", models[1:], table, record=RECORD, force=True)
+    write_run(tmp_path / "out", fits[1:], table, record=RECORD, force=True)
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
     assert not (tmp_path / "out" / "loadings_c=1.csv").exists()
 
 
-def test_an_empty_folder_is_taken(tmp_path, table, models):
+def test_an_empty_folder_is_taken(tmp_path, table, fits):
     (tmp_path / "out").mkdir()
-    write_run(tmp_path / "out", models, table, record=RECORD)
-    assert len(RunFolder.open(tmp_path / "out").models) == 2
+    write_run(tmp_path / "out", fits, table, record=RECORD)
+    assert len(RunFolder.open(tmp_path / "out").fits) == 2
 
 
-def test_labels_named_like_our_columns_come_back(tmp_path, table, models):
+def test_labels_named_like_our_columns_come_back(tmp_path, table, fits):
     own = {"sample": ["p", "q"] * 6, "size_factor": ["low", "high"] * 6, "sample_label": ["u", "v"] * 6}
     columns = {name: np.array(values) for name, values in own.items()}
-    write_run(tmp_path / "out", models[:1], CountTable(table.counts, columns), record=RECORD)
+    write_run(tmp_path / "out", fits[:1], CountTable(table.counts, columns), record=RECORD)
     run = RunFolder.open(tmp_path / "out")
     assert run.samples["sample"].tolist() == table.sample_names.tolist()
-    np.testing.assert_array_equal(run.samples["size_factor"], models[0].fit_.size_factors)
+    np.testing.assert_array_equal(run.samples["size_factor"], fits[0].size_factors)
     for name, values in own.items():
         assert run.labels(name).tolist() == values
     with open(tmp_path / "out" / "samples.csv", newline="") as file:
@@ -152,11 +149,11 @@ def test_labels_named_like_our_columns_come_back(tmp_path, table, models):
 FORMULAS = ["=cmd()", "+x", "-x", "@x", "'=x", "'x", "-5", "+1e3", "=" * 3, "\tx", "a=b", "x" * 200_000]
 
 
-def test_names_are_no_formulas_and_come_back(tmp_path, models):
+def test_names_are_no_formulas_and_come_back(tmp_path, fits):
     names = np.array(FORMULAS, dtype=object)
     counts = Counts.from_any(np.random.default_rng(0).poisson(1.0, (12, 6)))
     named = CountTable(Counts(counts.by_row, None, names, names[:6]), {"=type": names})
-    write_run(tmp_path / "out", models[:1], named, record=RECORD)
+    write_run(tmp_path / "out", fits[:1], named, record=RECORD)
     run = RunFolder.open(tmp_path / "out")
     assert run.samples["sample"].tolist() == FORMULAS
     assert run.labels("=type").tolist() == FORMULAS
@@ -172,36 +169,36 @@ def test_names_are_no_formulas_and_come_back(tmp_path, models):
         assert not [cell for cell in cells if cell[:1] in set("=+-@\t") and cell not in ("-5", "+1e3")]
 
 
-def test_only_runs_are_replaced(tmp_path, table, models):
-    write_run(tmp_path / "out", models, table, record=RECORD)
+def test_only_runs_are_replaced(tmp_path, table, fits):
+    write_run(tmp_path / "out", fits, table, record=RECORD)
     with pytest.raises(FileExistsError, match="--force"):
-        write_run(tmp_path / "out", models[:1], table, record=RECORD)
-    write_run(tmp_path / "out", models[:1], table, record=RECORD, force=True)
-    assert len(RunFolder.open(tmp_path / "out").models) == 1
+        write_run(tmp_path / "out", fits[:1], table, record=RECORD)
+    write_run(tmp_path / "out", fits[:1], table, record=RECORD, force=True)
+    assert len(RunFolder.open(tmp_path / "out").fits) == 1
     assert not (tmp_path / "out" / "models" / "c=inf.npz").exists()
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.txt").write_text("years")
     with pytest.raises(FileExistsError, match="not the folder of a run"):
-        write_run(tmp_path / "precious", models, table, record=RECORD, force=True)
+        write_run(tmp_path / "precious", fits, table, record=RECORD, force=True)
     assert (tmp_path / "precious" / "thesis.txt").read_text() == "years"
 
 
-def test_same_c_twice_is_refused(tmp_path, table, models):
+def test_same_c_twice_is_refused(tmp_path, table, fits):
     with pytest.raises(ValueError, match="different c"):
-        write_run(tmp_path / "out", [models[0], models[0]], table, record=RECORD)
+        write_run(tmp_path / "out", [fits[0], fits[0]], table, record=RECORD)
 
 
-def test_what_cannot_be_opened(tmp_path, table, models):
+def test_what_cannot_be_opened(tmp_path, table, fits):
     with pytest.raises(FileNotFoundError):
         RunFolder.open(tmp_path / "no")
     with pytest.raises(BadFileError, match=r"no run\.json"):
         RunFolder.open(tmp_path)
-    write_run(tmp_path / "out", models, table, record=RECORD)
+    write_run(tmp_path / "out", fits, table, record=RECORD)
     run = RunFolder.open(tmp_path / "out")
     with pytest.raises(BadFileError, match="choose one"):
-        run.model()
+        run.fit()
     with pytest.raises(BadFileError, match="choose one of 1, inf"):
-        run.model(7.0)
+        run.fit(7.0)
     with pytest.raises(BadFileError, match="choose one of: type, dose"):
         run.labels("size_factor")
     (tmp_path / "out" / "run.json").write_text("{")

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from log1pnmf import Log1pNMF
+from log1pnmf import Fit, fit_log1p_nmf
 from log1pnmf.cli import main
 
 pytest.importorskip("typer")
@@ -43,25 +43,25 @@ def test_fit_from_disk(call, file, matrix, tmp_path):
         "streaming",
         "--memory",
         "1GB",
-        "--label",
+        "--groupby",
         "type",
         *options,
     )
     assert code == 0, said
     assert "203 samples x 60 features" in said
     assert "1 chunks" in said
-    model = Log1pNMF.load(next((tmp_path / "out").rglob("*.npz")))
-    assert model.fit_.settings.engine == "streaming"
-    assert model.feature_names_in_[0] == "g0"
-    assert model.loadings_.shape == (203, 3)
-    expected = Log1pNMF(3, likelihood="approximate", tol=1e-5, random_state=0, engine="streaming").fit(matrix)
-    np.testing.assert_allclose(model.fit_.objective, expected.fit_.objective, rtol=1e-12)
+    fit = Fit.load(next((tmp_path / "out").rglob("*.npz")))
+    assert fit.settings.engine == "streaming"
+    assert (fit.sample_names[0], fit.feature_names[0]) == ("s0", "g0")
+    assert fit.loadings.shape == (203, 3)
+    expected = fit_log1p_nmf(matrix, 3, likelihood="approximate", tol=1e-5, engine="streaming")
+    np.testing.assert_allclose(fit.objective, expected.objective, rtol=1e-12)
 
 
 def test_what_does_not_stream_is_refused(call, file, tmp_path):
     streaming = ["-k", 3, "-o", tmp_path / "out", "--engine", "streaming"]
     for wrong, word in (
-        (["--min-cells", 3], "as it is"),
+        (["--min-samples", 3], "as it is"),
         (["--write-h5ad", tmp_path / "x.h5ad"], "would load all counts"),
         (["--memory", "much"], "memory must be a size"),
     ):

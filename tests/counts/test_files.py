@@ -266,16 +266,16 @@ def test_chunks_that_do_not_fit_leave_nothing(tmp_path):
 @settings(deadline=None, max_examples=40)
 @given(
     seed=st.integers(0, 1000),
-    min_cells=st.integers(0, 4),
+    min_samples=st.integers(0, 4),
     min_counts=st.integers(0, 6),
     min_features=st.integers(0, 4),
 )
-def test_filters_keep_their_word(seed, min_cells, min_counts, min_features):
+def test_filters_keep_their_word(seed, min_samples, min_counts, min_features):
     values = np.random.default_rng(seed).poisson(0.6, (9, 7))
     keep = (values.sum(axis=1) >= min_counts) & ((values > 0).sum(axis=1) >= min_features)
-    features = (values[keep] > 0).sum(axis=0) >= min_cells
+    features = (values[keep] > 0).sum(axis=0) >= min_samples
     table = table_of(values, columns={"n": np.arange(9)})
-    options = {"min_cells": min_cells, "min_counts": min_counts, "min_features": min_features}
+    options = {"min_samples": min_samples, "min_counts": min_counts, "min_features": min_features}
     if not keep.any() or not features.any():
         with pytest.raises(ValueError, match="left nothing"):
             filter_table(table, **options)
@@ -289,7 +289,7 @@ def test_filters_keep_their_word(seed, min_cells, min_counts, min_features):
 
 
 def test_filters_report_numbers():
-    filtered = filter_table(table_of([[5, 0, 1], [0, 0, 1], [4, 0, 2]]), min_counts=2, min_cells=1)
+    filtered = filter_table(table_of([[5, 0, 1], [0, 0, 1], [4, 0, 2]]), min_counts=2, min_samples=1)
     assert filtered.report == (
         "samples with fewer than 2 counts: 1 of 3 removed",
         "features in fewer than 1 samples: 1 of 3 removed",

@@ -305,7 +305,7 @@ def test_a_run_does_not_say_where_else_to_read(tmp_path, name):
     (tmp_path / "run.json").write_text(json.dumps(record))
     run = RunFolder.open(tmp_path)
     with pytest.raises(BadFileError, match="leads out of it"):
-        _ = run.models
+        _ = run.fits
     with pytest.raises(BadFileError, match=r"run\.json lacks label"):
         run.check_record("label")
 

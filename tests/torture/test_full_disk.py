@@ -9,9 +9,9 @@ import subprocess
 import numpy as np
 import pytest
 
-from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf import fit_log1p_nmf
 from log1pnmf.cli.annotate import write_annotated_fits
-from log1pnmf.cli.convert import _to_r
+from log1pnmf.cli.convert import to_r
 from log1pnmf.cli.run_folder import RunFolder
 from log1pnmf.cli.run_writer import write_run
 from log1pnmf.counts.counts import Counts
@@ -31,7 +31,7 @@ pytest.importorskip("anndata")
 pytest.importorskip("jinja2")
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-RECORD = {"command": "log1pnmf fit", "source": {"path": "x.csv"}, "label": None, "filters": [], "notes": []}
+RECORD = {"command": "log1pnmf fit", "source": {"path": "x.csv"}, "groupby": None, "filters": [], "notes": []}
 N, M = 300, 200
 
 
@@ -45,12 +45,12 @@ def table():
 
 
 @pytest.fixture(scope="module")
-def model(table):
-    return Log1pNMF(2, c=np.inf, tol=1e-2, random_state=0).fit(table.counts)
+def fit(table):
+    return fit_log1p_nmf(table.counts, 2, c=np.inf, tol=1e-2)
 
 
 @pytest.fixture
-def writers(table, model):
+def writers(table, fit):
     """By name: writes one thing into a folder."""
     chunks = [table.counts.to_scipy()]
     filtered = Filtered(table, np.arange(N), np.arange(M), ())
@@ -63,22 +63,21 @@ def writers(table, model):
             place / f"t{ending}", chunks, shape=(N, M)
         )
         made[f"annotated{ending}"] = lambda place, ending=ending: write_annotated_fits(
-            place / f"t{ending}", [model], filtered, source=place
+            place / f"t{ending}", [fit], filtered, source=place
         )
     return {
         **made,
-        "model": lambda place: model.save(place / "m.npz"),
-        "fit": lambda place: model.fit_.save(place / "f.npz"),
-        "report": lambda place: write_report(place / "r.html", model, title="t"),
-        "list for R": lambda place: _to_r(model, table.sample_names, place / "r", data=table, force=False),
-        "run": lambda place: write_run(place / "out", [model], table, record=RECORD),
+        "fit": lambda place: fit.save(place / "f.npz"),
+        "report": lambda place: write_report(place / "r.html", fit, title="t"),
+        "list for R": lambda place: to_r(fit, place / "r", counts=table.counts),
+        "run": lambda place: write_run(place / "out", [fit], table, record=RECORD),
     }
 
 
 WRITERS = [
     *(f"table{ending}" for ending in (*WRITABLE, "")),
     *(f"{what}{ending}" for what in ("chunks", "annotated") for ending in (".h5ad", ".zarr")),
-    *("model", "fit", "report", "list for R", "run"),
+    *("fit", "report", "list for R", "run"),
 ]
 
 
@@ -94,7 +93,7 @@ def check(write, place):
     left = [path for path in place.rglob("*") if path.is_file()]
     if left:  # only a run may leave something: a fit that was written before there was no more room
         assert not [path for path in left if path.name.startswith(".")]
-        assert len(RunFolder.open(place / "out").models) == 1
+        assert len(RunFolder.open(place / "out").fits) == 1
     else:
         assert not list(place.iterdir())
 

@@ -32,10 +32,10 @@ STATE = ["--checkpoint", "state.npz"]
 STARTER = """
     import json, os, sys
     import anndata, jinja2, log1pnmf.cli.app, log1pnmf.report.document
-    from log1pnmf import checkpoint
+    from log1pnmf.fitting.checkpoint import CheckpointWriter
     from log1pnmf.cli import main
-    begin = checkpoint.Keeper.__init__
-    checkpoint.Keeper.__init__ = lambda self, path, every: begin(self, path, 0.0)  # after every iteration
+    begin = CheckpointWriter.__init__
+    CheckpointWriter.__init__ = lambda self, path, every: begin(self, path, 0.0)  # after every iteration
     place = sys.argv[1]
     main(["fit", place + "/a.npz", "-k", "2", "-o", place + "/first", "--write-h5ad", place + "/first.h5ad"])
     for line in sys.stdin:
@@ -107,12 +107,12 @@ def starter(tmp_path):
 def check_left(folder, how, code, told, whole):
     """What a killed command leaves; gives the number of fits."""
     finished = [line.split()[2] for line in told.splitlines() if line.startswith("c = ")]
-    models = RunFolder.open(folder / "out").models if is_run(folder / "out") else ()
-    kept = {f"{model.fit_.c:g}": model for model in models}
+    fits = RunFolder.open(folder / "out").fits if is_run(folder / "out") else ()
+    kept = {f"{fit.c:g}": fit for fit in fits}
     assert set(finished) <= set(kept), (how, code, told)
     for name in finished:
-        if kept[name].fit_.messages == whole[name].fit_.messages:
-            np.testing.assert_array_equal(kept[name].components_, whole[name].components_)
+        if kept[name].stopped == whole[name].stopped:
+            np.testing.assert_array_equal(kept[name].factors, whole[name].factors)
     if how != signal.SIGKILL:
         assert code in (0, 1, 130, -how), (how, code, told)
         assert not [path for path in folder.rglob("*") if path.name.startswith(".")]
@@ -123,7 +123,7 @@ def check_left(folder, how, code, told, whole):
 def kill_often(starter, tmp_path, times, seed=0):
     rng, counted = np.random.default_rng(seed), {}
     seconds = [starter.seconds(tmp_path / f"whole{i}", [*SEVERAL, *end]) for i, end in enumerate(ENDS)]
-    whole = {f"{model.fit_.c:g}": model for model in RunFolder.open(tmp_path / "whole0" / "out").models}
+    whole = {f"{fit.c:g}": fit for fit in RunFolder.open(tmp_path / "whole0" / "out").fits}
     for number in range(times):
         folder, how = tmp_path / f"run{number}", KILLS[number % 3]
         end = number // 3 % 2
@@ -141,7 +141,7 @@ def kill_often(starter, tmp_path, times, seed=0):
 def resume_often(starter, tmp_path, times, seed=0):
     rng, resumed = np.random.default_rng(seed), 0
     seconds = starter.seconds(tmp_path / "whole-one", [*ONE, "-o", "out", *STATE])
-    whole = RunFolder.open(tmp_path / "whole-one" / "out").model()
+    whole = RunFolder.open(tmp_path / "whole-one" / "out").fit()
     for number in range(times):
         folder, how = tmp_path / f"one{number}", KILLS[number % 3]
         starter.run(folder, [*ONE, "-o", "out", *STATE], how, rng.uniform(0.0, seconds))
@@ -149,9 +149,9 @@ def resume_often(starter, tmp_path, times, seed=0):
             continue
         code, _ = starter.run(folder, [*ONE, "-o", "rest", "--resume", "state.npz"])
         assert code == 0, (tmp_path / "errors").read_text()
-        model = RunFolder.open(folder / "rest").model()
-        np.testing.assert_array_equal(model.components_, whole.components_)
-        np.testing.assert_array_equal(model.loadings_, whole.loadings_)
+        fit = RunFolder.open(folder / "rest").fit()
+        np.testing.assert_array_equal(fit.factors, whole.factors)
+        np.testing.assert_array_equal(fit.loadings, whole.loadings)
         resumed += 1
     return resumed
 

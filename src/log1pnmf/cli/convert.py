@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,14 +12,15 @@ import typer
 from log1pnmf._common.atomic import building, check_place
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.files import BadFileError, CountTable, write_table
-from log1pnmf.estimator import Log1pNMF
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.keys import c_name
 
 from . import options as common
 from .console import Screen
-from .exchange import RList, read_r_list, write_r_list
+from .exchange import read_r_list, write_r_list
 from .info import is_model
 from .inputs import Reading, describe
-from .run_folder import RunFolder, c_name, is_run
+from .run_folder import fit_in, is_run
 
 __all__ = ["convert"]
 
@@ -59,11 +60,9 @@ def convert(
     check_place(target, force=force)
     reading = Reading(layer, transpose, allow_fractions, max_memory=max_memory)
     if is_run(source) or is_model(source):
-        model, names = _fitted(source, None if c is None else common.parse_c([c])[0])
-        _to_r(model, names, target, data=None if counts is None else reading.table(counts), force=force)
-        screen.say(
-            ("wrote ", "green"), (str(target), "bold"), f" (LL, FF, s, cc = {c_name(model.fit_.c)} for R)"
-        )
+        fit = fit_in(source, None if c is None else common.parse_c([c])[0])
+        to_r(fit, target, counts=None if counts is None else reading.table(counts).counts, force=force)
+        screen.say(("wrote ", "green"), (str(target), "bold"), f" (LL, FF, s, cc = {c_name(fit.c)} for R)")
         return 0
     if all((source / part).exists() for part in PARTS):
         return _from_r(source, target, screen, force=force)
@@ -74,23 +73,10 @@ def convert(
     return 0
 
 
-def _fitted(source: Path, c: float | None) -> tuple[Log1pNMF, Any]:
-    if source.is_file():
-        return Log1pNMF.load(source), None
-    run = RunFolder.open(source)
-    return run.model(c), run.samples["sample"]
-
-
-def _to_r(model: Log1pNMF, samples: Any, target: Path, *, data: CountTable | None, force: bool) -> None:
-    """Write a fit for R, in the solver's own scale: there is no other in a list of R."""
+def to_r(fit: Fit, target: Path, *, counts: Counts | None = None, force: bool = False) -> None:
+    """Write a fit for R, whole or not at all."""
     with building(target, force=force) as folder:
-        write_r_list(
-            model.fit_,
-            folder,
-            sample_names=samples,
-            feature_names=getattr(model, "feature_names_in_", None),
-            counts=None if data is None else data.counts,
-        )
+        write_r_list(fit, folder, counts=counts)
 
 
 def _from_r(source: Path, target: Path, screen: Screen, *, force: bool) -> int:
@@ -99,52 +85,26 @@ def _from_r(source: Path, target: Path, screen: Screen, *, force: bool) -> int:
         raise BadFileError(
             f"{source} has no counts.mtx, without which there is no model; write it in R as well"
         )
-    names = {"sample_names": listed.sample_names, "feature_names": listed.feature_names}
-    counts = named_counts(listed.counts, **names)
-    if target.suffix != ".npz":
+    if target.suffix == ".npz":
+        fit = listed.to_fit()
+        with building(target, force=force) as temporary:
+            fit.save(temporary)
+        screen.say(
+            f"c = {c_name(fit.c)}, log-likelihood {fit.log_likelihood:,.0f} as in R, not fitted further"
+        )
+    else:
+        counts = named_counts(listed.counts, listed.sample_names, listed.feature_names)
         screen.notes(["only the counts are converted: a fit becomes a model, .npz"])
         screen.notes(
             write_table(CountTable(counts, source=str(source), format="R list"), target, force=force)
-        )
-    else:
-        model = model_of(listed, counts)
-        with building(target, force=force) as temporary:
-            model.save(temporary)
-        screen.say(
-            f"c = {c_name(listed.c)}, log-likelihood {model.log_likelihood_:,.0f} as in R, not fitted further"
         )
     screen.say(("wrote ", "green"), (str(target), "bold"))
     return 0
 
 
-def named_counts(matrix: Any, *, sample_names: Any, feature_names: Any) -> Counts:
+def named_counts(matrix: Any, sample_names: Any, feature_names: Any) -> Counts:
     """Check counts and give them names."""
-    counts = Counts.from_any(matrix)
     samples, features = (
         None if names is None else np.array(names, dtype=object) for names in (sample_names, feature_names)
     )
-    return Counts(counts.by_row, counts._columns, samples, features)
-
-
-def model_of(listed: RList, counts: Counts) -> Log1pNMF:
-    """Make a model of a fit of R: started there and stopped before the first update.
-
-    Parameters
-    ----------
-    listed : RList
-    counts : Counts
-
-    Returns
-    -------
-    Log1pNMF
-    """
-    model = Log1pNMF(
-        listed.loadings.shape[1],
-        c=listed.c,
-        likelihood="exact",
-        size_factors=listed.size_factors,
-        callbacks=(lambda _: True,),
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return model.fit(counts, loadings=listed.loadings, factors=listed.factors)
+    return replace(Counts.from_any(matrix), sample_names=samples, feature_names=features)

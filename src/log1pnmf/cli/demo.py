@@ -1,15 +1,34 @@
-"""``log1pnmf demo``: the bundled data, fitted and reported."""
+"""``log1pnmf demo``: the bundled data at c = 1 and c = inf, and a report about them."""
 
 from __future__ import annotations
 
+import math
+import textwrap
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from sklearn.exceptions import ConvergenceWarning
 
-from . import bundled
+from log1pnmf.analysis.groups import Groups, group_means
+from log1pnmf.analysis.metrics import deviance_explained
+from log1pnmf.datasets import Dataset, pancreas
+from log1pnmf.fitting.driver import fit_log1p_nmf
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.summary import top_features
+from log1pnmf.report.comparison import compare
+from log1pnmf.report.document import write_report
+from log1pnmf.report.factors import served_groups
+from log1pnmf.report.words import link_in_words
 
-__all__ = ["demo"]
+__all__ = ["demo", "factor_table", "fit_both", "run_demo"]
+
+N_COMPONENTS = 9
+N_TOP = 6
+MAX_ITER = 1000
+SOURCE = "Human pancreatic islets, donor 1 of Baron et al. 2016; comes with the package"
 
 
 def demo(
@@ -19,5 +38,84 @@ def demo(
     ] = Path("demo-out"),
 ) -> int:
     """Fit the bundled human pancreas data at c = 1 and c = inf, and say what to look at."""
-    bundled.main(out=str(output))
+    run_demo(output)
     return 0
+
+
+def run_demo(folder: Path) -> Path:
+    """Fit the bundled data, print what was found and write a report.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the report; made where it is not there.
+
+    Returns
+    -------
+    Path
+        Of the report.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    data = pancreas()
+    n, m = data.counts.shape
+    groups = Groups.of(data.sample_labels)
+    print(f"Pancreas: {n:,} cells of {len(groups.names)} types, {m:,} genes, {data.counts.nnz:,} non-zeros")
+    fits = fit_both(data, verbose=1)
+    for fit in fits:
+        print(f"\n{_summary(fit, data)}\n\n{factor_table(fit, data)}")
+    report = write_report(
+        folder / "report.html",
+        fits,
+        title="Human pancreatic islet cells",
+        groupby=groups,
+        group_name="cell type",
+        source=SOURCE,
+        command="log1pnmf demo",
+        counts=data.counts,
+    )
+    print("\nserves: cell types whose mean loading is at least half of the factor's highest")
+    print(f"\n{_what_to_look_at(fits, groups)}")
+    print(f"\nReport: {report}\nOpen it in a browser: {report.resolve().as_uri()}")
+    return report
+
+
+def fit_both(data: Dataset, *, verbose: int = 0) -> list[Fit]:
+    """Fit counts twice: parts that multiply (c = 1), and parts that add up (c = inf)."""
+    fits = []
+    names = {"sample_names": [f"cell {i}" for i in range(data.counts.shape[0])]}
+    for c in (1.0, math.inf):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # summary and report say it
+            fit = fit_log1p_nmf(
+                data.counts, N_COMPONENTS, c=c, init="nndsvd", max_iter=MAX_ITER, verbose=verbose
+            )
+        fits.append(fit.named(feature_names=data.feature_names, **names))
+    return fits
+
+
+def factor_table(fit: Fit, data: Dataset) -> str:
+    """Describe each factor in a line: how many and which cell types it serves, and its top genes."""
+    groups = Groups.of(data.sample_labels)
+    means = group_means(fit.loadings, groups)
+    lines = [f"{'factor':>6}  {'serves':>6}  {'most in':<20}top genes"]
+    for k, name in enumerate(fit.factor_names):
+        served = served_groups(means[:, k], groups.names)
+        genes = ", ".join(data.feature_names[top_features(fit.factors.T, k, N_TOP)])
+        lines.append(f"{name:>6}  {len(served):>6}  {served[0] if served else 'none':<20}{genes}")
+    return "\n".join(lines)
+
+
+def _summary(fit: Fit, data: Dataset) -> str:
+    state = "converged" if fit.converged else "not converged"
+    explained = deviance_explained(fit, data.counts)
+    return (
+        f"c = {fit.c:g}, {link_in_words(fit.c)}: {fit.n_iter} iterations in {fit.seconds:.1f} s, {state}, "
+        f"KKT residual {fit.kkt_residual:.0e}\n"
+        f"log-likelihood {fit.log_likelihood:,.0f}; {explained:.1%} of the deviance explained"
+    )
+
+
+def _what_to_look_at(fits: Sequence[Fit], groups: Groups) -> str:
+    comparison = compare(fits, groups=groups)
+    lines = [textwrap.fill(text, 100) for text in (comparison.headline, *comparison.paragraphs)]
+    return "\n".join(["What to look at in the two structure plots of the report:", *lines])

@@ -1,4 +1,4 @@
-"""To and from the R package log1pNMF: its list of LL, FF, s, cc and alpha as a folder of plain text files.
+"""A `Fit` to and from the R package log1pNMF: its list of LL, FF, s, cc and alpha as a folder of text files.
 
 Both packages keep loadings and factors on the link scale, ``LL FF' = alpha log(1 + lam / cc)`` with
 ``alpha = max(1, cc)``, so no number is changed on the way. docs/how-to-r.md has the R side.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import csv
 import io
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,8 @@ from log1pnmf._common.untrusted import (
     read_number,
 )
 from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.driver import fit_log1p_nmf
+from log1pnmf.fitting.fit import Fit
 from log1pnmf.model.link import ShiftedLog
 
 __all__ = ["RList", "read_r_list", "write_r_list"]
@@ -37,33 +40,11 @@ COUNTS = "counts.mtx"
 FILES = ("LL.csv", "FF.csv", "s.csv", "parameters.csv", COUNTS)
 
 
-class Factorised(Protocol):
-    """What is written: a `log1pnmf.fitting.fit.Fit`, or an `RList`."""
-
-    @property
-    def loadings(self) -> Array:
-        """Loadings, n x K."""
-        ...
-
-    @property
-    def factors(self) -> Array:
-        """Factors, m x K."""
-        ...
-
-    @property
-    def size_factors(self) -> Array:
-        """Size factors of the n samples."""
-        ...
-
-    @property
-    def c(self) -> float:
-        """Shift of the link."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class RList:
-    """What was read: goes on with ``fit_log1p_nmf(counts, K, c=.c, size_factors=.size_factors, init=.init)``.
+    """What was read; `to_fit` makes a `Fit` of it.
+
+    To go on from there: ``fit_log1p_nmf(counts, K, c=.c, size_factors=.size_factors, init=.init)``.
 
     Parameters
     ----------
@@ -92,12 +73,41 @@ class RList:
         """Loadings and factors, as a start."""
         return self.loadings, self.factors
 
+    def to_fit(self, counts: Any = None) -> Fit:
+        """Make a fit of it: started there and stopped before the first update.
+
+        Parameters
+        ----------
+        counts : array, sparse matrix, data frame or Counts, optional
+            By default those of the list.
+
+        Returns
+        -------
+        Fit
+            With the factors in the order and scale of every fit.
+        """
+        data = self.counts if counts is None else counts
+        if data is None:
+            raise ValueError("the list has no counts, without which there is no fit; pass them")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fit = fit_log1p_nmf(
+                data,
+                self.loadings.shape[1],
+                c=self.c,
+                likelihood="exact",
+                size_factors=self.size_factors,
+                init=self.init,
+                callbacks=(lambda _: True,),
+            )
+        return fit.named(sample_names=self.sample_names, feature_names=self.feature_names)
+
 
 # ---------------------------------------------------------------- writing
 
 
 def write_r_list(
-    fit: Factorised,
+    fit: Fit | RList,
     folder: StrPath,
     *,
     sample_names: Sequence[Any] | None = None,
@@ -109,11 +119,10 @@ def write_r_list(
     Parameters
     ----------
     fit : Fit or RList
-        With loadings, factors, size_factors and c.
     folder : str or PathLike
         Made where it does not exist; it must not hold such files yet.
     sample_names, feature_names : sequence, optional
-        Row names of LL and FF; 1, 2, 3 and so on where they are not given.
+        Row names of LL and FF; by default those of the fit, or 1, 2, 3 and so on where it has none.
     counts : array, sparse matrix, data frame or Counts, optional
         Written as counts.mtx (MatrixMarket).
 
@@ -129,7 +138,8 @@ def write_r_list(
     (True, ('a', 'b', 'c'))
     """
     n, m = len(fit.loadings), len(fit.factors)
-    rows, columns = _names("sample_names", sample_names, n), _names("feature_names", feature_names, m)
+    rows = _names("sample_names", fit.sample_names if sample_names is None else sample_names, n)
+    columns = _names("feature_names", fit.feature_names if feature_names is None else feature_names, m)
     data = None if counts is None else Counts.from_any(counts)
     if data is not None and data.shape != (n, m):
         raise ValueError(f"counts must have shape {(n, m)} like the fit, got {data.shape}")
@@ -148,7 +158,7 @@ def write_r_list(
         _write_counts(place / COUNTS, data)
 
 
-def _names(argument: str, names: Sequence[Any] | None, n: int) -> list[str]:
+def _names(argument: str, names: Any, n: int) -> list[str]:
     if names is None:
         return [str(i + 1) for i in range(n)]
     listed = [str(name) for name in names]

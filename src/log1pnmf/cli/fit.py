@@ -5,11 +5,13 @@ from __future__ import annotations
 import typer
 
 from log1pnmf.counts.chunked.opening import DEFAULT_MEMORY, parse_memory
+from log1pnmf.fitting.request import Request
+from log1pnmf.fitting.settings import Settings
 
 from . import options as common
 from .console import Screen
 from .inputs import Reading
-from .running import Request, run_request
+from .running import RunPlan, carry_out
 from .streamed import Streaming
 
 __all__ = ["fit"]
@@ -20,25 +22,25 @@ def fit(
     file: common.CountFile,
     components: common.Components,
     output: common.Output,
-    c: common.Shifts = ["1"],  # noqa: B006
+    c: common.Shifts = common.DEFAULT_C,
     layer: common.Layer = None,
-    label: common.Label = None,
-    min_cells: common.MinCells = 0,
+    groupby: common.GroupBy = None,
+    min_samples: common.MinSamples = 0,
     min_counts: common.MinCounts = 0,
     min_features: common.MinFeatures = 0,
     transpose: common.Transpose = False,
     allow_fractions: common.AllowFractions = False,
     max_memory: common.MaxMemory = None,
-    likelihood: common.Likelihood = None,
-    size_factors: common.SizeFactors = "total",
-    init: common.Init = "rank1",
-    n_init: common.NInit = 1,
-    l1: common.L1 = 0.0,
+    likelihood: common.Likelihood = Settings.likelihood,
+    size_factors: common.SizeFactors = Settings.size_factors,
+    init: common.Init = Settings.init,
+    n_init: common.NInit = Settings.n_init,
+    l1: common.L1 = Settings.l1,
     seed: common.Seed = 0,
-    max_iter: common.MaxIter = 1000,
-    tol: common.Tol = 1e-8,
-    jobs: common.Jobs = None,
-    engine: common.Engine = "auto",
+    max_iter: common.MaxIter = Settings.max_iter,
+    tol: common.Tol = Settings.tol,
+    jobs: common.Jobs = Request.n_jobs,
+    engine: common.Engine = Settings.engine,
     memory: common.Memory = None,
     scheduler: common.Scheduler = None,
     time_limit: common.TimeLimit = None,
@@ -56,9 +58,9 @@ def fit(
     values = common.parse_c(c)
     if len(values) > 1 and (checkpoint is not None or resume is not None):
         raise typer.BadParameter("--checkpoint and --resume are for one fit: give one c")
-    parameters = common.model_parameters(
-        components,
-        likelihood="refined" if likelihood is None else likelihood,
+    parameters = common.checked_parameters(
+        n_components=components,
+        likelihood=likelihood,
         size_factors=size_factors,
         init=init,
         n_init=n_init,
@@ -79,14 +81,13 @@ def fit(
         raise typer.BadParameter("--write-h5ad would load all counts: the folder has the loadings as tables")
     if checkpoint is not None:
         parameters["checkpoint"] = str(checkpoint)
-    request = Request(
+    plan = RunPlan(
         file=file,
         output=output,
-        reading=Reading(layer, transpose, allow_fractions, min_cells, min_counts, min_features, max_memory),
+        reading=Reading(layer, transpose, allow_fractions, min_samples, min_counts, min_features, max_memory),
         c=values,
         parameters=parameters,
-        by_size=likelihood is None,
-        label=label,
+        groupby=groupby,
         time_limit=time_limit,
         resume=resume,
         report=report,
@@ -94,4 +95,4 @@ def fit(
         write_h5ad=write_h5ad,
         streaming=Streaming(size, scheduler) if engine == "streaming" else None,
     )
-    return run_request(request, Screen(json=json))
+    return carry_out(plan, Screen(json=json))

@@ -10,12 +10,14 @@ import numpy as np
 import typer
 
 from log1pnmf.counts.files import CountTable
-from log1pnmf.estimator import Log1pNMF
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.keys import c_name
+from log1pnmf.fitting.summary import summarize
 
 from . import options as common
 from .console import Screen
 from .inputs import Reading, describe
-from .run_folder import RunFolder, c_name, is_run
+from .run_folder import RunFolder, is_run
 
 __all__ = ["count_facts", "info", "is_model"]
 
@@ -40,7 +42,7 @@ def info(
     if is_run(path):
         _about_run(RunFolder.open(path), screen)
     elif is_model(path):
-        _about_model(Log1pNMF.load(path), screen)
+        _about_fit(Fit.load(path), screen)
     else:
         reading = Reading(layer, transpose, allow_fractions=True, max_memory=max_memory)
         _about_counts(reading.table(path), screen)
@@ -48,7 +50,7 @@ def info(
 
 
 def is_model(path: Path) -> bool:
-    """Whether there is a file that `Log1pNMF.save` wrote, or another archive of this package."""
+    """Whether there is a file that `Fit.save` wrote, or another archive of this package."""
     if not path.is_file():  # a pipe would wait for ever
         return False
     try:
@@ -136,23 +138,22 @@ def _about_run(run: RunFolder, screen: Screen) -> None:
         screen.notes(record["notes"])
         if not record.get("finished", True):
             screen.notes(["not all fits that were asked for are here: the run goes on, or has ended early"])
-        for model in run.models:
+        for fit in run.fits:
             screen.say("")
-            screen.lines(model.summary())
+            screen.lines(summarize(fit))
     screen.result(record)
 
 
-def _about_model(model: Log1pNMF, screen: Screen) -> None:
+def _about_fit(fit: Fit, screen: Screen) -> None:
     if not screen.json:
-        screen.lines(model.summary())
-    fit = model.fit_
+        screen.lines(summarize(fit))
     screen.result(
         {
             "c": fit.c,
             "c_name": c_name(fit.c),
             "n_components": fit.n_components,
             "n_samples": len(fit.loadings),
-            "n_features": model.n_features_in_,
+            "n_features": len(fit.factors),
             "log_likelihood": fit.log_likelihood,
             "n_iter": fit.n_iter,
             "converged": fit.converged,

@@ -6,12 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from log1pnmf.counts.files import (
-    CountTable,
-    Filtered,
-    filter_table,
-    read_table,
-)
+from log1pnmf._common.words import plural
+from log1pnmf.counts.files import CountTable, Filtered, filter_table, read_table
 
 from .console import Screen
 
@@ -26,7 +22,7 @@ class Reading:
     ----------
     layer : str, optional
     transpose, allow_fractions : bool
-    min_cells, min_features : int
+    min_samples, min_features : int
     min_counts : float
     max_memory : str, optional
         See `log1pnmf.counts.files.read_table` and `log1pnmf.counts.files.filter_table`.
@@ -35,7 +31,7 @@ class Reading:
     layer: str | None = None
     transpose: bool = False
     allow_fractions: bool = False
-    min_cells: int = 0
+    min_samples: int = 0
     min_counts: float = 0.0
     min_features: int = 0
     max_memory: str | None = None
@@ -54,7 +50,7 @@ class Reading:
     def filtered(self, table: CountTable) -> Filtered:
         """Leave out what is to be left out."""
         return filter_table(
-            table, min_cells=self.min_cells, min_counts=self.min_counts, min_features=self.min_features
+            table, min_samples=self.min_samples, min_counts=self.min_counts, min_features=self.min_features
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -96,4 +92,4 @@ def describe(table: CountTable) -> str:
 
 def _empty(table: CountTable) -> str:
     parts = ((table.counts.n_empty_rows, "sample"), (table.counts.n_empty_columns, "feature"))
-    return " and ".join(f"{n:,} {what}{'' if n == 1 else 's'}" for n, what in parts if n)
+    return " and ".join(plural(n, what) for n, what in parts if n)

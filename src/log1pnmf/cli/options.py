@@ -8,10 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from log1pnmf.estimator import Log1pNMF
+from log1pnmf.fitting.keys import c_name
+from log1pnmf.fitting.request import Request
+from log1pnmf.fitting.settings import Settings
 from log1pnmf.model.link import ShiftedLog
 
 __all__ = [
+    "DEFAULT_C",
     "L1",
     "AllowFractions",
     "Checkpoint",
@@ -19,18 +22,18 @@ __all__ = [
     "CountFile",
     "Engine",
     "Force",
+    "GroupBy",
     "Init",
     "Jobs",
     "Json",
-    "Label",
     "Layer",
     "Likelihood",
     "MaxIter",
     "MaxMemory",
     "Memory",
-    "MinCells",
     "MinCounts",
     "MinFeatures",
+    "MinSamples",
     "NInit",
     "Output",
     "Report",
@@ -43,7 +46,7 @@ __all__ = [
     "Tol",
     "Transpose",
     "WriteH5ad",
-    "model_parameters",
+    "checked_parameters",
     "parse_c",
 ]
 
@@ -90,8 +93,8 @@ MaxMemory = Annotated[
         show_default=False,
     ),
 ]
-MinCells = Annotated[
-    int, typer.Option("--min-cells", metavar="N", help="Leave out features seen in fewer samples.")
+MinSamples = Annotated[
+    int, typer.Option("--min-samples", metavar="N", help="Leave out features seen in fewer samples.")
 ]
 MinCounts = Annotated[
     float, typer.Option("--min-counts", metavar="N", help="Leave out samples with a lower total.")
@@ -99,9 +102,9 @@ MinCounts = Annotated[
 MinFeatures = Annotated[
     int, typer.Option("--min-features", metavar="N", help="Leave out samples with fewer features.")
 ]
-Label = Annotated[
+GroupBy = Annotated[
     str | None,
-    typer.Option("--label", "--groupby", metavar="COLUMN", help="Labels of the samples, for the report."),
+    typer.Option("--groupby", metavar="COLUMN", help="Labels of the samples, for the report."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, everything else to stderr.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is already there.")]
@@ -136,13 +139,12 @@ def parse_c(values: Sequence[str]) -> list[float]:
 
 
 Likelihood = Annotated[
-    str | None,
+    str,
     typer.Option(
         "--likelihood",
         metavar="KIND",
-        help="refined: quick first, exact in the end; approximate; exact; auto: approximate if c >= 1. "
-        "[default: refined, auto above 2e8 entries]",
-        show_default=False,
+        help="exact; refined: quick first, exact in the end; approximate. "
+        "auto: exact if c < 1, otherwise refined, or approximate above 2e8 entries.",
     ),
 ]
 SizeFactors = Annotated[
@@ -194,19 +196,10 @@ WriteH5ad = Annotated[
 ]
 
 
-def model_parameters(n_components: int, **given: Any) -> dict[str, Any]:
-    """Check the parameters of `Log1pNMF` before any file is read.
+DEFAULT_C = [c_name(Settings.c)]
 
-    Parameters
-    ----------
-    n_components : int
-    **given
-        The others, but c.
 
-    Returns
-    -------
-    dict
-    """
-    parameters = {"n_components": n_components, **given}
-    Log1pNMF(**parameters)._settings()
+def checked_parameters(**parameters: Any) -> dict[str, Any]:
+    """Check the parameters of a fit before any file is read."""
+    Request.of(**parameters)
     return parameters

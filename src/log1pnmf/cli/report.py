@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from log1pnmf.counts.files import CountTable
+from log1pnmf.counts.counts import Counts
 
 from . import options as common
 from .console import Screen, one_line
 from .inputs import Reading
-from .reporting import report_models
+from .reporting import report_fits
 from .run_folder import REPORT, RunFolder, source_record
 
 __all__ = ["report"]
@@ -27,26 +27,25 @@ def report(
             "-o", "--output", metavar="PATH", help="HTML file. [default: report.html in the folder]"
         ),
     ] = None,
-    label: common.Label = None,
+    groupby: common.GroupBy = None,
     title: Annotated[str | None, typer.Option("--title", help="Title. [default: name of the data]")] = None,
 ) -> int:
     """Write the report of a run: one HTML file that opens anywhere, without network."""
     screen = Screen()
     folder = RunFolder.open(run)
-    folder.check_record("command", "filters", "label", "notes", "reading", "shape", "source")
-    record = {**folder.record, "label": label or folder.record["label"]}
-    labels = None if record["label"] is None else folder.labels(record["label"])
+    folder.check_record("command", "filters", "groupby", "notes", "reading", "shape", "source")
+    record = {**folder.record, "groupby": groupby or folder.record["groupby"]}
+    labels = None if record["groupby"] is None else folder.labels(record["groupby"])
     path = output or folder.path / REPORT
-    table, why = _data(folder.record)
+    counts, why = _counts(folder.record)
     if why:
         screen.notes([f"the counts are not looked at again: {why}"])
-    names: Any = folder.samples["sample"] if table is None else table
-    report_models(path, folder.models, record=record, names=names, labels=labels, title=title)
+    report_fits(path, folder.fits, record=record, labels=labels, counts=counts, title=title)
     screen.say(("wrote ", "green"), (str(path), "bold"))
     return 0
 
 
-def _data(record: Any) -> tuple[CountTable | None, str]:
+def _counts(record: Any) -> tuple[Counts | None, str]:
     """Read the counts of a run again, where they are as they were."""
     source = Path(record["source"]["path"])
     if not source.exists():
@@ -61,4 +60,4 @@ def _data(record: Any) -> tuple[CountTable | None, str]:
         return None, one_line(error)
     if list(table.shape) != record["shape"]:
         return None, f"{source} has changed since the fit"
-    return table, ""
+    return table.counts, ""

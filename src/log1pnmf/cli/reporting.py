@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from log1pnmf._common.optional import require
-from log1pnmf.counts.files import CountTable
-from log1pnmf.estimator import Log1pNMF
+from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.fit import Fit
 
-__all__ = ["report_models"]
+__all__ = ["report_fits"]
 
 
-def report_models(
+def report_fits(
     path: Path,
-    models: Sequence[Log1pNMF],
+    fits: Sequence[Fit],
     *,
     record: Mapping[str, Any],
-    names: CountTable | Sequence[str],
     labels: np.ndarray | None,
+    counts: Counts | None = None,
     title: str | None = None,
 ) -> None:
     """Write the report of a run.
@@ -29,30 +29,28 @@ def report_models(
     Parameters
     ----------
     path : Path
-    models : sequence of Log1pNMF
+    fits : sequence of Fit
     record : dict
         What is in run.json.
-    names : CountTable or sequence of str
-        The data, where they are there; otherwise the names of the samples.
     labels : ndarray, optional
         Of the samples.
+    counts : Counts, optional
+        What was fitted, where it is at hand.
     title : str, optional
     """
     require("jinja2", extra="report", purpose="the report")
     from log1pnmf.report.document import write_report
 
-    table = names if isinstance(names, CountTable) else None
     source = Path(record["source"]["path"])
     write_report(
         path,
-        models,
+        fits,
         title=title or source.name.split(".")[0].replace("_", " "),
-        sample_names=table.sample_names if table is not None else names,
-        groups=labels,
-        group_name=record["label"] if labels is not None else None,
+        groupby=labels,
+        group_name=record["groupby"] if labels is not None else None,
         source=str(source),
         command=record["command"],
         filters=record["filters"],
         notes=record["notes"],
-        counts=None if table is None else table.counts,
+        counts=counts,
     )

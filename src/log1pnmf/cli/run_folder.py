@@ -1,7 +1,7 @@
 """The folder that a run of the command line leaves: models, tables anyone can open, and what was asked.
 
 run.json              what was asked and of what: command, versions, data, filters, notes, labels
-models/c=1.npz        `Log1pNMF.save`, one for each c
+models/c=1.npz        `Fit.save`, one for each c
 loadings_c=1.csv      samples x factors
 factors_c=1.csv       features x factors
 samples.csv           names, size factors and labels of the samples
@@ -29,12 +29,12 @@ from log1pnmf._common.gate.names import check_names
 from log1pnmf._common.untrusted import parse_json
 from log1pnmf.counts.files.cells import plain_cell
 from log1pnmf.counts.files.table import BadFileError
-from log1pnmf.estimator import Log1pNMF
+from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.keys import c_name
 
 __all__ = [
     "RunFolder",
-    "c_name",
+    "fit_in",
     "is_run",
     "json_text",
     "source_record",
@@ -155,29 +155,29 @@ class RunFolder:
             )
 
     @cached_property
-    def models(self) -> tuple[Log1pNMF, ...]:
-        """The fitted models, in the order in which they were asked for."""
+    def fits(self) -> tuple[Fit, ...]:
+        """The fits, in the order in which they were asked for."""
         check_names(str(self.path / RECORD), map(str, self.record["models"]))
-        return tuple(Log1pNMF.load(self.path / name) for name in self.record["models"])
+        return tuple(Fit.load(self.path / name) for name in self.record["models"])
 
-    def model(self, c: float | None = None) -> Log1pNMF:
-        """Give the model of one c.
+    def fit(self, c: float | None = None) -> Fit:
+        """Give the fit of one c.
 
         Parameters
         ----------
         c : float, optional
-            Not needed where there is only one model.
+            Not needed where there is only one fit.
 
         Returns
         -------
-        Log1pNMF
+        Fit
         """
-        known = ", ".join(c_name(model.fit_.c) for model in self.models)
-        if c is None and len(self.models) > 1:
+        known = ", ".join(c_name(fit.c) for fit in self.fits)
+        if c is None and len(self.fits) > 1:
             raise BadFileError(f"{self.path} has models for c = {known}; choose one (-c)")
-        for model in self.models:
-            if c is None or model.fit_.c == c:
-                return model
+        for fit in self.fits:
+            if c is None or fit.c == c:
+                return fit
         raise BadFileError(f"{self.path} has no model for c = {c}; choose one of {known}")
 
     @cached_property
@@ -205,3 +205,13 @@ class RunFolder:
             known = ", ".join(columns)
             raise BadFileError(f"{self.path} has no label {column!r}; choose one of: {known or 'none'}")
         return self.samples[columns[column]]
+
+
+def fit_in(place: Path, c: float | None) -> Fit:
+    """Read the fit of a file, or that of one c of a run."""
+    if not place.is_file():
+        return RunFolder.open(place).fit(c)
+    fit = Fit.load(place)
+    if c is not None and c != fit.c:
+        raise BadFileError(f"{place} is a model for c = {c_name(fit.c)}, not {c_name(c)}")
+    return fit

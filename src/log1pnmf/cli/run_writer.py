@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy
-import sklearn
 
 from log1pnmf._common.atomic import StrPath, building, claimed, remove, replacing
-from log1pnmf._common.version import __version__
+from log1pnmf._common.version import versions
 from log1pnmf.counts.files.table import CountTable
 from log1pnmf.counts.files.write import numbered, sample_labels, write_csv
-from log1pnmf.estimator import Log1pNMF
+from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.keys import c_name
 
 from .run_folder import (
@@ -74,33 +72,33 @@ class RunWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._written: dict[str, Log1pNMF] = {}
+        self._written: dict[str, Fit] = {}
 
     def write(
         self,
-        models: Sequence[Log1pNMF],
+        fits: Sequence[Fit],
         table: CountTable,
         *,
         record: Mapping[str, Any],
         measures: Mapping[str, Sequence[Any] | np.ndarray] | None = None,
     ) -> None:
-        """Write what is new: models first, then run.json, which names them, then the tables.
+        """Write what is new: fits first, then run.json, which names them, then the tables.
 
         Parameters
         ----------
-        models : sequence of Log1pNMF
+        fits : sequence of Fit
             All so far; fitted to `table`, with different c.
         table : CountTable
             After all filters.
         record : dict
             What was asked; versions and shape are added.
         measures : dict of str to sequence, optional
-            Columns of sweep.csv, one entry for each model.
+            Columns of sweep.csv, one entry for each fit.
         """
-        files = {f"c={c_name(model.fit_.c)}": model for model in models}
-        if len(files) != len(models):
-            raise ValueError("models must have different c, one file each")
-        new = {name: model for name, model in files.items() if self._written.get(name) is not model}
+        files = {f"c={c_name(fit.c)}": fit for fit in fits}
+        if len(files) != len(fits):
+            raise ValueError("fits must have different c, one file each")
+        new = {name: fit for name, fit in files.items() if self._written.get(name) is not fit}
         names = [f"models/{name}.npz" for name in files]
         complete = {**_frame(table), "models": names, **record}
         if self._written:
@@ -108,19 +106,19 @@ class RunWriter:
         else:
             with _earlier_aside(self.path):
                 (self.path / "models").mkdir()
-                _write_samples(self.path / "samples.csv", table, models[0].fit_.size_factors)
+                _write_samples(self.path / "samples.csv", table, fits[0].size_factors)
                 self._save(new, complete)
         n, m = table.shape
         samples, features = numbered(table.sample_names, n), numbered(table.feature_names, m)
-        for name, model in new.items():
-            _write_factors(self.path / f"loadings_{name}.csv", "sample", samples, model.loadings_)
-            _write_factors(self.path / f"factors_{name}.csv", "feature", features, model.components_.T)
+        for name, fit in new.items():
+            _write_factors(self.path / f"loadings_{name}.csv", "sample", samples, fit.loadings)
+            _write_factors(self.path / f"factors_{name}.csv", "feature", features, fit.factors)
         if measures is not None:
             _write_measures(self.path / "sweep.csv", measures)
 
-    def _save(self, new: Mapping[str, Log1pNMF], complete: Mapping[str, Any]) -> None:
-        for name, model in new.items():
-            model.save(self.path / "models" / f"{name}.npz")
+    def _save(self, new: Mapping[str, Fit], complete: Mapping[str, Any]) -> None:
+        for name, fit in new.items():
+            fit.save(self.path / "models" / f"{name}.npz")
         with replacing(self.path / RECORD) as file:
             file.write(f"{json_text(complete)}\n".encode())
         self._written.update(new)
@@ -128,7 +126,7 @@ class RunWriter:
 
 def write_run(
     path: StrPath,
-    models: Sequence[Log1pNMF],
+    fits: Sequence[Fit],
     table: CountTable,
     *,
     record: Mapping[str, Any],
@@ -140,7 +138,7 @@ def write_run(
     Parameters
     ----------
     path : str or PathLike
-    models : sequence of Log1pNMF
+    fits : sequence of Fit
     table : CountTable
     record : dict
     measures : dict of str to sequence, optional
@@ -148,7 +146,7 @@ def write_run(
         Whether an earlier run may be replaced.
     """
     with writing_run(path, force=force) as run:
-        run.write(models, table, record=record, measures=measures)
+        run.write(fits, table, record=record, measures=measures)
 
 
 @contextmanager
@@ -183,21 +181,9 @@ def _frame(table: CountTable) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "versions": versions(),
+        "versions": {**versions(), "platform": platform.platform()},
         "shape": list(table.shape),
         "sample_columns": list(table.sample_columns),
-    }
-
-
-def versions() -> dict[str, str]:
-    """Tell what the numbers were computed with."""
-    return {
-        "log1pnmf": __version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "scipy": scipy.__version__,
-        "scikit-learn": sklearn.__version__,
-        "platform": platform.platform(),
     }
 
 

@@ -13,35 +13,36 @@ from pathlib import Path
 from typing import Any
 
 from log1pnmf._common.atomic import check_place
+from log1pnmf._common.words import plural
 from log1pnmf.analysis.metrics import deviance_explained, factor_correlation, hoyer
 from log1pnmf.analysis.sweep import along_path, fits_along
-from log1pnmf.counts.chunked.survey import ChunkedCounts
-from log1pnmf.counts.compress import plural
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.files import CountTable, Filtered
-from log1pnmf.estimator import Log1pNMF
-from log1pnmf.fitting.certificate import LARGEST_CERTIFIED
+from log1pnmf.fitting.certificate import LARGEST_CERTIFIED, certify
 from log1pnmf.fitting.checkpoint import check_checkpoint
-from log1pnmf.fitting.driver import POOR_APPROXIMATION
+from log1pnmf.fitting.driver import POOR_APPROXIMATION, check_enough, fit_log1p_nmf
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.keys import c_name
+from log1pnmf.fitting.request import Request
 
 from .annotate import write_annotated_fits
 from .console import Screen, explain, one_line
 from .inputs import Reading, read_filtered
 from .progress import Watch
-from .reporting import report_models
-from .run_folder import REPORT, c_name, source_record
+from .reporting import report_fits
+from .run_folder import REPORT, source_record
 from .run_writer import RunWriter, writing_run
 from .signals import KEPT, unbroken
 from .streamed import Streaming, read_streamed
 
-__all__ = ["Request", "run_request"]
+__all__ = ["RunPlan", "carry_out"]
 
 FAILED = 1
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a user asked for.
+class RunPlan:
+    """What a user asked a command for.
 
     Parameters
     ----------
@@ -50,13 +51,11 @@ class Request:
     reading : Reading
     c : list of float
     parameters : dict
-        Of `Log1pNMF`, without c.
-    by_size : bool
-        Whether zero counts may be approximated where there are very many.
+        Of the fits, without c; see `log1pnmf.fitting.request.Request`.
     along : bool
         Whether each fit starts from the one before.
-    label : str, optional
-        Column of labels.
+    groupby : str, optional
+        Column of labels, for the report.
     time_limit : float, optional
         Seconds for each fit.
     resume : Path, optional
@@ -73,9 +72,8 @@ class Request:
     reading: Reading
     c: list[float]
     parameters: Mapping[str, Any]
-    by_size: bool = False
     along: bool = False
-    label: str | None = None
+    groupby: str | None = None
     time_limit: float | None = None
     resume: Path | None = None
     report: bool = True
@@ -91,7 +89,7 @@ class _Done:
     run: RunWriter
     table: CountTable
     asked: Mapping[str, Any]
-    models: list[Log1pNMF] = field(default_factory=list)
+    fits: list[Fit] = field(default_factory=list)
     measures: list[dict[str, Any]] = field(default_factory=list)
     interrupted: bool = False
     finished: bool = False
@@ -102,14 +100,14 @@ class _Done:
         state = {"finished": self.finished, "interrupted": self.interrupted}
         return {**self.asked, **state, "fits": self.measures}
 
-    def keep(self, model: Log1pNMF, measures: dict[str, Any]) -> None:
+    def keep(self, fit: Fit, measures: dict[str, Any]) -> None:
         """Take a fit; of two at the same c the better one."""
-        for place, other in enumerate(self.models):
-            if other.fit_.c == model.fit_.c:
-                if model.fit_.objective < other.fit_.objective:
-                    self.models[place], self.measures[place] = model, measures
+        for place, other in enumerate(self.fits):
+            if other.c == fit.c:
+                if fit.objective < other.objective:
+                    self.fits[place], self.measures[place] = fit, measures
                 return
-        self.models.append(model)
+        self.fits.append(fit)
         self.measures.append(measures)
 
     def write(self) -> None:
@@ -117,24 +115,24 @@ class _Done:
         columns = {name: [row[name] for row in self.measures] for name in self.measures[0]}
         with unbroken() as pressed:
             self.run.write(
-                self.models,
+                self.fits,
                 self.table,
                 record=self.record,
-                measures=columns if len(self.models) > 1 else None,
+                measures=columns if len(self.fits) > 1 else None,
             )
         self.interrupted = self.interrupted or bool(pressed)
 
     def words(self) -> str:
         """Say which fits there are."""
-        return f"c = {', '.join(c_name(model.fit_.c) for model in self.models)}"
+        return f"c = {', '.join(c_name(fit.c) for fit in self.fits)}"
 
 
-def run_request(request: Request, screen: Screen) -> int:
+def carry_out(plan: RunPlan, screen: Screen) -> int:
     """Read, fit, write and tell.
 
     Parameters
     ----------
-    request : Request
+    plan : RunPlan
     screen : Screen
 
     Returns
@@ -142,58 +140,56 @@ def run_request(request: Request, screen: Screen) -> int:
     int
         Exit code.
     """
-    _check_places(request)
-    with writing_run(request.output, force=request.force) as run:
+    _check_places(plan)
+    with writing_run(plan.output, force=plan.force) as run:
         watch = Watch(
             screen.errors,
-            max_iter=request.parameters["max_iter"],
-            tol=request.parameters["tol"],
-            time_limit=request.time_limit,
+            max_iter=plan.parameters["max_iter"],
+            tol=plan.parameters["tol"],
+            time_limit=plan.time_limit,
         )
-        if request.streaming is None:
-            filtered = read_filtered(request.file, request.reading, screen)
+        if plan.streaming is None:
+            filtered = read_filtered(plan.file, plan.reading, screen)
         else:
-            filtered = read_streamed(
-                request.file, request.reading, request.streaming, screen=screen, watch=watch
-            )
-        if request.label is not None:
-            filtered.table.labels(request.label)
-        request = _for_size(request, filtered.table.shape, screen)
-        done = _Done(run, filtered.table, _record(request, filtered))
+            filtered = read_streamed(plan.file, plan.reading, plan.streaming, screen=screen, watch=watch)
+        if plan.groupby is not None:
+            filtered.table.labels(plan.groupby)
+        _say_what_auto_takes(plan, filtered.table.shape, screen)
+        done = _Done(run, filtered.table, _record(plan, filtered))
         try:
-            _fit_all(request, watch, screen, done)
+            _fit_all(plan, watch, screen, done)
         except Exception:
-            if done.models:
-                screen.say(("kept ", "green"), (str(request.output), "bold"), f" with {done.words()}")
+            if done.fits:
+                screen.say(("kept ", "green"), (str(plan.output), "bold"), f" with {done.words()}")
             raise
-        if not done.models:
+        if not done.fits:
             raise KeyboardInterrupt
         try:
-            problems = _after_the_fits(request, filtered, screen, done)
-            _tell(request, screen, done, problems)
+            problems = _after_the_fits(plan, filtered, screen, done)
+            _tell(plan, screen, done, problems)
         except KeyboardInterrupt:
-            screen.error(f"interrupted: the fits are in {request.output}")
+            screen.error(f"interrupted: the fits are in {plan.output}")
             return KEPT
-    screen.result({"output": str(request.output), **done.record})
+    screen.result({"output": str(plan.output), **done.record})
     if done.interrupted:
         return KEPT
     return FAILED if problems else 0
 
 
-def _after_the_fits(request: Request, filtered: Filtered, screen: Screen, done: _Done) -> dict[str, str]:
+def _after_the_fits(plan: RunPlan, filtered: Filtered, screen: Screen, done: _Done) -> dict[str, str]:
     """Write what can be made again from the fits, the report last; gives what went wrong with what."""
     steps: dict[str, Callable[[], None]] = {}
-    if request.write_h5ad is not None:
-        target, source, force = request.write_h5ad, request.file, request.force
-        memory = request.reading.max_memory
+    if plan.write_h5ad is not None:
+        target, source, force = plan.write_h5ad, plan.file, plan.force
+        memory = plan.reading.max_memory
         steps[str(target)] = lambda: write_annotated_fits(
-            target, [model.fit_ for model in done.models], filtered, source=source, force=force, max_memory=memory
+            target, done.fits, filtered, source=source, force=force, max_memory=memory
         )
-    if request.report:
-        labels = None if request.label is None else filtered.table.labels(request.label)
+    if plan.report:
+        labels = None if plan.groupby is None else filtered.table.labels(plan.groupby)
         path = done.run.path / REPORT
-        steps[REPORT] = lambda: report_models(
-            path, done.models, record=done.record, names=filtered.table, labels=labels
+        steps[REPORT] = lambda: report_fits(
+            path, done.fits, record=done.record, labels=labels, counts=filtered.table.counts
         )
     problems: dict[str, str] = {}
     for name, step in steps.items():
@@ -211,90 +207,89 @@ def _after_the_fits(request: Request, filtered: Filtered, screen: Screen, done: 
     return problems
 
 
-def _for_size(request: Request, shape: tuple[int, int], screen: Screen) -> Request:
-    """Approximate zero counts where there are too many to visit them all again and again, and say so."""
-    entries = math.prod(shape)
-    if not request.by_size or entries <= LARGEST_CERTIFIED:
-        return request
-    if any(1.0 <= c < math.inf for c in request.c):
+def _say_what_auto_takes(plan: RunPlan, shape: tuple[int, int], screen: Screen) -> None:
+    """Say where zero counts are approximated without that having been asked for."""
+    settings = Request.of(**plan.parameters).settings
+    taken = [replace(settings, c=c).resolved(settings.engine, shape).likelihood for c in plan.c]
+    if settings.likelihood == "auto" and "approximate" in taken:
         screen.notes(
             [
-                f"{entries:,} entries: zero counts are approximated where c is 1 or more; "
+                f"{math.prod(shape):,} entries: zero counts are approximated where c is 1 or more; "
                 "--likelihood refined takes them exactly, which visits every entry in every iteration"
             ]
         )
-    return replace(request, parameters={**request.parameters, "likelihood": "auto"})
 
 
-def _check_places(request: Request) -> None:
+def _check_places(plan: RunPlan) -> None:
     """Refuse what cannot be written, before the data are read."""
-    if request.write_h5ad is not None:
-        if request.write_h5ad.suffix not in (".h5ad", ".zarr"):
-            raise ValueError(f"--write-h5ad must end with .h5ad or .zarr, got {request.write_h5ad}")
-        check_place(request.write_h5ad, force=request.force)
-    if request.resume is not None and not request.resume.exists():
-        raise FileNotFoundError(f"--resume {request.resume} does not exist; leave it out for a new fit")
-    if "checkpoint" in request.parameters:
-        check_checkpoint(request.parameters["checkpoint"])
+    if plan.write_h5ad is not None:
+        if plan.write_h5ad.suffix not in (".h5ad", ".zarr"):
+            raise ValueError(f"--write-h5ad must end with .h5ad or .zarr, got {plan.write_h5ad}")
+        check_place(plan.write_h5ad, force=plan.force)
+    if plan.resume is not None and not plan.resume.exists():
+        raise FileNotFoundError(f"--resume {plan.resume} does not exist; leave it out for a new fit")
+    if "checkpoint" in plan.parameters:
+        check_checkpoint(plan.parameters["checkpoint"])
 
 
 # ---------------------------------------------------------------- fitting
 
 
-def _fit_all(request: Request, watch: Watch, screen: Screen, done: _Done) -> None:
+def _fit_all(plan: RunPlan, watch: Watch, screen: Screen, done: _Done) -> None:
     """Fit, and write every fit as soon as it is there."""
-    width = max(len(c_name(c)) for c in request.c)
-    fits = _fits(request, done.table.counts, {**request.parameters, "callbacks": (watch,)})
-    path = along_path(request.c) if request.along else request.c
+    width = max(len(c_name(c)) for c in plan.c)
+    fits = _fits(plan, done.table.counts, {**plan.parameters, "callbacks": (watch,)})
+    path = along_path(plan.c) if plan.along else plan.c
     try:
         for number, c in enumerate(path, start=1):
             with warnings.catch_warnings(record=True) as caught, watch.showing(f"c = {c_name(c)}"):
                 warnings.simplefilter("always")
-                model = next(fits)
-                done.interrupted = _was_interrupted(model)
-                row = _measured_or_not(model, done, request.parameters["n_jobs"])
-                done.keep(model, row)
+                fit = next(fits)
+                done.interrupted = fit.stopped == "interrupted"
+                fit, row = _examined(fit, done, plan.parameters["n_jobs"])
+                done.keep(fit, row)
                 done.finished = number == len(path) and not done.interrupted
                 done.write()
-            _tell_fit(model, row, screen, width=width, by_clock=watch.stopped_by_clock)
-            screen.notes(_notes(model, [one_line(warning.message) for warning in caught]))
+            _tell_fit(fit, row, screen, width=width, by_clock=watch.stopped_by_clock)
+            screen.notes(_notes(fit, [one_line(warning.message) for warning in caught]))
             if done.interrupted:
                 return
     except KeyboardInterrupt:
         done.interrupted = True
-        if done.models:
+        if done.fits:
             done.write()
 
 
-def _measured_or_not(model: Log1pNMF, done: _Done, n_jobs: int | None) -> dict[str, Any]:
-    """Measure a fit; where Ctrl-C is pressed meanwhile, only what takes no time."""
+def _examined(fit: Fit, done: _Done, n_jobs: int | None) -> tuple[Fit, dict[str, Any]]:
+    """Certify and measure a fit; where Ctrl-C is pressed meanwhile, only what takes no time."""
+    counts = done.table.counts
     if not done.interrupted:
         try:
-            return _measured(model, done.table.counts, n_jobs)
+            certificate = certify(fit, counts, engine=fit.settings.engine, n_jobs=n_jobs)
+            explained, quick = math.nan, fit.link.is_identity or math.prod(counts.shape) <= LARGEST_CERTIFIED
+            if quick and counts.in_memory:
+                explained = deviance_explained(fit, counts, n_jobs=n_jobs)
+            fit = replace(fit, certificate=certificate)
+            return fit, _measures(fit, explained)
         except KeyboardInterrupt:
             done.interrupted = True
-    return _measured(model, None, n_jobs)
+    return fit, _measures(fit, math.nan)
 
 
-def _fits(request: Request, counts: Counts, parameters: Mapping[str, Any]) -> Iterator[Log1pNMF]:
-    options = dict(parameters)
-    n_components = options.pop("n_components")
-    if request.along:
-        yield from fits_along(counts, request.c, n_components, **options)
+def _fits(plan: RunPlan, counts: Counts, parameters: Mapping[str, Any]) -> Iterator[Fit]:
+    check_enough(counts, parameters["n_components"])
+    if plan.along:
+        yield from fits_along(counts, plan.c, **parameters)
         return
-    for c in request.c:
-        yield Log1pNMF(n_components, c=c, **options).fit(counts, resume=request.resume)
+    for c in plan.c:
+        yield fit_log1p_nmf(counts, c=c, resume=plan.resume, **parameters)
 
 
-def _was_interrupted(model: Log1pNMF) -> bool:
-    return any(message.startswith("interrupted") for message in model.fit_.messages)
-
-
-def _notes(model: Log1pNMF, warned: Sequence[str]) -> list[str]:
+def _notes(fit: Fit, warned: Sequence[str]) -> list[str]:
     """Gather what is worth knowing about a fit; what is empty was told with the data."""
-    messages = [one_line(message) for message in model.fit_.messages]
+    messages = [one_line(message) for message in fit.messages]
     told = [message for message in messages if "without any count" not in message]
-    certificate = model.certificate_
+    certificate = fit.certificate
     if certificate is not None and not certificate.is_exact:
         told = [message for message in told if not message.startswith("the exact log-likelihood was not")]
         share = abs(certificate.gap / certificate.log_likelihood)
@@ -306,20 +301,13 @@ def _notes(model: Log1pNMF, warned: Sequence[str]) -> list[str]:
     return told + [text for text in warned if not any(text.startswith(message) for message in messages)]
 
 
-def _measured(model: Log1pNMF, counts: Counts | None, n_jobs: int | None) -> dict[str, Any]:
-    """Numbers of a fit, for tables, JSON and the screen; without counts only those that it has itself."""
-    fit = model.fit_
-    explained, certificate = math.nan, None
-    if counts is not None:
-        quick = fit.link.is_identity or math.prod(counts.shape) <= LARGEST_CERTIFIED
-        if quick and not isinstance(counts, ChunkedCounts):
-            explained = deviance_explained(model, counts, n_jobs=n_jobs)
-        certificate = model.certify(counts)
-    known = fit.log_likelihood if certificate is None else certificate.log_likelihood
+def _measures(fit: Fit, explained: float) -> dict[str, Any]:
+    """Numbers of a fit, for tables, JSON and the screen."""
+    known = fit.certificate
     return {
         "c": fit.c,
-        "log_likelihood": math.nan if known is None else known,
-        "log_likelihood_error": 0.0 if certificate is None else certificate.standard_error,
+        "log_likelihood": math.nan if known is None else known.log_likelihood,
+        "log_likelihood_error": 0.0 if known is None else known.standard_error,
         "deviance_explained": explained,
         "factor_correlation": factor_correlation(fit.factors),
         "sparsity_loadings": float(hoyer(fit.loadings).mean()),
@@ -328,14 +316,14 @@ def _measured(model: Log1pNMF, counts: Counts | None, n_jobs: int | None) -> dic
         "converged": fit.converged,
         "kkt_residual": fit.kkt_residual,
         "seconds": fit.seconds,
+        "likelihood": fit.settings.likelihood,
     }
 
 
 # ---------------------------------------------------------------- telling
 
 
-def _tell_fit(model: Log1pNMF, row: Mapping[str, Any], screen: Screen, *, width: int, by_clock: bool) -> None:
-    fit = model.fit_
+def _tell_fit(fit: Fit, row: Mapping[str, Any], screen: Screen, *, width: int, by_clock: bool) -> None:
     if fit.converged:
         state = ("converged", "green")
     elif by_clock:
@@ -353,22 +341,23 @@ def _tell_fit(model: Log1pNMF, row: Mapping[str, Any], screen: Screen, *, width:
         "" if math.isnan(explained) else f", deviance explained {explained:.1%}",
         ", ",
         state,
-        f" after {fit.n_iter} iterations ({fit.seconds:.1f} s), KKT residual {fit.kkt_residual:.0e}",
+        f" after {fit.n_iter} iterations ({fit.seconds:.1f} s), KKT residual {fit.kkt_residual:.0e}, "
+        f"likelihood {fit.settings.likelihood}",
     )
 
 
-def _tell(request: Request, screen: Screen, done: _Done, problems: Mapping[str, str]) -> None:
-    place = request.output
+def _tell(plan: RunPlan, screen: Screen, done: _Done, problems: Mapping[str, str]) -> None:
+    place = plan.output
     if done.interrupted:
         screen.say(("interrupted: ", "yellow"), "the fit so far is kept")
     screen.say(
         ("wrote ", "green"),
         (str(place), "bold"),
-        f" ({plural(len(done.models), 'model', 'models')}, tables, run.json)",
+        f" ({plural(len(done.fits), 'model')}, tables, run.json)",
     )
-    if request.write_h5ad is not None and str(request.write_h5ad) not in problems:
-        screen.say(("wrote ", "green"), (str(request.write_h5ad), "bold"))
-    if request.report and REPORT not in problems:
+    if plan.write_h5ad is not None and str(plan.write_h5ad) not in problems:
+        screen.say(("wrote ", "green"), (str(plan.write_h5ad), "bold"))
+    if plan.report and REPORT not in problems:
         screen.say("look at ", (str(place / REPORT), "bold"))
     screen.say(f"then: log1pnmf info {place} | log1pnmf transform {place} NEW_FILE -o loadings.csv")
     for name, why in problems.items():
@@ -376,14 +365,14 @@ def _tell(request: Request, screen: Screen, done: _Done, problems: Mapping[str, 
         screen.error(f"{name} was not written: {why}. The fits are in {place}{again}")
 
 
-def _record(request: Request, filtered: Filtered) -> dict[str, Any]:
+def _record(plan: RunPlan, filtered: Filtered) -> dict[str, Any]:
     return {
         "command": shlex.join(["log1pnmf", *sys.argv[1:]]),
         "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "source": {**source_record(request.file), "format": filtered.table.format},
-        "reading": request.reading.as_dict(),
+        "source": {**source_record(plan.file), "format": filtered.table.format},
+        "reading": plan.reading.as_dict(),
         "filters": list(filtered.report),
         "notes": list(filtered.table.notes),
-        "label": request.label,
-        "parameters": dict(request.parameters),
+        "groupby": plan.groupby,
+        "parameters": dict(plan.parameters),
     }

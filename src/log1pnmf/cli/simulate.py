@@ -33,8 +33,8 @@ def simulate(
         ),
     ] = None,
     option: Annotated[Path | None, typer.Option("-o", "--output", metavar="PATH", help="The same.")] = None,
-    samples: Annotated[int, typer.Option("-n", "--samples", "--cells", help="Number of samples.")] = 1000,
-    features: Annotated[int, typer.Option("-m", "--features", "--genes", help="Number of features.")] = 500,
+    samples: Annotated[int, typer.Option("-n", "--samples", help="Number of samples.")] = 1000,
+    features: Annotated[int, typer.Option("-m", "--features", help="Number of features.")] = 500,
     components: Annotated[int, typer.Option("-k", "--components", help="Number of factors.")] = 5,
     c: Annotated[str, typer.Option("-c", "--shift", metavar="C", help="Shift of the link.")] = "1",
     density: Annotated[
@@ -91,13 +91,17 @@ def simulate(
 def write_simulation(simulation: Simulation, path: Path, *, force: bool = False) -> int:
     """Draw and write, chunk by chunk where the format allows it; gives the number of non-zeros."""
     n, m = simulation.n_samples, simulation.n_features
-    names = {
-        "sample_names": [f"sample_{i}" for i in range(n)],
-        "feature_names": [f"feature_{j}" for j in range(m)],
-    }
+    samples, features = [f"sample_{i}" for i in range(n)], [f"feature_{j}" for j in range(m)]
     kind = format_of(path) if path.suffix else ""
     if kind in ("h5ad", "zarr"):
-        return write_chunks(path, simulation.chunks(CHUNK_ROWS), shape=(n, m), force=force, **names)
+        return write_chunks(
+            path,
+            simulation.chunks(CHUNK_ROWS),
+            shape=(n, m),
+            sample_names=samples,
+            feature_names=features,
+            force=force,
+        )
     (counts,) = simulation.chunks(n)
-    write_table(CountTable(named_counts(counts, **names)), path, force=force)
+    write_table(CountTable(named_counts(counts, samples, features)), path, force=force)
     return int(counts.nnz)

@@ -63,7 +63,7 @@ def read_streamed(
         raise BadFileError(
             f"--engine streaming reads .h5ad and .zarr, got {path}; write one with log1pnmf convert"
         )
-    if reading.transpose or reading.min_cells or reading.min_counts or reading.min_features:
+    if reading.transpose or reading.min_samples or reading.min_counts or reading.min_features:
         raise BadFileError(
             "--engine streaming takes a file as it is; filter or transpose it with log1pnmf convert"
         )

@@ -15,12 +15,14 @@ from log1pnmf._common.atomic import building, check_place
 from log1pnmf.counts.counts import Counts, SparseRows
 from log1pnmf.counts.files import BadFileError, CountTable
 from log1pnmf.counts.files.write import numbered, write_csv
-from log1pnmf.estimator import Log1pNMF
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.keys import c_name
+from log1pnmf.fitting.new_samples import project
 
 from . import options as common
 from .console import Screen, one_line
 from .inputs import Reading, describe
-from .run_folder import RunFolder, c_name
+from .run_folder import fit_in
 
 __all__ = ["transform"]
 
@@ -62,13 +64,13 @@ def transform(
     if not output.name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
         raise typer.BadParameter(f"-o must end with .csv, .tsv or the same with .gz, got {output}")
     check_place(output, force=force)
-    model = _model(run, None if c is None else common.parse_c([c])[0])
+    fit = fit_in(run, None if c is None else common.parse_c([c])[0])
     table = Reading(layer, transpose, allow_fractions, max_memory=max_memory).table(file)
     screen.say((file.name, "bold"), f": {describe(table)} ({table.format})")
-    counts, notes = align(table, model, missing=missing)
+    counts, notes = align(table, fit, missing=missing)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
-        loadings = model.transform(counts)
+        loadings = project(fit, counts)
     notes += [one_line(warning.message) for warning in caught]
     screen.notes([*table.notes, *notes])
     header = ["sample", *(f"factor_{k}" for k in range(loadings.shape[1]))]
@@ -80,30 +82,21 @@ def transform(
     screen.say(
         ("wrote ", "green"),
         (str(output), "bold"),
-        f" ({n:,} samples x {k} factors, c = {c_name(model.fit_.c)})",
+        f" ({n:,} samples x {k} factors, c = {c_name(fit.c)})",
     )
-    screen.result({"output": str(output), "c": model.fit_.c, "shape": [n, k], "notes": notes})
+    screen.result({"output": str(output), "c": fit.c, "shape": [n, k], "notes": notes})
     return 0
 
 
-def _model(place: Path, c: float | None) -> Log1pNMF:
-    if place.is_file():
-        model = Log1pNMF.load(place)
-        if c is not None and c != model.fit_.c:
-            raise BadFileError(f"{place} is a model for c = {model.fit_.c:g}, not {c:g}")
-        return model
-    return RunFolder.open(place).model(c)
-
-
-def align(table: CountTable, model: Log1pNMF, *, missing: str) -> tuple[Counts, list[str]]:
-    """Bring the features of a table into the order of a model.
+def align(table: CountTable, fit: Fit, *, missing: str) -> tuple[Counts, list[str]]:
+    """Bring the features of a table into the order of a fit.
 
     Parameters
     ----------
     table : CountTable
-    model : Log1pNMF
+    fit : Fit
     missing : {"refuse", "zero"}
-        What to do where a feature of the model is not in the table.
+        What to do where a feature of the fit is not in the table.
 
     Returns
     -------
@@ -111,11 +104,11 @@ def align(table: CountTable, model: Log1pNMF, *, missing: str) -> tuple[Counts, 
     notes : list of str
         What was left out or taken as zero.
     """
-    fitted, given = getattr(model, "feature_names_in_", None), table.feature_names
+    fitted, given = fit.feature_names, table.feature_names
     if fitted is None or given is None:
-        if table.shape[1] != model.n_features_in_:
+        if table.shape[1] != len(fit.factors):
             raise BadFileError(
-                f"{table.source} has {table.shape[1]} features, but the model {model.n_features_in_}; "
+                f"{table.source} has {table.shape[1]} features, but the model {len(fit.factors)}; "
                 "without names on both sides they must be the same"
             )
         return table.counts, ["no feature names on both sides: columns were taken in their order"]

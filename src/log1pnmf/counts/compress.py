@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from log1pnmf._common.words import plural
+
 from .sparse_rows import (
     CHUNK,
     SparseRows,
@@ -228,8 +230,3 @@ class ValueScan:
     def _place(self, position: int) -> str:
         row, column = self._locate(position)
         return f"first at row {row}, column {column}"
-
-
-def plural(count: int, one: str, many: str) -> str:
-    """Count and noun, as in "1 negative entry" and "2 negative entries"."""
-    return f"{count} {one if count == 1 else many}"

@@ -16,7 +16,9 @@ from scipy import sparse
 from scipy.special import gammaln
 from sklearn.utils import check_array
 
-from .compress import compress_dense, compress_sparse, plural
+from log1pnmf._common.words import plural
+
+from .compress import compress_dense, compress_sparse
 from .factorial import stirling
 from .sparse_rows import MAX_INT32, SparseRows, checksum_of, pieces
 

@@ -1,20 +1,17 @@
-"""A fit inside an AnnData object, and back: its parts as plain numbers, text and arrays; anndata is not needed."""
+"""A fit inside an AnnData object, and back: plain numbers, text and arrays; anndata is not needed."""
 
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
-import scipy
-import sklearn
 from numpy.typing import NDArray
 
 from log1pnmf._common.archive import check_value, making_whole
-from log1pnmf._common.version import __version__
+from log1pnmf._common.version import versions
 from log1pnmf.counts.features import find_features
 
 from .fit import ARRAYS, HISTORY, NAMES, NUMBERS, Fit
@@ -62,13 +59,7 @@ def uns_of(fit: Fit, layer: str | None) -> dict[str, Any]:
             "converged": fit.converged,
             "layer": "X" if layer is None else layer,
             "loadings_digest": _digest(fit.loadings),
-            "versions": {
-                "log1pnmf": __version__,
-                "python": platform.python_version(),
-                "numpy": np.__version__,
-                "scipy": scipy.__version__,
-                "scikit-learn": sklearn.__version__,
-            },
+            "versions": versions(),
         }
     )
 

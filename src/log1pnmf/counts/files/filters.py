@@ -37,14 +37,14 @@ class Filtered:
 
 
 def filter_table(
-    table: CountTable, *, min_cells: int = 0, min_counts: float = 0, min_features: int = 0
+    table: CountTable, *, min_samples: int = 0, min_counts: float = 0, min_features: int = 0
 ) -> Filtered:
     """Leave out samples with little in them, then features seen in few of the samples that are left.
 
     Parameters
     ----------
     table : CountTable
-    min_cells : int
+    min_samples : int
         Features must be seen (not zero) in at least so many samples.
     min_counts : float
         Samples must have at least so many counts in total.
@@ -63,13 +63,13 @@ def filter_table(
     Examples
     --------
     >>> table = CountTable(Counts.from_any([[1, 0, 9], [2, 5, 0], [0, 0, 1]]))
-    >>> filtered = filter_table(table, min_counts=2, min_cells=2)
+    >>> filtered = filter_table(table, min_counts=2, min_samples=2)
     >>> filtered.table.shape
     (2, 1)
     >>> filtered.report[0]
     'samples with fewer than 2 counts: 1 of 3 removed'
     """
-    check_whole("min_cells", min_cells, least=0)
+    check_whole("min_samples", min_samples, least=0)
     check_whole("min_features", min_features, least=0)
     check_number("min_counts", min_counts)
     matrix, (n, m) = table.counts.to_scipy(), table.shape
@@ -83,10 +83,10 @@ def filter_table(
     samples = np.flatnonzero(keep)
     left = matrix if len(samples) == n else matrix[samples]
     features = np.arange(m)
-    if min_cells:
-        features = np.flatnonzero(np.bincount(left.indices, minlength=m) >= min_cells)
+    if min_samples:
+        features = np.flatnonzero(np.bincount(left.indices, minlength=m) >= min_samples)
         gone_features = m - len(features)
-        report.append(f"features in fewer than {min_cells} samples: {gone_features:,} of {m:,} removed")
+        report.append(f"features in fewer than {min_samples} samples: {gone_features:,} of {m:,} removed")
     if not len(samples) or not len(features):
         raise BadFileError(
             f"{table.source or 'the table'}: filters left nothing ({'; '.join(report)}); lower them"

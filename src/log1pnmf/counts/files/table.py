@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from log1pnmf._common.untrusted import TEXT, BadFileError, Budget
-from log1pnmf.counts.compress import plural
+from log1pnmf._common.words import plural
 from log1pnmf.counts.counts import Counts
 
 __all__ = ["BadFileError", "CountTable", "Fractions", "RawTable", "checked"]
