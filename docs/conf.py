@@ -13,6 +13,7 @@ version = release = installed_version("log1pnmf")
 
 extensions = [
     "command_reference",
+    "import_picture",
     "myst_nb",
     "native_math",
     "numpydoc",

@@ -26,7 +26,7 @@ MOST_LINES = 400
 LONGER = {
     "src/log1pnmf/engines/torch/triton_terms.py": "kernels that share helpers, as Triton wants them",
 }
-PRINTING = {"bundled.py": "the demo prints what it found"}
+PRINTING = {"demo.py": "prints what it found"}
 EXECUTING = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 MOST_ROOMS = 12
 
