@@ -1,0 +1,139 @@
+"""Fit a fixed set of small problems and print a fingerprint of each: equal lines are equal bits.
+
+    python tools/fingerprints.py > before; git switch ...; python tools/fingerprints.py | diff before -
+
+Only `log1pnmf.Log1pNMF` is used, and everything that decides a fit is passed, so that other defaults and another
+layout of the package do not matter. Lines hold the name of the fit, the SHA-256 of the bytes of `components_` and
+`loadings_`, and the log-likelihood. Compare on one machine: compilers and NumPy builds round differently.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import math
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from log1pnmf import Log1pNMF
+
+SHIFTS = (0.1, 1.0, 10.0, math.inf)
+N, M, K = 60, 40, 3
+
+
+class Chunks:
+    """Counts as a sequence of row blocks, as `log1pnmf.open_counts` takes them."""
+
+    def __init__(self, counts: np.ndarray, size: int) -> None:
+        self.counts, self.size, self.shape = counts, size, counts.shape
+
+    def __len__(self) -> int:
+        return -(-len(self.counts) // self.size)
+
+    def __getitem__(self, i: int) -> np.ndarray:
+        if not 0 <= i < len(self):
+            raise IndexError(i)
+        return self.counts[i * self.size : (i + 1) * self.size]
+
+
+def made_up_counts() -> np.ndarray:
+    """Counts of three groups of samples, with an empty row and an empty column."""
+    rng = np.random.default_rng(20)
+    memberships = 0.1 + np.repeat(np.eye(K), N // K, axis=0)
+    rates = memberships @ rng.gamma(0.4, 2.0, size=(K, M)) * rng.gamma(5.0, 0.2, size=(N, 1))
+    counts = rng.poisson(rates)
+    counts[7], counts[:, 11] = 0, 0
+    return counts
+
+
+def settings() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name every fit and give the parameters in which it differs from the first."""
+    for c in SHIFTS:
+        for likelihood in ("exact", "approximate", "refined", "auto"):
+            yield f"native {likelihood} c={c:g}", {"c": c, "likelihood": likelihood}
+        for init in ("random", "nndsvd"):
+            yield f"native init={init} c={c:g}", {"c": c, "init": init}
+        yield f"native taylor c={c:g}", {"c": c, "likelihood": "approximate", "approximation": "taylor"}
+        yield f"native l1 c={c:g}", {"c": c, "l1": 3.0}
+        yield f"native coordinate c={c:g}", {"c": c, "row_solver": "coordinate"}
+        yield f"native coordinate l1 c={c:g}", {"c": c, "l1": 3.0, "row_solver": "coordinate"}
+        yield f"native sizes=none c={c:g}", {"c": c, "size_factors": "none"}
+        yield f"native n_init=3 c={c:g}", {"c": c, "init": "random", "n_init": 3}
+        yield f"native plain c={c:g}", {"c": c, "extrapolate": False}
+        for engine in ("reference", "streaming"):
+            for likelihood in ("exact", "approximate", "refined"):
+                yield (
+                    f"{engine} {likelihood} c={c:g}",
+                    {"c": c, "likelihood": likelihood, "engine": engine},
+                )
+            yield f"{engine} l1 c={c:g}", {"c": c, "l1": 3.0, "engine": engine}
+        if importlib.util.find_spec("torch") is not None:
+            for engine in ("torch", "torch-float64"):
+                for likelihood in ("exact", "approximate"):
+                    yield (
+                        f"{engine} {likelihood} c={c:g}",
+                        {"c": c, "likelihood": likelihood, "engine": engine},
+                    )
+    for normalize in ("factor_max", "factor_sum", "none"):
+        yield f"native normalize={normalize}", {"normalize": normalize}
+    yield "native interval", {"likelihood": "approximate", "interval": (0.0, 2.0)}
+    yield "native generator", {"init": "random", "random_state": np.random.default_rng(5)}
+
+
+def fits() -> Iterator[tuple[str, Log1pNMF]]:
+    """Fit everything."""
+    counts, rng = made_up_counts(), np.random.default_rng(21)
+    common = {
+        "likelihood": "exact",
+        "approximation": "chebyshev",
+        "size_factors": "total",
+        "init": "rank1",
+        "n_init": 1,
+        "l1": 0.0,
+        "row_solver": "newton",
+        "extrapolate": "auto",
+        "max_iter": 60,
+        "tol": 1e-7,
+        "engine": "native",
+        "normalize": "max",
+        "random_state": 3,
+    }
+    for name, changed in settings():
+        data = Chunks(counts, 25) if changed.get("engine") == "streaming" else counts
+        yield name, Log1pNMF(K, **{"c": 1.0, **common, **changed}).fit(data)
+    start = rng.uniform(0.1, 1.0, (N, K)), rng.uniform(0.1, 1.0, (M, K))
+    yield "given start", Log1pNMF(K, c=1.0, **common).fit(counts, loadings=start[0], factors=start[1])
+    yield "given size factors", Log1pNMF(K, c=1.0, **common).fit(counts, size_factors=rng.gamma(5.0, 0.2, N))
+    model = Log1pNMF(K, c=1.0, warm_start=True, **common).fit(counts)
+    for name, changed, n in (
+        ("goes on", {}, N),
+        ("more factors", {"n_components": K + 1}, N),
+        ("other link", {"c": 10.0}, N),
+        ("fewer factors", {"n_components": K - 1}, N),
+        ("fewer samples", {}, N // 2),
+    ):
+        yield f"warm start: {name}", model.set_params(**changed).fit(counts[:n])
+    more = Log1pNMF(K, c=1.0, **common).fit(counts[:40])
+    more.loadings_of_new = more.transform(counts[40:])
+    yield "transform", more
+
+
+def line(name: str, model: Log1pNMF) -> str:
+    """Describe a fit; of one that has them, the loadings of new samples take the place of its own."""
+    loadings = getattr(model, "loadings_of_new", model.loadings_)
+    digests = [
+        hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()[:16]
+        for values in (model.components_, loadings)
+    ]
+    return f"{name:34} {' '.join(digests)} {model.log_likelihood_!r}"
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    for found in fits():
+        print(line(*found))
+        sys.stdout.flush()
