@@ -12,21 +12,18 @@ from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
 from log1pnmf import Log1pNMF
-from log1pnmf import estimator as estimator_module
 
 rng = np.random.default_rng(0)
 Y = rng.poisson(2.0, size=(12, 7))
 GOOD = {"n_components": 2, "tol": 1e-4, "random_state": 0, "n_jobs": 1}
 
 
-@pytest.fixture
-def no_fit(monkeypatch):
-    """Make any work an error."""
+def started(*args):
+    raise AssertionError("the fit has started")
 
-    def work(*args, **kwargs):
-        raise AssertionError("the fit has started")
 
-    monkeypatch.setattr(estimator_module, "fit_log1p_nmf", work)
+NO_FIT = {**GOOD, "init": started, "callbacks": [started]}
+"""Parameters with which any work is an error."""
 
 
 def with_entry(value, at=(3, 4)):
@@ -63,11 +60,10 @@ COUNTS = [
 ]
 
 
-@pytest.mark.usefixtures("no_fit")
 @pytest.mark.parametrize(("counts", "error", "message"), COUNTS)
 def test_counts(counts, error, message):
     with pytest.raises(error, match=message) as caught:
-        Log1pNMF(**GOOD).fit(counts)
+        Log1pNMF(**NO_FIT).fit(counts)
     assert caught.type is error
 
 
@@ -129,15 +125,15 @@ PARAMETERS = [
     ("checkpoint", 3, TypeError, "checkpoint must be the path of a file, got 3"),
     ("checkpoint", "nowhere/file", FileNotFoundError, "checkpoint is .*, but there is no folder .*: make it"),
     ("checkpoint_every", -1, ValueError, "checkpoint_every must be finite and not negative, got -1"),
-    ("size_factors", "sum", ValueError, "size_factors must be 'total', 'none' or an array, got 'sum'"),
+    ("size_factors", "sum", ValueError, "size_factors must be one of 'total', 'none' or an array, got 'sum'"),
+    ("init", None, ValueError, "init must be one of 'rank1', 'random', 'nndsvd' or .*, got None"),
     ("init", "svd", ValueError, "init must be one of 'rank1', 'random', 'nndsvd' or .*, got 'svd'"),
 ]
 
 
-@pytest.mark.usefixtures("no_fit")
 @pytest.mark.parametrize(("name", "value", "error", "message"), PARAMETERS)
 def test_parameters(name, value, error, message):
-    model = Log1pNMF(**{**GOOD, name: value})
+    model = Log1pNMF(**{**NO_FIT, name: value})
     with pytest.raises(error, match=message) as caught:
         model.fit(Y)
     assert caught.type is error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container
 from numbers import Integral, Real
 from typing import cast
 
@@ -13,7 +13,7 @@ import numpy as np
 __all__ = ["check_absent", "check_choice", "check_number", "check_whole"]
 
 
-def check_choice(name: str, value: object, choices: Sequence[str], *, otherwise: str = "") -> None:
+def check_choice(name: str, value: object, choices: Collection[str], *, otherwise: str = "") -> None:
     """Refuse what is not one of the choices; `otherwise` names what else may be given.
 
     Examples

@@ -18,6 +18,7 @@ from scipy.special import xlogy
 from scipy.stats import poisson
 
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.sparse_rows import dense_blocks
 from log1pnmf.fitting.as_fit import fit_and_counts
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.model.objective import BLOCK_BYTES
@@ -337,11 +338,8 @@ def _blocks(fit: Fit, counts: Counts, place: Index) -> Iterator[tuple[slice, Arr
     approximation: Quadratic | None = None
     if fit.settings.likelihood == "approximate" and not fit.link.is_identity:
         approximation = quadratic(fit.link, fit.settings.approximation, fit.settings.interval)
-    n, m = counts.shape
-    size = max(1, int(BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK * m)))
-    for start in range(0, n, size):
-        rows = slice(start, min(start + size, n))
-        y = counts.by_row.to_scipy(rows.start, rows.stop).toarray().astype(np.float64)
+    for rows in dense_blocks(counts.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)):
+        y = counts.by_row.to_dense(rows)
         eta = fit.loadings[place[rows]] @ fit.factors.T / fit.link.alpha
         sizes = fit.size_factors[place[rows], None]
         mean = sizes * fit.link.mean(eta)

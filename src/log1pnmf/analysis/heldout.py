@@ -11,6 +11,7 @@ from scipy.special import gammaln
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import select_features
+from log1pnmf.counts.sparse_rows import dense_blocks
 from log1pnmf.counts.splitting import check_fraction, training_size_factors
 from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
@@ -246,10 +247,9 @@ class _Rates:
             return self.size_factors * (self.loadings @ self.factors.sum(axis=0))
         eta_factors = np.ascontiguousarray(self.factors.T) / self.link.alpha
         sums = np.empty(len(self.loadings))
-        step = max(1, BLOCK_ENTRIES // max(1, len(self.factors)))
-        for start in range(0, len(sums), step):
-            eta = self.loadings[start : start + step] @ eta_factors
-            sums[start : start + step] = np.expm1(eta, out=eta).sum(axis=1)
+        for rows in dense_blocks((len(sums), len(self.factors)), BLOCK_ENTRIES):
+            eta = self.loadings[rows] @ eta_factors
+            sums[rows] = np.expm1(eta, out=eta).sum(axis=1)
         return self.link.exposure_scale * self.size_factors * sums
 
     def at(self, i: NDArray[np.intp], j: NDArray[np.int32]) -> Array:
@@ -289,11 +289,8 @@ def _score(rates: _Rates, counts: Counts, beside: _Background, *, scale: float) 
     flat = beside.share * beside.size
     score = -scale * (own * rates.row_sums() + flat * beside.profile.sum())
     rows = counts.by_row
-    step = max(1, BLOCK_ENTRIES // rates.loadings.shape[1])
-    for start in range(0, rows.nnz, step):
-        entries = np.arange(start, min(start + step, rows.nnz))
-        i, j = np.searchsorted(rows.indptr, entries, side="right") - 1, rows.indices[entries]
-        y = rows.values[entries].astype(np.float64)
+    for i, entries in rows.entry_blocks(max(1, BLOCK_ENTRIES // rates.loadings.shape[1])):
+        j, y = rows.indices[entries], rows.values[entries].astype(np.float64)
         with np.errstate(divide="ignore"):
             log_mean = np.log(scale * (own * rates.at(i, j) + flat[i] * beside.profile[j]))
         score += np.bincount(i, y * log_mean - gammaln(y + 1.0), minlength=len(score))

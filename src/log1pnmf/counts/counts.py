@@ -16,13 +16,17 @@ from scipy import sparse
 from scipy.special import gammaln
 from sklearn.utils import check_array
 
+from log1pnmf._common.checks import check_choice
 from log1pnmf._common.words import plural
 
 from .compress import compress_dense, compress_sparse
 from .factorial import stirling
 from .sparse_rows import MAX_INT32, SparseRows, checksum_of, pieces
 
-__all__ = ["Counts", "SparseRows", "check_unmasked", "frame_of", "holds_counts"]
+__all__ = ["Counts", "SparseRows", "check_size_factors", "check_unmasked", "frame_of", "holds_counts"]
+
+SIZE_FACTORS = ("total", "none")
+"""Size factors by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,16 +215,10 @@ class Counts:
         -------
         ndarray of float64, shape (n_samples,)
         """
-        if kind is None:
-            raise ValueError(
-                "size_factors must not be None; pass 'none' if all samples have the same size, "
-                "or 'total' to divide by their total counts"
-            )
+        check_size_factors(kind)
         if isinstance(kind, str):
             if kind == "none":
                 return np.ones(self.n_samples)
-            if kind != "total":
-                raise ValueError(f"size_factors must be 'total', 'none' or an array, got {kind!r}")
             sums = self.row_sums
             return np.divide(sums, sums.mean(), out=np.ones(self.n_samples), where=sums > 0)
         return _checked_size_factors(kind, self.n_samples)
@@ -301,6 +299,17 @@ def _refuse_others(X: Any) -> None:
             "counts must be numbers, got texts; count their words first, with "
             "sklearn.feature_extraction.text.CountVectorizer().fit_transform(texts)"
         )
+
+
+def check_size_factors(kind: object) -> None:
+    """Refuse what is neither one of `SIZE_FACTORS` nor may be an array."""
+    if kind is None:
+        raise ValueError(
+            "size_factors must not be None; pass 'none' if all samples have the same size, "
+            "or 'total' to divide by their total counts"
+        )
+    if isinstance(kind, str):
+        check_choice("size_factors", kind, SIZE_FACTORS, otherwise="an array")
 
 
 def _checked_size_factors(given: Any, n_samples: int) -> np.ndarray:

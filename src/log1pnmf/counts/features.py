@@ -92,9 +92,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def select_features(counts: Counts, chosen: NDArray[np.intp]) -> Counts:
     """Make counts of some features only, in the order in which they are given."""
-    part = counts.to_scipy()[:, chosen]
-    part.sort_indices()
-    rows = SparseRows(part.shape, part.indptr.astype(np.int64), part.indices.astype(np.int32), part.data)
+    rows = SparseRows.from_scipy(counts.to_scipy()[:, chosen])
     return Counts(rows, sample_names=counts.sample_names)
 
 

@@ -46,6 +46,12 @@ class SparseRows:
             view.flags.writeable = False
             object.__setattr__(self, name, view)
 
+    @classmethod
+    def from_scipy(cls, matrix: sparse.csr_array) -> SparseRows:
+        """Take the rows of a CSR array of counts; its indices are sorted in place."""
+        matrix.sort_indices()
+        return cls(matrix.shape, matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data)
+
     @property
     def nnz(self) -> int:
         """Number of stored entries."""
@@ -102,6 +108,24 @@ class SparseRows:
             indptr = indptr.astype(np.int32)
         parts = (self.values[first:last], self.indices[first:last], indptr)
         return sparse.csr_array(parts, shape=(stop - start, self.shape[1]))
+
+    def to_dense(self, block: slice) -> np.ndarray:
+        """Give the rows of a block with their zeros, in float64."""
+        return self.to_scipy(block.start, block.stop).toarray().astype(np.float64)
+
+    def entry_blocks(self, limit: int) -> Iterator[tuple[np.ndarray, slice]]:
+        """Give the row of each entry, and where the entries lie, at most `limit` at a time."""
+        for start in range(0, self.nnz, limit):
+            stop = min(start + limit, self.nnz)
+            yield np.searchsorted(self.indptr, np.arange(start, stop), side="right") - 1, slice(start, stop)
+
+
+def dense_blocks(shape: tuple[int, int], limit: float) -> Iterator[slice]:
+    """Ranges of rows with at most `limit` entries, zeros included (or one row, where that has more)."""
+    n_rows, n_columns = shape
+    size = max(1, int(limit / max(n_columns, 1)))
+    for start in range(0, n_rows, size):
+        yield slice(start, min(start + size, n_rows))
 
 
 def pieces(array: np.ndarray) -> Iterator[np.ndarray]:

@@ -307,17 +307,16 @@ class Log1pNMF(FittedModel):
         Returns
         -------
         Log1pNMF
-            With the parameters that the fit was asked for.
+            With the parameters that the fit was asked for; its engine need not be on this machine, and is
+            the default.
         """
         fit = as_fit(source, key=key)
-        parameters = fit.asked.as_dict()
-        for name in ("init", "engine"):
-            if parameters[name] == GIVEN:
-                del parameters[name]
+        parameters = {**vars(fit.asked)}
+        del parameters["engine"]
+        if fit.asked.init == GIVEN:
+            del parameters["init"]
         if fit.asked.size_factors == GIVEN:
             parameters["size_factors"] = fit.size_factors
-        if fit.asked.interval is not None:
-            parameters["interval"] = fit.asked.interval
         return cls(**parameters)._take(fit)
 
     def __sklearn_tags__(self) -> Any:

@@ -17,7 +17,10 @@ from log1pnmf.analysis.diagnostics import Diagnostics, diagnose
 from log1pnmf.analysis.markers.find import markers
 from log1pnmf.analysis.markers.table import Markers
 from log1pnmf.analysis.topics import TopicModel, topic_model
-from log1pnmf.counts.counts import frame_of
+from log1pnmf.counts.chunked.opening import CountSource
+from log1pnmf.counts.chunked.parts import source_of
+from log1pnmf.counts.counts import Counts, frame_of
+from log1pnmf.engines.registry import as_counts
 from log1pnmf.fitting.certificate import certify
 from log1pnmf.fitting.facts import Certificate
 from log1pnmf.fitting.fit import Fit
@@ -42,34 +45,42 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     @property
     def loadings_(self) -> Array:
+        """Loadings of the training samples."""
         return self.fit_.loadings
 
     @property
     def log_likelihood_(self) -> float | None:
+        """Exact log-likelihood; None where it was not computed."""
         return self.fit_.log_likelihood
 
     @property
     def approximate_objective_(self) -> float | None:
+        """What an approximate fit has minimised, penalty included; None for exact fits."""
         return None if self.fit_.approximate_log_likelihood is None else self.fit_.objective
 
     @property
     def n_iter_(self) -> int:
+        """Iterations, over all phases."""
         return self.fit_.n_iter
 
     @property
     def converged_(self) -> bool:
+        """Whether `tol` was met in every phase."""
         return self.fit_.converged
 
     @property
     def kkt_residual_(self) -> float:
+        """Distance from a stationary point."""
         return self.fit_.kkt_residual
 
     @property
     def history_(self) -> Any:
+        """One entry per iteration."""
         return self.fit_.history
 
     @property
     def certificate_(self) -> Certificate | None:
+        """Exact log-likelihood and what the approximation cost, where known."""
         return self.fit_.certificate
 
     @property
@@ -101,7 +112,8 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         >>> model.transform([[40, 20]]).round(4)  # ten times the counts, ten times the size factor
         array([[1.]])
         """
-        return project(self.fit_of(X), X, size_factors, engine=self.engine, n_jobs=self.n_jobs)
+        new = self._new_samples(X)
+        return project(self.fit_, new, size_factors, engine=self.engine, n_jobs=self.n_jobs)
 
     def inverse_transform(self, loadings: Any, size_factors: Any = None) -> Array:
         """Mean counts that loadings stand for, ``s_i c expm1(L F' / alpha_c)``.
@@ -172,7 +184,8 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         -------
         float
         """
-        return score(self.fit_of(X), X, size_factors, engine=self.engine, n_jobs=self.n_jobs)
+        new = self._new_samples(X)
+        return score(self.fit_, new, size_factors, engine=self.engine, n_jobs=self.n_jobs)
 
     def certify(self, X: Any = None) -> Certificate:
         """Exact log-likelihood of the fit, and how far off the approximation was.
@@ -204,8 +217,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
                 raise ValueError(
                     "the fit did not compute the exact log-likelihood: pass its data, certify(X)"
                 )
-            counts = counts_of(self.fit_of(X), X)
-            found = certify(self.fit_, counts, engine=self.engine, n_jobs=self.n_jobs)
+            found = certify(self.fit_, counts_of(self.fit_, X), engine=self.engine, n_jobs=self.n_jobs)
             self.fit_ = replace(self.fit_, certificate=found)
         return found
 
@@ -259,7 +271,8 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         -------
         Markers
         """
-        return markers(self.fit_of(X), X, **{"n_jobs": self.n_jobs, **options})
+        check_is_fitted(self)
+        return markers(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
 
     def diagnose(self, X: Any, **options: Any) -> Diagnostics:
         """Find the features, samples and entries that the fit does not explain.
@@ -275,7 +288,8 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         -------
         Diagnostics
         """
-        return diagnose(self.fit_of(X), X, **options)
+        check_is_fitted(self)
+        return diagnose(self.fit_, X, **options)
 
     def to_topic_model(self) -> TopicModel:
         """Give the equivalent multinomial topic model, at ``c = inf``.
@@ -296,21 +310,21 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         check_is_fitted(self)
         return topic_model(self.fit_)
 
-    def fit_of(self, X: Any) -> Fit:
-        """Give the fit, after scikit-learn has checked that X has its features (names in any order)."""
+    def _new_samples(self, X: Any) -> Counts | CountSource:
+        """Check new samples; where names do not tell their features, as scikit-learn does."""
         check_is_fitted(self)
         X = frame_of(X)
-        named = hasattr(X, "columns") and hasattr(self, "feature_names_in_")
-        if hasattr(X, "shape") and not named:
+        samples = source_of(X) or as_counts(X)
+        if samples.feature_names is None or not hasattr(self, "feature_names_in_"):
             validate_data(self, X, reset=False, skip_check_array=True)
-        return self.fit_
+        return samples
 
     def save(self, path: StrPath) -> None:
         """Write the fitted model to one file, without pickle and atomically; the same as ``fit_.save``.
 
-        Everything comes back with the same bits, except what belongs to the machine and to you: `n_jobs`,
-        `verbose`, `checkpoint`, `checkpoint_every`, `callbacks`, an engine or a start of your own, and a
-        `random_state` that is not a number. They are the default after `load`.
+        The fit comes back with the same bits. Parameters that belong to the machine and to you are the
+        default after `load`: `n_jobs`, `engine`, `verbose`, `checkpoint`, `checkpoint_every`, `callbacks`,
+        `warm_start` and a start of your own. A `random_state` that is not a number is None.
 
         Parameters
         ----------

@@ -22,9 +22,9 @@ LEAST_BASELINE = 0.5
 def arranged(loadings: Array, factors: Array, settings: Settings) -> tuple[Array, Array]:
     """Bring the columns of a solver into the order and scale that users see.
 
-    The baseline comes first: column 0 of a penalised fit (it is the one without penalty), otherwise the factor
-    with the most even loadings among those that carry at least half of the average share of the signal. The
-    others follow by their share of the signal, largest first.
+    The baseline comes first: column 0 of a penalised fit (it is the one without penalty), otherwise the
+    factor with the most even loadings among those that carry at least half of the average share of the
+    signal. The others follow by their share of the signal, largest first.
 
     Parameters
     ----------
@@ -75,6 +75,7 @@ def scale_of(loadings: Array, factors: Array, normalize: str) -> Array:
 
 
 def scaled(loadings: Array, factors: Array, scale: Array, order: Any = slice(None)) -> tuple[Array, Array]:
+    """Divide loadings and multiply factors by a scale, after their columns are put in order."""
     if isinstance(loadings, np.memmap):  # of a streamed fit: not all of it at once
         rows = Rows(loadings.shape, lambda start, stop: loadings[start:stop][:, order] / scale)
         return rows.to_array(), factors[:, order] * scale

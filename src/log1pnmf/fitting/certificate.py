@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.sparse_rows import dense_blocks
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.facts import Certificate
 from log1pnmf.model.problem import Problem
@@ -93,12 +94,10 @@ def _excess(fit: Fit, matrix: sparse.csr_array, rows: NDArray[np.intp], zeros: Q
     """Approximate minus exact log-likelihood of the rows that the matrix holds: only zero counts differ."""
     factors = fit.factors / fit.link.alpha
     exposure = fit.link.exposure_scale * fit.size_factors
-    size = max(1, BLOCK_ENTRIES // matrix.shape[1])
-    parts = []
-    for start in range(0, len(rows), size):
-        block = rows[start : start + size]
-        eta = fit.loadings[block] @ factors.T
-        error = np.expm1(eta) - (zeros.a0m1 + eta * (zeros.a1 + zeros.a2 * eta))
-        error[matrix[start : start + size].nonzero()] = 0.0
-        parts.append(exposure[block] * error.sum(axis=1))
-    return np.concatenate(parts)
+    excess = np.empty(len(rows))
+    for block in dense_blocks(matrix.shape, BLOCK_ENTRIES):
+        eta = fit.loadings[rows[block]] @ factors.T
+        error = np.expm1(eta) - zeros.value(eta)
+        error[matrix[block].nonzero()] = 0.0
+        excess[block] = exposure[rows[block]] * error.sum(axis=1)
+    return excess

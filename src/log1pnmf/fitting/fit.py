@@ -262,10 +262,11 @@ class Fit:
         Fit
         """
         certificate, column = metadata["certificate"], len(HISTORY)
+        parts: dict[str, Any] = {name: arrays[name] for name in ARRAYS}
+        parts |= {name: arrays[name].astype(object) for name in NAMES if name in arrays}
+        parts |= {name: metadata[name] for name in NUMBERS}
         fit = cls(
-            **{name: arrays[name] for name in ARRAYS},
-            **{name: arrays[name].astype(object) for name in NAMES if name in arrays},
-            **{name: metadata[name] for name in NUMBERS},
+            **parts,
             settings=Settings.from_dict(metadata["settings"]),
             asked=Settings.from_dict(metadata["asked"]),
             data=DataFacts(**metadata["data"]),

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from log1pnmf._common.atomic import StrPath
 from log1pnmf._common.checks import check_choice, check_number, check_whole
 from log1pnmf._common.randomness import as_random
+from log1pnmf.counts.counts import check_size_factors
 from log1pnmf.engines.native import effective_threads
 from log1pnmf.engines.registry import EngineFactory, is_factory
-from log1pnmf.fitting.settings import INITS
 
 from .checkpoint import check_checkpoint
 from .fit import Fit
-from .settings import GIVEN, SIZE_FACTORS, Settings
+from .settings import GIVEN, INITS, Settings
 from .solver.callbacks import Callback
 
 __all__ = ["PARAMETERS", "Request", "default_of"]
@@ -84,17 +84,14 @@ class Request:
         for name in parameters:
             if name not in PARAMETERS:
                 check_choice("a parameter of the fit", name, PARAMETERS)
-        given = {}
+        given: dict[str, Any] = {}
         sizes, init, engine = (parameters.get(name) for name in ("size_factors", "init", "engine"))
         if "size_factors" in parameters:
-            if sizes is None:
-                raise ValueError("size_factors must be 'total', 'none' or an array, got None; use 'none'")
-            if isinstance(sizes, str):
-                check_choice("size_factors", sizes, SIZE_FACTORS, otherwise="an array")
-            else:
+            check_size_factors(sizes)
+            if not isinstance(sizes, str):
                 given["size_factors"] = sizes
-        if isinstance(init, str):
-            check_choice("init", init, INITS, otherwise="(loadings, factors)")
+        if isinstance(init, str) or ("init" in parameters and init is None):
+            check_choice("init", init, INITS, otherwise="(loadings, factors), a Fit or a function")
         elif "init" in parameters:
             given["init"] = init
         if "engine" in parameters and is_factory(engine):
@@ -102,7 +99,8 @@ class Request:
         seed = parameters.get("random_state", Settings.random_state)
         values = {name: parameters[name] for name in SETTINGS if name in parameters}
         values |= dict.fromkeys(given, GIVEN)
-        values["random_state"] = int(seed) if _is_whole(seed) else None
+        whole = isinstance(seed, Integral) and not isinstance(seed, bool | np.bool_)
+        values["random_state"] = int(cast(int, seed)) if whole else None
         running = {name: parameters[name] for name in RUNNING if name in parameters}
         if "callbacks" in running and isinstance(running["callbacks"], Iterable):
             running["callbacks"] = tuple(running["callbacks"])
@@ -139,7 +137,3 @@ PARAMETERS = (*SETTINGS, *RUNNING)
 def default_of(name: str) -> Any:
     """Give the default of a parameter: every face of the package has the same."""
     return getattr(Settings if name in SETTINGS else Request, name)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool | np.bool_)

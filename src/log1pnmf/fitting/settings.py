@@ -1,4 +1,4 @@
-"""What decides a fit, as plain values: checked before any work, kept with the fit, the one source of defaults."""
+"""What decides a fit, as plain values: checked before any work, kept with the fit, the source of defaults."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from log1pnmf._common.checks import check_choice, check_number, check_whole
+from log1pnmf.counts.counts import SIZE_FACTORS
 from log1pnmf.engines.base import ROW_SOLVERS, RowSolver
 from log1pnmf.engines.registry import check_engine
 from log1pnmf.model.link import ShiftedLog
@@ -21,7 +22,6 @@ __all__ = [
     "LARGEST_EXACT",
     "LIKELIHOODS",
     "NORMALIZATIONS",
-    "SIZE_FACTORS",
     "Phase",
     "Settings",
 ]
@@ -29,7 +29,6 @@ __all__ = [
 LIKELIHOODS = ("auto", "approximate", "exact", "refined")
 INITS = ("rank1", "random", "nndsvd")
 NORMALIZATIONS = ("max", "factor_max", "factor_sum", "none")
-SIZE_FACTORS = ("total", "none")
 
 GIVEN = "given"
 """Stands for what a user gave as arrays, as a function or as an engine of their own."""
@@ -65,8 +64,8 @@ class Phase:
 class Settings:
     """What decides a fit. Parameters as in `log1pnmf.Log1pNMF`.
 
-    `size_factors`, `init` and `engine` are "given" where the user passed arrays, a function or an engine; these
-    go beside the settings in a `log1pnmf.fitting.request.Request`.
+    `size_factors`, `init` and `engine` are "given" where the user passed arrays, a function or an engine;
+    these go beside the settings in a `log1pnmf.fitting.request.Request`.
     """
 
     n_components: int = 2
@@ -108,6 +107,19 @@ class Settings:
         if self.engine != GIVEN:
             check_engine(self.engine, self.row_solver)
         check_choice("normalize", self.normalize, NORMALIZATIONS)
+        self._make_plain()
+
+    def _make_plain(self) -> None:
+        """Replace the numbers of NumPy and the like, so that settings compare and go into files."""
+        plain: dict[str, Any] = {name: float(getattr(self, name)) for name in ("c", "l1", "tol")}
+        plain |= {name: int(getattr(self, name)) for name in ("n_components", "n_init", "max_iter")}
+        if self.extrapolate != "auto":
+            plain["extrapolate"] = bool(self.extrapolate)
+        if self.interval is not None:
+            low, high = self.interval
+            plain["interval"] = (float(low), float(high))
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
 
     @property
     def link(self) -> ShiftedLog:
@@ -153,10 +165,8 @@ class Settings:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as files hold them."""
         values = asdict(self)
-        values.update(c=float(self.c), l1=float(self.l1), tol=float(self.tol))
-        values.update({name: int(values[name]) for name in ("n_components", "n_init", "max_iter")})
         if self.interval is not None:
-            values["interval"] = [float(end) for end in self.interval]
+            values["interval"] = list(self.interval)  # as JSON has it
         return values
 
     @classmethod

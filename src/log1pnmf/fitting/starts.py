@@ -7,7 +7,7 @@ and columns without counts are zero, and no two columns are alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -257,19 +257,13 @@ def _impossible(problem: Problem, loadings: Array, factors: Array) -> tuple[Arra
     bad_rows, bad_columns = (np.zeros(n, dtype=bool) for n in counts.shape)
     if ((loadings > 0.0).all(axis=0) & (factors > 0.0).all(axis=0)).any():
         return bad_rows, bad_columns
-    for i, j in _entries(problem, 1 << 16):
+    rows = counts.by_row
+    for i, entries in rows.entry_blocks(1 << 16):
+        j = on_host(rows.indices[entries])
         bad = np.einsum("ek,ek->e", loadings[i], factors[j]) <= 0.0
         bad_rows[i[bad]] = True
         bad_columns[j[bad]] = True
     return bad_rows, bad_columns
-
-
-def _entries(problem: Problem, size: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
-    rows = problem.counts.by_row
-    for start in range(0, rows.nnz, size):
-        entries = np.arange(start, min(start + size, rows.nnz))
-        part = on_host(rows.indices[entries[0] : entries[-1] + 1])
-        yield np.searchsorted(rows.indptr, entries, side="right") - 1, part
 
 
 # ---------------------------------------------------------------- shared

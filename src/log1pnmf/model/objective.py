@@ -18,6 +18,7 @@ from scipy.special import xlogy
 
 from log1pnmf._common.arrays import like
 from log1pnmf.counts.counts import Counts, SparseRows
+from log1pnmf.counts.sparse_rows import dense_blocks
 
 from .link import ShiftedLog
 from .zeros import EXACT_FOR_IDENTITY, Quadratic
@@ -265,7 +266,7 @@ def gradients(problem: Model, loadings: Array, factors: Array) -> tuple[Array, A
     exposure = problem.link.exposure_scale * problem.size_factors
     gradient_loadings, gradient_factors = np.zeros_like(loadings), np.zeros_like(factors)
     for block in _row_blocks(rows, arrays=8):
-        y, t = _dense(rows, block), exposure[block, None]
+        y, t = rows.to_dense(block), exposure[block, None]
         slope = entry_gradient(y, loadings[block] @ factors.T, t, identity, problem.zeros)
         gradient_loadings[block] = slope @ factors
         gradient_factors += slope.T @ loadings[block]
@@ -278,28 +279,14 @@ def _means_of_zeros(problem: Model, loadings: Array, factors: Array) -> float:
     with np.errstate(over="ignore"):
         for block in _row_blocks(rows, arrays=3):
             means = problem.link.mean(loadings[block] @ factors.T)
-            first, last = rows.indptr[block.start], rows.indptr[block.stop]
-            lengths = np.diff(rows.indptr[block.start : block.stop + 1])
-            means[np.repeat(np.arange(len(means)), lengths), rows.indices[first:last]] = 0.0
+            means[rows.to_scipy(block.start, block.stop).nonzero()] = 0.0
             total += float(problem.size_factors[block] @ means.sum(axis=1))
     return total
 
 
 def _row_blocks(rows: SparseRows, arrays: int) -> Iterator[slice]:
     """Slices of rows for which `arrays` dense arrays fit in `BLOCK_BYTES`."""
-    n, m = rows.shape
-    size = max(1, int(BLOCK_BYTES / (8 * arrays * max(m, 1))))
-    for start in range(0, n, size):
-        yield slice(start, min(start + size, n))
-
-
-def _dense(rows: SparseRows, block: slice) -> Array:
-    """Rows of `block` with their zeros."""
-    y = np.zeros((block.stop - block.start, rows.shape[1]))
-    first, last = rows.indptr[block.start], rows.indptr[block.stop]
-    row = np.repeat(np.arange(len(y)), np.diff(rows.indptr[block.start : block.stop + 1]))
-    y[row, rows.indices[first:last]] = rows.values[first:last]
-    return y
+    return dense_blocks(rows.shape, BLOCK_BYTES / (8 * arrays))
 
 
 def _nonzeros(
@@ -307,11 +294,8 @@ def _nonzeros(
 ) -> Iterator[tuple[Array, Array, Array]]:
     """Count, eta and exposure of the non-zero entries, in blocks."""
     size = max(1, int(BLOCK_BYTES / (8 * (3 * loadings.shape[1] + 8))))
-    for start in range(0, len(rows.values), size):
-        entries = np.arange(start, min(start + size, len(rows.values)))
-        i = np.searchsorted(rows.indptr, entries, side="right") - 1
-        j = rows.indices[entries]
-        eta = np.einsum("ek,ek->e", loadings[i], factors[j])
+    for i, entries in rows.entry_blocks(size):
+        eta = np.einsum("ek,ek->e", loadings[i], factors[rows.indices[entries]])
         yield rows.values[entries].astype(np.float64), eta, exposure[i]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +12,7 @@ from scipy import sparse
 
 from log1pnmf._common.optional import require
 from log1pnmf.counts.counts import Counts, holds_counts
+from log1pnmf.counts.sparse_rows import dense_blocks
 
 __all__ = ["COUNTS_LAYER", "Selection", "check_anndata", "chosen_features", "read_counts", "target"]
 
@@ -155,9 +155,8 @@ def _read_blocks(stored: Any, positions: NDArray[np.intp] | None) -> Any:
     if getattr(stored, "format", "csr") == "csc":  # its rows are spread over the whole file
         matrix = stored[:]
         return matrix if positions is None else matrix[:, positions]
-    size = max(1, BLOCK_ENTRIES // max(1, stored.shape[1]))
     blocks = []
-    for i in range(math.ceil(stored.shape[0] / size)):
-        block = stored[i * size : (i + 1) * size]
+    for rows in dense_blocks(stored.shape, BLOCK_ENTRIES):
+        block = stored[rows]
         blocks.append(sparse.csr_array(block if positions is None else block[:, positions]))
     return sparse.vstack(blocks, format="csr")

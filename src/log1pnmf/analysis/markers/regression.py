@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from log1pnmf.counts.counts import SparseRows
+from log1pnmf.counts.sparse_rows import dense_blocks
 from log1pnmf.engines.native import NativeEngine, RowSums
 from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient
 from log1pnmf.model.problem import Problem, Side
@@ -99,7 +100,7 @@ class FeatureRegressions:
             return losses
         if not explained.all():
             rows = rows[:, np.flatnonzero(explained)]
-        side = Side(_as_rows(rows), np.ones(len(features)), self._exposure[explained])
+        side = Side(SparseRows.from_scipy(rows), np.ones(len(features)), self._exposure[explained])
         best = self._solve(side, np.delete(factors[features], k, axis=1), others[explained])
         return losses + self._sums(side, best, others[explained]).loss
 
@@ -169,7 +170,7 @@ class FeatureRegressions:
                 break
             if not still.all():
                 moving = moving[still]
-                rows = _as_rows(side.rows.to_scipy()[np.flatnonzero(still)])
+                rows = SparseRows.from_scipy(side.rows.to_scipy()[np.flatnonzero(still)])
                 side = Side(rows, np.ones(len(moving)), side.column_exposure)
         return factors
 
@@ -202,12 +203,8 @@ class FeatureRegressions:
 
     def _blocks(self, factors: Array) -> Iterator[tuple[Array, Array, Array]]:
         """Give counts, eta and exposure of some features at a time, features x samples."""
-        m, n = self._rows.shape
-        size = max(1, int(BLOCK_BYTES / (8 * 8 * max(n, 1))))
-        for start in range(0, m, size):
-            stop = min(start + size, m)
-            y = self._rows.to_scipy(start, stop).toarray().astype(np.float64)
-            yield y, factors[start:stop] @ self.loadings.T, self._exposure[None, :]
+        for block in dense_blocks(self._rows.shape, BLOCK_BYTES / (8 * 8)):
+            yield self._rows.to_dense(block), factors[block] @ self.loadings.T, self._exposure[None, :]
 
     def _sparse_scores(self, factors: Array, pairs: Array) -> Array:
         """Scores with the identity link, where zero counts have no leverage and the gradient ``t``."""
@@ -223,10 +220,3 @@ class FeatureRegressions:
         slope = entry_gradient(y, eta, t, identity=True) / np.maximum(1.0 - leverage, LEAST_SPARE)
         excess = sparse.csr_array((slope**2 - t**2, sample, rows.indptr), shape=rows.shape)
         return self._square(self._exposure**2 @ self._products + excess @ self._products)
-
-
-def _as_rows(matrix: sparse.csr_array) -> SparseRows:
-    matrix.sort_indices()
-    return SparseRows(
-        matrix.shape, matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data
-    )

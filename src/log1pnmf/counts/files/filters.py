@@ -100,13 +100,9 @@ def _part(
 ) -> CountTable:
     if matrix.shape == table.shape:
         return table
-    matrix.sort_indices()
-    rows = SparseRows(
-        matrix.shape, matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data
-    )
     names, feature_names = table.sample_names, table.feature_names
     counts = Counts(
-        rows,
+        SparseRows.from_scipy(matrix),
         sample_names=None if names is None else names[samples],
         feature_names=None if feature_names is None else feature_names[features],
     )

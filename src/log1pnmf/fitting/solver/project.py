@@ -53,6 +53,6 @@ def solve_loadings(
             side, loadings, factors, penalty=no_penalty, upper=upper, row_solver=row_solver
         )
         loadings = step.values
-        if step.predicted_decrease <= tol * engine.problem.counts.total:
+        if step.predicted_decrease <= tol * max(1.0, engine.problem.counts.total):
             return loadings, True
     return loadings, False
