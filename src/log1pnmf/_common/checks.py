@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Sequence
 from numbers import Integral, Real
 from typing import cast
 
