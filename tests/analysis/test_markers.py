@@ -339,7 +339,7 @@ def test_anndata(blocks, tmp_path, kind):
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
-    from log1pnmf import pl, tl
+    from log1pnmf import as_fit, pl, tl
 
     _, counts = blocks
     adata = anndata.AnnData(counts.astype(np.float32))
@@ -352,7 +352,7 @@ def test_anndata(blocks, tmp_path, kind):
         warnings.filterwarnings("ignore", "Writing zarr v2 data", UserWarning)
         getattr(adata, f"write_{kind}")(tmp_path / "data")
     back = getattr(anndata, f"read_{kind}")(tmp_path / "data")
-    found = markers(tl.model(adata, "programmes").fit_, counts)
+    found = markers(as_fit(adata, key="programmes"), counts)
     table = back.uns["programmes_markers"]["table"]
     np.testing.assert_array_equal(table["z"], found.z.T.ravel())
     ax = pl.volcano(back, 1, key="programmes", ax=Figure().subplots())
