@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from log1pnmf._common.words import plural
+
 from .figures import Chart, histogram
 from .inputs import ReportInput
-from .words import count, percent, significant
+from .words import percent, significant
 
 __all__ = ["DataSection", "describe_data"]
 
@@ -72,6 +74,10 @@ def _sizes(inputs: ReportInput) -> tuple[Chart | None, str]:
     return chart, (
         f"{how}. Nine in ten samples lie between {significant(middle[0])} and {significant(middle[1])}; "
         f"the largest is {significant(positive.max() / positive.min())} times the smallest"
-        + (f"; {count(len(sizes) - len(positive), 'sample')} of size 0" if len(positive) < len(sizes) else "")
+        + (
+            f"; {plural(len(sizes) - len(positive), 'sample')} of size 0"
+            if len(positive) < len(sizes)
+            else ""
+        )
         + "."
     )

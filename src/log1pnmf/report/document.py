@@ -17,6 +17,7 @@ import sklearn
 from log1pnmf._common.atomic import StrPath, check_writable, replacing
 from log1pnmf._common.optional import require
 from log1pnmf._common.version import __version__
+from log1pnmf._common.words import plural
 from log1pnmf.analysis.coloring import ALIKE, colors_of_fits
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.request import default_of
@@ -30,7 +31,7 @@ from .fits import describe_fits, early_stopping_note
 from .inputs import MOST_GROUPS, ReportInput
 from .misfit import describe_misfit
 from .structure import MOST_SAMPLES, arrange_samples, structure_data
-from .words import count, decimal, enumerate_words, keep_together, link_in_words, percent, significant
+from .words import decimal, enumerate_words, keep_together, link_in_words, percent, significant
 
 __all__ = ["write_report"]
 
@@ -208,18 +209,18 @@ def _heat(value: float, highest: float = 1.0) -> str:
 def _lead(inputs: ReportInput, sections: list[FactorSection], comparison: Comparison | None) -> str:
     """Say the result in a sentence or two."""
     fit = inputs.fits[0]
-    size = f"{count(len(fit.loadings), 'sample')} and {count(len(fit.factors), 'feature')}"
+    size = f"{plural(len(fit.loadings), 'sample')} and {plural(len(fit.factors), 'feature')}"
     if comparison is not None:
         return f"{size}, explained in {len(sections)} ways. {comparison.headline}"
     first = sections[0]
-    factors = count(len(first.factors), "factor")
+    factors = plural(len(first.factors), "factor")
     text = f"{size}, explained by {factors} at {fit.name}: {link_in_words(fit.c)}."
     if not first.groups:
         return text
     alone = sum(len(factor.served) == 1 for factor in first.factors)
     return (
-        f"{text} {count(alone, 'factor serves', 'factors serve')} a single group of samples; "
-        f"{count(len(first.factors) - alone, 'is', 'are')} shared by several."
+        f"{text} {plural(alone, 'factor serves', 'factors serve')} a single group of samples; "
+        f"{plural(len(first.factors) - alone, 'is', 'are')} shared by several."
     )
 
 

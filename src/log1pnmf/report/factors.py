@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from log1pnmf._common.words import plural
 from log1pnmf.analysis.groups import Groups, group_means
 from log1pnmf.analysis.markers.table import Markers
 from log1pnmf.analysis.metrics import correlation_matrix, hoyer
@@ -15,7 +16,7 @@ from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.summary import top_features
 
 from .evidence import Evidence
-from .words import alike, count, decimal, enumerate_words, percent
+from .words import alike, decimal, enumerate_words, percent
 
 __all__ = ["SERVED", "Factor", "FactorSection", "describe_factors", "served_groups"]
 
@@ -186,7 +187,7 @@ def _sentence(loading: Array, groups: Groups | None, means: Array | None, served
         return "Empty: no sample has it."
     if groups is None or means is None:
         return (
-            f"Above half of its maximum in {count(int((loading > SERVED).sum()), 'sample')}; "
+            f"Above half of its maximum in {plural(int((loading > SERVED).sum()), 'sample')}; "
             f"exactly zero in {percent(float((loading == 0.0).mean()))} of them."
         )
     value = {name: decimal(means[groups.names.index(name)]) for name in served}

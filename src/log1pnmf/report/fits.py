@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from log1pnmf._common.words import plural
 from log1pnmf.analysis.metrics import deviance_explained
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.certificate import LARGEST_CERTIFIED
@@ -16,7 +17,7 @@ from log1pnmf.fitting.summary import last_gain
 
 from .figures import Chart, Curve, log_curves
 from .inputs import ReportInput
-from .words import count, link_in_words, percent, significant
+from .words import link_in_words, percent, significant
 
 __all__ = ["FitSection", "describe_fits", "early_stopping_note"]
 
@@ -76,7 +77,7 @@ def early_stopping_note(fit: Fit) -> str | None:
     gain = last_gain(fit)
     still = "" if gain is None else f", still gaining {significant(gain)} in log-likelihood per iteration"
     return (
-        f"stopped early: not converged after {count(fit.n_iter, 'iteration')}{still} "
+        f"stopped early: not converged after {plural(fit.n_iter, 'iteration')}{still} "
         f"(KKT residual {fit.kkt_residual:.1e}). The picture may change as the fit goes on; "
         "raise max_iter, or stop earlier only on purpose"
     )

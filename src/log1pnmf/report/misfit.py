@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from log1pnmf._common.words import plural
 from log1pnmf.analysis.diagnostics import OUTLYING, Diagnostics, diagnose
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.certificate import LARGEST_CERTIFIED
@@ -14,7 +15,7 @@ from log1pnmf.fitting.fit import Fit
 
 from .figures import Chart, histogram
 from .inputs import ReportInput
-from .words import count, enumerate_words, significant
+from .words import enumerate_words, significant
 
 __all__ = ["MisfitSection", "describe_misfit"]
 
@@ -116,7 +117,7 @@ def _outliers(inputs: ReportInput, found: Diagnostics) -> str:
     if not len(outliers):
         return f"No sample is explained much worse than the others (none beyond {OUTLYING:g} robust z)."
     names = [str(inputs.sample_names[i]) for i in outliers]
-    samples = count(len(outliers), "sample is", "samples are")
+    samples = plural(len(outliers), "sample is", "samples are")
     return (
         f"{samples} explained much worse than the others (deviance beyond {OUTLYING:g} robust z): "
         f"{enumerate_words(names, most=N_LISTED)}."
@@ -134,5 +135,5 @@ def _approximation(found: Diagnostics) -> list[str]:
     names = [str(found.feature_names[j]) for j in order[: min(half, N_LISTED)]]
     return [
         f"The approximation at zero counts misjudges {significant(total)} units of log-likelihood, half of "
-        f"them in {count(half, 'feature')}: {enumerate_words(names)}" + (", ..." if half > N_LISTED else ".")
+        f"them in {plural(half, 'feature')}: {enumerate_words(names)}" + (", ..." if half > N_LISTED else ".")
     ]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .words import count, decimal
+from log1pnmf._common.words import plural
+
+from .words import decimal
 
 __all__ = ["CLEARLY", "CLUSTERED", "MOST", "SAME", "Figure", "verdict"]
 
@@ -150,7 +152,7 @@ def _sentences(figures: dict[str, Figure], name: str) -> list[str]:
     if served is not None and alone is not None:
         sentences.append(
             f"A factor serves {decimal(served.finite)} groups on average at {name} and "
-            f"{decimal(served.additive)} at c = ∞; {count(alone.finite, 'factor serves', 'factors serve')} "
+            f"{decimal(served.additive)} at c = ∞; {plural(alone.finite, 'factor serves', 'factors serve')} "
             f"a single group at {name}, {alone.additive:.0f} at c = ∞."
         )
     strongest = figures["Share of the strongest factor"]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 __all__ = [
     "alike",
-    "count",
     "decimal",
     "enumerate_words",
     "keep_together",
@@ -48,17 +47,6 @@ def keep_together(text: str) -> str:
     'at c\xa0=\xa01'
     """
     return text.replace(" = ", "\u00a0=\u00a0")
-
-
-def count(number: float, one: str, many: str | None = None) -> str:
-    """Say how many, with the noun in the right form.
-
-    Examples
-    --------
-    >>> count(1, "sample"), count(1937, "sample"), count(0, "entry", "entries")
-    ('1 sample', '1,937 samples', '0 entries')
-    """
-    return f"{number:,.0f} {one if number == 1 else many or one + 's'}"
 
 
 def enumerate_words(words: Sequence[str], most: int = 6) -> str:
