@@ -69,7 +69,7 @@ def iterations(engine, L, F, n):
     """Seconds and loss of every iteration."""
     torch.cuda.synchronize()
     times, losses, last = [], [], time.perf_counter()
-    steps = alternate(engine, L, F, penalty=np.zeros(L.shape[1]), extrapolation=Extrapolation(), max_iter=n)
+    steps = alternate(engine, L, F, extrapolation=Extrapolation(), max_iter=n)
     for step in steps:
         torch.cuda.synchronize()
         now = time.perf_counter()
@@ -158,7 +158,7 @@ def print_parts(title, engine, side, start, design):
         "evaluate, no Hessian": timed(lambda: evaluate(False)),
         "change": timed(lambda: triton_terms.change(block, rows, b, step, fixed, exposure=exposure)),
         "programs": timed(lambda: triton_terms.solve_box(sums.hessian, sums.gradient, b, np.inf)),
-        "half-step": timed(lambda: engine.half_step(side, start, design, penalty=np.zeros(K)), 5),
+        "half-step": timed(lambda: engine.half_step(side, start, design), 5),
     }
     entries = float(block.indptr[-1])
     flops = entries * (K * (K + 1) + 4 * K + 40)

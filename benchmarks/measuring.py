@@ -98,7 +98,6 @@ def follow(
         engine,
         loadings,
         factors,
-        penalty=np.zeros(loadings.shape[1]),
         row_solver=task.row_solver,
         extrapolation=Extrapolation() if task.row_solver == "newton" else None,
         max_iter=max_iter + 1,  # the solver's last iteration only looks; here it is to be like all others

@@ -129,11 +129,11 @@ def timed_passes(engine, loadings, factors, n_passes: int, warm_up: int = 1) -> 
 
     CPU seconds are those of all threads, and say more than wall time on a machine that others use as well.
     """
-    found, no_penalty, problem = [], np.zeros(factors.shape[1]), engine.problem
+    found, problem = [], engine.problem
     for _ in range(n_passes + warm_up):
         wall, cpu = time.perf_counter(), time.process_time()
-        loadings = engine.half_step(problem.loadings_side, loadings, factors, penalty=no_penalty).values
-        factors = engine.half_step(problem.factors_side, factors, loadings, penalty=no_penalty).values
+        loadings = engine.half_step(problem.loadings_side, loadings, factors).values
+        factors = engine.half_step(problem.factors_side, factors, loadings).values
         found.append((time.perf_counter() - wall, time.process_time() - cpu))
     wall, cpu = (min(times) for times in zip(*found[warm_up:], strict=True))
     nnz = problem.counts.nnz
@@ -257,12 +257,12 @@ def starts(arguments: argparse.Namespace) -> None:
     survey_module.SAMPLE_ROWS = arguments.sample
     matrix = anndata.read_h5ad(arguments.file).X
     counts = survey(open_counts(matrix))
-    sizes, zeros, no_penalty = counts.size_factors("total"), quadratic(LINK), np.zeros(arguments.k)
+    sizes, zeros = counts.size_factors("total"), quadratic(LINK)
     engine = StreamingEngine(Problem(counts, sizes, LINK, zeros), arguments.threads)
     for name in ("sample", "rank1"):
         rng = np.random.RandomState(0)
         if name == "sample":
-            pair = sampled_start(engine, arguments.k, "rank1", rng, penalty=no_penalty)
+            pair = sampled_start(engine, arguments.k, "rank1", rng)
             loadings, factors = pair.loadings, pair.factors
         else:
             whole = Problem(survey_module.Counts.from_any(matrix), sizes, LINK, zeros)
@@ -271,7 +271,6 @@ def starts(arguments: argparse.Namespace) -> None:
             engine,
             loadings,
             factors,
-            penalty=no_penalty,
             extrapolation=Extrapolation(),
             max_iter=arguments.passes,
         ):

@@ -95,6 +95,18 @@ log1pnmf::Task task_named(const std::string& name) {
   throw std::invalid_argument("unknown task");
 }
 
+log1pnmf::Link link_named(const std::string& name) {
+  if (name == "shifted_log") return log1pnmf::Link::shifted_log;
+  if (name == "identity") return log1pnmf::Link::identity;
+  throw std::invalid_argument("unknown link");
+}
+
+log1pnmf::Noise noise_named(const std::string& name) {
+  if (name == "poisson") return log1pnmf::Noise::poisson;
+  if (name == "large_poisson") return log1pnmf::Noise::large_poisson;
+  throw std::invalid_argument("unknown noise");
+}
+
 using Values = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // Checks that the parts fit together; what refers to outputs is left to the caller.
@@ -111,7 +123,7 @@ HalfStep half_step(const Vector<std::int64_t>& indptr, const Vector<std::int32_t
   require(static_cast<std::int64_t>(start.shape(0)) == n && static_cast<std::int64_t>(design.shape(0)) == m &&
               start.shape(1) == design.shape(1),
           "start must be rows x K and design columns x K");
-  require(!(model.identity && model.exact_zeros), "the identity link has no separate exact form");
+  require(!(model.link == log1pnmf::Link::identity && model.exact_zeros), "the identity link has no separate exact form");
   HalfStep h{};
   h.rows = {n, m, indptr.data(), indices.data(),
             single ? static_cast<const float*>(counts.data()) : nullptr,
@@ -135,10 +147,12 @@ void run_plan(MakePlan make_plan, std::int64_t n_rows, int n_threads) {
 }
 
 void run(const std::string& kernel, const std::string& task, Vector<std::int64_t> indptr, Vector<std::int32_t> indices,
-         Values counts, Vector<double> row_exposure, Vector<double> column_exposure, bool identity, bool exact_zeros, bool large, double a1, double a2, Matrix start, Matrix design,
+         Values counts, Vector<double> row_exposure, Vector<double> column_exposure, const std::string& link,
+         const std::string& noise, bool exact_zeros, double a1, double a2, Matrix start, Matrix design,
          Vector<double> penalty, double upper, Output<double> values, Output<double> gradient, Output<double> loss,
          Output<double> decrease, Output<std::uint8_t> rejected, int n_threads) {
-  HalfStep h = half_step(indptr, indices, counts, row_exposure, column_exposure, {identity, exact_zeros, large, a1, a2}, start, design);
+  const log1pnmf::Model model{link_named(link), noise_named(noise), exact_zeros, a1, a2};
+  HalfStep h = half_step(indptr, indices, counts, row_exposure, column_exposure, model, start, design);
   const auto n = h.rows.n_rows, K = static_cast<std::int64_t>(h.n_components);
   const auto per_entry = static_cast<std::size_t>(n * K), per_row = static_cast<std::size_t>(n);
   require(static_cast<std::int64_t>(penalty.size()) == K, "penalty must have K numbers");
@@ -157,10 +171,11 @@ void run(const std::string& kernel, const std::string& task, Vector<std::int64_t
 }
 
 void add_statistics(const std::string& kernel, Vector<std::int64_t> indptr, Vector<std::int32_t> indices, Values counts,
-                    Vector<double> row_exposure, Vector<double> column_exposure, bool identity, bool exact_zeros, bool large, double a1,
-                    double a2, Matrix start, Matrix design, Output<double> loss, Output<double> gradient,
-                    Output<double> hessian, int n_threads) {
-  HalfStep h = half_step(indptr, indices, counts, row_exposure, column_exposure, {identity, exact_zeros, large, a1, a2}, start, design);
+                    Vector<double> row_exposure, Vector<double> column_exposure, const std::string& link,
+                    const std::string& noise, bool exact_zeros, double a1, double a2, Matrix start, Matrix design,
+                    Output<double> loss, Output<double> gradient, Output<double> hessian, int n_threads) {
+  const log1pnmf::Model model{link_named(link), noise_named(noise), exact_zeros, a1, a2};
+  HalfStep h = half_step(indptr, indices, counts, row_exposure, column_exposure, model, start, design);
   const auto n = static_cast<std::size_t>(h.rows.n_rows), K = static_cast<std::size_t>(h.n_components);
   require(loss.size() == n && gradient.size() == n * K && hessian.size() == n * (K * (K + 1) / 2),
           "an output has the wrong size");

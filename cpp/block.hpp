@@ -2,7 +2,7 @@
 #pragma once
 
 #include "design.hpp"
-#include "simd.hpp"
+#include "policies.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
@@ -14,44 +14,6 @@ constexpr int kTile = 3;   // 16
 #endif
 
 inline int block_size(int K) { return K <= 24 ? 128 : K <= 56 ? 64 : 32; }
-
-// The part of U vectors of entries that their counts y > 0 add to residual, weight and loss.
-template <int U>
-struct CountTerms {
-  Vec residual[U], weight[U], loss[U], inverse[U];
-};
-// Their loss is without the mean, unless they are large.
-template <bool Identity, bool Large, int U>
-inline void count_terms(const double* y, const Vec* em, [[maybe_unused]] const Vec* mean, CountTerms<U>& terms) {
-  if constexpr (Large) {
-    Vec counts[U];
-    LOG1PNMF_EACH counts[u] = load(y + u * kLanes);
-    deviance_and_reciprocal<U>(counts, em, mean, terms.loss, terms.inverse);
-  } else log_and_reciprocal<U>(em, terms.loss, terms.inverse);
-  LOG1PNMF_EACH {
-    const Vec count = load(y + u * kLanes), ratio = count * terms.inverse[u];
-    if constexpr (!Large) terms.loss[u] = -(count * terms.loss[u]);
-    terms.residual[u] = Identity ? -ratio : -(count + ratio);
-    terms.weight[u] = Identity ? ratio * terms.inverse[u] : ratio * terms.inverse[u] + ratio;
-  }
-}
-
-template <bool Identity, int U>
-inline void mean_part(const Vec* eta, Vec* em) {
-  if constexpr (Identity) LOG1PNMF_EACH em[u] = eta[u];
-  else expm1<U>(eta, em);
-}
-
-template <bool Identity>
-inline Vec clamp_eta(Vec eta) {
-  eta = vmax(eta, splat(kSmallestEta));
-  return Identity ? eta : vmin(eta, splat(kLargestEta));   // at the identity link eta is the mean, of any size
-}
-
-// A count where eta is zero has no likelihood; its loss is this large finite number, so that no step takes a row there and
-// any step leads a row out.
-constexpr double kImpossible = 1e30;
-inline Vec impossible(Vec eta) { return vmax(1.0 - eta * (0.5 / kSmallestEta), Vec{}) * kImpossible; }
 
 // Four entries of kGroup streams, transposed in registers and stored: p[entry][stream] -> X[stream][entry].
 inline void transpose_group(const double* const* p, double* X, std::int64_t stride) {

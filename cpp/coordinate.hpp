@@ -11,7 +11,10 @@
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
+template <class Link, class Noise>
 class CoordinateRow {
+  static_assert(Noise::kPoisson, "the paper's solver is for Poisson counts");
+
  public:
   CoordinateRow(const HalfStep& h, const Design& design)
       : K_(h.n_components), h_(h), design_(design), evaluator_(h, design), entries_(longest_row(h)),
@@ -24,23 +27,20 @@ class CoordinateRow {
     const double* start = h_.start + i * K_;
     double* out = h_.values + i * K_;
     evaluator_.start_row(row_);
-    own_ = h_.model.large ? own_terms() : 0.0;
-    h_.loss[i] = evaluator_.evaluate<Level::gradient>(start, h_.gradient + i * K_, nullptr);
+    if constexpr (Noise::kWhole) own_ = own_terms();
+    h_.loss[i] = evaluator_.template evaluate<Level::gradient>(start, h_.gradient + i * K_, nullptr);
     h_.rejected[i] = 0;
     std::copy_n(start, K_, static_cast<double*>(b_));
     if (row_.count == 0) std::fill_n(static_cast<double*>(b_), K_, 0.0);
-    else if (h_.model.identity) cycles<Form::identity>(h_.loss[i], h_.rejected[i]);
-    else if (!h_.model.exact_zeros) cycles<Form::sparse>(h_.loss[i], h_.rejected[i]);
-    else if (kDense * row_.count >= h_.rows.n_columns) cycles<Form::dense>(h_.loss[i], h_.rejected[i]);
-    else cycles<Form::exact>(h_.loss[i], h_.rejected[i]);
+    else solve(h_.loss[i], h_.rejected[i]);
     std::copy_n(static_cast<double*>(b_), K_, out);
     h_.decrease[i] = row_.count == 0 ? h_.loss[i] + penalty(start) : h_.loss[i] + penalty(start) - loss_ - penalty(b_);
   }
 
  private:
-  // What is laid out: the counts alone (identity and sparse), all entries with the counts gathered from them (exact), or
-  // all entries as if they were counts, zeros included (dense).
-  enum class Form { identity, sparse, exact, dense };
+  // What is laid out: the counts alone (sparse), all entries with the counts gathered from them (exact), or all entries as
+  // if they were counts, zeros included (dense).
+  enum class Form { sparse, exact, dense };
   static constexpr bool exact(Form form) { return form == Form::exact || form == Form::dense; }
 
   static constexpr int kCycles = 3;
@@ -59,6 +59,13 @@ class CoordinateRow {
     else
       for (std::int64_t i = 0; i < h.rows.n_rows; ++i) longest = std::max(longest, h.rows.indptr[i + 1] - h.rows.indptr[i]);
     return round_up(longest, kLargestBlock);
+  }
+
+  void solve(double loss, std::uint8_t& rejected) {
+    if constexpr (Link::kLinear) cycles<Form::sparse>(loss, rejected);
+    else if (!h_.model.exact_zeros) cycles<Form::sparse>(loss, rejected);
+    else if (kDense * row_.count >= h_.rows.n_columns) cycles<Form::dense>(loss, rejected);
+    else cycles<Form::exact>(loss, rejected);
   }
 
   template <Form F>
@@ -146,8 +153,8 @@ class CoordinateRow {
         eta[u] = before + delta * load(xk + e + u * kLanes);
         eta[u] = eta[u] < 1e-13 * before ? Vec{} : eta[u];
       }
-      LOG1PNMF_EACH bounded[u] = clamp_eta<F == Form::identity>(eta[u]);
-      mean_part<F == Form::identity, U>(bounded, em);
+      LOG1PNMF_EACH bounded[u] = Link::clamp_eta(eta[u]);
+      Link::template mean_part<U>(bounded, em);
       LOG1PNMF_EACH {
         store(eta1 + e + u * kLanes, eta[u]);
         store(em1 + e + u * kLanes, em[u]);
@@ -230,7 +237,7 @@ class CoordinateRow {
     constexpr int U = kUnroll;
     Vec means = Vec{}, loss = Vec{};
     const double a1 = h_.model.a1, a2 = h_.model.a2;
-    if constexpr (F != Form::identity)
+    if constexpr (!Link::kLinear)
       for (std::int64_t e = 0; e < padded_; e += kLanes) {
         const Vec t = load(x(K_) + e), em = load(at.em + e);
         if constexpr (exact(F)) means += t * em;
@@ -262,7 +269,7 @@ class CoordinateRow {
   Slope slope(const State& at, int k) {
     Vec g = Vec{}, h = Vec{}, widest = Vec{}, steepest = Vec{};
     const double a1 = h_.model.a1, a2 = h_.model.a2;
-    if constexpr (F != Form::identity) {
+    if constexpr (!Link::kLinear) {
       const double *design = x(k), *exposure = x(K_), *means = at.em;
       [[maybe_unused]] const double* etas = at.eta;
       const std::int64_t n = padded_;
@@ -285,7 +292,7 @@ class CoordinateRow {
     const std::int64_t n = counts_padded_;
     for (std::int64_t p = 0; p < n; p += kLanes) {
       const Vec inverse = load(inverses + p), y = load(counts + p);
-      const Vec fall = (F == Form::identity ? inverse : inverse + 1.0) * load(xk + p), pull = y * fall;
+      const Vec fall = Link::relative_slope(inverse) * load(xk + p), pull = y * fall;
       g -= pull;
       h += pull * fall;   // the reference's curvature, see above
       if constexpr (F == Form::dense) steepest = vmax(steepest, y > 0.0 ? fall : Vec{});
@@ -302,10 +309,9 @@ class CoordinateRow {
   // Whether the curvature surely stays below 1.9 times that at the start of a step of at most Newton's length: then the
   // line search would accept it. Means grow at most by e^(delta widest), which only matters on the way up; on the way
   // down em of a count falls at most by the factor 1 - q and its curvature grows at most by (1 - q)^-2.
-  template <Form F>
   static bool holds(const Slope& at, double delta) {
     if (delta < 0.0) return -delta * at.steepest <= 0.27;
-    return F == Form::identity || delta * at.widest <= 0.6;
+    return Link::kLinear || delta * at.widest <= 0.6;
   }
 
   template <Form F>
@@ -317,8 +323,8 @@ class CoordinateRow {
     else if (g > 0.0) to = 0.0;
     double delta = to - b_[k];
     if (delta == 0.0) return 0.0;
-    const bool held = holds<F>(at, delta);
-    const bool brief = F != Form::identity && std::abs(delta) * at.widest <= kShort && short_moves_ < kShortMoves;
+    const bool held = holds(at, delta);
+    const bool brief = !Link::kLinear && std::abs(delta) * at.widest <= kShort && short_moves_ < kShortMoves;
     if (held && brief) move_shortly<F>(*now, *next, k, delta);
     else if (F == Form::dense && short_moves_ > 0) refresh_eta(*now);
     if (held && !brief) move<F>(*now, *next, k, delta);
@@ -382,7 +388,7 @@ class CoordinateRow {
   int K_;
   const HalfStep& h_;
   const Design& design_;
-  RowEvaluator evaluator_;
+  RowEvaluator<Link, Noise> evaluator_;
   std::int64_t entries_;
   Buffer X_, y_, counts_em_, counts_x_, b_, gram_b_;
   State now_, next_;

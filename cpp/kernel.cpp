@@ -15,6 +15,7 @@ namespace log1pnmf::LOG1PNMF_ISA {
 
 namespace {
 
+template <class Link, class Noise>
 class RowsPlan final : public Plan {
  public:
   explicit RowsPlan(const HalfStep& h) : h_(h), design_(h) {}
@@ -41,7 +42,7 @@ class RowsPlan final : public Plan {
       case Task::evaluate: {
         const int K = h_.n_components;
         scratch.evaluator->start_row(row_at(h_.rows, i));
-        h_.loss[i] = scratch.evaluator->evaluate<Level::gradient>(h_.start + i * K, h_.gradient + i * K, nullptr);
+        h_.loss[i] = scratch.evaluator->template evaluate<Level::gradient>(h_.start + i * K, h_.gradient + i * K, nullptr);
         break;
       }
       case Task::statistics: add_statistics(i, scratch); break;
@@ -50,9 +51,9 @@ class RowsPlan final : public Plan {
 
  private:
   struct Scratch final : Workspace {
-    std::optional<NewtonRow> newton;
-    std::optional<CoordinateRow> coordinate;
-    std::optional<RowEvaluator> evaluator;
+    std::optional<NewtonRow<Link, Noise>> newton;
+    std::optional<CoordinateRow<Link, Noise>> coordinate;
+    std::optional<RowEvaluator<Link, Noise>> evaluator;
     std::optional<Buffer> hessian, gradient;
   };
 
@@ -60,7 +61,7 @@ class RowsPlan final : public Plan {
     const int K = h_.n_components;
     double *H = *scratch.hessian, *g = *scratch.gradient;
     scratch.evaluator->start_row(row_at(h_.rows, i));
-    h_.loss[i] += scratch.evaluator->evaluate<Level::hessian>(h_.start + i * K, g, H);
+    h_.loss[i] += scratch.evaluator->template evaluate<Level::hessian>(h_.start + i * K, g, H);
     double* packed = h_.hessian + i * (K * (K + 1) / 2);
     for (int k = 0; k < K; ++k) {
       h_.gradient[i * K + k] += g[k];
@@ -99,7 +100,16 @@ class ProgramsPlan final : public Plan {
   Programs p_;
 };
 
-std::unique_ptr<Plan> make_plan(const HalfStep& h) { return std::make_unique<RowsPlan>(h); }
+template <class Noise>
+std::unique_ptr<Plan> make_plan_for(const HalfStep& h) {
+  if (h.model.link == Link::identity) return std::make_unique<RowsPlan<IdentityLink, Noise>>(h);
+  return std::make_unique<RowsPlan<ShiftedLogLink, Noise>>(h);
+}
+
+// The one place where link and noise are chosen while running; all code behind a plan is compiled for them.
+std::unique_ptr<Plan> make_plan(const HalfStep& h) {
+  return h.model.noise == Noise::large_poisson ? make_plan_for<Poisson<true>>(h) : make_plan_for<Poisson<false>>(h);
+}
 std::unique_ptr<Plan> make_programs(const Programs& p) { return std::make_unique<ProgramsPlan>(p); }
 
 template <class Function>

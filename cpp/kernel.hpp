@@ -19,16 +19,21 @@ struct Rows {
   const double* column_exposure;
 };
 
-// identity: em = eta instead of expm1(eta). exact_zeros: visit every entry; otherwise the zero entries' expm1(eta) is
-// a1*eta + a2*eta^2 (its constant term is left to the caller). large: the loss of a count is its deviance,
-// t*em - y - y*log(t*em/y), where nothing cancels; otherwise t*em - y*log(em), which is quicker.
+// See policies.hpp for what each link and noise is.
+enum class Link { shifted_log, identity };
+enum class Noise { poisson, large_poisson };
+
+// exact_zeros: visit every entry; otherwise the zero entries' expm1(eta) is a1*eta + a2*eta^2 (its constant term is left to
+// the caller). The identity link is exact in that form, and has no other.
 struct Model {
-  bool identity, exact_zeros, large;
+  Link link;
+  Noise noise;
+  bool exact_zeros;
   double a1, a2;
 };
 
-// evaluate: loss and gradient, no step. statistics: loss, gradient and Hessian, added to what the outputs hold, so that rows
-// whose columns come in pieces are summed up piece by piece.
+// evaluate: loss and gradient, no step. statistics: loss, gradient and Hessian, added to what the outputs hold: columns may
+// come in pieces.
 enum class Task { newton, coordinate, evaluate, statistics };
 
 struct HalfStep {

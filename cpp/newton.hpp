@@ -6,6 +6,7 @@
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
+template <class Link, class Noise>
 class NewtonRow {
  public:
   NewtonRow(const HalfStep& h, const Design& design)
@@ -19,7 +20,7 @@ class NewtonRow {
     double* out = h_.values + i * K_;
     double* gradient = h_.gradient + i * K_;
     evaluator_.start_row(row);
-    const double start = evaluator_.evaluate<Level::hessian>(b, gradient, H_);
+    const double start = evaluator_.template evaluate<Level::hessian>(b, gradient, H_);
     h_.loss[i] = start;
     h_.rejected[i] = 0;
     if (row.count == 0) {   // without counts the optimum is zero whatever the design
@@ -57,21 +58,20 @@ class NewtonRow {
   static constexpr std::int64_t kShortRow = 64;
   static constexpr int kMostSteps = 20, kFewSteps = 2;
 
-  // Where every eta changes little, the full step must lower the loss and there is no need to look. The curvature
-  // in units of the smallest count bounds the relative change of every count's eta, and the design's maxima the absolute
-  // one; only if these cheap bounds say nothing are the changes themselves looked at.
+  // Where every eta changes little, the full step must lower the loss and it need not be computed. Cheap bounds on these
+  // changes come first; the changes themselves are computed only where the bounds do not decide.
   bool surely_falls(const double* b, double curvature) {
     double change = 0.0;
     for (int k = 0; k < K_; ++k) {
       trial_[k] = x_[k] - b[k];
       change += std::abs(trial_[k]) * design_.largest[k];
     }
-    if (curvature <= 0.04 * smallest_ && (change <= 0.2 || h_.model.identity)) return true;
-    return evaluator_.curvature_holds(trial_);
+    return Noise::template surely_small<Link>(curvature, smallest_, change) || evaluator_.curvature_holds(trial_);
   }
 
-  // Newton can at best double an eta that is far too small under a count; the fixed-point step of an additive model,
-  // b_k * (pull up) / (push down), is there at once. Where that ratio is large it replaces Newton's coordinate.
+  // A Newton step can at best double an eta that is far too small for its count. The multiplicative update of an additive
+  // model, b_k * up / down with the positive and negative parts of the gradient, goes all the way in one step. It replaces
+  // Newton's coordinate where that ratio is large.
   bool leap(const Row& row, const double* b) {
     bool any = false;
     for (int k = 0; k < K_; ++k) {
@@ -86,9 +86,10 @@ class NewtonRow {
     return any;
   }
 
-  // Moves to the point if the penalised loss falls there by enough; loss, gradient and Hessian are then those at it.
+  // Moves to the point if the penalised loss there is lower by enough; gradient and Hessian are then those at the point.
+  // Returns the penalised loss afterwards.
   double try_point(const double* point, double before, double predicted, double* out) {
-    const double after = evaluator_.evaluate<Level::hessian>(point, trial_g_, trial_H_) + penalty(point);
+    const double after = evaluator_.template evaluate<Level::hessian>(point, trial_g_, trial_H_) + penalty(point);
     if (!(after <= before - 0.01 * predicted) || !(after < before)) return before;
     std::copy_n(point, K_, out);
     swap(g_, trial_g_);
@@ -119,7 +120,7 @@ class NewtonRow {
   double smallest_ = 1.0;   // of the row's counts
   const HalfStep& h_;
   const Design& design_;
-  RowEvaluator evaluator_;
+  RowEvaluator<Link, Noise> evaluator_;
   QuadraticProgram program_;
   Buffer H_, g_, trial_H_, trial_g_, x_, trial_, leap_;
 };

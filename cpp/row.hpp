@@ -41,6 +41,7 @@ inline double smallest_count(const Rows& rows, const Row& row) {
   return smallest_of(rows.values_f64 + row.offset, row.count);
 }
 
+template <class Link, class Noise>
 class RowEvaluator {
  public:
   RowEvaluator(const HalfStep& h, const Design& design)
@@ -65,15 +66,13 @@ class RowEvaluator {
     gathered_ = 0;
   }
 
-  // Whether the Hessian along the way to b + d surely stays below twice that at b, where the last evaluation with
-  // derivatives was. With q = -delta (1 + 1/em), em falls at most by the factor 1 - q, so the counts' curvature grows
-  // at most by (1 - q)^-2; the exponentials' grows by e^delta. A full Newton step then cannot raise the loss.
+  // Whether a full Newton step d surely lowers the loss, see the noise; from b where the last evaluation with derivatives was.
   bool curvature_holds(const double* d) {
     if (row_.count > kept_) return false;
     Vec shrink = Vec{}, growth = Vec{};
-    if (h_.model.exact_zeros) exact_changes(d, shrink, growth);
+    if (is_exact()) exact_changes(d, shrink, growth);
     else sparse_changes(d, shrink, growth);
-    return largest_lane(shrink) <= 0.27 && (h_.model.identity || largest_lane(growth) <= 0.6);
+    return Noise::template curvature_holds<Link>(largest_lane(shrink), largest_lane(growth));
   }
 
   // H and g are filled as the level asks; the row's loss is returned. Constants and penalty are left out.
@@ -81,17 +80,18 @@ class RowEvaluator {
   double evaluate(const double* b, double* g, double* H) {
     const Row& row = row_;
     if (L != Level::loss) sums_.reset();
-    apart_ = h_.model.large && h_.model.identity && row.exposure * dot(design_.linear, b) > kApart;
-    double loss;
-    if (h_.model.exact_zeros) loss = exact<L>(row, b);
-    else if (h_.model.identity) loss = h_.model.large ? sparse<true, true, L>(row, b) : sparse<true, false, L>(row, b);
-    else loss = h_.model.large ? sparse<false, true, L>(row, b) : sparse<false, false, L>(row, b);
+    if constexpr (Noise::kWhole && Link::kLinear) apart_ = row.exposure * dot(design_.linear, b) > kApart;
+    double loss = 0.0;
+    if constexpr (Link::kLinear) loss = sparse<L>(row, b);
+    else loss = is_exact() ? exact<L>(row, b) : sparse<L>(row, b);
     if (L != Level::loss) sums_.finish(H, g, L == Level::hessian);
-    if (!h_.model.exact_zeros) loss += whole_matrix_part<L>(row.exposure, b, g, H);
+    if (!is_exact()) loss += whole_matrix_part<L>(row.exposure, b, g, H);
     return loss;
   }
 
  private:
+  bool is_exact() const { return !Link::kLinear && h_.model.exact_zeros; }
+
   // What the quadratic form of the zero entries adds for the row as a whole.
   template <Level L>
   double whole_matrix_part(double t, const double* b, double* g, double* H) {
@@ -131,14 +131,13 @@ class RowEvaluator {
   }
 
   void sparse_changes(const double* d, Vec& shrink, Vec& growth) const {
-    const double one = h_.model.identity ? 0.0 : 1.0;
     for (std::int64_t from = 0; from < row_.count; from += block_) {
       const int padded = static_cast<int>(round_up(std::min<std::int64_t>(block_, row_.count - from), kLanes));
       const double* X = X_ + from * design_.streams;
       for (int e = 0; e < padded; e += kLanes) {
         Vec delta;
         linear_predictor<1>(X, block_, e, d, &delta);
-        shrink = vmax(shrink, -delta * (load(inverse_ + from + e) + one));
+        shrink = vmax(shrink, -delta * Link::relative_slope(load(inverse_ + from + e)));
         growth = vmax(growth, delta);
       }
     }
@@ -158,12 +157,12 @@ class RowEvaluator {
         }
       }
       for (; next < row_.count && row_.indices[next] < from + padded; ++next)
-        most = std::max(most, -residual_[row_.indices[next] - from] * (1.0 + inverse_[next]));
+        most = std::max(most, -residual_[row_.indices[next] - from] * Link::relative_slope(inverse_[next]));
     }
     shrink = splat(most);
   }
 
-  template <bool Identity, bool Large, Level L>
+  template <Level L>
   double sparse(const Row& row, const double* b) {
     Vec loss[kUnroll] = {}, lowest = splat(1.0);
     for (std::int64_t from = 0; from < row.count; from += block_) {
@@ -179,10 +178,10 @@ class RowEvaluator {
       std::fill(y_ + n, y_ + padded, 0.0);
       double* inverse = inverse_ + (row.count <= kept_ ? from : 0);
       int e = 0;
-      for (; e + kStep <= n; e += kStep) means<Identity, kUnroll>(X, e, b, lowest, loss);
-      for (; e < padded; e += kLanes) means<Identity, 1>(X, e, b, lowest, loss);
-      for (e = 0; e + kStep <= padded; e += kStep) terms<Identity, Large, L, kUnroll>(X, e, row.exposure, inverse, loss);
-      for (; e < padded; e += kLanes) terms<Identity, Large, L, 1>(X, e, row.exposure, inverse, loss);
+      for (; e + kStep <= n; e += kStep) means<kUnroll>(X, e, b, lowest, loss);
+      for (; e < padded; e += kLanes) means<1>(X, e, b, lowest, loss);
+      for (e = 0; e + kStep <= padded; e += kStep) terms<L, kUnroll>(X, e, row.exposure, inverse, loss);
+      for (; e < padded; e += kLanes) terms<L, 1>(X, e, row.exposure, inverse, loss);
       accumulate<L>(X, block_, padded);
     }
     if (-largest_lane(-lowest) <= kSmallestEta) loss[0] += kImpossible / kLanes;
@@ -197,38 +196,32 @@ class RowEvaluator {
   }
 
   // eta and em of U vectors of entries. Two loops, this and the next, because one has more in flight than registers.
-  template <bool Identity, int U>
+  template <int U>
   void means(const double* X, int e, const double* b, Vec& lowest, Vec* loss) {
     Vec eta[U], em[U];
     linear_predictor<U>(X, block_, e, b, eta);
     if constexpr (U == 1) loss[0] += load(y_ + e) * impossible(eta[0]);   // padding, if any, is here
     else LOG1PNMF_EACH lowest = vmin(lowest, eta[u]);
-    LOG1PNMF_EACH eta[u] = clamp_eta<Identity>(eta[u]);
-    mean_part<Identity, U>(eta, em);
+    LOG1PNMF_EACH eta[u] = Link::clamp_eta(eta[u]);
+    Link::template mean_part<U>(eta, em);
     LOG1PNMF_EACH store(em_ + e + u * kLanes, em[u]);
-    if constexpr (!Identity) LOG1PNMF_EACH store(eta_ + e + u * kLanes, eta[u]);
+    if constexpr (!Link::kLinear) LOG1PNMF_EACH store(eta_ + e + u * kLanes, eta[u]);
   }
 
-  template <bool Identity, bool Large, Level L, int U>
+  template <Level L, int U>
   void terms(const double* X, int e, double exposure, double* inverse, Vec* loss) {
     Vec em[U];
     LOG1PNMF_EACH em[u] = load(em_ + e + u * kLanes);
-    [[maybe_unused]] Vec mean[U];
-    if constexpr (Large) LOG1PNMF_EACH mean[u] = exposure * load(X + K_ * block_ + e + u * kLanes) * em[u];
+    [[maybe_unused]] Vec t[U], mean[U], eta[U];
+    if constexpr (Noise::kWhole || !Link::kLinear) LOG1PNMF_EACH t[u] = exposure * load(X + K_ * block_ + e + u * kLanes);
+    if constexpr (Noise::kWhole) LOG1PNMF_EACH mean[u] = t[u] * em[u];
     CountTerms<U> c;
-    count_terms<Identity, Large, U>(y_ + e, em, mean, c);
-    if constexpr (Identity) {   // the zero entries' form is exact and adds the mean
-      if constexpr (Large)
-        if (!apart_) LOG1PNMF_EACH c.loss[u] -= mean[u];
-    } else {
-      const double a1 = h_.model.a1, a2 = h_.model.a2;
-      LOG1PNMF_EACH {
-        const Vec t = exposure * load(X + K_ * block_ + e + u * kLanes), eta = load(eta_ + e + u * kLanes);
-        if constexpr (Large) c.loss[u] -= t * (eta * (a1 + a2 * eta));
-        else c.loss[u] += t * (em[u] - eta * (a1 + a2 * eta));
-        c.residual[u] += t * (em[u] - 2.0 * a2 * eta + (1.0 - a1));
-        c.weight[u] += t * (em[u] + (1.0 - 2.0 * a2));
-      }
+    Noise::template count_terms<Link, U>(y_ + e, em, mean, c);
+    if constexpr (!Link::kLinear) {
+      LOG1PNMF_EACH eta[u] = load(eta_ + e + u * kLanes);
+      Noise::template add_excess<Link, U>(t, em, eta, h_.model.a1, h_.model.a2, c);
+    } else if constexpr (Noise::kWhole) {   // the zero entries' form is exact and adds the mean
+      if (!apart_) LOG1PNMF_EACH c.loss[u] -= mean[u];
     }
     LOG1PNMF_EACH {
       const int at = e + u * kLanes;
@@ -252,10 +245,9 @@ class RowEvaluator {
       for (int e = 0; e < padded; e += kStep) exact_group<L>(X, e, b, row.exposure, loss);
       std::int64_t end = next;
       while (end < row.count && row.indices[end] < from + padded) ++end;
-      if (end > next && h_.model.large) scatter_counts<true, L>(row, next, static_cast<int>(end - next), from, loss);
-      else if (end > next) scatter_counts<false, L>(row, next, static_cast<int>(end - next), from, loss);
+      if (end > next) scatter_counts<L>(row, next, static_cast<int>(end - next), from, loss);
       next = end;
-      if (h_.model.large)   // em of the counts is zero by now
+      if constexpr (Noise::kWhole)   // em of the counts is zero by now
         for (int e = 0; e < padded; e += kLanes) loss[0] += row.exposure * load(X + K_ * design_.padded + e) * load(em_ + e);
       accumulate<L>(X, design_.padded, padded);
     }
@@ -267,25 +259,26 @@ class RowEvaluator {
     Vec eta[kUnroll], em[kUnroll];
     linear_predictor<kUnroll>(X, design_.padded, e, b, eta);
     constexpr int U = kUnroll;
-    LOG1PNMF_EACH eta[u] = clamp_eta<false>(eta[u]);
-    expm1<U>(eta, em);
+    LOG1PNMF_EACH eta[u] = Link::clamp_eta(eta[u]);
+    Link::template mean_part<U>(eta, em);
     LOG1PNMF_EACH {
       const int at = e + u * kLanes;
       const Vec t = exposure * load(X + K_ * design_.padded + at);
-      const Vec mean = t * em[u];
-      if (!h_.model.large) loss[u] += mean;
+      Vec own, slope;
+      Noise::zero_terms(t, em[u], own, slope);
+      if constexpr (!Noise::kWhole) loss[u] += own;
       store(em_ + at, em[u]);
-      if constexpr (L != Level::loss) store(residual_ + at, mean + t);
-      if constexpr (L == Level::hessian) store(weight_ + at, mean + t);
+      if constexpr (L != Level::loss) store(residual_ + at, slope);
+      if constexpr (L == Level::hessian) store(weight_ + at, slope);
     }
   }
 
-  template <bool Large, Level L>
+  template <Level L>
   void scatter_counts(const Row& row, std::int64_t first, int n, std::int64_t from, Vec* loss) {
     alignas(64) double em[kLargestBlock], mean[kLargestBlock], residual[kLargestBlock], weight[kLargestBlock];
     const std::int32_t* indices = row.indices + first;
     for (int p = 0; p < n; ++p) em[p] = em_[indices[p] - from];
-    if constexpr (Large) {   // their loss has the mean
+    if constexpr (Noise::kWhole) {   // their loss has the mean
       const double* t = design_.transposed + K_ * design_.padded;
       for (int p = 0; p < n; ++p) {
         mean[p] = row.exposure * t[indices[p]] * em[p];
@@ -295,15 +288,15 @@ class RowEvaluator {
     read_values(h_.rows, row.offset + first, n, y_);
     const int padded = static_cast<int>(round_up(n, kLanes));
     std::fill(em + n, em + padded, 1.0);
-    if constexpr (Large) std::fill(mean + n, mean + padded, 0.0);
+    if constexpr (Noise::kWhole) std::fill(mean + n, mean + padded, 0.0);
     std::fill(y_ + n, y_ + padded, 0.0);
     for (int p = 0; p < padded; p += kLanes) {
       const Vec at = load(em + p);
       Vec mean_at = Vec{};
-      if constexpr (Large) mean_at = load(mean + p);
+      if constexpr (Noise::kWhole) mean_at = load(mean + p);
       loss[0] += load(y_ + p) * impossible(at);
       CountTerms<1> c;
-      count_terms<false, Large, 1>(y_ + p, &at, &mean_at, c);
+      Noise::template count_terms<Link, 1>(y_ + p, &at, &mean_at, c);
       loss[0] += c.loss[0];
       store(residual + p, c.residual[0]);
       store(weight + p, c.weight[0]);

@@ -123,8 +123,8 @@ def _beside(loadings: Array, factors: Array, n_components: int, *, tiny: float) 
 
 
 def _iterate(engine: Engine, start: tuple[Array, Array], n_iter: int) -> tuple[Any, History]:
-    history, penalty, last = History(), np.zeros(start[0].shape[1]), None
-    for last in alternate(engine, *start, penalty=penalty, row_solver="coordinate", max_iter=n_iter):
+    history, last = History(), None
+    for last in alternate(engine, *start, row_solver="coordinate", max_iter=n_iter):
         history(last)
     return last, history
 
@@ -140,7 +140,7 @@ def _fit(settings: Settings, engine: Engine, start: tuple[Array, Array], began: 
         log_likelihood=-last.loss if problem.is_exact else None,
         approximate_log_likelihood=None if problem.is_exact else -last.loss,
         objective=last.objective,
-        kkt_residual=residual_at(engine, last.loadings, last.factors, penalty=settings.penalty),
+        kkt_residual=residual_at(engine, last.loadings, last.factors, constraint=settings.constraint),
         converged=last.index < settings.max_iter,
         n_iter=last.index,
         seconds=time.perf_counter() - began,

@@ -15,6 +15,7 @@ from log1pnmf.engines import native
 from log1pnmf.engines.native import NativeEngine, effective_threads
 from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.engines.registry import make_engine
+from log1pnmf.model.constraint import Bounds
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
@@ -62,7 +63,7 @@ def test_loss_and_gradient(c, kind, n_components, kernel):
         assert loss == pytest.approx(expected_loss, rel=1e-11)
         scale = np.abs(expected).max(axis=1, keepdims=True)
         np.testing.assert_allclose(gradient / scale, expected / scale, atol=1e-10)
-        step = native.half_step(side, start, design, penalty=np.zeros(n_components))
+        step = native.half_step(side, start, design)
         assert step.loss == pytest.approx(loss, rel=1e-12)
         np.testing.assert_allclose(step.gradient / scale, gradient / scale, atol=1e-10)
     assert native.loss(loadings, factors) == pytest.approx(expected_loss, rel=1e-11)
@@ -88,14 +89,15 @@ def test_newton_steps_near_the_optimum_are_those_of_the_reference(c, kind, n_com
     native, reference = NativeEngine(problem, 1, kernel), ReferenceEngine(problem)
     penalty = np.linspace(0.0, 0.2, n_components) if bounded else np.zeros(n_components)
     for side, start, design in sides(problem, loadings, factors):
-        form = {"penalty": penalty, "upper": float(np.quantile(start, 0.9)) if bounded else math.inf}
-        rows = np.minimum(start, form["upper"])
+        upper = float(np.quantile(start, 0.9)) if bounded else math.inf
+        form = {"bounds": Bounds(upper=upper, penalty=penalty)}
+        rows = np.minimum(start, upper)
         for _ in range(30):
             rows = native.half_step(side, rows, design, **form).values
         one, other = (engine.half_step(side, rows, design, **form) for engine in (native, reference))
         eta = other.values @ design.T
         np.testing.assert_allclose(one.values @ design.T, eta, rtol=1e-6, atol=1e-7 * eta.max())
-        assert ((one.values >= 0) & (one.values <= form["upper"])).all()
+        assert ((one.values >= 0) & (one.values <= upper)).all()
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -111,7 +113,7 @@ def test_a_half_step_lowers_every_row(c, kind, row_solver, kernel):
         rows[np.diff(side.rows.indptr) == 0] = 0.0
         before = engine.evaluate(side, rows, design)[0] + rows.sum(axis=0) @ penalty
         for _ in range(5):
-            step = engine.half_step(side, rows, design, penalty=penalty, row_solver=row_solver)
+            step = engine.half_step(side, rows, design, bounds=Bounds(penalty=penalty), row_solver=row_solver)
             rows = step.values
             after = engine.evaluate(side, rows, design)[0] + rows.sum(axis=0) @ penalty
             assert after <= before + 1e-12 * abs(before)
@@ -129,7 +131,7 @@ def test_coordinate_steps_are_those_of_the_reference(c, kind, near, kept, kernel
     y = np.where(rng.random((40, 70)) < kept, problem.counts.to_scipy().toarray(), 0.0)
     problem = Problem(Counts.from_any(y), problem.size_factors, problem.link, problem.zeros)
     native, reference = NativeEngine(problem, 1, kernel), ReferenceEngine(problem)
-    form = {"penalty": np.array([0.0, 0.0, 0.1, 1.0, 3.0]), "row_solver": "coordinate"}
+    form = {"bounds": Bounds(penalty=[0.0, 0.0, 0.1, 1.0, 3.0]), "row_solver": "coordinate"}
     for side, start, design in sides(problem, loadings, factors):
         rows = start * rng.uniform(0.2, 5.0, size=start.shape)
         for _ in range(40 if near else 0):
@@ -149,9 +151,7 @@ def test_row_solvers_meet_at_means_beyond_any_exponent(row_solver):
     engine, loadings = NativeEngine(problem, 1), np.array([[1.0], [1.0]])
     factors = np.array([[800.0], [2.0], [1.0]])
     for _ in range(20):
-        loadings = engine.half_step(
-            problem.loadings_side, loadings, factors, penalty=np.zeros(1), row_solver=row_solver
-        ).values
+        loadings = engine.half_step(problem.loadings_side, loadings, factors, row_solver=row_solver).values
     np.testing.assert_allclose(loadings[:, 0], y.sum(axis=1) / factors.sum(), rtol=1e-8)
 
 
@@ -161,10 +161,7 @@ def test_same_bits_for_any_number_of_threads(c, kind, row_solver):
     problem, loadings, factors = example(c, kind, 5, n=300, m=200)
     engines = [NativeEngine(problem, n_threads) for n_threads in (1, 2, 3)]
     for side, start, design in sides(problem, loadings, factors):
-        steps = [
-            engine.half_step(side, start, design, penalty=np.zeros(5), row_solver=row_solver)
-            for engine in engines
-        ]
+        steps = [engine.half_step(side, start, design, row_solver=row_solver) for engine in engines]
         for step in steps[1:]:
             assert step.loss == steps[0].loss
             np.testing.assert_array_equal(step.values, steps[0].values)
@@ -272,9 +269,7 @@ def test_unknown_names_list_the_choices():
     with pytest.raises(ValueError, match=r"kernel must be one of 'auto', .*got 'mmx'"):
         NativeEngine(problem, 1, "mmx")
     with pytest.raises(ValueError, match="row_solver must be one of 'newton', 'coordinate', got 'mu'"):
-        NativeEngine(problem, 1).half_step(
-            problem.loadings_side, loadings, factors, penalty=np.zeros(2), row_solver="mu"
-        )
+        NativeEngine(problem, 1).half_step(problem.loadings_side, loadings, factors, row_solver="mu")
 
 
 def test_auto_is_native():

@@ -10,6 +10,7 @@ from scipy.optimize import minimize
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.reference import ReferenceEngine
+from log1pnmf.model.constraint import Bounds
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.objective import gradients, negative_log_likelihood
 from log1pnmf.model.problem import Problem
@@ -35,10 +36,6 @@ def example(c, kind=None, *, n=7, m=9, n_components=3, seed=0):
     return ReferenceEngine(problem), loadings, factors
 
 
-def free(n_components):
-    return {"penalty": np.zeros(n_components), "upper": math.inf}
-
-
 @pytest.mark.parametrize("c", SHIFTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_loss_and_gradient_are_those_of_the_loss_module(c, kind):
@@ -48,8 +45,8 @@ def test_loss_and_gradient_are_those_of_the_loss_module(c, kind):
     assert engine.loss(loadings, factors) == pytest.approx(expected, rel=1e-12)
     gradient_loadings, gradient_factors = gradients(problem, loadings, factors)
     for step, gradient in (
-        (engine.half_step(problem.loadings_side, loadings, factors, **free(3)), gradient_loadings),
-        (engine.half_step(problem.factors_side, factors, loadings, **free(3)), gradient_factors),
+        (engine.half_step(problem.loadings_side, loadings, factors), gradient_loadings),
+        (engine.half_step(problem.factors_side, factors, loadings), gradient_factors),
     ):
         assert step.loss == pytest.approx(expected, rel=1e-12)
         np.testing.assert_allclose(step.gradient, gradient, rtol=1e-9, atol=1e-11 * np.abs(gradient).max())
@@ -73,7 +70,7 @@ def test_the_penalised_loss_never_rises(*, seed, c, kind, row_solver, n_componen
     before = engine.loss(loadings, factors) + penalties @ loadings.sum(axis=0)
     for _ in range(3):
         step = engine.half_step(
-            side, loadings, factors, penalty=penalties, upper=upper, row_solver=row_solver
+            side, loadings, factors, bounds=Bounds(penalty=penalties, upper=upper), row_solver=row_solver
         )
         loadings = step.values
         after = engine.loss(loadings, factors) + penalties @ loadings.sum(axis=0)
@@ -93,9 +90,10 @@ def test_repeated_steps_solve_the_row_problem(c, kind, bound):
     problem = Problem(Counts.from_any(counts), np.array([1.4]), engine.problem.link, engine.problem.zeros)
     engine = ReferenceEngine(problem)
     penalty, upper = rng.uniform(0.0, 2.0, size=3), math.inf if bound is None else bound
+    bounds = Bounds(upper=upper, penalty=penalty)
     b = np.minimum(loadings, upper)
     for _ in range(100):
-        b = engine.half_step(problem.loadings_side, b, factors, penalty=penalty, upper=upper).values
+        b = engine.half_step(problem.loadings_side, b, factors, bounds=bounds).values
 
     def objective(x):
         gradient = gradients(problem, x[None, :], factors)[0][0] + penalty
@@ -129,7 +127,7 @@ def test_both_row_solvers_meet(c):
     for row_solver in SOLVERS:
         values = loadings
         for _ in range(100 if row_solver == "newton" else 500):  # the published steps are short
-            values = engine.half_step(side, values, factors, **free(3), row_solver=row_solver).values
+            values = engine.half_step(side, values, factors, row_solver=row_solver).values
         ends.append(engine.loss(values, factors))
     assert ends[0] == pytest.approx(ends[1], rel=1e-7)
 
@@ -138,7 +136,7 @@ def test_a_full_step_is_exact_for_a_quadratic_row():
     # a row without counts, Taylor zeros: the loss is its own quadratic model
     engine, loadings, factors = example(1.0, "taylor")
     empty = engine.problem.counts.shape[0] // 2
-    step = engine.half_step(engine.problem.loadings_side, loadings, factors, **free(3))
+    step = engine.half_step(engine.problem.loadings_side, loadings, factors)
     np.testing.assert_array_equal(step.values[empty], 0.0)
 
 
@@ -149,12 +147,8 @@ def test_transposed_problem_is_the_same(c, row_solver):
     y, link = engine.problem.counts.to_scipy().toarray(), engine.problem.link
     straight = ReferenceEngine(Problem(Counts.from_any(y), np.ones(y.shape[0]), link))
     turned = ReferenceEngine(Problem(Counts.from_any(y.T), np.ones(y.shape[1]), link))
-    one = straight.half_step(
-        straight.problem.factors_side, factors, loadings, **free(3), row_solver=row_solver
-    )
-    other = turned.half_step(
-        turned.problem.loadings_side, factors, loadings, **free(3), row_solver=row_solver
-    )
+    one = straight.half_step(straight.problem.factors_side, factors, loadings, row_solver=row_solver)
+    other = turned.half_step(turned.problem.loadings_side, factors, loadings, row_solver=row_solver)
     np.testing.assert_allclose(one.values, other.values, rtol=1e-9, atol=1e-12)
     assert one.loss == pytest.approx(other.loss, rel=1e-12)
     assert one.n_rejected == other.n_rejected
@@ -164,9 +158,9 @@ def test_predicted_decrease_is_met_near_the_optimum():
     engine, loadings, factors = example(1.0)
     side = engine.problem.loadings_side
     for _ in range(30):
-        loadings = engine.half_step(side, loadings, factors, **free(3)).values
+        loadings = engine.half_step(side, loadings, factors).values
     loadings = loadings * 1.001
-    step = engine.half_step(side, loadings, factors, **free(3))
+    step = engine.half_step(side, loadings, factors)
     assert step.loss - engine.loss(step.values, factors) == pytest.approx(step.predicted_decrease, rel=0.02)
     assert step.n_rejected == 0
 
@@ -178,7 +172,7 @@ def test_impossible_starts_recover_without_nan(c, kind, row_solver):
     engine, loadings, factors = example(c, kind)
     loadings[0] = 0.0
     side = engine.problem.loadings_side
-    step = engine.half_step(side, loadings, factors, **free(3), row_solver=row_solver)
+    step = engine.half_step(side, loadings, factors, row_solver=row_solver)
     assert step.loss == math.inf
     assert np.isfinite(step.gradient).all()
     assert np.isfinite(step.values).all()
@@ -188,7 +182,7 @@ def test_impossible_starts_recover_without_nan(c, kind, row_solver):
 @pytest.mark.parametrize("c", [1.0, math.inf])
 def test_starts_beyond_overflow_come_down(c):
     engine, loadings, factors = example(c)
-    step = engine.half_step(engine.problem.loadings_side, loadings * 1e4, factors, **free(3))
+    step = engine.half_step(engine.problem.loadings_side, loadings * 1e4, factors)
     assert np.isfinite(step.values).all()
     filled = loadings.any(axis=1)
     assert (step.values.sum(axis=1) < 1e4 * loadings.sum(axis=1))[filled].all()
@@ -200,13 +194,11 @@ def test_unseen_components(c, row_solver):
     engine, loadings, factors = example(c)
     factors[:, 1] = 0.0
     side = engine.problem.loadings_side
-    step = engine.half_step(side, loadings, factors, **free(3), row_solver=row_solver)
+    step = engine.half_step(side, loadings, factors, row_solver=row_solver)
     np.testing.assert_array_equal(step.values[:, 1], loadings[:, 1])
     costly = np.array([0.0, 0.1, 0.0])
     for _ in range(10):  # a backtracked row gets there later
-        step = engine.half_step(
-            side, loadings, factors, penalty=costly, upper=math.inf, row_solver=row_solver
-        )
+        step = engine.half_step(side, loadings, factors, bounds=Bounds(penalty=costly), row_solver=row_solver)
         loadings = step.values
     np.testing.assert_array_equal(loadings[:, 1], 0.0)
 
@@ -214,4 +206,4 @@ def test_unseen_components(c, row_solver):
 def test_unknown_row_solver_lists_the_choices():
     engine, loadings, factors = example(1.0)
     with pytest.raises(ValueError, match="row_solver must be one of 'newton', 'coordinate', got 'mu'"):
-        engine.half_step(engine.problem.loadings_side, loadings, factors, **free(3), row_solver="mu")
+        engine.half_step(engine.problem.loadings_side, loadings, factors, row_solver="mu")

@@ -11,6 +11,7 @@ from log1pnmf.engines.native import NativeEngine, RowSums, solve_rows
 from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.engines.streaming import engine as engine_module
 from log1pnmf.engines.streaming.engine import StreamingEngine
+from log1pnmf.model.constraint import Bounds
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.objective import entry_curvature
 from log1pnmf.model.problem import Problem
@@ -45,16 +46,15 @@ def point(matrix, seed=0):
 def test_a_pass_sees_what_the_whole_matrix_shows(matrix, cut, into, c, exact):
     native, streaming = engines(matrix, cut(into), c, exact)
     loadings, factors = point(matrix)
-    no_penalty = np.zeros(K)
-    whole = native.half_step(native.problem.loadings_side, loadings, factors, penalty=no_penalty)
-    step = streaming.half_step(streaming.problem.loadings_side, loadings, factors, penalty=no_penalty)
+    whole = native.half_step(native.problem.loadings_side, loadings, factors)
+    step = streaming.half_step(streaming.problem.loadings_side, loadings, factors)
     np.testing.assert_allclose(np.asarray(step.values), whole.values, rtol=1e-10, atol=1e-14)
     counted = matrix.sum(axis=1) > 0
     np.testing.assert_allclose(
         np.asarray(step.gradient)[counted], whole.gradient[counted], rtol=1e-5, atol=1e-4
     )
     loss, gradient = native.evaluate(native.problem.factors_side, factors, whole.values)
-    after = streaming.half_step(streaming.problem.factors_side, factors, step.values, penalty=no_penalty)
+    after = streaming.half_step(streaming.problem.factors_side, factors, step.values)
     assert after.loss == pytest.approx(loss, rel=1e-12)
     np.testing.assert_allclose(after.gradient, gradient, rtol=1e-9, atol=1e-9)
 
@@ -64,8 +64,8 @@ def test_the_factors_half_step_costs_no_pass(matrix, cut):
     _, streaming = engines(matrix, cut(3))
     streaming._on_chunk = lambda done, of_all: seen.append((done, of_all))
     loadings, factors = point(matrix)
-    step = streaming.half_step(streaming.problem.loadings_side, loadings, factors, penalty=np.zeros(K))
-    streaming.half_step(streaming.problem.factors_side, factors, step.values, penalty=np.zeros(K))
+    step = streaming.half_step(streaming.problem.loadings_side, loadings, factors)
+    streaming.half_step(streaming.problem.factors_side, factors, step.values)
     streaming.evaluate(streaming.problem.factors_side, factors, step.values)
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
@@ -94,7 +94,7 @@ def test_quadratic_programs_are_solved():
     hessian = np.einsum("nik,nil->nkl", roots, roots)
     sums = RowSums(np.zeros(n), rng.normal(size=(n, K)), np.ascontiguousarray(hessian[:, LOWER[0], LOWER[1]]))
     start, penalty = rng.uniform(0.0, 1.0, (n, K)), np.array([0.0, 0.5, 1.0])
-    solved = solve_rows(sums, start, penalty=penalty, n_threads=1)
+    solved = solve_rows(sums, start, bounds=Bounds(penalty=penalty), n_threads=1)
     step = solved.values - start
     slope = sums.gradient + penalty + np.einsum("nkl,nl->nk", hessian, step)
     assert (solved.values >= 0.0).all()

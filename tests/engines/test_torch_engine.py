@@ -16,9 +16,10 @@ from log1pnmf.engines.native import NativeEngine  # noqa: E402
 from log1pnmf.engines.reference import ReferenceEngine  # noqa: E402
 from log1pnmf.engines.registry import resolve_engine  # noqa: E402
 from log1pnmf.engines.torch import dense as torch_dense  # noqa: E402
-from log1pnmf.engines.torch import rows as torch_rows
-from log1pnmf.engines.torch import terms as torch_terms
+from log1pnmf.engines.torch import rows as torch_rows  # noqa: E402
+from log1pnmf.engines.torch import terms as torch_terms  # noqa: E402
 from log1pnmf.engines.torch.engine import TorchEngine  # noqa: E402
+from log1pnmf.model.constraint import Bounds  # noqa: E402
 from log1pnmf.model.link import ShiftedLog  # noqa: E402
 from log1pnmf.model.objective import entry_gradient  # noqa: E402
 from log1pnmf.model.problem import Problem  # noqa: E402
@@ -76,7 +77,7 @@ def test_loss_and_gradient(c, kind, n_components, precision, device):
         assert loss == pytest.approx(expected_loss, rel=close)
         size = summands(problem, side, start, design)
         np.testing.assert_allclose(gradient / size, expected / size, atol=3 * close)
-        step = engine.half_step(side, start, design, penalty=np.zeros(n_components))
+        step = engine.half_step(side, start, design)
         assert step.loss == pytest.approx(loss, rel=close)
         np.testing.assert_allclose(step.gradient / size, gradient / size, atol=3 * close)
     assert engine.loss(loadings, factors) == pytest.approx(expected_loss, rel=close)
@@ -91,14 +92,15 @@ def test_steps_near_the_optimum_are_those_of_the_reference(c, kind, bounded, pre
     engine, reference = TorchEngine(problem, device, precision), ReferenceEngine(problem)
     penalty = np.array([0.0, 0.1, 0.2]) if bounded else np.zeros(3)
     for side, start, design in sides(problem, loadings, factors):
-        form = {"penalty": penalty, "upper": float(np.quantile(start, 0.9)) if bounded else math.inf}
-        rows = np.minimum(start, form["upper"])
+        upper = float(np.quantile(start, 0.9)) if bounded else math.inf
+        form = {"bounds": Bounds(upper=upper, penalty=penalty)}
+        rows = np.minimum(start, upper)
         for _ in range(20):
             rows = engine.half_step(side, rows, design, **form).values
         expected = reference.half_step(side, rows, design, **form).values @ design.T
         close = 1e-6 if precision == "float64" else 1e-3
         np.testing.assert_allclose(rows @ design.T, expected, rtol=close, atol=close * expected.max())
-        assert ((rows >= 0) & (rows <= form["upper"])).all()
+        assert ((rows >= 0) & (rows <= upper)).all()
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -112,7 +114,7 @@ def test_a_half_step_lowers_every_row(c, kind, device):
         rows[np.diff(side.rows.indptr) == 0] = 0.0
         before = judge.evaluate(side, rows, design)[0] + rows.sum(axis=0) @ penalty
         for _ in range(4):
-            rows = engine.half_step(side, rows, design, penalty=penalty).values
+            rows = engine.half_step(side, rows, design, bounds=Bounds(penalty=penalty)).values
             after = judge.evaluate(side, rows, design)[0] + rows.sum(axis=0) @ penalty
             assert after <= before + 1e-6 * abs(before)
             before = after
@@ -123,9 +125,7 @@ def test_a_half_step_lowers_every_row(c, kind, device):
 def test_a_count_whose_mean_is_zero_is_lifted(c, kind, device):
     problem, loadings, factors = example(c, kind, 2)
     loadings[0] = 0.0
-    step = TorchEngine(problem, device).half_step(
-        problem.loadings_side, loadings, factors, penalty=np.zeros(2)
-    )
+    step = TorchEngine(problem, device).half_step(problem.loadings_side, loadings, factors)
     assert np.isfinite(step.loss)
     assert np.isfinite(step.values).all()
     assert (step.values[0] > 0).any()
@@ -156,8 +156,7 @@ def test_a_fit_is_that_of_the_native_engine(c, likelihood, device, monkeypatch):
 def test_the_same_bits_every_time(device):
     problem, loadings, factors = example(1.0, "chebyshev", 5, n=60, m=300)
     steps = [
-        TorchEngine(problem, device).half_step(problem.factors_side, factors, loadings, penalty=np.zeros(5))
-        for _ in range(3)
+        TorchEngine(problem, device).half_step(problem.factors_side, factors, loadings) for _ in range(3)
     ]
     for step in steps[1:]:
         assert step.loss == steps[0].loss
@@ -181,7 +180,7 @@ def test_streamed_blocks_give_what_resident_rows_give(c, kind, device, monkeypat
         monkeypatch.setattr(engine, "_rows", lambda side, kept=kept: kept[id(side.rows)])
         assert len(list(engine._rows(problem.loadings_side).blocks())) > (10 if streamed else 0)
         for side, start, design in sides(problem, loadings, factors):
-            step = engine.half_step(side, start, design, penalty=np.zeros(3))
+            step = engine.half_step(side, start, design)
             steps.setdefault(streamed, []).append(step)
     for one, other in zip(steps[False], steps[True], strict=True):
         assert other.loss == pytest.approx(one.loss, rel=1e-6)
@@ -192,10 +191,10 @@ def test_streamed_blocks_give_what_resident_rows_give(c, kind, device, monkeypat
 def test_small_pieces_change_nothing(monkeypatch):
     problem, loadings, factors = example(1.0, None, 4, n=30, m=50)
     engine = TorchEngine(problem, "cpu", "float64")
-    before = engine.half_step(problem.loadings_side, loadings, factors, penalty=np.zeros(4))
+    before = engine.half_step(problem.loadings_side, loadings, factors)
     monkeypatch.setattr(torch_terms, "ENTRY_BYTES", 8 * 16 * 20)
     monkeypatch.setattr(torch_dense, "DENSE_BYTES", {"cpu": 8 * 50 * 7, "cuda": 8 * 50 * 7})
-    after = engine.half_step(problem.loadings_side, loadings, factors, penalty=np.zeros(4))
+    after = engine.half_step(problem.loadings_side, loadings, factors)
     assert after.loss == pytest.approx(before.loss, rel=1e-13)
     np.testing.assert_allclose(after.values, before.values, rtol=1e-9)
 

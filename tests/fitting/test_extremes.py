@@ -56,7 +56,7 @@ def test_the_log_likelihood_of_large_counts_is_exact(size, row_solver):
         NativeEngine(problem, 1).loss(loadings, factors),
         ReferenceEngine(problem).loss(loadings, factors),
         NativeEngine(problem, 1)
-        .half_step(problem.factors_side, factors, loadings, penalty=np.zeros(2), row_solver=row_solver)
+        .half_step(problem.factors_side, factors, loadings, row_solver=row_solver)
         .loss,
     ):
         assert -one == pytest.approx(expected, rel=1e-9)
@@ -81,9 +81,7 @@ def test_steps_on_large_counts_gain_what_they_say(row_solver):
     counts, loadings, factors = large(1e12)
     problem = Problem(Counts.from_any(counts), np.ones(len(counts)), ShiftedLog(math.inf))
     engine = NativeEngine(problem, 1)
-    step = engine.half_step(
-        problem.loadings_side, 1.1 * loadings, factors, penalty=np.zeros(2), row_solver=row_solver
-    )
+    step = engine.half_step(problem.loadings_side, 1.1 * loadings, factors, row_solver=row_solver)
     gained = step.loss - engine.loss(step.values, factors)
     assert gained > 0.0
     if row_solver == "coordinate":

@@ -108,7 +108,7 @@ def test_pbmc_coordinate_solver_is_the_reference(real_data, reference_start, ref
     problem = Problem(counts, counts.size_factors("total"), link, quadratic(link))
     engine = make_engine("native", problem)
     loadings, factors = reference_start("pbmc_start_c1.npz")
-    options = {"penalty": np.zeros(6), "upper": math.inf, "row_solver": "coordinate"}
+    options = {"row_solver": "coordinate"}
     losses = []
     for _ in range(3):
         step = engine.half_step(problem.factors_side, factors, loadings, **options)

@@ -14,6 +14,7 @@ from log1pnmf.fitting.solver.callbacks import History, ProgressBar, TimeLimit
 from log1pnmf.fitting.solver.extrapolate import Extrapolation
 from log1pnmf.fitting.solver.project import solve_loadings
 from log1pnmf.fitting.solver.stopping import Stopping
+from log1pnmf.model.constraint import Bounds, Constraint
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.objective import gradients, kkt_residual, negative_log_likelihood
 from log1pnmf.model.problem import Problem
@@ -39,7 +40,6 @@ def example(c, kind=None, *, n=40, m=30, seed=0):
 
 def run(problem, loadings, factors, *, max_iter=30, extrapolated=True, **options):
     engine = NativeEngine(problem, 1)
-    options = {"penalty": np.zeros(loadings.shape[1]), **options}
     schedule = Extrapolation() if extrapolated else None
     return list(alternate(engine, loadings, factors, extrapolation=schedule, max_iter=max_iter, **options))
 
@@ -56,8 +56,7 @@ def test_the_objective_never_rises_and_is_that_of_the_point(c, kind, row_solver,
         problem,
         loadings / loadings.max(),
         factors * loadings.max(),
-        penalty=penalty,
-        upper=upper,
+        constraint=Constraint(Bounds(upper=upper), Bounds(penalty=penalty)),
         row_solver=row_solver,
         extrapolated=extrapolated,
     )
@@ -173,7 +172,7 @@ def test_the_identity_is_the_limit_of_large_c(kind):
 
 def test_engines_agree():
     problem, loadings, factors = example(1.0, n=12, m=10)
-    options = {"penalty": np.zeros(K), "max_iter": 200}
+    options = {"max_iter": 200}
     native = list(alternate(NativeEngine(problem, 1), loadings, factors, **options))[-1]
     reference = list(alternate(ReferenceEngine(problem), loadings, factors, **options))[-1]
     assert native.loss == pytest.approx(reference.loss, rel=1e-4)

@@ -11,6 +11,7 @@ from scipy import stats
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.model import objective as loss_module
+from log1pnmf.model.constraint import Bounds, Constraint
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.objective import (
     approximate_log_likelihood,
@@ -247,11 +248,13 @@ def test_kkt_residual_projects_at_the_bounds():
     loadings, factors = np.array([[0.0], [0.5], [1.0]]), np.array([[0.0], [2.0]])
     calm = np.zeros((3, 1)), np.zeros((2, 1))
     at_rest = np.array([[5.0], [0.0], [-5.0]]), np.array([[5.0], [0.0]])
-    assert kkt_residual(loadings, factors, *at_rest, 10.0, upper_loadings=1.0) == 0.0
+    bounded = Constraint(Bounds(upper=1.0))
+    by_column, everywhere = (Constraint(factors=Bounds(penalty=one)) for one in ([3.0], 3.0))
+    assert kkt_residual(loadings, factors, *at_rest, 10.0, constraint=bounded) == 0.0
     assert kkt_residual(loadings, factors, *at_rest, 10.0) == pytest.approx(5.0 * 0.5 / 10.0)
     pushed = np.array([[-5.0], [0.0], [3.0]])
-    assert kkt_residual(loadings, factors, pushed, calm[1], 10.0, upper_loadings=1.0) == pytest.approx(0.4)
-    assert kkt_residual(loadings, factors, *calm, 10.0, penalty_factors=np.array([3.0])) == pytest.approx(0.3)
+    assert kkt_residual(loadings, factors, pushed, calm[1], 10.0, constraint=bounded) == pytest.approx(0.4)
+    assert kkt_residual(loadings, factors, *calm, 10.0, constraint=by_column) == pytest.approx(0.3)
     balanced = np.array([[-1.0], [-3.0]])
-    assert kkt_residual(loadings, factors, calm[0], balanced, 10.0, penalty_factors=3.0) == 0.0
+    assert kkt_residual(loadings, factors, calm[0], balanced, 10.0, constraint=everywhere) == 0.0
     assert kkt_residual(loadings, factors, *calm, 0.0) == 0.0

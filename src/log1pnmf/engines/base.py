@@ -10,9 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
+from log1pnmf.counts.counts import Counts
+from log1pnmf.model.constraint import NON_NEGATIVE, Bounds, Constraint
 from log1pnmf.model.problem import Problem, Side
 
-__all__ = ["ROW_SOLVERS", "Engine", "HalfStep", "InMemory", "RowSolver", "Sample", "check_row_solver"]
+__all__ = [
+    "ROW_SOLVERS",
+    "Engine",
+    "EngineFactory",
+    "Factory",
+    "HalfStep",
+    "InMemory",
+    "RowSolver",
+    "Sample",
+    "check_row_solver",
+]
 
 RowSolver = Literal["newton", "coordinate"]
 ROW_SOLVERS: tuple[RowSolver, ...] = ("newton", "coordinate")
@@ -60,12 +72,12 @@ class Sample:
     engine : Engine
         Of these rows.
     settle : callable
-        Called with one row of loadings, where all rows start, with factors and the upper bound of the
-        loadings; gives the loadings of all rows of the problem for these factors.
+        Called with one row of loadings, where all rows start, with factors and the bounds of the loadings;
+        gives the loadings of all rows of the problem for these factors.
     """
 
     engine: Engine
-    settle: Callable[[NDArray[np.float64], NDArray[np.float64], float], Any]
+    settle: Callable[[NDArray[np.float64], NDArray[np.float64], Bounds], Any]
 
 
 class InMemory:
@@ -85,14 +97,14 @@ class Engine(Protocol):
         ...
 
     def adopt(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Bring an array to where the engine computes (`log1pnmf._common.arrays`); nothing is done where it is there.
+        """Bring an array to where the engine computes (`log1pnmf._common.arrays`), unless it is there.
 
         The other methods take either kind of array, and answer in the kind of `start`.
         """
         ...
 
     def sample(self) -> Sample | None:
-        """Give some rows on which a start can be found, where the counts are not in memory; None otherwise."""
+        """Give some rows to find a start on, where the counts are not in memory; None otherwise."""
         ...
 
     def half_step(
@@ -101,11 +113,10 @@ class Engine(Protocol):
         start: NDArray[np.float64],
         design: NDArray[np.float64],
         *,
-        penalty: NDArray[np.float64],
-        upper: float,
-        row_solver: RowSolver,
+        bounds: Bounds = NON_NEGATIVE,
+        row_solver: RowSolver = "newton",
     ) -> HalfStep:
-        """Improve every row ``b`` of `start`: ``min loss(b) + penalty'b, 0 <= b <= upper``.
+        """Improve every row ``b`` of `start`: ``min loss(b) + penalty'b, lower <= b <= upper``.
 
         Parameters
         ----------
@@ -115,10 +126,8 @@ class Engine(Protocol):
             Within the bounds.
         design : ndarray of shape (columns, K)
             The other factor, held fixed.
-        penalty : ndarray of shape (K,)
-            Linear penalty, >= 0.
-        upper : float
-            Upper bound, may be inf.
+        bounds : Bounds
+            Of the rows; what the engine's factory supports.
         row_solver : {"newton", "coordinate"}
             One Newton step in all K coordinates, or the paper's cyclic coordinate descent.
 
@@ -137,3 +146,72 @@ class Engine(Protocol):
     ) -> tuple[float, NDArray[np.float64]]:
         """Loss (as in `loss`) and its gradient in `start`, without a step."""
         ...
+
+
+class EngineFactory(Protocol):
+    """Makes engines of one kind: what ``engine=`` takes beside a name. `Factory` is a base for one's own."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
+    def supports(self, problem: Problem, row_solver: RowSolver, constraint: Constraint) -> str | None:
+        """Say why the engine cannot fit this; None where it can."""
+        ...
+
+    def __call__(self, problem: Problem, n_threads: int | None = None, *, verbose: int = 0) -> Engine:
+        """Make an engine for a problem."""
+        ...
+
+
+class Factory:
+    """Base of factories: counts in memory, and bounds that are a box with a penalty per column.
+
+    A subclass has a `name` and ``__call__``, and changes below what differs.
+    """
+
+    name: str
+    row_solvers: tuple[RowSolver, ...] = ROW_SOLVERS
+    takes_chunks: bool = False
+    """Whether the counts have to be in chunks, and not in memory."""
+
+    def supports(self, problem: Problem, row_solver: RowSolver, constraint: Constraint) -> str | None:
+        """Say why the engine cannot fit this; see `EngineFactory.supports`."""
+        return self.lacks(row_solver) or self.refuses(problem.counts) or _beyond_a_box(constraint)
+
+    def lacks(self, row_solver: str) -> str | None:
+        """Say that there is no such row solver."""
+        if row_solver in self.row_solvers:
+            return None
+        known = ", ".join(map(repr, self.row_solvers))
+        return (
+            f"it has row_solver={known} only, got {row_solver!r}; use engine='native' for the paper's solver"
+        )
+
+    def refuses(self, counts: Counts) -> str | None:
+        """Say that the counts are not where the engine needs them."""
+        if counts.in_memory != self.takes_chunks:
+            return None
+        if counts.in_memory:
+            return "it needs counts in chunks, but these are in memory; open them with log1pnmf.open_counts"
+        return "it needs counts in memory, but these are in chunks; use engine='streaming'"
+
+    def __call__(self, problem: Problem, n_threads: int | None = None, *, verbose: int = 0) -> Engine:
+        """Make an engine for a problem."""
+        raise NotImplementedError
+
+    def suits(self, counts: Counts, n_components: int, row_solver: str) -> bool:
+        """Whether "auto" takes this engine, if no other with a better claim does."""
+        return False
+
+    def extra_memory(self, n_features: int, n_components: int) -> float:
+        """Bytes that the engine needs beside the matrices of every solver."""
+        return 0.0
+
+
+def _beyond_a_box(constraint: Constraint) -> str | None:
+    for name, bounds in (("loadings", constraint.loadings), ("factors", constraint.factors)):
+        if bounds.beyond_a_box is not None:
+            return f"it cannot hold the {name} to {bounds.beyond_a_box}"
+    return None

@@ -20,16 +20,18 @@ from log1pnmf._core import (
     runnable_kernels,
     solve_programs,
 )
+from log1pnmf.counts.counts import Counts
+from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.problem import Problem, Side
 from log1pnmf.model.zeros import Quadratic
 
-from .base import HalfStep, InMemory, RowSolver, check_row_solver
+from .base import Factory, HalfStep, InMemory, RowSolver, check_row_solver
 
-__all__ = ["NativeEngine", "RowSums", "Solutions", "effective_threads", "solve_rows"]
+__all__ = ["NativeEngine", "NativeFactory", "RowSums", "Solutions", "effective_threads", "solve_rows"]
 
 Array = NDArray[np.float64]
 _Data: TypeAlias = tuple[
-    str, NDArray[np.int64], NDArray[np.int32], NDArray[Any], Array, Array, bool, bool, bool, float, float
+    str, NDArray[np.int64], NDArray[np.int32], NDArray[Any], Array, Array, str, str, bool, float, float
 ]
 
 MOST_JOBS = 4096
@@ -145,13 +147,12 @@ class NativeEngine(InMemory):
         start: Array,
         design: Array,
         *,
-        penalty: Array,
-        upper: float = np.inf,
+        bounds: Bounds = NON_NEGATIVE,
         row_solver: RowSolver = "newton",
     ) -> HalfStep:
         """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`."""
         check_row_solver(row_solver)
-        out = self._run(row_solver, side, start, design, penalty=penalty, upper=upper)
+        out = self._run(row_solver, side, start, design, bounds)
         return HalfStep(
             values=out.values,
             loss=float(np.sum(out.loss)) + self.problem.native_constant,
@@ -162,8 +163,7 @@ class NativeEngine(InMemory):
 
     def evaluate(self, side: Side, start: Array, design: Array) -> tuple[float, Array]:
         """Loss and gradient at `start`; see `log1pnmf.engines.base.Engine.evaluate`."""
-        no_penalty = np.zeros(np.shape(design)[1])
-        out = self._run("evaluate", side, start, design, penalty=no_penalty, upper=np.inf)
+        out = self._run("evaluate", side, start, design, NON_NEGATIVE)
         return float(np.sum(out.loss)) + self.problem.native_constant, out.gradient
 
     def loss(self, loadings: Array, factors: Array) -> float:
@@ -187,25 +187,37 @@ class NativeEngine(InMemory):
             *self._data(side), start, design, into.loss, into.gradient, into.hessian, self.n_threads
         )
 
-    def _run(
-        self, task: str, side: Side, start: Array, design: Array, *, penalty: Array, upper: float
-    ) -> _Outputs:
-        start, design, penalty = (np.ascontiguousarray(x, dtype=np.float64) for x in (start, design, penalty))
-        n = len(start)
+    def _run(self, task: str, side: Side, start: Array, design: Array, bounds: Bounds) -> _Outputs:
+        start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (start, design))
+        n, penalty = len(start), np.ascontiguousarray(bounds.column_penalty(design.shape[1]))
         out = _Outputs(
             np.empty_like(start), np.empty_like(start), np.empty(n), np.empty(n), np.empty(n, dtype=np.uint8)
         )
         data = self._data(side)
-        run(data[0], task, *data[1:], start, design, penalty, float(upper), *out, self.n_threads)
+        run(data[0], task, *data[1:], start, design, penalty, bounds.box_upper, *out, self.n_threads)
         return out
 
     def _data(self, side: Side) -> _Data:
         """Kernel, counts, exposure and model, in the order of the compiled core's parameters."""
         zeros = self.problem.zeros
         form = zeros if zeros is not None else Quadratic(0.0, 0.0, 0.0)
-        rows, identity = side.rows, self.problem.link.is_identity
+        rows, noise = side.rows, "large_poisson" if self.problem.is_large else "poisson"
         counts = (rows.indptr, rows.indices, rows.values, side.row_exposure, side.column_exposure)
-        return self.kernel, *counts, identity, zeros is None, self.problem.is_large, form.a1, form.a2
+        return self.kernel, *counts, self.problem.link.name, noise, zeros is None, form.a1, form.a2
+
+
+class NativeFactory(Factory):
+    """Makes native engines."""
+
+    name = "native"
+
+    def __call__(self, problem: Problem, n_threads: int | None = None, *, verbose: int = 0) -> NativeEngine:
+        """Make an engine for a problem."""
+        return NativeEngine(problem, n_threads)
+
+    def suits(self, counts: Counts, n_components: int, row_solver: str) -> bool:
+        """Whether the counts are in memory."""
+        return counts.in_memory
 
 
 class Solutions(NamedTuple):
@@ -223,17 +235,18 @@ class Solutions(NamedTuple):
     curvature: Array
 
 
-def solve_rows(sums: RowSums, start: Array, *, penalty: Array, n_threads: int | None = None) -> Solutions:
-    """Minimise the quadratic model of every row at `start` over non-negative values.
+def solve_rows(
+    sums: RowSums, start: Array, *, bounds: Bounds = NON_NEGATIVE, n_threads: int | None = None
+) -> Solutions:
+    """Minimise the quadratic model of every row at `start` within bounds.
 
     Parameters
     ----------
     sums : RowSums
         At `start`.
     start : ndarray of shape (rows, K)
-        Not negative.
-    penalty : ndarray of shape (K,)
-        Linear penalty.
+        Within the bounds.
+    bounds : Bounds
     n_threads : int, optional
         See `effective_threads`.
 
@@ -244,6 +257,7 @@ def solve_rows(sums: RowSums, start: Array, *, penalty: Array, n_threads: int | 
     start = np.ascontiguousarray(start, dtype=np.float64)
     out = Solutions(np.empty_like(start), np.empty(len(start)), np.empty(len(start)))
     kernel = runnable_kernels()[0]
-    model = (sums.hessian, sums.gradient, start, np.ascontiguousarray(penalty, dtype=np.float64))
-    solve_programs(kernel, *model, np.inf, *out, effective_threads(n_threads))
+    penalty = np.ascontiguousarray(bounds.column_penalty(start.shape[1]))
+    model = (sums.hessian, sums.gradient, start, penalty)
+    solve_programs(kernel, *model, bounds.box_upper, *out, effective_threads(n_threads))
     return out

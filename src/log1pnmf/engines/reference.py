@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.arrays import on_host
+from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.objective import (
     LARGEST_ETA,
     SMALLEST_ETA,
@@ -19,9 +20,9 @@ from log1pnmf.model.objective import (
 from log1pnmf.model.problem import Problem, Side
 from log1pnmf.model.zeros import Quadratic
 
-from .base import HalfStep, InMemory, RowSolver, check_row_solver
+from .base import Factory, HalfStep, InMemory, RowSolver, check_row_solver
 
-__all__ = ["ReferenceEngine"]
+__all__ = ["ReferenceEngine", "ReferenceFactory"]
 
 Array = NDArray[np.float64]
 
@@ -53,8 +54,7 @@ class ReferenceEngine(InMemory):
         start: Array,
         design: Array,
         *,
-        penalty: Array,
-        upper: float = np.inf,
+        bounds: Bounds = NON_NEGATIVE,
         row_solver: RowSolver = "newton",
     ) -> HalfStep:
         """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`."""
@@ -62,7 +62,7 @@ class ReferenceEngine(InMemory):
         solve = _newton if row_solver == "newton" else _coordinate
         values, gradient = np.empty_like(start), np.empty_like(start)
         loss, predicted, n_rejected = self.problem.constant, 0.0, 0
-        for i, row in enumerate(self._rows(side, design, penalty, upper)):
+        for i, row in enumerate(self._rows(side, design, bounds)):
             loss += row.loss(start[i])
             gradient[i] = row.gradient(start[i])
             values[i], decrease, rejected = (solve if row.y.any() else _empty)(row, start[i])
@@ -77,19 +77,32 @@ class ReferenceEngine(InMemory):
     def evaluate(self, side: Side, start: Array, design: Array) -> tuple[float, Array]:
         """Loss and gradient at `start`; see `log1pnmf.engines.base.Engine.evaluate`."""
         loss, gradient = self.problem.constant, np.empty_like(start)
-        for i, row in enumerate(self._rows(side, design, np.zeros(design.shape[1]), np.inf)):
+        for i, row in enumerate(self._rows(side, design, NON_NEGATIVE)):
             loss += row.loss(start[i])
             gradient[i] = row.gradient(start[i])
         return loss, gradient
 
-    def _rows(self, side: Side, design: Array, penalty: Array, upper: float) -> Iterator[_Row]:
-        n, m = side.rows.shape
+    def _rows(self, side: Side, design: Array, bounds: Bounds) -> Iterator[_Row]:
+        (n, m), K = side.rows.shape, design.shape[1]
+        penalty, upper = bounds.column_penalty(K), bounds.box_upper
         for i in range(n):
             entries = slice(side.rows.indptr[i], side.rows.indptr[i + 1])
             y = np.zeros(m)
             y[side.rows.indices[entries]] = side.rows.values[entries]
             t = side.row_exposure[i] * side.column_exposure
             yield _Row(y, t, design, penalty, upper, self.problem.link.is_identity, self.problem.zeros)
+
+
+class ReferenceFactory(Factory):
+    """Makes reference engines."""
+
+    name = "reference"
+
+    def __call__(
+        self, problem: Problem, n_threads: int | None = None, *, verbose: int = 0
+    ) -> ReferenceEngine:
+        """Make an engine for a problem."""
+        return ReferenceEngine(problem)
 
 
 @dataclass(frozen=True, eq=False)

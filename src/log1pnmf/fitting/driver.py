@@ -108,6 +108,17 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     engine = resolve_engine(request.engine or asked.engine, data, asked.n_components, asked.row_solver)
     settings = asked.resolved(engine, data.shape)
     check_memory(engine, data, asked.n_components, effective_threads(request.n_jobs))
+    engines = [
+        make_engine(
+            request.engine or engine,
+            Problem(data, sizes, settings.link, phase.zeros),
+            request.n_jobs,
+            row_solver=settings.row_solver,
+            constraint=settings.constraint,
+            verbose=request.verbose,
+        )
+        for phase in settings.phases
+    ]
     start = start_of(request, Problem(data, sizes, settings.link))
     identity = fingerprint(settings, data, sizes, start)
     if loaded is not None:
@@ -117,15 +128,6 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     if request.checkpoint is not None:
         keep = CheckpointWriter(request.checkpoint, request.checkpoint_every)
         keep.begin(identity, rng, started)
-    engines = [
-        make_engine(
-            request.engine or engine,
-            Problem(data, sizes, settings.link, phase.zeros),
-            request.n_jobs,
-            verbose=request.verbose,
-        )
-        for phase in settings.phases
-    ]
     run = best_run(
         settings,
         engines,
@@ -163,9 +165,7 @@ def _finish(settings: Settings, engine: Engine, run: Run, request: Request) -> F
     messages = _about_data(problem.counts)
     kkt_residual = last.kkt_residual
     if run.stopped != "interrupted":
-        kkt_residual = residual_at(
-            engine, last.loadings, last.factors, penalty=settings.penalty, upper=settings.upper
-        )
+        kkt_residual = residual_at(engine, last.loadings, last.factors, constraint=settings.constraint)
     if run.stopped == "interrupted":
         messages.append(f"interrupted after {last.index} iterations: the fit has not converged")
         warnings.warn(f"{messages[-1]}; it is what was reached so far", RuntimeWarning, stacklevel=4)

@@ -18,7 +18,7 @@ from log1pnmf.counts.chunked.parts import parts_of, source_of
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import align_features, select_features
 from log1pnmf.engines.base import Engine
-from log1pnmf.engines.registry import as_counts, make_engine
+from log1pnmf.engines.registry import as_counts, for_parts, make_engine
 from log1pnmf.fitting.solver.project import solve_loadings
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import Quadratic, quadratic
@@ -170,7 +170,7 @@ class NewSamples:
             self._engine(zeros),
             start,
             self._factors(fit),
-            upper=settings.upper,
+            bounds=settings.constraint.loadings,
             row_solver=settings.row_solver,
         )
         return loadings * self._scale, converged
@@ -219,7 +219,7 @@ class NewSamples:
         used = self._used
         counts = self.counts if len(used) == self.counts.n_features else select_features(self.counts, used)
         problem = Problem(counts, self.size_factors, self.fit.link, zeros)
-        return make_engine("native" if self.engine == "streaming" else self.engine, problem, self.n_jobs)
+        return make_engine(for_parts(self.engine), problem, self.n_jobs)
 
 
 def new_size_factors(fit: Fit, counts: Counts, kind: Any = None) -> Array:

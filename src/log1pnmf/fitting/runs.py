@@ -165,7 +165,7 @@ def best_run(
     """
     begin, best = (0, None) if resumed is None else (resumed.restart, resumed.best)
     for restart in range(begin, settings.n_init):
-        one = _OneStart(settings, restart, best, keep, callbacks, verbose)
+        one = _OneStart(settings, restart, best, keep=keep, callbacks=callbacks, verbose=verbose)
         try:
             run = one(engines, rng, start, resumed)
         except KeyboardInterrupt:  # before this start had led to anything
@@ -197,6 +197,7 @@ class _OneStart:
         settings: Settings,
         restart: int,
         best: Run | None,
+        *,
         keep: Keep | None,
         callbacks: Sequence[Callback],
         verbose: int,
@@ -245,8 +246,7 @@ class _OneStart:
             engine,
             point.loadings,
             point.factors,
-            penalty=settings.penalty,
-            upper=settings.upper,
+            constraint=settings.constraint,
             row_solver=settings.row_solver,
             extrapolation=Extrapolation() if settings.extrapolate else None,
             max_iter=settings.max_iter,
@@ -301,7 +301,5 @@ class _OneStart:
         # the last iteration may have been lost to an extrapolation that was dropped
         if last.index - first >= settings.max_iter - 1:
             return "max_iter"
-        residual = residual_at(
-            engine, last.loadings, last.factors, penalty=settings.penalty, upper=settings.upper
-        )
+        residual = residual_at(engine, last.loadings, last.factors, constraint=settings.constraint)
         return "converged" if residual <= STATIONARY else "stalled"

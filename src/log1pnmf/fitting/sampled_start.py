@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -44,15 +42,14 @@ def sampled_start(engine: Engine, sample: Sample, settings: Settings, rng: Rando
     Pair
         On the eta scale.
     """
-    upper, part = settings.upper, sample.engine
+    constraint, part = settings.constraint, sample.engine
     loadings, factors = initialize(part, settings.n_components, settings.init, rng)
     stopping = Stopping(SAMPLE_TOL)
     iterations = alternate(
         part,
         loadings,
         factors,
-        penalty=settings.penalty,
-        upper=upper,
+        constraint=constraint,
         extrapolation=Extrapolation(),
         max_iter=SAMPLE_ITERATIONS,
     )
@@ -60,11 +57,11 @@ def sampled_start(engine: Engine, sample: Sample, settings: Settings, rng: Rando
         loadings, factors = iteration.loadings, iteration.factors
         if stopping(iteration):
             break
-    if not math.isfinite(upper):
+    if constraint.scale_is_free:
         loadings, factors = _balanced(loadings, factors)
     factors = _lifted(engine, loadings.mean(axis=0), factors)
     typical = np.maximum(loadings.mean(axis=0), 1e-3 * loadings.mean())
-    return Pair(sample.settle(np.minimum(typical, upper), factors, upper), factors)
+    return Pair(sample.settle(constraint.loadings.clip(typical), factors, constraint.loadings), factors)
 
 
 def given_start(engine: Engine, loadings: Array, factors: Array) -> Pair:

@@ -13,6 +13,7 @@ from log1pnmf._common.checks import check_choice, check_number, check_whole
 from log1pnmf.counts.counts import SIZE_FACTORS
 from log1pnmf.engines.base import ROW_SOLVERS, RowSolver
 from log1pnmf.engines.registry import check_engine
+from log1pnmf.model.constraint import Constraint
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.zeros import Quadratic, quadratic
 
@@ -151,16 +152,9 @@ class Settings:
         return (Phase("approximate", zeros, LOOSER * self.tol), exact)
 
     @property
-    def upper(self) -> float:
-        """Bound of the loadings: 1 where the factors are penalised."""
-        return 1.0 if self.l1 > 0 else math.inf
-
-    @property
-    def penalty(self) -> np.ndarray:
-        """Penalty on the factors on the eta scale: none on the baseline, the first column."""
-        penalty = np.full(self.n_components, self.l1 * self.link.alpha)
-        penalty[0] = 0.0
-        return penalty
+    def constraint(self) -> Constraint:
+        """Bounds and penalties on the eta scale."""
+        return Constraint.sparse_factors(self.l1 * self.link.alpha, self.n_components)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as files hold them."""

@@ -121,7 +121,7 @@ def rank_one(engine: Engine, rng: Random, *, tol: float = 1e-6, max_iter: int = 
     factors = (_eta(problem, rates) * rng.uniform(0.5, 1.5, size=rates.shape))[:, None]
     loadings, factors = _without_empty(problem, loadings, factors)
     stopping = Stopping(tol)
-    for iteration in alternate(engine, loadings, factors, penalty=np.zeros(1), max_iter=max_iter):
+    for iteration in alternate(engine, loadings, factors, max_iter=max_iter):
         loadings, factors = iteration.loadings, iteration.factors
         if stopping(iteration):
             break

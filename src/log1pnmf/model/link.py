@@ -39,6 +39,11 @@ class ShiftedLog:
         object.__setattr__(self, "c", c)
 
     @property
+    def name(self) -> str:
+        """What engines call it: "identity" or "shifted_log"."""
+        return "identity" if self.is_identity else "shifted_log"
+
+    @property
     def is_identity(self) -> bool:
         """Whether the link is the identity."""
         return math.isinf(self.c)

@@ -20,6 +20,7 @@ from log1pnmf._common.arrays import like
 from log1pnmf.counts.counts import Counts, SparseRows
 from log1pnmf.counts.sparse_rows import dense_blocks
 
+from .constraint import FREE, Bounds, Constraint
 from .link import ShiftedLog
 from .zeros import EXACT_FOR_IDENTITY, Quadratic
 
@@ -224,7 +225,7 @@ def negative_log_likelihood(problem: Model, loadings: Array, factors: Array) -> 
 def likelihood_constant(problem: Model) -> float:
     """Difference between the full negative log-likelihood and the sum of `entry_loss`.
 
-    The sum of `log1pnmf.counts.factorial.stirling`, plus ``a0m1 * sum of t over zero counts`` in approximate form.
+    The sum of `log1pnmf.counts.factorial.stirling`; in approximate form also ``a0m1 * sum of t`` at zeros.
     """
     return problem.counts.stirling + _offset_of_zeros(problem)
 
@@ -309,14 +310,13 @@ def kkt_residual(
     gradient_factors: Array,
     total: float,
     *,
-    penalty_factors: ArrayLike = 0.0,
-    upper_loadings: float = np.inf,
+    constraint: Constraint = FREE,
 ) -> float:
     """How far from a stationary point, free of scale: 0 at an optimum.
 
-    Minimised is ``loss + sum_jk penalty_k f_jk`` over ``0 <= loadings <= upper``, ``factors >= 0``. The
-    projected gradient ``pg`` of an entry ``b`` with derivative ``g`` (penalty included) is ``min(g, 0)`` at
-    ``b = 0``, ``max(g, 0)`` at ``b = upper`` and ``g`` between. Each side has the residual
+    Minimised are the loss and the penalties within the bounds of `constraint`. The projected gradient ``pg``
+    of an entry ``b`` with derivative ``g`` (penalty included) is ``min(g, 0)`` at its lower bound,
+    ``max(g, 0)`` at its upper bound and ``g`` between. Each side has the residual
 
         ``sum_ik |pg_ik| * mean_i(b_ik) / total``
 
@@ -331,22 +331,20 @@ def kkt_residual(
         Of the negative log-likelihood, penalty excluded, on the same scale as the factors.
     total : float
         Sum of all counts.
-    penalty_factors : float or ndarray of shape (K,)
-        Linear penalty on the factors.
-    upper_loadings : float
-        Upper bound of the loadings.
+    constraint : Constraint
 
     Returns
     -------
     float
     """
-    loadings_side = _side_residual(loadings, gradient_loadings, upper_loadings)
-    penalised = gradient_factors + like(gradient_factors, penalty_factors)
-    factors_side = _side_residual(factors, penalised, np.inf)
+    loadings_side = _side_residual(loadings, gradient_loadings, constraint.loadings)
+    factors_side = _side_residual(factors, gradient_factors, constraint.factors)
     return max(loadings_side, factors_side) / (total if total > 0 else 1.0)
 
 
-def _side_residual(values: Array, gradient: Array, upper: float) -> float:
-    projected = gradient - gradient.clip(min=0.0) * (values <= 0)
+def _side_residual(values: Array, gradient: Array, bounds: Bounds) -> float:
+    lower, upper, penalty = (like(values, one) for one in (bounds.lower, bounds.upper, bounds.penalty))
+    gradient = gradient + penalty
+    projected = gradient - gradient.clip(min=0.0) * (values <= lower)
     projected = projected - projected.clip(max=0.0) * (values >= upper)
     return float(abs(projected).sum(axis=0) @ values.mean(axis=0))

@@ -160,10 +160,10 @@ class FeatureRegressions:
     def _solve(self, side: Side, start: Array, design: Array) -> Array:
         """Take Newton steps; features that have arrived are left behind."""
         factors = self._inside(side, start, design)
-        moving, none = np.arange(len(factors)), np.zeros(design.shape[1])
+        moving = np.arange(len(factors))
         for _ in range(MOST_STEPS):
             before = factors[moving]
-            after = self._engine.half_step(side, before, design, penalty=none).values
+            after = self._engine.half_step(side, before, design).values
             factors[moving] = after
             still = np.abs(after - before).max(axis=1) > LEAST_MOVE * after.max(axis=1)
             if not still.any():

@@ -12,14 +12,17 @@ from log1pnmf._common.rows import RowFile, Rows
 from log1pnmf.counts.chunked.opening import OnChunk
 from log1pnmf.counts.chunked.runners import runner_of
 from log1pnmf.counts.chunked.survey import ChunkedCounts
-from log1pnmf.engines.base import HalfStep, RowSolver, Sample
+from log1pnmf.counts.counts import Counts
+from log1pnmf.engines.base import Factory, HalfStep, RowSolver, Sample
 from log1pnmf.engines.native import NativeEngine, effective_threads
+from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.problem import Problem, Side
 
+from .progress import PassBar
 from .step import damped_step
 from .work import ChunkPass, ChunkRows, FactorSums
 
-__all__ = ["StreamingEngine"]
+__all__ = ["StreamingEngine", "StreamingFactory"]
 
 Array = NDArray[np.float64]
 
@@ -82,25 +85,19 @@ class StreamingEngine:
         start: Any,
         design: Any,
         *,
-        penalty: Array,
-        upper: float = np.inf,
+        bounds: Bounds = NON_NEGATIVE,
         row_solver: RowSolver = "newton",
     ) -> HalfStep:
         """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`."""
-        if row_solver != "newton":
-            raise ValueError(
-                f"row_solver must be 'newton' with engine='streaming', got {row_solver!r}: coordinate "
-                "descent looks at every count many times"
-            )
         if side is self.problem.loadings_side:
-            return self._pass("step", self.adopt(start), design, upper)[1]
+            return self._pass("step", self.adopt(start), design, bounds)[1]
         sums = self._sums(self.adopt(design), start)
         step = damped_step(
             sums,
             np.asarray(start),
             totals=self.counts.column_sums,
             nnz=np.diff(side.rows.indptr),
-            penalty=penalty,
+            bounds=bounds,
             n_threads=self.n_threads,
         )
         return HalfStep(
@@ -117,7 +114,7 @@ class StreamingEngine:
         if side is self.problem.loadings_side:
             last, start = self._last, self.adopt(start)
             if last is None or not _same(last, start, design) or last.gradient is None:
-                last = self._pass("evaluate", start, design, np.inf)[0]
+                last = self._pass("evaluate", start, design, NON_NEGATIVE)[0]
             return self._loss(last.sums), last.gradient
         sums = self._sums(self.adopt(design), start)
         return self._loss(sums), sums.rows.gradient
@@ -132,14 +129,14 @@ class StreamingEngine:
         kept = Problem(self.counts.sample, problem.size_factors[index], problem.link, problem.zeros)
         return Sample(NativeEngine(kept, self.n_threads), self.settle)
 
-    def settle(self, row: Array, factors: Array, upper: float = np.inf) -> Rows:
+    def settle(self, row: Array, factors: Array, bounds: Bounds = NON_NEGATIVE) -> Rows:
         """Solve the loadings for given factors in one pass, all samples starting from the same row."""
         start = Rows(
             (self.counts.n_samples, len(row)),
             lambda first, last: np.tile(row, (last - first, 1)),
             self.counts.source.folder,
         )
-        return self._pass("settle", start, factors, upper)[0].loadings
+        return self._pass("settle", start, factors, bounds)[0].loadings
 
     # ---------------------------------------------------------------- inside
 
@@ -149,11 +146,11 @@ class StreamingEngine:
     def _sums(self, loadings: Rows, factors: Any) -> FactorSums:
         last = self._last
         if last is None or not _same(last, loadings, factors):
-            last = self._pass("evaluate", loadings, factors, np.inf)[0]
+            last = self._pass("evaluate", loadings, factors, NON_NEGATIVE)[0]
         return last.sums
 
     def _pass(
-        self, task: Literal["evaluate", "step", "settle"], start: Rows, factors: Any, upper: float
+        self, task: Literal["evaluate", "step", "settle"], start: Rows, factors: Any, bounds: Bounds
     ) -> tuple[_LastPass, HalfStep]:
         problem, counts = self.problem, self.counts
         self._last = None  # its sums take as much memory as those to come
@@ -174,9 +171,9 @@ class StreamingEngine:
                 self._on_chunk(len(seen), len(counts.bounds) - 1)
 
         work = ChunkPass(
-            task, np.asarray(factors), problem.link, problem.zeros, upper, self.n_threads, problem.is_large
+            task, np.asarray(factors), problem.link, problem.zeros, bounds, self.n_threads, problem.is_large
         )
-        sums = self._runner.run(work, counts, problem.size_factors, start=start, receive=receive)
+        sums: Any = self._runner.run(work, counts, problem.size_factors, start=start, receive=receive)
         ended = start if values is None else values.rows()
         at_start = gradient.rows()
         last = _LastPass(ended, factors, sums, None if task == "step" else at_start)
@@ -187,3 +184,25 @@ class StreamingEngine:
 
 def _same(last: _LastPass, loadings: Any, factors: Any) -> bool:
     return last.loadings is loadings and last.factors is factors
+
+
+class StreamingFactory(Factory):
+    """Makes streaming engines. Coordinate descent would look at every count many times, so there is none."""
+
+    name = "streaming"
+    row_solvers = ("newton",)
+    takes_chunks = True
+
+    def __call__(
+        self, problem: Problem, n_threads: int | None = None, *, verbose: int = 0
+    ) -> StreamingEngine:
+        """Make an engine for a problem."""
+        return StreamingEngine(problem, n_threads, PassBar() if verbose else None)
+
+    def suits(self, counts: Counts, n_components: int, row_solver: str) -> bool:
+        """Whether the counts are in chunks."""
+        return not counts.in_memory
+
+    def extra_memory(self, n_features: int, n_components: int) -> float:
+        """Count a triangle for every feature, of the sums and of a chunk."""
+        return 8.0 * n_components**2 * n_features

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from log1pnmf.engines.base import HalfStep
 from log1pnmf.engines.native import solve_rows
+from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 
 from .work import FactorSums
 
@@ -31,7 +32,7 @@ def damped_step(
     *,
     totals: Array,
     nnz: NDArray[np.int64],
-    penalty: Array,
+    bounds: Bounds = NON_NEGATIVE,
     n_threads: int | None = None,
 ) -> HalfStep:
     """Improve the factors by one Newton step whose length is judged from the quadratic model alone.
@@ -50,7 +51,8 @@ def damped_step(
         Total count of every feature.
     nnz : ndarray of shape (m,)
         Number of samples that have it.
-    penalty : ndarray of shape (K,)
+    bounds : Bounds
+        Without an upper bound.
     n_threads : int, optional
 
     Returns
@@ -60,7 +62,7 @@ def damped_step(
     """
     typical = np.minimum(1.0, totals / np.maximum(nnz, 1))
     floor = np.where(start * sums.linear <= VANISHED * typical[:, None], 0.0, LEAST_KEPT * start)
-    solved = solve_rows(sums.rows, start - floor, penalty=penalty, n_threads=n_threads)
+    solved = solve_rows(sums.rows, start - floor, bounds=bounds, n_threads=n_threads)
     target = solved.values + floor
     counted = totals > 0.0
     change = np.sqrt(solved.curvature / np.where(counted, totals, 1.0))

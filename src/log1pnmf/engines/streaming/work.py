@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine, RowSums
+from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import Quadratic
@@ -108,8 +109,8 @@ class ChunkPass:
         On the eta scale.
     link : ShiftedLog
     zeros : Quadratic or None
-    upper : float
-        Bound of the loadings.
+    bounds : Bounds
+        Of the loadings.
     n_threads : int, optional
     large : bool
         `log1pnmf.model.problem.Problem.is_large` of the whole.
@@ -119,7 +120,7 @@ class ChunkPass:
     factors: Array
     link: ShiftedLog
     zeros: Quadratic | None
-    upper: float = np.inf
+    bounds: Bounds = NON_NEGATIVE
     n_threads: int | None = None
     large: bool = False
 
@@ -130,18 +131,14 @@ class ChunkPass:
     def __call__(self, counts: Counts, sizes: Array, *, start: Array, into: FactorSums) -> ChunkRows:
         """Work on the rows of one chunk; loadings are on the eta scale."""
         problem = _Piece(counts, sizes, self.link, self.zeros, self.large)
-        engine, side, no_penalty = (
-            NativeEngine(problem, self.n_threads),
-            problem.loadings_side,
-            np.zeros(start.shape[1]),
-        )
+        engine, side = NativeEngine(problem, self.n_threads), problem.loadings_side
         decrease, rejected = 0.0, 0
         if self.task == "evaluate":
             values, gradient = start, engine.evaluate(side, start, self.factors)[1]
         else:
             values = start
             for _ in range(SETTLING_STEPS if self.task == "settle" else 1):
-                step = engine.half_step(side, values, self.factors, penalty=no_penalty, upper=self.upper)
+                step = engine.half_step(side, values, self.factors, bounds=self.bounds)
                 values, gradient = step.values, step.gradient
                 decrease, rejected = step.predicted_decrease, step.n_rejected
         if self.task == "settle":

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from log1pnmf._common.arrays import on_host
 from log1pnmf.engines.base import HalfStep, InMemory, RowSolver
+from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.problem import Problem, Side
 
 from . import terms as torch_terms
@@ -73,21 +73,19 @@ class TorchEngine(InMemory):
         start: Any,
         design: Any,
         *,
-        penalty: NDArray[np.float64],
-        upper: float = np.inf,
+        bounds: Bounds = NON_NEGATIVE,
         row_solver: RowSolver = "newton",
     ) -> HalfStep:
         """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`."""
-        if row_solver != "newton":
-            raise ValueError(f"engine='torch' has row_solver='newton' only, got {row_solver!r}")
         fixed = self._design(side, design)
-        b, p = self.adopt(start), self.adopt(penalty)
+        b = self.adopt(start)
+        p = self.adopt(bounds.column_penalty(b.shape[1]))
         values, gradient = torch.empty_like(b), torch.empty_like(b)
         loss, decrease, rejected = torch.empty((3, len(b)), dtype=torch.float64, device=self.device)
         exposure = self._exposures(side)[0]
         for block in self._rows(side).blocks():
             at = slice(block.first, block.first + block.n_rows)
-            rows = _Rows(self, block, fixed, exposure[at], p, float(upper))
+            rows = _Rows(self, block, fixed, exposure[at], p, bounds.box_upper)
             values[at], loss[at], gradient[at], decrease[at], rejected[at] = rows.newton(b[at])
         totals = torch.stack([loss.sum(), decrease.sum(), rejected.sum()]).tolist()  # one wait for the card
         return HalfStep(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.arrays import column_max, like, on_host
 from log1pnmf.engines.base import Engine, HalfStep, RowSolver
+from log1pnmf.model.constraint import FREE, Constraint
 from log1pnmf.model.objective import kkt_residual
 
 from .extrapolate import Extrapolation
@@ -46,14 +47,13 @@ def alternate(
     loadings: Array,
     factors: Array,
     *,
-    penalty: Array,
-    upper: float = math.inf,
+    constraint: Constraint = FREE,
     row_solver: RowSolver = "newton",
     extrapolation: Extrapolation | None = None,
     max_iter: int = 1000,
     state: State | None = None,
 ) -> Iterator[Iteration]:
-    """Minimise ``loss + sum_jk penalty_k f_jk`` over ``0 <= loadings <= upper``, ``factors >= 0``.
+    """Minimise the loss and the penalties of loadings and factors within their bounds.
 
     The factors are what is extrapolated and the loadings follow: an iteration solves the loadings for the
     factors it tries, then takes the factors' half-step, whose first look at the data gives the objective of
@@ -69,10 +69,8 @@ def alternate(
     engine : Engine
     loadings, factors : ndarray of shape (n, K) and (m, K)
         Start, on the eta scale and within the bounds.
-    penalty : ndarray of shape (K,)
-        Penalty on the factors, >= 0; needs a finite `upper` where it is not 0.
-    upper : float
-        Bound of the loadings.
+    constraint : Constraint
+        A penalty on the factors needs an upper bound of the loadings, or the scale would run away.
     row_solver : {"newton", "coordinate"}
     extrapolation : Extrapolation, optional
         None: plain alternation.
@@ -88,7 +86,7 @@ def alternate(
         Index 0 is the start (rescaled); lost iterations are left out. Ends before `max_iter` only if an
         update no longer lowers the objective in floating point.
     """
-    moves = _Moves(engine, np.asarray(penalty, dtype=np.float64), upper, row_solver)
+    moves = _Moves(engine, constraint, row_solver)
     leader, follower = ROLES[row_solver]
     started = time.perf_counter()
     if state is None:
@@ -147,14 +145,12 @@ def alternate(
         point, plain, previous, beta = moves.onward(state, extrapolation)
 
 
-def residual_at(
-    engine: Engine, loadings: Array, factors: Array, *, penalty: Array, upper: float = math.inf
-) -> float:
-    """KKT residual of a point (`log1pnmf.model.objective.kkt_residual`), from one look at the data on either side."""
+def residual_at(engine: Engine, loadings: Array, factors: Array, *, constraint: Constraint = FREE) -> float:
+    """KKT residual of a point (`log1pnmf.model.objective.kkt_residual`): evaluates the loss on both sides."""
     point, problem = Pair(loadings, factors), engine.problem
     _, by_loadings = engine.evaluate(problem.loadings_side, loadings, factors)
     _, by_factors = engine.evaluate(problem.factors_side, factors, loadings)
-    return _Moves(engine, penalty, upper, "newton").residual(point, loadings=by_loadings, factors=by_factors)
+    return _Moves(engine, constraint, "newton").residual(point, loadings=by_loadings, factors=by_factors)
 
 
 def _relative_change(accepted: float, objective: float) -> float:
@@ -167,12 +163,11 @@ class _Moves:
     """The half-steps of one problem, its objective and its free scale."""
 
     engine: Engine
-    penalty: Array
-    upper: float
+    constraint: Constraint
     row_solver: RowSolver
 
     def objective(self, loss: float, at: Pair) -> float:
-        return loss + float(self.penalty @ on_host(at.factors.sum(axis=0)))
+        return loss + self.constraint.cost(at.loadings, at.factors)
 
     def adopt(self, pair: Pair) -> Pair:
         return Pair(self.engine.adopt(pair.loadings), self.engine.adopt(pair.factors))
@@ -181,15 +176,13 @@ class _Moves:
         problem = self.engine.problem
         if which == "loadings":
             side, start, design = problem.loadings_side, at.loadings, at.factors
-            penalty, upper = np.zeros_like(self.penalty), self.upper
+            bounds = self.constraint.loadings
         else:
             side, start, design = problem.factors_side, at.factors, at.loadings
-            penalty, upper = self.penalty, math.inf
+            bounds = self.constraint.factors
         if look_only:
             return HalfStep(start, *self.engine.evaluate(side, start, design), 0.0, 0)
-        return self.engine.half_step(
-            side, start, design, penalty=penalty, upper=upper, row_solver=self.row_solver
-        )
+        return self.engine.half_step(side, start, design, bounds=bounds, row_solver=self.row_solver)
 
     def residual(self, at: Pair, *, loadings: Array, factors: Array) -> float:
         """KKT residual from the gradients of either side."""
@@ -200,8 +193,7 @@ class _Moves:
             _at_counted(problem.loadings_side.rows.indptr, loadings),
             _at_counted(problem.factors_side.rows.indptr, factors),
             problem.counts.total,
-            penalty_factors=self.penalty,
-            upper_loadings=self.upper,
+            constraint=self.constraint,
         )
 
     def onward(self, state: State, extrapolation: Extrapolation | None) -> tuple[Pair, Pair, Pair, float]:
@@ -216,11 +208,12 @@ class _Moves:
     def beyond(self, new: Pair, old: Pair, beta: float) -> Pair:
         """Extrapolate from `old` through `new`, within the bounds."""
 
-        def further(to: Array, since: Array, upper: float) -> Array:
-            return (to + beta * (to - since)).clip(min=LEAST_KEPT * to).clip(max=upper)
+        def further(to: Array, since: Array) -> Array:
+            return (to + beta * (to - since)).clip(min=LEAST_KEPT * to)
 
         return Pair(
-            further(new.loadings, old.loadings, self.upper), further(new.factors, old.factors, math.inf)
+            self.constraint.loadings.clip(further(new.loadings, old.loadings)),
+            self.constraint.factors.clip(further(new.factors, old.factors)),
         )
 
     def between(self, old: Pair, new: Pair) -> Pair:
@@ -234,17 +227,19 @@ class _Moves:
         the columns' means are balanced to within a factor of two by powers of two, which changes no bit of
         any product and so neither the loss nor the course of the fit.
         """
-        if math.isfinite(self.upper):
-            size, target = column_max(pair.loadings), np.full(len(self.penalty), self.upper)
+        free, bounds = self.constraint.scale_is_free, self.constraint.loadings
+        if not free:
+            size = column_max(pair.loadings)
+            target = np.full(len(size), bounds.box_upper)
         else:
             size, target = on_host(pair.loadings.mean(axis=0)), on_host(pair.factors.mean(axis=0))
         by, used = np.ones(len(size)), (size > 0.0) & (target > 0.0)
         by[used] = size[used] / target[used]
-        if not math.isfinite(self.upper):
+        if free:
             by = np.exp2(np.rint(0.5 * np.log2(by)))
         scaled = pair.scaled(by)
-        if math.isfinite(self.upper):  # rounding
-            scaled = Pair(scaled.loadings.clip(max=self.upper), scaled.factors)
+        if not free:  # rounding
+            scaled = Pair(bounds.clip(scaled.loadings), scaled.factors)
         return (scaled, *(other.scaled(by) for other in others))
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf.engines.base import Engine, RowSolver
+from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 
 __all__ = ["solve_loadings"]
 
@@ -19,7 +18,7 @@ def solve_loadings(
     start: Array,
     factors: Array,
     *,
-    upper: float = math.inf,
+    bounds: Bounds = NON_NEGATIVE,
     row_solver: RowSolver = "newton",
     tol: float = 1e-10,
     max_iter: int = 500,
@@ -33,8 +32,8 @@ def solve_loadings(
         Within the bounds, on the eta scale.
     factors : ndarray of shape (m, K)
         Held fixed, on the eta scale.
-    upper : float
-        Bound of the loadings.
+    bounds : Bounds
+        Of the loadings.
     row_solver : {"newton", "coordinate"}
     tol : float
         Predicted gain per count at which to stop.
@@ -46,12 +45,9 @@ def solve_loadings(
     loadings : ndarray of shape (n, K)
     converged : bool
     """
-    side, no_penalty = engine.problem.loadings_side, np.zeros(factors.shape[1])
-    loadings = start
+    side, loadings = engine.problem.loadings_side, start
     for _ in range(max_iter):
-        step = engine.half_step(
-            side, loadings, factors, penalty=no_penalty, upper=upper, row_solver=row_solver
-        )
+        step = engine.half_step(side, loadings, factors, bounds=bounds, row_solver=row_solver)
         loadings = step.values
         if step.predicted_decrease <= tol * max(1.0, engine.problem.counts.total):
             return loadings, True
