@@ -15,6 +15,7 @@ from log1pnmf.analysis.heldout import (
     heldout_rows_log_likelihood,
 )
 from log1pnmf.counts.splitting import folds, split_counts, training_size_factors
+from log1pnmf.fitting.new_samples import project
 from log1pnmf.model.link import ShiftedLog
 
 OPTIONS = {"tol": 1e-7, "random_state": 0, "n_jobs": 1, "likelihood": "exact", "max_iter": 400}
@@ -214,10 +215,9 @@ def test_features_left_out_are_predicted_from_the_others(sizes):
         np.ones(30) if sizes == "none" else y[60:, given].sum(axis=1) / y[:60, given].sum(axis=1).mean()
     )
     # loadings by the model of the given features alone, with its factors as they are
-    part = Log1pNMF(3, c=0.5, size_factors=sizes, **OPTIONS).fit(y[:60, given])
-    part.fit_ = replace(fit, factors=fit.factors[given])
-    samples = part._new_samples(y[60:, given], new_sizes)
-    means = new_sizes[:, None] * fit.link.inverse(samples.solve()[0] @ fit.factors[scored].T)
+    part = replace(fit, factors=fit.factors[given])
+    loadings = project(part, y[60:, given], new_sizes, n_jobs=1)
+    means = new_sizes[:, None] * fit.link.inverse(loadings @ fit.factors[scored].T)
     options = {"scored": scored, "size_factors": None if sizes == "total" else new_sizes, "n_jobs": 1}
     found = heldout_features_by_sample(fit, y[:60], y[60:], background=0.0, **options)
     np.testing.assert_allclose(found, stats.poisson.logpmf(y[60:, scored], means).sum(axis=1), rtol=1e-8)

@@ -12,11 +12,9 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf._common import archive as persist
 from log1pnmf._common.archive import read_archive, write_archive
 from log1pnmf._common.randomness import random_from_parts, random_parts
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitting import runs
 
 
 def simulated(n=40, m=30, k=3, seed=0):
@@ -151,20 +149,19 @@ def test_seconds_go_on(tmp_path):
     assert 1000.0 < again.history["seconds"][-1] < again.seconds < 1100.0
 
 
-def test_how_often_it_is_written(tmp_path, monkeypatch):
+def test_how_often_it_is_written(tmp_path):
     path, written = tmp_path / "checkpoint", []
-    original = persist.write_archive
 
-    def note(where, arrays, metadata):
-        written.append(metadata["current"]["index"])
-        original(where, arrays, metadata)
+    def note(iteration):
+        written.append(read_archive(path)[1]["current"]["index"] if path.exists() else None)
 
-    monkeypatch.setattr("log1pnmf.fitting.checkpoint.write_archive", note)
-    whole = fitted(checkpoint=path, checkpoint_every=0)
+    whole = fitted(checkpoint=path, checkpoint_every=0, callbacks=[note])
     assert written == whole.history["iteration"].tolist()
+    path.unlink()
     written.clear()
-    fitted(checkpoint=path)
-    assert written == [whole.n_iter]
+    fitted(checkpoint=path, checkpoint_every=1e9, callbacks=[note])
+    assert set(written) == {None}
+    assert read_archive(path)[1]["current"]["index"] == whole.n_iter
 
 
 # ---------------------------------------------------------------- interruption
@@ -186,22 +183,24 @@ def test_ctrl_c_writes_a_last_checkpoint(tmp_path, kind):
     assert_same(whole, fitted(resume=path, **KINDS[kind]))
 
 
-def test_ctrl_c_while_a_later_start_is_made(tmp_path, monkeypatch):
-    path, options, calls = tmp_path / "checkpoint", KINDS["restarts"], []
-    whole, original = fitted(**options), runs.initialize
+def test_ctrl_c_while_a_later_start_is_made(tmp_path):
+    calls = []
 
-    def press(engine, n_components, init, rng):
-        calls.append(original(engine, n_components, init, rng))
+    def start(problem, n_components, rng):
+        return tuple(rng.uniform(0.1, 1.0, size=(n, n_components)) for n in problem.counts.shape)
+
+    def press(problem, n_components, rng):
+        calls.append(start(problem, n_components, rng))
         if len(calls) == 2:
             raise KeyboardInterrupt
         return calls[-1]
 
-    monkeypatch.setattr(runs, "initialize", press)
+    path, options = tmp_path / "checkpoint", {"c": math.inf, "n_init": 3}
+    whole = fitted(init=start, **options)
     with pytest.warns(RuntimeWarning, match="interrupted after"):
-        stopped = fitted(checkpoint=path, **options)
+        stopped = fitted(checkpoint=path, init=press, **options)
     assert not stopped.converged
-    monkeypatch.undo()
-    assert_same(whole, fitted(resume=path, **options))
+    assert_same(whole, fitted(resume=path, init=start, **options))
 
 
 def test_ctrl_c_while_a_checkpoint_is_written(tmp_path, monkeypatch):
@@ -316,9 +315,12 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_one_before(tmp_path):
     np.save(counts, Y)
     process = child(path, counts, "slow")
     told = []
-    while "in the middle\n" not in told:
-        told.append(process.stdout.readline())
+    for line in process.stdout:
+        told.append(line)
+        if line == "in the middle\n":
+            break
     kill(process)
+    assert told[-1] == "in the middle\n"
     left = [one for one in tmp_path.iterdir() if one.name.startswith(".")]
     assert len(left) == 1
     with pytest.raises(ValueError, match="damaged"):

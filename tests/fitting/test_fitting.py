@@ -7,11 +7,14 @@ import textwrap
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
 from log1pnmf import datasets, fit_log1p_nmf
 from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.certificate import certify
 from log1pnmf.fitting.driver import ApproximationWarning
+from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.solver.callbacks import TimeLimit
 from log1pnmf.model import objective as loss
 from log1pnmf.model.objective import approximate_log_likelihood, log_likelihood
@@ -51,11 +54,13 @@ def test_what_is_reported_is_true(c, likelihood):
 
 
 def test_likelihood_auto():
-    assert fit_log1p_nmf(Y, 2, c=1.0, **QUICK).settings["likelihood"] == "approximate"
-    assert fit_log1p_nmf(Y, 2, c=0.99, **QUICK).settings["likelihood"] == "exact"
-    assert (
-        fit_log1p_nmf(Y, 2, c=math.inf, likelihood="approximate", **QUICK).settings["likelihood"] == "exact"
-    )
+    shape = (20_000, 10_000)  # 2e8 entries
+    for c, likelihood, larger in ((0.99, "exact", "exact"), (1.0, "refined", "approximate")):
+        settings = Settings(c=c)
+        assert settings.resolved("native", shape).likelihood == likelihood
+        assert settings.resolved("native", (shape[0] + 1, shape[1])).likelihood == larger
+    fit = fit_log1p_nmf(Y, 2, c=math.inf, likelihood="approximate", **QUICK)
+    assert (fit.asked.likelihood, fit.settings.likelihood) == ("approximate", "exact")
 
 
 @pytest.mark.parametrize("c", [1e-2, 1.0])
@@ -114,13 +119,14 @@ def test_restarts_keep_the_best():
 
 def test_a_fit_goes_on_from_where_it_was():
     with pytest.warns(ConvergenceWarning, match="not converged after max_iter=3"):
-        first = fit_log1p_nmf(Y, 3, c=10.0, max_iter=3, **QUICK)
+        first = fit_log1p_nmf(Y, 3, c=10.0, likelihood="exact", max_iter=3, **QUICK)
     assert not first.converged
     assert any("raise max_iter or tol" in message for message in first.messages)
-    second = fit_log1p_nmf(Y, 3, c=10.0, init=(first.loadings, first.factors), **QUICK)
-    assert second.history["objective"][0] == pytest.approx(first.objective, rel=1e-12)
-    assert second.objective < first.objective
-    assert second.converged
+    for init in (first, (first.loadings, first.factors)):
+        second = fit_log1p_nmf(Y, 3, c=10.0, likelihood="exact", init=init, **QUICK)
+        assert second.history["objective"][0] == pytest.approx(first.objective, rel=1e-12)
+        assert second.objective < first.objective
+        assert second.converged
 
 
 @pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
@@ -172,12 +178,18 @@ def test_nothing_at_all(c, init):
     assert fit.converged
 
 
-def test_large_matrices_are_not_certified(monkeypatch):
-    monkeypatch.setattr("log1pnmf.fitting.driver.LARGEST_CERTIFIED", 100)
-    fit = fit_log1p_nmf(Y, 2, c=1.0, **QUICK)
+@pytest.mark.filterwarnings("ignore:not converged")
+def test_large_matrices_are_not_certified():
+    y = sparse.random_array((20_001, 10_000), density=1e-4, rng=0)
+    y.data[:] = 1.0
+    fit = fit_log1p_nmf(y, 1, c=1.0, max_iter=2, n_jobs=1)
+    assert fit.settings.likelihood == "approximate"
     assert fit.log_likelihood is None
     assert fit.approximate_log_likelihood is not None
-    assert "visits all 3,000 entries" in fit.messages[-1]
+    assert "visits all 200,010,000 entries" in fit.messages[-1]
+    estimate = certify(fit, Counts.from_any(y), n_jobs=1)
+    assert 0 < estimate.n_sampled < 20_001
+    assert estimate.standard_error > 0.0
 
 
 # ---------------------------------------------------------------- stopping from outside
@@ -281,7 +293,7 @@ def test_ctrl_c_is_answered_within_an_iteration():
         ({"likelihood": "poisson"}, ValueError, "likelihood must be one of 'auto', 'approximate', 'exact'"),
         ({"approximation": "pade"}, ValueError, "approximation must be one of 'chebyshev', 'taylor'"),
         ({"interval": (2, 1)}, ValueError, "interval must be finite with 0 <= low < high"),
-        ({"size_factors": "median"}, ValueError, "size_factors must be 'total', 'none' or an array"),
+        ({"size_factors": "median"}, ValueError, "size_factors must be one of 'total', 'none' or an array"),
         ({"size_factors": [1.0]}, ValueError, "size_factors must have one number for each of the 60 samples"),
         ({"init": "kmeans"}, ValueError, "init must be one of 'rank1', 'random', 'nndsvd' or"),
         ({"init": (np.ones((60, 2)), np.ones((50, 3)))}, ValueError, "init loadings must have shape"),

@@ -33,7 +33,13 @@ BLOCK_ENTRIES = 1 << 20
 
 
 def certify(
-    fit: Fit, counts: Counts, *, engine: Any = "auto", n_jobs: int | None = None, seed: int = 0
+    fit: Fit,
+    counts: Counts,
+    *,
+    n_sampled: int | None = None,
+    seed: int = 0,
+    engine: Any = "auto",
+    n_jobs: int | None = None,
 ) -> Certificate:
     """Compute the exact log-likelihood of a fit, or estimate it where it has too many entries.
 
@@ -42,12 +48,14 @@ def certify(
     fit : Fit
     counts : Counts
         What it was fitted to.
+    n_sampled : int, optional
+        Samples to visit. By default all up to 2e8 entries, and above so many that have about 2e7.
+    seed : int
+        Which samples these are.
     engine : str
         See `log1pnmf.engines.registry.make_engine`.
     n_jobs : int, optional
         Threads.
-    seed : int
-        Which rows are sampled.
 
     Returns
     -------
@@ -55,18 +63,19 @@ def certify(
 
     Notes
     -----
-    Above 2e8 entries only some rows, drawn without replacement, are visited. They estimate the difference
-    between the exact and the approximate log-likelihood, which is known in full: unbiased, and far more
-    precise than scaling up the exact log-likelihood of the sample.
+    Some samples, drawn without replacement, estimate the difference between the exact and the approximate
+    log-likelihood, which is known in full: unbiased, and far more precise than scaling up their own exact
+    log-likelihood.
     """
     if fit.certificate is not None:
         return fit.certificate
-    approximate = fit.approximate_log_likelihood
-    if approximate is None or math.prod(counts.shape) <= LARGEST_CERTIFIED:
+    approximate, n = fit.approximate_log_likelihood, counts.n_samples
+    if n_sampled is None:
+        large = math.prod(counts.shape) > LARGEST_CERTIFIED
+        n_sampled = max(LEAST_ROWS, math.ceil(SAMPLED_ENTRIES / counts.n_features)) if large else n
+    if approximate is None or n_sampled >= n:
         return exact_log_likelihood(fit, counts, engine=engine, n_jobs=n_jobs)
     zeros = quadratic(fit.link, fit.settings.approximation, fit.settings.interval)
-    n = counts.n_samples
-    n_sampled = min(n, max(LEAST_ROWS, math.ceil(SAMPLED_ENTRIES / counts.n_features)))
     in_memory, pool = counts.part_in_memory()
     n_sampled = min(n_sampled, len(pool))
     place = np.sort(np.random.default_rng(seed).choice(len(pool), size=n_sampled, replace=False))

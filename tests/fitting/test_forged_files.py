@@ -121,13 +121,13 @@ def use_model(path):
     model.transform(Y, size_factors="none")
     model.score(Y, size_factors="none")
     model.summary()
-    model.certify()
-    model.fit(Y)
+    model.certify(Y)
+    model.set_params(warm_start=True).fit(Y)
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"warm_start": True}, {"interval": (0.0, 1.0), "size_factors": np.linspace(0.5, 2, 9), "c": 2.0}],
+    [{}, {"interval": (0.0, 1.0), "size_factors": np.linspace(0.5, 2, 9), "c": 2.0}],
 )
 def test_forged_models(tmp_path, options):
     path = tmp_path / "model"
@@ -147,9 +147,13 @@ def test_a_file_decides_nothing_about_threads_paths_and_engines(tmp_path):
     ignored(Log1pNMF(**OPTIONS).fit, Y).save(path)
     arrays, metadata = read_archive(path)
     wanted = {"n_jobs": 100_000, "checkpoint": str(victim), "engine": "torch", "verbose": 3}
-    metadata["estimator"]["parameters"].update({**wanted, "checkpoint_every": 0.0, "callbacks": ["x"]})
-    metadata["settings"]["n_jobs"] = 100_000
-    write_archive(path, arrays, metadata)
+    own = {**wanted, "checkpoint_every": 0.0, "callbacks": ["x"]}
+    for group in ("settings", "asked"):
+        write_archive(path, arrays, {**metadata, group: {**metadata[group], **own}})
+        with pytest.raises(ValueError, match="holds a fit that is not whole"):
+            Log1pNMF.load(path)
+    named = {group: {**metadata[group], "engine": "torch"} for group in ("settings", "asked")}
+    write_archive(path, arrays, {**metadata, **own, **named})
     model = Log1pNMF.load(path)
     plain = Log1pNMF()
     for name in (*wanted, "checkpoint_every", "callbacks"):
@@ -165,7 +169,7 @@ def test_the_message_names_the_file_and_what_is_wrong(tmp_path):
     write_archive(path, {**arrays, "factors": arrays["factors"][:, :1]}, metadata)
     with pytest.raises(
         ValueError,
-        match=r"model holds a model that is not whole \(factors must be float64 of shape \(7, 2\), "
+        match=r"model holds a fit that is not whole \(factors must be float64 of shape \(7, 2\), "
         r"got float64 of shape \(7, 1\)\); save it again",
     ):
         Log1pNMF.load(path)

@@ -5,13 +5,12 @@ import math
 
 import numpy as np
 import pytest
-from log1pnmf.fitting.readout import read_out
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitting import certificate
-from log1pnmf.fitting.arrangement import evenness, shares
-from log1pnmf.fitting.settings import NORMALIZATIONS
+from log1pnmf.fitting.arrangement import arranged, evenness, shares
+from log1pnmf.fitting.certificate import certify
+from log1pnmf.fitting.settings import NORMALIZATIONS, Settings
 from log1pnmf.model.objective import log_likelihood
 
 rng = np.random.default_rng(0)
@@ -21,23 +20,21 @@ OPTIONS = {"n_components": 3, "random_state": 0, "n_jobs": 1, "tol": 1e-7}
 
 @pytest.mark.parametrize("normalize", NORMALIZATIONS)
 @pytest.mark.parametrize("c", [0.1, 1.0, math.inf])
-def test_read_out_does_not_change_the_fit(normalize, c):
+def test_the_scale_does_not_change_the_fit(normalize, c):
     model = Log1pNMF(c=c, normalize=normalize, **OPTIONS).fit(Y)
-    fit = model.fit_
-    np.testing.assert_allclose(
-        model.loadings_ @ model.components_, fit.loadings @ fit.factors.T, rtol=1e-12, atol=1e-300
-    )
+    fit, usual = model.fit_, Log1pNMF(c=c, normalize="max", **OPTIONS).fit(Y)
+    eta = usual.loadings_ @ usual.components_
+    np.testing.assert_allclose(model.loadings_ @ model.components_, eta, rtol=1e-12, atol=1e-300)
     found = log_likelihood(
         Counts.from_any(Y), model.loadings_, model.components_.T, fit.link, fit.size_factors
     )
     assert found == pytest.approx(model.log_likelihood_, rel=1e-10)
-    np.testing.assert_allclose(
-        model.transform(Y[:5]) @ model.components_,
-        Log1pNMF(c=c, normalize="max", **OPTIONS).fit(Y).transform(Y[:5])
-        @ Log1pNMF(c=c, normalize="max", **OPTIONS).fit(Y).components_,
-        rtol=1e-9,
-        atol=1e-12,
-    )
+    expected = usual.transform(Y[:5]) @ usual.components_
+    np.testing.assert_allclose(model.transform(Y[:5]) @ model.components_, expected, rtol=1e-9, atol=1e-12)
+    assert model.score(Y) == pytest.approx(usual.score(Y), rel=1e-12)
+    again = usual.fit_.normalized(normalize)
+    np.testing.assert_allclose(again.loadings @ again.factors.T, eta, rtol=1e-12, atol=1e-300)
+    assert again.settings.normalize == normalize
 
 
 def test_every_scale_is_what_it_says():
@@ -45,44 +42,47 @@ def test_every_scale_is_what_it_says():
     np.testing.assert_array_equal(models["max"].loadings_.max(axis=0), 1.0)
     np.testing.assert_allclose(models["factor_max"].components_.max(axis=1), 1.0)
     np.testing.assert_allclose(models["factor_sum"].components_.sum(axis=1), 1.0)
-    order = read_out(models["none"].fit_, "none").order
-    np.testing.assert_array_equal(models["none"].loadings_, models["none"].fit_.loadings[:, order])
+    own = models["none"].fit_
+    for how in ("max", "factor_max", "factor_sum"):
+        np.testing.assert_allclose(own.normalized(how).loadings, models[how].loadings_, rtol=1e-14)
+        np.testing.assert_allclose(own.normalized(how).factors, models[how].components_.T, rtol=1e-14)
 
 
 def test_the_baseline_comes_first_then_by_share():
-    fit = fit_log1p_nmf(Y, **OPTIONS)
     even, small = np.ones(50), np.full(50, 1e-6)
     block = np.r_[np.ones(10), np.zeros(40)]
     factors = np.outer(np.ones(30), [10.0, 3.0, 1.0, 40.0])
-    made = dataclasses.replace(fit, loadings=np.c_[block, even, small, block[::-1]], factors=factors)
+    loadings = np.c_[block, even, small, block[::-1]]
+
+    def order(l1):
+        _, shown = arranged(loadings, factors, Settings(4, l1=l1, normalize="none"))
+        return [factors[0].tolist().index(value) for value in shown[0]]
+
     # the second is the most even of those that count; the third is as even but carries nothing
-    assert read_out(made, "max").order.tolist() == [1, 3, 0, 2]
-    penalised = dataclasses.replace(made, settings={**fit.settings, "l1": 1.0})
-    assert read_out(penalised, "max").order.tolist() == [0, 3, 1, 2]
-    np.testing.assert_allclose(evenness(made.loadings), [0.2, 1.0, 1.0, 0.2])
-    np.testing.assert_allclose(shares(made.loadings, factors).sum(), 1.0)
+    assert order(l1=0.0) == [1, 3, 0, 2]
+    assert order(l1=1.0) == [0, 3, 1, 2]
+    np.testing.assert_allclose(evenness(loadings), [0.2, 1.0, 1.0, 0.2])
+    np.testing.assert_allclose(shares(loadings, factors).sum(), 1.0)
 
 
 def test_the_order_does_not_depend_on_the_order_of_the_fit():
     fit = fit_log1p_nmf(Y, **OPTIONS)
     for shuffle in ([2, 0, 1], [1, 2, 0]):
-        other = dataclasses.replace(fit, loadings=fit.loadings[:, shuffle], factors=fit.factors[:, shuffle])
-        for values, again in ((fit.loadings, other.loadings),):
-            np.testing.assert_array_equal(
-                read_out(other, "max").loadings(again), read_out(fit, "max").loadings(values)
-            )
+        other = arranged(fit.loadings[:, shuffle], fit.factors[:, shuffle], fit.settings)
+        for one, again in zip((fit.loadings, fit.factors), other, strict=True):
+            np.testing.assert_array_equal(one, again)
 
 
 def test_factors_without_anything_do_not_divide_by_zero():
     fit = fit_log1p_nmf(Y, **OPTIONS)
     loadings, factors = fit.loadings.copy(), fit.factors.copy()
     loadings[:, 1] = factors[:, 1] = 0.0
-    dead = dataclasses.replace(fit, loadings=loadings, factors=factors)
     for how in NORMALIZATIONS:
-        readout = read_out(dead, how)
-        assert readout.order[-1] == 1
-        assert np.isfinite(readout.scale).all()
-        assert (readout.scale > 0).all()
+        shown = arranged(loadings, factors, Settings(3, normalize=how))
+        for side in shown:
+            assert np.isfinite(side).all()
+            assert (side[:, :2].max(axis=0) > 0.0).all()
+            assert not side[:, 2].any()
 
 
 class TestTopics:
@@ -122,7 +122,7 @@ class TestCertificate:
         assert "no gap" in str(found)
 
     def test_of_an_approximate_fit(self):
-        model = Log1pNMF(c=1.0, **OPTIONS).fit(Y)
+        model = Log1pNMF(c=1.0, likelihood="approximate", **OPTIONS).fit(Y)
         found, fit = model.certify(), model.fit_
         exact = log_likelihood(Counts.from_any(Y), fit.loadings, fit.factors, fit.link, fit.size_factors)
         assert found.log_likelihood == pytest.approx(exact, rel=1e-12)
@@ -132,23 +132,19 @@ class TestCertificate:
 
     def unknown(self):
         """Make a fit whose exact log-likelihood was not computed."""
-        fit = fit_log1p_nmf(Y, c=1.0, **OPTIONS)
-        return fit, dataclasses.replace(fit, log_likelihood=None)
+        fit = fit_log1p_nmf(Y, c=1.0, likelihood="approximate", **OPTIONS)
+        return fit, dataclasses.replace(fit, certificate=None)
 
     def test_computed_where_the_fit_did_not(self):
         fit, unknown = self.unknown()
-        found = certificate.certify(unknown, Counts.from_any(Y))
+        found = certify(unknown, Counts.from_any(Y))
         assert found.log_likelihood == pytest.approx(fit.log_likelihood, rel=1e-12)
         assert found.is_exact
 
-    def test_sampled_where_there_is_too_much(self, monkeypatch):
+    def test_estimated_from_some_samples(self):
         fit, unknown = self.unknown()
-        monkeypatch.setattr(certificate, "LARGEST_CERTIFIED", 100)
-        monkeypatch.setattr(certificate, "SAMPLED_ENTRIES", 20 * Y.shape[1])
-        monkeypatch.setattr(certificate, "LEAST_ROWS", 5)
-        monkeypatch.setattr(certificate, "BLOCK_ENTRIES", 7 * Y.shape[1])
         counts = Counts.from_any(Y)
-        found = [certificate.certify(unknown, counts, seed=seed) for seed in range(400)]
+        found = [certify(unknown, counts, n_sampled=20, seed=seed) for seed in range(400)]
         assert {one.n_sampled for one in found} == {20}
         assert not found[0].is_exact
         assert "estimated from 20 of 50 samples" in str(found[0])
@@ -158,20 +154,19 @@ class TestCertificate:
         assert abs(values.mean() - fit.log_likelihood) < 4 * spread / math.sqrt(len(values))
         errors = np.array([one.standard_error for one in found])
         assert math.sqrt(np.mean(errors**2)) == pytest.approx(spread, rel=0.2)
-        monkeypatch.setattr(certificate, "SAMPLED_ENTRIES", Y.size)
-        whole = certificate.certify(unknown, counts)
+        whole = certify(unknown, counts, n_sampled=50)
         assert whole.log_likelihood == pytest.approx(fit.log_likelihood, rel=1e-12)
         assert whole.standard_error == 0.0
 
     def test_through_the_estimator(self):
-        model = Log1pNMF(c=1.0, **OPTIONS).fit(Y)
+        model = Log1pNMF(c=1.0, likelihood="approximate", **OPTIONS).fit(Y)
         known = model.certify()
-        model.fit_ = dataclasses.replace(model.fit_, log_likelihood=None)
-        model.certificate_ = None
+        model.fit_ = dataclasses.replace(model.fit_, certificate=None)
+        assert model.log_likelihood_ is None
         assert "certify(X)" in model.summary()
         with pytest.raises(ValueError, match=r"pass its data, certify\(X\)"):
             model.certify()
-        with pytest.raises(ValueError, match="training data with 50 samples, got 4"):
+        with pytest.raises(ValueError, match="50 samples, got counts of 4"):
             model.certify(Y[:4])
         assert model.certify(Y).log_likelihood == pytest.approx(known.log_likelihood, rel=1e-12)
         assert str(model.certificate_) in model.summary()
