@@ -19,6 +19,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.driver import fit_log1p_nmf, run_request
 from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.keys import c_name
 from log1pnmf.fitting.request import Request
 
 from .metrics import match_factors
@@ -385,5 +386,5 @@ def _side(source: Any, on: str) -> Array:
 
 
 def _name(fit: Fit) -> str:
-    text = f"c={fit.c:g} K={fit.n_components}"
+    text = f"c={c_name(fit.c)} K={fit.n_components}"
     return text if fit.settings.l1 == 0.0 else f"{text} l1={fit.settings.l1:g}"

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.keys import c_name
 
 __all__ = ["TopicModel", "topic_model"]
 
@@ -56,8 +57,8 @@ def topic_model(fit: Fit) -> TopicModel:
     """
     if not fit.link.is_identity:
         raise ValueError(
-            f"a topic model needs c = inf, where parts add up; this model was fitted with c = {fit.c:g}. "
-            "Fit Log1pNMF(c=np.inf) instead"
+            f"a topic model needs c = inf, where parts add up; this model was fitted with "
+            f"c = {c_name(fit.c)}. Fit Log1pNMF(c=np.inf) instead"
         )
     loadings, factors = fit.loadings, fit.factors
     weights = factors.sum(axis=0)

@@ -17,6 +17,7 @@ from log1pnmf.analysis.metrics import deviance_explained
 from log1pnmf.datasets import Dataset, pancreas
 from log1pnmf.fitting.driver import fit_log1p_nmf
 from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.keys import c_name
 from log1pnmf.fitting.summary import top_features
 from log1pnmf.report.comparison import compare
 from log1pnmf.report.document import write_report
@@ -109,8 +110,8 @@ def _summary(fit: Fit, data: Dataset) -> str:
     state = "converged" if fit.converged else "not converged"
     explained = deviance_explained(fit, data.counts)
     return (
-        f"c = {fit.c:g}, {link_in_words(fit.c)}: {fit.n_iter} iterations in {fit.seconds:.1f} s, {state}, "
-        f"KKT residual {fit.kkt_residual:.0e}\n"
+        f"c = {c_name(fit.c)}, {link_in_words(fit.c)}: {fit.n_iter} iterations in {fit.seconds:.1f} s, "
+        f"{state}, KKT residual {fit.kkt_residual:.0e}\n"
         f"log-likelihood {fit.log_likelihood:,.0f}; {explained:.1%} of the deviance explained"
     )
 

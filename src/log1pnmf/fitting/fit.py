@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
@@ -18,6 +17,7 @@ from log1pnmf.fitting.solver.callbacks import History
 from log1pnmf.model.link import ShiftedLog
 
 from .arrangement import scale_of, scaled
+from .keys import c_label
 from .settings import Settings
 
 __all__ = ["Fit", "Stopped"]
@@ -123,7 +123,7 @@ class Fit:
     @property
     def name(self) -> str:
         """Short label: the shift of the link."""
-        return "c = ∞" if math.isinf(self.c) else f"c = {self.c:g}"
+        return c_label(self.c)
 
     @property
     def factor_names(self) -> list[str]:

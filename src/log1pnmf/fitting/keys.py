@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-__all__ = ["SWEEP", "Keys", "c_name", "sweep_key"]
+__all__ = ["SWEEP", "Keys", "c_label", "c_name", "sweep_key"]
 
 SWEEP = "log1p_nmf_sweep"
 """In `uns`: the table of a sweep over c."""
@@ -70,6 +71,17 @@ def c_name(c: float) -> str:
     """
     short = f"{c:g}"
     return short if float(short) == c else repr(float(c))
+
+
+def c_label(c: float) -> str:
+    """Name a fit by its c, for people.
+
+    Examples
+    --------
+    >>> c_label(0.1), c_label(float("inf"))
+    ('c = 0.1', 'c = ∞')
+    """
+    return f"c = {'∞' if math.isinf(c) else c_name(c)}"
 
 
 def sweep_key(c: float) -> str:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from .arrangement import evenness, shares
 from .fit import Fit
+from .keys import c_name
 
 __all__ = ["gained_lately", "last_gain", "summarize", "top_features"]
 
@@ -31,7 +32,7 @@ def summarize(fit: Fit, *, n_top: int = 8) -> str:
     data, labels = fit.data, fit.feature_labels
     lines = [
         f"Log1pNMF: {data.n_samples:,} samples x {data.n_features:,} features, "
-        f"{fit.n_components} factors, c = {fit.c:g}",
+        f"{fit.n_components} factors, c = {c_name(fit.c)}",
         *_section("Data", _data(fit)),
         *_section("Model", _model(fit)),
         *_section("Fit", _quality(fit)),
@@ -126,7 +127,7 @@ def _model(fit: Fit) -> Iterator[tuple[str, str]]:
     if fit.link.is_identity:
         yield "link", "identity: parts add up (Poisson NMF)"
     else:
-        yield "link", f"{fit.link.alpha:g} * log(1 + rate / {fit.c:g})"
+        yield "link", f"{fit.link.alpha:g} * log(1 + rate / {c_name(fit.c)})"
     exact = settings.likelihood == "exact"
     yield "likelihood", settings.likelihood + ("" if exact else f" ({settings.approximation})")
     yield "size factors", str(settings.size_factors)

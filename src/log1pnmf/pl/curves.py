@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.colors import distinct_colors
-from log1pnmf.fitting.keys import SWEEP
+from log1pnmf.fitting.keys import SWEEP, c_label, c_name
 from log1pnmf.model.link import ShiftedLog
 
 from .canvas import INK, axes_or_new, figure_or_new, tidy
@@ -69,7 +69,7 @@ def link(
     ax = axes_or_new(ax, (4.4, 3.2))
     rates = largest * np.linspace(0.0, 1.0, 401) ** 2
     for shape, color in zip(links, distinct_colors(len(links)), strict=True):
-        ax.plot(rates, shape.link(rates), color=color, linewidth=1.6, label=_name(shape.c))
+        ax.plot(rates, shape.link(rates), color=color, linewidth=1.6, label=c_label(shape.c))
     tidy(ax)
     ax.set_xlim(0.0, largest)
     ax.set_ylim(bottom=0.0)
@@ -271,7 +271,7 @@ def _ticks(c: Array, place: Array) -> tuple[list[float], list[str]]:
         whole = range(math.ceil(powers.min() - 1e-9), math.floor(powers.max() + 1e-9) + 1)
         pairs = [(float(power), f"$10^{{{power}}}$") for power in whole]
     else:
-        pairs = [(float(at), f"{value:g}") for at, value in zip(powers, c[finite], strict=True)]
+        pairs = [(float(at), c_name(value)) for at, value in zip(powers, c[finite], strict=True)]
     if not finite.all():
         pairs.append((float(place[~finite][0]), "∞"))
     return [at for at, _ in pairs], [name for _, name in pairs]
@@ -289,7 +289,3 @@ def _break_axis(ax: Axes, at: float) -> None:
     transform = ax.get_xaxis_transform()
     for shift in (-0.06, 0.06):
         ax.plot([at + shift], [0.0], transform=transform, clip_on=False, gid="break", **stroke)
-
-
-def _name(c: float) -> str:
-    return "c = ∞" if math.isinf(c) else f"c = {c:g}"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.colors import factor_colors
 from log1pnmf.analysis.markers.table import Markers
-from log1pnmf.fitting.keys import Keys
+from log1pnmf.fitting.keys import Keys, c_name
 
 from .canvas import INK, axes_or_new, set_title, tidy
 from .labels import label_points
@@ -114,7 +114,7 @@ def _explained(effect: str, c: float) -> str:
     what = "net effect" if effect == "net_effect" else "effect"
     if np.isinf(c):
         return f"{what} (difference of rates)"
-    return f"{what} (on the link scale, c = {c:g})"
+    return f"{what} (on the link scale, c = {c_name(c)})"
 
 
 def _markers(source: Any, key: str | None) -> Markers:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from log1pnmf.fitting.annotated import is_annotated
 from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.keys import Keys
+from log1pnmf.fitting.keys import Keys, c_label
 
 __all__ = ["Drawable", "Factorization", "drawable", "need_factors"]
 
@@ -56,7 +56,7 @@ class Factorization:
     @property
     def name(self) -> str:
         """Short label: the shift of the link, where it is known."""
-        return "" if math.isnan(self.c) else "c = ∞" if math.isinf(self.c) else f"c = {self.c:g}"
+        return "" if math.isnan(self.c) else c_label(self.c)
 
     @property
     def factor_names(self) -> list[str]:

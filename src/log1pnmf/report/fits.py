@@ -13,6 +13,7 @@ from log1pnmf.analysis.metrics import deviance_explained
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.certificate import LARGEST_CERTIFIED
 from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.keys import c_name
 from log1pnmf.fitting.summary import last_gain
 
 from .figures import Chart, Curve, log_curves
@@ -84,7 +85,7 @@ def early_stopping_note(fit: Fit) -> str | None:
 
 
 def _link(fit: Fit) -> str:
-    formula = "rate" if fit.link.is_identity else f"{fit.link.alpha:g} × log(1 + rate / {fit.c:g})"
+    formula = "rate" if fit.link.is_identity else f"{fit.link.alpha:g} × log(1 + rate / {c_name(fit.c)})"
     return f"{link_in_words(fit.c)}: {formula.removeprefix('1 × ')} = sum of the factors"
 
 

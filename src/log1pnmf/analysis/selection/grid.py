@@ -10,6 +10,7 @@ from numbers import Real
 from typing import Any
 
 from log1pnmf._common.checks import check_number, check_whole
+from log1pnmf.fitting.keys import c_name
 from log1pnmf.model.link import ShiftedLog
 
 __all__ = ["Grid", "Setting"]
@@ -48,7 +49,7 @@ class Setting:
         return self.n_components, -self.l1, -self.c
 
     def __str__(self) -> str:
-        text = f"c={self.c:g}, K={self.n_components}"
+        text = f"c={c_name(self.c)}, K={self.n_components}"
         return text if self.l1 == 0.0 else f"{text}, l1={self.l1:g}"
 
 
