@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from log1pnmf.fitting.readout import read_out
 from scipy.stats import kstest, norm
 
 from log1pnmf import fit_log1p_nmf
@@ -163,16 +162,14 @@ def mcf7(penalties: tuple[float, ...] = (10.0, 30.0)) -> list[dict[str, Any]]:
     optimum = fit_log1p_nmf(data.X, 3, likelihood="exact", random_state=0)
     first = untreated_column(optimum, data)
     order = [first, *(k for k in range(3) if k != first)]
-    size = optimum.loadings.max(axis=0)
-    start = (optimum.loadings / size)[:, order], (optimum.factors * size)[:, order]
+    start = optimum.loadings[:, order], optimum.factors[:, order]
     rows = []
     for l1 in penalties:
         fit = fit_log1p_nmf(data.X, 3, likelihood="exact", l1=l1, init=start, tol=1e-7)
         for errors in ERRORS:
             found = markers(fit, data.X, errors=errors, feature_names=data.var_names)
-            loadings = read_out(fit, "max").loadings(fit.loadings)
             for name in ("RA", "TGFb"):
-                column = int(np.argmax(_rises(loadings, labels, name)))
+                column = int(np.argmax(_rises(fit.loadings, labels, name)))
                 row: dict[str, Any] = {"l1": l1, "errors": errors, "factor": name}
                 for by in STATISTICS:
                     top = found.top_index(column, 100, by=by)

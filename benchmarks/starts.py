@@ -84,7 +84,7 @@ def _measure(run: Run, counts: Counts) -> dict[str, Any]:
     cpu, wall = clock.read()
     return {
         "shape": list(counts.shape),
-        "likelihood": fit.settings["likelihood"],
+        "likelihood": fit.settings.likelihood,
         "objective": -fit.objective,
         "log_likelihood": fit.log_likelihood,
         "iterations": fit.n_iter,

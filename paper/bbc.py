@@ -219,7 +219,7 @@ def _forms(report: Report, cases: dict[float, Case], data: Any, options: Options
         report.note(f"{NAMES[c]}: {choice} {reason}")
         for name, (whole, train) in chosen.items():
             reading = Reading(whole, data)
-            row = {"c": NAMES[c], **describe(name, whole, case.heldout(train))}
+            row = {"c": NAMES[c], **describe(name, whole, case.heldout(train), case.fits)}
             row["words: politics, film, business"] = " ".join(map(str, reading.named))
             row["words of all 200"] = int(sum(reading.common.values()))
             row["memberships"] = reading.memberships

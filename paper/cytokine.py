@@ -142,7 +142,7 @@ def study(options: Options) -> None:
         for name, (whole, train) in _three_fits(report, case, seeds).items():
             reading = Reading(whole.loadings, whole.factors, cells)
             readings[c, name.split(",")[0]] = reading
-            rows.append({"c": NAMES[c], **describe(name, whole, case.heldout(train)), **reading.row()})
+            rows.append({"c": NAMES[c], **describe(name, whole, case.heldout(train), fits), **reading.row()})
             shown[f"{NAMES[c]}, {name}"] = reading.by_treatment()
         spread = [Reading(fit.loadings, fit.factors, cells) for fit in case.fit_converged("whole", seeds)]
         _claims(report, c, {form: reading for (at, form), reading in readings.items() if at == c}, spread)
@@ -295,7 +295,7 @@ def _likelihoods(report: Report, cells: Cells, fits: Fits, refined: Fit) -> None
         rows.append(
             {"fit": name, "similarity of loadings to exact": float(similarity.mean()), **reading.row()}
         )
-    spent = (*(float(fit.settings["cpu_seconds"]) for fit in (refined, chebyshev)), seconds)
+    spent = (*(fits.cost(fit).cpu_seconds for fit in (refined, chebyshev)), seconds)
     for row, value in zip(rows, spent, strict=True):
         row["CPU seconds"] = value
     report.table("likelihoods", rows, "c = 1: exact, approximate and transformed counts, each converged.")

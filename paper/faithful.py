@@ -7,18 +7,19 @@ fastTopics) and checked against their figures; docs/sparse-form.md tells how.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from log1pnmf.analysis.metrics import log_likelihood
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
-from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.settings import Settings
+from log1pnmf.fitting.certificate import certify
+from log1pnmf.fitting.fit import Fit, Stopped
+from log1pnmf.fitting.runs import Run
+from log1pnmf.fitting.settings import GIVEN, Settings
 from log1pnmf.fitting.solver.alternate import alternate, residual_at
 from log1pnmf.fitting.solver.callbacks import History
 from log1pnmf.model.problem import Problem
@@ -60,16 +61,16 @@ def fit_as_in_r(
     Five iterations with one factor from uniform noise, columns balanced, 1e-8 in all other columns, then
     `n_iter` iterations of coordinate ascent, loadings first.
     """
-    settings = _settings(
-        n_components, c=c, n_iter=n_iter, jobs=jobs, likelihood=likelihood, size_factors=size_factors
-    )
-    began = time.perf_counter()
+    settings = _settings(n_components, c=c, n_iter=n_iter, likelihood=likelihood)
     problem = Problem(counts, counts.size_factors(size_factors), settings.link, settings.phases[0].zeros)
     engine = make_engine("native", problem, jobs)
     uniform = r_uniform(seed)
     one, _ = _iterate(engine, (uniform(counts.n_samples)[:, None], uniform(counts.n_features)[:, None]), 5)
     start = _beside(one.loadings, one.factors, n_components, tiny=TINY)
-    return _fit(settings, engine, start, began, f"R, set.seed({seed})")
+    fit = _fit(settings, engine, start, problem.size_factors, f"start: R, set.seed({seed})")
+    if fit.certificate is None:
+        fit = replace(fit, certificate=certify(fit, counts, n_jobs=jobs))
+    return fit
 
 
 def fit_topic_model(
@@ -81,36 +82,26 @@ def fit_topic_model(
     paper does for its plots, which gives the same means. The start is the best rank-one fit and the constant
     `tiny` in all other columns.
     """
-    settings = _settings(n_components, c=math.inf, n_iter=n_iter, jobs=jobs, size_factors="none")
-    began = time.perf_counter()
+    settings = _settings(n_components, c=math.inf, n_iter=n_iter)
     problem = Problem(counts, np.ones(counts.n_samples), settings.link)
     engine = make_engine("native", problem, jobs)
     totals = counts.row_sums[:, None], counts.by_column.row_sums()[:, None] / counts.total
     start = _beside(*totals, n_components, tiny=tiny)
-    fit = _fit(settings, engine, start, began, f"rank one and {tiny:g}")
-    sizes = counts.size_factors(size_factors)
-    return Fit(**{**vars(fit), "loadings": fit.loadings / sizes[:, None], "size_factors": sizes})
+    return _fit(settings, engine, start, counts.size_factors(size_factors), f"start: rank one and {tiny:g}")
 
 
-def _settings(n_components: int, *, c: float, n_iter: int, jobs: int, **options: Any) -> Settings:
-    chosen: dict[str, Any] = {"likelihood": "exact", **options}
+def _settings(n_components: int, *, c: float, n_iter: int, likelihood: str = "exact") -> Settings:
     return Settings(
         n_components=n_components,
         c=c,
-        approximation="chebyshev",
-        interval=None,
-        init="rank1",
-        n_init=1,
-        l1=0.0,
+        likelihood=likelihood,
+        size_factors=GIVEN,
+        init=GIVEN,
         row_solver="coordinate",
         extrapolate=False,
         max_iter=n_iter,
         tol=0.0,
-        n_jobs=jobs,
         engine="native",
-        callbacks=(),
-        verbose=0,
-        **chosen,
     )
 
 
@@ -129,26 +120,12 @@ def _iterate(engine: Engine, start: tuple[Array, Array], n_iter: int) -> tuple[A
     return last, history
 
 
-def _fit(settings: Settings, engine: Engine, start: tuple[Array, Array], began: float, init: str) -> Fit:
+def _fit(settings: Settings, engine: Engine, start: tuple[Array, Array], sizes: Array, message: str) -> Fit:
+    """Iterate, and show the end as a fit with these size factors; at c = inf they only scale loadings."""
     last, history = _iterate(engine, start, settings.max_iter)
-    problem = engine.problem
-    fit = Fit(
-        loadings=last.loadings,
-        factors=last.factors * settings.link.alpha,
-        c=settings.link.c,
-        size_factors=problem.size_factors,
-        log_likelihood=-last.loss if problem.is_exact else None,
-        approximate_log_likelihood=None if problem.is_exact else -last.loss,
-        objective=last.objective,
-        kkt_residual=residual_at(engine, last.loadings, last.factors, constraint=settings.constraint),
-        converged=last.index < settings.max_iter,
-        n_iter=last.index,
-        seconds=time.perf_counter() - began,
-        history=history.table(),
-        settings={**settings.as_dict(), "init": init},
-        stopped="max_iter" if last.index == settings.max_iter else "converged",
-    )
-    if fit.log_likelihood is None:
-        exact = log_likelihood(fit, problem.counts, n_jobs=settings.n_jobs)
-        fit = Fit(**{**vars(fit), "log_likelihood": exact})
-    return fit
+    residual = residual_at(engine, last.loadings, last.factors, constraint=settings.constraint)
+    shown = replace(last, loadings=last.loadings * (engine.problem.size_factors / sizes)[:, None])
+    stopped: Stopped = "max_iter" if last.index == settings.max_iter else "converged"
+    run = Run(shown, history, stopped, 0)
+    problem = replace(engine.problem, size_factors=sizes)
+    return replace(run.as_fit(settings, problem, kkt_residual=residual), messages=(message,))

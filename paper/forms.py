@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from log1pnmf.fitting.readout import read_out
 
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.analysis.heldout import heldout_by_sample
@@ -124,10 +123,9 @@ class Case:
 
     def _as_start(self, fit: Fit) -> tuple[np.ndarray, np.ndarray]:
         """Give a fit as the start of a penalised one: loadings of at most 1, the baseline first."""
-        size = np.where(fit.loadings.max(axis=0) > 0.0, fit.loadings.max(axis=0), 1.0)
-        first = read_out(fit, "max").order[0] if self.baseline is None else self.baseline(fit)
+        first = 0 if self.baseline is None else self.baseline(fit)
         order = [first, *(k for k in range(self.n_components) if k != first)]
-        return (fit.loadings / size)[:, order], (fit.factors * size)[:, order]
+        return fit.loadings[:, order], fit.factors[:, order]
 
     def heldout(self, fit: Fit) -> np.ndarray:
         """Log-likelihood of the held-out counts, sample by sample, under a fit to the training part."""
@@ -255,7 +253,7 @@ def choose_l1_by_samples(case: Case, penalties: Sequence[float]) -> Choice:
 # ---------------------------------------------------------------- tables
 
 
-def describe(name: str, fit: Fit, heldout: np.ndarray | None) -> dict[str, Any]:
+def describe(name: str, fit: Fit, heldout: np.ndarray | None, fits: Fits) -> dict[str, Any]:
     """Row of the table of forms."""
     return {
         "fit": name,
@@ -265,5 +263,5 @@ def describe(name: str, fit: Fit, heldout: np.ndarray | None) -> dict[str, Any]:
         "converged": fit.converged,
         "gain of the last iteration": last_gain(fit),
         "KKT residual": fit.kkt_residual,
-        "CPU seconds": float(fit.settings.get("cpu_seconds", math.nan)),
+        "CPU seconds": fits.cost(fit).cpu_seconds,
     }

@@ -90,7 +90,8 @@ def _spread(report: Report, case: Case, data: Any, options: Options) -> None:
     rows = []
     for seed in seeds:
         fit = case.fit_faithful("whole", seed)
-        rows.append({"R seed": seed, **describe("faithful", fit, None), **_reading(Picture(fit, data))})
+        row = describe("faithful", fit, None, case.fits)
+        rows.append({"R seed": seed, **row, **_reading(Picture(fit, data))})
         del rows[-1]["held-out log-likelihood"]
     report.table("seeds", rows, "The paper's solver and start at c = 1 with other seeds.")
     good = sum(min(Picture(case.fit_faithful("whole", s), data).found()[1:]) >= 9 for s in seeds)
@@ -152,7 +153,8 @@ def _forms(report: Report, cases: dict[float, Case], data: Any, options: Options
         for name, parts in chosen.items():
             picture = Picture(parts["whole"], data, 0 if name.startswith("sparse") else None)
             heldout = case.heldout(parts["train"])
-            rows.append({"c": NAMES[c], **describe(name, parts["whole"], heldout), **_reading(picture)})
+            row = describe(name, parts["whole"], heldout, case.fits)
+            rows.append({"c": NAMES[c], **row, **_reading(picture)})
             panels[f"{NAMES[c]}, {name}"] = picture
     report.table("forms", rows, "The same data and model, fitted in three ways.")
     report.figure(

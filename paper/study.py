@@ -117,27 +117,32 @@ class Fits:
         self.spent = Spent()  # on fits made by this study
         self.taken: dict[str, Spent] = {}  # by every fit that it uses
         self._seen: dict[str, Fit] = {}
+        self._cost: dict[int, Spent] = {}
 
     def get(self, make: Callable[[], Fit], **settings: Any) -> Fit:
         """Read the fit with these settings, or make and keep it."""
         name = "_".join(f"{key}={_short(value)}" for key, value in settings.items())
         if name in self._seen:
             return self._seen[name]
-        path = self.folder / f"{name}.npz"
+        path, costs = self.folder / f"{name}.npz", self.folder / f"{name}.json"
         if path.exists() and (not self.options.fresh or path.stat().st_mtime >= self.options.began):
             fit, how = Fit.load(path), "kept from before"
+            taken = Spent(**json.loads(costs.read_text()))
         else:
             clock = Clock()
             fit, how = make(), "fitted"
-            spent = clock.read()
-            fit = Fit(**{**vars(fit), "settings": {**fit.settings, **spent._asdict()}})
+            taken = clock.read()
+            costs.write_text(json.dumps(taken._asdict()))
             fit.save(path)
-            self.spent += spent
-        taken = Spent(*(float(fit.settings[key]) for key in Spent._fields))
+            self.spent += taken
         print(f"  {self.folder.name} {name}: {how}, {taken}, {fit.n_iter} iterations", flush=True)
         self._seen[name] = fit
-        self.taken[f"{self.folder.name}/{name}"] = taken
+        self._cost[id(fit)] = self.taken[f"{self.folder.name}/{name}"] = taken
         return fit
+
+    def cost(self, fit: Fit) -> Spent:
+        """What it took to make one of these fits."""
+        return self._cost[id(fit)]
 
 
 class Spent(NamedTuple):
