@@ -333,7 +333,7 @@ def main() -> None:
     parser.add_argument("--mean", type=float, default=3.0, help="mean count of `recover`")
     parser.add_argument("--holdout", choices=["counts", "samples"], default="counts")
     parser.add_argument("--full", action="store_true", help="`data`: all samples and features")
-    parser.add_argument("--n-init", type=int, default=1)
+    parser.add_argument("--n-starts", type=int, default=1)
     parser.add_argument("--tol", type=float, default=1e-5)
     parser.add_argument("--n-jobs", type=int, default=2)
     arguments = parser.parse_args()

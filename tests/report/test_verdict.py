@@ -80,7 +80,7 @@ class TestEachClaim:
     sizes=st.tuples(st.integers(1, 6), st.integers(1, 6)),
     grouped=st.booleans(),
 )
-def test_headline_never_contradicts_the_table(fit_of, seed, shapes, noise, sizes, grouped):
+def test_headline_never_contradicts_the_table(fit_of, *, seed, shapes, noise, sizes, grouped):
     rng = np.random.default_rng(seed)
     first = rng.gamma(shapes[0], size=(40, sizes[0]))
     second = rng.gamma(shapes[1], size=(40, sizes[1]))
