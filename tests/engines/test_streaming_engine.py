@@ -82,7 +82,7 @@ def test_sums_are_gradient_and_hessian(matrix, exact):
     assert sums.loss.sum() + problem.native_constant == pytest.approx(loss, rel=1e-11)
     np.testing.assert_allclose(sums.gradient, gradient, rtol=1e-9, atol=1e-9)
     exposure = problem.factors_side.column_exposure[:, None]
-    weight = entry_curvature(matrix.toarray(), loadings @ factors.T, exposure, False, zeros)
+    weight = entry_curvature(matrix.toarray(), loadings @ factors.T, exposure, ShiftedLog(1.0), zeros)
     hessian = np.einsum("ij,ik,il->jkl", weight, loadings, loadings)
     np.testing.assert_allclose(sums.hessian, hessian[:, LOWER[0], LOWER[1]], rtol=1e-9)
 

@@ -58,8 +58,8 @@ def summands(problem, side, start, design):
     """Sum of the sizes of what a gradient is the sum of: rounding is relative to this."""
     y, eta = side.rows.to_scipy().toarray(), start @ design.T
     t = side.row_exposure[:, None] * side.column_exposure
-    push = entry_gradient(np.zeros_like(y), eta, t, problem.link.is_identity)
-    pull = entry_gradient(y, eta, np.zeros_like(t), problem.link.is_identity)
+    push = entry_gradient(np.zeros_like(y), eta, t, problem.link)
+    pull = entry_gradient(y, eta, np.zeros_like(t), problem.link)
     return (np.abs(push) + np.abs(pull)) @ np.abs(design)
 
 

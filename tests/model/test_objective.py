@@ -76,24 +76,24 @@ def test_derivatives_of_an_entry(c, y, zeros):
             x, h = mpmath.mpf(eta), mpmath.mpf(eta) * mpmath.mpf(10) ** -15
             slope = (precise(x + h) - precise(x - h)) / (2 * h)
             bend = (precise(x + h) - 2 * precise(x) + precise(x - h)) / h**2
-        gradient = entry_gradient(y, eta, t, link.is_identity, zeros)
-        curvature = entry_curvature(y, eta, t, link.is_identity, zeros)
+        gradient = entry_gradient(y, eta, t, link, zeros)
+        curvature = entry_curvature(y, eta, t, link, zeros)
         terms = abs(float(slope)) + t * math.exp(min(eta, 50.0))  # the two terms of the gradient may cancel
         assert abs(gradient - float(slope)) <= 1e-12 * terms
         assert curvature == pytest.approx(float(bend), rel=1e-12, abs=1e-12)
 
 
-@pytest.mark.parametrize("identity", [False, True])
-def test_entries_at_the_edges(identity):
-    assert entry_loss(0, 0.0, 2.0, identity) == 0.0
-    assert entry_loss(3, 0.0, 2.0, identity) == np.inf
+@pytest.mark.parametrize("link", [ShiftedLog(1.0), ShiftedLog(math.inf)])
+def test_entries_at_the_edges(link):
+    assert entry_loss(0, 0.0, 2.0, link) == 0.0
+    assert entry_loss(3, 0.0, 2.0, link) == np.inf
     for y in (0, 3):
-        assert np.isfinite(entry_gradient(y, 0.0, 2.0, identity))
-        assert np.isfinite(entry_curvature(y, 0.0, 2.0, identity))
-        assert np.isfinite(entry_gradient(y, 1e6, 1e10, identity))
-        assert np.isfinite(entry_curvature(y, 1e6, 1e10, identity))
-    assert entry_gradient(0, 0.0, 2.0, identity) == 2.0
-    assert entry_gradient(3, 0.0, 2.0, identity) < -1e90
+        assert np.isfinite(entry_gradient(y, 0.0, 2.0, link))
+        assert np.isfinite(entry_curvature(y, 0.0, 2.0, link))
+        assert np.isfinite(entry_gradient(y, 1e6, 1e10, link))
+        assert np.isfinite(entry_curvature(y, 1e6, 1e10, link))
+    assert entry_gradient(0, 0.0, 2.0, link) == 2.0
+    assert entry_gradient(3, 0.0, 2.0, link) < -1e90
 
 
 def test_large_eta_does_not_lose_the_logarithm():
@@ -101,8 +101,8 @@ def test_large_eta_does_not_lose_the_logarithm():
         constant = mpmath.loggamma(8) - 7 * mpmath.log(7) + 7
         for eta, t in ((700.0, 1e-300), (1e-60, 1.0), (1e-300, 1.0), (30.0, 1e-13)):
             expected = precise_loss(7, eta, t, identity=False) - constant
-            assert entry_loss(7, eta, t) == pytest.approx(float(expected), rel=1e-13)
-    assert entry_loss(7, 1e5, 1.0) == np.inf  # the mean itself is beyond double precision
+            assert entry_loss(7, eta, t, ShiftedLog(1.0)) == pytest.approx(float(expected), rel=1e-13)
+    assert entry_loss(7, 1e5, 1.0, ShiftedLog(1.0)) == np.inf  # the mean itself is beyond double precision
 
 
 @pytest.mark.parametrize("c", [*SHIFTS, 1e12])

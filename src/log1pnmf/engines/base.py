@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import check_choice
 from log1pnmf.counts.counts import Counts
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds, Constraint
+from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem, Side
 
 __all__ = [
@@ -166,7 +167,7 @@ class EngineFactory(Protocol):
 
 
 class Factory:
-    """Base of factories: counts in memory, and bounds that are a box with a penalty per column.
+    """Base of factories: counts in memory, Poisson noise, bounds that are a box, a penalty per column.
 
     A subclass has a `name` and ``__call__``, and changes below what differs.
     """
@@ -178,7 +179,12 @@ class Factory:
 
     def supports(self, problem: Problem, row_solver: RowSolver, constraint: Constraint) -> str | None:
         """Say why the engine cannot fit this; see `EngineFactory.supports`."""
-        return self.lacks(row_solver) or self.refuses(problem.counts) or _beyond_a_box(constraint)
+        return (
+            self.lacks(row_solver)
+            or self.lacks_noise(problem.noise, row_solver)
+            or self.refuses(problem.counts)
+            or _beyond_a_box(constraint)
+        )
 
     def lacks(self, row_solver: str) -> str | None:
         """Say that there is no such row solver."""
@@ -188,6 +194,10 @@ class Factory:
         return (
             f"it has row_solver={known} only, got {row_solver!r}; use engine='native' for the paper's solver"
         )
+
+    def lacks_noise(self, noise: Noise, row_solver: RowSolver) -> str | None:
+        """Say that the noise is not known; Poisson is."""
+        return None if noise.name == "poisson" else f"it has no {noise.name} noise; use engine='reference'"
 
     def refuses(self, counts: Counts) -> str | None:
         """Say that the counts are not where the engine needs them."""

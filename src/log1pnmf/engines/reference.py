@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,15 +10,10 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.arrays import on_host
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
-from log1pnmf.model.objective import (
-    LARGEST_ETA,
-    SMALLEST_ETA,
-    entry_curvature,
-    entry_gradient,
-    entry_loss,
-)
+from log1pnmf.model.link import LARGEST_ETA, SMALLEST_ETA
+from log1pnmf.model.noise import Noise
+from log1pnmf.model.objective import entry_curvature, entry_gradient, entry_loss
 from log1pnmf.model.problem import Problem, Side
-from log1pnmf.model.zeros import Quadratic
 
 from .base import Factory, HalfStep, InMemory, RowSolver, check_row_solver
 
@@ -90,13 +85,17 @@ class ReferenceEngine(InMemory):
             y = np.zeros(m)
             y[side.rows.indices[entries]] = side.rows.values[entries]
             t = side.row_exposure[i] * side.column_exposure
-            yield _Row(y, t, design, penalty, upper, self.problem.link.is_identity, self.problem.zeros)
+            yield _Row(y, t, design, penalty, upper, self.problem)
 
 
 class ReferenceFactory(Factory):
     """Makes reference engines."""
 
     name = "reference"
+
+    def lacks_noise(self, noise: Noise, row_solver: RowSolver) -> str | None:
+        """Take any noise with Newton's steps; the paper's curvature is that of Poisson counts."""
+        return None if row_solver == "newton" else super().lacks_noise(noise, row_solver)
 
     def __call__(
         self, problem: Problem, n_threads: int | None = None, *, verbose: int = 0
@@ -114,8 +113,7 @@ class _Row:
     design: Array
     penalty: Array
     upper: float
-    identity: bool
-    zeros: Quadratic | None
+    problem: Problem
 
     def published_excess(self, b: Array, k: int) -> float:
         """Return what the published implementation adds to the second derivative in coordinate k.
@@ -123,23 +121,27 @@ class _Row:
         It takes ``y (1 + 1/em)^2`` for the counts' part, the second derivative is ``y (1 + 1/em) / em``. The
         steps are shorter, and its fits, stopped on the way, depend on it.
         """
-        if self.identity:
+        if self.problem.link.is_identity:
             return 0.0
         em = np.expm1(np.clip(self.design @ b, SMALLEST_ETA, LARGEST_ETA))
         return float((self.y * (1.0 + 1.0 / em)) @ self.design[:, k] ** 2)
 
     def loss(self, b: Array) -> float:
-        return float(entry_loss(self.y, self.design @ b, self.t, self.identity, self.zeros).sum())
+        return float(self._entries(entry_loss, b).sum())
 
     def penalised(self, b: Array) -> float:
         return self.loss(b) + float(self.penalty @ b)
 
     def gradient(self, b: Array) -> Array:
-        return self.design.T @ entry_gradient(self.y, self.design @ b, self.t, self.identity, self.zeros)
+        return self.design.T @ self._entries(entry_gradient, b)
 
     def hessian(self, b: Array) -> Array:
-        weight = entry_curvature(self.y, self.design @ b, self.t, self.identity, self.zeros)
+        weight = self._entries(entry_curvature, b)
         return self.design.T @ (weight[:, None] * self.design)
+
+    def _entries(self, function: Callable[..., Array], b: Array) -> Array:
+        problem = self.problem
+        return function(self.y, self.design @ b, self.t, problem.link, problem.zeros, noise=problem.noise)
 
 
 def _empty(row: _Row, b: Array) -> tuple[Array, float, bool]:

@@ -5,11 +5,74 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ShiftedLog"]
+__all__ = ["LARGEST_ETA", "SMALLEST_ETA", "Derivatives", "Link", "ShiftedLog"]
+
+Array = NDArray[np.float64]
+
+SMALLEST_ETA, LARGEST_ETA = 1e-100, 500.0
+"""Derivatives are taken at eta held inside this range: finite for any start, also at eta = 0 with a count."""
+
+
+class Derivatives(NamedTuple):
+    """Derivatives of ``em`` in eta; the mean of an entry is ``t * em``.
+
+    slope, bend: the first and the second. share: ``em / slope``, so that ``1 / share`` is the derivative of
+    ``log(em)``. share_slope: the derivative of share.
+    """
+
+    slope: Array
+    bend: Array
+    share: Array
+    share_slope: Array
+
+
+class Link(Protocol):
+    """From the linear predictor eta to the rate, ``exposure_scale * em(eta)``; increasing, 0 at 0."""
+
+    @property
+    def name(self) -> str:
+        """What engines call it."""
+        ...
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether ``em(eta) = eta``."""
+        ...
+
+    @property
+    def alpha(self) -> float:
+        """Factor between the link scale, that users see, and the eta scale."""
+        ...
+
+    @property
+    def exposure_scale(self) -> float:
+        """What multiplies the size factors in the exposure ``t``."""
+        ...
+
+    def link(self, lam: ArrayLike) -> Array:
+        """Rate to link scale."""
+        ...
+
+    def inverse(self, b: ArrayLike) -> Array:
+        """Link scale to rate."""
+        ...
+
+    def mean(self, eta: ArrayLike) -> Array:
+        """Eta scale to rate."""
+        ...
+
+    def em(self, eta: ArrayLike) -> Array:
+        """Mean of an entry over its exposure."""
+        ...
+
+    def derivatives(self, eta: ArrayLike) -> Derivatives:
+        """Differentiate `em`, at eta held within ``[SMALLEST_ETA, LARGEST_ETA]``."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -69,5 +132,19 @@ class ShiftedLog:
 
     def mean(self, eta: ArrayLike) -> NDArray[np.float64]:
         """Eta scale to rate, ``c * expm1(eta)``; ``eta`` itself for the identity."""
+        return self.em(eta) if self.is_identity else self.exposure_scale * self.em(eta)
+
+    def em(self, eta: ArrayLike) -> NDArray[np.float64]:
+        """Mean of an entry over its exposure, ``expm1(eta)``; ``eta`` itself for the identity."""
         eta = np.asarray(eta, dtype=np.float64)
-        return eta if self.is_identity else self.exposure_scale * np.expm1(eta)
+        return eta if self.is_identity else np.expm1(eta)
+
+    def derivatives(self, eta: ArrayLike) -> Derivatives:
+        """Differentiate `em`; see `Link.derivatives`. At the identity, eta has no upper end."""
+        eta = np.asarray(eta, dtype=np.float64)
+        if self.is_identity:
+            one = np.ones_like(eta)
+            return Derivatives(one, np.zeros_like(eta), np.maximum(eta, SMALLEST_ETA), one)
+        inside = np.clip(eta, SMALLEST_ETA, LARGEST_ETA)
+        exp = np.exp(inside)
+        return Derivatives(exp, exp, -np.expm1(-inside), np.exp(-inside))

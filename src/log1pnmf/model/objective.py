@@ -1,9 +1,8 @@
 """The objective in plain NumPy: what every engine is compared with.
 
-Everything named *entry* works on the eta scale: ``em = expm1(eta)`` (``em = eta`` for the identity link) and
-the mean of a count is ``t * em``. The loss of a count is what it costs above a mean of its own size (half its
-deviance): nothing cancels in it, however large the counts. The constant puts back what no factor changes, so
-that the sum of losses + constant is the full Poisson negative log-likelihood.
+Everything named *entry* works on the eta scale. The link gives ``em``, and the mean of a count is ``t * em``;
+the noise gives the loss of a count with that mean. The loss leaves out what no factor changes; the constant
+puts it back, so that the sum of losses + constant is the full negative log-likelihood.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ from log1pnmf.counts.counts import Counts, SparseRows
 from log1pnmf.counts.sparse_rows import dense_blocks
 
 from .constraint import FREE, Bounds, Constraint
-from .link import ShiftedLog
+from .link import Link, ShiftedLog
+from .noise import POISSON, Noise
 from .zeros import EXACT_FOR_IDENTITY, Quadratic
 
 __all__ = [
@@ -39,9 +39,6 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-SMALLEST_ETA, LARGEST_ETA = 1e-100, 500.0
-"""Derivatives are taken at eta held inside this range: finite for any start, also at eta = 0 with a count."""
-
 LARGE_TOTAL = 1e10
 """Sum of all counts from which the rounding errors of a sum of means would show beside the loss."""
 
@@ -57,9 +54,11 @@ class Model(Protocol):
     @property
     def size_factors(self) -> Array: ...
     @property
-    def link(self) -> ShiftedLog: ...
+    def link(self) -> Link: ...
     @property
     def zeros(self) -> Quadratic | None: ...
+    @property
+    def noise(self) -> Noise: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,28 +67,33 @@ class _Given:
 
     counts: Counts
     size_factors: Array
-    link: ShiftedLog
+    link: Link
     zeros: Quadratic | None
+    noise: Noise = POISSON
 
 
 # ---------------------------------------------------------------- one entry
 
 
 def entry_loss(
-    y: ArrayLike, eta: ArrayLike, t: ArrayLike, identity: bool = False, zeros: Quadratic | None = None
+    y: ArrayLike,
+    eta: ArrayLike,
+    t: ArrayLike,
+    link: Link,
+    zeros: Quadratic | None = None,
+    *,
+    noise: Noise = POISSON,
 ) -> Array:
-    """Half the deviance, ``mean - y - y*log(mean/y)`` with ``mean = t*em``, for every entry.
-
-    That is ``t*em`` where ``y = 0``, or with `zeros` ``t*(a1*eta + a2*eta**2)``.
+    """Loss of every entry at the mean ``t * em``; with `zeros`, ``t * (a1*eta + a2*eta**2)`` where ``y = 0``.
 
     Parameters
     ----------
     y, eta, t : array_like
         Count, linear predictor (>= 0) and exposure; broadcast against each other.
-    identity : bool
-        Whether the link is the identity.
+    link : Link
     zeros : Quadratic, optional
         Approximation for zero counts; None is exact.
+    noise : Noise
 
     Returns
     -------
@@ -97,51 +101,43 @@ def entry_loss(
         inf where ``eta = 0`` meets a positive count; never NaN.
     """
     y, eta, t = _float(y), _float(eta), _float(t)
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        mean = t * (eta if identity else np.expm1(eta))
-        own = np.where(y > 0, y, 1.0)
-        excess = (mean - y) / own
-        log_ratio = np.where(excess > -0.5, np.log1p(excess), np.log(mean / own))
-        loss = np.where(y > 0, y * (excess - log_ratio), mean)
-        loss = np.where(np.isinf(mean), np.inf, loss)
+    with np.errstate(over="ignore"):
+        loss = noise.loss(y, t * link.em(eta))
     return loss if zeros is None else np.where(y > 0, loss, t * eta * (zeros.a1 + zeros.a2 * eta))
 
 
 def entry_gradient(
-    y: ArrayLike, eta: ArrayLike, t: ArrayLike, identity: bool = False, zeros: Quadratic | None = None
+    y: ArrayLike,
+    eta: ArrayLike,
+    t: ArrayLike,
+    link: Link,
+    zeros: Quadratic | None = None,
+    *,
+    noise: Noise = POISSON,
 ) -> Array:
-    """Differentiate `entry_loss` in eta: ``t*(em+1) - y*(1 + 1/em)``, identity ``t - y/eta``.
-
-    Parameters as in `entry_loss`. Taken at eta within ``[1e-100, 500]``, so always finite.
-    """
+    """Differentiate `entry_loss` in eta; parameters as there. Always finite, see `Link.derivatives`."""
     y, eta, t = _float(y), _float(eta), _float(t)
-    inside = _inside(eta, identity)
-    gradient = t - y / inside if identity else t * np.exp(inside) + y / np.expm1(-inside)
+    gradient = noise.gradient(y, t, link.derivatives(eta))
     return gradient if zeros is None else np.where(y > 0, gradient, t * (zeros.a1 + 2.0 * zeros.a2 * eta))
 
 
 def entry_curvature(
-    y: ArrayLike, eta: ArrayLike, t: ArrayLike, identity: bool = False, zeros: Quadratic | None = None
+    y: ArrayLike,
+    eta: ArrayLike,
+    t: ArrayLike,
+    link: Link,
+    zeros: Quadratic | None = None,
+    *,
+    noise: Noise = POISSON,
 ) -> Array:
-    """Differentiate `entry_loss` twice in eta: ``t*(em+1) + y*(em+1)/em**2``, identity ``y/eta**2``.
-
-    Parameters as in `entry_loss`. Taken at eta within ``[1e-100, 500]``, so always finite.
-    """
+    """Differentiate `entry_loss` twice in eta; parameters as there. Always finite, see `Link.derivatives`."""
     y, eta, t = _float(y), _float(eta), _float(t)
-    inside = _inside(eta, identity)
-    if identity:
-        curvature = y / inside**2 + 0.0 * t
-    else:
-        curvature = t * np.exp(inside) + y * np.exp(-inside) / np.expm1(-inside) ** 2
+    curvature = noise.curvature(y, t, link.derivatives(eta))
     return curvature if zeros is None else np.where(y > 0, curvature, 2.0 * zeros.a2 * t)
 
 
 def _float(x: ArrayLike) -> Array:
     return np.asarray(x, dtype=np.float64)
-
-
-def _inside(eta: Array, identity: bool) -> Array:
-    return np.maximum(eta, SMALLEST_ETA) if identity else np.clip(eta, SMALLEST_ETA, LARGEST_ETA)
 
 
 # ---------------------------------------------------------------- the whole matrix
@@ -211,13 +207,13 @@ def negative_log_likelihood(problem: Model, loadings: Array, factors: Array) -> 
     if link.is_identity and problem.counts.total > LARGE_TOTAL:
         zeros = None
     if zeros is None:
-        loss = _means_of_zeros(problem, loadings, factors)
+        loss = _loss_of_zeros(problem, loadings, factors)
     else:  # sum t*eta and sum t*eta^2 over all entries
         linear = (exposure @ loadings) @ factors.sum(axis=0)
         square = np.sum((loadings.T @ (exposure[:, None] * loadings)) * (factors.T @ factors))
         loss = float(zeros.a1 * linear + zeros.a2 * square)
     for y, eta, t in _nonzeros(rows, loadings, factors, exposure):
-        own = entry_loss(y, eta, t, link.is_identity)
+        own = entry_loss(y, eta, t, link, noise=problem.noise)
         loss += float(np.sum(own if zeros is None else own - t * eta * (zeros.a1 + zeros.a2 * eta)))
     return loss + likelihood_constant(problem)
 
@@ -225,13 +221,13 @@ def negative_log_likelihood(problem: Model, loadings: Array, factors: Array) -> 
 def likelihood_constant(problem: Model) -> float:
     """Difference between the full negative log-likelihood and the sum of `entry_loss`.
 
-    The sum of `log1pnmf.counts.factorial.stirling`; in approximate form also ``a0m1 * sum of t`` at zeros.
+    That of the noise; in approximate form also ``a0m1 * sum of t`` over the zero counts.
     """
-    return problem.counts.stirling + _offset_of_zeros(problem)
+    return problem.noise.constant(problem.counts) + _offset_of_zeros(problem)
 
 
 def plain_constant(problem: Model) -> float:
-    """Difference between the full negative log-likelihood and the sum of ``t*em - y*log(em)``.
+    """Difference between the Poisson negative log-likelihood and the sum of ``t*em - y*log(em)``.
 
     ``sum lgamma(y+1) - sum y*log(t)``, and the zeros' part as in `likelihood_constant`. This form is quicker
     to sum, but loses digits where counts are large.
@@ -263,25 +259,26 @@ def gradients(problem: Model, loadings: Array, factors: Array) -> tuple[Array, A
     -------
     gradient_loadings, gradient_factors : ndarray of shape (n, K) and (m, K)
     """
-    rows, identity = problem.counts.by_row, problem.link.is_identity
+    rows, how = problem.counts.by_row, {"noise": problem.noise}
     exposure = problem.link.exposure_scale * problem.size_factors
     gradient_loadings, gradient_factors = np.zeros_like(loadings), np.zeros_like(factors)
     for block in _row_blocks(rows, arrays=8):
         y, t = rows.to_dense(block), exposure[block, None]
-        slope = entry_gradient(y, loadings[block] @ factors.T, t, identity, problem.zeros)
+        slope = entry_gradient(y, loadings[block] @ factors.T, t, problem.link, problem.zeros, **how)
         gradient_loadings[block] = slope @ factors
         gradient_factors += slope.T @ loadings[block]
     return gradient_loadings, gradient_factors
 
 
-def _means_of_zeros(problem: Model, loadings: Array, factors: Array) -> float:
-    """Sum of the fitted means over all entries that are zero."""
-    total, rows = 0.0, problem.counts.by_row
+def _loss_of_zeros(problem: Model, loadings: Array, factors: Array) -> float:
+    """Sum of the losses of all entries that are zero."""
+    total, rows, none = 0.0, problem.counts.by_row, np.zeros(())
     with np.errstate(over="ignore"):
-        for block in _row_blocks(rows, arrays=3):
-            means = problem.link.mean(loadings[block] @ factors.T)
-            means[rows.to_scipy(block.start, block.stop).nonzero()] = 0.0
-            total += float(problem.size_factors[block] @ means.sum(axis=1))
+        for block in _row_blocks(rows, arrays=8):
+            means = problem.size_factors[block, None] * problem.link.mean(loadings[block] @ factors.T)
+            losses = problem.noise.loss(none, means)
+            losses[rows.to_scipy(block.start, block.stop).nonzero()] = 0.0
+            total += float(losses.sum())
     return total
 
 

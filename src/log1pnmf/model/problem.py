@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from log1pnmf.counts.counts import Counts, SparseRows
 
 from .link import ShiftedLog
+from .noise import POISSON, Noise
 from .objective import likelihood_constant, plain_constant
 from .zeros import EXACT_FOR_IDENTITY, Quadratic
 
@@ -43,12 +44,14 @@ class Problem:
     zeros : Quadratic or None
         What replaces ``expm1`` at zero counts; None visits them exactly. With the identity link this always
         becomes ``Quadratic(0, 1, 0)``, which is exact at sparse cost.
+    noise : Noise
     """
 
     counts: Counts
     size_factors: NDArray[np.float64]
     link: ShiftedLog
     zeros: Quadratic | None = None
+    noise: Noise = POISSON
 
     def __post_init__(self) -> None:
         size_factors = np.ascontiguousarray(self.size_factors, dtype=np.float64)
@@ -57,8 +60,10 @@ class Problem:
                 f"size_factors must have shape ({self.counts.shape[0]},), got {size_factors.shape}"
             )
         object.__setattr__(self, "size_factors", size_factors)
-        if self.link.is_identity:
+        if self.link.is_identity and self.noise.zero_loss_is_mean:
             object.__setattr__(self, "zeros", EXACT_FOR_IDENTITY)
+        elif self.zeros is not None and not self.noise.zero_loss_is_mean:
+            raise ValueError(f"zeros must be None (exact) with {self.noise.name} noise, got {self.zeros}")
 
     @property
     def is_exact(self) -> bool:

@@ -135,10 +135,10 @@ class FeatureRegressions:
         pairs = covariance[:, first, second] * twice
         if self.problem.link.is_identity:
             return self._sparse_scores(factors, pairs)
-        parts, done = [], 0
+        parts, done, link = [], 0, self.problem.link
         for y, eta, t in self._blocks(factors):
-            leverage = entry_curvature(y, eta, t) * (pairs[done : done + len(y)] @ self._products.T)
-            slope = entry_gradient(y, eta, t) / np.maximum(1.0 - leverage, LEAST_SPARE)
+            leverage = entry_curvature(y, eta, t, link) * (pairs[done : done + len(y)] @ self._products.T)
+            slope = entry_gradient(y, eta, t, link) / np.maximum(1.0 - leverage, LEAST_SPARE)
             parts.append(slope**2 @ self._products)
             done += len(y)
         return self._square(np.concatenate(parts))
@@ -216,7 +216,7 @@ class FeatureRegressions:
             eta += factor[feature] * loading[sample]
         for pair, products in zip(pairs.T, self._products.T, strict=True):
             leverage += pair[feature] * products[sample]
-        leverage *= entry_curvature(y, eta, t, identity=True)
-        slope = entry_gradient(y, eta, t, identity=True) / np.maximum(1.0 - leverage, LEAST_SPARE)
+        leverage *= entry_curvature(y, eta, t, self.problem.link)
+        slope = entry_gradient(y, eta, t, self.problem.link) / np.maximum(1.0 - leverage, LEAST_SPARE)
         excess = sparse.csr_array((slope**2 - t**2, sample, rows.indptr), shape=rows.shape)
         return self._square(self._exposure**2 @ self._products + excess @ self._products)

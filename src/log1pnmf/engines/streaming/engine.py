@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -126,7 +126,7 @@ class StreamingEngine:
     def sample(self) -> Sample:
         """Give the rows that the survey kept in memory."""
         problem, index = self.problem, self.counts.sample_index
-        kept = Problem(self.counts.sample, problem.size_factors[index], problem.link, problem.zeros)
+        kept = replace(problem, counts=self.counts.sample, size_factors=problem.size_factors[index])
         return Sample(NativeEngine(kept, self.n_threads), self.settle)
 
     def settle(self, row: Array, factors: Array, bounds: Bounds = NON_NEGATIVE) -> Rows:

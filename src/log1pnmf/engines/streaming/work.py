@@ -130,7 +130,7 @@ class ChunkPass:
 
     def __call__(self, counts: Counts, sizes: Array, *, start: Array, into: FactorSums) -> ChunkRows:
         """Work on the rows of one chunk; loadings are on the eta scale."""
-        problem = _Piece(counts, sizes, self.link, self.zeros, self.large)
+        problem = _Piece(counts, sizes, self.link, self.zeros, large=self.large)
         engine, side = NativeEngine(problem, self.n_threads), problem.loadings_side
         decrease, rejected = 0.0, 0
         if self.task == "evaluate":

@@ -1,0 +1,83 @@
+"""How counts scatter around their means: the negative log-likelihood of an entry, and its derivatives.
+
+The mean of an entry is ``t * em``, with the exposure ``t`` and ``em`` a function of eta. All
+that a noise model needs of the link are its `log1pnmf.model.link.Derivatives`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf.counts.counts import Counts
+
+from .link import Derivatives
+
+__all__ = ["POISSON", "Noise", "Poisson"]
+
+Array = NDArray[np.float64]
+
+
+class Noise(Protocol):
+    """Distribution of a count with a given mean; arrays broadcast against each other."""
+
+    @property
+    def name(self) -> str:
+        """What engines call it."""
+        ...
+
+    @property
+    def zero_loss_is_mean(self) -> bool:
+        """Whether a zero costs its mean: only then can a quadratic stand in for the zeros."""
+        ...
+
+    def loss(self, y: Array, mean: Array) -> Array:
+        """Negative log-likelihood of an entry but for a constant; inf where the count is impossible."""
+        ...
+
+    def gradient(self, y: Array, t: Array, at: Derivatives) -> Array:
+        """Differentiate the loss in eta."""
+        ...
+
+    def curvature(self, y: Array, t: Array, at: Derivatives) -> Array:
+        """Differentiate the loss in eta twice."""
+        ...
+
+    def constant(self, counts: Counts) -> float:
+        """Give what the sum of losses lacks to the negative log-likelihood of all entries."""
+        ...
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Poisson counts. The loss is half the deviance: nothing cancels in it, however large the counts."""
+
+    name = "poisson"
+    zero_loss_is_mean = True
+
+    def loss(self, y: Array, mean: Array) -> Array:
+        """``mean - y - y * log(mean / y)``, and ``mean`` where ``y = 0``."""
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            own = np.where(y > 0, y, 1.0)
+            excess = (mean - y) / own
+            log_ratio = np.where(excess > -0.5, np.log1p(excess), np.log(mean / own))
+            loss = np.where(y > 0, y * (excess - log_ratio), mean)
+            return np.where(np.isinf(mean), np.inf, loss)
+
+    def gradient(self, y: Array, t: Array, at: Derivatives) -> Array:
+        """``t * em' - y * (log em)'``."""
+        return t * at.slope - y / at.share
+
+    def curvature(self, y: Array, t: Array, at: Derivatives) -> Array:
+        """``t * em'' - y * (log em)''``."""
+        return t * at.bend + y * at.share_slope / at.share**2
+
+    def constant(self, counts: Counts) -> float:
+        """Sum of ``log(y!) - y * log(y) + y``."""
+        return counts.stirling
+
+
+POISSON = Poisson()
