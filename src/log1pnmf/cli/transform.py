@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 import numpy as np
 import typer
-from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
 from log1pnmf._common.atomic import building, check_place
-from log1pnmf.counts.counts import Counts, SparseRows
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.features import select_features
 from log1pnmf.counts.files import BadFileError, CountTable
 from log1pnmf.counts.files.write import numbered, write_csv
 from log1pnmf.fitting.fit import Fit
@@ -124,22 +124,11 @@ def align(table: CountTable, fit: Fit, *, missing: str) -> tuple[Counts, list[st
             f"{table.source} lacks {len(absent):,} of {len(fitted):,} features (first {absent[0]!r}); "
             "--missing zero takes them as not counted"
         )
-    matrix = table.counts.to_scipy()
-    part = _columns(matrix, np.array([position.get(name, -1) for name in fitted]))
+    chosen = np.array([position.get(name, -1) for name in fitted], dtype=np.intp)
     notes = []
     extra = len(given) - (len(fitted) - len(absent))
     if extra:
         notes.append(f"{extra:,} features are not in the model and were left out")
     if absent:
         notes.append(f"{len(absent):,} features of the model are not in the file and were taken as zero")
-    return Counts(part, sample_names=table.sample_names, feature_names=fitted), notes
-
-
-def _columns(matrix: sparse.csr_array, chosen: np.ndarray) -> SparseRows:
-    """Take columns, empty ones where the number is -1."""
-    padded = sparse.csr_array(
-        (matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], matrix.shape[1] + 1)
-    )
-    part = padded[:, np.where(chosen < 0, matrix.shape[1], chosen)]
-    part.sort_indices()
-    return SparseRows(part.shape, part.indptr.astype(np.int64), part.indices.astype(np.int32), part.data)
+    return select_features(table.counts, chosen), notes

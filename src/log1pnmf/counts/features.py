@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
@@ -91,8 +92,12 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def select_features(counts: Counts, chosen: NDArray[np.intp]) -> Counts:
-    """Make counts of some features only, in the order in which they are given."""
-    rows = SparseRows.from_scipy(counts.to_scipy()[:, chosen])
+    """Make counts of some features only, in the order given; -1 is a feature without any count."""
+    matrix, chosen = counts.to_scipy(), np.where(chosen < 0, counts.n_features, chosen)
+    if chosen.max() == counts.n_features:
+        shape = (matrix.shape[0], matrix.shape[1] + 1)
+        matrix = sparse.csr_array((matrix.data, matrix.indices, matrix.indptr), shape=shape)
+    rows = SparseRows.from_scipy(matrix[:, chosen])
     return Counts(rows, sample_names=counts.sample_names)
 
 
