@@ -8,8 +8,7 @@ from log1pnmf._common.rows import RowFile, Rows
 
 
 @pytest.fixture
-def pair(monkeypatch):
-    monkeypatch.setattr(rows_module, "BLOCK_BYTES", 100)  # many blocks
+def pair():
     rng = np.random.default_rng(0)
     return rng.normal(size=(23, 3)), rng.normal(size=(23, 3))
 
@@ -36,6 +35,19 @@ def test_operators_are_those_of_arrays(pair):
     np.testing.assert_array_equal(lazy.max(axis=0), a.max(axis=0))
     with pytest.raises(ValueError, match="axis must be 0"):
         lazy.sum(axis=1)
+
+
+def test_blocks_make_up_the_whole():
+    a = np.random.default_rng(0).normal(size=(3000, 800))  # more than two blocks
+    lazy = 2.0 * Rows.of(a)
+    blocks = list(lazy.blocks())
+    assert [start for start, _ in blocks] == np.cumsum(
+        [0, *(len(block) for _, block in blocks[:-1])]
+    ).tolist()
+    assert len(blocks) > 2
+    np.testing.assert_array_equal(np.concatenate([block for _, block in blocks]), 2.0 * a)
+    np.testing.assert_allclose(lazy.sum(axis=0), 2.0 * a.sum(axis=0), rtol=1e-11)
+    np.testing.assert_array_equal(lazy.max(axis=0), 2.0 * a.max(axis=0))
 
 
 def test_files_hold_what_was_written_in_any_order(pair, tmp_path):

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import sparse, stats
+from scipy.special import gammaln
 
 from log1pnmf.counts import sparse_rows
 from log1pnmf.counts.counts import Counts, SparseRows
+from log1pnmf.counts.sparse_rows import dense_blocks
 
 FORMATS = ["csr", "csc", "coo", "bsr", "dia", "dok", "lil"]
 KINDS = [sparse.csr_array, sparse.csr_matrix]
@@ -199,22 +201,34 @@ class TestCleaning:
         with pytest.raises(ValueError, match="not a valid sparse matrix of shape"):
             Counts.from_any(csr)
 
-    def test_chunk_borders_do_not_show(self, monkeypatch):
-        Y = random_counts(60, 11, density=0.4)
-        shuffled = sparse.csr_array(Y.astype(np.float64))
-        shuffled.data[::3] = 0
-        expected = shuffled.toarray()
-        whole = Counts.from_any(shuffled)
-        summary = (whole.total, whole.log_factorial, whole.n_empty_columns, whole.by_row.row_sums().tolist())
-        for chunk in (1, 2, 7, 64):
-            monkeypatch.setattr(sparse_rows, "CHUNK", chunk)
-            monkeypatch.setattr("log1pnmf.counts.compress.CHUNK", chunk)
-            for form in (shuffled, shuffled.tocsc(), expected):
-                counts = Counts.from_any(form)
-                assert_holds(counts, expected)
-                again = (counts.total, counts.log_factorial, counts.n_empty_columns)
-                np.testing.assert_allclose(again, summary[:3], rtol=1e-14)
-                np.testing.assert_array_equal(counts.by_row.row_sums(), summary[3])
+    def test_more_entries_than_one_look_holds(self):
+        stored = sparse.csr_array(random_counts(1500, 1000, density=0.9).astype(np.float64))
+        stored.data[::3] = 0
+        expected = stored.toarray()
+        for form in (stored, stored.tocsc(), expected):
+            counts = Counts.from_any(form)
+            assert counts.nnz == np.count_nonzero(expected)
+            np.testing.assert_array_equal(counts.by_row.to_dense(slice(0, 1500)), expected)
+            np.testing.assert_array_equal(counts.by_column.to_dense(slice(0, 1000)), expected.T)
+            assert counts.total == expected.sum()
+            assert counts.log_factorial == pytest.approx(gammaln(expected + 1.0).sum(), rel=1e-12)
+            np.testing.assert_array_equal(counts.by_row.row_sums(), expected.sum(axis=1))
+
+    def test_blocks_make_up_the_whole(self):
+        Y = random_counts(17, 11, density=0.4)
+        Y[3] = 0
+        rows = Counts.from_any(Y).by_row
+        for limit in (1, 7, 25, 1000):
+            blocks = list(dense_blocks(rows.shape, limit))
+            np.testing.assert_array_equal(np.concatenate([rows.to_dense(block) for block in blocks]), Y)
+            assert all((block.stop - block.start) * 11 <= max(limit, 11) for block in blocks)
+            found = np.zeros(Y.shape)
+            for i, entries in rows.entry_blocks(limit):
+                assert len(i) <= limit
+                found[i, rows.indices[entries]] += rows.values[entries]
+            np.testing.assert_array_equal(found, Y)
+        again = SparseRows.from_scipy(sparse.csr_array(Y.astype(np.float32)))
+        np.testing.assert_array_equal(again.to_dense(slice(0, 17)), Y)
 
 
 def parts_of(matrix):

@@ -41,9 +41,7 @@ def start_of(request: Request, problem: Problem) -> Start:
     if init is None:
         return named(settings)
     if isinstance(init, Fit):
-        return given(
-            continued(init, problem, settings.n_components, as_random(request.random_state)), settings
-        )
+        return given(_continued(init, problem, request), settings)
     if callable(init):
         return Start(lambda engine, rng: _made(init, engine, settings, rng))
     return given(check_start(init, problem.counts.shape, settings.n_components), settings)
@@ -70,7 +68,7 @@ def given(arrays: tuple[Array, Array], settings: Settings) -> Start:
     return Start(make, arrays)
 
 
-def continued(fit: Fit, problem: Problem, n_components: int, rng: Random) -> tuple[Array, Array]:
+def _continued(fit: Fit, problem: Problem, request: Request) -> tuple[Array, Array]:
     """Start where another fit ended; for other samples, with their loadings for its factors."""
     counts = problem.counts
     if counts.n_features != len(fit.factors):
@@ -82,8 +80,10 @@ def continued(fit: Fit, problem: Problem, n_components: int, rng: Random) -> tup
     else:
         before = None
         if counts.n_samples != len(fit.loadings):
-            before = project(fit, counts, problem.size_factors)
-        return continued_start(fit, problem, n_components, rng, loadings=before)
+            engine = request.engine or request.settings.engine
+            before = project(fit, counts, problem.size_factors, engine=engine, n_jobs=request.n_jobs)
+        rng = as_random(request.random_state)
+        return continued_start(fit, problem, request.settings.n_components, rng, loadings=before)
     raise ValueError(
         f"the fit to start from has {what}; pass the same features in the same order, or set warm_start=False"
     )
