@@ -29,7 +29,8 @@ from log1pnmf.counts.chunked.opening import CountSource, open_counts, parse_memo
 from log1pnmf.counts.chunked.runners import survey
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.streaming.engine import StreamingEngine
-from log1pnmf.fitting.sampled_start import sampled_start
+from log1pnmf.fitting.settings import Settings
+from log1pnmf.fitting.start_choice import named
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
@@ -157,9 +158,7 @@ def passes(arguments: argparse.Namespace) -> None:
     engine = StreamingEngine(problem, arguments.threads)
     started = time.perf_counter()
     if arguments.start == "sample":
-        pair = sampled_start(
-            engine, arguments.k, "rank1", np.random.RandomState(0), penalty=np.zeros(arguments.k)
-        )
+        pair = named(Settings(n_components=arguments.k))(engine, np.random.RandomState(0))
         loadings, factors = pair.loadings, pair.factors
     else:
         loadings, factors = random_point(*counts.shape, arguments.k)
@@ -262,7 +261,7 @@ def starts(arguments: argparse.Namespace) -> None:
     for name in ("sample", "rank1"):
         rng = np.random.RandomState(0)
         if name == "sample":
-            pair = sampled_start(engine, arguments.k, "rank1", rng)
+            pair = named(Settings(n_components=arguments.k))(engine, rng)
             loadings, factors = pair.loadings, pair.factors
         else:
             whole = Problem(survey_module.Counts.from_any(matrix), sizes, LINK, zeros)
