@@ -68,7 +68,7 @@ class TestConvergence:
         with pytest.raises(ValueError, match="x must be one of 'iteration', 'seconds', got 'time'"):
             pl.convergence(shown, x="time", ax=ax)
         with pytest.raises(ValueError, match="c = 1 has no history"):
-            pl.convergence(replace(shown, history=None), ax=ax)
+            pl.convergence(replace(shown, history={}), ax=ax)
         with pytest.raises(ValueError, match="one name for each of the 1 sources, got 2"):
             pl.convergence(shown, names=["a", "b"], ax=ax)
 

@@ -34,21 +34,7 @@ DROP = 0.05
 
 
 def spread(wanted: ArrayLike, gap: float, bounds: tuple[float, float]) -> Array:
-    """Move positions as little as possible so that they are at least a gap apart.
-
-    Parameters
-    ----------
-    wanted : array of shape (n,)
-        Ascending.
-    gap : float
-        Made smaller where there is no room for it.
-    bounds : (float, float)
-        Positions stay inside.
-
-    Returns
-    -------
-    ndarray of shape (n,)
-        The least squared distance from `wanted`.
+    """Move ascending positions as little as possible so that they are a gap apart and inside the bounds.
 
     Examples
     --------
@@ -65,20 +51,7 @@ def spread(wanted: ArrayLike, gap: float, bounds: tuple[float, float]) -> Array:
 
 
 def label_below(ax: Axes, names: Sequence[str], centres: ArrayLike) -> list[Text]:
-    """Write names below the x axis: level where they fit, otherwise slanted, apart and with leading lines.
-
-    Parameters
-    ----------
-    ax : Axes
-        With its final limits; its layout is settled here.
-    names : sequence of str
-    centres : array of shape (n,)
-        Where on the x axis they belong, ascending.
-
-    Returns
-    -------
-    list of Text
-    """
+    """Write names below the x axis: level where they fit, otherwise slanted, apart and with leading lines."""
     places = np.asarray(centres, dtype=np.float64)
     settle(ax)
     pixels = ax.figure.dpi / 72.0
@@ -111,22 +84,7 @@ def _text(ax: Axes, x: float, y: float, name: str, **style: Any) -> Text:
 
 
 def label_points(ax: Axes, names: Sequence[str], x: Array, y: Array) -> list[Text]:
-    """Name points without one name lying on another.
-
-    Parameters
-    ----------
-    ax : Axes
-        With its final limits; its layout is settled here.
-    names : sequence of str
-        The most important first: what still overlaps after all moves is left out, from the end.
-    x, y : ndarray of shape (n,)
-        Places of the points.
-
-    Returns
-    -------
-    list of Text
-        Those that are shown.
-    """
+    """Name points; names that overlap after all moves are left out, the last ones first."""
     adjust = require("adjustText", extra="plot", purpose="labels of points")
     settle(ax)
     texts = [

@@ -114,17 +114,7 @@ def structure(
 
 
 def draw_structure(ax: Axes, values: Array, arrangement: Arrangement, colors: Sequence[Any]) -> None:
-    """Draw stacked bars as one picture.
-
-    Parameters
-    ----------
-    ax : Axes
-    values : ndarray of shape (n, K)
-        Heights, already in order.
-    arrangement : Arrangement
-        Where the groups are.
-    colors : sequence of K colours
-    """
+    """Draw stacked bars, already in order, as one picture."""
     tallest = float(values.sum(axis=1).max(initial=0.0)) or 1.0
     parts = [(start, stop) for _, start, stop in arrangement.spans]
     pixels = stacked_pixels(values, parts, colors, top=tallest, shape=PIXELS)

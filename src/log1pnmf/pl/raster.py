@@ -21,17 +21,7 @@ LEAST_WIDTH = 0.02
 
 
 def group_places(sizes: Sequence[int]) -> Array:
-    """Places of groups on a line of length 1, with gaps between them.
-
-    Parameters
-    ----------
-    sizes : sequence of int
-        Number of samples in each.
-
-    Returns
-    -------
-    ndarray of shape (groups, 2)
-        Start and stop; lengths are in proportion to sizes, but none is below a least one.
+    """Places of groups on a line of length 1, start and stop, in proportion to sizes but never tiny.
 
     Examples
     --------
@@ -59,24 +49,6 @@ def stacked_pixels(
 
     A pixel has the mean colour of what it covers from top to bottom; from left to right, a column of pixels
     shows the mean of the bars it covers.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n, K)
-        Heights, not negative, the bars from left to right.
-    parts : sequence of (int, int)
-        Bars of each group, start and stop.
-    colors : sequence of K colours
-        The first at the bottom.
-    top : float
-        Height of the picture, in the unit of the values.
-    shape : (int, int)
-        Rows and columns of pixels.
-
-    Returns
-    -------
-    ndarray of uint8, shape (rows, columns, 4)
-        The first row is at the bottom; transparent where there is nothing.
     """
     rows, columns = shape
     heights = np.zeros((columns, values.shape[1]))

@@ -54,17 +54,7 @@ class Evidence:
 
 
 def find_evidence(inputs: ReportInput) -> list[Evidence | None]:
-    """Test the features of every fit of a report.
-
-    Parameters
-    ----------
-    inputs : ReportInput
-
-    Returns
-    -------
-    list of Evidence or None
-        None without counts.
-    """
+    """Test the features of every fit of a report; None without counts."""
     counts = inputs.counts
     if counts is None:
         return [None] * len(inputs.fits)

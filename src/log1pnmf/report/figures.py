@@ -80,20 +80,7 @@ class Chart:
 def histogram(
     values: Array, *, label: str, x_title: str, y_title: str = "samples", n_bins: int = 32
 ) -> Chart | None:
-    """Draw how positive values are spread, on a log scale.
-
-    Parameters
-    ----------
-    values : ndarray
-        Those that are not positive are left out.
-    label, x_title, y_title : str
-    n_bins : int
-
-    Returns
-    -------
-    Chart or None
-        None where there are no two different values.
-    """
+    """Draw how positive values are spread, on a log scale; None without two different values."""
     positive = values[values > 0.0]
     if len(positive) == 0 or positive.min() == positive.max():
         return None
@@ -120,21 +107,7 @@ def histogram(
 def log_curves(
     curves: Sequence[Curve], *, label: str, x_title: str, y_title: str, level: tuple[float, str] | None = None
 ) -> Chart | None:
-    """Draw curves with a log scale upwards.
-
-    Parameters
-    ----------
-    curves : sequence of Curve
-        Points that are not positive and finite are left out.
-    label, x_title, y_title : str
-    level : (value, text), optional
-        A horizontal line to compare with.
-
-    Returns
-    -------
-    Chart or None
-        None where less than two points are left.
-    """
+    """Draw curves on a log scale, and a level to compare with; None with less than two positive points."""
     kept = [_positive(curve) for curve in curves]
     kept = [curve for curve in kept if len(curve.x)]
     if sum(len(curve.x) for curve in kept) < 2:

@@ -63,16 +63,7 @@ def describe_fits(inputs: ReportInput) -> FitSection:
 
 
 def early_stopping_note(fit: Fit) -> str | None:
-    """Say that a fit was stopped before its optimum; None where it was not.
-
-    Parameters
-    ----------
-    fit : Fit
-
-    Returns
-    -------
-    str or None
-    """
+    """Say that a fit was stopped before its optimum; None where it was not."""
     if fit.converged:
         return None
     gain = last_gain(fit)

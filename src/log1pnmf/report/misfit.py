@@ -49,17 +49,7 @@ class MisfitSection:
 
 
 def describe_misfit(inputs: ReportInput) -> list[MisfitSection]:
-    """Hold all fits of a report against the counts.
-
-    Parameters
-    ----------
-    inputs : ReportInput
-
-    Returns
-    -------
-    list of MisfitSection
-        Empty without counts, and where there are too many entries to visit them all.
-    """
+    """Compare all fits with the counts; nothing without counts, or with too many entries to visit."""
     counts = inputs.counts
     if counts is None or math.prod(counts.shape) > LARGEST_CERTIFIED:
         return []

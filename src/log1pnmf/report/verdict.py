@@ -62,24 +62,10 @@ class Figure:
 def verdict(
     figures: list[Figure], name: str, *, similarity: Sequence[float], n_factors: int
 ) -> tuple[str, list[str]]:
-    """Say in words what the figures say.
+    """Say in words what the figures say: a headline, and paragraphs on what to look at.
 
-    Parameters
-    ----------
-    figures : list of Figure
-    name : str
-        Of the fit with finite c, "c = 1".
-    similarity : sequence of float
-        Correlation of the loadings of each matched pair of factors.
-    n_factors : int
-        Of the fit that has more.
-
-    Returns
-    -------
-    headline : str
-        One or two sentences. Where most factors are nearly the same in both fits, that comes first.
-    paragraphs : list of str
-        What to look at; the figures in sentences.
+    `similarity` has the correlation of the loadings of each matched pair, `n_factors` is that of the larger
+    fit. Where most factors are nearly the same in both fits, the headline says so first.
     """
     by_name = {figure.name: figure for figure in figures}
     per_sample, strongest = by_name["Factors per sample"], by_name["Share of the strongest factor"]

@@ -89,19 +89,7 @@ class Inference:
 
 
 def infer(regressions: FeatureRegressions, effects: Array, *, errors: str) -> Inference:
-    """Find standard errors and tests.
-
-    Parameters
-    ----------
-    regressions : FeatureRegressions
-    effects : ndarray of shape (m, K)
-        At the maximum of the likelihood.
-    errors : {"model", "sandwich"}
-
-    Returns
-    -------
-    Inference
-    """
+    """Find standard errors and tests of the effects, which are at the maximum of the likelihood."""
     terms = regressions.terms(effects)
     free = effects > AT_BOUND * effects.max(axis=1, keepdims=True)
     scores = None
@@ -146,17 +134,7 @@ def infer(regressions: FeatureRegressions, effects: Array, *, errors: str) -> In
 
 
 def slopes_on_each(loadings: Array) -> Array:
-    """How loadings change with one of them across the samples: slopes of straight lines.
-
-    Parameters
-    ----------
-    loadings : ndarray of shape (n, K)
-
-    Returns
-    -------
-    ndarray of shape (K, K)
-        Row k: slopes of all loadings on loading k, 1 for itself. Only that where it is the same in all
-        samples.
+    """Slopes of all loadings (columns) on each of them (rows) across the samples; 1 for itself.
 
     Examples
     --------

@@ -77,20 +77,7 @@ class FeatureRegressions:
         return self._solve(self.problem.factors_side, start, self.loadings)
 
     def losses_without(self, k: int, factors: Array, features: NDArray[np.intp]) -> Array:
-        """Loss of some features at their best coefficients when that of factor k is zero.
-
-        Parameters
-        ----------
-        k : int
-        factors : ndarray of shape (m, K)
-            Best coefficients with factor k; where to start.
-        features : ndarray of int
-
-        Returns
-        -------
-        ndarray of shape (len(features),)
-            inf where a sample has counts but no factor other than k.
-        """
+        """Loss of some features at their best without factor k; inf where counts have no other factor."""
         others = np.delete(self.loadings, k, axis=1)
         explained = others.sum(axis=1) > 0.0
         rows = self._rows.to_scipy()[features]
@@ -119,16 +106,6 @@ class FeatureRegressions:
         A sample that the fit follows closely has a small residual for that reason alone. Its gradient is
         divided by one minus its leverage, which makes it about that of a fit without the sample (known as
         HC3); otherwise errors from few samples are much too small.
-
-        Parameters
-        ----------
-        factors : ndarray of shape (m, K)
-        covariance : ndarray of shape (m, K, K)
-            Inverse of the information, for leverages.
-
-        Returns
-        -------
-        ndarray of shape (m, K, K)
         """
         first, second = np.triu_indices(self.loadings.shape[1])
         twice = np.where(first == second, 1.0, 2.0)

@@ -47,18 +47,9 @@ class Shrunken:
 
 
 def shrink(estimates: Array, errors: Array) -> Shrunken:
-    """Shrink estimates of non-negative effects.
+    """Shrink estimates of non-negative effects; estimates are as if there were no bound.
 
-    Parameters
-    ----------
-    estimates : ndarray of shape (m,)
-        As if there were no bound: normal around the effect, so they may be negative.
-    errors : ndarray of shape (m,)
-        Their standard errors, positive; inf where nothing is known.
-
-    Returns
-    -------
-    Shrunken
+    Errors are inf where nothing is known.
 
     Examples
     --------

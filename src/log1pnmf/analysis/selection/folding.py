@@ -51,21 +51,7 @@ class Fold(Protocol):
 def make_folds(
     counts: Counts, n_folds: int, *, holdout: str, test_fraction: float, size_factors: Any, seed: int
 ) -> list[Fold]:
-    """Split the data.
-
-    Parameters
-    ----------
-    counts : Counts
-    n_folds : int
-    holdout : {"counts", "samples"}
-    test_fraction : float
-    size_factors : {"total", "none"} or array
-    seed : int
-
-    Returns
-    -------
-    list of Fold
-    """
+    """Split the data `n_folds` times."""
     rng = np.random.default_rng([seed, 0])
     if holdout == "counts":
         pairs = folds(counts, n_folds, test_fraction=test_fraction, random_state=rng)

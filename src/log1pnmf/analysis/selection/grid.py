@@ -73,16 +73,7 @@ class Grid:
 
     @classmethod
     def of(cls, c: Any, n_components: Any, l1: Any = 0.0) -> Grid:
-        """Check the values, each a number or a sequence of numbers in any order.
-
-        Parameters
-        ----------
-        c, n_components, l1 : number or sequence of numbers
-
-        Returns
-        -------
-        Grid
-        """
+        """Check the values, each a number or a sequence of numbers in any order."""
         shifts = [ShiftedLog(value).c for value in _several("c", c)]
         numbers = _several("n_components", n_components)
         for number in numbers:
@@ -105,17 +96,7 @@ class Grid:
         return len(self.c) * len(self.n_components) * len(self.l1)
 
     def path(self, n_components: int) -> Iterator[tuple[Setting, Setting | None]]:
-        """Give the settings with that number of factors as they are fitted, each with the one it starts from.
-
-        Parameters
-        ----------
-        n_components : int
-
-        Yields
-        ------
-        setting, before : Setting
-            The first has none before it.
-        """
+        """Give the settings with that many factors as they are fitted, each with the one it starts from."""
         for k, c in enumerate(self.c):
             for i, l1 in enumerate(self.l1):
                 before = None

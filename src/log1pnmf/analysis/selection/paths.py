@@ -86,34 +86,12 @@ class PathFitter:
     stopped: Callable[[], bool]
 
     def begin(self, n_components: int, fewer: Fit | None) -> tuple[Fit, Record]:
-        """Fit the first setting of a path, starting also from a fit with fewer factors.
-
-        Parameters
-        ----------
-        n_components : int
-        fewer : Fit or None
-
-        Returns
-        -------
-        fit : Fit
-        record : Record
-        """
+        """Fit the first setting of a path, starting also from a fit with fewer factors."""
         setting, _ = next(self.grid.path(n_components))
         return self._fit(setting, fewer)
 
     def follow(self, n_components: int, first: Fit) -> list[Record]:
-        """Fit all other settings of a path.
-
-        Parameters
-        ----------
-        n_components : int
-        first : Fit
-            Of the first setting.
-
-        Returns
-        -------
-        list of Record
-        """
+        """Fit all other settings of a path, given the fit of its first one."""
         fits: dict[Setting, Fit] = {}
         records = []
         for setting, before in self.grid.path(n_components):

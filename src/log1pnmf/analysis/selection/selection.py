@@ -60,19 +60,7 @@ class Selection:
 
     @classmethod
     def of(cls, grid: Grid, records: Sequence[Record], about: Mapping[str, Any]) -> Selection:
-        """Put records together; settings that miss a fold are left out.
-
-        Parameters
-        ----------
-        grid : Grid
-        records : sequence of Record
-            In any order.
-        about : dict
-
-        Returns
-        -------
-        Selection
-        """
+        """Put records together; settings that miss a fold are left out."""
         found = {(record.setting, record.fold): record for record in records}
         n_folds = int(about["n_folds"])
         whole = [one for one in grid if all((one, fold) in found for fold in range(n_folds))]
@@ -198,14 +186,7 @@ class Selection:
 
 
 def write_records(path: StrPath, records: Sequence[Record], about: Mapping[str, Any]) -> None:
-    """Write everything done so far, whole or not at all.
-
-    Parameters
-    ----------
-    path : str or PathLike
-    records : sequence of Record
-    about : dict
-    """
+    """Write everything done so far, atomically."""
     plain = [
         {"fold": r.fold, "c": r.setting.c, "n_components": r.setting.n_components, "l1": r.setting.l1}
         | {name: getattr(r, name) for name in NUMBERS}
@@ -216,17 +197,7 @@ def write_records(path: StrPath, records: Sequence[Record], about: Mapping[str, 
 
 
 def read_records(path: StrPath) -> tuple[list[Record], dict[str, Any]]:
-    """Read what `write_records` wrote.
-
-    Parameters
-    ----------
-    path : str or PathLike
-
-    Returns
-    -------
-    records : list of Record
-    about : dict
-    """
+    """Read what `write_records` wrote."""
     arrays, metadata = read_archive(path, kind=KIND)
     try:
         records = [
