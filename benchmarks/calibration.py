@@ -91,7 +91,7 @@ def simulate(case: Case, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray,
 
 
 def calibrate(case: Case, n_simulations: int) -> dict[str, dict[str, Any]]:
-    """Simulate a case and hold p-values and intervals against the truth, for both kinds of errors."""
+    """Simulate a case and compare p-values and intervals with the truth, for both kinds of errors."""
     p: dict[str, list[np.ndarray]] = {errors: [] for errors in ERRORS}
     covered: dict[str, list[np.ndarray]] = {errors: [] for errors in ERRORS}
     for seed in range(n_simulations):

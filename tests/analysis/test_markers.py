@@ -340,7 +340,7 @@ def test_anndata(blocks, tmp_path, kind):
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
-    from log1pnmf import as_fit, pl, tl
+    from log1pnmf import pl, tl
 
     _, counts = blocks
     adata = anndata.AnnData(counts.astype(np.float32))

@@ -1,4 +1,4 @@
-"""Where a fit does not fit: features, samples and entries whose counts it does not explain.
+"""Diagnostics: features, samples and entries whose counts a fit does not explain.
 
 **What a deviance is compared with.** The deviance of a count under its own Poisson law is not 1 on average
 when the mean is small: it goes to zero with it. Deviances of features and samples are therefore divided by
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlogy
-from scipy.stats import poisson
+from scipy.stats import median_abs_deviation, poisson
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import dense_blocks
@@ -32,9 +32,6 @@ Index = NDArray[np.intp]
 OUTLYING = 5.0
 """Robust standard deviations above the median from which a sample is an outlier."""
 
-NORMAL_MAD = 1.4826
-"""What the median absolute deviation is multiplied by to be the standard deviation of normal numbers."""
-
 ARRAYS_PER_BLOCK = 10
 LEAST_MEAN = 1e-6
 LEAST_TABLED, LARGEST_TABLED = 1e-9, 200.0
@@ -43,7 +40,7 @@ LEAST_TABLED, LARGEST_TABLED = 1e-9, 200.0
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """Some entries of the counts, the most conspicuous first.
+    """Some entries of the counts, the most extreme first.
 
     Parameters
     ----------
@@ -51,7 +48,7 @@ class Entries:
     count, mean : ndarray
         What was counted, and what the fit expects.
     value : ndarray
-        What makes them conspicuous.
+        By which they were chosen.
     """
 
     sample: Index
@@ -206,7 +203,7 @@ class Diagnostics:
 
 
 def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any = None) -> Diagnostics:
-    """Hold a fit against its counts.
+    """Compare a fit with its counts.
 
     Parameters
     ----------
@@ -215,7 +212,7 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
         What it was fitted to. All entries are visited, in blocks of samples; of counts in chunks only those
         of the samples that are kept in memory, up to 8,192 at random.
     n_entries : int
-        Conspicuous entries that are kept.
+        Extreme entries that are kept.
     feature_names : sequence of str, optional
         By default those of the fit.
 
@@ -377,9 +374,8 @@ def _robust_score(ratios: Array) -> Array:
     logs = np.log(np.where(ratios > 0.0, ratios, np.nan))
     if np.isnan(logs).all():
         return np.zeros(len(ratios))
-    middle = np.nanmedian(logs)
-    spread = NORMAL_MAD * float(np.nanmedian(np.abs(logs - middle)))
-    return np.nan_to_num((logs - middle) / spread) if spread > 0.0 else np.zeros(len(ratios))
+    spread = float(median_abs_deviation(logs, scale="normal", nan_policy="omit"))
+    return np.nan_to_num((logs - np.nanmedian(logs)) / spread) if spread > 0.0 else np.zeros(len(ratios))
 
 
 def _with_gap(columns: dict[str, Any], gap: Array | None) -> dict[str, Any]:

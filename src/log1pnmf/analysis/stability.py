@@ -107,7 +107,7 @@ def stability(fits: Sequence[Any], *, on: str = "loadings") -> Stability:
         To the same counts with the same number of factors, the best first; see `fit_seeds`.
     on : {"loadings", "factors"}
         Pearson's correlation of loadings over samples, or of factors over features. Factors of one fit often
-        resemble each other already (all follow the mean expression of genes), so that loadings tell more.
+        resemble each other already (all follow the mean of the features), so loadings tell more.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Where a fit does not fit."""
+"""Plots of what a fit does not explain."""
 
 from __future__ import annotations
 

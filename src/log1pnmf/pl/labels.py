@@ -27,7 +27,7 @@ LINE_HEIGHT = 1.45
 SLANT = 45.0
 SMALLEST_FONT = 4.0
 MOST_MOVES = 60
-"""Rounds in which names of points give way to each other."""
+"""Rounds in which names of points move apart."""
 
 DROP = 0.05
 """How far below the axes names start, in parts of its height, where lines lead to them."""

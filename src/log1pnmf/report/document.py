@@ -63,7 +63,7 @@ def write_report(
 ) -> Path:
     """Write a report about fits as one HTML file.
 
-    The file needs no network and loads nothing. It is written whole or not at all, and its bytes are the same
+    The file needs no network and loads nothing. It is written atomically, and its bytes are the same
     for the same arguments.
 
     Parameters

@@ -16,14 +16,16 @@ from .inputs import ReportInput
 __all__ = ["Evidence", "find_evidence"]
 
 TESTED_ENTRIES = 5_000_000
+"""Entries that are tested, about: a test takes seconds. There are random samples enough to reach it."""
+
 LEAST_SAMPLES = 500
-"""Samples are tested until there are so many entries, but at least so many: that takes seconds."""
+"""Samples that are tested at least, however many features they have."""
 
 SANDWICH_FROM = 20
-"""Samples from which standard errors allow for counts that vary more than Poisson's."""
+"""From so many samples, standard errors allow for counts that vary more than Poisson counts."""
 
 SHARED = 0.8
-"""Evenness from which all samples have a factor: then what rises with it says little of what it is."""
+"""Evenness from which a factor counts as shared by all samples. What rises with it says little about it."""
 
 
 @dataclass(frozen=True, eq=False)

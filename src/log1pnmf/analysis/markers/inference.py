@@ -73,7 +73,7 @@ class Inference:
     nearest : ndarray of int
         Which factor that is; -1 with a single factor.
     net, net_error : ndarray
-        Change with membership as the samples go, where other factors give way.
+        Change with membership across the samples, where other loadings change as well.
     net_z : ndarray
         Of a positive net effect, as `z`; never above it.
     """
@@ -169,7 +169,7 @@ def _upper_end(slope: Array, variance: Array) -> Array:
 
 
 def _compare(found: Inference, k: int, effects: Array, covariance: Array) -> None:
-    """Hold factor k against the one with the largest effect among the others."""
+    """Compare factor k with the one that has the largest effect among the others."""
     others = effects.copy()
     others[:, k] = -np.inf
     nearest = others.argmax(axis=1)

@@ -83,7 +83,7 @@ class Markers:
     nearest : ndarray of int
         That other factor; -1 with a single one.
     net_effect, net_error, net_p, adjusted_net_p : ndarray
-        Change with membership as the samples actually go, where other factors give way: what is not in this
+        Change with membership across the samples, where other loadings change as well: what is not in this
         factor alone cancels. Its error and one-sided test; see `log1pnmf.analysis.markers.inference`.
     weight : ndarray
         What the fit itself has; less than `effect` where it was penalised.
@@ -184,9 +184,9 @@ class Markers:
         n : int
             How many at most.
         by : {"net_lower", "net_effect", "lower", "effect", "shrunken_effect", "z", "distinctiveness"}
-            What they are ranked by. "net_lower", the lower end of the interval of the net effect, wants
-            what rises with the factor, much and for certain; "lower", that of the effect, what the factor is
-            made of, also where others have it too; "z" finds the most certain effects, however small.
+            What they are ranked by. "net_lower", the lower end of the interval of the net effect, finds what
+            rises with the factor, much and significantly; "lower", that of the effect, finds what the factor
+            is made of, also where others have it too; "z" finds the most certain effects, however small.
         level : float
             Only features with an adjusted p-value (of the net effect, where that is asked for) up to this
             are named.
