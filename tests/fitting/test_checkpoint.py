@@ -1,10 +1,10 @@
 """Checkpoints: a fit that was stopped, interrupted or killed ends in the same bits as one that was not."""
 
+import itertools
 import math
 import os
 import subprocess
 import sys
-import textwrap
 import warnings
 
 import numpy as np
@@ -237,37 +237,37 @@ def test_a_full_disk_does_not_end_a_fit(tmp_path, monkeypatch):
 
 
 CHILD = """
-    import sys, time, warnings
-    import numpy as np
-    from log1pnmf import fit_log1p_nmf
-    path, mode, held = sys.argv[1], sys.argv[2], int(sys.argv[4])
-    def hold():
-        while True:  # until it is killed
-            time.sleep(1)
-    if mode == "slow":
-        original, count = np.lib.format.write_array, [0]
-        def slow(file, array, **options):
-            original(file, array, **options)
-            count[0] += 1
-            if count[0] == 100:
-                file.flush()
-                print("in the middle", flush=True)
-                hold()
-        np.lib.format.write_array = slow
-    calls = []
-    def wait(iteration):
-        calls.append(iteration)
-        print(iteration.index, flush=True)
-        if held and len(calls) == held + 5:
+import sys, time, warnings
+import numpy as np
+from log1pnmf import fit_log1p_nmf
+path, mode, held = sys.argv[1], sys.argv[2], int(sys.argv[4])
+def hold():
+    while True:  # until it is killed
+        time.sleep(1)
+if mode == "slow":
+    original, count = np.lib.format.write_array, [0]
+    def slow(file, array, **options):
+        original(file, array, **options)
+        count[0] += 1
+        if count[0] == 100:
+            file.flush()
+            print("in the middle", flush=True)
             hold()
-    fit_log1p_nmf(np.load(sys.argv[3]), 3, tol=0.0, max_iter=60, resume={"resume": path}.get(mode), c=0.5,
-        likelihood="refined", checkpoint=path, checkpoint_every=0, callbacks=[wait], random_state=0, n_jobs=1)
+    np.lib.format.write_array = slow
+calls = []
+def wait(iteration):
+    calls.append(iteration)
+    print(iteration.index, flush=True)
+    if held and len(calls) == held + 5:
+        hold()
+fit_log1p_nmf(np.load(sys.argv[3]), 3, tol=0.0, max_iter=60, resume={"resume": path}.get(mode), c=0.5,
+    likelihood="refined", checkpoint=path, checkpoint_every=0, callbacks=[wait], random_state=0, n_jobs=1)
 """
 
 
 def child(path, counts, mode="plain", held=0):
     return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(CHILD), path, mode, counts, str(held)],
+        [sys.executable, "-W", "ignore", "-c", CHILD, path, mode, counts, str(held)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -314,18 +314,13 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_one_before(tmp_path):
     path, counts = tmp_path / "checkpoint", tmp_path / "counts.npy"
     np.save(counts, Y)
     process = child(path, counts, "slow")
-    told = []
-    for line in process.stdout:
-        told.append(line)
-        if line == "in the middle\n":
-            break
+    told = list(itertools.takewhile("in the middle\n".__ne__, process.stdout))
     kill(process)
-    assert told[-1] == "in the middle\n"
     left = [one for one in tmp_path.iterdir() if one.name.startswith(".")]
     assert len(left) == 1
     with pytest.raises(ValueError, match="damaged"):
         read_archive(left[0])
-    assert read_archive(path, kind="checkpoint")[1]["current"]["index"] == int(told[-2]) > 0
+    assert read_archive(path, kind="checkpoint")[1]["current"]["index"] == int(told[-1]) > 0
     assert_same(fitted(**LONG), fitted(resume=path, **LONG))
 
 
