@@ -34,7 +34,8 @@ class CoordinateRow {
     if (row_.count == 0) std::fill_n(static_cast<double*>(b_), K_, 0.0);
     else solve(h_.loss[i], h_.rejected[i]);
     std::copy_n(static_cast<double*>(b_), K_, out);
-    h_.decrease[i] = row_.count == 0 ? h_.loss[i] + penalty(start) : h_.loss[i] + penalty(start) - loss_ - penalty(b_);
+    h_.decrease[i] = h_.loss[i] + penalty_at(h_, start);
+    if (row_.count > 0) h_.decrease[i] = h_.decrease[i] - loss_ - penalty_at(h_, b_);
   }
 
  private:
@@ -377,12 +378,6 @@ class CoordinateRow {
       quadratic += gram_b_[l] * b_[l];
     }
     return row_.exposure * (h_.model.a1 * linear + h_.model.a2 * quadratic);
-  }
-
-  double penalty(const double* b) const {
-    double sum = 0.0;
-    for (int k = 0; k < K_; ++k) sum += h_.penalty[k] * b[k];
-    return sum;
   }
 
   int K_;

@@ -34,10 +34,11 @@ struct Design {
         largest(K),
         log_exposure(h.task == Task::coordinate && h.model.noise == Noise::large_poisson ? h.rows.n_columns : 0) {
     const std::int64_t m = h.rows.n_columns;
+    const bool with_logs = h.task == Task::coordinate && h.model.noise == Noise::large_poisson;
     for (std::int64_t j = 0; j < m; ++j) {
       const double* x = h.design + j * K;
       for (int k = 0; k < K; ++k) largest[k] = std::max(largest[k], x[k]);
-      if (h.task == Task::coordinate && h.model.noise == Noise::large_poisson) log_exposure[j] = std::log(h.rows.column_exposure[j]);
+      if (with_logs) log_exposure[j] = std::log(h.rows.column_exposure[j]);
       if (h.model.exact_zeros) {
         for (int k = 0; k < K; ++k) transposed[k * padded + j] = x[k];
         transposed[K * padded + j] = h.rows.column_exposure[j];

@@ -25,12 +25,12 @@ class NewtonRow {
     h_.rejected[i] = 0;
     if (row.count == 0) {   // without counts the optimum is zero whatever the design
       std::fill_n(out, K_, 0.0);
-      h_.decrease[i] = start + penalty(b);
+      h_.decrease[i] = start + penalty_at(h_, b);
       return;
     }
     std::copy_n(b, K_, out);
     std::copy_n(gradient, K_, static_cast<double*>(g_));
-    double now = start + penalty(b);
+    double now = start + penalty_at(h_, b);
     h_.decrease[i] = 0.0;
     smallest_ = smallest_count(h_.rows, row);
     const int most = row.count <= kShortRow ? kMostSteps : kFewSteps;
@@ -89,7 +89,7 @@ class NewtonRow {
   // Moves to the point if the penalised loss there is lower by enough; gradient and Hessian are then those at the point.
   // Returns the penalised loss afterwards.
   double try_point(const double* point, double before, double predicted, double* out) {
-    const double after = evaluator_.template evaluate<Level::hessian>(point, trial_g_, trial_H_) + penalty(point);
+    const double after = evaluator_.template evaluate<Level::hessian>(point, trial_g_, trial_H_) + penalty_at(h_, point);
     if (!(after <= before - 0.01 * predicted) || !(after < before)) return before;
     std::copy_n(point, K_, out);
     swap(g_, trial_g_);
@@ -108,12 +108,6 @@ class NewtonRow {
       fraction *= 0.5;
     }
     return before;
-  }
-
-  double penalty(const double* b) const {
-    double sum = 0.0;
-    for (int k = 0; k < K_; ++k) sum += h_.penalty[k] * b[k];
-    return sum;
   }
 
   int K_;

@@ -41,6 +41,12 @@ inline double smallest_count(const Rows& rows, const Row& row) {
   return smallest_of(rows.values_f64 + row.offset, row.count);
 }
 
+inline double penalty_at(const HalfStep& h, const double* b) {
+  double sum = 0.0;
+  for (int k = 0; k < h.n_components; ++k) sum += h.penalty[k] * b[k];
+  return sum;
+}
+
 template <class Link, class Noise>
 class RowEvaluator {
  public:

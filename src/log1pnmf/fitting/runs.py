@@ -1,4 +1,4 @@
-"""Starts followed through their phases, the best of them kept; and what it takes to go on with one later."""
+"""Run every start through its phases and keep the best; `Progress` is what resuming needs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ __all__ = ["STATIONARY", "Keep", "Progress", "Run", "best_run"]
 STATIONARY = 1e-3
 """KKT residual up to which a point from which no step leads down is an optimum.
 
-The residual is free of scale (`log1pnmf.model.objective.kkt_residual`), and what is left to gain goes with
-its square: at 1e-3 that is about a millionth of the total count. Rounding can hide no more than that, also in
-single precision, where losses are known to about 1e-7. Steps that fail for another reason leave far more.
+The residual is free of scale (`log1pnmf.model.objective.kkt_residual`). The possible gain is about its
+square: at 1e-3 about a millionth of the total count. Rounding errors hide no more than that, also in single
+precision, where losses are known to about 1e-7. Where steps fail for another reason, the residual is larger.
 """
 
 
@@ -96,7 +96,7 @@ class Run:
 class Progress:
     """A fit right after an iteration: all that is needed to go on with the same bits.
 
-    Nothing else needs to be remembered at the ends of phases and starts: whoever goes on finds the end again.
+    The end of a phase or a start needs no record of its own: a resumed fit reaches it again at once.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def best_run(
     resumed: Progress | None = None,
     keep: Keep | None = None,
 ) -> Run:
-    """Follow every start to its end.
+    """Run every start to its end.
 
     Parameters
     ----------
@@ -183,14 +183,14 @@ def best_run(
 
 
 def _better(run: Run, best: Run) -> bool:
-    """Whether `run` is to be kept; one that never reached the exact phase cannot be compared."""
+    """Whether `run` is better; exact and approximate objectives cannot be compared, and exact wins."""
     if run.last.likelihood != best.last.likelihood:
         return run.last.likelihood == "exact"
     return run.last.objective < best.last.objective
 
 
 class _OneStart:
-    """One start on its way through the phases."""
+    """Runs one start through all phases."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class _OneStart:
         self.random: Mapping[str, Any] = {}
 
     def __call__(self, engines: Sequence[Engine], rng: Random, start: Start, resumed: Progress | None) -> Run:
-        """Go to the end."""
+        """Run all phases."""
         if resumed is None:
             begin, point = 0, start(engines[0], rng)
         else:
@@ -232,7 +232,7 @@ class _OneStart:
         return Run(self.last.on_host(), self.history, reason, number)
 
     def _phase(self, engine: Engine, number: int, point: Pair, resumed: Progress | None) -> Stopped:
-        """Follow one phase to its end; indices and seconds go on from the one before."""
+        """Run one phase to its end; indices and seconds continue from the phase before."""
         settings, phase = self.settings, self.settings.phases[number]
         stopping, state = Stopping(phase.tol), None
         first = 0 if self.last is None else self.last.index
@@ -268,7 +268,7 @@ class _OneStart:
     def _seen(
         self, iterations: Iterator[Iteration], number: int, first: int, stopping: Stopping
     ) -> Iterator[Iteration]:
-        """Take note of every iteration before anyone else sees it, so that what is kept is of a piece."""
+        """Record every iteration before the callbacks see it, so that a checkpoint is always consistent."""
         seconds = 0.0 if self.last is None else self.last.seconds
         for iteration in iterations:
             stopping(iteration)
@@ -285,7 +285,7 @@ class _OneStart:
     def _watch(
         self, iterations: Iterator[Iteration], stopping: Stopping, watchers: Sequence[Callback]
     ) -> Stopped | None:
-        """Show iterations to those who watch; None where no one asked to stop."""
+        """Pass iterations to the callbacks; None where none of them asked to stop."""
         for iteration in iterations:
             asked = [bool(watch(iteration)) for watch in watchers]
             if stopping.met:

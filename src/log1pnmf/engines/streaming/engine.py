@@ -29,10 +29,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class _LastPass:
-    """What the last pass found, and where.
+    """Results of the last pass, and the point they belong to.
 
-    The pass looked at `loadings` (those it ended with) and `factors`; `gradient` is that of the loadings,
-    None where the pass moved them afterwards.
+    `sums` are those at `factors` and at `loadings`, with which the pass ended. `gradient` is that of the
+    loadings; None where the pass moved them after computing it.
     """
 
     loadings: Rows
@@ -44,9 +44,9 @@ class _LastPass:
 class StreamingEngine:
     """Implementation of `log1pnmf.engines.base.Engine` for counts in chunks.
 
-    A half-step of the loadings is a pass; it also adds up the statistics of the factors at the loadings it
-    leads to, so that the factors' half-step that follows costs no further pass. That one is damped instead of
-    checked (`log1pnmf.engines.streaming.step`): its `HalfStep` is not `certain`.
+    A half-step of the loadings is a pass. The pass also sums the statistics of the factors at the new
+    loadings, so that the factors' half-step needs no further pass. That step is damped, not checked
+    (`log1pnmf.engines.streaming.step`): its `HalfStep` is not `certain`.
 
     Loadings are `log1pnmf._common.rows.Rows` in files; factors are arrays.
 

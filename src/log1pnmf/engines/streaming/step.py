@@ -1,4 +1,4 @@
-"""The factors' Newton step from sums over all samples, without a further look at them."""
+"""The factors' Newton step from sums over all samples, without another pass over the data."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["damped_step"]
 Array = NDArray[np.float64]
 
 LEAST_KEPT = 0.1
-"""No entry falls below this part of itself in one step: a count may rest on it alone."""
+"""Fraction of an entry that one step keeps at least: it may be the only one that explains some count."""
 
 VANISHED = 1e-6
-"""Expected counts below which an entry may become zero: no count rests on it, or it would have been held.
-Of a feature whose mean count (over its non-zeros) is below 1, that part of the mean."""
+"""An entry whose expected counts, summed over samples, are below this may become zero: it explains no count.
+The threshold is multiplied by the feature's mean non-zero count where that is below 1."""
 
 SMALL_CHANGE = 0.25
-"""Relative change of the means, in the root mean square over counts, up to which a step is taken in full."""
+"""Root mean square of the relative changes of the means up to which a full step is taken."""
 
 
 def damped_step(
@@ -35,12 +35,12 @@ def damped_step(
     bounds: Bounds = NON_NEGATIVE,
     n_threads: int | None = None,
 ) -> HalfStep:
-    """Improve the factors by one Newton step whose length is judged from the quadratic model alone.
+    """Take one damped Newton step of the factors; its length depends on the quadratic model alone.
 
     The curvature of a step, ``d'Hd``, is about the sum over a feature's counts of the squared relative change
-    of their means. Divided by the feature's total count it says how large these changes are; where they are
-    not small the quadratic cannot be trusted and the step is shortened, as in the damped Newton method but
-    free of the number of samples. That does not prove that the loss falls; who asks has to look.
+    of their means. Divided by the feature's total count it is the mean squared change. Where that is not
+    small, the quadratic model is not accurate and the step is shortened, as in the damped Newton method. The
+    loss may still rise: the caller has to check.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def damped_step(
     totals : ndarray of shape (m,)
         Total count of every feature.
     nnz : ndarray of shape (m,)
-        Number of samples that have it.
+        Number of samples in which the feature is not zero.
     bounds : Bounds
         Without an upper bound.
     n_threads : int, optional

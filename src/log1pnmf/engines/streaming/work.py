@@ -1,4 +1,4 @@
-"""What is done with one chunk in a pass, here or on a worker."""
+"""The work on one chunk in a pass, in this process or on a worker."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["ChunkPass", "ChunkRows", "FactorSums"]
 Array = NDArray[np.float64]
 
 SETTLING_STEPS = 5
-"""Newton steps of the loadings in a pass that is to settle them; the same for chunks of any size."""
+"""Newton steps of the loadings in a "settle" pass; the same for chunks of any size."""
 
 
 @dataclass(frozen=True, eq=False)
 class FactorSums:
-    """What the factors' step needs to know of the samples, added up.
+    """Sums over samples that the factors' step needs.
 
     Parameters
     ----------
@@ -55,15 +55,15 @@ class FactorSums:
 
 @dataclass(frozen=True, eq=False)
 class ChunkRows:
-    """What a pass finds out about the rows of one chunk.
+    """Results of a pass for the rows of one chunk.
 
     Parameters
     ----------
     values : ndarray of shape (rows, K)
         Loadings.
     gradient : ndarray of float32, shape (rows, K)
-        Where the rows started ("evaluate" and "step"); single precision, as it only measures how far the
-        optimum is.
+        At the start of the rows ("evaluate" and "step"). Single precision is enough: it only measures the
+        distance from the optimum.
     predicted_decrease : float
     n_rejected : int
     """
@@ -76,7 +76,7 @@ class ChunkRows:
 
 @dataclass(frozen=True, eq=False)
 class _Piece(Problem):
-    """Some rows of a problem; what every fit of it has in common is left to the whole, `large` included."""
+    """Some rows of a problem; the constants belong to the whole problem, which also decides `large`."""
 
     large: bool = False
 
@@ -87,12 +87,12 @@ class _Piece(Problem):
 
     @cached_property
     def constant(self) -> float:
-        """Nothing: the whole has it."""
+        """0: the whole problem adds it."""
         return 0.0
 
     @cached_property
     def plain_constant(self) -> float:
-        """Nothing, as well."""
+        """0: the whole problem adds it."""
         return 0.0
 
 
@@ -103,8 +103,8 @@ class ChunkPass:
     Parameters
     ----------
     task : {"evaluate", "step", "settle"}
-        Leave the loadings as they are, take one step, or a few until they have about settled. The factors'
-        statistics are always those at the loadings this leads to.
+        Keep the loadings, take one step, or take several until they have nearly converged. The factors'
+        statistics are those at the resulting loadings.
     factors : ndarray of shape (m, K)
         On the eta scale.
     link : ShiftedLog

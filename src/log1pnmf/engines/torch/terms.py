@@ -19,7 +19,7 @@ __all__ = ["Change", "Design", "Form", "Sums", "change", "evaluate", "exponentia
 ENTRY_BYTES = 1 << 28
 IMPOSSIBLE = 1e30
 LEAST_RATIO = 1e-6
-"""A step may not shrink the mean of a count below this part of itself."""
+"""Smallest fraction to which a step may shrink the mean of a count."""
 SWEEP_TOLERANCE = 1e-12
 MOST_ROUNDS, RIDGE, TINY = 20, 1e-13, 1e-38
 
@@ -59,7 +59,7 @@ class Design:
     exposure : Tensor of shape (columns,)
         In the same type.
     padded : Tensor of shape (columns, width)
-        `X` with zeros beyond its columns, a width that Triton likes; `X` itself without Triton.
+        `X` with columns of zeros up to a power of two, which Triton needs; `X` itself without Triton.
     linear, gram, largest : Tensor of float64, shape (K,), (K, K) and (K,)
         Sums of ``t x`` and ``t x x'`` over all columns, and the largest entries.
     """
@@ -82,10 +82,10 @@ class Sums(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a step does to every row.
+    """Changes of every row in a step.
 
-    loss: how much it changes (float64). shrink, growth: the largest relative fall of a count's mean to first
-    order, and the largest rise of an eta, over the row's non-zeros.
+    loss: of the loss (float64). shrink: largest relative decrease of a count's mean, to first order. growth:
+    largest increase of an eta. Both are over the row's non-zeros.
     """
 
     loss: Any
@@ -234,7 +234,7 @@ class _Entries(NamedTuple):
 
 
 def _pieces(block: Block, rows: Any, K: int) -> Iterator[tuple[slice, _Entries]]:
-    """Take some of the rows at a time, so that K x K numbers for every entry stay within bounds."""
+    """Split the rows so that K x K numbers for every entry fit into `ENTRY_BYTES`."""
     lengths = block.lengths[rows]
     most = max(1, ENTRY_BYTES // (8 * K * K))
     group = torch.div(torch.cumsum(lengths, 0), most, rounding_mode="floor")

@@ -31,15 +31,15 @@ ROLES: dict[RowSolver, tuple[PairSide, PairSide]] = {
 """Which side leads, i.e. is updated last in an iteration, and which follows."""
 
 LEAST_KEPT = 0.1
-"""Extrapolation shrinks no entry below this part of itself: overshooting to zero could leave a positive count
-with mean zero, which has no likelihood. Exact zeros come from the half-steps."""
+"""Extrapolation keeps at least this fraction of every entry. At zero, a positive count could get a mean of
+zero, which is impossible. Exact zeros come from the half-steps."""
 
 SHORTER = 0.25
-"""Part that is left of an update of an engine that cannot check its steps, when it went too far."""
+"""Fraction of an unchecked update that is tried next, when the whole update raised the objective."""
 MOST_SHORTENED = 6
-"""How often in a row that happens before the fit ends."""
+"""Number of such fractions in a row after which the fit ends."""
 ROUNDING = 1e-12
-"""Relative to the objective: a rise by less says nothing about the update."""
+"""A rise of the objective by a smaller fraction of it is rounding error."""
 
 
 def alternate(
@@ -55,14 +55,13 @@ def alternate(
 ) -> Iterator[Iteration]:
     """Minimise the loss and the penalties of loadings and factors within their bounds.
 
-    The factors are what is extrapolated and the loadings follow: an iteration solves the loadings for the
-    factors it tries, then takes the factors' half-step, whose first look at the data gives the objective of
-    the pair. If it has not risen the pair is accepted; if it has, the iteration is lost and the last update
-    without extrapolation takes its place (a shorter one, where that has risen as well because the engine
-    cannot check its steps). Judging the factors only after the loadings have adapted lets far longer
-    extrapolations pass. The start's loadings are trusted first: iteration 0 looks at the start and
-    updates the factors. With the coordinate solver the two change roles, so that an iteration is the paper's:
-    first the loadings, then the factors.
+    An iteration extrapolates the factors, updates the loadings for them, and then updates the factors. The
+    last half-step also computes the objective of the pair it starts from. If the objective has not risen, the
+    pair is accepted. If it has, the iteration is lost, and the next one starts from the last update without
+    extrapolation. Where that raises the objective too (an engine may not check its steps), a fraction of the
+    update is tried. Factors are judged after the loadings have adapted to them, so that long extrapolations
+    are accepted. Iteration 0 evaluates the start and updates the factors only. With the coordinate solver
+    loadings and factors change roles, as in the paper: first the loadings, then the factors.
 
     Parameters
     ----------
