@@ -239,7 +239,7 @@ def _locked(place: Path) -> int | None:
 
 def remove(path: Path) -> None:
     """Remove a file or folder, if it is there."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    while path.is_dir() and not path.is_symlink():
+        with suppress(FileNotFoundError):  # threads of zarr may still be clearing up
+            shutil.rmtree(path)
+    path.unlink(missing_ok=True)
