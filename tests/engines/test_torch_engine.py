@@ -139,8 +139,8 @@ def test_a_count_whose_mean_is_zero_is_lifted(c, kind, device):
 def test_a_fit_is_that_of_the_native_engine(c, likelihood, device, monkeypatch):
     if device == "cpu":
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    problem, loadings, factors = example(c, None, 3, n=40, m=60)
-    options = {"c": c, "likelihood": likelihood, "tol": 1e-10, "max_iter": 400}
+    problem, loadings, factors = example(c, None, 3, n=30, m=40)
+    options = {"c": c, "likelihood": likelihood, "tol": 1e-9, "max_iter": 400}
     start = (loadings, factors * problem.link.alpha)
     fits = [
         fit_log1p_nmf(problem.counts, 3, init=start, engine=engine, **options)
@@ -149,7 +149,7 @@ def test_a_fit_is_that_of_the_native_engine(c, likelihood, device, monkeypatch):
     for fit, close in zip(fits[1:], (1e-6, 1e-8), strict=True):
         assert fit.objective == pytest.approx(fits[0].objective, rel=close)
         assert isinstance(fit.loadings, np.ndarray)
-    assert [fit.settings["engine"] for fit in fits] == ["native", "torch", "torch-float64"]
+    assert [fit.settings.engine for fit in fits] == ["native", "torch", "torch-float64"]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -213,7 +213,7 @@ def test_counts_that_are_on_a_device_stay_there(device, layout):
         "max_iter": 30,
     }
     fits = [fit_log1p_nmf(data, 3, tol=1e-4, **options) for data in (given, problem.counts)]
-    assert fits[0].settings["engine"] == "torch"
+    assert fits[0].settings.engine == "torch"
     assert fits[0].objective == pytest.approx(fits[1].objective, rel=1e-5)
 
 
