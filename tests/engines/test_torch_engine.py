@@ -224,7 +224,7 @@ def test_counts_on_a_device_are_checked():
 
 
 def test_coordinate_solver_is_refused_before_any_work():
-    with pytest.raises(ValueError, match="engine='torch' has row_solver='newton' only"):
+    with pytest.raises(ValueError, match="engine='torch' cannot be used here: it has row_solver"):
         fit_log1p_nmf([[1, 2], [3, 4]], 1, engine="torch", row_solver="coordinate")
 
 

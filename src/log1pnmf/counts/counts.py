@@ -16,6 +16,7 @@ from scipy import sparse
 from scipy.special import gammaln
 from sklearn.utils import check_array
 
+from log1pnmf._common.arrays import on_host
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.words import plural
 
@@ -130,7 +131,7 @@ class Counts:
     def checksum(self) -> str:
         """Tell these counts from others."""
         rows = self.by_row
-        return checksum_of((rows.indptr, rows.indices, rows.values))
+        return checksum_of(map(on_host, (rows.indptr, rows.indices, rows.values)))
 
     @property
     def in_memory(self) -> bool:
