@@ -23,7 +23,7 @@ GOOD = {"n_components": 2, "tol": 1e-4, "random_state": 0, "n_jobs": 1}
     [
         (None, "counts is None; pass a matrix"),
         ("x.h5ad", r"the path 'x.h5ad'; pass .*open_counts\(path\).*`log1pnmf fit`"),
-        (pathlib.Path("x.csv"), r"the path 'x.csv'; pass log1pnmf.counts.files.read_table\(path\).counts"),
+        (pathlib.Path("x.csv"), r"the path 'x.csv'; pass log1pnmf.counts.read_table\(path\).counts"),
         (["a text", "another text"], r"got texts; count their words first.*CountVectorizer"),
         (np.array(["a text", "another"]), "CountVectorizer"),
         (pd.Series(["a text", "another"]), "CountVectorizer"),

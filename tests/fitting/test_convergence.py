@@ -11,7 +11,7 @@ from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.engines import native
 from log1pnmf.engines.base import Factory
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.runs import STATIONARY
+from log1pnmf.fitting.solver.stopping import STATIONARY
 
 
 def simulated(n=30, m=80, k=3, seed=0):
@@ -152,3 +152,15 @@ def test_the_summary_says_what_the_last_iterations_gained():
         f"the last {n} iterations gained {gain:,.3g} log-likelihood units ({gain / model.fit_.objective:.1e}"
     )
     assert expected in model.summary()
+
+
+@pytest.mark.parametrize("likelihood", ["approximate", "exact"])
+@pytest.mark.parametrize("scale", [1e-20, 1e-6, 1.0, 1e4])
+def test_converged_is_said_only_near_an_optimum(scale, likelihood):
+    sizes = np.geomspace(1e-4, 1e4, len(Y))
+    for size_factors in ("total", sizes):
+        options = {"likelihood": likelihood, "size_factors": size_factors, "max_iter": 200, "n_jobs": 1}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fit = fit_log1p_nmf(Y * scale, 3, c=1.0, **options)
+        assert fit.kkt_residual < 1e-2 or not fit.converged

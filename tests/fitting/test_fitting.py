@@ -310,7 +310,11 @@ def test_ctrl_c_is_answered_within_an_iteration():
         ({"tol": -1e-3}, ValueError, "tol must be finite and not negative"),
         ({"tol": "small"}, TypeError, "tol must be a number, got 'small'"),
         ({"n_jobs": 0}, ValueError, "n_jobs must not be 0"),
-        ({"engine": "gpu"}, ValueError, "engine must be one of 'auto', .*, 'streaming', got 'gpu'"),
+        (
+            {"engine": "gpu"},
+            ValueError,
+            "engine must be one of 'auto', .*, 'streaming' or a factory of engines, got 'gpu'",
+        ),
         ({"callbacks": [3]}, TypeError, "callbacks must be callable, got 3"),
         ({"verbose": -1}, ValueError, "verbose must be at least 0, got -1"),
     ],

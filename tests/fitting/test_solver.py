@@ -210,7 +210,7 @@ def test_schedule():
 
 
 def test_stopping_needs_two_in_a_row_and_no_restart():
-    point = iteration(1)
+    point = iteration(1, kkt_residual=1e-4)
     small, large = replace(point, relative_change=1e-9), replace(point, relative_change=1e-3)
     restarted = replace(small, restarted=True)
 
@@ -223,6 +223,16 @@ def test_stopping_needs_two_in_a_row_and_no_restart():
     assert stops(small, restarted, small, small) == [False, False, False, True]
     assert stops(restarted, restarted, restarted) == [False, False, True]
     assert stops(replace(point, relative_change=math.nan), small) == [False, False]
+
+
+def test_a_plateau_is_no_optimum():
+    plateau = iteration(1, relative_change=1e-9, kkt_residual=0.02)
+    stopping, loose = Stopping(1e-8), Stopping(1e-4)
+    assert not any(stopping(plateau) for _ in range(10))
+    assert [loose(plateau) for _ in range(2)] == [False, True]
+    near = replace(plateau, kkt_residual=1e-4)
+    assert [stopping(near) for _ in range(2)] == [False, True]
+    assert not any(stopping(replace(near, kkt_residual=math.nan)) for _ in range(3))
 
 
 def test_history_is_a_table():

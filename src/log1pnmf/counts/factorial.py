@@ -27,8 +27,8 @@ def stirling(y: ArrayLike) -> NDArray[np.float64]:
 
     Examples
     --------
-    >>> float(stirling(0.0)), round(float(stirling(1e15)), 6)
-    (0.0, 18.188326)
+    >>> float(stirling(0.0)), round(float(stirling(1e15)), 4)
+    (0.0, 18.1883)
     """
     y = np.asarray(y, dtype=np.float64)
     small = np.minimum(y, LARGE)

@@ -21,14 +21,14 @@ from log1pnmf.engines.registry import as_counts, check_memory, make_engine, reso
 from log1pnmf.fitting.certificate import LARGEST_CERTIFIED
 from log1pnmf.fitting.facts import Certificate
 from log1pnmf.fitting.solver.alternate import residual_at
-from log1pnmf.fitting.solver.stopping import PATIENCE
+from log1pnmf.fitting.solver.stopping import PATIENCE, STATIONARY, largest_residual
 from log1pnmf.model.problem import Problem
 
 from .certificate import exact_log_likelihood
 from .checkpoint import CheckpointWriter, fingerprint, load_checkpoint
 from .fit import Fit
 from .request import Request
-from .runs import STATIONARY, Run, best_run
+from .runs import Run, best_run
 from .settings import Settings
 from .start_choice import start_of
 
@@ -197,6 +197,12 @@ def _why_not(settings: Settings, run: Run, kkt_residual: float) -> str:
         return (
             f"{after}: the last one still lowered the objective by {change:.1e} of its size (tol={tol:.1e}); "
             f"{advice}"
+        )
+    if not run.last.kkt_residual <= largest_residual(tol):
+        return (
+            f"{after}: the last one gained less than tol={tol:.1e}, but this is a plateau and not an optimum "
+            f"(KKT residual {run.last.kkt_residual:.1e}; at most {largest_residual(tol):.0e} at one); "
+            "raise max_iter"
         )
     history = run.history.table()
     here = history["iteration"][history["likelihood"] == run.last.likelihood]

@@ -14,7 +14,7 @@ from log1pnmf.fitting.solver.alternate import alternate, residual_at
 from log1pnmf.fitting.solver.callbacks import Callback, History, ProgressBar
 from log1pnmf.fitting.solver.extrapolate import Extrapolation
 from log1pnmf.fitting.solver.iteration import Iteration, Pair
-from log1pnmf.fitting.solver.stopping import Stopping
+from log1pnmf.fitting.solver.stopping import STATIONARY, Stopping
 from log1pnmf.model.problem import Problem
 
 from .arrangement import arranged
@@ -22,15 +22,7 @@ from .fit import Fit, Stopped
 from .settings import Settings
 from .starts import Start
 
-__all__ = ["STATIONARY", "Keep", "Progress", "Run", "best_run"]
-
-STATIONARY = 1e-3
-"""KKT residual up to which a point from which no step leads down is an optimum.
-
-The residual is free of scale (`log1pnmf.model.objective.kkt_residual`). The possible gain is about its
-square: at 1e-3 about a millionth of the total count. Rounding errors hide no more than that, also in single
-precision, where losses are known to about 1e-7. Where steps fail for another reason, the residual is larger.
-"""
+__all__ = ["Keep", "Progress", "Run", "best_run"]
 
 
 @dataclass(frozen=True, eq=False)
