@@ -12,13 +12,7 @@ from scipy import sparse
 from scipy.io import mmwrite
 
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.files import (
-    CountTable,
-    filter_table,
-    read_table,
-    write_chunks,
-    write_table,
-)
+from log1pnmf.counts.files import CountTable, filter_table, read_table, write_chunks, write_table
 
 anndata = pytest.importorskip("anndata")
 

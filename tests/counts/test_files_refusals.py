@@ -9,12 +9,7 @@ from scipy import sparse
 
 from log1pnmf._common.atomic import building
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.files import (
-    BadFileError,
-    CountTable,
-    read_table,
-    write_table,
-)
+from log1pnmf.counts.files import BadFileError, CountTable, read_table, write_table
 
 anndata = pytest.importorskip("anndata")
 

@@ -8,13 +8,7 @@ import pytest
 from numpy.polynomial import Chebyshev, Polynomial
 
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.zeros import (
-    EXACT_FOR_IDENTITY,
-    Quadratic,
-    chebyshev,
-    quadratic,
-    taylor,
-)
+from log1pnmf.model.zeros import EXACT_FOR_IDENTITY, Quadratic, chebyshev, quadratic, taylor
 
 
 def interpolant(low, high):

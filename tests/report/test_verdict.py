@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 from log1pnmf.analysis.groups import Groups
 from log1pnmf.report import write_report
 from log1pnmf.report.comparison import compare
-from log1pnmf.report.verdict import (
-    CLUSTERED,
-    MOST,
-    SAME,
-    Figure,
-    verdict,
-)
+from log1pnmf.report.verdict import CLUSTERED, MOST, SAME, Figure, verdict
 
 
 def headline(per_sample=(2.0, 2.0), strongest=(0.5, 0.5), *, similarity=(0.0,), n_factors=1):

@@ -15,12 +15,7 @@ from log1pnmf.cli.convert import to_r
 from log1pnmf.cli.run_folder import RunFolder
 from log1pnmf.cli.run_writer import write_run
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.files import (
-    CountTable,
-    Filtered,
-    write_chunks,
-    write_table,
-)
+from log1pnmf.counts.files import CountTable, Filtered, write_chunks, write_table
 from log1pnmf.counts.files.sink import Sink
 from log1pnmf.counts.files.write import WRITABLE
 from log1pnmf.fitting.checkpoint import load_checkpoint

@@ -129,14 +129,8 @@ def read_archive(path: StrPath, kind: str | None = None) -> tuple[dict[str, np.n
 
     Parameters
     ----------
-    path : str or PathLike
     kind : str, optional
         Refuse other kinds of content.
-
-    Returns
-    -------
-    arrays : dict of str to ndarray
-    metadata : dict
 
     Raises
     ------
@@ -167,16 +161,7 @@ def read_archive(path: StrPath, kind: str | None = None) -> tuple[dict[str, np.n
 
 
 def archive_kind(path: StrPath) -> str | None:
-    """Say what kind of content a file of ours has, or None for any other file; only its metadata are read.
-
-    Parameters
-    ----------
-    path : str or PathLike
-
-    Returns
-    -------
-    str or None
-    """
+    """Say what kind of content a file of ours has, or None for any other file; only its metadata are read."""
     target = real_path(path)
     if not target.is_file():
         return None
@@ -235,8 +220,6 @@ def check_numbers(name: str, array: Any, shape: tuple[int, ...], *, positive: bo
     ----------
     name : str
         For the message.
-    array : object
-    shape : tuple of int
     positive : bool
         Whether to refuse zeros as well.
     """
@@ -256,8 +239,6 @@ def check_value(name: str, value: Any, kind: type) -> None:
     ----------
     name : str
         For the message.
-    value : object
-    kind : type
     """
     accepted: Any = (int, float) if kind is float else kind
     fits = isinstance(value, accepted) and (kind is bool or not isinstance(value, bool))

@@ -36,7 +36,6 @@ def check_writable(path: StrPath, argument: str = "path") -> Path:
 
     Parameters
     ----------
-    path : str or PathLike
     argument : str
         What the user calls it.
 
@@ -61,10 +60,6 @@ def check_place(path: StrPath, *, force: bool = False) -> Path:
         Of a file or folder.
     force : bool
         Whether something that is there may be replaced.
-
-    Returns
-    -------
-    Path
     """
     place = Path(os.path.abspath(path))
     if place.exists() and not force:
@@ -85,10 +80,6 @@ def _check_folder(place: Path, what: str) -> None:
 @contextmanager
 def replacing(path: StrPath) -> Iterator[BinaryIO]:
     """Open a temporary file that takes the place of `path` if all goes well, and survives a power failure.
-
-    Parameters
-    ----------
-    path : str or PathLike
 
     Yields
     ------
@@ -122,7 +113,6 @@ def building(path: StrPath, *, force: bool = False) -> Iterator[Path]:
 
     Parameters
     ----------
-    path : str or PathLike
     force : bool
         Whether something that is there may be replaced.
 
@@ -188,14 +178,6 @@ def claimed(path: StrPath) -> Iterator[Path]:
     """Take a folder for oneself, and make it where there is none: until the end no one else gets it.
 
     One that was made here and is still empty in the end is removed.
-
-    Parameters
-    ----------
-    path : str or PathLike
-
-    Yields
-    ------
-    Path
     """
     place = check_place(path, force=True)
     made = True

@@ -59,7 +59,6 @@ def distinct_colors(n: int, *, baseline_first: bool = False) -> list[str]:
 
     Parameters
     ----------
-    n : int
     baseline_first : bool
         Whether the first is a light neutral grey, for a factor that all samples share.
 

@@ -20,10 +20,6 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
     purpose : str
         What it is needed for, the beginning of the error.
 
-    Returns
-    -------
-    module
-
     Raises
     ------
     ImportError

@@ -44,16 +44,7 @@ def new_seed(rng: Random) -> int:
 
 
 def random_parts(rng: Random) -> dict[str, Any]:
-    """State of a generator of random numbers, as JSON holds it.
-
-    Parameters
-    ----------
-    rng : Generator or RandomState
-
-    Returns
-    -------
-    dict
-    """
+    """State of a generator of random numbers, as JSON holds it."""
     if isinstance(rng, np.random.Generator):
         state = dict(rng.bit_generator.state)
     else:
@@ -71,16 +62,7 @@ def check_known(rng: Random) -> None:
 
 
 def random_from_parts(parts: Mapping[str, Any]) -> Random:
-    """Make the generator of which `random_parts` told the state.
-
-    Parameters
-    ----------
-    parts : dict
-
-    Returns
-    -------
-    Generator or RandomState
-    """
+    """Make the generator of which `random_parts` told the state."""
     state = _arrayed(parts["state"])
     _check_positions(state)
     bits = GENERATORS[state["bit_generator"]]()

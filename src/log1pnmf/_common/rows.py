@@ -31,7 +31,6 @@ class Rows:
 
     Parameters
     ----------
-    shape : tuple of int
     read : callable
         ``read(start, stop)`` gives these rows as an array.
     folder : str, optional
@@ -164,8 +163,6 @@ class RowFile:
 
     Parameters
     ----------
-    shape : tuple of int
-    dtype : numpy type
     folder : str, optional
         Where the disk with enough room is; the system's place for temporary files by default.
     """

@@ -51,10 +51,6 @@ class BadFileError(ValueError):
 def check_regular(path: os.PathLike[str] | str) -> None:
     """Refuse pipes, sockets and devices, which can block or never end; folders pass.
 
-    Parameters
-    ----------
-    path : str or PathLike
-
     Raises
     ------
     FileNotFoundError
@@ -147,7 +143,6 @@ def parse_json(content: str | bytes, source: os.PathLike[str] | str) -> Any:
 
     Parameters
     ----------
-    content : str or bytes
     source : str or PathLike
         For the message.
     """
@@ -258,11 +253,6 @@ class _Limited(io.RawIOBase):
 def open_packed(path: Path, budget: Budget) -> BinaryIO:
     """Open a file for reading bytes, unpacked on the way where its name ends in .gz.
 
-    Parameters
-    ----------
-    path : Path
-    budget : Budget
-
     Returns
     -------
     binary file
@@ -302,11 +292,6 @@ def market_matrix(path: Path, budget: Budget) -> Any:
     ----------
     path : Path
         .mtx or .mtx.gz.
-    budget : Budget
-
-    Returns
-    -------
-    scipy.sparse.coo_array or ndarray
     """
     from scipy.io import mmread
 

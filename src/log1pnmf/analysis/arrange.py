@@ -53,7 +53,6 @@ def arrange(
 
     Parameters
     ----------
-    loadings : array of shape (n, K)
     groupby : array-like of shape (n,) or Groups, optional
         Label of every sample, see `Groups.of`. Numbers with more than 60 different values are no groups:
         samples are sorted by them.

@@ -44,7 +44,6 @@ class Entries:
 
     Parameters
     ----------
-    sample, feature : ndarray of int
     count, mean : ndarray
         What was counted, and what the fit expects.
     value : ndarray

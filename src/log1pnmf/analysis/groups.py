@@ -64,10 +64,6 @@ class Groups:
         ----------
         labels : array-like of shape (n,), pandas.Series or pandas.Categorical, or Groups
             Categories keep their order, other labels are sorted; missing ones make a last group, "NA".
-
-        Returns
-        -------
-        Groups
         """
         if isinstance(labels, Groups):
             return labels

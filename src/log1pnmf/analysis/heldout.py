@@ -213,10 +213,6 @@ def heldout_features_by_sample(
         As in `heldout_by_sample`; here from the totals of the training samples.
     n_jobs : int, optional
         Threads.
-
-    Returns
-    -------
-    ndarray of shape (new samples,)
     """
     fitted, found = Counts.from_any(train), Counts.from_any(new)
     given = np.setdiff1d(np.arange(found.n_features), scored)

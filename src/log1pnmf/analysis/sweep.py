@@ -111,9 +111,6 @@ def fits_along(
 
     Parameters
     ----------
-    counts : array, sparse matrix or data frame
-    c : sequence of float
-    n_components : int
     warm_start : bool
         Whether to walk along c: up, each fit from that at the next smaller c, then down, each from the better
         one at the next larger c. Every c but the largest is then fitted twice. The very first fit starts as

@@ -37,12 +37,10 @@ def write_annotated_fits(
     ----------
     path : Path
         .h5ad or .zarr.
-    fits : sequence of Fit
     filtered : Filtered
         What they were fitted to.
     source : Path
         Where that comes from; of an AnnData file everything else is kept as well.
-    force : bool
     max_memory : str, optional
         See `log1pnmf.counts.files.read_table`.
     """

@@ -10,16 +10,7 @@ from typing import Annotated
 
 import typer
 
-from . import (
-    convert,
-    demo,
-    fit,
-    info,
-    report,
-    simulate,
-    sweep,
-    transform,
-)
+from . import convert, demo, fit, info, report, simulate, sweep, transform
 from .console import Screen, explain
 from .environment import describe_environment
 from .signals import INTERRUPTED, as_interrupts
@@ -83,10 +74,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
     ----------
     arguments : sequence of str, optional
         By default those the program was started with.
-
-    Returns
-    -------
-    int
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:

@@ -83,16 +83,7 @@ def _about_counts(table: CountTable, screen: Screen) -> None:
 
 
 def count_facts(table: CountTable) -> dict[str, Any]:
-    """Numbers that say what a table is like.
-
-    Parameters
-    ----------
-    table : CountTable
-
-    Returns
-    -------
-    dict
-    """
+    """Numbers that say what a table is like."""
     counts, values = table.counts, table.counts.by_row.values
     totals = np.quantile(counts.row_sums, [0.0, 0.5, 1.0])
     return {

@@ -20,10 +20,6 @@ class Reading:
 
     Parameters
     ----------
-    layer : str, optional
-    transpose, allow_fractions : bool
-    min_samples, min_features : int
-    min_counts : float
     max_memory : str, optional
         See `log1pnmf.counts.files.read_table` and `log1pnmf.counts.files.filter_table`.
     """
@@ -59,18 +55,7 @@ class Reading:
 
 
 def read_filtered(path: Path, reading: Reading, screen: Screen) -> Filtered:
-    """Read and filter, and say so.
-
-    Parameters
-    ----------
-    path : Path
-    reading : Reading
-    screen : Screen
-
-    Returns
-    -------
-    Filtered
-    """
+    """Read and filter, and say so."""
     table = reading.table(path)
     screen.say((path.name, "bold"), f": {describe(table)} ({table.format})")
     screen.notes(table.notes)

@@ -113,14 +113,6 @@ Force = Annotated[bool, typer.Option("--force", help="Replace what is already th
 def parse_c(values: Sequence[str]) -> list[float]:
     """Read values of c, several in one text with commas between.
 
-    Parameters
-    ----------
-    values : sequence of str
-
-    Returns
-    -------
-    list of float
-
     Examples
     --------
     >>> parse_c(["0.001,1", "inf"])

@@ -26,8 +26,6 @@ class Watch:
     ----------
     console : Console
         Nothing is shown where it is not a terminal.
-    max_iter : int
-    tol : float
     time_limit : float, optional
         Seconds for each fit.
 
@@ -144,7 +142,6 @@ def iterations_left(changes: Sequence[float], *, tol: float, remaining: int) -> 
     ----------
     changes : sequence of float
         Relative changes so far.
-    tol : float
     remaining : int
         Iterations that are allowed.
 

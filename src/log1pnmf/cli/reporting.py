@@ -28,15 +28,12 @@ def report_fits(
 
     Parameters
     ----------
-    path : Path
-    fits : sequence of Fit
     record : dict
         What is in run.json.
     labels : ndarray, optional
         Of the samples.
     counts : Counts, optional
         What was fitted, where it is at hand.
-    title : str, optional
     """
     require("jinja2", extra="report", purpose="the report")
     from log1pnmf.report.document import write_report

@@ -20,14 +20,7 @@ from log1pnmf.counts.files.write import numbered, sample_labels, write_csv
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.keys import c_name
 
-from .run_folder import (
-    FORMAT,
-    FORMAT_VERSION,
-    OWN,
-    RECORD,
-    is_run,
-    json_text,
-)
+from .run_folder import FORMAT, FORMAT_VERSION, OWN, RECORD, is_run, json_text
 
 __all__ = ["RunWriter", "write_run", "writing_run"]
 
@@ -45,10 +38,6 @@ def writing_run(path: StrPath, *, force: bool = False) -> Iterator[RunWriter]:
         A new folder or an empty one.
     force : bool
         Whether an earlier run may be replaced; nothing else ever is.
-
-    Yields
-    ------
-    RunWriter
     """
     with claimed(path) as place:
         if any(place.iterdir()):
@@ -137,11 +126,6 @@ def write_run(
 
     Parameters
     ----------
-    path : str or PathLike
-    fits : sequence of Fit
-    table : CountTable
-    record : dict
-    measures : dict of str to sequence, optional
     force : bool
         Whether an earlier run may be replaced.
     """

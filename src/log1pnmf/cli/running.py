@@ -48,8 +48,6 @@ class RunPlan:
     ----------
     file, output : Path
         Counts, and the folder for the results.
-    reading : Reading
-    c : list of float
     parameters : dict
         Of the fits, without c; see `log1pnmf.fitting.request.Request`.
     along : bool
@@ -60,7 +58,6 @@ class RunPlan:
         Seconds for each fit.
     resume : Path, optional
         Checkpoint to go on from.
-    report, force : bool
     write_h5ad : Path, optional
         Where to write AnnData with the results.
     streaming : Streaming, optional
@@ -129,11 +126,6 @@ class _Done:
 
 def carry_out(plan: RunPlan, screen: Screen) -> int:
     """Read, fit, write and tell.
-
-    Parameters
-    ----------
-    plan : RunPlan
-    screen : Screen
 
     Returns
     -------

@@ -49,14 +49,8 @@ def read_streamed(
         .h5ad or .zarr.
     reading : Reading
         Nothing can be left out.
-    streaming : Streaming
-    screen : Screen
     watch : Watch
         Shown the chunks, now and in the fits to come.
-
-    Returns
-    -------
-    Filtered
     """
     kind = format_of(path)
     if kind not in ("h5ad", "zarr"):

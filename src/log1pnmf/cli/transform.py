@@ -93,14 +93,11 @@ def align(table: CountTable, fit: Fit, *, missing: str) -> tuple[Counts, list[st
 
     Parameters
     ----------
-    table : CountTable
-    fit : Fit
     missing : {"refuse", "zero"}
         What to do where a feature of the fit is not in the table.
 
     Returns
     -------
-    counts : Counts
     notes : list of str
         What was left out or taken as zero.
     """

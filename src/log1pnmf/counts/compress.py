@@ -10,12 +10,7 @@ from scipy import sparse
 
 from log1pnmf._common.words import plural
 
-from .sparse_rows import (
-    CHUNK,
-    SparseRows,
-    pieces,
-    row_blocks,
-)
+from .sparse_rows import CHUNK, SparseRows, pieces, row_blocks
 
 SMALLEST, LARGEST = 1e-50, 1e100
 """Counts above are refused: their squares and products would leave the range of a double."""

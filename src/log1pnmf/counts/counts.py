@@ -245,16 +245,7 @@ def holds_counts(matrix: Any) -> bool:
 
 
 def frame_of(X: Any) -> Any:
-    """Give a pyarrow table as the pandas data frame it stands for, and all else as it is.
-
-    Parameters
-    ----------
-    X : object
-
-    Returns
-    -------
-    object
-    """
+    """Give a pyarrow table as the pandas data frame it stands for, and all else as it is."""
     from_pyarrow = type(X).__module__.partition(".")[0] == "pyarrow" and hasattr(X, "to_pandas")
     return X.to_pandas() if from_pyarrow else X
 
@@ -264,7 +255,6 @@ def check_unmasked(values: Any, what: str) -> None:
 
     Parameters
     ----------
-    values : object
     what : str
         What the user calls it.
     """

@@ -21,10 +21,6 @@ def stirling(y: ArrayLike) -> NDArray[np.float64]:
     y : array_like
         Not negative.
 
-    Returns
-    -------
-    ndarray
-
     Examples
     --------
     >>> float(stirling(0.0)), round(float(stirling(1e15)), 4)

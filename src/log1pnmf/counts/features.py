@@ -24,7 +24,6 @@ def align_features(counts: Counts, fitted: NDArray[np.object_] | None, n_feature
 
     Parameters
     ----------
-    counts : Counts
     fitted : ndarray of str, optional
         Names of the training features.
     n_features : int
@@ -114,10 +113,6 @@ def find_features(
         Of the features of the fit.
     fitted_here : bool
         Whether the fit was to this object, whose features must have changed if one is missing.
-
-    Returns
-    -------
-    ndarray of int
     """
     if np.array_equal(here, names):
         return np.arange(len(here))

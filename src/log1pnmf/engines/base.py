@@ -131,10 +131,6 @@ class Engine(Protocol):
             Of the rows; what the engine's factory supports.
         row_solver : {"newton", "coordinate"}
             One Newton step in all K coordinates, or the paper's cyclic coordinate descent.
-
-        Returns
-        -------
-        HalfStep
         """
         ...
 

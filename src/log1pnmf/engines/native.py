@@ -12,14 +12,7 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.arrays import on_host
 from log1pnmf._common.checks import check_choice
-from log1pnmf._core import (
-    add_statistics,
-    after_fork,
-    max_threads,
-    run,
-    runnable_kernels,
-    solve_programs,
-)
+from log1pnmf._core import add_statistics, after_fork, max_threads, run, runnable_kernels, solve_programs
 from log1pnmf.counts.counts import Counts
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.problem import Problem, Side
@@ -90,7 +83,6 @@ class RowSums:
     ----------
     loss : ndarray of shape (rows,)
         Constants excluded.
-    gradient : ndarray of shape (rows, K)
     hessian : ndarray of shape (rows, K (K + 1) / 2)
         Lower triangles, row by row.
     """
@@ -123,7 +115,6 @@ class NativeEngine(InMemory):
 
     Parameters
     ----------
-    problem : Problem
     n_threads : int, optional
         See `effective_threads`. The result does not depend on it.
     kernel : str
@@ -177,8 +168,6 @@ class NativeEngine(InMemory):
         ----------
         side : Side
             Its rows are those of `into`, its columns some of all.
-        start : ndarray of shape (rows, K)
-        design : ndarray of shape (columns, K)
         into : RowSums
             Changed in place.
         """
@@ -225,7 +214,6 @@ class Solutions(NamedTuple):
 
     Parameters
     ----------
-    values : ndarray of shape (rows, K)
     decrease, curvature : ndarray of shape (rows,)
         Of the quadratic, and of the step, ``d'Hd``.
     """
@@ -246,13 +234,8 @@ def solve_rows(
         At `start`.
     start : ndarray of shape (rows, K)
         Within the bounds.
-    bounds : Bounds
     n_threads : int, optional
         See `effective_threads`.
-
-    Returns
-    -------
-    Solutions
     """
     start = np.ascontiguousarray(start, dtype=np.float64)
     out = Solutions(np.empty_like(start), np.empty(len(start)), np.empty(len(start)))

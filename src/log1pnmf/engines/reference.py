@@ -29,12 +29,7 @@ ROUNDING = 1e-14
 
 
 class ReferenceEngine(InMemory):
-    """Reference implementation of `log1pnmf.engines.base.Engine`.
-
-    Parameters
-    ----------
-    problem : Problem
-    """
+    """Reference implementation of `log1pnmf.engines.base.Engine`."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem

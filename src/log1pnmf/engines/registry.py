@@ -66,7 +66,6 @@ def as_counts(counts: Any, engine: str | EngineFactory = "auto") -> Counts:
 
     Parameters
     ----------
-    counts : array, sparse matrix, data frame, Counts, or what `log1pnmf.open_counts` takes
     engine : str or EngineFactory
         "streaming" takes any counts in chunks; otherwise only those that are not in memory are.
 
@@ -108,8 +107,6 @@ def resolve_engine(
         One of `ENGINES`; returned as it is unless it is "auto". A factory is "given".
     counts : Counts
         Counts that are on a device stay there.
-    n_components : int
-    row_solver : {"newton", "coordinate"}
 
     Returns
     -------
@@ -141,18 +138,12 @@ def make_engine(
         "native" is the compiled one; "reference" is plain NumPy, for comparison on small data; "torch" is
         for a CUDA card, in single precision where that is enough, and "torch-float64" in double precision
         throughout; "auto" is what suits a few evaluations (for a whole fit, see `resolve_engine`).
-    problem : Problem
     n_threads : int, optional
         Threads of the native engine, all cores by default.
-    row_solver : {"newton", "coordinate"}
     constraint : Constraint
         What the engine will be asked for.
     verbose : int
         1 shows the progress of every pass of the streaming engine.
-
-    Returns
-    -------
-    Engine
     """
     factory: EngineFactory
     if isinstance(name, str):
@@ -172,8 +163,6 @@ def check_memory(name: str, counts: Counts, n_components: int, n_threads: int) -
     ----------
     name : str
         Of the engine, "auto" resolved; "given" for a user's own.
-    counts : Counts
-    n_components, n_threads : int
     """
     square, (n, m) = 8.0 * n_components**2, counts.shape
     needed = 8.0 * n_components * (n + m) * MATRICES + square * SQUARES * n_threads

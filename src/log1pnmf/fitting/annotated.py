@@ -38,13 +38,8 @@ def uns_of(fit: Fit, layer: str | None) -> dict[str, Any]:
 
     Parameters
     ----------
-    fit : Fit
     layer : str or None
         Where its counts were found; None is X.
-
-    Returns
-    -------
-    dict
     """
     arrays, metadata = fit.to_parts()
     return _without_none(

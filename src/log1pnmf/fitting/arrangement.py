@@ -30,11 +30,6 @@ def arranged(loadings: Array, factors: Array, settings: Settings) -> tuple[Array
     ----------
     loadings, factors : ndarray of shape (n, K) and (m, K)
         On the link scale.
-    settings : Settings
-
-    Returns
-    -------
-    loadings, factors : ndarray
     """
     share = shares(loadings, factors)
     baseline = 0

@@ -45,7 +45,6 @@ def certify(
 
     Parameters
     ----------
-    fit : Fit
     counts : Counts
         What it was fitted to.
     n_sampled : int, optional
@@ -56,10 +55,6 @@ def certify(
         See `log1pnmf.engines.registry.make_engine`.
     n_jobs : int, optional
         Threads.
-
-    Returns
-    -------
-    Certificate
 
     Notes
     -----

@@ -111,10 +111,6 @@ class CheckpointWriter:
 def check_checkpoint(path: StrPath) -> None:
     """Refuse a place where a checkpoint cannot be, and one where something else is.
 
-    Parameters
-    ----------
-    path : str or PathLike
-
     Raises
     ------
     OSError
@@ -186,7 +182,6 @@ class Loaded:
         Where it is.
     identity : dict
         `fingerprint` of the fit it belongs to.
-    progress : Progress
     rng : Generator or RandomState
         In the state it had.
     seconds : float
@@ -222,14 +217,6 @@ class Loaded:
 
 def load_checkpoint(path: StrPath) -> Loaded:
     """Read a checkpoint.
-
-    Parameters
-    ----------
-    path : str or PathLike
-
-    Returns
-    -------
-    Loaded
 
     Raises
     ------
@@ -343,11 +330,8 @@ def fingerprint(settings: Settings, counts: Counts, sizes: np.ndarray, start: St
 
     Parameters
     ----------
-    settings : Settings
-    counts : Counts
     sizes : ndarray of shape (n,)
         Size factors.
-    start : Start
 
     Returns
     -------

@@ -40,8 +40,6 @@ def continued_start(
         The earlier fit, to the same features.
     problem : Problem
         What is to be fitted now.
-    n_components : int
-    rng : Generator or RandomState
     loadings : ndarray of shape (n, K), optional
         Of the samples of `problem` in the earlier fit, on its own scale, where they are not its samples.
 

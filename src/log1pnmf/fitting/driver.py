@@ -90,14 +90,8 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
 
     Parameters
     ----------
-    request : Request
     counts : object
         As in `fit_log1p_nmf`.
-    resume : str or PathLike, optional
-
-    Returns
-    -------
-    Fit
     """
     asked = request.settings
     loaded = None if resume is None else load_checkpoint(resume)

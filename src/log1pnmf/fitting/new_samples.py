@@ -35,14 +35,8 @@ def counts_of(fit: Fit, X: Any, *, same_samples: bool = True) -> Counts:
 
     Parameters
     ----------
-    fit : Fit
-    X : array, sparse matrix, data frame, Counts or source
     same_samples : bool
         Whether they have to be the samples of the fit.
-
-    Returns
-    -------
-    Counts
     """
     counts = align_features(as_counts(X), fit.feature_names, len(fit.factors))
     if same_samples and counts.n_samples != len(fit.loadings):
@@ -60,13 +54,10 @@ def project(
 
     Parameters
     ----------
-    fit : Fit
     X : array, sparse matrix, data frame, Counts or source
         Counts in chunks are taken chunk by chunk, in this process.
     size_factors : {"total", "none"} or array of shape (n,), optional
         By default what the fit had.
-    engine : str or EngineFactory
-    n_jobs : int, optional
 
     Returns
     -------
@@ -91,10 +82,6 @@ def score(
     ----------
     fit, X, size_factors, engine, n_jobs
         As in `project`.
-
-    Returns
-    -------
-    float
     """
     found = [
         (samples.log_likelihood(samples.solved()), samples.n_entries)
@@ -133,7 +120,6 @@ class NewSamples:
 
     Parameters
     ----------
-    fit : Fit
     counts : Counts
         Features as in training.
     size_factors : ndarray of shape (n,)
@@ -159,7 +145,6 @@ class NewSamples:
         -------
         loadings : ndarray of shape (n, K)
             On the scale of the fit.
-        converged : bool
         """
         fit, settings, zeros = self._bounded, self.fit.settings, None
         if settings.likelihood == "approximate":
@@ -227,15 +212,9 @@ def new_size_factors(fit: Fit, counts: Counts, kind: Any = None) -> Array:
 
     Parameters
     ----------
-    fit : Fit
-    counts : Counts
     kind : {"total", "none"}, array of shape (n,) or None
         None: as the fit had them. "total" divides by the mean total count of the training samples; samples
         without counts have 1.
-
-    Returns
-    -------
-    ndarray of shape (n,)
     """
     if kind is None:
         kind = fit.settings.size_factors

@@ -35,7 +35,6 @@ class Request:
         "given" stands for what the next three hold.
     size_factors, init, engine : optional
         Array; pair of arrays, `Fit` or function; factory of engines.
-    random_state : int, RandomState, Generator or None
     n_jobs, callbacks, verbose, checkpoint, checkpoint_every
         How to run the fit; they do not change the result, and are not kept with it.
     """
@@ -77,10 +76,6 @@ class Request:
         ----------
         **parameters : optional
             Those of `log1pnmf.Log1pNMF`, but `warm_start`; see there.
-
-        Returns
-        -------
-        Request
         """
         for name in parameters:
             if name not in PARAMETERS:

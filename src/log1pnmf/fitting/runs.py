@@ -33,7 +33,6 @@ class Run:
     ----------
     last : Iteration
         Where it ended.
-    history : History
     stopped : {"converged", "max_iter", "stalled", "callback", "interrupted"}
         Why it ended; "max_iter" also where an earlier phase did.
     phase : int
@@ -56,10 +55,6 @@ class Run:
             Of the last phase.
         kkt_residual : float, optional
             Where it is known better than the last iteration knows it.
-
-        Returns
-        -------
-        Fit
         """
         last, counts = self.last, problem.counts
         exact, n = last.likelihood == "exact", counts.n_samples
@@ -137,12 +132,8 @@ def best_run(
 
     Parameters
     ----------
-    settings : Settings
     engines : sequence of Engine
         One for each of ``settings.phases``.
-    rng : Generator or RandomState
-    start : Start
-    callbacks : sequence of callables
     verbose : int
         1 shows a progress bar.
     resumed : Progress, optional

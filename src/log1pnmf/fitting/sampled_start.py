@@ -34,8 +34,6 @@ def sampled_start(engine: Engine, sample: Sample, settings: Settings, rng: Rando
         Of all rows.
     sample : Sample
         Of rows that are in memory, ``engine.sample()``.
-    settings : Settings
-    rng : Generator or RandomState
 
     Returns
     -------
@@ -69,7 +67,6 @@ def given_start(engine: Engine, loadings: Array, factors: Array) -> Pair:
 
     Parameters
     ----------
-    engine : Engine
     loadings, factors : ndarray of shape (n, K) and (m, K)
         On the eta scale.
     """

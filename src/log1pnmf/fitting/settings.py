@@ -50,10 +50,8 @@ class Phase:
 
     Parameters
     ----------
-    likelihood : {"approximate", "exact"}
     zeros : Quadratic or None
         What replaces ``expm1`` at zero counts.
-    tol : float
     """
 
     likelihood: Literal["approximate", "exact"]

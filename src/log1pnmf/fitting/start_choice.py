@@ -26,17 +26,7 @@ Array = NDArray[np.float64]
 
 
 def start_of(request: Request, problem: Problem) -> Start:
-    """Find the start that was asked for; what can be refused is refused here, before any work.
-
-    Parameters
-    ----------
-    request : Request
-    problem : Problem
-
-    Returns
-    -------
-    Start
-    """
+    """Find the start that was asked for; what can be refused is refused here, before any work."""
     init, settings = request.init, request.settings
     if init is None:
         return named(settings)

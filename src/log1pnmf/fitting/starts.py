@@ -72,17 +72,10 @@ def initialize(engine: Engine, n_components: int, init: str, rng: Random) -> tup
 
     Parameters
     ----------
-    engine : Engine
-    n_components : int
     init : {"rank1", "random", "nndsvd"}
         "rank1": the best single factor, and tiny random columns beside it (the paper's start);
         "random": positive noise whose fitted total is that of the counts;
         "nndsvd": non-negative SVD of ``log1p(y / (c s))``, of ``y / s`` for the identity link.
-    rng : Generator or RandomState
-
-    Returns
-    -------
-    loadings, factors : ndarray of shape (n, K) and (m, K)
     """
     check_choice("init", init, INITS)
     problem = engine.problem
@@ -104,16 +97,10 @@ def rank_one(engine: Engine, rng: Random, *, tol: float = 1e-6, max_iter: int = 
 
     Parameters
     ----------
-    engine : Engine
     rng : Generator or RandomState
         For the start: the columns' mean rates times noise.
     tol : float
         See `log1pnmf.fitting.solver.stopping.Stopping`.
-    max_iter : int
-
-    Returns
-    -------
-    loadings, factors : ndarray of shape (n, 1) and (m, 1)
     """
     problem = engine.problem
     rates = problem.counts.by_column.row_sums() / problem.size_factors.sum()
@@ -183,8 +170,6 @@ def check_start(start: Any, shape: tuple[int, int], n_components: int) -> tuple[
     start : (loadings, factors)
         Arrays of shape (n, K) and (m, K), finite and non-negative. Factors may be K x m, as `components_`
         are; where m = K they are taken as m x K.
-    shape : (n, m)
-    n_components : int
 
     Returns
     -------

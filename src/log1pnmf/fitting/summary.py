@@ -21,13 +21,8 @@ def summarize(fit: Fit, *, n_top: int = 8) -> str:
 
     Parameters
     ----------
-    fit : Fit
     n_top : int
         Features shown per factor.
-
-    Returns
-    -------
-    str
     """
     data, labels = fit.data, fit.feature_labels
     lines = [
@@ -51,12 +46,6 @@ def summarize(fit: Fit, *, n_top: int = 8) -> str:
 def top_features(components: Array, k: int, n_top: int) -> NDArray[np.intp]:
     """Features whose share of factor k is largest compared with their mean share of the other factors.
 
-    Parameters
-    ----------
-    components : ndarray of shape (K, m)
-    k : int
-    n_top : int
-
     Returns
     -------
     ndarray of int
@@ -76,13 +65,8 @@ def gained_lately(fit: Fit, most: int = 10) -> str | None:
 
     Parameters
     ----------
-    fit : Fit
     most : int
         Iterations looked at.
-
-    Returns
-    -------
-    str or None
     """
     phase = fit.history["likelihood"] == fit.history["likelihood"][-1]
     objective, index = fit.history["objective"][phase], fit.history["iteration"][phase]
@@ -97,16 +81,7 @@ def gained_lately(fit: Fit, most: int = 10) -> str | None:
 
 
 def last_gain(fit: Fit) -> float | None:
-    """How much the last iteration lowered the objective; None where the last phase has only its start.
-
-    Parameters
-    ----------
-    fit : Fit
-
-    Returns
-    -------
-    float or None
-    """
+    """How much the last iteration lowered the objective; None where the last phase has only its start."""
     phase = fit.history["likelihood"] == fit.history["likelihood"][-1]
     objective = fit.history["objective"][phase]
     return float(objective[-2] - objective[-1]) if len(objective) > 1 else None

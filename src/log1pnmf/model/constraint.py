@@ -80,12 +80,7 @@ NON_NEGATIVE = Bounds()
 
 @dataclass(frozen=True, eq=False)
 class Constraint:
-    """Bounds and penalties of both sides: what a fit minimises beside the loss, and where.
-
-    Parameters
-    ----------
-    loadings, factors : Bounds
-    """
+    """Bounds and penalties of both sides: what a fit minimises beside the loss, and where."""
 
     loadings: Bounds = NON_NEGATIVE
     factors: Bounds = NON_NEGATIVE

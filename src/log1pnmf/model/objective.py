@@ -90,10 +90,8 @@ def entry_loss(
     ----------
     y, eta, t : array_like
         Count, linear predictor (>= 0) and exposure; broadcast against each other.
-    link : Link
     zeros : Quadratic, optional
         Approximation for zero counts; None is exact.
-    noise : Noise
 
     Returns
     -------
@@ -197,10 +195,6 @@ def negative_log_likelihood(problem: Model, loadings: Array, factors: Array) -> 
         Its `zeros` decides between the exact and the approximate objective.
     loadings, factors : ndarray of shape (n, K) and (m, K)
         On the eta scale.
-
-    Returns
-    -------
-    float
     """
     link, zeros, rows = problem.link, problem.zeros, problem.counts.by_row
     exposure = link.exposure_scale * problem.size_factors
@@ -254,10 +248,6 @@ def gradients(problem: Model, loadings: Array, factors: Array) -> tuple[Array, A
         Its `zeros` decides between the exact and the approximate objective.
     loadings, factors : ndarray of shape (n, K) and (m, K)
         On the eta scale.
-
-    Returns
-    -------
-    gradient_loadings, gradient_factors : ndarray of shape (n, K) and (m, K)
     """
     rows, how = problem.counts.by_row, {"noise": problem.noise}
     exposure = problem.link.exposure_scale * problem.size_factors
@@ -323,16 +313,10 @@ def kkt_residual(
 
     Parameters
     ----------
-    loadings, factors : ndarray of shape (n, K) and (m, K)
     gradient_loadings, gradient_factors : ndarray of shape (n, K) and (m, K)
         Of the negative log-likelihood, penalty excluded, on the same scale as the factors.
     total : float
         Sum of all counts.
-    constraint : Constraint
-
-    Returns
-    -------
-    float
     """
     loadings_side = _side_residual(loadings, gradient_loadings, constraint.loadings)
     factors_side = _side_residual(factors, gradient_factors, constraint.factors)

@@ -40,11 +40,9 @@ class Problem:
         n x m counts.
     size_factors : ndarray of shape (n,)
         Positive.
-    link : ShiftedLog
     zeros : Quadratic or None
         What replaces ``expm1`` at zero counts; None visits them exactly. With the identity link this always
         becomes ``Quadratic(0, 1, 0)``, which is exact at sparse cost.
-    noise : Noise
     """
 
     counts: Counts

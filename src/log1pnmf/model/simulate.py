@@ -68,12 +68,10 @@ class Entries:
 
     Parameters
     ----------
-    mixture : Mixture
     from_uniform : ndarray of bool, shape (n, K)
         Which part each is from.
     quantiles : ndarray of shape (n, K)
         Where in that part.
-    rates : ndarray of shape (K,)
     """
 
     mixture: Mixture
@@ -364,15 +362,6 @@ def draw_poisson(mean: Array, rng: np.random.Generator) -> sparse.csr_array:
 
     Where few counts are expected it draws their total and then the entry that each belongs to, which is the
     same law and costs little more than the counts themselves.
-
-    Parameters
-    ----------
-    mean : ndarray of shape (n, m)
-    rng : Generator
-
-    Returns
-    -------
-    scipy.sparse.csr_array of int32
     """
     if not np.isfinite(mean).all() or mean.max(initial=0.0) >= 2**31:
         raise ValueError(

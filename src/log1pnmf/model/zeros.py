@@ -56,10 +56,6 @@ def quadratic(
         Interpolation over an interval, or expansion around zero.
     interval : (low, high), optional
         Only for "chebyshev"; see `chebyshev`.
-
-    Returns
-    -------
-    Quadratic
     """
     check_choice("approximation", kind, KINDS)
     if kind == "chebyshev":
@@ -84,10 +80,6 @@ def chebyshev(link: ShiftedLog, interval: tuple[float, float] | None = None) -> 
     interval : (low, high), optional
         Where zero entries are expected to lie, on the link scale ``b``; both ends are divided by alpha.
         By default rates between 0 and 1, i.e. eta in ``[0, log(1 + 1/c)]``.
-
-    Returns
-    -------
-    Quadratic
 
     Notes
     -----

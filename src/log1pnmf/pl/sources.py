@@ -31,8 +31,6 @@ class Factorization:
     ----------
     loadings, factors : ndarray of shape (n, K) and (m, K)
         As they are drawn.
-    c : float
-    feature_names : ndarray of str, optional
     history : mapping of str to ndarray
         See `Fit.history`.
     """

@@ -10,12 +10,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import adjusted_mutual_info_score
 
 from log1pnmf.analysis.groups import Groups, group_means
-from log1pnmf.analysis.metrics import (
-    effective_factors,
-    factor_correlation,
-    hoyer,
-    match_factors,
-)
+from log1pnmf.analysis.metrics import effective_factors, factor_correlation, hoyer, match_factors
 from log1pnmf.fitting.fit import Fit
 
 from .factors import served_groups
@@ -34,7 +29,6 @@ class Comparison:
     ----------
     finite, additive : int
         Positions of the two models.
-    figures : list of Figure
     paragraphs : list of str
         What to look at, in words that follow from the figures.
     headline : str

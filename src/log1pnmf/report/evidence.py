@@ -34,7 +34,6 @@ class Evidence:
 
     Parameters
     ----------
-    markers : Markers
     n_samples : int
         On which they were tested.
     shared : ndarray of bool, shape (K,)

@@ -35,7 +35,6 @@ class Feature:
 
     Parameters
     ----------
-    name : str
     rank : int
         1 for the first.
     weight : float
@@ -72,7 +71,6 @@ class Factor:
 
     Parameters
     ----------
-    name, color : str
     share : float
         Of the fitted signal.
     evenness, sparsity : float
@@ -107,9 +105,6 @@ class FactorSection:
     ----------
     label : str
         Of the fit.
-    factors : list of Factor
-    groups : list of str
-    group_sizes : list of int
     means : list of list of float
         Mean loading of each group (row) on each factor.
     correlations : list of list of float

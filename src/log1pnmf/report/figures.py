@@ -33,8 +33,6 @@ class Curve:
 
     Parameters
     ----------
-    name : str
-    x, y : ndarray
     style : str
         Class of the line in the style sheet.
     """
@@ -53,10 +51,6 @@ class Chart:
     ----------
     label : str
         What the chart shows, for those who do not see it.
-    x_title, y_title : str
-    x_ticks, y_ticks : list of Tick
-    bars : list of (x, y, width, height)
-    lines : list of (name, style, path)
     level : (y, text), optional
         A horizontal line.
     """

@@ -35,8 +35,6 @@ class ReportInput:
         To the same samples and features, with their names; the largest loading of every factor is 1.
     counts : Counts or None
         What was fitted, where it was given.
-    title : str
-    sample_names : ndarray of str
     groups : Groups or None
         Of the samples.
     group_name : str

@@ -33,7 +33,6 @@ class Figure:
 
     Parameters
     ----------
-    name, meaning : str
     finite, additive : float
         At finite c, and at c = inf.
     whole : bool

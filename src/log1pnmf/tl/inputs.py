@@ -58,13 +58,8 @@ def target(adata: Any, copy: bool) -> Any:
 
     Parameters
     ----------
-    adata : AnnData
     copy : bool
         Whether to write to a copy; that of an object in a file is in memory.
-
-    Returns
-    -------
-    AnnData
     """
     if copy:
         return adata.to_memory() if adata.isbacked else adata.copy()
@@ -83,13 +78,8 @@ def chosen_features(adata: Any, mask_var: Any) -> NDArray[np.intp]:
 
     Parameters
     ----------
-    adata : AnnData
     mask_var : str, array of bool or None
         A column of `var`, or one value for each feature; None: all.
-
-    Returns
-    -------
-    ndarray of int
     """
     if mask_var is None:
         return np.arange(adata.n_vars)
@@ -122,10 +112,6 @@ def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> S
         None: X, or ``layers["counts"]`` where X is not counts, which is logged.
     positions : ndarray of int
         Of the features, see `chosen_features`.
-
-    Returns
-    -------
-    Selection
     """
     matrix = _matrix(adata, layer, positions)
     if layer is None and COUNTS_LAYER in adata.layers and not holds_counts(matrix):

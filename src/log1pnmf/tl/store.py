@@ -23,9 +23,6 @@ def write_fit(adata: Any, keys: Keys, fit: Fit, selection: Selection) -> None:
 
     Parameters
     ----------
-    adata : AnnData
-    keys : Keys
-    fit : Fit
     selection : Selection
         What it was fitted to.
     """

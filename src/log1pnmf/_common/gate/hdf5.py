@@ -39,7 +39,6 @@ class Hdf5Store:
 
     Parameters
     ----------
-    root : h5py.File
     budget : Budget
         Charged with what is given out.
     """
@@ -68,10 +67,6 @@ class Hdf5Store:
             "/" is the whole file.
         whole : bool
             Whether all of it is going to be in memory at once.
-
-        Returns
-        -------
-        h5py.Group or h5py.Dataset
         """
         found = self.root if name == "/" else self._find(self.root, name)
         if found is None:

@@ -26,7 +26,6 @@ def check_names(where: str, names: Iterable[str]) -> None:
     ----------
     where : str
         File and group, for the message.
-    names : iterable of str
     """
     for name in names:
         if any(part in ("", ".", "..") for part in name.replace("\\", "/").split("/")):

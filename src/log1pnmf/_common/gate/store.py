@@ -42,7 +42,6 @@ def open_store(path: os.PathLike[str] | str, budget: Budget) -> Store:
 
     Parameters
     ----------
-    path : str or PathLike
     budget : Budget
         Charged with what is given out.
 

@@ -12,12 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from log1pnmf._common.untrusted import (
-    TEXT,
-    BadFileError,
-    Budget,
-    parse_json,
-)
+from log1pnmf._common.untrusted import TEXT, BadFileError, Budget, parse_json
 
 from .names import NAMING, check_names, texts
 
@@ -45,7 +40,6 @@ class ZarrStore:
 
     Parameters
     ----------
-    root : zarr.Group
     budget : Budget
         Charged with what is given out.
     """
@@ -83,7 +77,6 @@ class _Array:
 
     Parameters
     ----------
-    where : str
     about : dict
         Version 2 or 3 of zarr.
     """
@@ -152,13 +145,7 @@ class _Array:
 
 
 def check_folder(folder: Path, budget: Budget) -> None:
-    """Check all files of a zarr folder.
-
-    Parameters
-    ----------
-    folder : Path
-    budget : Budget
-    """
+    """Check all files of a zarr folder."""
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
             mode = os.lstat(os.path.join(place, name)).st_mode

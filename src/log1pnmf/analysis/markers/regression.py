@@ -45,7 +45,6 @@ class Terms:
     ----------
     loss : ndarray of shape (m,)
         Negative log-likelihood up to a constant.
-    gradient : ndarray of shape (m, K)
     information : ndarray of shape (m, K, K)
         Observed: second derivatives of the loss.
     """
@@ -63,7 +62,6 @@ class FeatureRegressions:
     ----------
     problem : Problem
         With exact zeros.
-    loadings : ndarray of shape (n, K)
     n_jobs : int, optional
         Threads.
     """

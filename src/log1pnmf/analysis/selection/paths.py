@@ -38,13 +38,10 @@ class Record:
 
     Parameters
     ----------
-    fold : int
-    setting : Setting
     by_sample : ndarray of shape (n,)
         Held-out log-likelihood of every sample of the data; 0 for those that are not in this fold.
     n_iter : int
         Iterations of the fit that was kept.
-    converged : bool
     seconds : float
         CPU seconds of the thread, all starts and the scoring included.
     """
@@ -67,11 +64,8 @@ class PathFitter:
 
     Parameters
     ----------
-    fold : Fold
-    grid : Grid
     settings : Settings
         Of all fits; c, number of factors, penalty and start are replaced.
-    n_starts : int
     seed : int
         Random numbers of a fit depend on this, the fold and the setting, and on nothing else.
     stopped : callable

@@ -72,7 +72,6 @@ class FileChunks:
 
     Parameters
     ----------
-    path : str
     name : str
         Of the matrix in the file, as in "X" or "layers/counts".
     limit : int
@@ -164,7 +163,6 @@ class GivenChunks:
 
     Parameters
     ----------
-    chunks : sequence or iterable with a length
     shape : tuple of int
         Of all rows together.
     """

@@ -18,13 +18,7 @@ from log1pnmf._common.rows import Rows
 
 from .chunks import DaskChunks
 from .opening import CountSource
-from .survey import (
-    ChunkedCounts,
-    ChunkSurvey,
-    chunk_counts,
-    sampled_rows,
-    survey_chunk,
-)
+from .survey import ChunkedCounts, ChunkSurvey, chunk_counts, sampled_rows, survey_chunk
 from .tasks import ChunkTask, Receive, Sums
 
 __all__ = ["ClusterRunner"]

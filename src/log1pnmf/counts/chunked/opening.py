@@ -15,13 +15,7 @@ from log1pnmf._common.gate import Store, open_store
 from log1pnmf._common.gate.names import texts
 from log1pnmf._common.untrusted import BadFileError, Budget, check_regular
 
-from .chunks import (
-    DaskChunks,
-    FileChunks,
-    GivenChunks,
-    RowChunks,
-    SlicedChunks,
-)
+from .chunks import DaskChunks, FileChunks, GivenChunks, RowChunks, SlicedChunks
 
 __all__ = ["CountSource", "OnChunk", "is_streamed", "open_counts", "parse_memory"]
 

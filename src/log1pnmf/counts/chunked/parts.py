@@ -13,17 +13,7 @@ __all__ = ["parts_of", "source_of"]
 
 
 def parts_of(X: Any) -> Iterator[tuple[int, Any]]:
-    """Give counts with the number of the first sample; chunks without samples are left out.
-
-    Parameters
-    ----------
-    X : array, sparse matrix, data frame, Counts, or what `log1pnmf.open_counts` takes or gives
-
-    Yields
-    ------
-    first : int
-    counts : Counts, or `X` itself where it is in memory
-    """
+    """Give counts with the number of the first sample; chunks without samples are left out."""
     source = source_of(X)
     if source is None:
         yield 0, X

@@ -15,13 +15,7 @@ from log1pnmf.counts.counts import Counts
 
 from .cluster import ClusterRunner
 from .opening import CountSource
-from .survey import (
-    ChunkedCounts,
-    ChunkSurvey,
-    chunk_counts,
-    sampled_rows,
-    survey_chunk,
-)
+from .survey import ChunkedCounts, ChunkSurvey, chunk_counts, sampled_rows, survey_chunk
 from .tasks import ChunkTask, Receive, Sums
 
 __all__ = ["LocalRunner", "Runner", "each_chunk", "runner_of", "survey"]
@@ -49,8 +43,6 @@ class Runner(Protocol):
 
         Parameters
         ----------
-        task : ChunkTask
-        counts : ChunkedCounts
         sizes : ndarray of shape (n,)
             Size factors.
         start : Rows
@@ -67,12 +59,7 @@ class Runner(Protocol):
 
 
 class LocalRunner:
-    """One chunk after the other; the next one is read and sorted while the last one is worked on.
-
-    Parameters
-    ----------
-    source : CountSource
-    """
+    """One chunk after the other; the next one is read and sorted while the last one is worked on."""
 
     def __init__(self, source: CountSource) -> None:
         self._chunks = source.chunks

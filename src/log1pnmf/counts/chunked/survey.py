@@ -34,8 +34,6 @@ class ChunkSurvey:
 
     Parameters
     ----------
-    row_nnz, row_sums : ndarray of shape (rows,)
-    column_nnz, column_sums : ndarray of shape (m,)
     log_factorial, stirling : float
         See `log1pnmf.counts.Counts`.
     sample : SparseRows
@@ -95,14 +93,6 @@ def survey_chunk(raw: Any, kept: NDArray[np.int64]) -> ChunkSurvey:
 def row_digests(rows: SparseRows) -> NDArray[np.uint64]:
     """Make a number of every row that changes with any of its entries; other rows have no part in it.
 
-    Parameters
-    ----------
-    rows : SparseRows
-
-    Returns
-    -------
-    ndarray of uint64, shape (rows,)
-
     Examples
     --------
     >>> one, other = (Counts.from_any(y).by_row for y in ([[1, 2], [2, 1]], [[2, 1], [2, 1]]))
@@ -145,7 +135,6 @@ class RowTotals(SparseRows):
 
     Parameters
     ----------
-    shape : tuple of int
     lengths : ndarray of int64, shape (rows,)
         Number of entries of every row.
     sums : ndarray of shape (rows,)
@@ -179,9 +168,6 @@ class ChunkedCounts(Counts):
 
     Parameters
     ----------
-    by_row, _columns : RowTotals
-    sample_names, feature_names : ndarray of str, optional
-    source : CountSource
     bounds : ndarray of int64, shape (chunks + 1,)
         First row of each chunk, and the number of rows.
     factorials, stirlings : float
@@ -204,13 +190,7 @@ class ChunkedCounts(Counts):
 
     @classmethod
     def gather(cls, source: CountSource, surveys: Iterable[ChunkSurvey]) -> ChunkedCounts:
-        """Put together what was seen of the chunks, in their order.
-
-        Parameters
-        ----------
-        source : CountSource
-        surveys : iterable of ChunkSurvey
-        """
+        """Put together what was seen of the chunks, in their order."""
         n, m = source.shape
         column_nnz, column_sums = np.zeros(m, dtype=np.int64), np.zeros(m)
         bounds, lengths, sums, sample, digests = [0], [], [], [], []

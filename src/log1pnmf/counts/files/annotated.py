@@ -57,11 +57,6 @@ def read_anndata(path: Path, layer: str | None, budget: Budget) -> RawTable:
         .h5ad or .zarr.
     layer : str, optional
         Name of a layer, "X" or "raw". By default X, or layers["counts"] where X does not hold counts.
-    budget : Budget
-
-    Returns
-    -------
-    RawTable
     """
     read = element_io().read_elem
     with opened(path, budget) as store:
@@ -83,17 +78,7 @@ def read_anndata(path: Path, layer: str | None, budget: Budget) -> RawTable:
 
 
 def read_columns(store: Store) -> tuple[list[Any], dict[str, np.ndarray]]:
-    """Read the names of the samples and the columns of obs.
-
-    Parameters
-    ----------
-    store : Store
-
-    Returns
-    -------
-    names : list
-    columns : dict of str to ndarray
-    """
+    """Read the names of the samples and the columns of obs."""
     obs = element_io().read_elem(store.node("obs"))
     return obs.index.tolist(), {str(name): _column(obs[name], store.budget) for name in obs.columns}
 
@@ -105,11 +90,6 @@ def read_whole(path: Path, budget: Budget) -> Any:
     ----------
     path : Path
         .h5ad or .zarr.
-    budget : Budget
-
-    Returns
-    -------
-    anndata.AnnData
     """
     anndata = require("anndata", extra="anndata", purpose="reading AnnData")
     with opened(path, budget) as store:
@@ -130,16 +110,7 @@ def opened(path: Path, budget: Budget) -> Iterator[Store]:
 
 @contextmanager
 def created_store(path: Path) -> Iterator[Any]:
-    """Open a new .h5ad file or, for any other ending, a new .zarr folder.
-
-    Parameters
-    ----------
-    path : Path
-
-    Yields
-    ------
-    h5py.File or zarr.Group
-    """
+    """Open a new .h5ad file or, for any other ending, a new .zarr folder."""
     if path.name.endswith(".h5ad"):
         with created_hdf5(path) as file:
             yield file

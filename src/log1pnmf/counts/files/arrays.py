@@ -9,12 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from scipy import sparse
 
-from log1pnmf._common.untrusted import (
-    BadFileError,
-    Budget,
-    check_npy,
-    check_npz,
-)
+from log1pnmf._common.untrusted import BadFileError, Budget, check_npy, check_npz
 
 from .table import RawTable
 

@@ -78,10 +78,6 @@ def tenx_table(
         Symbols of the features.
     kinds : sequence of str, optional
         Feature types.
-
-    Returns
-    -------
-    RawTable
     """
     names, notes = symbols(identifiers, named)
     if kinds is not None and len(set(kinds)) > 1 and EXPRESSION in kinds:

@@ -14,13 +14,7 @@ from log1pnmf.counts.chunked.opening import parse_memory
 from .annotated import read_anndata
 from .arrays import read_npy, read_npz
 from .market import read_market, read_market_folder
-from .table import (
-    BadFileError,
-    CountTable,
-    Fractions,
-    RawTable,
-    checked,
-)
+from .table import BadFileError, CountTable, Fractions, RawTable, checked
 from .tenx import read_tenx_h5
 from .text import read_text
 
@@ -55,14 +49,6 @@ READERS: dict[str, Callable[[Path, Budget], RawTable]] = {
 
 def format_of(path: StrPath) -> str:
     """Tell the format of a file from its name; a folder that is not a .zarr is a 10x folder.
-
-    Parameters
-    ----------
-    path : str or PathLike
-
-    Returns
-    -------
-    str
 
     Raises
     ------

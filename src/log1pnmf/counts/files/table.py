@@ -35,7 +35,6 @@ class RawTable:
     ----------
     matrix : array or sparse matrix
         Samples x features.
-    sample_names, feature_names : sequence of str, optional
     sample_columns : dict of str to ndarray
         Labels of the samples.
     notes : tuple of str
@@ -151,17 +150,12 @@ def checked(
 
     Parameters
     ----------
-    raw : RawTable
     source, format : str
         Where it was found.
     budget : Budget
         Of the file.
     fractions : {"refuse", "allow"}
         What to do with values that are not whole numbers; "allow" makes them a note.
-
-    Returns
-    -------
-    CountTable
 
     Raises
     ------

@@ -25,14 +25,8 @@ def read_tenx_h5(path: Path, genome: str | None, budget: Budget) -> RawTable:
 
     Parameters
     ----------
-    path : Path
     genome : str, optional
         Which one, in a file of Cell Ranger 2 with several.
-    budget : Budget
-
-    Returns
-    -------
-    RawTable
     """
     with opened(path, budget) as store:
         name = _place(path, store, genome)

@@ -13,12 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 from scipy import sparse
 
-from log1pnmf._common.untrusted import (
-    BadFileError,
-    Budget,
-    open_packed,
-    read_number,
-)
+from log1pnmf._common.untrusted import BadFileError, Budget, open_packed, read_number
 
 from .cells import plain_cell
 from .table import RawTable
@@ -79,8 +74,6 @@ def rows_of(file: TextIO, budget: Budget, *, first: str = "", **layout: Any) -> 
 
     Parameters
     ----------
-    file : text file
-    budget : Budget
     first : str
         A line that was taken from the file before.
     **layout

@@ -186,7 +186,6 @@ def write_csv(
         Lines before the rows.
     rows : iterator of sequences
         What follows the names.
-    delimiter : str
     """
     with _text(path) as file:
         writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")

@@ -46,14 +46,12 @@ def damped_step(
     ----------
     sums : FactorSums
         At `start`.
-    start : ndarray of shape (m, K)
     totals : ndarray of shape (m,)
         Total count of every feature.
     nnz : ndarray of shape (m,)
         Number of samples in which the feature is not zero.
     bounds : Bounds
         Without an upper bound.
-    n_threads : int, optional
 
     Returns
     -------

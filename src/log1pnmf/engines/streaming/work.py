@@ -64,8 +64,6 @@ class ChunkRows:
     gradient : ndarray of float32, shape (rows, K)
         At the start of the rows ("evaluate" and "step"). Single precision is enough: it only measures the
         distance from the optimum.
-    predicted_decrease : float
-    n_rejected : int
     """
 
     values: Array
@@ -107,11 +105,8 @@ class ChunkPass:
         statistics are those at the resulting loadings.
     factors : ndarray of shape (m, K)
         On the eta scale.
-    link : ShiftedLog
-    zeros : Quadratic or None
     bounds : Bounds
         Of the loadings.
-    n_threads : int, optional
     large : bool
         `log1pnmf.model.problem.Problem.is_large` of the whole.
     """

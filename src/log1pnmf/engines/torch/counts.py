@@ -20,15 +20,7 @@ __all__ = ["TensorCounts", "TensorRows"]
 
 @dataclass(frozen=True, eq=False)
 class TensorRows:
-    """`log1pnmf.counts.sparse_rows.SparseRows` whose entries are tensors; where rows begin stays on the host.
-
-    Parameters
-    ----------
-    shape : tuple of int
-    indptr : ndarray of int64, shape (rows + 1,)
-    indices : Tensor of int32, shape (nnz,)
-    values : Tensor of float32 or float64, shape (nnz,)
-    """
+    """`log1pnmf.counts.sparse_rows.SparseRows` with entries as tensors; where rows begin stays on the host."""
 
     shape: tuple[int, int]
     indptr: np.ndarray
@@ -82,10 +74,6 @@ class TensorCounts(Counts):
         ----------
         X : torch sparse tensor (any layout) or CuPy sparse matrix
             Samples x features.
-
-        Returns
-        -------
-        TensorCounts
         """
         if isinstance(X, torch.Tensor):
             if X.layout == torch.sparse_coo:

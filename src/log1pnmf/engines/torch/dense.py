@@ -25,14 +25,6 @@ def dense_sums(terms: ModuleType, b: Any, design: Design, *, exposure: Any, hess
     ----------
     terms : module
         `log1pnmf.engines.torch.terms` or `log1pnmf.engines.torch.triton_terms`.
-    b : Tensor of float64, shape (n, K)
-    design : Design
-    exposure : Tensor of shape (n,)
-    hessian : bool
-
-    Returns
-    -------
-    Sums
     """
     K = b.shape[1]
     first, second = torch.triu_indices(K, K, device=b.device)

@@ -39,10 +39,8 @@ class TorchEngine(InMemory):
 
     Parameters
     ----------
-    problem : Problem
     device : str, optional
         "cuda" where there is one, otherwise "cpu".
-    precision : {"float32", "float64"}
     """
 
     def __init__(self, problem: Problem, device: str | None = None, precision: Precision = "float32") -> None:

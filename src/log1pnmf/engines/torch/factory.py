@@ -19,13 +19,7 @@ LEAST_WORK_FOR_A_GPU = 2e7
 
 
 class TorchFactory(Factory):
-    """Makes PyTorch engines of one precision.
-
-    Parameters
-    ----------
-    name : str
-    precision : {"float32", "float64"}
-    """
+    """Makes PyTorch engines of one precision."""
 
     row_solvers = ("newton",)
 

@@ -34,8 +34,6 @@ class Block:
         Number of its first row.
     indptr : Tensor of int64, shape (rows + 1,)
         Into `indices` and `values`, from 0.
-    indices : Tensor of int32
-    values : Tensor of float32 or float64
     has_empty : bool
         Whether there are rows without entries.
     """
@@ -68,8 +66,6 @@ class DeviceRows:
 
     Parameters
     ----------
-    rows : SparseRows
-    device : torch.device
     dtype : torch.dtype
         Of the values on the device.
     resident : bool, optional

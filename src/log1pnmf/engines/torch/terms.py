@@ -98,20 +98,14 @@ def evaluate(block: Block, rows: Any, b: Any, design: Design, *, exposure: Any, 
 
     Parameters
     ----------
-    block : Block
     rows : Tensor of int64, shape (n,)
         Numbers of rows in the block.
     b : Tensor of float64, shape (n, K)
         Their coefficients.
-    design : Design
     exposure : Tensor of shape (n,)
         Of these rows.
     hessian : bool
         Whether it is wanted.
-
-    Returns
-    -------
-    Sums
     """
     parts = [
         _evaluate(entries, b[at].to(design.X.dtype), design, exposure[at], hessian)
@@ -135,12 +129,6 @@ def solve_box(H: Any, slope: Any, b: Any, upper: float) -> tuple[Any, Any, Any]:
     """Minimise ``slope'd + d'Hd/2`` over ``0 <= b + d <= upper`` for every row.
 
     Coordinate descent finds the active bounds, a Newton step on the free coordinates finishes.
-
-    Parameters
-    ----------
-    H : Tensor of shape (n, K, K)
-    slope, b : Tensor of float64, shape (n, K)
-    upper : float
 
     Returns
     -------
@@ -172,8 +160,6 @@ def exponentials_(eta: Any, exposure: Any, largest: float) -> Any:
     ----------
     eta : Tensor of shape (n, columns)
         Held at `largest`.
-    exposure : Tensor of shape (columns,)
-    largest : float
 
     Returns
     -------

@@ -65,12 +65,10 @@ def alternate(
 
     Parameters
     ----------
-    engine : Engine
     loadings, factors : ndarray of shape (n, K) and (m, K)
         Start, on the eta scale and within the bounds.
     constraint : Constraint
         A penalty on the factors needs an upper bound of the loadings, or the scale would run away.
-    row_solver : {"newton", "coordinate"}
     extrapolation : Extrapolation, optional
         None: plain alternation.
     max_iter : int

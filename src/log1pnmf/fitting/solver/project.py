@@ -27,23 +27,16 @@ def solve_loadings(
 
     Parameters
     ----------
-    engine : Engine
     start : ndarray of shape (n, K)
         Within the bounds, on the eta scale.
     factors : ndarray of shape (m, K)
         Held fixed, on the eta scale.
     bounds : Bounds
         Of the loadings.
-    row_solver : {"newton", "coordinate"}
     tol : float
         Predicted gain per count at which to stop.
     max_iter : int
         Half-steps at most.
-
-    Returns
-    -------
-    loadings : ndarray of shape (n, K)
-    converged : bool
     """
     side, loadings = engine.problem.loadings_side, start
     for _ in range(max_iter):
