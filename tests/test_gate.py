@@ -1,0 +1,324 @@
+"""No way out of a file: what is read is inside of it, and it is a file."""
+
+import json
+import os
+import socket
+import warnings
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+
+from log1pnmf import Log1pNMF
+from log1pnmf.exchange import read_r_list
+from log1pnmf.files import BadFileError, read_table, write_chunks
+from log1pnmf.files.annotated import read_whole
+from log1pnmf.run_folder import RunFolder
+from log1pnmf.streaming.opening import open_counts
+from log1pnmf.untrusted import Budget, parse_json
+
+anndata = pytest.importorskip("anndata")
+zarr = pytest.importorskip("zarr")
+
+SECRET = "the secret"
+TEXT = h5py.string_dtype()
+
+
+def whole(path):
+    """What --write-h5ad copies."""
+    return read_whole(path, Budget(path))
+
+
+def annotated():
+    obs = pd.DataFrame({"kind": pd.Categorical(["a", "b", "a"])}, index=["x", "y", "z"])
+    return anndata.AnnData(X=np.eye(3, dtype=np.float32), obs=obs, uns={"kept": np.arange(3)})
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A file that nobody asked for."""
+    with h5py.File(tmp_path / "secret.h5", "w") as file:
+        file.create_dataset("names", data=[SECRET] * 3, dtype=TEXT)
+        file["fixed"] = np.array([SECRET.encode()] * 3)
+        file.create_group("group")["names"] = file["names"]
+    (tmp_path / "secret.bin").write_bytes(SECRET.encode() * 3)
+    return tmp_path
+
+
+def link(file, name, folder):
+    file[name] = h5py.ExternalLink(str(folder / "secret.h5"), "/names")
+
+
+def storage(file, name, folder):
+    place = [(str(folder / "secret.bin"), 0, 30)]
+    file.create_dataset(name, shape=(3,), dtype="S10", external=place)
+
+
+def virtual(file, name, folder):
+    layout = h5py.VirtualLayout(shape=(3,), dtype="S10")
+    layout[:] = h5py.VirtualSource(str(folder / "secret.h5"), "fixed", shape=(3,))
+    file.create_virtual_dataset(name, layout)
+
+
+def soft(file, name, folder):
+    link(file, "/way", folder)
+    file[name] = h5py.SoftLink("/way")
+
+
+def inside(group, where):
+    """The thing itself in a group, in place of a part of it or beside."""
+
+    def forge(file, way, folder):
+        if where in file[group]:
+            del file[group][where]
+        else:
+            file[group].attrs["column-order"] = [where]
+        way(file, f"{group}/{where}", folder)
+
+    return forge
+
+
+def named(group, attribute):
+    """A name that leads to it, at the root of the file."""
+
+    def forge(file, way, folder):
+        way(file, "/leak", folder)
+        file[group].attrs[attribute] = "/leak" if attribute == "_index" else ["/leak"]
+
+    return forge
+
+
+def legacy(kind):
+    """Categories as old files have them: a reference or a path in an attribute."""
+
+    def forge(file, way, folder):
+        del file["obs/kind"]
+        way(file, "/leak", folder)
+        codes = file.create_dataset("obs/kind", data=np.zeros(3, dtype=np.int8))
+        if kind == "reference" and not isinstance(file.get("/leak", getlink=True), h5py.HardLink):
+            pytest.skip("only objects of the file itself can be referred to")
+        codes.attrs["categories"] = file["/leak"].ref if kind == "reference" else "/leak"
+
+    return forge
+
+
+FORGERIES = {
+    "a column": (inside("obs", "extra"), (read_table, whole)),
+    "an index": (inside("obs", "_index"), (read_table, whole)),
+    "features": (inside("var", "_index"), (read_table, whole, open_counts)),
+    "categories": (inside("obs/kind", "categories"), (read_table, whole)),
+    "name of a column": (named("obs", "column-order"), (read_table, whole)),
+    "name of an index": (named("obs", "_index"), (read_table, whole)),
+    "name of features": (named("var", "_index"), (read_table, whole, open_counts)),
+    "old categories by reference": (legacy("reference"), (read_table, whole)),
+    "old categories by name": (legacy("name"), (read_table, whole)),
+    "something else": (inside("uns", "kept"), (whole,)),
+}
+
+
+@pytest.mark.parametrize("way", [link, storage, virtual, soft])
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_no_part_of_an_h5ad_file_leads_elsewhere(elsewhere, forgery, way):
+    path = elsewhere / "t.h5ad"
+    annotated().write_h5ad(path)
+    forge, readers = FORGERIES[forgery]
+    with h5py.File(path, "r+") as file:
+        forge(file, way, elsewhere)
+    for read in readers:
+        with pytest.raises(BadFileError) as caught:
+            read(path)
+        assert SECRET not in str(caught.value)
+        assert "not read" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["obs", "var", "X", "layers"])
+def test_groups_in_other_files(elsewhere, name):
+    path = elsewhere / "t.h5ad"
+    annotated().write_h5ad(path)
+    with h5py.File(path, "r+") as file:
+        del file[name]
+        file[name] = h5py.ExternalLink(str(elsewhere / "secret.h5"), "/group")
+    for read in (read_table, whole):
+        with pytest.raises(BadFileError, match="not read"):
+            read(path)
+
+
+def test_a_matrix_of_10x_in_another_file(elsewhere):
+    with h5py.File(elsewhere / "t.h5", "w") as file:
+        file["matrix"] = h5py.ExternalLink(str(elsewhere / "secret.h5"), "/group")
+    with pytest.raises(BadFileError, match="not read"):
+        read_table(elsewhere / "t.h5")
+
+
+def test_old_categories_inside_of_the_table_are_read(tmp_path):
+    path = tmp_path / "t.h5ad"
+    annotated().write_h5ad(path)
+    with h5py.File(path, "r+") as file:
+        del file["obs/kind"]
+        file["obs"].attrs["encoding-version"] = "0.1.0"
+        file["obs/kind"] = np.array([0, 1, 0], dtype=np.int8)
+        file.create_dataset("obs/__categories/kind", data=["a", "b"], dtype=TEXT)
+        file["obs/__categories/kind"].attrs["ordered"] = False
+        file["obs/kind"].attrs["categories"] = file["obs/__categories/kind"].ref
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert read_table(path).labels("kind").tolist() == ["a", "b", "a"]
+
+
+# ---------------------------------------------------------------- zarr
+
+
+@pytest.fixture
+def store(tmp_path):
+    path = tmp_path / "t.zarr"
+    anndata.io.write_elem(zarr.open_group(str(path), mode="w", zarr_format=2), "/", annotated())
+    return path
+
+
+ENTRIES = (read_table, whole, open_counts)
+
+
+@pytest.mark.parametrize("what", ["X", "X/0.0", "uns/kept/.zarray", "var"])
+def test_links_in_zarr_folders(store, what):
+    (store / what).rename(store.parent / "moved")
+    (store / what).symlink_to(store.parent / "moved")
+    for read in ENTRIES:
+        with pytest.raises(BadFileError, match="is a link"):
+            read(store)
+
+
+@pytest.mark.parametrize("codec", ["pickle", "json2", "msgpack2", "vlen-bytes", "vlen-array", "bz2", "lzma"])
+@pytest.mark.parametrize("where", ["X", "var/_index", "uns/kept"])
+def test_codecs_that_are_not_known_to_be_safe(store, codec, where):
+    place = store / where / ".zarray"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"filters": [{"id": codec}]}))
+    for read in ENTRIES:
+        with pytest.raises(BadFileError, match=f"{codec}.*never loaded"):
+            read(store)
+
+
+def test_a_summary_that_says_other_things_is_not_believed(store):
+    summary = {"zarr_consolidated_format": 1, "metadata": {".zgroup": {"zarr_format": 2}}}
+    about = json.loads((store / "X" / ".zarray").read_text()) | {"filters": [{"id": "pickle"}], "dtype": "|O"}
+    (store / ".zmetadata").write_text(json.dumps(summary | {"metadata": {"X/.zarray": about}}))
+    assert read_table(store).shape == (3, 3)
+
+
+def test_names_that_leave_a_zarr_group(store):
+    place = store / "obs" / ".zattrs"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"column-order": ["../var/_index"]}))
+    for read in ENTRIES:
+        with pytest.raises(BadFileError, match="leads out of it"):
+            read(store)
+
+
+def test_both_layouts_of_zarr_are_read(tmp_path):
+    for version in (2, 3):
+        path = tmp_path / f"{version}.zarr"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            anndata.io.write_elem(zarr.open_group(str(path), mode="w", zarr_format=version), "/", annotated())
+            assert read_table(path).sample_names.tolist() == ["x", "y", "z"]
+            assert open_counts(path).shape == (3, 3)
+            assert whole(path).uns["kept"].tolist() == [0, 1, 2]
+
+
+# ---------------------------------------------------------------- what is no file, or no text
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.h5ad", "t.h5", "t.mtx", "t.npz", "t.npy", "t.zarr"])
+def test_pipes_are_refused_at_once(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    for read in (read_table, open_counts):
+        with pytest.raises(BadFileError, match="a pipe"):
+            read(tmp_path / name)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
+def test_pipes_beside_other_files(tmp_path, store):
+    (tmp_path / "matrix.mtx").write_text("%%MatrixMarket matrix coordinate integer general\n1 1 1\n1 1 5\n")
+    (tmp_path / "barcodes.tsv").write_text("x\n")
+    os.mkfifo(tmp_path / "features.tsv")
+    with pytest.raises(BadFileError, match="a pipe"):
+        read_table(tmp_path)
+    os.mkfifo(tmp_path / "LL.csv")
+    with pytest.raises(BadFileError, match="a pipe"):
+        read_r_list(tmp_path)
+    os.mkfifo(tmp_path / "model.npz")
+    with pytest.raises(ValueError, match="not a file"):
+        Log1pNMF.load(tmp_path / "model.npz")
+    os.mkfifo(store / "X" / "1.0")
+    with pytest.raises(BadFileError, match="a pipe"):
+        read_table(store)
+
+
+def test_sockets_and_devices(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # names of sockets are short
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind("t.npy")
+        with pytest.raises(BadFileError, match="a socket"):
+            read_table("t.npy")
+    os.symlink(os.devnull, "t.csv")
+    with pytest.raises(BadFileError, match="a device"):
+        read_table("t.csv")
+
+
+@pytest.mark.parametrize("depth", [100, 900, 100_000])
+def test_json_that_is_nested_deeply(tmp_path, depth, store):
+    content = "[" * depth + "]" * depth
+    with pytest.raises(BadFileError, match="nested"):
+        parse_json(content, "file")
+    (tmp_path / "run.json").write_text(f'{{"format": {content}}}')
+    with pytest.raises(BadFileError, match="nested"):
+        RunFolder.open(tmp_path)
+    (store / "uns" / ".zattrs").write_text(f'{{"encoding-type": {content}}}')
+    with pytest.raises(BadFileError, match="nested"):
+        read_table(store)
+
+
+# ---------------------------------------------------------------- numbers as they are
+
+
+def test_names_with_underscores_stay_names(tmp_path):
+    (tmp_path / "t.csv").write_text(",a,b\n1_1,1,0\n1_2,2,5\n")
+    assert read_table(tmp_path / "t.csv").sample_names.tolist() == ["1_1", "1_2"]
+    (tmp_path / "u.csv").write_text("a,b,c\n1_1,1,0\n11,2,5\n")
+    table = read_table(tmp_path / "u.csv")
+    assert table.sample_names.tolist() == ["1_1", "11"]
+    assert table.feature_names.tolist() == ["b", "c"]
+
+
+def test_numbers_with_underscores_are_refused(tmp_path):
+    (tmp_path / "t.csv").write_text("cell,a,b\nx,1,0\ny,1_000,5\n")
+    with pytest.raises(BadFileError, match="'1_000' in row 3"):
+        read_table(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("name", ["t.h5ad", "t.zarr"])
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.float64])
+def test_large_counts_are_written_in_chunks_exactly(tmp_path, name, kind):
+    from scipy import sparse
+
+    values = np.array([[2**24 + 1, 0, 3], [0, 2**31 - 1, 7]]).astype(kind)
+    chunks = [sparse.csr_array(values[:1]), sparse.csr_array(values[1:])]
+    write_chunks(tmp_path / name, chunks, shape=values.shape)
+    np.testing.assert_array_equal(read_table(tmp_path / name).counts.to_scipy().toarray(), values)
+
+
+def test_chunks_that_the_first_kind_cannot_hold(tmp_path):
+    from scipy import sparse
+
+    chunks = [sparse.csr_array(np.eye(2, dtype=kind) * (2**24 + 1)) for kind in (np.float32, np.int32)]
+    with pytest.raises(ValueError, match="one kind"):
+        write_chunks(tmp_path / "t.h5ad", chunks, shape=(4, 2))
+    assert not list(tmp_path.iterdir())
+
+
+def test_max_memory_raises_what_a_file_may_take(tmp_path, monkeypatch):
+    monkeypatch.setattr("log1pnmf.untrusted.ALWAYS_ALLOWED", 1 << 20)
+    np.savez_compressed(tmp_path / "t.npz", counts=np.eye(2000, dtype=np.int8))
+    with pytest.raises(BadFileError, match="--max-memory"):
+        read_table(tmp_path / "t.npz")
+    assert read_table(tmp_path / "t.npz", max_memory="1GB").shape == (2000, 2000)
