@@ -322,3 +322,34 @@ def test_max_memory_raises_what_a_file_may_take(tmp_path, monkeypatch):
     with pytest.raises(BadFileError, match="--max-memory"):
         read_table(tmp_path / "t.npz")
     assert read_table(tmp_path / "t.npz", max_memory="1GB").shape == (2000, 2000)
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.mark.parametrize("engine", ["native", "streaming"])
+def test_the_command_copies_nothing_from_elsewhere(elsewhere, engine, capsys):
+    main = pytest.importorskip("log1pnmf.cli.app").run
+    path, out = elsewhere / "t.h5ad", elsewhere / "out.h5ad"
+    adata = annotated()
+    adata.X = adata.X + 1
+    adata.write_h5ad(path)
+    asked = ["fit", str(path), "-k", "1", "--max-iter", "2", "--no-report", "-o", str(elsewhere / "run")]
+    asked += ["--engine", engine]
+    if engine == "native":
+        with h5py.File(path, "r+") as file:
+            virtual(file, "uns/leak", elsewhere)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert main([*asked, "--write-h5ad", str(out)]) != 0
+        assert not out.exists()
+        assert "not read" in "".join(capsys.readouterr())
+    with h5py.File(path, "r+") as file:
+        link(file, "obs/leak", elsewhere)
+        file["obs"].attrs["column-order"] = ["leak"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert main([*asked, "--force"]) != 0
+    said = "".join(capsys.readouterr())
+    assert "not read" in said
+    assert SECRET not in said

@@ -199,7 +199,7 @@ def npz_bz2(path):
     )
     with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive, archive.open("counts.npy", "w") as member:
         member.write(out.getvalue())
-        for _ in range(1 << 5):
+        for _ in range(1 << 5 >> SHIFT):
             member.write(bytes(1 << 24))
 
 
