@@ -2,7 +2,6 @@
 
 import math
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -244,9 +243,7 @@ CHILD = """
     def hold():
         while True:  # until it is killed
             time.sleep(1)
-    y = np.load(sys.argv[3])
     if mode == "slow":
-        from log1pnmf import persist
         original, count = np.lib.format.write_array, [0]
         def slow(file, array, **options):
             original(file, array, **options)
@@ -262,16 +259,14 @@ CHILD = """
         print(iteration.index, flush=True)
         if held and len(calls) == held + 5:
             hold()
-    fit_log1p_nmf(y, 3, tol=0.0, max_iter=60, random_state=0, n_jobs=1, c=0.5, likelihood="refined",
-                  checkpoint=path, checkpoint_every=0, callbacks=[wait],
-                  resume=path if mode == "resume" else None)
+    fit_log1p_nmf(np.load(sys.argv[3]), 3, tol=0.0, max_iter=60, resume={"resume": path}.get(mode), c=0.5,
+        likelihood="refined", checkpoint=path, checkpoint_every=0, callbacks=[wait], random_state=0, n_jobs=1)
 """
 
 
 def child(path, counts, mode="plain", held=0):
-    code, arguments = textwrap.dedent(CHILD), [str(path), mode, str(counts), str(held)]
     return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", code, *arguments],
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(CHILD), path, mode, counts, str(held)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -283,7 +278,7 @@ LONG = {"tol": 0.0, "max_iter": 60, "c": 0.5, "likelihood": "refined"}
 
 def kill(process):
     """Kill a child; the last iteration it told of, whose checkpoint was there before it told."""
-    process.send_signal(signal.SIGKILL)
+    process.kill()
     told, _ = process.communicate()
     return int(told.split("\n")[-2]) if "\n" in told else -1
 

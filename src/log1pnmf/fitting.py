@@ -190,7 +190,11 @@ def fit_log1p_nmf(
     run = best_run(settings, engines, rng, resumed=None if loaded is None else loaded.progress, keep=keeper)
     if keeper is not None:
         keeper.close()
-    return _finish(settings, engines[run.phase], run, started)
+    try:
+        return _finish(settings, engines[run.phase], run, started)
+    except KeyboardInterrupt:  # the last figures can be done without, the fit cannot
+        run = replace(run, reason="interrupted", all_met=False)
+        return _finish(settings, engines[run.phase], run, started)
 
 
 # ---------------------------------------------------------------- the end

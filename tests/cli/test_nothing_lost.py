@@ -65,6 +65,17 @@ def test_a_finished_fit_is_kept(fit, tmp_path, monkeypatch, where, how):
 
 
 @pytest.mark.parametrize("how", SIGNALS)
+@pytest.mark.parametrize("where", ["fitting.residual_at", "fitting._certify"])
+def test_a_fit_is_kept_before_its_last_figures_are_there(fit, tmp_path, monkeypatch, where, how):
+    press(monkeypatch, where, how)
+    done = fit("--likelihood", "approximate", "--no-report")
+    assert done.code == 130
+    run = RunFolder.open(tmp_path / "out")
+    assert run.model(1.0).n_iter_ > 0
+    assert run.record["interrupted"]
+
+
+@pytest.mark.parametrize("how", SIGNALS)
 def test_interrupted_report_leaves_the_fits(fit, tmp_path, monkeypatch, how):
     press(monkeypatch, "running.report_models", how)
     done = fit("-c", "1,inf")
@@ -77,8 +88,7 @@ def test_interrupted_report_leaves_the_fits(fit, tmp_path, monkeypatch, how):
     assert not hidden(tmp_path)
 
 
-@pytest.mark.parametrize("how", SIGNALS)
-def test_models_are_in_place_before_the_report_begins(fit, tmp_path, monkeypatch, how):
+def test_models_are_in_place_before_the_report_begins(fit, monkeypatch):
     seen = []
     monkeypatch.setattr(
         running, "report_models", lambda path, *a, **b: seen.extend(RunFolder.open(path.parent).models)
