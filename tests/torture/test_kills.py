@@ -25,10 +25,10 @@ SEVERAL = ["fit", "../a.npz", "-k", "2", "-c", "0.1,1,inf", "-o", "out", "--tol"
 SEVERAL += ["--jobs", "1"]
 ENDS = [[], ["--no-report", "--write-h5ad", "new.h5ad"]]
 """What comes after the fits."""
-ONE = ["fit", "../a.npz", "-k", "3", "--tol", "0", "--max-iter", "40", "--no-report", "--jobs", "1"]
+ONE = ["fit", "../a.npz", "-k", "3", "--tol", "0", "--max-iter", "200", "--no-report", "--jobs", "1"]
 STATE = ["--checkpoint", "state.npz"]
 
-# Loads everything once; each command is a copy of it, so that the kills fall into the work, not the imports.
+# Loads and uses everything once; each command is a copy of it: kills fall into the work, not the imports.
 STARTER = """
     import json, os, sys
     import anndata, jinja2, log1pnmf.cli.app, log1pnmf.report.document
@@ -36,6 +36,8 @@ STARTER = """
     from log1pnmf.cli import main
     begin = checkpoint.Keeper.__init__
     checkpoint.Keeper.__init__ = lambda self, path, every: begin(self, path, 0.0)  # after every iteration
+    place = sys.argv[1]
+    main(["fit", place + "/a.npz", "-k", "2", "-o", place + "/first", "--write-h5ad", place + "/first.h5ad"])
     for line in sys.stdin:
         folder, arguments = json.loads(line)
         pid = os.fork()
@@ -52,8 +54,8 @@ STARTER = """
                 code = 130
             finally:
                 os._exit(code)
-        print(pid, flush=True)
-        print(os.waitpid(pid, 0)[1], flush=True)
+        sys.__stderr__.write(f"{pid}\\n")
+        sys.__stderr__.write(f"{os.waitpid(pid, 0)[1]}\\n")
 """
 
 
@@ -63,9 +65,10 @@ class Starter:
     def __init__(self, place):
         self.place = place
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", textwrap.dedent(STARTER)],
+            [sys.executable, "-W", "ignore", "-c", textwrap.dedent(STARTER), place],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
@@ -75,12 +78,12 @@ class Starter:
         folder.mkdir(exist_ok=True)
         self.process.stdin.write(json.dumps([str(folder), arguments]) + "\n")
         self.process.stdin.flush()
-        pid = int(self.process.stdout.readline())
+        pid = int(self.process.stderr.readline())
         if how is not None:
             time.sleep(after)  # a random time, not one to wait for something
             with contextlib.suppress(ProcessLookupError):  # it was quicker
                 os.kill(pid, how)
-        code = os.waitstatus_to_exitcode(int(self.process.stdout.readline()))
+        code = os.waitstatus_to_exitcode(int(self.process.stderr.readline()))
         return code, (self.place / "told").read_text() if (self.place / "told").exists() else ""
 
     def seconds(self, folder, arguments):
@@ -97,7 +100,7 @@ def starter(tmp_path):
     one = Starter(tmp_path)
     yield one
     one.process.stdin.close()
-    one.process.stdout.close()
+    one.process.stderr.close()
     one.process.wait()
 
 
