@@ -278,6 +278,17 @@ def test_json_that_is_nested_deeply(tmp_path, depth, store):
         read_table(store)
 
 
+@pytest.mark.parametrize("name", ["../secret.npz", "/secret.npz", "models/../../secret.npz"])
+def test_a_run_does_not_say_where_else_to_read(tmp_path, name):
+    record = {"format": "log1pnmf run", "format_version": 1, "models": [name]}
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    run = RunFolder.open(tmp_path)
+    with pytest.raises(BadFileError, match="leads out of it"):
+        _ = run.models
+    with pytest.raises(BadFileError, match=r"run\.json lacks label"):
+        run.check_record("label")
+
+
 # ---------------------------------------------------------------- numbers as they are
 
 

@@ -27,6 +27,7 @@ import numpy as np
 from .estimator import Log1pNMF
 from .files.cells import plain_cell
 from .files.table import BadFileError
+from .gate.names import check_names
 from .keys import c_name
 from .persist import StrPath
 from .untrusted import parse_json
@@ -156,6 +157,7 @@ class RunFolder:
     @cached_property
     def models(self) -> tuple[Log1pNMF, ...]:
         """The fitted models, in the order in which they were asked for."""
+        check_names(str(self.path / RECORD), map(str, self.record["models"]))
         return tuple(Log1pNMF.load(self.path / name) for name in self.record["models"])
 
     def model(self, c: float | None = None) -> Log1pNMF:
