@@ -135,10 +135,10 @@ void run_plan(MakePlan make_plan, std::int64_t n_rows, int n_threads) {
 }
 
 void run(const std::string& kernel, const std::string& task, Vector<std::int64_t> indptr, Vector<std::int32_t> indices,
-         Values counts, Vector<double> row_exposure, Vector<double> column_exposure, bool identity, bool exact_zeros, double a1, double a2, Matrix start, Matrix design,
+         Values counts, Vector<double> row_exposure, Vector<double> column_exposure, bool identity, bool exact_zeros, bool large, double a1, double a2, Matrix start, Matrix design,
          Vector<double> penalty, double upper, Output<double> values, Output<double> gradient, Output<double> loss,
          Output<double> decrease, Output<std::uint8_t> rejected, int n_threads) {
-  HalfStep h = half_step(indptr, indices, counts, row_exposure, column_exposure, {identity, exact_zeros, a1, a2}, start, design);
+  HalfStep h = half_step(indptr, indices, counts, row_exposure, column_exposure, {identity, exact_zeros, large, a1, a2}, start, design);
   const auto n = h.rows.n_rows, K = static_cast<std::int64_t>(h.n_components);
   const auto per_entry = static_cast<std::size_t>(n * K), per_row = static_cast<std::size_t>(n);
   require(static_cast<std::int64_t>(penalty.size()) == K, "penalty must have K numbers");
@@ -157,10 +157,10 @@ void run(const std::string& kernel, const std::string& task, Vector<std::int64_t
 }
 
 void add_statistics(const std::string& kernel, Vector<std::int64_t> indptr, Vector<std::int32_t> indices, Values counts,
-                    Vector<double> row_exposure, Vector<double> column_exposure, bool identity, bool exact_zeros, double a1,
+                    Vector<double> row_exposure, Vector<double> column_exposure, bool identity, bool exact_zeros, bool large, double a1,
                     double a2, Matrix start, Matrix design, Output<double> loss, Output<double> gradient,
                     Output<double> hessian, int n_threads) {
-  HalfStep h = half_step(indptr, indices, counts, row_exposure, column_exposure, {identity, exact_zeros, a1, a2}, start, design);
+  HalfStep h = half_step(indptr, indices, counts, row_exposure, column_exposure, {identity, exact_zeros, large, a1, a2}, start, design);
   const auto n = static_cast<std::size_t>(h.rows.n_rows), K = static_cast<std::size_t>(h.n_components);
   require(loss.size() == n && gradient.size() == n * K && hessian.size() == n * (K * (K + 1) / 2),
           "an output has the wrong size");

@@ -20,12 +20,17 @@ template <int U>
 struct CountTerms {
   Vec residual[U], weight[U], loss[U], inverse[U];
 };
-template <bool Identity, int U>
-inline void count_terms(const double* y, const Vec* em, CountTerms<U>& terms) {
-  log_and_reciprocal<U>(em, terms.loss, terms.inverse);
+// Their loss is without the mean, unless they are large.
+template <bool Identity, bool Large, int U>
+inline void count_terms(const double* y, const Vec* em, [[maybe_unused]] const Vec* mean, CountTerms<U>& terms) {
+  if constexpr (Large) {
+    Vec counts[U];
+    LOG1PNMF_EACH counts[u] = load(y + u * kLanes);
+    deviance_and_reciprocal<U>(counts, em, mean, terms.loss, terms.inverse);
+  } else log_and_reciprocal<U>(em, terms.loss, terms.inverse);
   LOG1PNMF_EACH {
     const Vec count = load(y + u * kLanes), ratio = count * terms.inverse[u];
-    terms.loss[u] = -(count * terms.loss[u]);
+    if constexpr (!Large) terms.loss[u] = -(count * terms.loss[u]);
     terms.residual[u] = Identity ? -ratio : -(count + ratio);
     terms.weight[u] = Identity ? ratio * terms.inverse[u] : ratio * terms.inverse[u] + ratio;
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernel.hpp"
 #include "memory.hpp"
@@ -20,6 +21,7 @@ struct Design {
   Buffer transposed;         // exact form: streams x padded, zeros beyond the end
   Buffer gram, linear;       // sum_j t_j x_j x_j' and sum_j t_j x_j
   Buffer largest;            // max_j x_jk
+  Buffer log_exposure;       // coordinate solver, large counts: log t_j
 
   explicit Design(const HalfStep& h)
       : K(h.n_components),
@@ -29,11 +31,13 @@ struct Design {
         transposed(h.model.exact_zeros ? padded * streams : 0),
         gram(static_cast<std::int64_t>(K) * K),
         linear(K),
-        largest(K) {
+        largest(K),
+        log_exposure(h.task == Task::coordinate && h.model.large ? h.rows.n_columns : 0) {
     const std::int64_t m = h.rows.n_columns;
     for (std::int64_t j = 0; j < m; ++j) {
       const double* x = h.design + j * K;
       for (int k = 0; k < K; ++k) largest[k] = std::max(largest[k], x[k]);
+      if (h.task == Task::coordinate && h.model.large) log_exposure[j] = std::log(h.rows.column_exposure[j]);
       if (h.model.exact_zeros) {
         for (int k = 0; k < K; ++k) transposed[k * padded + j] = x[k];
         transposed[K * padded + j] = h.rows.column_exposure[j];

@@ -20,9 +20,10 @@ struct Rows {
 };
 
 // identity: em = eta instead of expm1(eta). exact_zeros: visit every entry; otherwise the zero entries' expm1(eta) is
-// a1*eta + a2*eta^2 (its constant term is left to the caller).
+// a1*eta + a2*eta^2 (its constant term is left to the caller). large: the loss of a count is its deviance,
+// t*em - y - y*log(t*em/y), where nothing cancels; otherwise t*em - y*log(em), which is quicker.
 struct Model {
-  bool identity, exact_zeros;
+  bool identity, exact_zeros, large;
   double a1, a2;
 };
 

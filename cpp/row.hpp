@@ -81,10 +81,11 @@ class RowEvaluator {
   double evaluate(const double* b, double* g, double* H) {
     const Row& row = row_;
     if (L != Level::loss) sums_.reset();
+    apart_ = h_.model.large && h_.model.identity && row.exposure * dot(design_.linear, b) > kApart;
     double loss;
     if (h_.model.exact_zeros) loss = exact<L>(row, b);
-    else if (h_.model.identity) loss = sparse<true, L>(row, b);
-    else loss = sparse<false, L>(row, b);
+    else if (h_.model.identity) loss = h_.model.large ? sparse<true, true, L>(row, b) : sparse<true, false, L>(row, b);
+    else loss = h_.model.large ? sparse<false, true, L>(row, b) : sparse<false, false, L>(row, b);
     if (L != Level::loss) sums_.finish(H, g, L == Level::hessian);
     if (!h_.model.exact_zeros) loss += whole_matrix_part<L>(row.exposure, b, g, H);
     return loss;
@@ -108,7 +109,25 @@ class RowEvaluator {
       for (int k = 0; k < K_; ++k) g[k] += t * (a1 * design_.linear[k] + 2.0 * a2 * gram_b_[k]);
     if (L == Level::hessian && a2 != 0.0)
       for (int i = 0; i < K_ * K_; ++i) H[i] += 2.0 * a2 * t * design_.gram[i];
-    return t * (a1 * linear + a2 * quadratic);
+    return apart_ ? t * means_of_zeros(b) : t * (a1 * linear + a2 * quadratic);
+  }
+
+  double dot(const double* x, const double* b) const {
+    double sum = 0.0;
+    for (int k = 0; k < K_; ++k) sum += x[k] * b[k];
+    return sum;
+  }
+
+  // At the identity link, without the row's exposure.
+  double means_of_zeros(const double* b) const {
+    double sum = 0.0;
+    std::int64_t next = 0;
+    for (std::int64_t j = 0; j < h_.rows.n_columns; ++j) {
+      const double* x = design_.packed + j * design_.streams;
+      if (next < row_.count && row_.indices[next] == j) ++next;
+      else sum += x[K_] * dot(x, b);
+    }
+    return sum;
   }
 
   void sparse_changes(const double* d, Vec& shrink, Vec& growth) const {
@@ -144,7 +163,7 @@ class RowEvaluator {
     shrink = splat(most);
   }
 
-  template <bool Identity, Level L>
+  template <bool Identity, bool Large, Level L>
   double sparse(const Row& row, const double* b) {
     Vec loss[kUnroll] = {}, lowest = splat(1.0);
     for (std::int64_t from = 0; from < row.count; from += block_) {
@@ -162,8 +181,8 @@ class RowEvaluator {
       int e = 0;
       for (; e + kStep <= n; e += kStep) means<Identity, kUnroll>(X, e, b, lowest, loss);
       for (; e < padded; e += kLanes) means<Identity, 1>(X, e, b, lowest, loss);
-      for (e = 0; e + kStep <= padded; e += kStep) terms<Identity, L, kUnroll>(X, e, row.exposure, inverse, loss);
-      for (; e < padded; e += kLanes) terms<Identity, L, 1>(X, e, row.exposure, inverse, loss);
+      for (e = 0; e + kStep <= padded; e += kStep) terms<Identity, Large, L, kUnroll>(X, e, row.exposure, inverse, loss);
+      for (; e < padded; e += kLanes) terms<Identity, Large, L, 1>(X, e, row.exposure, inverse, loss);
       accumulate<L>(X, block_, padded);
     }
     if (-largest_lane(-lowest) <= kSmallestEta) loss[0] += kImpossible / kLanes;
@@ -190,17 +209,23 @@ class RowEvaluator {
     if constexpr (!Identity) LOG1PNMF_EACH store(eta_ + e + u * kLanes, eta[u]);
   }
 
-  template <bool Identity, Level L, int U>
+  template <bool Identity, bool Large, Level L, int U>
   void terms(const double* X, int e, double exposure, double* inverse, Vec* loss) {
     Vec em[U];
     LOG1PNMF_EACH em[u] = load(em_ + e + u * kLanes);
+    [[maybe_unused]] Vec mean[U];
+    if constexpr (Large) LOG1PNMF_EACH mean[u] = exposure * load(X + K_ * block_ + e + u * kLanes) * em[u];
     CountTerms<U> c;
-    count_terms<Identity, U>(y_ + e, em, c);
-    if constexpr (!Identity) {   // at the identity link the zero entries' form is exact and cancels
+    count_terms<Identity, Large, U>(y_ + e, em, mean, c);
+    if constexpr (Identity) {   // the zero entries' form is exact and adds the mean
+      if constexpr (Large)
+        if (!apart_) LOG1PNMF_EACH c.loss[u] -= mean[u];
+    } else {
       const double a1 = h_.model.a1, a2 = h_.model.a2;
       LOG1PNMF_EACH {
         const Vec t = exposure * load(X + K_ * block_ + e + u * kLanes), eta = load(eta_ + e + u * kLanes);
-        c.loss[u] += t * (em[u] - eta * (a1 + a2 * eta));
+        if constexpr (Large) c.loss[u] -= t * (eta * (a1 + a2 * eta));
+        else c.loss[u] += t * (em[u] - eta * (a1 + a2 * eta));
         c.residual[u] += t * (em[u] - 2.0 * a2 * eta + (1.0 - a1));
         c.weight[u] += t * (em[u] + (1.0 - 2.0 * a2));
       }
@@ -227,8 +252,11 @@ class RowEvaluator {
       for (int e = 0; e < padded; e += kStep) exact_group<L>(X, e, b, row.exposure, loss);
       std::int64_t end = next;
       while (end < row.count && row.indices[end] < from + padded) ++end;
-      if (end > next) scatter_counts<L>(row, next, static_cast<int>(end - next), from, loss);
+      if (end > next && h_.model.large) scatter_counts<true, L>(row, next, static_cast<int>(end - next), from, loss);
+      else if (end > next) scatter_counts<false, L>(row, next, static_cast<int>(end - next), from, loss);
       next = end;
+      if (h_.model.large)   // em of the counts is zero by now
+        for (int e = 0; e < padded; e += kLanes) loss[0] += row.exposure * load(X + K_ * design_.padded + e) * load(em_ + e);
       accumulate<L>(X, design_.padded, padded);
     }
     return total(loss);
@@ -245,27 +273,37 @@ class RowEvaluator {
       const int at = e + u * kLanes;
       const Vec t = exposure * load(X + K_ * design_.padded + at);
       const Vec mean = t * em[u];
-      loss[u] += mean;
+      if (!h_.model.large) loss[u] += mean;
       store(em_ + at, em[u]);
       if constexpr (L != Level::loss) store(residual_ + at, mean + t);
       if constexpr (L == Level::hessian) store(weight_ + at, mean + t);
     }
   }
 
-  template <Level L>
+  template <bool Large, Level L>
   void scatter_counts(const Row& row, std::int64_t first, int n, std::int64_t from, Vec* loss) {
-    alignas(64) double em[kLargestBlock], residual[kLargestBlock], weight[kLargestBlock];
+    alignas(64) double em[kLargestBlock], mean[kLargestBlock], residual[kLargestBlock], weight[kLargestBlock];
     const std::int32_t* indices = row.indices + first;
     for (int p = 0; p < n; ++p) em[p] = em_[indices[p] - from];
+    if constexpr (Large) {   // their loss has the mean
+      const double* t = design_.transposed + K_ * design_.padded;
+      for (int p = 0; p < n; ++p) {
+        mean[p] = row.exposure * t[indices[p]] * em[p];
+        em_[indices[p] - from] = 0.0;
+      }
+    }
     read_values(h_.rows, row.offset + first, n, y_);
     const int padded = static_cast<int>(round_up(n, kLanes));
     std::fill(em + n, em + padded, 1.0);
+    if constexpr (Large) std::fill(mean + n, mean + padded, 0.0);
     std::fill(y_ + n, y_ + padded, 0.0);
     for (int p = 0; p < padded; p += kLanes) {
       const Vec at = load(em + p);
+      Vec mean_at = Vec{};
+      if constexpr (Large) mean_at = load(mean + p);
       loss[0] += load(y_ + p) * impossible(at);
       CountTerms<1> c;
-      count_terms<false, 1>(y_ + p, &at, c);
+      count_terms<false, Large, 1>(y_ + p, &at, &mean_at, c);
       loss[0] += c.loss[0];
       store(residual + p, c.residual[0]);
       store(weight + p, c.weight[0]);
@@ -291,6 +329,7 @@ class RowEvaluator {
     return horizontal_sum(sum);
   }
 
+  static constexpr double kApart = 1e9;   // means of a row whose rounding errors would show
   static constexpr std::int64_t kKeptBytes = 1 << 19;   // well inside a second-level cache
 
   int K_, block_;
@@ -300,6 +339,7 @@ class RowEvaluator {
   std::int64_t kept_;            // longest row whose gathered blocks are kept
   Buffer X_, y_, eta_, em_, residual_, weight_, inverse_, gram_b_;
   Row row_{};
+  bool apart_ = false;           // identity: whether the zeros' means are summed one by one, not as all less the counts'
   std::int64_t gathered_ = 0;    // entries of the row gathered so far
 };
 

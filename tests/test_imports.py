@@ -18,6 +18,7 @@ LAYERS = [
         "arrays",
         "link",
         "sparse_rows",
+        "factorial",
         "datasets",
         "version",
         "untrusted",

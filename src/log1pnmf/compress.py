@@ -10,7 +10,7 @@ from scipy import sparse
 
 from .sparse_rows import CHUNK, SparseRows, pieces, row_blocks
 
-LARGEST = 1e100
+SMALLEST, LARGEST = 1e-50, 1e100
 """Counts above are refused: their squares and products would leave the range of a double."""
 
 
@@ -171,6 +171,7 @@ class ValueScan:
             self._note("fractional", values != np.rint(values), values)
             if values.dtype.itemsize == 8:
                 self._note("huge", values > LARGEST, values)
+                self._note("tiny", (values > 0.0) & (values < SMALLEST), values)
         if kind in "if":
             self._note("negative", values < 0, values)
         if self._exact_in_float32 and values.dtype.itemsize > 2 and values.dtype != np.float32:
@@ -197,6 +198,12 @@ class ValueScan:
             count, position, value = self._found["huge"]
             raise ValueError(
                 f"counts has {plural(count, 'entry', 'entries')} above {LARGEST:.0e} "
+                f"({self._place(position)}: {value}), which the arithmetic cannot hold; pass raw counts"
+            )
+        if "tiny" in self._found:
+            count, position, value = self._found["tiny"]
+            raise ValueError(
+                f"counts has {plural(count, 'entry', 'entries')} above 0 but below {SMALLEST:.0e} "
                 f"({self._place(position)}: {value}), which the arithmetic cannot hold; pass raw counts"
             )
         if "negative" in self._found:

@@ -17,6 +17,7 @@ from scipy.special import gammaln
 from sklearn.utils import check_array
 
 from .compress import compress_dense, compress_sparse, plural
+from .factorial import stirling
 from .sparse_rows import MAX_INT32, SparseRows, pieces
 
 __all__ = ["Counts", "SparseRows", "check_unmasked", "frame_of", "holds_counts"]
@@ -180,6 +181,11 @@ class Counts:
             sums.append(float(gammaln(values, out=values).sum()))
         return math.fsum(sums)
 
+    @cached_property
+    def stirling(self) -> float:
+        """Sum over the counts of log(y!) - y log(y) + y: what each costs at a mean of its own size."""
+        return math.fsum(float(stirling(piece).sum()) for piece in pieces(self.by_row.values))
+
     def size_factors(self, kind: Any) -> np.ndarray:
         """Size factor of every sample.
 
@@ -297,6 +303,12 @@ def _checked_size_factors(given: Any, n_samples: int) -> np.ndarray:
         raise ValueError(
             f"size_factors must have one number for each of the {n_samples} samples, "
             f"got an array of shape {factors.shape}; pass 'total', 'none' or an array of length {n_samples}"
+        )
+    extreme = (factors > 0) & np.isfinite(factors) & ((factors < 1e-30) | (factors > 1e30))
+    if extreme.any():
+        raise ValueError(
+            f"size_factors must be between 1e-30 and 1e30, got {factors[np.argmax(extreme)]} at position "
+            f"{int(np.argmax(extreme))}; divide them by their mean, and drop samples of another scale"
         )
     bad = ~(np.isfinite(factors) & (factors > 0))
     if bad.any():

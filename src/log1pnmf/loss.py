@@ -1,8 +1,9 @@
 """The objective in plain NumPy: what every engine is compared with.
 
 Everything named *entry* works on the eta scale: ``em = expm1(eta)`` (``em = eta`` for the identity link) and
-the mean of a count is ``t * em``. The loss of an entry leaves out what no factor can change; the constant
-puts it back, so that the sum of losses + constant is the full Poisson negative log-likelihood.
+the mean of a count is ``t * em``. The loss of a count is what it costs above a mean of its own size (half its
+deviance): nothing cancels in it, however large the counts. The constant puts back what no factor changes, so
+that the sum of losses + constant is the full Poisson negative log-likelihood.
 """
 
 from __future__ import annotations
@@ -30,12 +31,16 @@ __all__ = [
     "likelihood_constant",
     "log_likelihood",
     "negative_log_likelihood",
+    "plain_constant",
 ]
 
 Array = NDArray[np.float64]
 
 SMALLEST_ETA, LARGEST_ETA = 1e-100, 500.0
 """Derivatives are taken at eta held inside this range: finite for any start, also at eta = 0 with a count."""
+
+LARGE_TOTAL = 1e10
+"""Sum of all counts from which the rounding errors of a sum of means would show beside the loss."""
 
 BLOCK_BYTES = 64e6
 """Dense intermediate arrays of one block of rows stay below this, unless a single row is larger."""
@@ -70,7 +75,9 @@ class _Given:
 def entry_loss(
     y: ArrayLike, eta: ArrayLike, t: ArrayLike, identity: bool = False, zeros: Quadratic | None = None
 ) -> Array:
-    """``t*em - y*log(em)`` for every entry; with `zeros`, ``t*(a1*eta + a2*eta**2)`` where ``y = 0``.
+    """Half the deviance, ``mean - y - y*log(mean/y)`` with ``mean = t*em``, for every entry.
+
+    That is ``t*em`` where ``y = 0``, or with `zeros` ``t*(a1*eta + a2*eta**2)``.
 
     Parameters
     ----------
@@ -87,8 +94,13 @@ def entry_loss(
         inf where ``eta = 0`` meets a positive count; never NaN.
     """
     y, eta, t = _float(y), _float(eta), _float(t)
-    with np.errstate(over="ignore"):
-        loss = t * (eta if identity else np.expm1(eta)) - y * _log_em(y, eta, identity)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        mean = t * (eta if identity else np.expm1(eta))
+        own = np.where(y > 0, y, 1.0)
+        excess = (mean - y) / own
+        log_ratio = np.where(excess > -0.5, np.log1p(excess), np.log(mean / own))
+        loss = np.where(y > 0, y * (excess - log_ratio), mean)
+        loss = np.where(np.isinf(mean), np.inf, loss)
     return loss if zeros is None else np.where(y > 0, loss, t * eta * (zeros.a1 + zeros.a2 * eta))
 
 
@@ -123,13 +135,6 @@ def entry_curvature(
 
 def _float(x: ArrayLike) -> Array:
     return np.asarray(x, dtype=np.float64)
-
-
-def _log_em(y: Array, eta: Array, identity: bool) -> Array:
-    """``log(em)`` where there is a count, 0 elsewhere; no overflow, accurate at both ends."""
-    with np.errstate(divide="ignore"):
-        log_em = np.log(eta) if identity else eta + np.log(-np.expm1(-eta))
-    return np.where(y > 0, log_em, 0.0)
 
 
 def _inside(eta: Array, identity: bool) -> Array:
@@ -200,32 +205,45 @@ def negative_log_likelihood(problem: Model, loadings: Array, factors: Array) -> 
     """
     link, zeros, rows = problem.link, problem.zeros, problem.counts.by_row
     exposure = link.exposure_scale * problem.size_factors
+    if link.is_identity and problem.counts.total > LARGE_TOTAL:
+        zeros = None
     if zeros is None:
-        loss = _sum_of_means(problem, loadings, factors)
+        loss = _means_of_zeros(problem, loadings, factors)
     else:  # sum t*eta and sum t*eta^2 over all entries
         linear = (exposure @ loadings) @ factors.sum(axis=0)
         square = np.sum((loadings.T @ (exposure[:, None] * loadings)) * (factors.T @ factors))
         loss = float(zeros.a1 * linear + zeros.a2 * square)
     for y, eta, t in _nonzeros(rows, loadings, factors, exposure):
-        if zeros is None:
-            loss -= float(y @ _log_em(y, eta, link.is_identity))
-        else:
-            counted = t * eta * (zeros.a1 + zeros.a2 * eta)
-            loss += float(np.sum(entry_loss(y, eta, t, link.is_identity) - counted))
+        own = entry_loss(y, eta, t, link.is_identity)
+        loss += float(np.sum(own if zeros is None else own - t * eta * (zeros.a1 + zeros.a2 * eta)))
     return loss + likelihood_constant(problem)
 
 
 def likelihood_constant(problem: Model) -> float:
     """Difference between the full negative log-likelihood and the sum of `entry_loss`.
 
-    ``sum lgamma(y+1) - sum y*log(t)``, plus ``a0m1 * sum of t over zero counts`` in approximate form.
+    The sum of `log1pnmf.factorial.stirling`, plus ``a0m1 * sum of t over zero counts`` in approximate form.
+    """
+    return problem.counts.stirling + _offset_of_zeros(problem)
+
+
+def plain_constant(problem: Model) -> float:
+    """Difference between the full negative log-likelihood and the sum of ``t*em - y*log(em)``.
+
+    ``sum lgamma(y+1) - sum y*log(t)``, and the zeros' part as in `likelihood_constant`. This form is quicker
+    to sum, but loses digits where counts are large.
     """
     counts, exposure = problem.counts, problem.link.exposure_scale * problem.size_factors
-    constant = counts.log_factorial - float(np.sum(xlogy(counts.row_sums, exposure)))
-    if problem.zeros is not None:
-        n_zeros = counts.shape[1] - np.diff(counts.by_row.indptr)
-        constant += problem.zeros.a0m1 * float(exposure @ n_zeros)
-    return constant
+    own = counts.log_factorial - float(np.sum(xlogy(counts.row_sums, exposure)))
+    return own + _offset_of_zeros(problem)
+
+
+def _offset_of_zeros(problem: Model) -> float:
+    if problem.zeros is None:
+        return 0.0
+    exposure = problem.link.exposure_scale * problem.size_factors
+    n_zeros = problem.counts.shape[1] - np.diff(problem.counts.by_row.indptr)
+    return problem.zeros.a0m1 * float(exposure @ n_zeros)
 
 
 def gradients(problem: Model, loadings: Array, factors: Array) -> tuple[Array, Array]:
@@ -253,12 +271,15 @@ def gradients(problem: Model, loadings: Array, factors: Array) -> tuple[Array, A
     return gradient_loadings, gradient_factors
 
 
-def _sum_of_means(problem: Model, loadings: Array, factors: Array) -> float:
-    """Sum of the fitted means over all entries."""
-    total = 0.0
+def _means_of_zeros(problem: Model, loadings: Array, factors: Array) -> float:
+    """Sum of the fitted means over all entries that are zero."""
+    total, rows = 0.0, problem.counts.by_row
     with np.errstate(over="ignore"):
-        for block in _row_blocks(problem.counts.by_row, arrays=3):
+        for block in _row_blocks(rows, arrays=3):
             means = problem.link.mean(loadings[block] @ factors.T)
+            first, last = rows.indptr[block.start], rows.indptr[block.stop]
+            lengths = np.diff(rows.indptr[block.start : block.stop + 1])
+            means[np.repeat(np.arange(len(means)), lengths), rows.indices[first:last]] = 0.0
             total += float(problem.size_factors[block] @ means.sum(axis=1))
     return total
 

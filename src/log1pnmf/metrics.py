@@ -202,7 +202,7 @@ def deviance_explained(model: FittedModel | Fit, Y: Any, *, n_jobs: int | None =
     """
     fit, counts = fit_and_counts(model, Y)
     own_terms = math.fsum(_sum_xlogx(piece.astype(np.float64)) for piece in pieces(counts.by_row.values))
-    saturated = own_terms - counts.total - counts.log_factorial
+    saturated = -counts.stirling
     columns = counts.by_column.row_sums()
     total = counts.total
     null = own_terms - _sum_xlogx(counts.row_sums) - _sum_xlogx(columns) + float(xlogy(total, total))

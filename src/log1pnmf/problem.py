@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 from .approximation import EXACT_FOR_IDENTITY, Quadratic
 from .counts import Counts, SparseRows
 from .link import ShiftedLog
-from .loss import likelihood_constant
+from .loss import likelihood_constant, plain_constant
 
 __all__ = ["Problem", "Side"]
+
+LARGE_ROW = 1e9
+"""Total count of a sample from which rounding errors of its log-likelihood exceed about 1e-6."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +78,21 @@ class Problem:
     def constant(self) -> float:
         """What has to be added to the sum of entry losses to get the full negative log-likelihood."""
         return likelihood_constant(self)
+
+    @cached_property
+    def plain_constant(self) -> float:
+        """The same for a sum of ``t*em - y*log(em)``, see `log1pnmf.loss.plain_constant`."""
+        return plain_constant(self)
+
+    @cached_property
+    def is_large(self) -> bool:
+        """Whether counts are so large that ``t*em - y*log(em)`` would lose digits that matter."""
+        return bool(np.max(self.counts.row_sums, initial=0.0) > LARGE_ROW)
+
+    @property
+    def native_constant(self) -> float:
+        """`constant` where counts are large, else `plain_constant`: that of the sums of the compiled core."""
+        return self.constant if self.is_large else self.plain_constant
 
     @cached_property
     def _exposure(self) -> NDArray[np.float64]:

@@ -21,6 +21,7 @@ from .solver.callbacks import Callback
 __all__ = ["LIKELIHOODS", "Phase", "Settings"]
 
 LIKELIHOODS = ("auto", "approximate", "exact", "refined")
+SMALLEST_C, LARGEST_C = 1e-9, 1e12
 LOOSER = 10.0  # tolerance of the approximate phase before an exact one, relative to `tol`
 
 
@@ -66,6 +67,11 @@ class Settings:
     def __post_init__(self) -> None:
         check_whole("n_components", self.n_components, least=1)
         link = ShiftedLog(self.c)
+        if not (SMALLEST_C <= link.c <= LARGEST_C or link.is_identity):
+            raise ValueError(
+                f"c must be between {SMALLEST_C:.0e} and {LARGEST_C:.0e}, or inf, got {link.c:g}: beyond "
+                "that double precision does not hold the model; pass inf for what a larger c tends to"
+            )
         check_choice("likelihood", self.likelihood, LIKELIHOODS)
         check_choice("approximation", self.approximation, KINDS)
         quadratic(link, self.approximation, self.interval)

@@ -80,7 +80,7 @@ def test_sums_are_gradient_and_hessian(matrix, exact):
     sums = RowSums.zeros(matrix.shape[1], K)
     NativeEngine(problem, 1).add_statistics(problem.factors_side, factors, loadings, into=sums)
     loss, gradient = ReferenceEngine(problem).evaluate(problem.factors_side, factors, loadings)
-    assert sums.loss.sum() + problem.constant == pytest.approx(loss, rel=1e-11)
+    assert sums.loss.sum() + problem.native_constant == pytest.approx(loss, rel=1e-11)
     np.testing.assert_allclose(sums.gradient, gradient, rtol=1e-9, atol=1e-9)
     exposure = problem.factors_side.column_exposure[:, None]
     weight = entry_curvature(matrix.toarray(), loadings @ factors.T, exposure, False, zeros)

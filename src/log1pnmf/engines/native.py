@@ -20,7 +20,7 @@ __all__ = ["NativeEngine", "RowSums", "Solutions", "effective_threads", "solve_r
 
 Array = NDArray[np.float64]
 _Data: TypeAlias = tuple[
-    str, NDArray[np.int64], NDArray[np.int32], NDArray[Any], Array, Array, bool, bool, float, float
+    str, NDArray[np.int64], NDArray[np.int32], NDArray[Any], Array, Array, bool, bool, bool, float, float
 ]
 
 MOST_JOBS = 4096
@@ -147,7 +147,7 @@ class NativeEngine:
         out = self._run(row_solver, side, start, design, penalty=penalty, upper=upper)
         return HalfStep(
             values=out.values,
-            loss=float(np.sum(out.loss)) + self.problem.constant,
+            loss=float(np.sum(out.loss)) + self.problem.native_constant,
             gradient=out.gradient,
             predicted_decrease=float(np.sum(out.decrease)),
             n_rejected=int(np.count_nonzero(out.rejected)),
@@ -157,7 +157,7 @@ class NativeEngine:
         """Loss and gradient at `start`; see `log1pnmf.engines.base.Engine.evaluate`."""
         no_penalty = np.zeros(np.shape(design)[1])
         out = self._run("evaluate", side, start, design, penalty=no_penalty, upper=np.inf)
-        return float(np.sum(out.loss)) + self.problem.constant, out.gradient
+        return float(np.sum(out.loss)) + self.problem.native_constant, out.gradient
 
     def loss(self, loadings: Array, factors: Array) -> float:
         """Negative log-likelihood on the eta scale, constants included, penalty excluded."""
@@ -198,7 +198,7 @@ class NativeEngine:
         form = zeros if zeros is not None else Quadratic(0.0, 0.0, 0.0)
         rows, identity = side.rows, self.problem.link.is_identity
         counts = (rows.indptr, rows.indices, rows.values, side.row_exposure, side.column_exposure)
-        return self.kernel, *counts, identity, zeros is None, form.a1, form.a2
+        return self.kernel, *counts, identity, zeros is None, self.problem.is_large, form.a1, form.a2
 
 
 class Solutions(NamedTuple):

@@ -91,7 +91,7 @@ class TorchEngine:
         totals = torch.stack([loss.sum(), decrease.sum(), rejected.sum()]).tolist()  # one wait for the card
         return HalfStep(
             values=_as(start, values),
-            loss=totals[0] + self.problem.constant,
+            loss=totals[0] + self.problem.plain_constant,
             gradient=_as(start, gradient),
             predicted_decrease=totals[1],
             n_rejected=int(totals[2]),
@@ -108,7 +108,7 @@ class TorchEngine:
             sums = rows.sums(rows.all, b[at], hessian=False)
             loss += float(sums.loss.sum())
             gradient[at] = sums.gradient
-        return loss + self.problem.constant, _as(start, gradient)
+        return loss + self.problem.plain_constant, _as(start, gradient)
 
     def loss(self, loadings: Any, factors: Any) -> float:
         """Negative log-likelihood on the eta scale, constants included, penalty excluded."""

@@ -104,7 +104,7 @@ class StreamingEngine:
         )
         return HalfStep(
             step.values,
-            step.loss + self.problem.constant,
+            step.loss + self.problem.native_constant,
             step.gradient,
             step.predicted_decrease,
             step.n_rejected,
@@ -143,7 +143,7 @@ class StreamingEngine:
     # ---------------------------------------------------------------- inside
 
     def _loss(self, sums: FactorSums) -> float:
-        return float(np.sum(sums.rows.loss)) + self.problem.constant
+        return float(np.sum(sums.rows.loss)) + self.problem.native_constant
 
     def _sums(self, loadings: Rows, factors: Any) -> FactorSums:
         looked = self._looked
@@ -172,7 +172,9 @@ class StreamingEngine:
             if self._on_chunk is not None:
                 self._on_chunk(len(seen), len(counts.bounds) - 1)
 
-        order = Order(task, np.asarray(factors), problem.link, problem.zeros, upper, self.n_threads)
+        order = Order(
+            task, np.asarray(factors), problem.link, problem.zeros, upper, self.n_threads, problem.is_large
+        )
         sums = self._runner.run(order, counts, problem.size_factors, start=start, receive=receive)
         ended = start if values is None else values.rows()
         at_start = gradient.rows()

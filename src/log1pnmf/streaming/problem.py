@@ -31,11 +31,23 @@ class ChunkedProblem(Problem):
 
 @dataclass(frozen=True, eq=False)
 class PieceOfProblem(Problem):
-    """Some rows of a problem; what every fit of it has in common is left to the whole."""
+    """Some rows of a problem; what every fit of it has in common is left to the whole, `large` included."""
+
+    large: bool = False
+
+    @cached_property
+    def is_large(self) -> bool:
+        """As the whole is."""
+        return self.large
 
     @cached_property
     def constant(self) -> float:
         """Nothing: the whole has it."""
+        return 0.0
+
+    @cached_property
+    def plain_constant(self) -> float:
+        """Nothing, as well."""
         return 0.0
 
 

@@ -37,8 +37,8 @@ class ChunkSurvey:
     ----------
     row_nnz, row_sums : ndarray of shape (rows,)
     column_nnz, column_sums : ndarray of shape (m,)
-    log_factorial : float
-        See `log1pnmf.counts.Counts.log_factorial`.
+    log_factorial, stirling : float
+        See `log1pnmf.counts.Counts`.
     sample : SparseRows
         The rows that are kept.
     row_digests : ndarray of uint64, shape (rows,)
@@ -50,6 +50,7 @@ class ChunkSurvey:
     column_nnz: NDArray[np.int64]
     column_sums: NDArray[np.float64]
     log_factorial: float
+    stirling: float
     sample: SparseRows
     row_digests: NDArray[np.uint64]
 
@@ -86,6 +87,7 @@ def survey_chunk(raw: Any, kept: NDArray[np.int64]) -> ChunkSurvey:
         column_nnz,
         column_sums,
         counts.log_factorial,
+        counts.stirling,
         sample,
         row_digests(rows),
     )
@@ -183,8 +185,8 @@ class ChunkedCounts(Counts):
     source : CountSource
     bounds : ndarray of int64, shape (chunks + 1,)
         First row of each chunk, and the number of rows.
-    factorials : float
-        See `log1pnmf.counts.Counts.log_factorial`.
+    factorials, stirlings : float
+        See `log1pnmf.counts.Counts.log_factorial` and `stirling`.
     sample : Counts
         Some rows, in memory.
     sample_index : ndarray of int64
@@ -196,6 +198,7 @@ class ChunkedCounts(Counts):
     source: CountSource
     bounds: NDArray[np.int64]
     factorials: float
+    stirlings: float
     sample: Counts
     sample_index: NDArray[np.int64]
     row_digests: NDArray[np.uint64]
@@ -211,7 +214,8 @@ class ChunkedCounts(Counts):
         """
         n, m = source.shape
         column_nnz, column_sums = np.zeros(m, dtype=np.int64), np.zeros(m)
-        bounds, lengths, sums, logs, sample, digests = [0], [], [], [], [], []
+        bounds, lengths, sums, sample, digests = [0], [], [], [], []
+        logs, stirlings = [], []
         for one in surveys:
             if len(one.column_sums) != m:
                 raise ValueError(f"chunk {len(bounds) - 1} has {len(one.column_sums)} columns, expected {m}")
@@ -219,6 +223,7 @@ class ChunkedCounts(Counts):
             lengths.append(one.row_nnz)
             sums.append(one.row_sums)
             logs.append(one.log_factorial)
+            stirlings.append(one.stirling)
             digests.append(one.row_digests)
             column_nnz += one.column_nnz
             column_sums += one.column_sums
@@ -241,6 +246,7 @@ class ChunkedCounts(Counts):
             source=source,
             bounds=np.array(bounds, dtype=np.int64),
             factorials=math.fsum(logs),
+            stirlings=math.fsum(stirlings),
             sample=kept,
             sample_index=index,
             row_digests=np.concatenate(digests),
@@ -255,6 +261,11 @@ class ChunkedCounts(Counts):
     def log_factorial(self) -> float:
         """Sum over all entries of log(y!), the constant of the Poisson log-likelihood."""
         return self.factorials
+
+    @cached_property
+    def stirling(self) -> float:
+        """Sum over the counts of log(y!) - y log(y) + y."""
+        return self.stirlings
 
     @cached_property
     def column_sums(self) -> NDArray[np.float64]:

@@ -39,6 +39,8 @@ class Order:
     upper : float
         Bound of the loadings.
     n_threads : int, optional
+    large : bool
+        `log1pnmf.problem.Problem.is_large` of the whole.
     """
 
     task: Literal["evaluate", "step", "settle"]
@@ -47,6 +49,7 @@ class Order:
     zeros: Quadratic | None
     upper: float = np.inf
     n_threads: int | None = None
+    large: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +118,7 @@ def work_on(order: Order, counts: Counts, sizes: Array, *, start: Array, into: F
     -------
     ChunkRows
     """
-    problem = PieceOfProblem(counts, sizes, order.link, order.zeros)
+    problem = PieceOfProblem(counts, sizes, order.link, order.zeros, order.large)
     engine, side, no_penalty = (
         NativeEngine(problem, order.n_threads),
         problem.loadings_side,
@@ -135,4 +138,5 @@ def work_on(order: Order, counts: Counts, sizes: Array, *, start: Array, into: F
     gradient = np.where(np.diff(counts.by_row.indptr)[:, None] == 0, 0.0, gradient)
     engine.add_statistics(problem.factors_side, order.factors, values, into=into.rows)
     into.linear[:] += side.row_exposure @ values
-    return ChunkRows(values, gradient.astype(np.float32), decrease, rejected)
+    most = float(np.finfo(np.float32).max)
+    return ChunkRows(values, gradient.clip(-most, most).astype(np.float32), decrease, rejected)

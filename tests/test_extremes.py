@@ -1,0 +1,153 @@
+"""Numbers far from ordinary counts: right, or refused at the door."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf.counts import Counts
+from log1pnmf.engines.native import NativeEngine
+from log1pnmf.engines.reference import ReferenceEngine
+from log1pnmf.factorial import stirling
+from log1pnmf.link import ShiftedLog
+from log1pnmf.loss import log_likelihood
+from log1pnmf.problem import Problem
+
+QUICK = {"random_state": 0, "n_jobs": 1}
+
+pytestmark = pytest.mark.filterwarnings("ignore:counts has:UserWarning")
+
+
+def large(size, seed=0):
+    """Counts of about that size with zeros among them, and loadings and factors close to them."""
+    rng = np.random.default_rng(seed)
+    loadings, factors = (rng.gamma(2.0, size=(rows, 2)) * math.sqrt(size) for rows in (6, 9))
+    mean = loadings @ factors.T
+    counts = np.rint(mean + np.sqrt(mean) * rng.normal(size=mean.shape))
+    counts[1, 2] = counts[3, 4] = 0.0
+    return counts, loadings, factors
+
+
+def precise(counts, mean):
+    """Poisson log-likelihood of means, to many digits."""
+    with mpmath.workdps(60):
+        pairs = zip(counts.ravel().tolist(), mean.ravel().tolist(), strict=True)
+        terms = [
+            mpmath.mpf(y) * mpmath.log(mpmath.mpf(m)) - mpmath.mpf(m) - mpmath.loggamma(mpmath.mpf(y) + 1)
+            for y, m in pairs
+        ]
+        return float(mpmath.fsum(terms))
+
+
+@pytest.mark.parametrize("size", [1e3, 1e9, 1e12, 1e15])
+@pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
+def test_the_log_likelihood_of_large_counts_is_exact(size, row_solver):
+    counts, loadings, factors = large(size)
+    mean = loadings @ factors.T
+    counts[counts == 0.0] = np.rint(mean[counts == 0.0])  # a zero would cost so much that nothing else counts
+    link, ones = ShiftedLog(math.inf), np.ones(len(counts))
+    problem = Problem(Counts.from_any(counts), ones, link)
+    expected = precise(counts, mean)
+    for one in (
+        -log_likelihood(problem.counts, loadings, factors, link, ones),
+        NativeEngine(problem, 1).loss(loadings, factors),
+        ReferenceEngine(problem).loss(loadings, factors),
+        NativeEngine(problem, 1)
+        .half_step(problem.factors_side, factors, loadings, penalty=np.zeros(2), row_solver=row_solver)
+        .loss,
+    ):
+        assert -one == pytest.approx(expected, rel=1e-9)
+    if size <= 1e9:
+        assert expected == pytest.approx(stats.poisson.logpmf(counts, mean).sum(), rel=1e-6)
+
+
+@pytest.mark.parametrize("c", [1e-3, 1.0, 1e4, math.inf])
+@pytest.mark.parametrize("engine", ["native", "streaming"])
+def test_large_counts_of_zeros_and_all_links(c, engine):
+    counts, _, _ = large(1e11)
+    fit = fit_log1p_nmf(counts, 2, c=c, likelihood="exact", tol=1e-6, max_iter=50000, engine=engine, **QUICK)
+    assert fit.converged
+    mean = fit.size_factors[:, None] * fit.link.inverse(fit.loadings @ fit.factors.T)
+    seen = counts > 0
+    expected = precise(counts[seen], mean[seen]) - mean[~seen].sum()
+    assert fit.log_likelihood == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
+def test_steps_on_large_counts_gain_what_they_say(row_solver):
+    counts, loadings, factors = large(1e12)
+    problem = Problem(Counts.from_any(counts), np.ones(len(counts)), ShiftedLog(math.inf))
+    engine = NativeEngine(problem, 1)
+    step = engine.half_step(
+        problem.loadings_side, 1.1 * loadings, factors, penalty=np.zeros(2), row_solver=row_solver
+    )
+    gained = step.loss - engine.loss(step.values, factors)
+    assert gained > 0.0
+    if row_solver == "coordinate":
+        assert step.predicted_decrease == pytest.approx(gained, rel=1e-6)
+
+
+@pytest.mark.parametrize("c", [1.0, math.inf])
+def test_the_largest_integers(c):
+    counts = np.full((5, 6), 2**63 - 1)
+    fit = fit_log1p_nmf(counts, 2, c=c, likelihood="exact", **QUICK)
+    best = -counts.size * 0.5 * math.log(2.0 * math.pi * 2.0**63)
+    assert fit.converged
+    assert fit.log_likelihood == pytest.approx(best, rel=1e-6)
+
+
+def test_stirling_is_accurate():
+    values = [0.0, 0.3, 1.0, 2.0, 19.99, 20.0, 21.0, 1e3, 1e9, 1e15, 1e100]
+    with mpmath.workdps(150):
+        expected = [
+            float(mpmath.loggamma(y + 1) - (y * mpmath.log(y) if y else 0) + y)
+            for y in map(mpmath.mpf, values)
+        ]
+    np.testing.assert_allclose(stirling(values), expected, rtol=1e-13, atol=1e-300)
+
+
+Y = np.random.default_rng(0).poisson(2.0, size=(20, 12))
+
+
+@pytest.mark.parametrize("c", [1e-300, 1e-10, 1e13, 1e300])
+def test_shifts_beyond_double_precision_are_refused(c):
+    with pytest.raises(ValueError, match=r"c must be between 1e-09 and 1e\+12, or inf, got"):
+        fit_log1p_nmf(Y, 2, c=c)
+
+
+@pytest.mark.parametrize("c", [1e-9, 1e12])
+@pytest.mark.parametrize("likelihood", ["exact", "approximate"])
+def test_the_most_extreme_shifts_are_right(c, likelihood):
+    fit = fit_log1p_nmf(Y, 2, c=c, likelihood=likelihood, tol=1e-5, **QUICK)
+    mean = fit.size_factors[:, None] * fit.link.inverse(fit.loadings @ fit.factors.T)
+    assert fit.log_likelihood == pytest.approx(stats.poisson.logpmf(Y, mean).sum(), rel=1e-9)
+
+
+def test_counts_too_small_to_compute_with_are_refused():
+    model = Log1pNMF(2, tol=1e-4, **QUICK).fit(Y)
+    for call in (lambda X: fit_log1p_nmf(X, 2), model.score, model.transform):
+        with pytest.raises(ValueError, match=r"above 0 but below 1e-50 .first at row 0, column 0"):
+            call(np.where(Y > 0, 1e-300, 0.0) + np.eye(*Y.shape) * 1e-300)
+
+
+@pytest.mark.parametrize("extreme", [1e-300, 1e-31, 1e31, 1e300])
+def test_size_factors_too_extreme_to_compute_with_are_refused(extreme):
+    sizes = np.ones(len(Y))
+    sizes[3] = extreme
+    with pytest.raises(
+        ValueError, match=r"size_factors must be between 1e-30 and 1e30, got .* at position 3"
+    ):
+        fit_log1p_nmf(Y, 2, size_factors=sizes)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("engine", ["native", "streaming"])
+def test_the_residual_is_finite_whatever_the_size_factors(engine):
+    fit = fit_log1p_nmf(
+        Y, 2, c=1e12, size_factors=np.geomspace(1e-30, 1e30, len(Y)), max_iter=1, engine=engine, **QUICK
+    )
+    assert math.isfinite(fit.kkt_residual)
+    assert math.isfinite(fit.log_likelihood)
