@@ -166,6 +166,27 @@ def test_old_categories_inside_of_the_table_are_read(tmp_path):
         assert read_table(path).labels("kind").tolist() == ["a", "b", "a"]
 
 
+def test_everything_that_anndata_holds_is_read(tmp_path):
+    adata = annotated()
+    adata.uns |= {
+        "word": "one",
+        "words": np.array([["a", "b"], ["c", "d"]], dtype=object),
+        "ranked": np.array([("x", 1.0), ("y", 2.0)], dtype=[("names", "O"), ("scores", "f8")]),
+        "nested": {"number": 3, "flag": True},
+    }
+    adata.obs["number"], adata.obs["maybe"] = [1.5, 2.5, 3.5], pd.array([1, None, 3], dtype="Int64")
+    adata.obsm["X_pca"], adata.layers["counts"] = np.ones((3, 2)), adata.X.copy()
+    adata.raw = adata
+    adata.write_h5ad(tmp_path / "t.h5ad", compression="gzip")
+    again = whole(tmp_path / "t.h5ad")
+    assert again.uns["word"] == "one"
+    assert again.uns["words"].tolist() == [["a", "b"], ["c", "d"]]
+    assert again.uns["ranked"]["names"].tolist() == ["x", "y"]
+    assert again.obs["maybe"].isna().tolist() == [False, True, False]
+    for layer in (None, "counts", "raw"):
+        assert read_table(tmp_path / "t.h5ad", layer=layer).shape == (3, 3)
+
+
 # ---------------------------------------------------------------- zarr
 
 

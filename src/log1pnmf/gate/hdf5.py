@@ -9,6 +9,8 @@ from functools import cached_property
 from math import ceil, prod
 from typing import Any
 
+import numpy as np
+
 from log1pnmf.optional import require
 from log1pnmf.untrusted import TEXT, BadFileError, Budget
 
@@ -194,7 +196,7 @@ class Hdf5Store:
         """Add up the lengths of all texts: many may be references to one."""
         step = max(1, self.budget.limit // (4 * self._longest))
         for part in _parts(shape, min(step, 1 << 16)):
-            values = data[part]
+            values = np.asarray(data[part], dtype=None if data.dtype.names else object)
             columns = [values[name] for name in data.dtype.names] if data.dtype.names else [values]
             for column in columns:
                 if column.dtype.hasobject:
