@@ -20,7 +20,13 @@ from scipy import sparse
 from scipy.io import mmwrite
 
 from log1pnmf._common.atomic import StrPath, replacing
-from log1pnmf._common.untrusted import BadFileError, Budget, check_regular, market_matrix, read_number
+from log1pnmf._common.untrusted import (
+    BadFileError,
+    Budget,
+    check_regular,
+    market_matrix,
+    read_number,
+)
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.driver import fit_log1p_nmf
 from log1pnmf.fitting.fit import Fit
@@ -112,6 +118,7 @@ def write_r_list(
 
     Parameters
     ----------
+    fit : Fit or RList
     folder : str or PathLike
         Made where it does not exist; it must not hold such files yet.
     sample_names, feature_names : sequence, optional
@@ -195,6 +202,10 @@ def read_r_list(folder: StrPath) -> RList:
     ----------
     folder : str or PathLike
         With LL.csv, FF.csv, s.csv and parameters.csv, and perhaps counts.mtx.
+
+    Returns
+    -------
+    RList
 
     Raises
     ------

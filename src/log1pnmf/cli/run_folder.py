@@ -69,7 +69,16 @@ def _plain(value: Any) -> Any:
 
 
 def source_record(path: StrPath) -> dict[str, Any]:
-    """Describe a file by place, size and checksum; of a folder, place only."""
+    """Describe a file by place, size and checksum; of a folder, place only.
+
+    Parameters
+    ----------
+    path : str or PathLike
+
+    Returns
+    -------
+    dict
+    """
     place = Path(path)
     record: dict[str, Any] = {"path": str(place.resolve())}
     if place.is_file():
@@ -92,6 +101,7 @@ class RunFolder:
 
     Parameters
     ----------
+    path : Path
     record : dict
         What is in run.json.
     """
@@ -102,6 +112,14 @@ class RunFolder:
     @classmethod
     def open(cls, path: StrPath) -> RunFolder:
         """Open a folder that a run left.
+
+        Parameters
+        ----------
+        path : str or PathLike
+
+        Returns
+        -------
+        RunFolder
 
         Raises
         ------
@@ -149,6 +167,10 @@ class RunFolder:
         ----------
         c : float, optional
             Not needed where there is only one fit.
+
+        Returns
+        -------
+        Fit
         """
         known = ", ".join(c_name(fit.c) for fit in self.fits)
         if c is None and len(self.fits) > 1:

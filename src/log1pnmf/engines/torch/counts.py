@@ -20,7 +20,7 @@ __all__ = ["TensorCounts", "TensorRows"]
 
 @dataclass(frozen=True, eq=False)
 class TensorRows:
-    """`log1pnmf.counts.sparse_rows.SparseRows` with entries as tensors; where rows begin stays on the host."""
+    """`log1pnmf.counts.sparse_rows.SparseRows` of tensors; where rows begin stays on the host."""
 
     shape: tuple[int, int]
     indptr: np.ndarray
