@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from log1pnmf.cli import demo
+from log1pnmf.datasets import pancreas
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +44,15 @@ def test_progress_goes_to_standard_error(ran):
     assert "it/s" not in done.stdout
 
 
-def test_quickly_and_where_it_is_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "MAX_ITER", 2)
-    report = demo.run_demo(tmp_path / "deep" / "folder")
+def test_quickly_and_where_it_is_told(tmp_path, capsys):
+    whole = pancreas()
+    few = replace(
+        whole,
+        counts=whole.counts[::10, ::10],
+        sample_labels=whole.sample_labels[::10],
+        feature_names=whole.feature_names[::10],
+    )
+    report = demo.run_demo(tmp_path / "deep" / "folder", few, max_iter=2)
     assert report == tmp_path / "deep" / "folder" / "report.html"
     printed = capsys.readouterr()
     assert report.as_uri() in printed.out

@@ -33,28 +33,30 @@ def program():
     return run
 
 
-def test_from_counts_to_report(program, tmp_path):
-    assert program("simulate", "a.csv.gz", "-n", 40, "-m", 15, "--density", 0.3, cwd=tmp_path).returncode == 0
+def test_from_counts_to_report(program, call, tmp_path):
+    drawn = call("simulate", tmp_path / "a.csv.gz", "-n", 40, "-m", 15, "--density", 0.3)
+    assert drawn.code == 0, drawn.err
     fitted = program("fit", "a.csv.gz", "-k", 2, "-o", "out", "--tol", "1e-4", cwd=tmp_path)
     assert fitted.returncode == 0, fitted.stderr
     assert "out/report.html" in fitted.stdout
     assert "Traceback" not in fitted.stderr
     assert RunFolder.open(tmp_path / "out").record["command"].startswith("log1pnmf fit a.csv.gz -k 2")
-    bad = program("fit", "b.csv", "-k", 2, "-o", "out2", cwd=tmp_path)
-    assert (bad.returncode, bad.stdout) == (2, "")
-    assert bad.stderr.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv.gz", "out"]
 
 
 def test_module_is_the_same_program(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "log1pnmf", "--version"],
+    bad = subprocess.run(
+        [sys.executable, "-m", "log1pnmf", "fit", "b.csv", "-k", "2", "-o", "out"],
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
         cwd=tmp_path,
+        env=ENVIRONMENT,
     )
-    assert done.stdout.startswith("log1pnmf ")
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr.startswith("error: b.csv does not exist")
+    assert bad.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 HELD = """
@@ -73,9 +75,9 @@ HELD = """
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_fit_is_kept(program, tmp_path, how):
-    drawn = program("simulate", "a.npz", "-n", 60, "-m", 30, "-k", 3, "--density", 0.3, cwd=tmp_path)
-    assert drawn.returncode == 0, drawn.stderr
+def test_interrupted_fit_is_kept(call, tmp_path, how):
+    drawn = call("simulate", tmp_path / "a.npz", "-n", 60, "-m", 30, "-k", 3, "--density", 0.3)
+    assert drawn.code == 0, drawn.err
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(HELD), "fit", "a.npz", "-k", "3", "-o", "out", "--tol", "0"],
         cwd=tmp_path,

@@ -257,7 +257,7 @@ def test_ctrl_c_is_answered_within_an_iteration():
         import numpy as np
         from log1pnmf import fit_log1p_nmf
         rng = np.random.default_rng(0)
-        y = rng.poisson(0.3, size=(4000, 3000))
+        y = rng.poisson(0.3, size=(2000, 2000))
         seen, pressed = [], []
         def press():
             pressed.append(seen[-1])

@@ -38,6 +38,7 @@ def optimum(mcf7):
     return fit
 
 
+@pytest.mark.slow
 def test_converged(mcf7, optimum):
     """(b) The maximum of the likelihood, where the paper's picture is gone."""
     assert optimum.converged
@@ -47,6 +48,7 @@ def test_converged(mcf7, optimum):
     assert picture.correlation > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("l1", [10.0, 30.0])
 def test_penalised(mcf7, optimum, l1):
     """(c) With the penalty, the better of two optima is the interpretable one, and the paper's genes lead."""

@@ -77,6 +77,7 @@ def test_pbmc_approximate_objective_is_that_of_the_reference(real_data, referenc
     assert nonzeros.sum() - a1 * linear - a2 * square == pytest.approx(APPROXIMATE_AT_START, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [
@@ -94,6 +95,7 @@ def test_pbmc_exact(real_data, reference_start, case):
     assert reached.at[target] <= 20
 
 
+@pytest.mark.slow
 def test_pbmc_identity(real_data, reference_start):
     """FastTopics with extrapolation is there after 45 iterations (62 CPU s)."""
     reached = Reached(-8694953.0)
@@ -128,6 +130,7 @@ def test_pbmc_coordinate_solver_is_the_reference(real_data, reference_start, ref
 GENERATORS = ("identity", "c1", "c1em3")
 SHIFTS = ("0.001", "0.01", "0.1", "1.0", "10.0", "100.0", "1000.0")
 METHODS = ("exact", "chebyshev", "taylor")
+QUICK = {("identity", "1.0", "exact"), ("c1", "1000.0", "chebyshev"), ("c1em3", "1000.0", "taylor")}
 SLACK = 1e-4  # of the log-likelihood per entry
 RESTARTS = 4
 
@@ -160,7 +163,11 @@ def per_entry(fit):
 
 def cases(taylor_at_small_c):
     return [
-        pytest.param((generator, c, method), id=f"{generator}-{c}-{method}")
+        pytest.param(
+            (generator, c, method),
+            id=f"{generator}-{c}-{method}",
+            marks=() if (generator, c, method) in QUICK else pytest.mark.slow,
+        )
         for generator in GENERATORS
         for c in SHIFTS
         for method in METHODS
@@ -196,7 +203,6 @@ def test_simulated(simulated, case):
         assert any(per_entry(restart) >= least for restart in random_starts(arrays, case))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", cases(taylor_at_small_c=True))
 def test_simulated_taylor_at_small_c(simulated, case):
     """Here the Taylor form is no approximation: the better it is maximised, the worse the likelihood may be.

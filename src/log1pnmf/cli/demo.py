@@ -43,13 +43,17 @@ def demo(
     return 0
 
 
-def run_demo(folder: Path) -> Path:
+def run_demo(folder: Path, data: Dataset | None = None, *, max_iter: int = MAX_ITER) -> Path:
     """Fit the bundled data, print what was found and write a report.
 
     Parameters
     ----------
     folder : Path
         Of the report; made where it is not there.
+    data : Dataset, optional
+        Fitted instead of the bundled data.
+    max_iter : int, default=1000
+        Most iterations of each fit.
 
     Returns
     -------
@@ -57,11 +61,11 @@ def run_demo(folder: Path) -> Path:
         Of the report.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    data = pancreas()
+    data = pancreas() if data is None else data
     n, m = data.counts.shape
     groups = Groups.of(data.sample_labels)
     print(f"Pancreas: {n:,} cells of {len(groups.names)} types, {m:,} genes, {data.counts.nnz:,} non-zeros")
-    fits = fit_both(data, verbose=1)
+    fits = fit_both(data, max_iter=max_iter, verbose=1)
     for fit in fits:
         print(f"\n{_summary(fit, data)}\n\n{factor_table(fit, data)}")
     report = write_report(
@@ -80,7 +84,7 @@ def run_demo(folder: Path) -> Path:
     return report
 
 
-def fit_both(data: Dataset, *, verbose: int = 0) -> list[Fit]:
+def fit_both(data: Dataset, *, max_iter: int = MAX_ITER, verbose: int = 0) -> list[Fit]:
     """Fit counts twice: parts that multiply (c = 1), and parts that add up (c = inf)."""
     fits = []
     names = {"sample_names": [f"cell {i}" for i in range(data.counts.shape[0])]}
@@ -88,7 +92,7 @@ def fit_both(data: Dataset, *, verbose: int = 0) -> list[Fit]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # summary and report say it
             fit = fit_log1p_nmf(
-                data.counts, N_COMPONENTS, c=c, init="nndsvd", max_iter=MAX_ITER, verbose=verbose
+                data.counts, N_COMPONENTS, c=c, init="nndsvd", max_iter=max_iter, verbose=verbose
             )
         fits.append(fit.named(feature_names=data.feature_names, **names))
     return fits
