@@ -157,6 +157,13 @@ def test_sweep(call, counts_file, tmp_path):
     assert "factor_correlation" in table[0]
     values = np.array([row[1] for row in table[1:]], dtype=float)
     assert (values < 0).all()
+    # what it says to do next can be done
+    (advice,) = [line for line in done.out.splitlines() if line.startswith("then: ")]
+    words = advice.split("| log1pnmf ")[1].split()
+    target = tmp_path / "loadings.csv"
+    places = {"NEW_FILE": counts_file, "loadings.csv": target}
+    assert call(*(places.get(word, word) for word in words)).code == 0
+    assert len(rows(target)) == 61
 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv.gz"])
@@ -220,6 +227,13 @@ def test_info_on_counts(call, counts_file):
     text = call("info", counts_file).out
     assert "whole numbers" in text
     assert "gene0" in text
+
+
+def test_info_shows_all_digits_of_large_counts(call, tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n2345678,1\n2,0\n")
+    text = call("info", tmp_path / "t.csv").out
+    assert "up to 2,345,678" in text
+    assert "2 counts at least, 1,172,840.5 in the middle, 2,345,679 at most" in text
 
 
 def test_info_on_normalised_values_says_so(call, tmp_path):

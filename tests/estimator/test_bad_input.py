@@ -181,7 +181,9 @@ def test_starts(loadings, factors, message):
 def test_half_a_start():
     with pytest.raises(ValueError, match="go together, but factors is missing: pass both or none"):
         Log1pNMF(**GOOD).fit(Y, loadings=np.ones((12, 2)))
-    with pytest.raises(ValueError, match=r"init must be one of .* or a pair of arrays .*, got list"):
+    with pytest.raises(
+        ValueError, match=r"init must be one of .* or \(loadings, factors\), a Fit .*, got list"
+    ):
         Log1pNMF(**GOOD, init=[np.ones((12, 2))]).fit(Y)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
+from sklearn.pipeline import make_pipeline
 
 import log1pnmf as lp
 from log1pnmf import Log1pNMF, open_counts
@@ -42,6 +43,59 @@ def test_everything_that_takes_counts_says_what_to_do(counts, message):
     ):
         with pytest.raises(TypeError, match=message):
             ask(counts)
+
+
+def test_estimator_sweep_and_select_refuse_counts_that_are_all_zero():
+    for ask in (
+        Log1pNMF(**GOOD).fit,
+        lambda zeros: Log1pNMF(2, engine="streaming").fit(open_counts(zeros)),
+        lambda zeros: lp.sweep(zeros, [1.0], 2),
+        lambda zeros: lp.select(zeros, 1.0, 2),
+        lambda zeros: lp.tl.log1p_nmf(anndata.AnnData(zeros), 2),
+    ):
+        with pytest.raises(ValueError, match=r"counts are all zero \(shape \(12, 7\)\): pass data"):
+            ask(np.zeros((12, 7)))
+
+
+def test_a_model_as_start_is_told_where_its_fit_is():
+    model = Log1pNMF(**GOOD).fit(Y)
+    with pytest.raises(ValueError, match=r"got Log1pNMF; pass its fit, model.fit_"):
+        Log1pNMF(init=model, **GOOD).fit(Y)
+    assert Log1pNMF(init=model.fit_, **GOOD).fit(Y).converged_
+
+
+def test_a_file_of_anndata_is_no_file_of_a_fit(tmp_path):
+    path = tmp_path / "x.h5ad"
+    adata = anndata.AnnData(sparse.csr_matrix(Y))
+    lp.tl.log1p_nmf(adata, 2)
+    adata.write_h5ad(path)
+    with pytest.raises(ValueError, match=r"is a file of AnnData; read it first.*anndata.read_h5ad\(path\)"):
+        lp.as_fit(path)
+    np.testing.assert_array_equal(lp.as_fit(anndata.read_h5ad(path)).factors, lp.as_fit(adata).factors)
+
+
+# ---------------------------------------------------------------- warnings
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda y: Log1pNMF(**GOOD).fit(y),
+        lambda y: Log1pNMF(**GOOD).fit_transform(y),
+        lambda y: make_pipeline(Log1pNMF(**GOOD)).fit(y),
+        lambda y: lp.fit_log1p_nmf(y, 2, max_iter=1),
+        lambda y: lp.sweep(y, [1.0, 2.0], 2, max_iter=1),
+        lambda y: lp.sweep(y, [1.0, 2.0], 8, tol=1e-4),
+        lambda y: lp.tl.log1p_nmf(anndata.AnnData(y), 2, max_iter=1),
+        lambda y: lp.analysis.log_likelihood(lp.fit_log1p_nmf(y, 2, tol=1e-4), y),
+    ],
+)
+def test_warnings_point_at_the_users_line(ask):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ask(0.5 * Y)
+    assert caught
+    assert {warning.filename for warning in caught} == {__file__}
 
 
 def test_no_size_factors_are_called_none():

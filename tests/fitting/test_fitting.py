@@ -10,6 +10,7 @@ import pytest
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
+import log1pnmf as lp
 from log1pnmf import datasets, fit_log1p_nmf
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.certificate import certify
@@ -340,3 +341,14 @@ def test_the_residual_reported_is_that_of_the_fit():
     gradients = loss.gradients(problem, fit.loadings, fit.factors)
     expected = loss.kkt_residual(fit.loadings, fit.factors, *gradients, counts.total)
     assert fit.kkt_residual == pytest.approx(expected, rel=1e-6)
+
+
+def test_what_holds_large_arrays_is_shown_in_one_line():
+    counts = np.random.default_rng(0).poisson(2.0, (40, 30))
+    fit = lp.fit_log1p_nmf(counts, 2, tol=1e-4)
+    found = lp.select(counts, 1.0, 2, n_folds=2, n_starts=1, tol=1e-4)
+    for shown in (fit, lp.analysis.markers(fit, counts), found):
+        assert len(repr(shown)) < 160
+        assert "\n" not in repr(shown)
+    assert f"{fit.n_iter} iterations (converged)" in repr(fit)
+    assert str(found).startswith("1 setting, 2 folds, ")

@@ -168,8 +168,8 @@ def test_columns_that_are_zero_on_both_sides_come_alive():
     ("start", "message"),
     [
         ("L", "init must be one of"),
-        (7, "or a pair of arrays .loadings, factors., got int"),
-        ((np.ones((4, 2)),), "or a pair of arrays"),
+        (7, "or .loadings, factors., a Fit or a function, got int"),
+        ((np.ones((4, 2)),), "or .loadings, factors., a Fit"),
         ((np.ones((4, 3)), np.ones((3, 2))), r"init loadings must have shape \(4, 2\), got \(4, 3\)"),
         (
             (np.ones((4, 2)), np.ones((4, 2))),

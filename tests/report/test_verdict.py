@@ -24,7 +24,7 @@ def headline(per_sample=(2.0, 2.0), strongest=(0.5, 0.5), *, similarity=(0.0,), 
 class TestEachClaim:
     def test_nearly_the_same_factors_come_first(self):
         said, _ = headline((3.0, 2.0), (0.4, 0.9), similarity=(SAME, 0.999), n_factors=2)
-        assert said.startswith("Both fits have nearly the same factors")
+        assert said.startswith("The fits at c = 1 and c = ∞ have nearly the same factors")
         assert "correlate by 0.90 or more" in said
         assert "clusters" not in said
         said, _ = headline((3.0, 2.0), (0.4, 0.9), similarity=(SAME - 0.001, 0.999), n_factors=2)
@@ -98,7 +98,7 @@ def test_headline_never_contradicts_the_table(fit_of, *, seed, shapes, noise, si
         shares[0] >= CLUSTERED and shares[0] > shares[1]
     )
     closest = [similarity >= SAME for *_, similarity in found.pairs]
-    assert said.startswith("Both fits have nearly the same") == (
+    assert said.startswith("The fits at c = 1 and c = ∞ have nearly the same") == (
         len(closest) == max(one.n_components for one in pair) and all(closest)
     )
     if noise == 0.0:

@@ -144,6 +144,8 @@ def test_bad_masks_are_refused_and_nothing_is_written(adata, mask, error, words)
 def test_other_things_are_refused(cells):
     with pytest.raises(TypeError, match="must be an AnnData object, got csr_"):
         lp.tl.log1p_nmf(cells.X, 2)
+    with pytest.raises(TypeError, match=r"got str; read the file first, with anndata.read_h5ad"):
+        lp.tl.log1p_nmf("cells.h5ad", 2)
 
 
 # ---------------------------------------------------------------- views and files

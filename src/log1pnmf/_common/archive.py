@@ -187,8 +187,7 @@ def _refuse_others(path: StrPath, content: bytes) -> None:
         return
     if {"format", "shape", "data"} <= set(names):
         what = (
-            "a sparse matrix; read it with scipy.sparse.load_npz(path), or "
-            "log1pnmf.counts.files.read_table(path)"
+            "a sparse matrix; read it with scipy.sparse.load_npz(path), or log1pnmf.counts.read_table(path)"
         )
     else:
         what = f"an npz file with {', '.join(map(repr, sorted(names)[:5]))}; read it with numpy.load(path)"

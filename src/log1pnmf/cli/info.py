@@ -60,15 +60,20 @@ def is_model(path: Path) -> bool:
         return False
 
 
+def _number(value: float) -> str:
+    """All digits before the point, six in all where they are fewer."""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.{max(6, len(f'{value:.0f}') + 1)}g}"
+
+
 def _about_counts(table: CountTable, screen: Screen) -> None:
     facts = count_facts(table)
     if not screen.json:
         screen.say((table.source, "bold"), f" ({table.format}): {describe(table)}")
         kind = "whole numbers" if facts["integer"] else "NOT all whole numbers"
         rows = {
-            "values": f"{kind}, up to {facts['max']:,g}",
-            "per sample": "{:,g} counts at least, {:,g} in the middle, {:,g} at most".format(
-                *facts["totals"]
+            "values": f"{kind}, up to {_number(facts['max'])}",
+            "per sample": "{} counts at least, {} in the middle, {} at most".format(
+                *map(_number, facts["totals"])
             ),
             "empty": f"{facts['empty_samples']:,} samples, {facts['empty_features']:,} features",
             "samples": _some(table.sample_names),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ from sklearn.utils import check_array
 
 from log1pnmf._common.arrays import on_host
 from log1pnmf._common.checks import check_choice
+from log1pnmf._common.warn import warn
 from log1pnmf._common.words import plural
 
 from .compress import compress_dense, compress_sparse
@@ -103,7 +103,7 @@ class Counts:
         else:
             rows, scan = compress_sparse(matrix, transposed=False)
         if scan.fractional is not None:
-            warnings.warn(scan.fractional, UserWarning, stacklevel=2)
+            warn(scan.fractional, UserWarning)
         sample_names, feature_names = _names(X)
         return cls(rows, columns, sample_names, feature_names)
 

@@ -125,7 +125,7 @@ class Log1pNMF(FittedModel):
     --------
     >>> from log1pnmf.datasets import pancreas
     >>> counts = pancreas().counts[:200]
-    >>> model = Log1pNMF(n_components=3, c=1.0, tol=1e-5).fit(counts)
+    >>> model = Log1pNMF(n_components=3, c=1.0).fit(counts)
     >>> model.components_.shape, model.transform(counts[:5]).shape
     ((3, 2425), (5, 3))
     >>> model.loadings_.max(axis=0)

@@ -42,6 +42,11 @@ def as_fit(source: Any, *, key: str | None = None) -> Fit:
     if isinstance(source, Fit):
         return source
     if isinstance(source, str | os.PathLike):
+        if os.fspath(source).endswith((".h5ad", ".zarr")):
+            raise ValueError(
+                f"{os.fspath(source)} is a file of AnnData; read it first, and pass the object: "
+                "anndata.read_h5ad(path) or anndata.read_zarr(path)"
+            )
         return Fit.load(source)
     if is_annotated(source):
         return fit_from(source, key)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, get_args
@@ -23,6 +22,7 @@ from log1pnmf._common.arrays import on_host
 from log1pnmf._common.atomic import StrPath, check_writable
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.randomness import Random, check_known, random_from_parts
+from log1pnmf._common.warn import warn
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import checksum_of
 from log1pnmf.fitting.solver.callbacks import History
@@ -100,9 +100,7 @@ class CheckpointWriter:
             check_checkpoint(self._path)  # something else may have been put there meanwhile
             write_archive(self._path, arrays, metadata)
         except OSError as error:
-            warnings.warn(
-                f"checkpoint could not be written ({error}); the fit goes on", RuntimeWarning, stacklevel=2
-            )
+            warn(f"checkpoint could not be written ({error}); the fit goes on", RuntimeWarning)
         else:
             self._unwritten = None
         self._written = time.perf_counter()

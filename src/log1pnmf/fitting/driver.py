@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from log1pnmf._common.atomic import StrPath
 from log1pnmf._common.randomness import as_random
+from log1pnmf._common.warn import warn
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.native import effective_threads
@@ -32,7 +32,7 @@ from .runs import Run, best_run
 from .settings import Settings
 from .start_choice import start_of
 
-__all__ = ["ApproximationWarning", "check_enough", "fit_log1p_nmf", "run_request"]
+__all__ = ["ApproximationWarning", "check_any", "check_enough", "fit_log1p_nmf", "run_request"]
 
 Array = NDArray[np.float64]
 
@@ -78,7 +78,7 @@ def fit_log1p_nmf(counts: Any, n_components: int, *, resume: StrPath | None = No
     Examples
     --------
     >>> from log1pnmf.datasets import pancreas
-    >>> fit = fit_log1p_nmf(pancreas().counts[:200], 3, c=1.0, tol=1e-5)
+    >>> fit = fit_log1p_nmf(pancreas().counts[:200], 3, c=1.0)
     >>> fit.loadings.shape, fit.factors.shape, fit.stopped
     ((200, 3), (2425, 3), 'converged')
     """
@@ -141,16 +141,20 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     return replace(fit, asked=asked, seconds=time.perf_counter() - started)
 
 
-def check_enough(counts: Counts, n_components: int, *, stacklevel: int = 3) -> None:
-    """Refuse counts that are all zero, and warn where they are too few to tell the factors apart."""
+def check_any(counts: Counts) -> None:
+    """Refuse counts that are all zero."""
     if counts.nnz == 0:
         raise ValueError(f"counts are all zero (shape {counts.shape}): pass data with at least one count")
+
+
+def check_enough(counts: Counts, n_components: int) -> None:
+    """Refuse counts that are all zero, and warn where they are too few to tell the factors apart."""
+    check_any(counts)
     if min(counts.shape) < n_components:
-        warnings.warn(
+        warn(
             f"n_components={n_components} is more than the {min(counts.shape)} that samples and "
             f"features (shape {counts.shape}) can tell apart; choose fewer",
             UserWarning,
-            stacklevel=stacklevel,
         )
 
 
@@ -162,12 +166,12 @@ def _finish(settings: Settings, engine: Engine, run: Run, request: Request) -> F
         kkt_residual = residual_at(engine, last.loadings, last.factors, constraint=settings.constraint)
     if run.stopped == "interrupted":
         messages.append(f"interrupted after {last.index} iterations: the fit has not converged")
-        warnings.warn(f"{messages[-1]}; it is what was reached so far", RuntimeWarning, stacklevel=4)
+        warn(f"{messages[-1]}; it is what was reached so far", RuntimeWarning)
     elif run.stopped == "callback":
         messages.append(f"stopped by a callback after {last.index} iterations")
     elif run.stopped != "converged":
         messages.append(f"not converged {_why_not(settings, run, kkt_residual)}")
-        warnings.warn(messages[-1], ConvergenceWarning, stacklevel=4)
+        warn(messages[-1], ConvergenceWarning)
     fit = run.as_fit(settings, problem, kkt_residual=kkt_residual)
     certificate = fit.certificate
     if certificate is None:
@@ -230,7 +234,7 @@ def _certificate(fit: Fit, counts: Counts, request: Request, messages: list[str]
             f", {abs(gap / exact):.0%} of it: zero counts have large fitted means here; "
             "use likelihood='refined' (or 'exact')"
         )
-        warnings.warn(messages[-1], ApproximationWarning, stacklevel=5)
+        warn(messages[-1], ApproximationWarning)
     return certificate
 
 

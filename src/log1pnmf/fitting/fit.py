@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from log1pnmf._common.archive import check_numbers, check_value, making_whole, read_archive, write_archive
 from log1pnmf._common.atomic import StrPath
 from log1pnmf._common.checks import check_choice
+from log1pnmf._common.words import plural
 from log1pnmf.fitting.facts import Certificate, DataFacts
 from log1pnmf.fitting.solver.callbacks import History
 from log1pnmf.model.link import ShiftedLog
@@ -38,7 +39,7 @@ MOST_COMPONENTS = 10_000
 """Factors that the settings in a file may ask for, beyond those it has."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Fit:
     """A fitted model.
 
@@ -79,8 +80,8 @@ class Fit:
     loadings: Array
     factors: Array
     size_factors: Array
-    settings: Settings = field(repr=False)
-    asked: Settings = field(repr=False)
+    settings: Settings
+    asked: Settings
     data: DataFacts
     stopped: Stopped
     objective: float
@@ -88,11 +89,18 @@ class Fit:
     kkt_residual: float
     n_iter: int
     seconds: float
-    history: Mapping[str, np.ndarray] = field(repr=False)
+    history: Mapping[str, np.ndarray]
     certificate: Certificate | None = None
-    sample_names: Names | None = field(default=None, repr=False)
-    feature_names: Names | None = field(default=None, repr=False)
+    sample_names: Names | None = None
+    feature_names: Names | None = None
     messages: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        n, m = len(self.loadings), len(self.factors)
+        return (
+            f"<Fit of {n:,} samples x {m:,} features: {plural(self.n_components, 'factor')}, {self.name}, "
+            f"{plural(self.n_iter, 'iteration')} ({self.stopped}), objective {self.objective:,.6g}>"
+        )
 
     @property
     def c(self) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from log1pnmf._common.rows import RowFile
+from log1pnmf._common.warn import warn
 from log1pnmf.counts.chunked.parts import parts_of, source_of
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import align_features, select_features
@@ -164,10 +164,9 @@ class NewSamples:
         """Find the loadings, and warn where they have not converged."""
         loadings, converged = self.solve()
         if not converged:
-            warnings.warn(
+            warn(
                 "some loadings have not converged; a feature may have a count far beyond the training data",
                 ConvergenceWarning,
-                stacklevel=5,
             )
         return loadings
 

@@ -179,9 +179,10 @@ def check_start(start: Any, shape: tuple[int, int], n_components: int) -> tuple[
     try:
         given = dict(zip(("loadings", "factors"), start, strict=True))
     except (TypeError, ValueError):
+        advice = "; pass its fit, model.fit_" if hasattr(start, "get_params") else ""
         raise ValueError(
-            f"init must be one of {', '.join(map(repr, INITS))} or a pair of arrays (loadings, factors), "
-            f"got {type(start).__name__}"
+            f"init must be one of {', '.join(map(repr, INITS))} or (loadings, factors), a Fit or a function, "
+            f"got {type(start).__name__}{advice}"
         ) from None
     checked = []
     for (name, values), n in zip(given.items(), shape, strict=True):

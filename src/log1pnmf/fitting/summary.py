@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from log1pnmf._common.words import plural
+
 from .arrangement import evenness, shares
 from .fit import Fit
 from .keys import c_name
@@ -109,7 +111,7 @@ def _model(fit: Fit) -> Iterator[tuple[str, str]]:
     if settings.l1 > 0:
         yield "penalty", f"l1 = {settings.l1:g} on all factors but the baseline (factor 0), loadings <= 1"
     solver = f"{settings.row_solver}{', extrapolated' if settings.extrapolate else ''}"
-    yield "solver", f"{solver}, start {settings.init}, {settings.n_init} of them"
+    yield "solver", f"{solver}, {plural(settings.n_init, 'start')} ({settings.init})"
 
 
 def _quality(fit: Fit) -> Iterator[tuple[str, str]]:

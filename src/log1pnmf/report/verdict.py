@@ -69,7 +69,7 @@ def verdict(
     by_name = {figure.name: figure for figure in figures}
     per_sample, strongest = by_name["Factors per sample"], by_name["Share of the strongest factor"]
     grouped = "Groups per factor" in by_name
-    same, mixed = _same(similarity, n_factors), _mixed(per_sample, strongest)
+    same, mixed = _same(similarity, n_factors, name), _mixed(per_sample, strongest)
     said = [same or "", _mixing(per_sample, mixed, name) if mixed or not same else ""]
     if not same:
         said.append(_clusters(strongest, name))
@@ -84,19 +84,19 @@ def verdict(
     return headline, [look, " ".join(_sentences(by_name, name))]
 
 
-def _same(similarity: Sequence[float], n_factors: int) -> str | None:
+def _same(similarity: Sequence[float], n_factors: int, name: str) -> str | None:
     """Say that most factors are nearly the same in both fits; None where they are not."""
     close = [value for value in similarity if value >= SAME]
     if len(close) < MOST * n_factors:
         return None
     if len(close) == n_factors:
         return (
-            "Both fits have nearly the same factors: the loadings of matched factors correlate by "
-            f"{_rounded_down(min(close))} or more."
+            f"The fits at {name} and c = ∞ have nearly the same factors: the loadings of matched factors "
+            f"correlate by {_rounded_down(min(close))} or more."
         )
     return (
-        f"{len(close)} of {n_factors} factors are nearly the same in both fits: their loadings correlate by "
-        f"{_rounded_down(min(close))} or more."
+        f"{len(close)} of {n_factors} factors are nearly the same at {name} and c = ∞: their loadings "
+        f"correlate by {_rounded_down(min(close))} or more."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,9 +49,11 @@ def check_anndata(adata: Any) -> None:
     """Refuse what is not an AnnData object."""
     anndata = require("anndata", extra="anndata", purpose="log1pnmf.tl")
     if not isinstance(adata, anndata.AnnData):
-        raise TypeError(
-            f"adata must be an AnnData object, got {type(adata).__name__}; for matrices use Log1pNMF"
-        )
+        if isinstance(adata, str | os.PathLike):
+            advice = "read the file first, with anndata.read_h5ad(path)"
+        else:
+            advice = "for matrices use log1pnmf.Log1pNMF"
+        raise TypeError(f"adata must be an AnnData object, got {type(adata).__name__}; {advice}")
 
 
 def target(adata: Any, copy: bool) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.optional import require
+from log1pnmf._common.words import plural
+from log1pnmf.fitting.keys import c_label
 from log1pnmf.model.link import ShiftedLog
 
 from .inference import Z95
@@ -57,7 +59,7 @@ DERIVED = ("lower", "upper", "fold_change")
 """Those that follow from others."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Markers:
     """Effect of every factor on every feature, with its uncertainty; made by `markers`.
 
@@ -110,7 +112,14 @@ class Markers:
     weight: Array
     c: float
     errors: str
-    feature_names: NDArray[np.object_] = field(repr=False)
+    feature_names: NDArray[np.object_]
+
+    def __repr__(self) -> str:
+        m, n_components = self.effect.shape
+        return (
+            f"<Markers of {plural(n_components, 'factor')} among {plural(m, 'feature')}, {c_label(self.c)}; "
+            "table() lists them>"
+        )
 
     @property
     def n_components(self) -> int:

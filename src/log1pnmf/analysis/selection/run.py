@@ -17,11 +17,13 @@ from threadpoolctl import threadpool_limits
 from log1pnmf._common.atomic import StrPath, check_writable
 from log1pnmf._common.checks import check_absent, check_choice, check_whole
 from log1pnmf._common.randomness import as_random, new_seed
+from log1pnmf._common.warn import warn
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import check_fraction
 from log1pnmf.engines.native import effective_threads
 from log1pnmf.engines.registry import ENGINES, resolve_engine
 from log1pnmf.fitting.checkpoint import fingerprint
+from log1pnmf.fitting.driver import check_any
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.request import Request
 from log1pnmf.fitting.settings import INITS, Settings
@@ -125,6 +127,7 @@ def select(
     if "engine" in parameters:
         check_choice("engine", parameters["engine"], ENGINES)
     data = Counts.from_any(counts)
+    check_any(data)
     first = {"n_components": grid.n_components[0], "c": grid.c[0], "l1": grid.l1[0]}
     seed = new_seed(as_random(random_state))
     request = Request.of(**first, **parameters, random_state=seed)
@@ -155,20 +158,15 @@ def _finish(plan: _Plan, finished: bool) -> Selection:
     if not finished:
         if not plan.has_whole_setting():
             raise KeyboardInterrupt
-        warnings.warn(
+        warn(
             f"interrupted after {len(plan.records)} of {total} fits: settings that were not fitted in "
             "every fold are left out",
             RuntimeWarning,
-            stacklevel=3,
         )
     selection = Selection.of(plan.grid, plan.records, plan.about)
     missed = int(np.count_nonzero(~selection.numbers["converged"]))
     if missed:
-        warnings.warn(
-            f"{missed} of {total} fits have not converged; raise max_iter",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
+        warn(f"{missed} of {total} fits have not converged; raise max_iter", ConvergenceWarning)
     return selection
 
 

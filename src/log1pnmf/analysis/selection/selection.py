@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.archive import read_archive, write_archive
 from log1pnmf._common.atomic import StrPath
+from log1pnmf._common.words import plural
 
 from .grid import Grid, Setting
 from .paths import Record
@@ -25,7 +26,7 @@ KIND = "selection"
 NUMBERS = ("n_iter", "converged", "seconds")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Selection:
     """Held-out log-likelihood of every setting of a grid.
 
@@ -56,7 +57,7 @@ class Selection:
     settings: tuple[Setting, ...]
     scores: Array
     numbers: Mapping[str, np.ndarray]
-    about: Mapping[str, Any] = field(repr=False)
+    about: Mapping[str, Any]
 
     @classmethod
     def of(cls, grid: Grid, records: Sequence[Record], about: Mapping[str, Any]) -> Selection:
@@ -151,10 +152,14 @@ class Selection:
                 edges.append(name)
         return tuple(edges)
 
+    def __repr__(self) -> str:
+        return f"<Selection among {plural(len(self.settings), 'setting')}, best {self.best}>"
+
     def __str__(self) -> str:
         highest = self.summary["log_likelihood"].max()
         lines = [
-            f"{len(self.settings)} settings, {self.scores.shape[1]} folds, {self.about['holdout']} held out",
+            f"{plural(len(self.settings), 'setting')}, {plural(self.scores.shape[1], 'fold')}, "
+            f"{self.about['holdout']} held out",
             f"best: {self.best} (held-out log-likelihood {highest:,.0f} per fold)",
             f"simplest within one standard error: {self.one_se}",
         ]
