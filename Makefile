@@ -14,7 +14,7 @@ CORE := CMakeLists.txt $(wildcard cpp/* cpp/*/*)
 CODE := src tests $(wildcard benchmarks docs tools examples paper)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench docs paper lint format wheel fuzz sanitize torture audit compare clean
+.PHONY: help demo test slow bench docs paper lint format wheel fuzz sanitize torture audit compare clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -25,6 +25,9 @@ demo: $(STAMP) ## fit the bundled data and print what was found
 # The fits of the tests are short. Threads that spin while they wait for work would cost more than the work.
 test: lint ## lint, types and tests
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+slow: $(STAMP) ## what test leaves out: whole data sets and the reference's figures (../shared), the demo
+	$(BIN)/python -m pytest -m slow $(PYTEST_FLAGS)
 
 bench: $(STAMP) ## measure speed and memory
 	$(BIN)/python -m benchmarks.run

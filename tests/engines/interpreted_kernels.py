@@ -66,7 +66,7 @@ def compare(problem, side, start, design):
 
 if __name__ == "__main__":
     for c, kind in ((1.0, "chebyshev"), (0.1, None), (np.inf, None)):
-        problem, loadings, factors = example(c, kind, 3, n=6, m=30)
+        problem, loadings, factors = example(c, kind, 3, n=4, m=20)
         for side, start, design in sides(problem, loadings, factors):
             compare(problem, side, start, design)
     print("alike")  # noqa: T201

@@ -82,7 +82,7 @@ def test_values_in_double_precision(c, kind):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("c", "kind"), FORMS)
-@pytest.mark.parametrize("n_components", [1, 2, 3, 5, 8, 9, 17])
+@pytest.mark.parametrize("n_components", [1, 3, 8, 17])
 @pytest.mark.parametrize("bounded", [False, True])
 def test_newton_steps_near_the_optimum_are_those_of_the_reference(c, kind, n_components, bounded, kernel):
     problem, loadings, factors = example(c, kind, n_components)
@@ -127,8 +127,8 @@ def test_a_half_step_lowers_every_row(c, kind, row_solver, kernel):
 def test_coordinate_steps_are_those_of_the_reference(c, kind, near, kept, kernel):
     """Long steps and short ones (near the optimum), few counts in a row and many: all take other ways."""
     rng = np.random.default_rng(3)
-    problem, loadings, factors = example(c, kind, 5, n=40, m=70)
-    y = np.where(rng.random((40, 70)) < kept, problem.counts.to_scipy().toarray(), 0.0)
+    problem, loadings, factors = example(c, kind, 5, n=24, m=40)
+    y = np.where(rng.random((24, 40)) < kept, problem.counts.to_scipy().toarray(), 0.0)
     problem = Problem(Counts.from_any(y), problem.size_factors, problem.link, problem.zeros)
     native, reference = NativeEngine(problem, 1, kernel), ReferenceEngine(problem)
     form = {"bounds": Bounds(penalty=[0.0, 0.0, 0.1, 1.0, 3.0]), "row_solver": "coordinate"}

@@ -92,7 +92,7 @@ def test_repeated_steps_solve_the_row_problem(c, kind, bound):
     penalty, upper = rng.uniform(0.0, 2.0, size=3), math.inf if bound is None else bound
     bounds = Bounds(upper=upper, penalty=penalty)
     b = np.minimum(loadings, upper)
-    for _ in range(100):
+    for _ in range(40):
         b = engine.half_step(problem.loadings_side, b, factors, bounds=bounds).values
 
     def objective(x):

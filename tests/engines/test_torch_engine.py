@@ -38,7 +38,7 @@ FORMS = [
 ACCURACY = {"float64": 1e-11, "float32": 3e-6}
 
 
-def example(c, kind, n_components, *, n=9, m=150, seed=0):
+def example(c, kind, n_components, *, n=9, m=60, seed=0):
     rng = np.random.default_rng(seed)
     link = ShiftedLog(c)
     loadings, factors = rng.uniform(0.5, 1.5, (n, n_components)), rng.uniform(0.5, 1.5, (m, n_components))

@@ -1,1 +1,1 @@
-"""What knows no model: files written atomically, untrusted input, arrays, checks, random numbers."""
+"""Tools that know nothing of the model: atomic files, untrusted input, arrays, checks, random numbers."""

@@ -1,4 +1,4 @@
-"""One file for arrays and what is to be known about them: npz and JSON, no pickle, written atomically.
+"""One file for arrays and their metadata: npz and JSON, no pickle, written atomically.
 
 A file is an ordinary uncompressed npz (`numpy.load` opens it). Its member ``metadata`` is a JSON text as
 bytes: format name and version, version of the package, kind of content, names of the arrays, and whatever the
@@ -84,7 +84,7 @@ def write_archive(path: StrPath, arrays: Mapping[str, np.ndarray], metadata: Map
     text = json.dumps({**_plain(metadata, "metadata"), **own})
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, array in {METADATA: np.frombuffer(text.encode(), dtype=np.uint8), **members}.items():
-            # a ZipInfo of its own has no time of day: the same content is the same file
+            # a fresh ZipInfo holds no time of day, so that the same content gives the same file
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
@@ -105,7 +105,7 @@ def _checked_array(name: str, value: Any) -> np.ndarray:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """Make a value one that JSON holds, or say which part of it is not."""
+    """Convert a value to one that JSON can hold, or say which part of it cannot be converted."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, np.bool_ | np.integer | np.floating):
@@ -146,7 +146,7 @@ def read_archive(path: StrPath, kind: str | None = None) -> tuple[dict[str, np.n
     _refuse_others(path, content)
     try:
         arrays, metadata = _members(content)
-    except Exception as error:  # whatever a damaged file leads to; nothing outside of `content` is touched
+    except Exception as error:  # a damaged file may raise anything; nothing outside of `content` is touched
         raise ValueError(
             f"{os.fspath(path)} is damaged or was not written by {FORMAT} ({error or type(error).__name__}); "
             "use another copy of it or write it again"
@@ -172,7 +172,7 @@ def archive_kind(path: StrPath) -> str | None:
                 return None
             metadata = json.loads(_array(archive, info).tobytes())
         return str(metadata["kind"]) if metadata["format"] == FORMAT else None
-    except Exception:  # whatever a file that is not ours leads to
+    except Exception:  # a file that is not ours may raise anything
         return None
 
 
@@ -181,7 +181,7 @@ def _refuse_others(path: StrPath, content: bytes) -> None:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-    except Exception:  # not a zip file, or a damaged one, of which `_members` tells
+    except Exception:  # not a zip file, or a damaged one; `_members` reports it
         return
     if METADATA in names or not names:
         return
@@ -196,7 +196,7 @@ def _refuse_others(path: StrPath, content: bytes) -> None:
 
 @contextmanager
 def making_whole(where: str, remedy: str) -> Iterator[None]:
-    """Make one ValueError of whatever the contents of a file lead to that are not what we write.
+    """Turn every error that the contents of a file may raise into one ValueError.
 
     Parameters
     ----------
@@ -248,7 +248,7 @@ def check_value(name: str, value: Any, kind: type) -> None:
 
 
 def _check_version(path: StrPath, metadata: Mapping[str, Any]) -> None:
-    """Refuse what a later package wrote, whose meaning is not known."""
+    """Refuse a file that a later version of the package wrote: its meaning is not known."""
     version = metadata["format_version"]
     if version > FORMAT_VERSION:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Arrays that may live elsewhere: what NumPy's, PyTorch's and those on disk do differently, in one place.
+"""Arrays in memory, on a device or on disk: the operations in which they differ, in one place.
 
 The solver is written in the operators and methods all kinds share, so that one loop serves every engine.
 """

@@ -1,4 +1,4 @@
-"""Files and folders that come into being whole or not at all."""
+"""Atomic writing: a file or folder appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ StrPath: TypeAlias = str | os.PathLike[str]
 
 
 def real_path(path: StrPath, argument: str = "path") -> Path:
-    """Follow links: what is written to a link goes to where it leads, and the link stays."""
+    """Follow links: the file that a link points to is written, and the link stays."""
     if not isinstance(path, str | os.PathLike) or not str(path):
         raise TypeError(f"{argument} must be the path of a file, got {path!r}")
     return Path(os.path.realpath(path))
@@ -95,7 +95,7 @@ def replacing(path: StrPath) -> Iterator[BinaryIO]:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Bring a renaming to the disk; Windows has no such thing."""
+    """Flush a rename to the disk; Windows cannot do that."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -133,7 +133,7 @@ def building(path: StrPath, *, force: bool = False) -> Iterator[Path]:
 
 
 def _move(temporary: Path, place: Path, *, force: bool) -> None:
-    """Bring something to its place; without `force` only where nothing has appeared meanwhile."""
+    """Move something to its place; without `force` only if nothing has appeared there meanwhile."""
     if not force:
         _move_to_free(temporary, place)
     elif not place.exists() or (place.is_file() and temporary.is_file()):
@@ -150,7 +150,7 @@ def _move(temporary: Path, place: Path, *, force: bool) -> None:
 
 
 def _move_to_free(temporary: Path, place: Path) -> None:
-    """Rename, but never over something: the system refuses that for folders, and for links to files."""
+    """Rename without replacing anything: the system refuses to replace a folder, and to link over a file."""
     try:
         if temporary.is_dir():
             os.rename(temporary, place)
@@ -175,7 +175,7 @@ def _move_to_free(temporary: Path, place: Path) -> None:
 
 @contextmanager
 def claimed(path: StrPath) -> Iterator[Path]:
-    """Take a folder for oneself, and make it where there is none: until the end no one else gets it.
+    """Lock a folder for this process until the end of the block; make the folder if there is none.
 
     One that was made here and is still empty in the end is removed.
     """

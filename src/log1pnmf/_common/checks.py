@@ -1,4 +1,4 @@
-"""Refusals of arguments, in one form: what it must be, and what it is."""
+"""Checks of arguments. All errors have one form: what the argument must be, and what was given."""
 
 from __future__ import annotations
 

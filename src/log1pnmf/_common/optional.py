@@ -1,4 +1,4 @@
-"""Packages that only some parts need: loaded when used, missed by name."""
+"""Optional packages: imported when they are used, named in the error when they are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generators of random numbers, taken apart so that they can go on elsewhere."""
+"""Random generators, and their state as plain values, from which they can be restored."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def random_parts(rng: Random) -> dict[str, Any]:
 
 
 def check_known(rng: Random) -> None:
-    """Refuse generators that `random_from_parts` could not make again."""
+    """Refuse generators that `random_from_parts` cannot restore."""
     name = random_parts(rng)["state"]["bit_generator"]
     if name not in GENERATORS:
         raise ValueError(
@@ -62,7 +62,7 @@ def check_known(rng: Random) -> None:
 
 
 def random_from_parts(parts: Mapping[str, Any]) -> Random:
-    """Make the generator of which `random_parts` told the state."""
+    """Restore a generator from the state that `random_parts` gave."""
     state = _arrayed(parts["state"])
     _check_positions(state)
     bits = GENERATORS[state["bit_generator"]]()
@@ -81,7 +81,7 @@ def _listed(value: Any) -> Any:
 
 
 def _check_positions(state: Mapping[str, Any]) -> None:
-    """Refuse places outside of a generator's memory, which NumPy does not look at."""
+    """Refuse positions outside of a generator's memory; NumPy does not check them."""
     inner = state["state"] if isinstance(state["state"], dict) else {}
     for name, place, most in (
         ("pos", inner.get("pos", 0), 624),

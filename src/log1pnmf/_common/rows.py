@@ -1,4 +1,4 @@
-"""Matrices with one row per sample that need not be in memory: looked at in blocks, computed when looked at.
+"""Matrices with one row per sample that need not be in memory: lazy, and read in blocks.
 
 `Rows` has the operators that the solver uses on arrays, so that one loop serves data of any size. None of
 them computes anything; only sums, means, maxima and `read` look at numbers, a block of rows at a time.
@@ -27,7 +27,7 @@ IN_MEMORY = 1 << 28
 
 
 class Rows:
-    """An (n, K) matrix given by what reads some of its rows.
+    """An (n, K) matrix, given by a function that reads some of its rows.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ class Rows:
         return np.max([block.max(axis=0) for _, block in self.blocks()], axis=0)
 
     def to_array(self) -> NDArray[np.float64]:
-        """Compute all rows; those of large matrices lie in a file that goes when the array does."""
+        """Compute all rows; large matrices lie in a file that is deleted with the array."""
         size = 8 * self.shape[0] * self.shape[1]
         out: NDArray[np.float64]
         if size <= IN_MEMORY:
@@ -157,7 +157,7 @@ def _only_columns(axis: int) -> None:
 
 
 class RowFile:
-    """Rows in a temporary file that has no name and goes when nothing refers to it any more.
+    """Rows in an unnamed temporary file, deleted when nothing refers to it any more.
 
     It is read and written, not mapped: what it holds does not count as memory of the process.
 

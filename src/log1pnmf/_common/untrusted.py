@@ -1,4 +1,4 @@
-"""Files from strangers: what they take is counted while they are read, and nothing in them is run.
+"""Untrusted files: the memory they need is counted while they are read, and nothing in them is executed.
 
 A file may take 1 GiB of memory, or 200 bytes for each of its own bytes where that is more. Real tables of
 counts stay far below, files made to fill a machine do not. Every reader has a `Budget` and charges it before
@@ -211,7 +211,7 @@ def check_npz(file: BinaryIO, path: Path, budget: Budget) -> None:
         members = archive.infolist()
         budget.charge(sum(member.file_size for member in members))
         for member in members:
-            # Of the other kinds Python unpacks a piece whole, however large it gets.
+            # Python unpacks a piece of any other kind whole, however large it gets.
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise BadFileError(
                     f"{path}: {member.filename} is not packed as NumPy does; write it with savez_compressed"
@@ -265,7 +265,7 @@ def open_packed(path: Path, budget: Budget) -> BinaryIO:
 
 
 class _WithLineEnd(io.RawIOBase):
-    """A file and a line end after it: at a last line with more on it than it should, SciPy reads beyond."""
+    """A file with a line end added: SciPy reads beyond the end of a last line that is too long."""
 
     def __init__(self, inner: BinaryIO) -> None:
         self._inner, self._ended = inner, False
@@ -286,7 +286,7 @@ class _WithLineEnd(io.RawIOBase):
 
 
 def market_matrix(path: Path, budget: Budget) -> Any:
-    """Read a MatrixMarket file with SciPy, which crashes at some that are damaged.
+    """Read a MatrixMarket file with SciPy, after checks for the damage at which SciPy crashes.
 
     Parameters
     ----------
@@ -329,7 +329,7 @@ def _check_market(path: Path, budget: Budget) -> None:
 
 
 def _without_zero_bytes(path: Path, file: BinaryIO) -> int:
-    """Length of the rest; at a zero byte, with which a file ends that was cut off, SciPy's reader crashes."""
+    """Length of the rest. Refuses zero bytes (files that were cut off end in them): SciPy crashes there."""
     length = 0
     while piece := file.read(PIECE):
         if b"\0" in piece:

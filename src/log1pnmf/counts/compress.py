@@ -1,4 +1,4 @@
-"""From a numeric matrix to `SparseRows`: every value and every index looked at once, bad ones refused."""
+"""From a numeric matrix to `SparseRows`: every value and index is checked once, bad ones are refused."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def compress_sparse(matrix: Any, *, transposed: bool) -> tuple[SparseRows, Value
     for piece in pieces(values):
         scan.add(piece)
     scan.raise_errors()
-    kept = (indptr, indices, values)  # `locate`, which messages use, goes on with those that were looked at
+    # a new name: `locate`, which finds entries for messages, needs the arrays that were scanned
+    kept = (indptr, indices, values)
     if scan.n_zero:
         kept = _without_zeros(indptr, indices, values)
     return SparseRows(
@@ -130,7 +131,7 @@ def _without_zeros(
 
 
 class ValueScan:
-    """What a stream of values holds: how many of each doubtful kind, and where the first of them is.
+    """Statistics of a stream of values: how many there are of each bad kind, and where the first one is.
 
     Parameters
     ----------

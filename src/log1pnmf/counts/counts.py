@@ -268,7 +268,7 @@ def check_unmasked(values: Any, what: str) -> None:
 
 
 def _refuse_others(X: Any) -> None:
-    """Refuse what holds no numbers itself, and say where counts are to be had from it."""
+    """Refuse objects that are not matrices themselves, and say where their counts are."""
     if X is None:
         raise TypeError("counts is None; pass a matrix of counts, samples x features")
     if isinstance(X, str | os.PathLike):
@@ -343,7 +343,7 @@ def _checked_matrix(X: Any) -> Any:
     try:
         matrix = check_array(X, accept_sparse=True, ensure_all_finite=False, input_name="counts")
     except (TypeError, ValueError) as error:
-        if "NAType" in str(error):  # pandas.NA in a column of objects; with other types it becomes NaN
+        if "NAType" in str(error):  # a column of objects holds pandas.NA; in other types it becomes NaN
             raise ValueError("counts contains pandas.NA; drop or fill missing entries first") from error
         if not str(error).startswith("could not convert"):
             raise

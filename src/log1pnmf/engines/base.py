@@ -146,7 +146,7 @@ class Engine(Protocol):
 
 
 class EngineFactory(Protocol):
-    """Makes engines of one kind: what ``engine=`` takes beside a name. `Factory` is a base for one's own."""
+    """Makes engines of one kind; ``engine=`` takes a name or a factory. `Factory` is a base for one's own."""
 
     @property
     def name(self) -> str:
@@ -208,7 +208,7 @@ class Factory:
         raise NotImplementedError
 
     def suits(self, counts: Counts, n_components: int, row_solver: str) -> bool:
-        """Whether "auto" takes this engine, if no other with a better claim does."""
+        """Whether "auto" may take this engine, unless one that comes before it suits as well."""
         return False
 
     def extra_memory(self, n_features: int, n_components: int) -> float:

@@ -66,7 +66,7 @@ def _is_integer(value: object) -> bool:
 
 
 class _Outputs(NamedTuple):
-    """What the compiled core writes: per row, or per row and component. In the order of its parameters."""
+    """Outputs of the compiled core, in the order of its parameters: per row, or per row and component."""
 
     values: Array
     gradient: Array

@@ -140,7 +140,7 @@ class _Row:
 
 
 def _empty(row: _Row, b: Array) -> tuple[Array, float, bool]:
-    """Zero: without counts that is the optimum, also where a crude quadratic would say otherwise."""
+    """Give zeros, the optimum of a row without counts, even if a crude quadratic has another one."""
     return np.zeros_like(b), row.penalised(b), False
 
 
@@ -154,7 +154,7 @@ def _newton(row: _Row, b: Array) -> tuple[Array, float, bool]:
 
 
 def _coordinate(row: _Row, b: Array) -> tuple[Array, float, bool]:
-    """Cycles of projected one-dimensional Newton steps, derivatives fresh for every coordinate.
+    """Cycles of projected one-dimensional Newton steps; derivatives are updated for every coordinate.
 
     The curvature is that of the published implementation, see `_Row.published_excess`.
     """
@@ -193,7 +193,7 @@ def _box_quadratic_program(gradient: Array, hessian: Array, b: Array, upper: flo
 def _minimise_parabola(g: float, h: float, x: float, upper: float) -> float:
     """Minimiser over [0, upper] of the parabola with slope g and curvature h at x.
 
-    Without curvature (no count is seen through this coordinate) it falls to 0 if it costs anything.
+    Without curvature (no count depends on this coordinate) the minimiser is 0 if the slope is positive.
     """
     if h > np.finfo(np.float64).tiny:
         return float(min(max(x - g / h, 0.0), upper))

@@ -100,7 +100,8 @@ def fit_from(adata: Any, key: str | None = None, *, whole: bool = True) -> Fit:
         metadata = _metadata(about)
         if changed:
             metadata["data"]["n_samples"] = len(loadings)
-            metadata["data"]["total"] *= len(loadings) / len(sizes)  # its mean is what size factors go by
+            # the mean total, to which size factors of new samples are relative, stays
+            metadata["data"]["total"] *= len(loadings) / len(sizes)
             sizes = np.ones(len(loadings))
         arrays = {
             **dict(zip(ARRAYS, (loadings, factors, sizes), strict=True)),
@@ -127,7 +128,7 @@ def _stored(adata: Any, keys: Keys) -> Mapping[str, Any]:
 
 
 def _metadata(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers and text as Python's own, what is absent as None."""
+    """Convert numbers and text to Python's own types, and absent values to None."""
     metadata = {name: _plain(about[name]) for name in NUMBERS if name in about or name not in MAY_BE_MISSING}
     metadata |= {name: _plain(about[name]) for name in WITHIN if name in about or name not in MAY_BE_MISSING}
     metadata = {**dict.fromkeys(MAY_BE_MISSING), **metadata}

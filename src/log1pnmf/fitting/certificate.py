@@ -1,4 +1,4 @@
-"""What an approximate fit is worth: its exact log-likelihood, computed or estimated."""
+"""The exact log-likelihood of an approximate fit, computed or estimated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: a fit on its way as one file, from which it goes on with the same bits."""
+"""Checkpoints: the state of a running fit in one file, from which it resumes with the same bits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NO_MATTER = ("normalize",)
 
 
 class CheckpointWriter:
-    """Writes the progress of a fit to a file every few seconds, and what is left to write when it is closed.
+    """Writes a checkpoint every few seconds, and the last state when it is closed.
 
     A write that fails for want of space and the like is a warning: the fit goes on, and what was written
     before stays.
@@ -193,7 +193,7 @@ class Loaded:
     seconds: float
 
     def check_same(self, here: Mapping[str, Any]) -> None:
-        """Refuse to go on with another fit, and say in what it is another.
+        """Refuse to resume another fit, and say how it differs.
 
         Parameters
         ----------
@@ -239,7 +239,7 @@ def load_checkpoint(path: StrPath) -> Loaded:
 
 
 def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
-    """Refuse progress that is not that of the fit it says it is of, as only a forged file holds it."""
+    """Refuse progress that contradicts the fit it claims to belong to; only a forged file holds that."""
     settings, (n, m) = identity["settings"], identity["data"]["shape"]
     check_choice("likelihood", settings["likelihood"], LIKELIHOODS[1:])
     for name, value in (("rows", n), ("columns", m), *((one, settings[one]) for one in COUNTED)):
@@ -275,7 +275,7 @@ def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
 
 
 def _check_state(progress: Progress, state: State, *, extrapolates: Any) -> None:
-    """Refuse what the solver could not go on from."""
+    """Refuse a state from which the solver cannot resume."""
     check_value("all_met", progress.all_met, bool)
     check_value("stopping", progress.stopping[0], int)
     check_value("stopping", progress.stopping[1], bool)
@@ -324,7 +324,7 @@ def _progress_from_parts(arrays: Mapping[str, np.ndarray], metadata: Mapping[str
 
 
 def fingerprint(settings: Settings, counts: Counts, sizes: np.ndarray, start: Start) -> dict[str, Any]:
-    """Describe data and settings of a fit, by which its checkpoint is recognised.
+    """Describe the data and settings of a fit; a checkpoint is resumed only if they are the same.
 
     Parameters
     ----------

@@ -136,7 +136,7 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
         keep.close()
     try:
         fit = _finish(settings, engines[run.phase], run, request)
-    except KeyboardInterrupt:  # the last figures can be done without, the fit cannot
+    except KeyboardInterrupt:  # the fit is worth keeping without its last figures
         fit = _finish(settings, engines[run.phase], replace(run, stopped="interrupted"), request)
     return replace(fit, asked=asked, seconds=time.perf_counter() - started)
 
@@ -180,7 +180,7 @@ def _finish(settings: Settings, engine: Engine, run: Run, request: Request) -> F
 
 
 def _why_not(settings: Settings, run: Run, kkt_residual: float) -> str:
-    """Why a fit that ran to its end has not converged, and what to do."""
+    """Say why a fit that ran to its end has not converged, and what to do."""
     change, tol = run.last.relative_change, settings.phases[run.phase].tol
     if run.stopped == "stalled":
         return (

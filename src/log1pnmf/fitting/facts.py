@@ -38,7 +38,7 @@ class DataFacts:
         return cls(*counts.shape, counts.nnz, counts.total, counts.n_empty_rows, counts.n_empty_columns)
 
     def check(self) -> None:
-        """Refuse what only files and strangers give."""
+        """Refuse values that only a damaged or forged file can hold."""
         for name in ("n_samples", "n_features", "nnz", "n_empty_samples", "n_empty_features"):
             check_value(f"data.{name}", getattr(self, name), int)
         check_value("data.total", self.total, float)
@@ -81,7 +81,7 @@ class Certificate:
     n_samples: int
 
     def check(self) -> None:
-        """Refuse what only files and strangers give."""
+        """Refuse values that only a damaged or forged file can hold."""
         for name in ("log_likelihood", "standard_error"):
             check_value(f"certificate.{name}", getattr(self, name), float)
         if self.approximate_log_likelihood is not None:

@@ -1,4 +1,4 @@
-"""The noun of the package: a fitted model, with all that analysis, plots and files need to know of it."""
+"""`Fit`, the central object of the package: a fitted model with all that analysis, plots and files need."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ class Fit:
 
 
 def _check(fit: Fit) -> None:
-    """Refuse a fit whose parts do not belong together, as only files and strangers give them."""
+    """Refuse a fit whose parts do not fit together; only damaged or forged files hold one."""
     if fit.loadings.ndim != 2 or fit.factors.ndim != 2 or 0 in fit.loadings.shape + fit.factors.shape:
         raise ValueError(f"loadings and factors have shapes {fit.loadings.shape} and {fit.factors.shape}")
     (n, k), m = fit.loadings.shape, len(fit.factors)

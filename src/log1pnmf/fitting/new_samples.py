@@ -1,4 +1,4 @@
-"""What a fit says about samples it has not seen: size factors, loadings, log-likelihood."""
+"""New samples under the factors of a fit: size factors, loadings, log-likelihood."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything a user asks of a fit: settings, what was given as arrays or functions, and how to run it."""
+"""`Request`: the settings of a fit, the arrays and functions a user gave, and how to run it."""
 
 from __future__ import annotations
 

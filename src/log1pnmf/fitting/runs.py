@@ -45,7 +45,7 @@ class Run:
     phase: int
 
     def as_fit(self, settings: Settings, problem: Problem, *, kkt_residual: float | None = None) -> Fit:
-        """Show the run as a fit; the only place where one is put together.
+        """Make the `Fit` of this run; no other code makes one.
 
         Parameters
         ----------
@@ -151,7 +151,7 @@ def best_run(
         one = _OneStart(settings, restart, best, keep=keep, callbacks=callbacks, verbose=verbose)
         try:
             run = one(engines, rng, start, resumed)
-        except KeyboardInterrupt:  # before this start had led to anything
+        except KeyboardInterrupt:  # interrupted before this start had a result
             if best is None:
                 raise
             return replace(best, stopped="interrupted")
@@ -198,7 +198,7 @@ class _OneStart:
         else:
             begin, point = resumed.phase, Pair(resumed.last.loadings, resumed.last.factors)
             self.last, self.history, self.all_met = resumed.last, resumed.history, resumed.all_met
-        self.random = random_parts(rng)  # no more is drawn until the next start
+        self.random = random_parts(rng)  # no random numbers are drawn until the next start
         for number in range(begin, len(engines)):
             reason = self._phase(engines[number], number, point, resumed)
             assert self.last is not None
@@ -278,7 +278,7 @@ class _OneStart:
         return None
 
     def _ended(self, engine: Engine, first: int) -> Stopped:
-        """Why the solver had no more iterations: too many of them, or no step leads down from here."""
+        """Say why the solver ended: `max_iter` was reached, or no step lowers the objective."""
         last, settings = self.last, self.settings
         assert last is not None
         # the last iteration may have been lost to an extrapolation that was dropped

@@ -89,7 +89,7 @@ def _balanced(loadings: Array, factors: Array) -> tuple[Array, Array]:
 
 
 def _lifted(engine: Engine, typical: Array, factors: Array) -> Array:
-    """Leave no zeros where other samples may have counts; what the sample has not seen gets its mean."""
+    """Replace zeros where other samples may have counts: features not seen in the sample get its mean."""
     problem, counts = engine.problem, engine.problem.counts
     rates = counts.by_column.row_sums() / problem.size_factors.sum()
     level = (

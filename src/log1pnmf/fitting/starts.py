@@ -61,9 +61,9 @@ class Start:
         return self.make(engine, rng)
 
 
-TINY = 1e-8  # of the baseline: two such columns multiplied do not change the fit
-LIFTED = 1e-3  # of the column's mean, where a given start has zeros that rule out a count
-SVD_FILL = 1e-2  # of the mean, where the SVD leaves zeros
+TINY = 1e-8  # relative to the baseline: the product of two such columns does not change the fit
+LIFTED = 1e-3  # relative to the column's mean, where a given start has zeros that rule out a count
+SVD_FILL = 1e-2  # relative to the mean, where the SVD leaves zeros
 SAMPLE = 300  # rows and columns on which the fitted total is matched
 
 
@@ -256,7 +256,7 @@ def _impossible(problem: Problem, loadings: Array, factors: Array) -> tuple[Arra
 
 
 def _without_empty(problem: Problem, loadings: Array, factors: Array) -> tuple[Array, Array]:
-    """Zero where there are no counts: that is their optimum."""
+    """Set rows and columns without counts to zero, their optimum."""
     counts = problem.counts
     empty_rows = np.diff(counts.by_row.indptr) == 0
     empty_columns = np.diff(counts.by_column.indptr) == 0

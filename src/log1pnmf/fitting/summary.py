@@ -63,7 +63,7 @@ def top_features(components: Array, k: int, n_top: int) -> NDArray[np.intp]:
 
 
 def gained_lately(fit: Fit, most: int = 10) -> str | None:
-    """How much the last iterations of the last phase gained, in words; None where it has only its start.
+    """Say how much the last iterations of the last phase gained; None if it has only its start.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What loadings and factors may be, and what they cost: bounds and a linear penalty on each side."""
+"""Bounds and a linear penalty for the loadings and for the factors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Bounds:
 
     @property
     def beyond_a_box(self) -> str | None:
-        """What is more than ``0 <= b <= one number`` with a penalty per column; None where nothing is."""
+        """Name what goes beyond ``0 <= b <= one number`` with a penalty per column; None if nothing does."""
         if np.any(self.lower):
             return "lower bounds other than 0"
         if np.ndim(self.upper):
@@ -80,7 +80,7 @@ NON_NEGATIVE = Bounds()
 
 @dataclass(frozen=True, eq=False)
 class Constraint:
-    """Bounds and penalties of both sides: what a fit minimises beside the loss, and where."""
+    """Bounds and penalties of both sides."""
 
     loadings: Bounds = NON_NEGATIVE
     factors: Bounds = NON_NEGATIVE

@@ -47,7 +47,7 @@ class Noise(Protocol):
         ...
 
     def constant(self, counts: Counts) -> float:
-        """Give what the sum of losses lacks to the negative log-likelihood of all entries."""
+        """Difference between the negative log-likelihood of all entries and the sum of their losses."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The objective in plain NumPy: what every engine is compared with.
+"""The objective in plain NumPy; every engine is tested against it.
 
 Everything named *entry* works on the eta scale. The link gives ``em``, and the mean of a count is ``t * em``;
 the noise gives the loss of a count with that mean. The loss leaves out what no factor changes; the constant
@@ -299,7 +299,7 @@ def kkt_residual(
     *,
     constraint: Constraint = FREE,
 ) -> float:
-    """How far from a stationary point, free of scale: 0 at an optimum.
+    """Distance from a stationary point, invariant to scale: 0 at an optimum.
 
     Minimised are the loss and the penalties within the bounds of `constraint`. The projected gradient ``pg``
     of an entry ``b`` with derivative ``g`` (penalty included) is ``min(g, 0)`` at its lower bound,

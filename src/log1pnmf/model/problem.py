@@ -80,7 +80,7 @@ class Problem:
 
     @cached_property
     def constant(self) -> float:
-        """What has to be added to the sum of entry losses to get the full negative log-likelihood."""
+        """The full negative log-likelihood minus the sum of entry losses."""
         return likelihood_constant(self)
 
     @cached_property
@@ -95,7 +95,7 @@ class Problem:
 
     @property
     def native_constant(self) -> float:
-        """`constant` where counts are large, else `plain_constant`: that of the sums of the compiled core."""
+        """The constant of the compiled core: `constant` if counts are large, else `plain_constant`."""
         return self.constant if self.is_large else self.plain_constant
 
     @cached_property

@@ -57,7 +57,7 @@ class Mixture:
         return rng.uniform(*self.rates, size=n_components)
 
     def draw(self, rng: np.random.Generator, n: int, rates: Array) -> Entries:
-        """Draw from `rng` what n rows of entries with these `rates` are made of."""
+        """Draw n rows of entries with these `rates` from `rng`."""
         shape = (n, len(rates))
         return Entries(self, rng.random(shape) < self.p_uniform, rng.random(shape), rates)
 
@@ -132,7 +132,7 @@ class Simulated:
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """What is to be drawn; nothing is until it is asked for.
+    """A lazy simulation: loadings and counts are drawn when they are asked for.
 
     Parameters
     ----------
@@ -236,7 +236,7 @@ class Simulation:
         return entries.at(scale, self._largest)
 
     def _scale_for_density(self, factors: Entries, density: float) -> float:
-        """Find the scale of the factors that is expected to give the density, by halving."""
+        """Find by bisection the scale of the factors whose expected density is the one asked for."""
         wanted = max(1, math.ceil(DENSITY_ENTRIES / (BLOCK_ROWS * self.n_features)))
         chosen = np.unique(np.linspace(0, self._n_blocks - 1, wanted).astype(int))
         blocks = [self._block(int(number))[:2] for number in chosen]

@@ -1,4 +1,4 @@
-"""The one way into HDF5 and zarr files from strangers: `open_store`."""
+"""`open_store`, the only way to open HDF5 and zarr files that are not trusted."""
 
 from .store import Store, open_store
 

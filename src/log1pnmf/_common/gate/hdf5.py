@@ -1,4 +1,4 @@
-"""HDF5 files from strangers: every object is looked at before anything is read from it."""
+"""Untrusted HDF5 files: every object is checked before anything is read from it."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Hdf5Store:
                     self._find(node if isinstance(node, self._h5py.Group) else node.parent, one)
 
     def _check_references(self) -> None:
-        """Old files name the categories of a column by a reference; it must lead to what was looked at."""
+        """Check references to categories, as old files have them: they must lead to what was checked."""
         for node in self._referring:
             for name in NAMING:
                 found = node.attrs.get(name)
@@ -149,7 +149,7 @@ class Hdf5Store:
 
     def _check_dataset(self, data: Any, whole: bool) -> None:
         path, plan = self.budget.path, data.id.get_create_plist()
-        # First of all: even the shape of a virtual dataset is looked up in other files.
+        # This check comes first: HDF5 opens other files even for the shape of a virtual dataset.
         if plan.get_layout() == self._h5py.h5d.VIRTUAL or plan.get_external_count():
             raise BadFileError(f"{path}: the data of {data.name} are in other files, which are not read")
         for dtype in _plain_types(data.dtype):

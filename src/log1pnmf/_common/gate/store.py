@@ -59,7 +59,7 @@ def open_store(path: os.PathLike[str] | str, budget: Budget) -> Store:
 
 
 def open_zarr(path: os.PathLike[str] | str) -> Any:
-    """Open a zarr folder by the descriptions of its arrays, not by a summary that may say other things."""
+    """Open a zarr folder by the descriptions of its arrays; consolidated metadata may contradict them."""
     zarr = require("zarr", extra="dask", purpose="reading .zarr folders")
     newer = int(zarr.__version__.split(".")[0]) > 2
     return zarr.open_group(os.fspath(path), mode="r", **({"use_consolidated": False} if newer else {}))

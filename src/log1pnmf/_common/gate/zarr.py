@@ -1,4 +1,4 @@
-"""zarr folders from strangers: every file and every description is looked at before anything is read."""
+"""Untrusted zarr folders: every file and every description is checked before anything is read."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ __all__ = ["DaskChunks", "FileChunks", "GivenChunks", "RowChunks", "SlicedChunks
 
 
 class RowChunks(Protocol):
-    """Rows of a matrix in chunks, each as often and in any order as wanted."""
+    """Rows of a matrix in chunks, which can be read repeatedly and in any order."""
 
     shape: tuple[int, int]
 
@@ -33,7 +33,7 @@ class RowChunks(Protocol):
         ...
 
     def only(self, index: int) -> Callable[[], Any]:
-        """Give what reads this chunk elsewhere, and can be sent there."""
+        """Give an object that reads only this chunk and can be sent to a worker."""
         ...
 
 
@@ -179,7 +179,7 @@ class GivenChunks:
         return self.only(index)()
 
     def only(self, index: int) -> Callable[[], Any]:
-        """Give what takes this chunk from the chunks, which go along."""
+        """Give an object that takes this chunk from the chunks; it holds all of them."""
         if not hasattr(self._chunks, "__getitem__"):
             raise TypeError(
                 "chunks must be indexed to be used on a cluster, got an object that can only be iterated "

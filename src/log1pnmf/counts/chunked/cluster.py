@@ -28,7 +28,7 @@ HELD_SHARE = 0.5
 
 
 class ClusterRunner:
-    """Every chunk a task, its sums added up on the workers pair by pair, always the same pairs.
+    """Runs one task per chunk; the workers add up the sums pair by pair, always the same pairs.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class ClusterRunner:
 
         client, bounds = self._client, counts.bounds
         held = self._hold(counts)
-        # A task, not scattered: what was scattered cannot be made again when its worker dies.
+        # A task instead of scattered data: those could not be computed again when their worker dies.
         with dask_config.set({"distributed.admin.large-graph-warning-threshold": "4GB"}):
             everywhere = client.submit(_itself, task, pure=False, retries=3)
         done = []

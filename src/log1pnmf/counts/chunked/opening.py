@@ -255,7 +255,7 @@ def _from_object(source: Any, limit: int) -> RowChunks:
 
 
 def _gives_rows(source: Any) -> bool:
-    """Arrays, h5py and zarr arrays, AnnData's matrices on disk: a dtype says that parts are numbers."""
+    """Whether slices are rows of numbers, as those of arrays in memory and on disk: these have a dtype."""
     return hasattr(source, "dtype") and hasattr(source, "__getitem__")
 
 

@@ -1,4 +1,4 @@
-"""Who goes through the chunks: this process, reading ahead, or the workers of a Dask cluster."""
+"""Passes over the chunks: in this process, which reads ahead, or on the workers of a Dask cluster."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def each_chunk(source: CountSource) -> Iterator[Counts]:
 
 
 def runner_of(source: CountSource) -> Runner:
-    """Choose who goes through the chunks of a source."""
+    """Choose the runner for the chunks of a source."""
     return LocalRunner(source) if source.client is None else ClusterRunner(source)
 
 

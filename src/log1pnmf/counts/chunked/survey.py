@@ -1,4 +1,4 @@
-"""The first look at counts in chunks: what has to be known of all of them before a fit."""
+"""The survey, a first pass over counts in chunks: it collects what a fit needs to know of all of them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def survey_chunk(raw: Any, kept: NDArray[np.int64]) -> ChunkSurvey:
 
 
 def row_digests(rows: SparseRows) -> NDArray[np.uint64]:
-    """Make a number of every row that changes with any of its entries; other rows have no part in it.
+    """Hash every row; the hash depends on all entries of the row and on no other row.
 
     Examples
     --------

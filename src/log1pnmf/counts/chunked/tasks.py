@@ -1,4 +1,4 @@
-"""What a pass over chunks does with each of them: the caller's business, so only its form is said here."""
+"""The interface of a task that a pass runs on every chunk; callers implement it."""
 
 from __future__ import annotations
 

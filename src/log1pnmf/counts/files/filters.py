@@ -1,4 +1,4 @@
-"""Samples and features with too little in them left out, and said so."""
+"""Filters that leave out samples and features with few counts, and report what they removed."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ __all__ = ["created_hdf5"]
 
 
 class Sink:
-    """A file that never fails: after the first write that did, it pretends, and keeps the error.
+    """A file whose writes never raise: it keeps the first error and ignores all later writes.
 
-    HDF5 takes the process with it where it cannot write while it closes a file.
+    HDF5 crashes the process if a write fails while it closes a file.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def created_hdf5(path: Path) -> Iterator[Any]:
         except Exception:
             if sink.error is None:
                 raise
-        if isinstance(sink.error, OSError):  # what HDF5 says of it is only a consequence
+        if isinstance(sink.error, OSError):  # the error of HDF5 is only a consequence of it
             raise OSError(sink.error.errno, sink.error.strerror, str(path)) from None
         if sink.error is not None:
             raise sink.error
@@ -91,7 +91,7 @@ def created_hdf5(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def _not_inside(sink: Sink) -> Iterator[None]:
-    """Let no signal break off a method that HDF5 has called: the error counts when HDF5 is done."""
+    """Keep signals from interrupting a method that HDF5 has called; they are raised when HDF5 is done."""
     inside = {method.__code__ for method in vars(Sink).values() if hasattr(method, "__code__")}
     before: dict[int, Any] = {}
 

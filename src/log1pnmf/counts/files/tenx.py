@@ -39,7 +39,7 @@ def read_tenx_h5(path: Path, genome: str | None, budget: Budget) -> RawTable:
         if len(parts[2]) != n_cells + 1:
             raise BadFileError(f"{path} is damaged: {len(parts[2])} column starts for {n_cells} cells")
         counts = sparse.csr_array(parts, shape=(n_cells, n_features))
-        counts.check_format(full_check=True)  # indices that point outside crash what comes next
+        counts.check_format(full_check=True)  # indices out of range would crash SciPy
         kinds = None
         if "features" in group:
             features = group["features"]

@@ -118,7 +118,7 @@ def _write_npz(table: CountTable, path: Path) -> None:
 
 def _write_npy(table: CountTable, path: Path) -> None:
     values = whole_numbers(table.counts.to_scipy()).toarray()
-    with _bytes(path) as file:  # NumPy itself does not say why it could not write
+    with _bytes(path) as file:  # NumPy's error does not say why the write failed
         np.lib.format.write_array_header_2_0(file, np.lib.format.header_data_from_array_1_0(values))
         file.write(values.data)
 

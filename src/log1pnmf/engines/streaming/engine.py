@@ -153,7 +153,7 @@ class StreamingEngine:
         self, task: Literal["evaluate", "step", "settle"], start: Rows, factors: Any, bounds: Bounds
     ) -> tuple[_LastPass, HalfStep]:
         problem, counts = self.problem, self.counts
-        self._last = None  # its sums take as much memory as those to come
+        self._last = None  # free its sums: the next ones need as much memory
         shape, folder = (counts.n_samples, start.shape[1]), counts.source.folder
         values = None if task == "evaluate" else RowFile(shape, folder=folder)
         gradient = RowFile(shape, np.float32, folder=folder)
@@ -204,5 +204,5 @@ class StreamingFactory(Factory):
         return not counts.in_memory
 
     def extra_memory(self, n_features: int, n_components: int) -> float:
-        """Count a triangle for every feature, of the sums and of a chunk."""
+        """Two lower triangles of Hessians for every feature: that of the sums and that of one chunk."""
         return 8.0 * n_components**2 * n_features

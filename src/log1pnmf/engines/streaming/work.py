@@ -80,7 +80,7 @@ class _Piece(Problem):
 
     @cached_property
     def is_large(self) -> bool:
-        """As the whole is."""
+        """Whether the counts of the whole problem are large."""
         return self.large
 
     @cached_property

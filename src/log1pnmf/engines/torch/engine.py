@@ -1,4 +1,4 @@
-"""The half-step in PyTorch: with Triton kernels on a CUDA card; slowly on the CPU, to be tested there."""
+"""The half-step in PyTorch: with Triton kernels on a CUDA card; slow on the CPU, where it is for tests."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ class TorchEngine(InMemory):
             at = slice(block.first, block.first + block.n_rows)
             rows = _Rows(self, block, fixed, exposure[at], p, bounds.box_upper)
             values[at], loss[at], gradient[at], decrease[at], rejected[at] = rows.newton(b[at])
-        totals = torch.stack([loss.sum(), decrease.sum(), rejected.sum()]).tolist()  # one wait for the card
+        # the only synchronisation with the card
+        totals = torch.stack([loss.sum(), decrease.sum(), rejected.sum()]).tolist()
         return HalfStep(
             values=_as(start, values),
             loss=totals[0] + self.problem.plain_constant,

@@ -172,7 +172,7 @@ class _Buffers:
             torch.cuda.current_stream().wait_stream(self._stream)
 
     def release(self) -> None:
-        """Say that the work queued so far is the last to use what is in here."""
+        """Mark the work queued so far as the last that uses this buffer."""
         if self._stream is not None:
             self._free = torch.cuda.Event()
             self._free.record()

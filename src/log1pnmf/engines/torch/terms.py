@@ -177,7 +177,7 @@ def rises(eta: Any, delta: Any, exposure: Any, largest: float) -> tuple[Any, Any
 
 
 def _sweep(H: Any, q: Any, x: Any, upper: float) -> Any:
-    """Do a cycle of coordinate descent in place, `q` being the slope at `x`; sums of ``H_kk delta_k^2``."""
+    """Do a cycle of coordinate descent in place; `q` is the slope at `x`. Gives ``H_kk delta_k^2`` summed."""
     gained = torch.zeros_like(x[:, 0])
     for k in range(x.shape[1]):
         h = H[:, k, k]

@@ -1,4 +1,4 @@
-"""The operations of `torch_terms` as Triton kernels: one program per row, fixed order of every sum.
+"""The operations of `terms` as Triton kernels: one program per row, fixed order of every sum.
 
 A row's non-zeros are visited in tiles: gather the design rows, eta, expm1, residual and weight, then the
 gradient by a sum and the Hessian by a matrix product on the tensor cores. Three

@@ -114,7 +114,7 @@ def alternate(
                 point, previous, beta = plain, plain, 0.0
                 continue
             by_rounding = lead.certain or objective - accepted <= ROUNDING * abs(accepted)
-            if state is None or by_rounding or n_shortened == MOST_SHORTENED:  # there is nothing left to gain
+            if state is None or by_rounding or n_shortened == MOST_SHORTENED:  # nothing is left to gain
                 return
             state, n_shortened = replace(state, updated=moves.between(good, state.updated)), n_shortened + 1
             point = plain = previous = moves.rescale(state.updated)[0]

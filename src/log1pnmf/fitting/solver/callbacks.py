@@ -1,4 +1,4 @@
-"""Those who watch the iterations: each is called with every one of them and may ask to stop."""
+"""Callbacks: each is called with every iteration and may ask to stop."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class History:
             self._rows = list(zip(*(table[name].tolist() for name in names), strict=True))
 
     def copy(self) -> History:
-        """Return one that goes its own way from here."""
+        """Return an independent copy."""
         other = History()
         other._rows = self._rows.copy()
         return other

@@ -1,4 +1,4 @@
-"""What the solver shows of each iteration."""
+"""`Iteration`, what the solver yields, and the state that it needs to resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When an optimum is reached."""
+"""The stopping rule: when a fit has converged."""
 
 from __future__ import annotations
 
