@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf.analysis import topic_model
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.arrangement import arranged, evenness, shares
 from log1pnmf.fitting.certificate import certify
@@ -89,6 +90,7 @@ class TestTopics:
     def test_it_is_the_same_model(self):
         model = Log1pNMF(c=math.inf, **OPTIONS).fit(Y)
         topics = model.to_topic_model()
+        np.testing.assert_array_equal(topic_model(model).words, topics.words)
         np.testing.assert_allclose(topics.proportions.sum(axis=1), 1.0)
         np.testing.assert_allclose(topics.words.sum(axis=1), 1.0)
         np.testing.assert_allclose(

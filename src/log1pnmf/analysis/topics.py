@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.keys import c_name
 
 __all__ = ["TopicModel", "topic_model"]
@@ -39,12 +40,12 @@ class TopicModel:
     word_names: NDArray[np.object_] | None = None
 
 
-def topic_model(fit: Fit) -> TopicModel:
+def topic_model(fit: Any) -> TopicModel:
     """Convert a fit at ``c = inf``.
 
     Parameters
     ----------
-    fit : Fit
+    fit : Fit, Log1pNMF, AnnData or a file that `save` wrote
 
     Returns
     -------
@@ -55,6 +56,7 @@ def topic_model(fit: Fit) -> TopicModel:
     ValueError
         At finite `c`, where parts do not add up.
     """
+    fit = as_fit(fit)
     if not fit.link.is_identity:
         raise ValueError(
             f"a topic model needs c = inf, where parts add up; this model was fitted with "

@@ -70,7 +70,7 @@ def write_report(
     ----------
     path : str or PathLike
         Of the file; its folder must exist.
-    fits : Fit, Log1pNMF, AnnData or a file that `save` wrote, or a sequence of them
+    fits : Fit, Log1pNMF, AnnData or a file that `save` wrote, or a sequence of them, or a Sweep
         To the same data. The first with finite c and the first with ``c = inf`` are compared.
     title : str, optional
     sample_names, feature_names : sequence of str, optional

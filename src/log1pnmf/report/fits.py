@@ -63,9 +63,15 @@ def describe_fits(inputs: ReportInput) -> FitSection:
 
 
 def early_stopping_note(fit: Fit) -> str | None:
-    """Say that a fit was stopped before its optimum; None where it was not."""
+    """Say that a fit ended before its optimum; None where it did not."""
     if fit.converged:
         return None
+    if fit.stopped == "stalled":
+        return (
+            f"stalled after {plural(fit.n_iter, 'iteration')}: no step lowers the objective any more, but "
+            f"this is not an optimum (KKT residual {fit.kkt_residual:.1e}). Rescale or drop extreme counts "
+            "or size factors, or try another init"
+        )
     gain = last_gain(fit)
     still = "" if gain is None else f", still gaining {significant(gain)} in log-likelihood per iteration"
     return (
@@ -113,7 +119,7 @@ def _certificate(fit: Fit) -> str:
 
 
 def _converged(fit: Fit) -> str:
-    return "yes" if fit.converged else "NO: stopped early"
+    return "yes" if fit.converged else f"NO: {'stalled' if fit.stopped == 'stalled' else 'stopped early'}"
 
 
 def _gain(fit: Fit) -> str:

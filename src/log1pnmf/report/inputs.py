@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf.analysis.groups import Groups, as_numbers, check_length, fold_groups, labels_of, quarters
+from log1pnmf.analysis.sweep import Sweep
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
@@ -84,6 +85,7 @@ class ReportInput:
         n_jobs: int | None = None,
     ) -> ReportInput:
         """Check what `log1pnmf.report.write_report` was given; its parameters are explained there."""
+        fits = fits.fits if isinstance(fits, Sweep) else fits
         sources = list(fits) if isinstance(fits, list | tuple) else [fits]
         found = _same_data(sources)
         checked = None if counts is None else counts_of(found[0], counts)

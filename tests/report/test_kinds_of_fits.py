@@ -1,0 +1,27 @@
+"""Reports of fits that ended in other ways, or come in other things."""
+
+import dataclasses
+
+import numpy as np
+
+from log1pnmf import fit_log1p_nmf, sweep
+from log1pnmf.report import write_report
+
+COUNTS = np.random.default_rng(0).poisson(2.0, (30, 8))
+
+
+def test_a_stalled_fit_is_not_advised_to_go_on(tmp_path):
+    fit = fit_log1p_nmf(COUNTS, 2, tol=1e-4)
+    stalled = dataclasses.replace(fit, stopped="stalled")
+    text = write_report(tmp_path / "r.html", stalled).read_text()
+    assert f"stalled after {fit.n_iter} iterations: no step lowers the objective any more" in text
+    assert "NO: stalled" in text
+    assert "stopped early" not in text
+    assert "raise max_iter" not in text
+
+
+def test_a_sweep_is_a_sequence_of_fits(tmp_path):
+    found = sweep(COUNTS, [1.0, np.inf], 2, tol=1e-4)
+    text = write_report(tmp_path / "r.html", found, date="2026-11-15").read_text()
+    assert "explained in 2 ways" in text
+    assert text == write_report(tmp_path / "s.html", found.fits, date="2026-11-15").read_text()
