@@ -120,7 +120,7 @@ def test_repeated_steps_solve_the_row_problem(c, kind, bound):
     assert (gradient[b[0] == upper] <= scale).all()
 
 
-@pytest.mark.parametrize("c", SHIFTS)
+@pytest.mark.parametrize("c", [1e-3, 1.0, 1e4, math.inf])
 def test_both_row_solvers_meet(c):
     engine, loadings, factors = example(c)
     side, ends = engine.problem.loadings_side, []

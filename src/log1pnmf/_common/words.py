@@ -13,4 +13,4 @@ def plural(number: float, one: str, many: str | None = None) -> str:
     >>> plural(1, "sample"), plural(1937, "sample"), plural(0, "entry", "entries")
     ('1 sample', '1,937 samples', '0 entries')
     """
-    return f"{number:,.0f} {one if number == 1 else many or one + 's'}"
+    return f"{round(number):,} {one if number == 1 else many or one + 's'}"

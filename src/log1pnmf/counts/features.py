@@ -1,4 +1,4 @@
-"""Features by name: new data brought into the order of the training data."""
+"""Match features by name: bring new data into the order of the training data."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def _from_archive(path: Path, file: BinaryIO, stored: Mapping[str, Any]) -> RawT
     if "format" in names:
         file.seek(0)
         matrix = sparse.load_npz(file)
-        if hasattr(matrix, "check_format"):  # indices that point outside crash what comes next
+        if hasattr(matrix, "check_format"):  # indices out of range would crash SciPy
             matrix.check_format(full_check=True)
     else:
         name = _matrix_name(path, stored)
