@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 torch = pytest.importorskip("torch")
 
@@ -249,3 +250,23 @@ def test_triton_kernels_interpreted_give_what_plain_pytorch_gives():
         check=False,
     )
     assert done.stdout.strip() == "alike", done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("size", [1e4, 1e6, 1e7])
+@pytest.mark.parametrize(("c", "engine"), [(1.0, "torch"), (math.inf, "torch"), (1.0, "torch-float64")])
+def test_the_log_likelihood_of_large_counts_holds(size, c, engine):
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(size * np.outer(rng.uniform(0.5, 2.0, 6), rng.uniform(0.5, 2.0, 5)))
+    counts[0, 0] = 0
+    fit = fit_log1p_nmf(counts, 2, c=c, engine=engine, likelihood="exact", tol=1e-3)
+    mean = fit.size_factors[:, None] * fit.link.inverse(fit.loadings @ fit.factors.T)
+    assert fit.log_likelihood == pytest.approx(float(stats.poisson.logpmf(counts, mean).sum()), abs=0.1)
+
+
+@pytest.mark.parametrize("engine", ["torch", "torch-float64"])
+def test_counts_whose_log_likelihood_would_be_lost_are_refused(engine, monkeypatch):
+    counts = Counts.from_any(np.full((200, 300), 2e7))
+    with pytest.raises(ValueError, match=r"cannot be used here: a sample has 6e\+09 counts.*engine='native'"):
+        fit_log1p_nmf(counts, 2, engine=engine)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert resolve_engine("auto", counts, 10_000) == "native"

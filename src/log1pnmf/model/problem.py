@@ -15,7 +15,7 @@ from .noise import POISSON, Noise
 from .objective import likelihood_constant, plain_constant
 from .zeros import EXACT_FOR_IDENTITY, Quadratic
 
-__all__ = ["Problem", "Side"]
+__all__ = ["LARGE_ROW", "Problem", "Side"]
 
 LARGE_ROW = 1e9
 """Total count of a sample from which rounding errors of its log-likelihood exceed about 1e-6."""

@@ -10,16 +10,18 @@ import numpy as np
 from log1pnmf._common.optional import require
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine, Factory
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.problem import LARGE_ROW, Problem
 
 __all__ = ["TorchFactory"]
 
 LEAST_WORK_FOR_A_GPU = 2e7
 """Non-zeros times factors from which "auto" takes a graphics card."""
+SINGLE_ROW = 2.0**20
+"""Total count of a sample up to which rounding errors of its log-likelihood stay below about 1 in float32."""
 
 
 class TorchFactory(Factory):
-    """Makes PyTorch engines of one precision."""
+    """Makes PyTorch engines of one precision; of double precision where counts are too large for float32."""
 
     row_solvers = ("newton",)
 
@@ -29,8 +31,19 @@ class TorchFactory(Factory):
     def __call__(self, problem: Problem, n_threads: int | None = None, *, verbose: int = 0) -> Engine:
         """Make an engine for a problem."""
         module = require("log1pnmf.engines.torch.engine", extra="gpu", purpose=f"engine={self.name!r}")
-        engine: Engine = module.TorchEngine(problem, precision=self.precision)
+        precision = self.precision if _largest_total(problem.counts) <= SINGLE_ROW else "float64"
+        engine: Engine = module.TorchEngine(problem, precision=precision)
         return engine
+
+    def refuses(self, counts: Counts) -> str | None:
+        """Say that counts are in chunks, or so large that their log-likelihood would be lost in rounding."""
+        why = super().refuses(counts)
+        if why is None and (most := _largest_total(counts)) > LARGE_ROW:
+            return (
+                f"a sample has {most:.3g} counts, and above {LARGE_ROW:.0e} its log-likelihood "
+                "would be lost in rounding; use engine='native', with the counts in the memory of the host"
+            )
+        return why
 
     def suits(self, counts: Counts, n_components: int, row_solver: str) -> bool:
         """Whether the counts are on a device, or there is a CUDA card and enough to do."""
@@ -39,8 +52,14 @@ class TorchFactory(Factory):
         entries: Any = counts.by_row.indices
         if not isinstance(entries, np.ndarray):
             return True
-        large = counts.nnz * n_components >= LEAST_WORK_FOR_A_GPU
-        return large and self.lacks(row_solver) is None and has_card()
+        enough = counts.nnz * n_components >= LEAST_WORK_FOR_A_GPU
+        able = self.lacks(row_solver) is None and self.refuses(counts) is None
+        return enough and able and has_card()
+
+
+def _largest_total(counts: Counts) -> float:
+    """Largest total count of a sample."""
+    return float(np.max(counts.row_sums, initial=0.0))
 
 
 def has_card() -> bool:
