@@ -385,3 +385,13 @@ def test_the_command_copies_nothing_from_elsewhere(elsewhere, engine, capsys):
     said = "".join(capsys.readouterr())
     assert "not read" in said
     assert SECRET not in said
+
+
+def test_groups_that_hold_themselves_are_refused(tmp_path):
+    path = tmp_path / "circle.h5ad"
+    annotated().write_h5ad(path)
+    with h5py.File(path, "a") as file:
+        file["uns/more/within"] = 1
+        file["uns/more/again"] = file["uns/more"]
+    with pytest.raises(BadFileError, match="uns/more/again leads back into itself"):
+        whole(path)

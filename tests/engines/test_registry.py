@@ -8,7 +8,7 @@ import log1pnmf
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Factory
 from log1pnmf.engines.reference import ReferenceEngine
-from log1pnmf.engines.registry import FACTORIES, as_counts, make_engine, resolve_engine
+from log1pnmf.engines.registry import FACTORIES, as_counts, check_memory, make_engine, resolve_engine
 from log1pnmf.model.constraint import Bounds, Constraint
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
@@ -93,3 +93,12 @@ def test_the_streaming_engine_refuses_counts_in_memory():
 def test_auto_stays_in_memory_without_a_card():
     assert resolve_engine("auto", Counts.from_any(Y), 2) == "native"
     assert resolve_engine("auto", Counts.from_any(Y), 2, "coordinate") == "native"
+
+
+def test_very_many_factors_are_warned_about_before_any_work():
+    counts = Counts.from_any(np.eye(4))
+    with pytest.warns(
+        UserWarning, match="n_components=4000 needs about 1.7 GB of memory for each of 2 threads"
+    ):
+        check_memory("native", counts, 4000, 2)
+    check_memory("native", counts, 64, 2)  # no warning

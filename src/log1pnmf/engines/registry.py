@@ -7,6 +7,7 @@ from typing import Any
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.optional import require
+from log1pnmf._common.warn import warn
 from log1pnmf.counts.chunked.opening import is_streamed, open_counts
 from log1pnmf.counts.chunked.runners import survey
 from log1pnmf.counts.counts import Counts
@@ -44,6 +45,8 @@ ENGINES = ("auto", *FACTORIES)
 PREFERRED = ("streaming", "torch", "native")
 """The engines "auto" chooses from: the first that suits."""
 
+MUCH = 1 << 30
+"""Bytes of K x K matrices of a thread from which a fit warns."""
 MATRICES, SQUARES = 6, 13
 """Copies of loadings and factors in the solver; K x K matrices of a thread, sums in 8 lanes among them."""
 
@@ -174,6 +177,13 @@ def check_memory(name: str, counts: Counts, n_components: int, n_threads: int) -
             f"n_components={n_components} needs about {needed / 1e9:,.1f} GB of memory for matrices of "
             f"{n_components} x {n_components} numbers ({n_threads} threads) and the factors of {n} x {m} "
             f"counts, but this machine has {memory / 1e9:,.1f} GB; use fewer factors, or n_jobs=1"
+        )
+    if square * SQUARES > MUCH:
+        warn(
+            f"n_components={n_components} needs about {square * SQUARES / 1e9:,.1f} GB of memory for each of "
+            f"{n_threads} threads, and a long time for every row, whose matrix of {n_components} x "
+            f"{n_components} numbers is solved; use fewer factors",
+            UserWarning,
         )
 
 

@@ -71,7 +71,7 @@ class Hdf5Store:
         found = self.root if name == "/" else self._find(self.root, name)
         if found is None:
             raise BadFileError(f"{self.budget.path} has no {name}; is it another kind of file?")
-        self._look(found, whole, 0)
+        self._look(found, whole, ())
         self._check_references()
         return found
 
@@ -93,11 +93,12 @@ class Hdf5Store:
             )
         return group[name]
 
-    def _look(self, node: Any, whole: bool, depth: int) -> None:
+    def _look(self, node: Any, whole: bool, above: tuple[int, ...]) -> None:
         """Check a node and all below it, each once; charge the budget where they are to be read whole."""
-        if depth > DEEPEST:
-            raise BadFileError(f"{self.budget.path}: {node.name} is nested too deeply; it is not read")
         address = self._address(node)
+        if len(above) > DEEPEST or address in above:
+            what = "leads back into itself" if address in above else "is nested too deeply"
+            raise BadFileError(f"{self.budget.path}: {node.name} {what}; it is not read")
         if address in (self._charged if whole else self._seen):
             return
         self._seen.add(address)
@@ -108,7 +109,7 @@ class Hdf5Store:
             self._check_dataset(node, whole)
         elif isinstance(node, self._h5py.Group):
             for name in node:
-                self._look(self._member(node, name), whole, depth + 1)
+                self._look(self._member(node, name), whole, (*above, address))
 
     def _address(self, node: Any) -> int:
         return int(self._h5py.h5o.get_info(node.id).addr)
