@@ -97,8 +97,6 @@ def test_auto_stays_in_memory_without_a_card():
 
 def test_very_many_factors_are_warned_about_before_any_work():
     counts = Counts.from_any(np.eye(4))
-    with pytest.warns(
-        UserWarning, match="n_components=4000 needs about 1.7 GB of memory for each of 2 threads"
-    ):
+    with pytest.warns(UserWarning, match="n_components=4000 needs about 1.7 GB .* each of 2 threads"):
         check_memory("native", counts, 4000, 2)
     check_memory("native", counts, 64, 2)  # no warning
