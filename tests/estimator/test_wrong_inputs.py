@@ -191,3 +191,10 @@ def test_the_training_data_need_no_names(tmp_path):
         model.report(tmp_path / "report.html", counts=Y, feature_names=names)
     with pytest.warns(UserWarning, match="does not have valid feature names"):
         model.transform(Y)
+
+
+def test_masked_loadings_are_refused():
+    model = Log1pNMF(**GOOD).fit(Y)
+    loadings = np.ma.masked_array(model.loadings_, mask=model.loadings_ == model.loadings_.max())
+    with pytest.raises(ValueError, match=r"loadings has .* masked"):
+        model.inverse_transform(loadings)

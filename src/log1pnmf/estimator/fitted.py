@@ -19,7 +19,7 @@ from log1pnmf.analysis.markers.table import Markers
 from log1pnmf.analysis.topics import TopicModel, topic_model
 from log1pnmf.counts.chunked.opening import CountSource
 from log1pnmf.counts.chunked.parts import source_of
-from log1pnmf.counts.counts import Counts, frame_of
+from log1pnmf.counts.counts import Counts, check_unmasked, frame_of
 from log1pnmf.engines.registry import as_counts
 from log1pnmf.fitting.certificate import certify
 from log1pnmf.fitting.facts import Certificate
@@ -140,6 +140,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
                [6., 3.]])
         """
         check_is_fitted(self)
+        check_unmasked(loadings, "loadings")
         values, K = check_array(loadings, dtype=np.float64, input_name="loadings"), self.fit_.n_components
         if values.shape[1] != K:
             raise ValueError(
