@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, xlogy
 
-__all__ = ["stirling"]
+__all__ = ["LARGE", "series", "stirling"]
 
 LARGE = 20.0
+"""From here on Stirling's series has all digits."""
 
 
 def stirling(y: ArrayLike) -> NDArray[np.float64]:
@@ -28,7 +29,11 @@ def stirling(y: ArrayLike) -> NDArray[np.float64]:
     """
     y = np.asarray(y, dtype=np.float64)
     small = np.minimum(y, LARGE)
-    inverse = 1.0 / np.maximum(y, LARGE)
-    series = inverse * (1 / 12 - inverse**2 * (1 / 360 - inverse**2 * (1 / 1260 - inverse**2 / 1680)))
-    large = 0.5 * np.log(2.0 * math.pi * np.maximum(y, LARGE)) + series
+    large = 0.5 * np.log(2.0 * math.pi * np.maximum(y, LARGE)) + series(1.0 / np.maximum(y, LARGE))
     return np.where(y < LARGE, gammaln(small + 1.0) - xlogy(small, small) + small, large)
+
+
+def series(inverse: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Stirling's series: ``log(y!) - y log(y) + y - log(2 pi y) / 2`` as a function of ``1 / y``."""
+    square = inverse**2
+    return inverse * (1 / 12 - square * (1 / 360 - square * (1 / 1260 - square / 1680)))

@@ -80,7 +80,7 @@ class ReferenceEngine(InMemory):
             y = np.zeros(m)
             y[side.rows.indices[entries]] = side.rows.values[entries]
             t = side.row_exposure[i] * side.column_exposure
-            yield _Row(y, t, design, penalty, upper, self.problem)
+            yield _Row(y, t, design, penalty, upper, self.problem, side.noise_of(i))
 
 
 class ReferenceFactory(Factory):
@@ -101,7 +101,7 @@ class ReferenceFactory(Factory):
 
 @dataclass(frozen=True, eq=False)
 class _Row:
-    """The convex problem of one row: ``min loss(b) + penalty'b, 0 <= b <= upper``."""
+    """The problem of one row: ``min loss(b) + penalty'b, 0 <= b <= upper``."""
 
     y: Array
     t: Array
@@ -109,6 +109,7 @@ class _Row:
     penalty: Array
     upper: float
     problem: Problem
+    noise: Noise
 
     def published_excess(self, b: Array, k: int) -> float:
         """Return what the published implementation adds to the second derivative in coordinate k.
@@ -136,7 +137,7 @@ class _Row:
 
     def _entries(self, function: Callable[..., Array], b: Array) -> Array:
         problem = self.problem
-        return function(self.y, self.design @ b, self.t, problem.link, problem.zeros, noise=problem.noise)
+        return function(self.y, self.design @ b, self.t, problem.link, problem.zeros, noise=self.noise)
 
 
 def _empty(row: _Row, b: Array) -> tuple[Array, float, bool]:

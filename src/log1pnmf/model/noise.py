@@ -7,7 +7,7 @@ that a noise model needs of the link are its `log1pnmf.model.link.Derivatives`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 
 
 class Noise(Protocol):
-    """Distribution of a count with a given mean; arrays broadcast against each other."""
+    """Distribution of a count with a given mean; arrays broadcast against each other, features last."""
 
     @property
     def name(self) -> str:
@@ -34,6 +34,20 @@ class Noise(Protocol):
         """Whether a zero costs its mean: only then can a quadratic stand in for the zeros."""
         ...
 
+    @property
+    def n_features(self) -> int | None:
+        """Number of features it has parameters for; None: the same for all."""
+        ...
+
+    @property
+    def cost(self) -> float:
+        """What its own parameters cost in the objective."""
+        ...
+
+    def of_features(self, which: Any) -> Noise:
+        """Noise of some features (a number or an array of them), in that order."""
+        ...
+
     def loss(self, y: Array, mean: Array) -> Array:
         """Negative log-likelihood of an entry but for a constant; inf where the count is impossible."""
         ...
@@ -43,7 +57,7 @@ class Noise(Protocol):
         ...
 
     def curvature(self, y: Array, t: Array, at: Derivatives) -> Array:
-        """Differentiate the loss in eta twice."""
+        """Curvature for steps, not negative: the second derivative in eta, or what stands in for it."""
         ...
 
     def constant(self, counts: Counts) -> float:
@@ -57,6 +71,12 @@ class Poisson:
 
     name = "poisson"
     zero_loss_is_mean = True
+    n_features = None
+    cost = 0.0
+
+    def of_features(self, which: Any) -> Poisson:
+        """Give itself: all features have the same noise."""
+        return self
 
     def loss(self, y: Array, mean: Array) -> Array:
         """``mean - y - y * log(mean / y)``, and ``mean`` where ``y = 0``."""

@@ -128,7 +128,7 @@ def entry_curvature(
     *,
     noise: Noise = POISSON,
 ) -> Array:
-    """Differentiate `entry_loss` twice in eta; parameters as there. Always finite, see `Link.derivatives`."""
+    """Curvature of `entry_loss` for steps, see `Noise.curvature`; parameters as there. Always finite."""
     y, eta, t = _float(y), _float(eta), _float(t)
     curvature = noise.curvature(y, t, link.derivatives(eta))
     return curvature if zeros is None else np.where(y > 0, curvature, 2.0 * zeros.a2 * t)
@@ -206,8 +206,8 @@ def negative_log_likelihood(problem: Model, loadings: Array, factors: Array) -> 
         linear = (exposure @ loadings) @ factors.sum(axis=0)
         square = np.sum((loadings.T @ (exposure[:, None] * loadings)) * (factors.T @ factors))
         loss = float(zeros.a1 * linear + zeros.a2 * square)
-    for y, eta, t in _nonzeros(rows, loadings, factors, exposure):
-        own = entry_loss(y, eta, t, link, noise=problem.noise)
+    for j, y, eta, t in _nonzeros(rows, loadings, factors, exposure):
+        own = entry_loss(y, eta, t, link, noise=problem.noise.of_features(j))
         loss += float(np.sum(own if zeros is None else own - t * eta * (zeros.a1 + zeros.a2 * eta)))
     return loss + likelihood_constant(problem)
 
@@ -279,12 +279,13 @@ def _row_blocks(rows: SparseRows, arrays: int) -> Iterator[slice]:
 
 def _nonzeros(
     rows: SparseRows, loadings: Array, factors: Array, exposure: Array
-) -> Iterator[tuple[Array, Array, Array]]:
-    """Count, eta and exposure of the non-zero entries, in blocks."""
+) -> Iterator[tuple[NDArray[np.int32], Array, Array, Array]]:
+    """Feature, count, eta and exposure of the non-zero entries, in blocks."""
     size = max(1, int(BLOCK_BYTES / (8 * (3 * loadings.shape[1] + 8))))
     for i, entries in rows.entry_blocks(size):
-        eta = np.einsum("ek,ek->e", loadings[i], factors[rows.indices[entries]])
-        yield rows.values[entries].astype(np.float64), eta, exposure[i]
+        j = rows.indices[entries]
+        eta = np.einsum("ek,ek->e", loadings[i], factors[j])
+        yield j, rows.values[entries].astype(np.float64), eta, exposure[i]
 
 
 # ---------------------------------------------------------------- optimality

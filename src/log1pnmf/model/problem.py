@@ -23,11 +23,17 @@ LARGE_ROW = 1e9
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """Compressed rows with rank-one exposure ``t_ij = row_exposure_i * column_exposure_j``."""
+    """Compressed rows with rank-one exposure ``t_ij = row_exposure_i * column_exposure_j``, and noise."""
 
     rows: SparseRows
     row_exposure: NDArray[np.float64]
     column_exposure: NDArray[np.float64]
+    noise: Noise = POISSON
+    rows_are_features: bool = False
+
+    def noise_of(self, row: int) -> Noise:
+        """Noise of the entries of one row."""
+        return self.noise.of_features(row) if self.rows_are_features else self.noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +64,10 @@ class Problem:
                 f"size_factors must have shape ({self.counts.shape[0]},), got {size_factors.shape}"
             )
         object.__setattr__(self, "size_factors", size_factors)
+        if self.noise.n_features not in (None, self.counts.shape[1]):
+            raise ValueError(
+                f"noise must be that of {self.counts.shape[1]} features, got {self.noise.n_features}"
+            )
         if self.link.is_identity and self.noise.zero_loss_is_mean:
             object.__setattr__(self, "zeros", EXACT_FOR_IDENTITY)
         elif self.zeros is not None and not self.noise.zero_loss_is_mean:
@@ -71,12 +81,13 @@ class Problem:
     @cached_property
     def loadings_side(self) -> Side:
         """Rows of the counts: what the loadings are fitted to, with the factors as design."""
-        return Side(self.counts.by_row, self._exposure, np.ones(self.counts.shape[1]))
+        return Side(self.counts.by_row, self._exposure, np.ones(self.counts.shape[1]), self.noise)
 
     @cached_property
     def factors_side(self) -> Side:
         """Columns of the counts: what the factors are fitted to, with the loadings as design."""
-        return Side(self.counts.by_column, np.ones(self.counts.shape[1]), self._exposure)
+        ones = np.ones(self.counts.shape[1])
+        return Side(self.counts.by_column, ones, self._exposure, self.noise, rows_are_features=True)
 
     @cached_property
     def constant(self) -> float:

@@ -1,0 +1,270 @@
+"""Negative binomial noise: against SciPy, mpmath and finite differences, its limits, and fits with it."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from log1pnmf.counts.counts import Counts
+from log1pnmf.engines.registry import make_engine
+from log1pnmf.fitting.solver.alternate import alternate
+from log1pnmf.fitting.solver.extrapolate import Extrapolation
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.negative_binomial import NegativeBinomial, excess_constant
+from log1pnmf.model.noise import POISSON
+from log1pnmf.model.objective import (
+    entry_curvature,
+    entry_gradient,
+    entry_loss,
+    gradients,
+    negative_log_likelihood,
+)
+from log1pnmf.model.problem import Problem
+
+SHIFTS = [1e-6, 1e-3, 1.0, 100.0, 1e8, math.inf]
+DISPERSIONS = [0.0, 1e-12, 1e-6, 0.03, 0.5, 4.0, 300.0]
+
+
+def example(c, *, n=9, m=7, K=2, seed=0, dispersion=None):
+    """A problem with a dispersion for every feature, and a start on the eta scale."""
+    rng = np.random.default_rng(seed)
+    link = ShiftedLog(c)
+    loadings, factors = rng.gamma(1.0, size=(n, K)) + 0.05, rng.gamma(1.0, size=(m, K)) + 0.05
+    factors *= (20.0 if link.is_identity else math.log1p(20.0 / c)) / (loadings @ factors.T).max()
+    phi = np.array(DISPERSIONS[:m]) if dispersion is None else np.asarray(dispersion)
+    y = rng.poisson(rng.gamma(0.5, 4.0, size=(n, m)))
+    problem = Problem(Counts.from_any(y), rng.uniform(0.5, 2.0, n), link, noise=NegativeBinomial(phi))
+    return problem, y, loadings, factors
+
+
+def means(problem, loadings, factors):
+    return problem.size_factors[:, None] * problem.link.mean(loadings @ factors.T)
+
+
+def scipy_log_pmf(y, mean, phi):
+    return (
+        stats.poisson(mean).logpmf(y) if phi == 0 else stats.nbinom(1 / phi, 1 / (1 + phi * mean)).logpmf(y)
+    )
+
+
+def precise_loss(y, mean, phi):
+    """Full negative log-likelihood of one count in the precision of mpmath."""
+    y, mean, phi = mpmath.mpf(y), mpmath.mpf(mean), mpmath.mpf(phi)
+    if phi == 0:
+        return mean - y * mpmath.log(mean) + mpmath.loggamma(y + 1)
+    r = 1 / phi
+    pmf = mpmath.loggamma(y + r) - mpmath.loggamma(r) - mpmath.loggamma(y + 1)
+    return -pmf - y * mpmath.log(mean / (r + mean)) + r * mpmath.log(1 + phi * mean)
+
+
+@pytest.mark.parametrize("c", SHIFTS[1:])  # SciPy loses digits at tiny means
+def test_the_log_likelihood_is_that_of_scipy(c):
+    problem, y, loadings, factors = example(c, dispersion=[0.0, 0.01, 0.1, 0.5, 1.0, 4.0, 300.0])
+    mean = means(problem, loadings, factors)
+    expected = sum(
+        scipy_log_pmf(y[:, j], mean[:, j], phi).sum() for j, phi in enumerate(problem.noise.dispersion)
+    )
+    assert -negative_log_likelihood(problem, loadings, factors) == pytest.approx(expected, rel=1e-10)
+    assert -make_engine("reference", problem).loss(loadings, factors) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("c", SHIFTS)
+def test_the_log_likelihood_is_precise(c):
+    problem, y, loadings, factors = example(c)
+    mean, total = means(problem, loadings, factors), mpmath.mpf(0)
+    with mpmath.workdps(60):
+        for i, j in np.ndindex(*y.shape):
+            total += precise_loss(float(y[i, j]), mean[i, j], problem.noise.dispersion[j])
+    assert negative_log_likelihood(problem, loadings, factors) == pytest.approx(float(total), rel=1e-12)
+
+
+@given(
+    y=st.one_of(st.integers(0, 50), st.integers(0, 10**12)),
+    mean=st.floats(1e-12, 1e12),
+    phi=st.sampled_from([1e-300, 1e-16, 1e-12, 1e-8, 1e-4, 0.049, 0.051, 0.7, 30.0, 1e3]),
+)
+@settings(max_examples=300, deadline=None)
+def test_no_digit_is_lost_at_any_dispersion(y, mean, phi):
+    """The error is that of numbers of the size of the Poisson loss, which is all that doubles can hold."""
+    noise = NegativeBinomial(phi)
+    with mpmath.workdps(400):
+        expected = precise_loss(y, mean, phi)
+        constant = precise_loss(y, y, phi) if y else mpmath.mpf(0)
+        half_deviance = float(expected - constant)
+        excess = float(constant - (precise_loss(y, y, 0) if y else 0))
+    own = float(noise.loss(np.float64(y), np.float64(mean)))
+    assert own >= -1e-15 * max(y, mean)
+    assert own == pytest.approx(half_deviance, rel=1e-11, abs=1e-15 * max(abs(y - mean), 1.0))
+    assert float(excess_constant(y, phi)) == pytest.approx(excess, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("c", SHIFTS)
+@pytest.mark.parametrize("phi", DISPERSIONS)
+def test_the_gradient_is_a_finite_difference(c, phi):
+    link, noise = ShiftedLog(c), NegativeBinomial(phi)
+    t = 1.3 * link.exposure_scale
+    scale = 1.0 if link.is_identity else math.log1p(1.0 / c)
+    for y in (0.0, 1.0, 300.0):
+        for eta in scale * np.array([1e-6, 0.4, 1.0, 2.5]):
+            with mpmath.workdps(60):
+                x, h = mpmath.mpf(eta), mpmath.mpf(eta) * mpmath.mpf(10) ** -20
+
+                def at(eta, y=y):
+                    return precise_loss(y, t * (eta if link.is_identity else mpmath.expm1(eta)), phi)
+
+                slope = float((at(x + h) - at(x - h)) / (2 * h))
+            assert entry_gradient(y, eta, t, link, noise=noise) == pytest.approx(
+                slope, rel=1e-6, abs=1e-9 * t
+            )
+
+
+@pytest.mark.parametrize("c", SHIFTS)
+def test_gradients_of_the_whole_matrix_are_finite_differences(c):
+    problem, _, loadings, factors = example(c, dispersion=[0.0, 0.02, 0.1, 0.5, 1.0, 2.0, 4.0])
+    direction = np.random.default_rng(1).standard_normal(factors.shape) * factors
+    h = 1e-5
+    ends = [negative_log_likelihood(problem, loadings, factors + s * h * direction) for s in (1, -1)]
+    slope = float(np.sum(gradients(problem, loadings, factors)[1] * direction))
+    assert slope == pytest.approx((ends[0] - ends[1]) / (2 * h), rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("c", [1e-3, 1.0, 50.0, math.inf])
+@pytest.mark.parametrize("phi", [0.0, 0.1, 2.0])
+def test_the_curvature_is_the_fisher_information_in_the_mean(c, phi):
+    """Over draws of the count; and it is never negative, nor without bound where the mean goes to zero."""
+    link, noise = ShiftedLog(c), NegativeBinomial(phi)
+    t, eta = 0.8 * link.exposure_scale, 0.7 if link.is_identity else math.log1p(0.7 / c)
+    mean = float(t * link.em(eta))
+    y = np.arange(2000.0)
+    curvature = entry_curvature(y, eta, t, link, noise=noise)
+    weights = np.exp(scipy_log_pmf(y, mean, phi))
+    fisher = (t * float(link.derivatives(eta).slope)) ** 2 / (mean * (1 + phi * mean))
+    assert (curvature >= 0.0).all()
+    assert weights @ curvature == pytest.approx(fisher, rel=1e-6)
+    assert weights @ entry_gradient(y, eta, t, link, noise=noise) ** 2 == pytest.approx(fisher, rel=1e-6)
+    assert 0.0 <= entry_curvature(0.0, 0.0, t, link, noise=noise) <= t
+
+
+@pytest.mark.parametrize("c", SHIFTS)
+def test_without_dispersion_it_is_poisson(c):
+    problem, _, loadings, factors = example(c, dispersion=np.zeros(7))
+    poisson = Problem(problem.counts, problem.size_factors, problem.link)
+    tiny = Problem(
+        problem.counts, problem.size_factors, problem.link, noise=NegativeBinomial(np.full(7, 1e-12))
+    )
+    expected = negative_log_likelihood(poisson, loadings, factors)
+    assert negative_log_likelihood(problem, loadings, factors) == pytest.approx(expected, rel=1e-14)
+    assert negative_log_likelihood(tiny, loadings, factors) == pytest.approx(expected, rel=1e-8)
+    for one in (problem, tiny):
+        for side in ("loadings_side", "factors_side"):
+            start, design = (loadings, factors) if side == "loadings_side" else (factors, loadings)
+            steps = [
+                make_engine("reference", p)
+                for p in (one, Problem(poisson.counts, poisson.size_factors, poisson.link))
+            ]
+            new, old = (e.half_step(getattr(e.problem, side), start, design) for e in steps)
+            np.testing.assert_allclose(new.values, old.values, rtol=1e-8, atol=1e-12 * old.values.max())
+            np.testing.assert_allclose(
+                new.gradient, old.gradient, rtol=1e-8, atol=1e-9 * np.abs(old.gradient).max()
+            )
+
+
+def test_a_feature_without_dispersion_is_poisson_beside_others():
+    y, eta, t, link = np.array([0.0, 3.0, 40.0]), np.array([0.3, 0.9, 2.0]), np.ones(3), ShiftedLog(1.0)
+    noise = NegativeBinomial([0.5, 0.0, 2.0])
+    for function in (entry_loss, entry_gradient, entry_curvature):
+        mixed, poisson = function(y, eta, t, link, noise=noise), function(y, eta, t, link)
+        assert mixed[1] == pytest.approx(poisson[1], rel=1e-14)
+        assert abs(mixed[2] - poisson[2]) > 0.1
+
+
+def test_large_c_tends_to_the_identity():
+    counts, rng = Counts.from_any(np.random.default_rng(2).poisson(2.0, (6, 7))), np.random.default_rng(3)
+    b, phi = (rng.uniform(0.2, 1.5, (6, 2)), rng.uniform(0.2, 1.5, (7, 2))), NegativeBinomial(DISPERSIONS)
+    values = []
+    for c in (1e6, 1e8, math.inf):
+        link = ShiftedLog(c)
+        problem = Problem(counts, np.linspace(0.5, 1.5, 6), link, noise=phi)
+        values.append(negative_log_likelihood(problem, b[0], b[1] / link.alpha))
+    assert values[1] == pytest.approx(values[2], rel=1e-7)
+    assert abs(values[1] - values[2]) < 0.02 * abs(values[0] - values[2]) + 1e-9
+
+
+@given(
+    y=st.sampled_from([0.0, 1.0, 7.0, 1e6, 1e15]),
+    eta=st.sampled_from([0.0, 1e-300, 1e-8, 1.0, 40.0, 500.0, 800.0]),
+    t=st.sampled_from([1e-12, 1.0, 1e12]),
+    phi=st.sampled_from([0.0, 1e-300, 1e-8, 1.0, 1e3]),
+    c=st.sampled_from([1e-6, 1.0, math.inf]),
+)
+@settings(max_examples=200, deadline=None)
+def test_ugly_corners_are_numbers(y, eta, t, phi, c):
+    link, noise = ShiftedLog(c), NegativeBinomial(phi)
+    loss = float(entry_loss(y, eta, t, link, noise=noise))
+    assert loss >= -1e-9 * max(y, 1.0)
+    if y > 0 and eta == 0.0:
+        assert loss == math.inf
+    assert math.isfinite(entry_gradient(y, eta, t, link, noise=noise))
+    assert 0.0 <= entry_curvature(y, eta, t, link, noise=noise) < math.inf
+
+
+@pytest.mark.parametrize("c", [1e-3, 1.0, 100.0, math.inf])
+def test_fits_never_rise_and_end_at_a_stationary_point(c):
+    problem, _, loadings, factors = example(c, n=14, m=7, seed=4)
+    engine = make_engine("reference", problem)
+    last = None
+    for last in alternate(engine, loadings, factors, extrapolation=Extrapolation(), max_iter=150):
+        if last.index == 0:
+            first = before = last.objective
+        assert last.objective <= before
+        before = last.objective
+    assert first - before > 1.0
+    assert last.kkt_residual < 1e-3
+
+
+def test_a_loading_at_zero_can_leave_it():
+    """With the Fisher information as curvature it could not: that of a zero count has no bound there."""
+    y = np.array([[0, 0, 0, 6, 5, 7], [8, 0, 6, 0, 0, 0]])
+    problem = Problem(
+        Counts.from_any(y), np.ones(2), ShiftedLog(math.inf), noise=NegativeBinomial(np.full(6, 0.3))
+    )
+    factors = np.array([[1.0, 0], [1.0, 0], [1.0, 0], [0.5, 1.0], [0.5, 1.0], [0.5, 1.0]])
+    start = np.array([[1.0, 0.0], [2.0, 1.0]])
+    engine = make_engine("reference", problem)
+    for _ in range(20):
+        start = engine.half_step(problem.loadings_side, start, factors).values
+    assert start[0, 1] > 1.0
+
+
+def test_the_cost_of_the_dispersions_is_in_the_objective_and_not_in_the_loss():
+    problem, _, loadings, factors = example(1.0)
+    costly = Problem(
+        problem.counts,
+        problem.size_factors,
+        problem.link,
+        noise=NegativeBinomial(problem.noise.dispersion, 12.5),
+    )
+    (free,) = alternate(make_engine("reference", problem), loadings, factors, max_iter=0)
+    (paid,) = alternate(make_engine("reference", costly), loadings, factors, max_iter=0)
+    assert paid.loss == free.loss
+    assert paid.objective == free.objective + 12.5
+
+
+@pytest.mark.parametrize("bad", [[-0.1, 1.0], [math.nan, 1.0], [math.inf, 0.0], [[1.0, 2.0]]])
+def test_bad_dispersions_are_refused(bad):
+    with pytest.raises(ValueError, match="dispersion must be numbers of at least 0"):
+        NegativeBinomial(bad)
+
+
+def test_the_number_of_dispersions_has_to_be_that_of_the_features():
+    counts = Counts.from_any(np.ones((2, 3)))
+    with pytest.raises(ValueError, match="noise must be that of 3 features, got 2"):
+        Problem(counts, np.ones(2), ShiftedLog(1.0), noise=NegativeBinomial([0.1, 0.2]))
+
+
+def test_poisson_is_the_same_for_all_features():
+    assert POISSON.of_features(np.arange(3)) is POISSON
