@@ -1,0 +1,118 @@
+"""Prior of the dispersions: normal on the log scale, around a smooth trend over the features' mean counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Expansion", "Prior", "prior_of"]
+
+Array = NDArray[np.float64]
+
+VAGUE_CENTRE, VAGUE_SPREAD = float(np.log(0.3)), 2.0
+"""The prior when nothing is known."""
+USUAL_SPREAD, ITS_WEIGHT = 0.5, 4.0
+"""The spread is estimated with so many more features, which have this one."""
+NARROWEST, WIDEST = 0.1, 3.0
+MOST_KNOTS, PER_KNOT = 10, 25.0
+BENDING, SLOPE = 5.0, 1.0
+"""Penalties of the trend on differences of its slope and of its height, in units of a feature."""
+FARTHEST = 3.0
+"""How far from its centre a quadratic is believed."""
+ROUNDS, PRECISION = 300, 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """A function of ``theta = log(phi)`` of every feature, with its first and second derivative."""
+
+    value: Array
+    slope: Array
+    bend: Array
+
+    def plus(self, other: Expansion, times: float = 1.0) -> Expansion:
+        """Add the same of another function."""
+        return Expansion(
+            self.value + times * other.value, self.slope + times * other.slope, self.bend + times * other.bend
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """Normal law of ``theta``.
+
+    Parameters
+    ----------
+    centre : ndarray of shape (m,)
+        The trend at every feature.
+    spread : float
+        Standard deviation around it.
+    """
+
+    centre: Array
+    spread: float
+
+    @classmethod
+    def vague(cls, m: int) -> Prior:
+        """Give the prior with which the search begins."""
+        return cls(np.full(m, VAGUE_CENTRE), VAGUE_SPREAD)
+
+    def of(self, which: Any) -> Prior:
+        """Give the prior of some features."""
+        return Prior(self.centre[which], self.spread)
+
+    def at(self, theta: Array) -> Expansion:
+        """Negative logarithm of the density, constant left out."""
+        away = (theta - self.centre) / self.spread
+        return Expansion(0.5 * away**2, away / self.spread, np.full(len(theta), self.spread**-2))
+
+
+def prior_of(theta: Array, likelihood: Expansion, log_means: Array, which: Any, start: Prior) -> Prior:
+    """Find trend and spread under which the features' likelihoods are largest, by expectation-maximisation.
+
+    Every likelihood is taken as a quadratic around `theta`. A flat one leaves its feature at the trend, with
+    the whole spread as uncertainty, and so says nothing about either.
+
+    Parameters
+    ----------
+    theta, likelihood : ndarray of shape (k,), Expansion
+        Of the features that have enough counts: where they are, and the negative log-likelihood there.
+    log_means : ndarray of shape (m,)
+        Logarithm of the mean count of all features.
+    which : ndarray of int, shape (k,)
+        Numbers of the features that have enough counts.
+    start : Prior
+        Of all features.
+    """
+    knots, basis, solve = _smoother(log_means[which])
+    information = np.maximum(likelihood.bend, 0.0)
+    centre, variance = start.centre[which], start.spread**2
+    for _ in range(ROUNDS):
+        precision = information + 1.0 / variance
+        mode = (information * theta - likelihood.slope + centre / variance) / precision
+        mode = np.clip(mode, theta - FARTHEST, theta + FARTHEST)
+        height = solve @ mode
+        centre, before = basis @ height, variance
+        total = np.sum(1.0 / precision + (mode - centre) ** 2) + ITS_WEIGHT * USUAL_SPREAD**2
+        variance = float(np.clip(total / (len(theta) + ITS_WEIGHT), NARROWEST**2, WIDEST**2))
+        if abs(variance - before) <= PRECISION * variance:
+            break
+    return Prior(np.interp(log_means, knots, height), float(np.sqrt(variance)))
+
+
+def _smoother(x: Array) -> tuple[Array, Array, Array]:
+    """Broken line with penalties: knots, its basis at x, and what gives its heights from values at x."""
+    low, high = float(x.min()), float(x.max())
+    n_knots = int(np.clip(1.0 + len(x) / PER_KNOT, 2.0, MOST_KNOTS)) if high > low else 1
+    knots = np.linspace(low, high, n_knots)
+    basis = np.column_stack([np.interp(x, knots, row) for row in np.eye(n_knots)])
+    penalty = np.zeros((n_knots, n_knots))
+    for order, weight in ((1, SLOPE), (2, BENDING)):
+        if n_knots > order:
+            differences = np.diff(np.eye(n_knots), order, axis=0)
+            penalty += weight * differences.T @ differences
+    solve: Array = np.linalg.solve(basis.T @ basis + penalty, basis.T)
+    return knots, basis, solve

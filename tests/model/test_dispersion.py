@@ -1,0 +1,197 @@
+"""Dispersions: their likelihood, its maximum, the pull to the trend, and that fits with them never rise."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from scipy.optimize import minimize_scalar
+
+from log1pnmf.counts.counts import Counts
+from log1pnmf.engines.registry import make_engine
+from log1pnmf.fitting.solver.alternate import alternate
+from log1pnmf.model.dispersion import HIGHEST, LOWEST, Dispersions, _Likelihood, renewed
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.objective import negative_log_likelihood
+from log1pnmf.model.problem import Problem
+from log1pnmf.model.trend import Prior
+
+
+def drawn(phi, *, n=120, c=math.inf, seed=0, low=-1.5, high=2.0):
+    """Counts with these dispersions, as a problem, with the loadings and factors that made them."""
+    rng, link, m = np.random.default_rng(seed), ShiftedLog(c), len(phi)
+    means = np.exp(np.linspace(low, high, m))
+    loadings = rng.gamma(4.0, 0.25, (n, 2))
+    factors = link.link(means[:, None] * rng.uniform(0.5, 1.5, (m, 2))) / (2.0 * link.alpha)
+    sizes = rng.uniform(0.5, 1.5, n)
+    mu = sizes[:, None] * link.mean(loadings @ factors.T)
+    y = rng.poisson(mu * rng.gamma(1.0 / phi, phi, (n, m)))
+    return Problem(Counts.from_any(y), sizes, link), loadings, factors, y, mu
+
+
+def flat(m):
+    """A prior that pulls nowhere, and where to begin."""
+    return Dispersions(np.full(m, 0.3), Prior(np.zeros(m), 1e6))
+
+
+@pytest.mark.parametrize("c", [0.01, 1.0, math.inf])
+def test_the_likelihood_is_that_of_the_noise_and_its_derivatives_are_finite_differences(c):
+    problem, loadings, factors, _, _ = drawn(np.full(8, 0.5), c=c, n=30)
+    likelihood, which = _Likelihood(problem, loadings, factors), np.array([6, 0, 3])
+    for theta in np.log([1e-5, 1e-3, 0.049, 0.051, 0.4, 20.0]):
+        h = 1e-4
+        at, up, down = (likelihood(np.full(3, theta + s), which) for s in (0.0, h, -h))
+        np.testing.assert_allclose(at.slope, (up.value - down.value) / (2 * h), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(at.bend, (up.slope - down.slope) / (2 * h), rtol=1e-5, atol=1e-6)
+
+    def total(theta):
+        noise = NegativeBinomial(np.exp(theta))
+        return negative_log_likelihood(
+            Problem(problem.counts, problem.size_factors, problem.link, noise=noise), loadings, factors
+        )
+
+    thetas = [np.linspace(-4.0, 1.0, 8), np.linspace(0.0, -9.0, 8)]
+    values = [likelihood(theta, np.arange(8)).value.sum() for theta in thetas]
+    assert values[0] - values[1] == pytest.approx(total(thetas[0]) - total(thetas[1]), rel=1e-9)
+
+
+def test_without_a_pull_it_is_the_maximum_of_the_likelihood():
+    problem, loadings, factors, y, mu = drawn(np.array([0.05, 0.3, 0.5, 1.0, 3.0, 0.2]))
+    found = renewed(problem, loadings, factors, before=flat(6), keep_prior=True).values
+    for j, phi in enumerate(found):
+
+        def loss(theta, j=j):
+            r = math.exp(-theta)
+            return -stats.nbinom(r, r / (r + mu[:, j])).logpmf(y[:, j]).sum()
+
+        best = minimize_scalar(loss, bounds=(-8.0, 4.0), method="bounded", options={"xatol": 1e-7})
+        assert math.log(phi) == pytest.approx(best.x, abs=2e-5)
+    shared = renewed(problem, loadings, factors, kind="shared").values
+    assert len(set(shared)) == 1
+
+    def total(theta):
+        r = math.exp(-theta)
+        return -stats.nbinom(r, r / (r + mu)).logpmf(y).sum()
+
+    assert math.log(shared[0]) == pytest.approx(minimize_scalar(total, bounds=(-8.0, 4.0)).x, abs=1e-4)
+
+
+def test_it_is_what_statsmodels_finds():
+    discrete = pytest.importorskip("statsmodels.discrete.discrete_model")
+    y = np.random.default_rng(3).negative_binomial(2.0, 0.4, size=(150, 3))
+    problem = Problem(Counts.from_any(y), np.ones(150), ShiftedLog(math.inf))
+    found = renewed(problem, np.ones((150, 1)), y.mean(axis=0)[:, None], before=flat(3), keep_prior=True)
+    for j in range(3):
+        other = discrete.NegativeBinomial(y[:, j], np.ones((150, 1))).fit(disp=0)
+        assert found.values[j] == pytest.approx(other.params[1], rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["alike", "trend", "scattered"])
+def test_dispersions_are_recovered(kind):
+    """Within 20% in the median, over features with 50 counts or more; better than without the pull."""
+    rng = np.random.default_rng(1)
+    position = np.linspace(-2.5, 2.0, 150)
+    phi = np.full(150, 0.5) if kind == "alike" else np.exp(-1.0 - 0.4 * position)
+    if kind == "scattered":
+        phi = phi * np.exp(0.5 * rng.standard_normal(150))
+    problem, loadings, factors, y, _ = drawn(phi, n=300, c=1.0, low=-2.5)
+    found = renewed(problem, loadings, factors)
+    many = y.sum(axis=0) >= 50
+
+    def error(values):
+        return float(np.median(np.abs(values / phi - 1.0)[many]))
+
+    assert error(found.values) < 0.2
+    assert error(found.values) < error(
+        renewed(problem, loadings, factors, before=flat(150), keep_prior=True).values
+    )
+    assert found.prior.spread < 0.3 or kind == "scattered"
+    assert found.prior.spread > 0.3 or kind != "scattered"
+
+
+def test_features_with_few_counts_get_the_trend():
+    problem, loadings, factors, y, _ = drawn(np.full(60, 0.5), low=-6.0)
+    y[:, 3] = 0
+    problem = Problem(Counts.from_any(y), problem.size_factors, problem.link)
+    found = renewed(problem, loadings, factors)
+    few = y.sum(axis=0) < 10
+    assert few[3]
+    assert few.sum() > 3
+    np.testing.assert_allclose(found.values[few], np.exp(found.prior.centre[few]), rtol=1e-12)
+    assert np.abs(np.log(found.values[~few]) - found.prior.centre[~few]).min() > 0.0
+
+
+@pytest.mark.parametrize("c", [0.1, 1.0, math.inf])
+@pytest.mark.parametrize("kind", ["feature", "shared"])
+def test_the_joint_objective_never_rises(c, kind):
+    """Fits of loadings and factors, with the dispersions renewed between them, for one prior."""
+    problem, loadings, factors, _, _ = drawn(np.array([0.05, 0.3, 0.5, 1.0, 3.0, 0.2]), n=30, c=c)
+    rng = np.random.default_rng(5)
+    point = loadings * rng.uniform(0.5, 1.5, loadings.shape), factors * rng.uniform(0.5, 1.5, factors.shape)
+    found, objective = renewed(problem, *point, kind=kind), []
+    for _ in range(4):
+        now = Problem(problem.counts, problem.size_factors, problem.link, noise=found.noise)
+        steps = list(alternate(make_engine("reference", now), *point, max_iter=4))
+        objective += [one.objective for one in steps]
+        point = steps[-1].loadings, steps[-1].factors
+        found = renewed(problem, *point, kind=kind, before=found, keep_prior=True)
+    assert np.diff(objective).max() <= 1e-11 * abs(objective[0])
+    assert objective[0] - objective[-1] > 1.0
+
+
+def test_a_renewal_at_the_optimum_changes_nothing_much():
+    problem, loadings, factors, _, _ = drawn(np.full(30, 0.4), n=60)
+    first = renewed(problem, loadings, factors)
+    again = renewed(problem, loadings, factors, before=first, keep_prior=True)
+    np.testing.assert_allclose(again.values, first.values, rtol=1e-4)
+    assert again.noise.cost == pytest.approx(first.noise.cost, rel=1e-3)
+
+
+def test_the_order_of_the_features_does_not_matter():
+    problem, loadings, factors, y, _ = drawn(np.linspace(0.1, 1.0, 20), n=60)
+    order = np.random.default_rng(0).permutation(20)
+    other = Problem(Counts.from_any(y[:, order]), problem.size_factors, problem.link)
+    expected = renewed(problem, loadings, factors).values[order]
+    np.testing.assert_allclose(renewed(other, loadings, factors[order]).values, expected, rtol=1e-5)
+
+
+def test_blocks_change_nothing(monkeypatch):
+    problem, loadings, factors, _, _ = drawn(np.linspace(0.1, 1.0, 12), n=40)
+    expected = renewed(problem, loadings, factors).values
+    monkeypatch.setattr("log1pnmf.model.dispersion.BLOCK_BYTES", 8 * 6 * 40 * 5)
+    np.testing.assert_allclose(renewed(problem, loadings, factors).values, expected, rtol=1e-9)
+
+
+def test_counts_that_vary_less_than_poisson_get_the_lowest_dispersion():
+    y = np.full((40, 5), 7)
+    problem = Problem(Counts.from_any(y), np.ones(40), ShiftedLog(math.inf))
+    for found in (
+        renewed(problem, np.ones((40, 1)), np.full((5, 1), 7.0), kind="shared"),
+        renewed(problem, np.ones((40, 1)), np.full((5, 1), 7.0), before=flat(5), keep_prior=True),
+    ):
+        assert (found.values < 1e-6).all()
+        assert (found.values >= LOWEST * (1 - 1e-12)).all()
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    scale=st.sampled_from([1e-3, 0.1, 1.0, 1e4, 1e9]),
+    m=st.integers(1, 6),
+    kind=st.sampled_from(["feature", "shared"]),
+    c=st.sampled_from([1e-6, 1.0, math.inf]),
+)
+@settings(max_examples=60, deadline=None)
+def test_ugly_counts_have_dispersions_within_bounds(seed, scale, m, kind, c):
+    rng, link = np.random.default_rng(seed), ShiftedLog(c)
+    y = rng.poisson(rng.gamma(0.05, scale * 20.0, size=(8, m)))
+    y[0, 0] += 1
+    rates = np.maximum(y.mean(axis=0), 1e-3)
+    problem = Problem(Counts.from_any(y), np.ones(8), link)
+    found = renewed(problem, np.ones((8, 1)), link.link(rates)[:, None] / link.alpha, kind=kind)
+    assert found.values.shape == (m,)
+    assert (found.values >= LOWEST * (1 - 1e-12)).all()
+    assert (found.values <= HIGHEST * (1 + 1e-12)).all()
+    assert math.isfinite(found.noise.cost)
