@@ -57,6 +57,52 @@ def test_parts_of_poisson_counts_are_independent_poissons():
     assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 4 / math.sqrt(a.size)
 
 
+@pytest.mark.parametrize("phi", [0.2, 1.5, 30.0])
+def test_parts_of_negative_binomial_counts_are_independent(phi):
+    """With the dispersion known; without it they share the excess."""
+    rng, mean, share = np.random.default_rng(0), 3.0, 0.3
+    y = rng.poisson(rng.gamma(1.0 / phi, phi * mean, size=(400, 500)))
+    a, b = map(dense, split_counts(y, share, dispersion=phi, random_state=0))
+    np.testing.assert_array_equal(a + b, y)
+    for part, own in ((a, 1 - share), (b, share)):
+        expected = own * mean * (1.0 + phi * mean)  # the dispersion of a part is phi / own
+        assert abs(part.mean() - own * mean) < 5.0 * math.sqrt(expected / y.size)
+        assert part.var() == pytest.approx(expected, rel=0.05 if phi < 10 else 0.2)
+    assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 4.5 / math.sqrt(a.size)
+    for low in (0, 1, 4):  # not only uncorrelated
+        seen = b[a == low].mean(), b[a > low].mean()
+        error = math.sqrt(b.var() / min((a == low).sum(), (a > low).sum()))
+        assert abs(seen[0] - seen[1]) < 6.0 * error
+    thinned = split_counts(y, share, random_state=0)
+    assert np.corrcoef(*(dense(part).ravel() for part in thinned))[0, 1] > 0.1
+
+
+def test_folds_of_negative_binomial_counts_are_independent_of_what_they_are_trained_on():
+    phi = np.repeat([0.0, 1.0], 200)
+    y = np.random.default_rng(0).poisson(4.0, size=(300, 400))
+    y[:, 200:] = np.random.default_rng(1).negative_binomial(1.0, 0.2, size=(300, 200))
+    for share in (None, 0.2):
+        pairs = folds(y, 3, test_fraction=share, dispersion=phi, random_state=0)
+        assert (sum(dense(test) for _, test in pairs) <= y).all()
+        for train, test in pairs:
+            np.testing.assert_array_equal(dense(train) + dense(test), y)
+            for half in (slice(0, 200), slice(200, 400)):
+                a, b = dense(train)[:, half].ravel(), dense(test)[:, half].ravel()
+                assert b.mean() == pytest.approx((share or 1 / 3) * 4.0, rel=0.03)
+                assert abs(np.corrcoef(a, b)[0, 1]) < 4.5 / math.sqrt(a.size)
+
+
+def test_without_dispersion_thinning_is_binomial_to_the_bit():
+    y = simulated()
+    expected, found = (
+        split_counts(y, 0.3, random_state=1),
+        split_counts(y, 0.3, dispersion=np.zeros(40), random_state=1),
+    )
+    np.testing.assert_array_equal(dense(found[0]), dense(expected[0]))
+    tiny, _ = split_counts(y, 0.3, dispersion=1e-12, random_state=1)
+    assert abs(tiny.total - 0.7 * y.sum()) < 5.0 * math.sqrt(0.21 * y.sum())
+
+
 @pytest.mark.parametrize("share", [None, 0.1])
 def test_folds_share_no_count(share):
     y = simulated(mean=30.0)
@@ -84,6 +130,11 @@ def test_names_are_kept():
         ([[1.0, 2e17]], {}, "whole numbers up to"),
         ([[1, 2]], {"test_fraction": 1.0}, "between 0 and 1, got 1.0"),
         ([[1, 2]], {"test_fraction": 0.0}, "between 0 and 1, got 0.0"),
+        (
+            [[1, 2]],
+            {"dispersion": [1.0, -2.0]},
+            "dispersion must be finite and not negative, got -2.0 at position 1",
+        ),
     ],
 )
 def test_refused(counts, options, message):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import sparse
+from scipy import sparse, stats
 
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.simulate import MIXTURES, Simulation, draw_poisson, simulate, simulate_chunks
@@ -48,10 +48,34 @@ def test_draws_have_mean_and_variance_of_poisson(level):
     assert abs(halves[0] - halves[1]) < 5.0 * math.sqrt(halves[1])
 
 
+@pytest.mark.parametrize("c", [1e-3, 1.0, math.inf])
+def test_counts_are_negative_binomial_around_the_model(c):
+    phi = np.tile([0.0, 0.3, 2.0], 40)
+    drawn = simulate(900, 120, 3, c=c, density=0.3, size_spread=0.4, dispersion=phi, random_state=3)
+    np.testing.assert_array_equal(drawn.dispersion, phi)
+    counts = drawn.counts.toarray()
+    assert drawn.counts.nnz / counts.size == pytest.approx(0.3, rel=0.05)
+    mean = drawn.size_factors[:, None] * ShiftedLog(c).inverse(drawn.loadings @ drawn.factors.T)
+    for one in (0.0, 0.3, 2.0):
+        group = (phi == one) & (mean > 0.5) & (mean < 20.0)
+        mu, y = mean[group], counts[group]
+        variance = mu + one * mu**2
+        assert abs(y.sum() - mu.sum()) < 5.0 * math.sqrt(variance.sum())
+        assert np.mean((y - mu) ** 2 / variance) == pytest.approx(1.0, abs=0.15)
+        zeros = stats.poisson(mu).pmf(0) if one == 0 else stats.nbinom(1 / one, 1 / (1 + one * mu)).pmf(0)
+        assert abs((y == 0).sum() - zeros.sum()) < 5.0 * math.sqrt(zeros.sum())
+
+
+def test_without_dispersion_the_counts_are_those_of_poisson():
+    same, other = (simulate(50, 20, 2, dispersion=phi) for phi in (np.zeros(20), 1.0))
+    assert (simulate(50, 20, 2).counts != same.counts).nnz == 0
+    assert (same.counts != other.counts).nnz > 0
+
+
 @settings(max_examples=15, deadline=None)
 @given(n=st.integers(1, 700), chunk_size=st.integers(1, 800), seed=st.integers(0, 5))
 def test_chunks_of_any_size_hold_the_same_counts(n, chunk_size, seed):
-    options = {"c": 1.0, "density": 0.1, "size_spread": 0.2, "random_state": seed}
+    options = {"c": 1.0, "density": 0.1, "size_spread": 0.2, "dispersion": 0.4, "random_state": seed}
     whole = simulate(n, 9, 2, **options).counts
     chunks = list(simulate_chunks(n, 9, 2, chunk_size=chunk_size, **options))
     assert [chunk.shape[0] for chunk in chunks[:-1]] == [chunk_size] * (len(chunks) - 1)
@@ -93,6 +117,8 @@ def test_size_factors_have_mean_one():
         ({"density": -0.1}, "density"),
         ({"size_spread": -1.0}, "size_spread"),
         ({"random_state": -1}, "random_state"),
+        ({"dispersion": -0.5}, "dispersion must be finite and not negative"),
+        ({"dispersion": [0.1, 0.2]}, "dispersion must be a number, or one for each of the 4 features"),
     ],
 )
 def test_bad_parameters(options, words):

@@ -6,11 +6,12 @@ import difflib
 import math
 from collections.abc import Collection, Container, Sequence
 from numbers import Integral, Real
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["check_absent", "check_choice", "check_number", "check_whole"]
+__all__ = ["check_absent", "check_choice", "check_number", "check_whole", "one_for_each"]
 
 
 def check_choice(name: str, value: object, choices: Collection[str], *, otherwise: str = "") -> None:
@@ -51,3 +52,32 @@ def check_number(name: str, value: object) -> None:
         raise TypeError(f"{name} must be a number, got {value!r}")
     if not 0.0 <= float(value) < math.inf:
         raise ValueError(f"{name} must be finite and not negative, got {value}")
+
+
+def one_for_each(name: str, given: Any, length: int, *, of: str = "features") -> NDArray[np.float64]:
+    """Give finite numbers >= 0, one for each of `length` features: an array of them, or one number for all.
+
+    Examples
+    --------
+    >>> one_for_each("dispersion", 0.5, 3).tolist()
+    [0.5, 0.5, 0.5]
+    >>> one_for_each("dispersion", [0.5, -1.0], 2)
+    Traceback (most recent call last):
+    ValueError: dispersion must be finite and not negative, got -1.0 at position 1
+    """
+    try:
+        values = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(
+            f"{name} must be numbers, one for each of the {length} {of}, got {given!r}"
+        ) from error
+    if values.shape not in ((), (length,)):
+        raise ValueError(
+            f"{name} must be a number, or one for each of the {length} {of}; got shape {values.shape}"
+        )
+    values = np.broadcast_to(values, (length,)).copy()
+    bad = ~(np.isfinite(values) & (values >= 0.0))
+    if bad.any():
+        where = int(np.argmax(bad))
+        raise ValueError(f"{name} must be finite and not negative, got {values[where]} at position {where}")
+    return values

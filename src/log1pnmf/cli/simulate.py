@@ -48,10 +48,20 @@ def simulate(
     size_spread: Annotated[
         float, typer.Option("--size-spread", metavar="X", help="Spread of the logarithm of the size factors.")
     ] = 0.0,
+    dispersion: Annotated[
+        float,
+        typer.Option(
+            "--dispersion", metavar="X", help="Variance is mean + X mean^2 (negative binomial); 0: Poisson."
+        ),
+    ] = 0.0,
     seed: common.Seed = 0,
     truth: Annotated[
         Path | None,
-        typer.Option("--truth", metavar="PATH", help="Also write loadings, factors and size factors, .npz."),
+        typer.Option(
+            "--truth",
+            metavar="PATH",
+            help="Also write loadings, factors, size factors and dispersions, .npz.",
+        ),
     ] = None,
     json: common.Json = False,
     force: common.Force = False,
@@ -66,7 +76,14 @@ def simulate(
     if truth is not None:
         check_place(truth, force=force)
     simulation = Simulation(
-        samples, features, components, c=shift, density=density, size_spread=size_spread, random_state=seed
+        samples,
+        features,
+        components,
+        c=shift,
+        density=density,
+        size_spread=size_spread,
+        dispersion=dispersion,
+        random_state=seed,
     )
     nnz = write_simulation(simulation, output, force=force)
     if truth is not None:
@@ -76,6 +93,7 @@ def simulate(
                 loadings=simulation.loadings(),
                 factors=simulation.factors,
                 size_factors=simulation.size_factors(),
+                dispersion=simulation.dispersion,
                 c=np.array(shift),
             )
     part = nnz / (samples * features)

@@ -12,6 +12,11 @@ with ``c`` only if it is given ``(1 - eps) c``. It is simpler to say what has ha
 observed with exposure ``1 - eps``. With `training_size_factors` the rates, ``c``, ``alpha_c`` and the
 approximation of zero counts stay those of the whole data. A penalty is weighed against a log-likelihood of
 ``1 - eps`` times the size: ``l1`` becomes ``(1 - eps) l1``.
+
+**Counts that vary more than Poisson.** Thinned like this, the parts of negative binomial counts share their
+excess and are not independent. They are, if the probability is drawn for every entry: with the dispersion
+``phi`` and ``r = 1 / phi``, from a beta law with parameters ``eps r`` and ``(1 - eps) r``. The parts are then
+negative binomial with dispersions ``phi / eps`` and ``phi / (1 - eps)``.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf._common.checks import check_number, check_whole
+from log1pnmf._common.checks import check_number, check_whole, one_for_each
 from log1pnmf._common.randomness import Random, as_random
 
 from .counts import Counts
@@ -39,9 +44,9 @@ LARGEST_SPLIT = 2.0**53
 
 
 def split_counts(
-    counts: Any, test_fraction: float = 0.1, *, random_state: Any = None
+    counts: Any, test_fraction: float = 0.1, *, dispersion: Any = 0.0, random_state: Any = None
 ) -> tuple[Counts, Counts]:
-    """Split every count at random into a training and a test part (binomial thinning).
+    """Split every count at random into a training and a test part (thinning).
 
     Parameters
     ----------
@@ -49,12 +54,15 @@ def split_counts(
         Whole numbers.
     test_fraction : float
         Probability with which each single count goes to the test part, between 0 and 1.
+    dispersion : float or array of shape (m,)
+        Of negative binomial counts, for every feature; 0 is Poisson.
     random_state : int, RandomState, Generator or None
 
     Returns
     -------
     train, test : Counts
-        Their sum is `counts`; names are kept. Under the Poisson model they are independent.
+        Their sum is `counts`; names are kept. Under the model with that `dispersion` they are independent,
+        with dispersions ``dispersion / (1 - test_fraction)`` and ``dispersion / test_fraction``.
 
     Examples
     --------
@@ -62,14 +70,19 @@ def split_counts(
     >>> (train.to_scipy() + test.to_scipy()).toarray().tolist()
     [[40.0, 0.0, 2.0], [1.0, 10.0, 7.0]]
     """
-    (pair,) = _splits(counts, 1, check_fraction(test_fraction), as_random(random_state))
+    (pair,) = _splits(counts, 1, check_fraction(test_fraction), dispersion, as_random(random_state))
     return pair
 
 
 def folds(
-    counts: Any, n_folds: int = 3, *, test_fraction: float | None = None, random_state: Any = None
+    counts: Any,
+    n_folds: int = 3,
+    *,
+    test_fraction: float | None = None,
+    dispersion: Any = 0.0,
+    random_state: Any = None,
 ) -> list[tuple[Counts, Counts]]:
-    """Split every count at random into folds (multinomial thinning).
+    """Split every count at random into folds (multinomial thinning, or Dirichlet-multinomial).
 
     Parameters
     ----------
@@ -80,6 +93,8 @@ def folds(
     test_fraction : float, optional
         Share of each test part; at most ``1 / n_folds``, which is the default. Below that, what is in no test
         part is in every training part.
+    dispersion : float or array of shape (m,)
+        Of negative binomial counts, see `split_counts`.
     random_state : int, RandomState, Generator or None
 
     Returns
@@ -107,16 +122,30 @@ def folds(
                 f"test_fraction must be at most 1 / n_folds = {1 / n_folds:.3g}, so that no count is in "
                 f"two test parts, got {share}; take fewer folds or a smaller fraction"
             )
-    return list(_splits(counts, n_folds, share, as_random(random_state)))
+    return list(_splits(counts, n_folds, share, dispersion, as_random(random_state)))
 
 
-def _splits(counts: Any, n: int, share: float, rng: Random) -> Iterator[tuple[Counts, Counts]]:
+def _splits(
+    counts: Any, n: int, share: float, dispersion: Any, rng: Random
+) -> Iterator[tuple[Counts, Counts]]:
     data, values = _whole_numbers(counts)
+    phi = one_for_each("dispersion", dispersion, data.n_features)[data.by_row.indices]
     left = values.copy()
     for fold in range(n):
-        drawn = rng.binomial(left, min(1.0, share / (1.0 - fold * share)))
+        drawn = rng.binomial(left, _probabilities(share, 1.0 - fold * share, phi, rng))
         left -= drawn
         yield _with_values(data, values - drawn), _with_values(data, drawn)
+
+
+def _probabilities(share: float, of: float, phi: Array, rng: Random) -> Array | float:
+    """Draw with which probability the counts of every entry go to a part, of what is left of the whole."""
+    usual, varied = min(1.0, share / of), np.flatnonzero(phi)
+    if usual >= 1.0 - 1e-12 or not varied.size:
+        return usual
+    probabilities = np.full(len(phi), usual)
+    r = 1.0 / phi[varied]
+    probabilities[varied] = rng.beta(share * r, (of - share) * r)
+    return probabilities
 
 
 def _whole_numbers(counts: Any) -> tuple[Counts, NDArray[np.int64]]:

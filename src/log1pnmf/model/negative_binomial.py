@@ -50,7 +50,7 @@ class NegativeBinomial:
     --------
     >>> noise = NegativeBinomial([0.0, 0.5])
     >>> noise.loss(np.array(3.0), np.array(1.0)).round(3).tolist()
-    [1.296, 0.667]
+    [1.296, 0.742]
     """
 
     dispersion: Array

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf._common.checks import check_number, check_whole
+from log1pnmf._common.checks import check_number, check_whole, one_for_each
 
 from .link import ShiftedLog
+from .negative_binomial import NegativeBinomial
 
 __all__ = ["MIXTURES", "Mixture", "Simulated", "Simulation", "mixture_for", "simulate", "simulate_chunks"]
 
@@ -121,6 +123,8 @@ class Simulated:
         On the link scale.
     size_factors : ndarray of shape (n,)
     c : float
+    dispersion : ndarray of shape (m,)
+        0 is Poisson.
     """
 
     counts: sparse.csr_array
@@ -128,6 +132,7 @@ class Simulated:
     factors: Array
     size_factors: Array
     c: float
+    dispersion: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +148,8 @@ class Simulation:
         Expected part of entries that are not zero, between 0 and 1, reached by scaling the factors.
     size_spread : float
         Standard deviation of the logarithm of the size factors; 0: all are 1.
+    dispersion : float or array of shape (m,)
+        Counts have the variance ``mean + dispersion * mean**2`` (negative binomial); 0 is Poisson.
     random_state : int
         Seed. Factors, and every block of 256 rows, have a stream of random numbers of their own.
     """
@@ -153,6 +160,7 @@ class Simulation:
     c: float = field(kw_only=True, default=1.0)
     density: float | None = field(kw_only=True, default=None)
     size_spread: float = field(kw_only=True, default=0.0)
+    dispersion: Any = field(kw_only=True, default=0.0)
     random_state: int = field(kw_only=True, default=0)
 
     def __post_init__(self) -> None:
@@ -163,6 +171,7 @@ class Simulation:
         ShiftedLog(self.c)
         if self.density is not None and not 0.0 < self.density < 1.0:
             raise ValueError(f"density must be between 0 and 1, got {self.density}")
+        object.__setattr__(self, "dispersion", one_for_each("dispersion", self.dispersion, self.n_features))
         object.__setattr__(self, "_factors", self._scaled_factors())
 
     @property
@@ -227,7 +236,12 @@ class Simulation:
 
     def _counts(self, number: int) -> sparse.csr_array:
         loadings, sizes, rng = self._block(number)
-        return draw_poisson(sizes[:, None] * ShiftedLog(self.c).inverse(loadings @ self.factors.T), rng)
+        mean = sizes[:, None] * ShiftedLog(self.c).inverse(loadings @ self.factors.T)
+        varied = np.flatnonzero(self.dispersion)
+        if varied.size:  # a Poisson count whose mean has a gamma law is negative binomial
+            phi = self.dispersion[varied]
+            mean[:, varied] *= rng.gamma(1.0 / phi, phi, (len(mean), len(varied)))
+        return draw_poisson(mean, rng)
 
     def _scaled_factors(self) -> Array:
         mixture, rng = mixture_for(self.c), self._stream(2)
@@ -243,11 +257,11 @@ class Simulation:
         step = max(1, int(len(blocks) * BLOCK_ROWS * self.n_features / DENSITY_ENTRIES))
         loadings = np.concatenate([loadings for loadings, _ in blocks])[::step]
         sizes = np.concatenate([sizes for _, sizes in blocks])[::step, None]
-        link = ShiftedLog(self.c)
+        link, noise, none = ShiftedLog(self.c), NegativeBinomial(self.dispersion), np.zeros(())
 
         def expected(scale: float) -> float:
             rates = link.inverse(loadings @ factors.at(scale, self._largest).T)
-            return float(-np.expm1(-sizes * rates).mean())
+            return float(-np.expm1(-noise.loss(none, sizes * rates)).mean())
 
         low = high = 1.0
         while expected(high) < density:
@@ -275,6 +289,7 @@ def simulate(
     c: float = 1.0,
     density: float | None = None,
     size_spread: float = 0.0,
+    dispersion: Any = 0.0,
     random_state: int = 0,
 ) -> Simulated:
     """Draw counts from the model, with loadings and factors as in the paper's simulations.
@@ -289,6 +304,8 @@ def simulate(
         five factors.
     size_spread : float
         Standard deviation of the logarithm of the size factors; 0: all are 1.
+    dispersion : float or array of shape (m,)
+        Counts have the variance ``mean + dispersion * mean**2`` (negative binomial); 0 is Poisson.
     random_state : int
         Seed: the same one, the same numbers.
 
@@ -302,17 +319,18 @@ def simulate(
     >>> drawn.counts.shape, round(drawn.counts.nnz / (500 * 300), 2)
     ((500, 300), 0.1)
     """
-    simulation = Simulation(
-        n_samples,
-        n_features,
-        n_components,
-        c=c,
-        density=density,
-        size_spread=size_spread,
-        random_state=random_state,
-    )
+    shape = (n_samples, n_features, n_components)
+    laws = {"c": c, "density": density, "size_spread": size_spread, "dispersion": dispersion}
+    simulation = Simulation(*shape, **laws, random_state=random_state)
     (counts,) = simulation.chunks(n_samples)
-    return Simulated(counts, simulation.loadings(), simulation.factors, simulation.size_factors(), float(c))
+    return Simulated(
+        counts,
+        simulation.loadings(),
+        simulation.factors,
+        simulation.size_factors(),
+        float(c),
+        simulation.dispersion,
+    )
 
 
 def simulate_chunks(
@@ -324,6 +342,7 @@ def simulate_chunks(
     c: float = 1.0,
     density: float | None = None,
     size_spread: float = 0.0,
+    dispersion: Any = 0.0,
     random_state: int = 0,
 ) -> Iterator[sparse.csr_array]:
     """Draw the counts of `simulate` in blocks of rows, for matrices larger than memory.
@@ -333,7 +352,7 @@ def simulate_chunks(
     n_samples, n_features, n_components : int
     chunk_size : int
         Rows in each block; every size gives the same counts.
-    c, density, size_spread, random_state
+    c, density, size_spread, dispersion, random_state
         As in `simulate`.
 
     Yields
@@ -345,15 +364,9 @@ def simulate_chunks(
     >>> [chunk.shape for chunk in simulate_chunks(1000, 20, 2, chunk_size=400)]
     [(400, 20), (400, 20), (200, 20)]
     """
-    simulation = Simulation(
-        n_samples,
-        n_features,
-        n_components,
-        c=c,
-        density=density,
-        size_spread=size_spread,
-        random_state=random_state,
-    )
+    shape = (n_samples, n_features, n_components)
+    laws = {"c": c, "density": density, "size_spread": size_spread, "dispersion": dispersion}
+    simulation = Simulation(*shape, **laws, random_state=random_state)
     yield from simulation.chunks(chunk_size)
 
 

@@ -114,5 +114,5 @@ def _smoother(x: Array) -> tuple[Array, Array, Array]:
         if n_knots > order:
             differences = np.diff(np.eye(n_knots), order, axis=0)
             penalty += weight * differences.T @ differences
-    solve: Array = np.linalg.solve(basis.T @ basis + penalty, basis.T)
+    solve = np.linalg.solve(basis.T @ basis + penalty, basis.T).astype(np.float64)
     return knots, basis, solve
