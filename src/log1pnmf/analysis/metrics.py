@@ -13,9 +13,12 @@ from scipy.special import xlogy
 from scipy.stats import rankdata
 
 from log1pnmf._common.checks import check_choice
+from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import pieces
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.as_fit import fit_and_counts
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 
 __all__ = [
@@ -143,7 +146,7 @@ def effective_factors(loadings: ArrayLike) -> Array:
 
 
 def log_likelihood(fit: Any, counts: Any, *, n_jobs: int | None = None) -> float:
-    """Exact Poisson log-likelihood of counts under a fit to them.
+    """Exact log-likelihood of counts under a fit to them, with its noise.
 
     Parameters
     ----------
@@ -167,7 +170,7 @@ def log_likelihood(fit: Any, counts: Any, *, n_jobs: int | None = None) -> float
     True
     """
     fit, counts = fit_and_counts(fit, counts)
-    problem = Problem(counts, fit.size_factors, fit.link)
+    problem = Problem(counts, fit.size_factors, fit.link, noise=fit.noise)
     return -make_engine("auto", problem, n_jobs).loss(fit.loadings, fit.factors / fit.link.alpha)
 
 
@@ -187,7 +190,7 @@ def deviance_explained(fit: Any, counts: Any, *, n_jobs: int | None = None) -> f
     float
         ``D^2 = 1 - D(fit) / D(null)``; the null model has mean ``rowsum_i * columnsum_j / total``. 1 where
         the counts are their own means, 0 for the null model (also where the null model is perfect), negative
-        for what is worse.
+        for what is worse. Both deviances are those of the fit's noise.
 
     Examples
     --------
@@ -198,14 +201,24 @@ def deviance_explained(fit: Any, counts: Any, *, n_jobs: int | None = None) -> f
     0.0
     """
     fit, counts = fit_and_counts(fit, counts)
-    own_terms = math.fsum(_sum_xlogx(piece.astype(np.float64)) for piece in pieces(counts.by_row.values))
-    saturated = -counts.stirling
-    columns = counts.by_column.row_sums()
-    total = counts.total
-    null = own_terms - _sum_xlogx(counts.row_sums) - _sum_xlogx(columns) + float(xlogy(total, total))
-    if null <= 1e-12 * abs(own_terms):
+    saturated = -fit.noise.constant(counts)
+    null = _null_deviance(fit, counts, n_jobs)
+    if null == 0.0:
         return 0.0
     return 1.0 - (saturated - log_likelihood(fit, counts, n_jobs=n_jobs)) / null
+
+
+def _null_deviance(fit: Fit, counts: Counts, n_jobs: int | None) -> float:
+    """Half the deviance of the null model; 0 where that is rounding error."""
+    rows, columns, total = counts.row_sums, counts.by_column.row_sums(), counts.total
+    own_terms = math.fsum(_sum_xlogx(piece.astype(np.float64)) for piece in pieces(counts.by_row.values))
+    if fit.dispersion is None:
+        null = own_terms - _sum_xlogx(rows) - _sum_xlogx(columns) + float(xlogy(total, total))
+    else:
+        identity = Problem(counts, np.ones(len(rows)), ShiftedLog(math.inf), noise=fit.noise)
+        engine = make_engine("auto", identity, n_jobs)
+        null = engine.loss(rows[:, None], columns[:, None] / total) - fit.noise.constant(counts)
+    return null if null > 1e-12 * abs(own_terms) else 0.0
 
 
 # ---------------------------------------------------------------- between fits

@@ -36,8 +36,8 @@ __all__ = ["RList", "read_r_list", "write_r_list"]
 
 Array = NDArray[np.float64]
 
-COUNTS = "counts.mtx"
-FILES = ("LL.csv", "FF.csv", "s.csv", "parameters.csv", COUNTS)
+COUNTS, DISPERSION = "counts.mtx", "dispersion.csv"
+FILES = ("LL.csv", "FF.csv", "s.csv", "parameters.csv", DISPERSION, COUNTS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +58,8 @@ class RList:
         Names of the rows of LL and FF; None where there were none but 1, 2, 3 and so on.
     counts : scipy.sparse.csr_array, optional
         Where the folder holds them.
+    dispersion : ndarray of shape (m,), optional
+        Of negative binomial noise, which the R package does not have.
     """
 
     loadings: Array = field(repr=False)
@@ -67,6 +69,7 @@ class RList:
     sample_names: tuple[str, ...] | None = field(default=None, repr=False)
     feature_names: tuple[str, ...] | None = field(default=None, repr=False)
     counts: sparse.csr_array | None = field(default=None, repr=False)
+    dispersion: Array | None = field(default=None, repr=False)
 
     @property
     def init(self) -> tuple[Array, Array]:
@@ -89,6 +92,9 @@ class RList:
         data = self.counts if counts is None else counts
         if data is None:
             raise ValueError("the list has no counts, without which there is no fit; pass them")
+        noise: dict[str, Any] = (
+            {} if self.dispersion is None else {"noise": "nb", "dispersion": self.dispersion}
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             fit = fit_log1p_nmf(
@@ -99,6 +105,7 @@ class RList:
                 size_factors=self.size_factors,
                 init=self.init,
                 callbacks=(lambda _: True,),
+                **noise,
             )
         return fit.named(sample_names=self.sample_names, feature_names=self.feature_names)
 
@@ -115,6 +122,8 @@ def write_r_list(
     counts: Any = None,
 ) -> None:
     """Write a fit as LL.csv, FF.csv, s.csv and parameters.csv, which R and anything else can read.
+
+    Negative binomial noise has dispersion.csv as well; the R package would take such a fit for a Poisson one.
 
     Parameters
     ----------
@@ -154,6 +163,8 @@ def write_r_list(
     _write_table(place / "s.csv", rows, ["s"], np.asarray(fit.size_factors)[:, None])
     parameters = np.array([[fit.c, ShiftedLog(fit.c).alpha]])
     _write_table(place / "parameters.csv", ["1"], ["cc", "alpha"], parameters)
+    if fit.dispersion is not None:
+        _write_table(place / DISPERSION, columns, ["dispersion"], fit.dispersion[:, None])
     if data is not None:
         _write_counts(place / COUNTS, data)
 
@@ -201,7 +212,7 @@ def read_r_list(folder: StrPath) -> RList:
     Parameters
     ----------
     folder : str or PathLike
-        With LL.csv, FF.csv, s.csv and parameters.csv, and perhaps counts.mtx.
+        With LL.csv, FF.csv, s.csv and parameters.csv, and perhaps dispersion.csv and counts.mtx.
 
     Returns
     -------
@@ -230,7 +241,15 @@ def read_r_list(folder: StrPath) -> RList:
     if not (sizes > 0).all():
         raise ValueError(f"{place / 's.csv'} must be positive, got {sizes.min()}")
     matrix = _read_counts(place / COUNTS, (n, m)) if (place / COUNTS).exists() else None
-    return RList(loadings, factors, sizes[:, 0], _read_c(place), samples, features, matrix)
+    dispersion = _read_dispersion(place / DISPERSION, m) if (place / DISPERSION).exists() else None
+    return RList(loadings, factors, sizes[:, 0], _read_c(place), samples, features, matrix, dispersion)
+
+
+def _read_dispersion(path: Path, m: int) -> Array:
+    values, _ = _read_table(path)
+    if values.shape != (m, 1):
+        raise ValueError(f"{path} must have one column and {m} rows like FF.csv, got {values.shape}")
+    return values[:, 0]
 
 
 def _read_c(place: Path) -> float:

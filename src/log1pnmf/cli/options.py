@@ -20,6 +20,7 @@ __all__ = [
     "Checkpoint",
     "Components",
     "CountFile",
+    "Dispersion",
     "Engine",
     "Force",
     "GroupBy",
@@ -35,6 +36,7 @@ __all__ = [
     "MinFeatures",
     "MinSamples",
     "NInit",
+    "Noise",
     "Output",
     "Report",
     "Resume",
@@ -142,6 +144,14 @@ Likelihood = Annotated[
 SizeFactors = Annotated[
     str,
     typer.Option("--size-factors", metavar="KIND", help="total: counts of a sample over their mean; none."),
+]
+Noise = Annotated[
+    str,
+    typer.Option("--noise", metavar="KIND", help="Scatter of the counts: poisson, or nb, with more of it."),
+]
+Dispersion = Annotated[
+    str,
+    typer.Option("--dispersion", metavar="KIND", help="With nb: one for each feature (feature), or shared."),
 ]
 Init = Annotated[str, typer.Option("--init", metavar="KIND", help="Start: rank1, random or nndsvd.")]
 NInit = Annotated[int, typer.Option("--n-init", metavar="N", help="Starts, of which the best is kept.")]

@@ -12,6 +12,7 @@ from log1pnmf.counts.chunked.opening import is_streamed, open_counts
 from log1pnmf.counts.chunked.runners import survey
 from log1pnmf.counts.counts import Counts
 from log1pnmf.model.constraint import FREE, Constraint
+from log1pnmf.model.noise import POISSON, Noise
 from log1pnmf.model.problem import Problem
 
 from .base import Engine, EngineFactory, Factory, RowSolver
@@ -100,7 +101,12 @@ def _takes_chunks(engine: str | EngineFactory) -> bool:
 
 
 def resolve_engine(
-    name: str | EngineFactory, counts: Counts, n_components: int, row_solver: str = "newton"
+    name: str | EngineFactory,
+    counts: Counts,
+    n_components: int,
+    row_solver: RowSolver = "newton",
+    *,
+    noise: Noise = POISSON,
 ) -> str:
     """Decide what "auto" stands for.
 
@@ -115,13 +121,16 @@ def resolve_engine(
     -------
     str
         "streaming" for counts in chunks; "torch" where there is a CUDA card and enough to do; else "native".
+        "reference" where none of them has the noise.
     """
     if not isinstance(name, str):
         return "given"
     check_engine(name)
     if name != "auto":
         return name
-    return next(one for one in PREFERRED if FACTORIES[one].suits(counts, n_components, row_solver))
+    suited = [one for one in PREFERRED if FACTORIES[one].suits(counts, n_components, row_solver)]
+    able = [one for one in suited if FACTORIES[one].lacks_noise(noise, row_solver) is None]
+    return (able or (["reference"] if counts.in_memory else suited))[0]
 
 
 def make_engine(
@@ -150,7 +159,7 @@ def make_engine(
     """
     factory: EngineFactory
     if isinstance(name, str):
-        factory = FACTORIES[resolve_engine(name, problem.counts, n_components=0, row_solver=row_solver)]
+        factory = FACTORIES[resolve_engine(name, problem.counts, 0, row_solver, noise=problem.noise)]
     else:
         factory = name
     why = factory.supports(problem, row_solver, constraint)

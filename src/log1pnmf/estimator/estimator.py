@@ -51,6 +51,12 @@ class Log1pNMF(FittedModel):
         Where "chebyshev" is to hold, on the link scale.
     size_factors : {"total", "none"} or array of shape (n_samples,)
         Exposure of the samples; "total" is their total count divided by its mean.
+    noise : {"poisson", "nb"}
+        How counts scatter around their means: "nb" is negative binomial, with the variance
+        ``mean + dispersion * mean**2``. It visits every entry.
+    dispersion : {"feature", "shared"}, float or array of shape (n_features,)
+        With "nb": one for each feature, or the same for all, found by maximum likelihood; those of the
+        features are pulled towards their trend over the mean counts. Numbers are taken as they are.
     init : {"rank1", "random", "nndsvd"}, (loadings, factors), Fit or callable
         The start. Arrays are on the link scale; factors may have the shape of `components_`. A fit: where it
         ended. A function is called with the problem, K and a random state, and gives loadings and factors.
@@ -100,6 +106,8 @@ class Log1pNMF(FittedModel):
         Factors, on the link scale.
     loadings_ : ndarray of shape (n_samples, n_components)
         Loadings of the training samples.
+    dispersion_ : ndarray of shape (n_features,) or None
+        Of the counts of every feature, with ``noise="nb"``.
     log_likelihood_ : float or None
         Exact log-likelihood; None where it was not computed, see `certify`.
     approximate_objective_ : float or None
@@ -146,6 +154,8 @@ class Log1pNMF(FittedModel):
         approximation: str = "chebyshev",
         interval: tuple[float, float] | None = None,
         size_factors: Any = "total",
+        noise: str = "poisson",
+        dispersion: Any = "feature",
         init: Any = "rank1",
         n_init: int = 1,
         l1: float = 0.0,
@@ -169,6 +179,8 @@ class Log1pNMF(FittedModel):
         self.approximation = approximation
         self.interval = interval
         self.size_factors = size_factors
+        self.noise = noise
+        self.dispersion = dispersion
         self.init = init
         self.n_init = n_init
         self.l1 = l1
@@ -317,6 +329,8 @@ class Log1pNMF(FittedModel):
             del parameters["init"]
         if fit.asked.size_factors == GIVEN:
             parameters["size_factors"] = fit.size_factors
+        if fit.asked.dispersion == GIVEN:
+            parameters["dispersion"] = fit.dispersion
         return cls(**parameters)._take(fit)
 
     def __sklearn_tags__(self) -> Any:

@@ -49,6 +49,11 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return self.fit_.loadings
 
     @property
+    def dispersion_(self) -> Array | None:
+        """Dispersion of every feature; None with Poisson noise."""
+        return self.fit_.dispersion
+
+    @property
     def log_likelihood_(self) -> float | None:
         """Exact log-likelihood; None where it was not computed."""
         return self.fit_.log_likelihood
@@ -167,7 +172,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return sizes[:, None] * rates
 
     def score(self, X: Any, y: Any = None, *, size_factors: Any = None) -> float:
-        """Mean Poisson log-likelihood per entry of other samples, exactly.
+        """Mean log-likelihood per entry of other samples, exactly.
 
         Their loadings are found as in `transform`, so the samples help to fit themselves: values compare
         links and penalties with as many factors each, but more factors look better than they are. Features

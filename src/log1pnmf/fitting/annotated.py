@@ -14,7 +14,7 @@ from log1pnmf._common.archive import check_value, making_whole
 from log1pnmf._common.version import versions
 from log1pnmf.counts.features import find_features
 
-from .fit import ARRAYS, HISTORY, NAMES, NUMBERS, Fit
+from .fit import ARRAYS, DISPERSION, HISTORY, NAMES, NUMBERS, Fit
 from .keys import Keys
 from .settings import Settings
 
@@ -95,7 +95,8 @@ def fit_from(adata: Any, key: str | None = None, *, whole: bool = True) -> Fit:
             f"({len(sizes):,}): some were dropped, added, reordered or changed since; "
             "take the fit from the object as it was, or keep it with fit.save(path)"
         )
-    factors = factors[find_features(adata.var_names, named.tolist(), fitted_here=True)]
+    places = find_features(adata.var_names, named.tolist(), fitted_here=True)
+    factors = factors[places]
     with making_whole(where, "fit again"):
         metadata = _metadata(about)
         if changed:
@@ -108,9 +109,17 @@ def fit_from(adata: Any, key: str | None = None, *, whole: bool = True) -> Fit:
             **dict(
                 zip(NAMES, (np.array(adata.obs_names, dtype=np.str_), named.astype(np.str_)), strict=True)
             ),
+            **_dispersion(adata, keys, places),
             **{HISTORY + name: _text(np.asarray(column)) for name, column in about["history"].items()},
         }
         return Fit.from_parts(arrays, metadata)
+
+
+def _dispersion(adata: Any, keys: Keys, places: Any) -> dict[str, NDArray[np.float64]]:
+    """Give the dispersions of the fitted features, where there are any."""
+    if keys.dispersion not in adata.var:
+        return {}
+    return {DISPERSION: np.asarray(adata.var[keys.dispersion], dtype=np.float64)[places]}
 
 
 def _stored(adata: Any, keys: Keys) -> Mapping[str, Any]:

@@ -89,7 +89,7 @@ def exact_log_likelihood(
     fit: Fit, counts: Counts, *, engine: Any = "auto", n_jobs: int | None = None
 ) -> Certificate:
     """Visit all entries once, with whatever engine suits."""
-    problem, n = Problem(counts, fit.size_factors, fit.link), counts.n_samples
+    problem, n = Problem(counts, fit.size_factors, fit.link, noise=fit.noise), counts.n_samples
     exact = -make_engine(engine, problem, n_jobs).loss(fit.loadings, fit.factors / fit.link.alpha)
     return Certificate(exact, 0.0, fit.approximate_log_likelihood, n, n)
 

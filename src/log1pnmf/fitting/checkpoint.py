@@ -323,13 +323,17 @@ def _progress_from_parts(arrays: Mapping[str, np.ndarray], metadata: Mapping[str
 # ---------------------------------------------------------------- the same fit
 
 
-def fingerprint(settings: Settings, counts: Counts, sizes: np.ndarray, start: Start) -> dict[str, Any]:
+def fingerprint(
+    settings: Settings, counts: Counts, sizes: np.ndarray, start: Start, dispersion: Any = None
+) -> dict[str, Any]:
     """Describe the data and settings of a fit; a checkpoint is resumed only if they are the same.
 
     Parameters
     ----------
     sizes : ndarray of shape (n,)
         Size factors.
+    dispersion : number or array of shape (m,), optional
+        Where it was given.
 
     Returns
     -------
@@ -345,6 +349,8 @@ def fingerprint(settings: Settings, counts: Counts, sizes: np.ndarray, start: St
     own = {name: value for name, value in settings.as_dict().items() if name not in NO_MATTER}
     if settings.size_factors == GIVEN:
         own["size_factors"] = f"given, with checksum {checksum_of([sizes])}"
+    if settings.dispersion == GIVEN:
+        own["dispersion"] = f"given, with checksum {checksum_of([np.asarray(dispersion, dtype=np.float64)])}"
     if start.arrays is not None:
         own["init"] = f"given, with checksum {checksum_of(start.arrays)}"
     if settings.random_state is None:

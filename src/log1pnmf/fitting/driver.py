@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from log1pnmf._common.atomic import StrPath
+from log1pnmf._common.checks import one_for_each
 from log1pnmf._common.randomness import as_random
 from log1pnmf._common.warn import warn
 from log1pnmf.counts.counts import Counts
@@ -22,6 +23,8 @@ from log1pnmf.fitting.certificate import LARGEST_CERTIFIED
 from log1pnmf.fitting.facts import Certificate
 from log1pnmf.fitting.solver.alternate import residual_at
 from log1pnmf.fitting.solver.stopping import PATIENCE, STATIONARY, largest_residual
+from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.noise import POISSON, Noise
 from log1pnmf.model.problem import Problem
 
 from .certificate import exact_log_likelihood
@@ -99,13 +102,16 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     started = time.perf_counter()
     data = as_counts(counts, request.engine or asked.engine)
     sizes = data.size_factors(asked.size_factors if request.size_factors is None else request.size_factors)
-    engine = resolve_engine(request.engine or asked.engine, data, asked.n_components, asked.row_solver)
+    noise = _noise(request, data)
+    engine = resolve_engine(
+        request.engine or asked.engine, data, asked.n_components, asked.row_solver, noise=noise
+    )
     settings = asked.resolved(engine, data.shape)
     check_memory(engine, data, asked.n_components, effective_threads(request.n_jobs))
     engines = [
         make_engine(
             request.engine or engine,
-            Problem(data, sizes, settings.link, phase.zeros),
+            Problem(data, sizes, settings.link, phase.zeros, noise),
             request.n_jobs,
             row_solver=settings.row_solver,
             constraint=settings.constraint,
@@ -114,7 +120,7 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
         for phase in settings.phases
     ]
     start = start_of(request, Problem(data, sizes, settings.link))
-    identity = fingerprint(settings, data, sizes, start)
+    identity = fingerprint(settings, data, sizes, start, request.dispersion)
     if loaded is not None:
         loaded.check_same(identity)
         rng, started = loaded.rng, started - loaded.seconds
@@ -139,6 +145,15 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     except KeyboardInterrupt:  # the fit is worth keeping without its last figures
         fit = _finish(settings, engines[run.phase], replace(run, stopped="interrupted"), request)
     return replace(fit, asked=asked, seconds=time.perf_counter() - started)
+
+
+def _noise(request: Request, counts: Counts) -> Noise:
+    """Give the noise that was asked for."""
+    if request.settings.noise == "poisson":
+        return POISSON
+    if request.dispersion is None:
+        raise ValueError("dispersion must be numbers, one for each feature, until they are fitted, too")
+    return NegativeBinomial(one_for_each("dispersion", request.dispersion, counts.n_features))
 
 
 def check_any(counts: Counts) -> None:

@@ -16,6 +16,8 @@ from log1pnmf._common.words import plural
 from log1pnmf.fitting.facts import Certificate, DataFacts
 from log1pnmf.fitting.solver.callbacks import History
 from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.noise import POISSON, Noise
 
 from .arrangement import scale_of, scaled
 from .keys import c_label
@@ -31,6 +33,8 @@ Stopped: TypeAlias = Literal["converged", "max_iter", "stalled", "interrupted", 
 
 KIND = "fit"
 ARRAYS = ("loadings", "factors", "size_factors")
+DISPERSION = "dispersion"
+"""An array that only fits with negative binomial noise have."""
 NAMES = ("sample_names", "feature_names")
 NUMBERS = ("stopped", "objective", "approximate_log_likelihood", "kkt_residual", "n_iter", "seconds")
 HISTORY = "history."
@@ -50,7 +54,7 @@ class Fit:
         those that users see: the baseline first, then by share of the signal; scaled as
         ``settings.normalize`` says.
     size_factors : ndarray of shape (n,)
-        Counts are ``Poisson(size_factors_i * lam_ij)``.
+        The means of the counts are ``size_factors_i * lam_ij``.
     settings : Settings
         What was done: "auto" is replaced by what it stood for.
     asked : Settings
@@ -75,6 +79,9 @@ class Fit:
     sample_names, feature_names : ndarray of str, optional
     messages : tuple of str
         What is worth knowing about the data and the fit.
+    dispersion : ndarray of shape (m,) or None
+        With negative binomial noise the variance of a count is ``mean + dispersion_j * mean**2``; None with
+        Poisson noise.
     """
 
     loadings: Array
@@ -94,6 +101,7 @@ class Fit:
     sample_names: Names | None = None
     feature_names: Names | None = None
     messages: tuple[str, ...] = ()
+    dispersion: Array | None = None
 
     def __repr__(self) -> str:
         n, m = len(self.loadings), len(self.factors)
@@ -113,6 +121,11 @@ class Fit:
         return self.settings.link
 
     @property
+    def noise(self) -> Noise:
+        """How counts scatter around their means."""
+        return POISSON if self.dispersion is None else NegativeBinomial(self.dispersion)
+
+    @property
     def n_components(self) -> int:
         """Number of factors."""
         return self.factors.shape[1]
@@ -124,7 +137,7 @@ class Fit:
 
     @property
     def log_likelihood(self) -> float | None:
-        """Exact, full Poisson log-likelihood; None where it was not computed, and `messages` say why."""
+        """Exact, full log-likelihood; None where it was not computed, and `messages` say why."""
         known = self.certificate
         return known.log_likelihood if known is not None and known.is_exact else None
 
@@ -241,6 +254,8 @@ class Fit:
         metadata : dict
         """
         arrays = {name: np.asarray(getattr(self, name)) for name in ARRAYS}
+        if self.dispersion is not None:
+            arrays[DISPERSION] = self.dispersion
         arrays |= {
             name: names.astype(np.str_) for name in NAMES if (names := getattr(self, name)) is not None
         }
@@ -281,12 +296,20 @@ class Fit:
             certificate=None if certificate is None else Certificate(**certificate),
             history={name[column:]: array for name, array in arrays.items() if name.startswith(HISTORY)},
             messages=tuple(metadata["messages"]),
+            dispersion=arrays.get(DISPERSION),
         )
         _check(fit)
         return fit
 
 
 # ---------------------------------------------------------------- checks of what comes from files
+
+
+def _check_noise(fit: Fit) -> None:
+    if fit.asked.noise != fit.settings.noise or (fit.settings.noise == "nb") != (fit.dispersion is not None):
+        raise ValueError(f"noise is {fit.settings.noise!r}, which does not go with the rest")
+    if fit.dispersion is not None:
+        check_numbers(DISPERSION, fit.dispersion, (len(fit.factors),))
 
 
 def _check(fit: Fit) -> None:
@@ -297,6 +320,7 @@ def _check(fit: Fit) -> None:
     check_numbers("loadings", fit.loadings, (n, k))
     check_numbers("factors", fit.factors, (m, k))
     check_numbers("size_factors", fit.size_factors, (n,), positive=True)
+    _check_noise(fit)
     for what, length in zip(NAMES, (n, m), strict=True):
         names = getattr(fit, what)
         if names is not None and names.shape != (length,):

@@ -51,6 +51,11 @@ class Keys:
         return "log1p_nmf" if self.key_added is None else self.key_added
 
     @property
+    def dispersion(self) -> str:
+        """In `var`: of the features' dispersions, where the noise has them."""
+        return f"{self.varm}_dispersion"
+
+    @property
     def uns(self) -> str:
         """Of everything else."""
         return "log1p_nmf" if self.key_added is None else self.key_added

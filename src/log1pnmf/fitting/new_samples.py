@@ -171,7 +171,7 @@ class NewSamples:
         return loadings
 
     def log_likelihood(self, loadings: Array) -> float:
-        """Exact Poisson log-likelihood of all entries, at loadings on the scale of the fit."""
+        """Exact log-likelihood of all entries, at loadings on the scale of the fit."""
         return -self._engine(None).loss(loadings, self._factors(self.fit))
 
     @property
@@ -202,7 +202,8 @@ class NewSamples:
     def _engine(self, zeros: Quadratic | None) -> Engine:
         used = self._used
         counts = self.counts if len(used) == self.counts.n_features else select_features(self.counts, used)
-        problem = Problem(counts, self.size_factors, self.fit.link, zeros)
+        noise = self.fit.noise.of_features(used)
+        problem = Problem(counts, self.size_factors, self.fit.link, zeros, noise)
         return make_engine(for_parts(self.engine), problem, self.n_jobs)
 
 

@@ -32,15 +32,16 @@ class Request:
     Parameters
     ----------
     settings : Settings
-        "given" stands for what the next three hold.
-    size_factors, init, engine : optional
-        Array; pair of arrays, `Fit` or function; factory of engines.
+        "given" stands for what the next four hold.
+    size_factors, dispersion, init, engine : optional
+        Arrays; pair of arrays, `Fit` or function; factory of engines.
     n_jobs, callbacks, verbose, checkpoint, checkpoint_every
         How to run the fit; they do not change the result, and are not kept with it.
     """
 
     settings: Settings
     size_factors: Any = None
+    dispersion: Any = None
     init: Any = None
     engine: EngineFactory | None = None
     random_state: Any = 0
@@ -86,6 +87,9 @@ class Request:
             check_size_factors(sizes)
             if not isinstance(sizes, str):
                 given["size_factors"] = sizes
+        dispersion = parameters.get("dispersion", Settings.dispersion)
+        if not isinstance(dispersion, str):
+            given["dispersion"] = dispersion
         if isinstance(init, str) or ("init" in parameters and init is None):
             check_choice("init", init, INITS, otherwise="(loadings, factors), a Fit or a function")
         elif "init" in parameters:
@@ -112,6 +116,7 @@ class Request:
         return cls(
             replace(asked, **forgotten),
             size_factors=fit.size_factors if asked.size_factors == GIVEN else None,
+            dispersion=fit.dispersion if asked.dispersion == GIVEN else None,
             random_state=asked.random_state,
         )
 

@@ -15,6 +15,7 @@ from log1pnmf.fitting.solver.callbacks import Callback, History, ProgressBar
 from log1pnmf.fitting.solver.extrapolate import Extrapolation
 from log1pnmf.fitting.solver.iteration import Iteration, Pair
 from log1pnmf.fitting.solver.stopping import STATIONARY, Stopping
+from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.problem import Problem
 
 from .arrangement import arranged
@@ -76,6 +77,7 @@ class Run:
             certificate=Certificate(-last.loss, 0.0, None, n, n) if exact else None,
             sample_names=counts.sample_names,
             feature_names=counts.feature_names,
+            dispersion=problem.noise.dispersion if isinstance(problem.noise, NegativeBinomial) else None,
         )
 
 

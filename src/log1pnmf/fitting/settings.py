@@ -18,16 +18,20 @@ from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.zeros import Quadratic, quadratic
 
 __all__ = [
+    "DISPERSIONS",
     "GIVEN",
     "INITS",
     "LARGEST_EXACT",
     "LIKELIHOODS",
+    "NOISES",
     "NORMALIZATIONS",
     "Phase",
     "Settings",
 ]
 
 LIKELIHOODS = ("auto", "approximate", "exact", "refined")
+NOISES = ("poisson", "nb")
+DISPERSIONS = ("feature", "shared")
 INITS = ("rank1", "random", "nndsvd")
 NORMALIZATIONS = ("max", "factor_max", "factor_sum", "none")
 
@@ -63,8 +67,8 @@ class Phase:
 class Settings:
     """What decides a fit. Parameters as in `log1pnmf.Log1pNMF`.
 
-    `size_factors`, `init` and `engine` are "given" where the user passed arrays, a function or an engine;
-    these go beside the settings in a `log1pnmf.fitting.request.Request`.
+    `size_factors`, `dispersion`, `init` and `engine` are "given" where the user passed arrays, a function or
+    an engine; these go beside the settings in a `log1pnmf.fitting.request.Request`.
     """
 
     n_components: int = 2
@@ -73,6 +77,8 @@ class Settings:
     approximation: str = "chebyshev"
     interval: tuple[float, float] | None = None
     size_factors: str = "total"
+    noise: str = "poisson"
+    dispersion: str = "feature"
     init: str = "rank1"
     n_init: int = 1
     l1: float = 0.0
@@ -95,6 +101,7 @@ class Settings:
         check_choice("likelihood", self.likelihood, LIKELIHOODS)
         quadratic(link, self.approximation, self.interval)
         check_choice("size_factors", self.size_factors, (*SIZE_FACTORS, GIVEN))
+        self._check_noise()
         check_choice("init", self.init, (*INITS, GIVEN))
         check_whole("n_init", self.n_init, least=1)
         check_number("l1", self.l1)
@@ -107,6 +114,16 @@ class Settings:
             check_engine(self.engine, self.row_solver)
         check_choice("normalize", self.normalize, NORMALIZATIONS)
         self._make_plain()
+
+    def _check_noise(self) -> None:
+        check_choice("noise", self.noise, NOISES)
+        check_choice("dispersion", self.dispersion, (*DISPERSIONS, GIVEN), otherwise="an array")
+        if self.noise == "poisson" and self.dispersion != Settings.dispersion:
+            raise ValueError("dispersion is used by noise='nb' only; leave it out, or pass noise='nb'")
+        if self.noise == "nb" and self.likelihood not in ("auto", "exact"):
+            raise ValueError(f"likelihood must be 'auto' or 'exact' with noise='nb', got {self.likelihood!r}")
+        if self.noise == "nb" and self.row_solver != "newton":
+            raise ValueError(f"row_solver must be 'newton' with noise='nb', got {self.row_solver!r}")
 
     def _make_plain(self) -> None:
         """Replace the numbers of NumPy and the like, so that settings compare and go into files."""
@@ -128,7 +145,9 @@ class Settings:
     def resolved(self, engine: str, shape: tuple[int, int]) -> Settings:
         """Replace every "auto" by what it stands for, for counts of that shape and a resolved engine."""
         likelihood = self.likelihood
-        if self.link.is_identity:
+        if self.noise == "nb":
+            likelihood = "exact"
+        elif self.link.is_identity:
             likelihood = "exact"  # at sparse cost
         elif likelihood == "auto" and self.c < 1:
             likelihood = "exact"  # one quadratic for all zeros is far off there

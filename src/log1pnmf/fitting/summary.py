@@ -105,6 +105,7 @@ def _model(fit: Fit) -> Iterator[tuple[str, str]]:
         yield "link", "identity: parts add up (Poisson NMF)"
     else:
         yield "link", f"{fit.link.alpha:g} * log(1 + rate / {c_name(fit.c)})"
+    yield "noise", _noise(fit)
     exact = settings.likelihood == "exact"
     yield "likelihood", settings.likelihood + ("" if exact else f" ({settings.approximation})")
     yield "size factors", str(settings.size_factors)
@@ -112,6 +113,17 @@ def _model(fit: Fit) -> Iterator[tuple[str, str]]:
         yield "penalty", f"l1 = {settings.l1:g} on all factors but the baseline (factor 0), loadings <= 1"
     solver = f"{settings.row_solver}{', extrapolated' if settings.extrapolate else ''}"
     yield "solver", f"{solver}, {plural(settings.n_init, 'start')} ({settings.init})"
+
+
+def _noise(fit: Fit) -> str:
+    if fit.dispersion is None:
+        return "Poisson"
+    kind = {"feature": "one for each feature", "shared": "the same for all features"}
+    low, middle, high = np.quantile(fit.dispersion, (0.05, 0.5, 0.95))
+    text = f"negative binomial, dispersion {kind.get(fit.settings.dispersion, 'given')}: "
+    return text + (
+        f"{middle:.3g}" if low == high else f"{middle:.3g} (median; 90% in {low:.3g} to {high:.3g})"
+    )
 
 
 def _quality(fit: Fit) -> Iterator[tuple[str, str]]:

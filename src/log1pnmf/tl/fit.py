@@ -61,8 +61,9 @@ def log1p_nmf(
     -----
     Written are ``obsm["X_log1p_nmf"]`` (loadings, samples x factors), ``varm["log1p_nmf"]`` (factors,
     features x factors, zeros for features that were left out) and ``uns["log1p_nmf"]`` (log-likelihood,
-    convergence, history, settings, versions; what is not known is absent). `log1pnmf.as_fit` makes a
-    `Fit` of them and `log1pnmf.Log1pNMF.of` a fitted estimator, also after writing and reading the file.
+    convergence, history, settings, versions; what is not known is absent); with ``noise="nb"`` also
+    ``var["log1p_nmf_dispersion"]``. `log1pnmf.as_fit` makes a `Fit` of them and `log1pnmf.Log1pNMF.of` a
+    fitted estimator, also after writing and reading the file.
 
     Examples
     --------

@@ -19,7 +19,7 @@ __all__ = ["as_frame", "write_fit", "write_loadings"]
 
 
 def write_fit(adata: Any, keys: Keys, fit: Fit, selection: Selection) -> None:
-    """Write a fit; features that were left out have zero factors.
+    """Write a fit; features that were left out have zero factors, and no dispersion.
 
     Parameters
     ----------
@@ -30,6 +30,12 @@ def write_fit(adata: Any, keys: Keys, fit: Fit, selection: Selection) -> None:
     factors[selection.positions] = fit.factors
     write_loadings(adata, keys, fit.loadings)
     adata.varm[keys.varm] = factors
+    if fit.dispersion is not None:
+        dispersion = np.full(adata.n_vars, np.nan)
+        dispersion[selection.positions] = fit.dispersion
+        adata.var[keys.dispersion] = dispersion
+    elif keys.dispersion in adata.var:  # of an earlier fit
+        del adata.var[keys.dispersion]
     adata.uns[keys.uns] = uns_of(fit, selection.layer)
 
 

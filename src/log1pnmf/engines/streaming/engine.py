@@ -16,6 +16,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Factory, HalfStep, RowSolver, Sample
 from log1pnmf.engines.native import NativeEngine, effective_threads
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
+from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem, Side
 
 from .progress import PassBar
@@ -198,6 +199,11 @@ class StreamingFactory(Factory):
     ) -> StreamingEngine:
         """Make an engine for a problem."""
         return StreamingEngine(problem, n_threads, PassBar() if verbose else None)
+
+    def lacks_noise(self, noise: Noise, row_solver: RowSolver) -> str | None:
+        """Say that the noise is not known; Poisson is."""
+        why = super().lacks_noise(noise, row_solver)
+        return None if why is None else f"it has no {noise.name} noise; load the counts into memory"
 
     def suits(self, counts: Counts, n_components: int, row_solver: str) -> bool:
         """Whether the counts are in chunks."""

@@ -1,0 +1,208 @@
+"""Fits with negative binomial noise: what everybody who holds one knows of it."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import log1pnmf as lp
+from log1pnmf.analysis import deviance_explained, log_likelihood
+from log1pnmf.cli.exchange import read_r_list, write_r_list
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.new_samples import project, score
+
+PHI = np.array([0.0, 0.2, 0.5, 1.0, 3.0, 0.1])
+QUICK = {"max_iter": 30, "tol": 1e-5}
+
+
+@pytest.fixture(scope="module")
+def counts():
+    rng = np.random.default_rng(0)
+    means = rng.gamma(1.0, size=(24, 2)) @ rng.gamma(1.0, 3.0, size=(2, 6))
+    varied = np.maximum(PHI, 1e-9)
+    return rng.poisson(means * rng.gamma(1.0 / varied, varied, size=means.shape))
+
+
+@pytest.fixture(scope="module", params=[1.0, math.inf])
+def fit(request, counts):
+    with pytest.warns(match="not converged"):
+        return lp.fit_log1p_nmf(counts, 2, c=request.param, noise="nb", dispersion=PHI, **QUICK)
+
+
+def log_pmf(y, mean, phi):
+    r = 1.0 / np.maximum(phi, 1e-12)
+    return np.where(phi == 0, stats.poisson.logpmf(y, mean), stats.nbinom.logpmf(y, r, r / (r + mean)))
+
+
+def fitted_means(fit):
+    return fit.size_factors[:, None] * fit.link.inverse(fit.loadings @ fit.factors.T)
+
+
+def test_the_fit_knows_its_noise(counts, fit):
+    np.testing.assert_array_equal(fit.dispersion, PHI)
+    assert (fit.settings.noise, fit.settings.dispersion, fit.settings.likelihood) == ("nb", "given", "exact")
+    expected = log_pmf(counts, fitted_means(fit), PHI).sum()
+    assert fit.log_likelihood == pytest.approx(expected, rel=1e-10)
+    assert log_likelihood(fit, counts) == pytest.approx(expected, rel=1e-10)
+    assert np.diff(fit.history["objective"]).max() <= 0.0
+    assert "noise           negative binomial, dispersion given: 0.35" in lp.Log1pNMF.of(fit).summary()
+
+
+def test_poisson_fits_have_no_dispersion(counts):
+    fit = lp.fit_log1p_nmf(counts, 2)
+    assert fit.dispersion is None
+    assert "noise           Poisson" in lp.Log1pNMF.of(fit).summary()
+    assert lp.Log1pNMF.of(fit).dispersion_ is None
+
+
+def test_zero_dispersions_are_the_poisson_fit(counts):
+    options = {"engine": "reference", "likelihood": "exact", "max_iter": 12, "tol": 0.0}
+    with pytest.warns(match="not converged"):
+        poisson = lp.fit_log1p_nmf(counts, 2, c=1.0, **options)
+    with pytest.warns(match="not converged"):
+        none = lp.fit_log1p_nmf(counts, 2, c=1.0, noise="nb", dispersion=0.0, **options)
+    assert none.objective == pytest.approx(poisson.objective, rel=1e-10)
+    np.testing.assert_allclose(none.loadings, poisson.loadings, atol=1e-6)
+
+
+def test_the_noise_decides_what_is_fitted(counts):
+    """The optimum under each noise is better under that noise."""
+    fits = {
+        phi: lp.fit_log1p_nmf(counts, 2, c=math.inf, noise="nb", dispersion=phi, tol=1e-6, max_iter=200)
+        for phi in (0.0, 1.0)
+    }
+    for phi, other in ((0.0, 1.0), (1.0, 0.0)):
+        own, others = (log_pmf(counts, fitted_means(fits[one]), phi).sum() for one in (phi, other))
+        assert own > others + 1.0
+
+
+def test_deviance_explained_is_that_of_the_noise(counts, fit):
+    def deviance(means):
+        at_itself = np.where(counts > 0, log_pmf(counts, np.maximum(counts, 1e-300), PHI), 0.0)
+        return (at_itself - log_pmf(counts, means, PHI)).sum()
+
+    null = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / counts.sum()
+    expected = 1.0 - deviance(fitted_means(fit)) / deviance(null)
+    assert deviance_explained(fit, counts) == pytest.approx(expected, rel=1e-8)
+
+
+def test_new_samples_are_held_against_the_noise(counts, fit):
+    new = np.random.default_rng(1).poisson(counts[:5] + 1)
+    loadings = project(fit, new, "none")
+    means = fit.link.inverse(loadings @ fit.factors.T)
+    expected = log_pmf(new, means, PHI)
+    assert score(fit, new, "none") == pytest.approx(expected.mean(), rel=1e-9)
+    for k in range(2):  # the best there is, for this noise
+        for step in (0.99, 1.01):
+            moved = loadings * np.where(np.arange(2) == k, step, 1.0)
+            worse = log_pmf(new, fit.link.inverse(moved @ fit.factors.T), PHI)
+            assert (worse.sum(axis=1) <= expected.sum(axis=1) + 1e-9).all()
+    as_poisson = np.abs(project(lp.fit_log1p_nmf(counts, 2, c=fit.c, init=fit), new, "none") - loadings)
+    assert as_poisson.max() > 1e-3
+
+
+def test_features_without_factors_keep_the_dispersions_of_the_others(counts):
+    y = counts.copy()
+    y[:, 1] = 0
+    fit = lp.fit_log1p_nmf(y, 1, c=math.inf, noise="nb", dispersion=PHI, max_iter=100, tol=1e-5)
+    used = np.delete(np.arange(6), 1)
+    alone = lp.fit_log1p_nmf(
+        y[:, used], 1, c=math.inf, noise="nb", dispersion=PHI[used], max_iter=100, tol=1e-5
+    )
+    np.testing.assert_allclose(project(fit, y), project(alone, y[:, used]), rtol=1e-4)
+
+
+def test_files_keep_it(tmp_path, fit):
+    fit.save(tmp_path / "fit.npz")
+    again = Fit.load(tmp_path / "fit.npz")
+    np.testing.assert_array_equal(again.dispersion, fit.dispersion)
+    assert again.settings == fit.settings
+    model = lp.Log1pNMF.load(tmp_path / "fit.npz")
+    assert model.noise == "nb"
+    np.testing.assert_array_equal(model.dispersion, PHI)
+    np.testing.assert_array_equal(model.dispersion_, PHI)
+
+
+@pytest.mark.parametrize("forged", ["missing", "extra", "negative", "short"])
+def test_forged_dispersions_are_refused(counts, fit, forged):
+    arrays, metadata = fit.to_parts()
+    if forged == "missing":
+        del arrays["dispersion"]
+    elif forged == "extra":
+        poisson = lp.fit_log1p_nmf(counts, 2)
+        arrays, metadata = poisson.to_parts()
+        arrays["dispersion"] = PHI
+    else:
+        arrays["dispersion"] = -PHI if forged == "negative" else PHI[1:]
+    with pytest.raises(ValueError, match=r"noise is|dispersion must be"):
+        Fit.from_parts(arrays, metadata)
+
+
+def test_anndata_keeps_it(counts, tmp_path):
+    anndata = pytest.importorskip("anndata")
+    adata = anndata.AnnData(counts.astype(np.float32))
+    mask = np.array([True, True, False, True, True, True])
+    lp.tl.log1p_nmf(adata, 2, noise="nb", dispersion=PHI[mask], mask_var=mask, tol=1e-3)
+    column = adata.var["log1p_nmf_dispersion"].to_numpy()
+    np.testing.assert_array_equal(column[mask], PHI[mask])
+    assert np.isnan(column[2])
+    adata.write_h5ad(tmp_path / "a.h5ad")
+    for one in (adata, anndata.read_h5ad(tmp_path / "a.h5ad"), adata[:, ::-1].copy()):
+        fit = lp.as_fit(one)
+        np.testing.assert_array_equal(fit.dispersion, PHI[mask])
+        assert fit.asked.noise == "nb"
+    lp.tl.log1p_nmf(adata, 2)
+    assert "log1p_nmf_dispersion" not in adata.var
+    assert lp.as_fit(adata).dispersion is None
+
+
+def test_r_lists_keep_it(counts, fit, tmp_path):
+    write_r_list(fit, tmp_path / "r", counts=counts)
+    again = read_r_list(tmp_path / "r")
+    np.testing.assert_array_equal(again.dispersion, PHI)
+    assert again.to_fit().log_likelihood == pytest.approx(fit.log_likelihood, rel=1e-10)
+    assert read_r_list_of_poisson(counts, tmp_path / "other").dispersion is None
+
+
+def read_r_list_of_poisson(counts, folder):
+    write_r_list(lp.fit_log1p_nmf(counts, 1), folder)
+    return read_r_list(folder)
+
+
+def test_a_checkpoint_is_of_the_same_dispersions(counts, tmp_path):
+    options = {"noise": "nb", "max_iter": 6, "tol": 0.0}
+    path = tmp_path / "state"
+    with pytest.warns(match="not converged"):
+        whole = lp.fit_log1p_nmf(counts, 2, dispersion=PHI, **options)
+    halfway = [lambda iteration: iteration.index == 3]
+    lp.fit_log1p_nmf(counts, 2, dispersion=PHI, checkpoint=path, callbacks=halfway, **options)
+    with pytest.raises(ValueError, match=r"another fit: dispersion \(settings\)"):
+        lp.fit_log1p_nmf(counts, 2, dispersion=2 * PHI, resume=path, **options)
+    with pytest.warns(match="not converged"):
+        resumed = lp.fit_log1p_nmf(counts, 2, dispersion=PHI, resume=path, **options)
+    np.testing.assert_array_equal(resumed.factors, whole.factors)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"noise": "negative"}, "noise must be one of 'poisson', 'nb', got 'negative'"),
+        ({"dispersion": PHI}, "dispersion is used by noise='nb' only"),
+        ({"dispersion": "shared"}, "dispersion is used by noise='nb' only"),
+        ({"noise": "nb", "dispersion": "features"}, "dispersion must be one of .* did you mean 'feature'"),
+        ({"noise": "nb", "dispersion": PHI[1:]}, "one for each of the 6 features; got shape"),
+        ({"noise": "nb", "dispersion": -PHI}, "dispersion must be finite and not negative, got -0.2 at"),
+        ({"noise": "nb", "dispersion": ["a"] * 6}, "dispersion must be numbers"),
+        (
+            {"noise": "nb", "likelihood": "approximate"},
+            "likelihood must be 'auto' or 'exact' with noise='nb'",
+        ),
+        ({"noise": "nb", "row_solver": "coordinate"}, "row_solver must be 'newton' with noise='nb'"),
+        ({"noise": "nb", "dispersion": PHI, "engine": "native"}, "no negative binomial noise"),
+        ({"noise": "nb", "dispersion": PHI, "engine": "streaming"}, "load the counts into memory"),
+    ],
+)
+def test_refusals(counts, options, message):
+    with pytest.raises(ValueError, match=message):
+        lp.fit_log1p_nmf(counts, 2, **options)
