@@ -4,16 +4,17 @@ A feature says little about its own dispersion when its counts are few. So ``the
 normal law around a smooth function of the feature's mean count (`log1pnmf.model.trend`). With the prior held
 fixed, `renewed` never raises
 
-    ``negative log-likelihood + sum over features of ((theta - centre) / spread)**2 / 2``,
+    ``negative log-likelihood + sum over features of ((theta - centre) / spread)**2 / 2 - tilt * theta``,
 
-of which the second term is `Dispersions.cost`. All entries are visited, zeros included, in blocks.
+of which the sum is the noise's `cost`. All entries are visited, zeros included, in blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,10 @@ FEWEST_COUNTS = 10.0
 """Features with fewer counts get the dispersion of the trend."""
 FIRST_ROUNDS = 3
 """How often prior and dispersions are found from each other, if nothing is known."""
+HELD = 0.5
+"""Part of their freedom that bounds leave to loadings and factors that are not zero. It was measured: with it
+the dispersions of 16 kinds of simulated counts were right to 5 to 14%, in the median over the features;
+without it to 9 to 34%, with all the freedom to 4 to 22%."""
 LONGEST_STEP, PRECISION, MOST_STEPS = 4.0, 1e-6, 50
 
 
@@ -48,18 +53,19 @@ class Dispersions:
     Parameters
     ----------
     values : ndarray of shape (m,)
-    prior : Prior or None
-        None where the dispersions are given, or one is shared by all features.
+    prior : Prior
+    gain : float
+        How much lower the objective is than with the dispersions before; inf where the prior is another one.
     """
 
     values: Array
-    prior: Prior | None = None
+    prior: Prior
+    gain: float = math.inf
 
     @property
     def noise(self) -> NegativeBinomial:
         """The noise with these dispersions; its cost is that of the prior."""
-        cost = 0.0 if self.prior is None else float(self.prior.at(np.log(self.values)).value.sum())
-        return NegativeBinomial(self.values, cost)
+        return NegativeBinomial(self.values, float(self.prior.at(np.log(self.values)).value.sum()))
 
 
 def renewed(
@@ -82,33 +88,73 @@ def renewed(
     kind : {"feature", "shared"}
         One for each feature, or the same for all.
     before : Dispersions, optional
-        Where to begin.
+        Where to begin. Its prior stays if a new one would be near it, and the objective does not rise then.
     keep_prior : bool
-        Leave the prior of `before` as it is: the joint objective does not rise.
+        Leave the prior of `before` as it is in any case.
     """
-    likelihood, m = _Likelihood(model, loadings, factors), model.counts.n_features
-    theta = np.full(m, VAGUE_CENTRE)
-    if before is not None:
-        theta = np.log(np.clip(before.values, LOWEST, HIGHEST))
-    if kind == "shared":
-        theta, _ = _minimised(likelihood.shared, theta[:1])
-        return Dispersions(np.exp(theta).repeat(m))
-    totals = model.counts.by_column.row_sums()
-    log_means = np.log(np.maximum(totals, 1.0) / model.counts.n_samples)
-    some = np.flatnonzero(totals >= min(FEWEST_COUNTS, float(totals.max())))
-    prior = Prior.vague(m) if before is None or before.prior is None else before.prior
-    rounds = FIRST_ROUNDS if before is None or before.prior is None else 0 if keep_prior else 1
-    for _ in range(rounds):
-        theta[some], at = _minimised(_Posterior(likelihood, prior, some), theta[some])
-        own = at.plus(prior.of(some).at(theta[some]), -1.0)
-        prior = prior_of(theta[some], own, log_means, some, prior)
-    found, _ = _minimised(_Posterior(likelihood, prior, some), theta[some])
-    theta = np.clip(prior.centre, np.log(LOWEST), np.log(HIGHEST))
-    theta[some] = found
-    return Dispersions(np.exp(theta), prior)
+    find = _Search(_Likelihood(model, loadings, factors), kind)
+    theta = np.full(model.counts.n_features, VAGUE_CENTRE)
+    if before is None:
+        prior = find.first_prior(theta)
+    else:
+        theta, prior = np.log(np.clip(before.values, LOWEST, HIGHEST)), before.prior
+    theta, at, gain = find(theta, prior)
+    for _ in range(FIRST_ROUNDS if before is None else 0 if keep_prior else 1):
+        new = find.next_prior(theta, at, prior)
+        if before is not None and new.is_near(prior):
+            break
+        prior, gain = new, math.inf
+        theta, at, _ = find(theta, prior)
+    return Dispersions(np.exp(theta), prior, gain)
 
 
-def _minimised(function: Callable[[Array, Which], Expansion], start: Array) -> tuple[Array, Expansion]:
+class _Search:
+    """Finds dispersions for a prior, and the next prior for dispersions."""
+
+    def __init__(self, likelihood: _Likelihood, kind: DispersionKind) -> None:
+        self.likelihood, self.shared = likelihood, kind == "shared"
+        counts = likelihood.model.counts
+        totals = counts.by_column.row_sums()
+        self.log_means = np.log(np.maximum(totals, 1.0) / counts.n_samples)
+        self.some = np.flatnonzero(totals >= min(FEWEST_COUNTS, float(totals.max())))
+
+    def __call__(self, theta: Array, prior: Prior) -> tuple[Array, Expansion, float]:
+        """Give theta of all features, the objective there of those searched for, and how much it fell."""
+
+        def of_all(theta: Array, which: Which) -> Expansion:
+            every = np.arange(len(prior.centre))
+            return self._objective(theta.repeat(len(every)), every, prior).summed()
+
+        def of_some(theta: Array, which: Which) -> Expansion:
+            return self._objective(theta, self.some[which], prior)
+
+        if self.shared:
+            found, at, gain = _minimised(of_all, theta[:1])
+            return found.repeat(len(theta)), at, gain
+        found, at, gain = _minimised(of_some, theta[self.some])
+        theta = np.clip(prior.centre, np.log(LOWEST), np.log(HIGHEST))
+        theta[self.some] = found
+        return theta, at, gain
+
+    def _objective(self, theta: Array, which: Which, prior: Prior) -> Expansion:
+        return self.likelihood(theta, which).plus(prior.of(which).at(theta))
+
+    def first_prior(self, theta: Array) -> Prior:
+        """Give the prior that knows nothing."""
+        tilt = self.likelihood.tilt(theta)
+        return Prior(np.zeros(len(theta)), math.inf, tilt) if self.shared else Prior.vague(tilt)
+
+    def next_prior(self, theta: Array, at: Expansion, prior: Prior) -> Prior:
+        """Give the prior that the features found with another one suggest."""
+        prior, before = replace(prior, tilt=self.likelihood.tilt(theta)), prior
+        if self.shared:
+            return prior
+        own = theta[self.some]
+        pull = replace(prior, tilt=before.tilt - prior.tilt).of(self.some).at(own)
+        return prior_of(own, at.plus(pull, -1.0), self.log_means, self.some, prior)
+
+
+def _minimised(function: Callable[[Array, Which], Expansion], start: Array) -> tuple[Array, Expansion, float]:
     """Minimise a function of every element on its own by Newton's steps in a bracket; never above the start.
 
     Returns
@@ -116,6 +162,8 @@ def _minimised(function: Callable[[Array, Which], Expansion], start: Array) -> t
     theta : ndarray
     at : Expansion
         There.
+    gain : float
+        How much lower the sum of all is than at the start.
     """
     floor, ceiling = float(np.log(LOWEST)), float(np.log(HIGHEST))
     active = np.arange(len(start))
@@ -142,20 +190,7 @@ def _minimised(function: Callable[[Array, Which], Expansion], start: Array) -> t
     back = value > first.value
     theta[back] = start[back]
     value[back], slope[back], bend[back] = first.value[back], first.slope[back], first.bend[back]
-    return theta, Expansion(value, slope, bend)
-
-
-@dataclass(frozen=True, eq=False)
-class _Posterior:
-    """Negative log-likelihood and prior of some features."""
-
-    likelihood: _Likelihood
-    prior: Prior
-    some: Which
-
-    def __call__(self, theta: Array, which: Which) -> Expansion:
-        features = self.some[which]
-        return self.likelihood(theta, features).plus(self.prior.of(features).at(theta))
+    return theta, Expansion(value, slope, bend), float(np.sum(first.value - value))
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,25 +201,41 @@ class _Likelihood:
     loadings: Array
     factors: Array
 
-    def shared(self, theta: Array, which: Which) -> Expansion:
-        """Sum over all features with the same dispersion."""
-        m = len(self.factors)
-        at = self(np.repeat(theta, m), np.arange(m))
-        return Expansion(*(one.sum(keepdims=True) for one in (at.value, at.slope, at.bend)))
-
     def __call__(self, theta: Array, which: Which) -> Expansion:
-        n = len(self.loadings)
-        parts = [
-            self._block(theta[block], which[block])
-            for block in dense_blocks((len(which), n), BLOCK_BYTES / (8 * 6))
-        ]
-        return Expansion(*(np.concatenate(side) for side in zip(*parts, strict=True)))
+        blocks = [self._block(theta[block], which[block]) for block in self._blocks(len(which))]
+        return Expansion(*(np.concatenate(side) for side in zip(*blocks, strict=True)))
+
+    def tilt(self, theta: Array) -> Array:
+        """Give the slope of half the logarithm of the information about the means, of all features.
+
+        Every factor of a feature and every loading of a sample has drawn the means towards the counts.
+        Loadings are shared out by the features' information, ``mean / (1 + phi mean)``.
+        """
+        phi, (parts, squares) = np.exp(theta), np.zeros((2, len(theta)))
+        for block in self._blocks(len(theta)):
+            x = self._x(phi[block], block)
+            part = x / (1.0 + x)
+            parts[block], squares[block] = part.sum(axis=1), np.einsum("ij,ij->i", part, part)
+        information = parts / phi
+        free = np.count_nonzero(self.factors, axis=1)
+        if parts.any():
+            free = free + np.count_nonzero(self.loadings) * information / information.sum()
+        free = HELD * np.minimum(free, len(self.loadings))
+        return 0.5 * free * squares / np.where(parts > 0.0, parts, 1.0)
+
+    def _blocks(self, n_features: int) -> Iterator[slice]:
+        return dense_blocks((n_features, len(self.loadings)), BLOCK_BYTES / (8 * 6))
+
+    def _x(self, phi: Array, which: Any) -> Array:
+        """``phi`` times the means of all samples, features as rows."""
+        link = self.model.link
+        exposure = link.exposure_scale * self.model.size_factors
+        return phi[:, None] * exposure * link.em(self.factors[which] @ self.loadings.T)
 
     def _block(self, theta: Array, which: Which) -> tuple[Array, Array, Array]:
         """``sum of (y + r) log(1 + phi mean) - A(y)`` of some features, and its derivatives in theta."""
-        link, phi = self.model.link, np.exp(theta)
-        exposure = link.exposure_scale * self.model.size_factors
-        x = phi[:, None] * exposure * link.em(self.factors[which] @ self.loadings.T)
+        phi = np.exp(theta)
+        x = self._x(phi, which)
         log, part = np.log1p(x), x / (1.0 + x)
         logs, parts, squares = log.sum(axis=1), part.sum(axis=1), np.einsum("ij,ij->i", part, part)
         value, slope, bend = logs / phi, (parts - logs) / phi, (logs - parts - squares) / phi

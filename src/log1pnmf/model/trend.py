@@ -22,6 +22,8 @@ BENDING, SLOPE = 5.0, 1.0
 """Penalties of the trend on differences of its slope and of its height, in units of a feature."""
 FARTHEST = 3.0
 """How far from its centre a quadratic is believed."""
+NEAR = 0.02
+"""Priors whose logarithms differ by less are taken for the same."""
 ROUNDS, PRECISION = 300, 1e-6
 
 
@@ -39,35 +41,54 @@ class Expansion:
             self.value + times * other.value, self.slope + times * other.slope, self.bend + times * other.bend
         )
 
+    def summed(self) -> Expansion:
+        """Sum over all features."""
+        return Expansion(*(one.sum(keepdims=True) for one in (self.value, self.slope, self.bend)))
+
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """Normal law of ``theta``.
+    """Normal law of ``theta``, and a tilt that makes up for the freedom of the fitted means.
 
     Parameters
     ----------
     centre : ndarray of shape (m,)
         The trend at every feature.
     spread : float
-        Standard deviation around it.
+        Standard deviation around it; inf: nothing is known.
+    tilt : ndarray of shape (m,)
+        The counts have drawn the means towards themselves, and so look less dispersed than they are. Every
+        feature is given ``tilt * theta`` of log-likelihood in return.
     """
 
     centre: Array
     spread: float
+    tilt: Array
 
     @classmethod
-    def vague(cls, m: int) -> Prior:
+    def vague(cls, tilt: Array) -> Prior:
         """Give the prior with which the search begins."""
-        return cls(np.full(m, VAGUE_CENTRE), VAGUE_SPREAD)
+        return cls(np.full(len(tilt), VAGUE_CENTRE), VAGUE_SPREAD, tilt)
 
     def of(self, which: Any) -> Prior:
         """Give the prior of some features."""
-        return Prior(self.centre[which], self.spread)
+        return Prior(self.centre[which], self.spread, self.tilt[which])
 
     def at(self, theta: Array) -> Expansion:
-        """Negative logarithm of the density, constant left out."""
-        away = (theta - self.centre) / self.spread
-        return Expansion(0.5 * away**2, away / self.spread, np.full(len(theta), self.spread**-2))
+        """Give what it adds to the negative log-likelihood, up to a constant."""
+        away = theta - self.centre
+        weight = self.spread**-2
+        return Expansion(
+            0.5 * weight * away**2 - self.tilt * away,
+            weight * away - self.tilt,
+            np.full(len(theta), weight),
+        )
+
+    def is_near(self, other: Prior) -> bool:
+        """Whether it makes no difference which of the two is taken."""
+        moved = [abs(self.centre - other.centre), abs(self.tilt - other.tilt) / (1.0 + other.tilt)]
+        spreads = [1.0] if self.spread == other.spread else [self.spread / other.spread]
+        return max(float(one.max()) for one in (*moved, abs(np.log(spreads)))) <= NEAR
 
 
 def prior_of(theta: Array, likelihood: Expansion, log_means: Array, which: Any, start: Prior) -> Prior:
@@ -79,7 +100,8 @@ def prior_of(theta: Array, likelihood: Expansion, log_means: Array, which: Any, 
     Parameters
     ----------
     theta, likelihood : ndarray of shape (k,), Expansion
-        Of the features that have enough counts: where they are, and the negative log-likelihood there.
+        Of the features that have enough counts: where they are, and the negative log-likelihood there, the
+        tilt included.
     log_means : ndarray of shape (m,)
         Logarithm of the mean count of all features.
     which : ndarray of int, shape (k,)
@@ -100,7 +122,7 @@ def prior_of(theta: Array, likelihood: Expansion, log_means: Array, which: Any, 
         variance = float(np.clip(total / (len(theta) + ITS_WEIGHT), NARROWEST**2, WIDEST**2))
         if abs(variance - before) <= PRECISION * variance:
             break
-    return Prior(np.interp(log_means, knots, height), float(np.sqrt(variance)))
+    return Prior(np.interp(log_means, knots, height), float(np.sqrt(variance)), start.tilt)
 
 
 def _smoother(x: Array) -> tuple[Array, Array, Array]:
