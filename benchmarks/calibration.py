@@ -1,12 +1,11 @@
-"""Are the p-values and intervals of markers what they say?
+"""Are the tests of markers what they say?
 
-    python -m benchmarks.calibration           # all cases, to bench-out/calibration.json
+    python -m benchmarks.calibration           # the tables of docs/markers.md, and bench-out/calibration.json
     python -m benchmarks.calibration --quick   # a tenth of the simulations
-    python -m benchmarks.calibration draw      # the picture of docs/markers.md from what was computed
     python -m benchmarks.calibration mcf7      # markers of MCF-7 against differential expression
 
-Simulated are a baseline and two further factors. No feature has an effect of the last one; every feature has
-one of the others. Loadings are the true ones unless a case says otherwise.
+Simulated are a baseline and two further factors. A third of the features is the same in all samples, a third
+rises with factor 1 only, a third with factor 2. Tested is factor 2, with the true loadings.
 """
 
 from __future__ import annotations
@@ -19,22 +18,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import kstest, norm
+from scipy.stats import false_discovery_control
+from scipy.stats import t as student
 
-from log1pnmf import fit_log1p_nmf
+from log1pnmf import Fit, fit_log1p_nmf
 from log1pnmf.analysis.markers import markers
-from log1pnmf.analysis.markers.inference import ERRORS, Z95, infer
+from log1pnmf.analysis.markers.inference import ERRORS, infer
 from log1pnmf.analysis.markers.regression import FeatureRegressions
 from log1pnmf.analysis.markers.table import STATISTICS
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.splitting import split_counts, training_size_factors
+from log1pnmf.fitting.ranking import stand_ins
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 
 from .data import DATA, ROOT
 
-NULL = 2
-"""The factor without any effect."""
+FACTOR = 2
+"""The one that is tested."""
 
 
 @dataclass(frozen=True)
@@ -50,98 +50,157 @@ class Case:
         Mean rate of the features, about.
     overdispersion : float
         Of negative binomial counts, ``variance = mean + overdispersion mean^2``; 0 is Poisson.
+    correlation : float
+        Between the normal variables whose positive parts are the loadings 1 and 2.
+    fall : float
+        How much the baseline falls where the tested factor is full.
+    kinds : bool
+        Samples are mixtures of three kinds instead, without a baseline.
     """
 
     name: str
     c: float
     n_samples: int = 300
-    n_features: int = 200
+    n_features: int = 300
     level: float = 1.5
     overdispersion: float = 0.0
+    correlation: float = 0.0
+    fall: float = 0.0
+    kinds: bool = False
 
 
 CASES = [
     *(Case(f"c = {c:g}", c) for c in (0.01, 1.0, 100.0, math.inf)),
+    *(Case(f"c = {c:g}, loadings correlated 0.7", c, correlation=0.7) for c in (0.01, 1.0, 100.0, math.inf)),
+    *(
+        Case(f"c = {c:g}, correlated 0.7, baseline falls", c, correlation=0.7, fall=0.3)
+        for c in (1.0, math.inf)
+    ),
+    *(Case(f"c = {c:g}, three kinds of samples", c, kinds=True) for c in (1.0, math.inf)),
+    *(Case(f"c = {c:g}, overdispersed", c, overdispersion=0.5) for c in (1.0, math.inf)),
+    *(
+        Case(f"c = {c:g}, overdispersed, correlated 0.7", c, overdispersion=0.5, correlation=0.7)
+        for c in (1.0, math.inf)
+    ),
     *(Case(f"c = {c:g}, rare features", c, n_samples=1000, level=0.03) for c in (1.0, math.inf)),
     *(Case(f"c = {c:g}, 20 samples", c, n_samples=20) for c in (1.0, math.inf)),
+    Case("c = 1, 20 samples, overdispersed", 1.0, n_samples=20, overdispersion=0.5),
     Case("c = 1, 8 samples", 1.0, n_samples=8),
-    *(Case(f"c = {c:g}, overdispersed", c, overdispersion=0.5) for c in (1.0, math.inf)),
-    Case("c = 1, overdispersed, 20 samples", 1.0, n_samples=20, overdispersion=0.5),
 ]
 
 
-def simulate(case: Case, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Draw counts; also loadings, factors (link scale) and size factors."""
+def simulate(case: Case, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Draw counts; also loadings, factors (link scale), size factors, and which kind each feature is of."""
     rng = np.random.default_rng([seed, case.n_samples, case.n_features])
     n, m, link = case.n_samples, case.n_features, ShiftedLog(case.c)
-    loadings = np.zeros((n, 3))
-    loadings[:, 0] = rng.uniform(0.6, 1.0, n)
-    for k in (1, NULL):
-        loadings[:, k] = np.where(rng.random(n) < 0.4, rng.uniform(0.2, 1.0, n), 0.0)
-        loadings[rng.integers(n), k] = 1.0
+    if case.kinds:
+        loadings = rng.dirichlet([0.3] * 3, n)
+    else:
+        both = [[1.0, case.correlation], [case.correlation, 1.0]]
+        others = np.maximum(rng.multivariate_normal([0.2, 0.2], both, n), 0.0)
+        others /= others.max(axis=0)
+        baseline = rng.uniform(0.9, 1.0, n) * (1.0 - case.fall * others[:, 1])
+        loadings = np.column_stack([baseline, others])
     loadings /= loadings.max(axis=0)
-    factors = np.zeros((m, 3))
-    factors[:, 0] = link.link(case.level * rng.uniform(0.3, 2.0, m))
-    factors[:, 1] = link.link(case.level * rng.uniform(0.5, 3.0, m))
+    kind = np.arange(m) * 3 // m
+    rates = case.level * rng.uniform(0.3, 2.0, m)
+    extra = link.link(case.level * rng.uniform(0.5, 3.0, m))
+    factors = np.repeat(link.link(rates)[:, None], 3, axis=1) if case.kinds else np.zeros((m, 3))
+    factors[:, 0] = link.link(rates)
+    for k in (1, FACTOR):
+        factors[kind == k, k] += extra[kind == k]
+    means = link.inverse(loadings @ factors.T)
+    means[:, kind == 0] = rates[kind == 0]
     sizes = np.exp(0.3 * rng.standard_normal(n))
-    means = sizes[:, None] * link.inverse(loadings @ factors.T)
-    if case.overdispersion > 0.0:
-        means = means * rng.gamma(1.0 / case.overdispersion, case.overdispersion, size=means.shape)
-    return rng.poisson(means), loadings, factors, sizes
+    return _draw(sizes[:, None] * means, case.overdispersion, rng), loadings, factors, sizes, kind
 
 
-def calibrate(case: Case, n_simulations: int) -> dict[str, dict[str, Any]]:
-    """Simulate a case and compare p-values and intervals with the truth, for both kinds of errors."""
-    p: dict[str, list[np.ndarray]] = {errors: [] for errors in ERRORS}
-    covered: dict[str, list[np.ndarray]] = {errors: [] for errors in ERRORS}
+def _draw(means: np.ndarray, overdispersion: float, rng: np.random.Generator) -> np.ndarray:
+    if overdispersion > 0.0:
+        means = means * rng.gamma(1.0 / overdispersion, overdispersion, size=means.shape)
+    return rng.poisson(means)
+
+
+def calibrate(case: Case, n_simulations: int) -> dict[str, dict[str, float]]:
+    """Simulate a case: how often each kind of feature is called, and how many discoveries are false."""
+    rows: dict[str, list[list[float]]] = {errors: [] for errors in ERRORS}
     for seed in range(n_simulations):
-        counts, loadings, factors, sizes = simulate(case, seed)
+        counts, loadings, factors, sizes, kind = simulate(case, seed)
         problem = Problem(Counts.from_any(counts), sizes, ShiftedLog(case.c))
         regressions = FeatureRegressions(problem, loadings, 1)
-        truth = factors / problem.link.alpha
-        found = regressions.solve(truth)
+        coefficients = regressions.solve(factors / problem.link.alpha)
         for errors in ERRORS:
-            inference = infer(regressions, found, errors=errors)
-            p[errors].append(norm.sf(inference.z[:, NULL]))
-            distance = np.abs(found - truth)[:, :NULL]
-            covered[errors].append(distance <= Z95 * inference.error[:, :NULL])
-    return {errors: describe(np.concatenate(p[errors]), np.concatenate(covered[errors])) for errors in ERRORS}
-
-
-def describe(p: np.ndarray, covered: np.ndarray) -> dict[str, Any]:
-    """Sum up: how often p-values are small, whether they are smaller than uniform ones, and coverage."""
+            z = infer(regressions, coefficients, stand_ins(loadings, sizes), errors=errors).z[:, FACTOR]
+            p = student.sf(z, len(loadings) - 3)
+            called = false_discovery_control(p) <= 0.05
+            rows[errors].append(
+                [
+                    np.mean(p[kind == 0] <= 0.05),
+                    np.mean(p[kind == 0] <= 0.01),
+                    np.mean(p[kind == 1] <= 0.05),
+                    np.mean(called[kind == FACTOR]),
+                    np.sum(called[kind != FACTOR]) / max(np.sum(called), 1),
+                ]
+            )
+    names = ("constant", "constant, 0.01", "of another factor", "found", "false discoveries")
     return {
-        "p below 0.05": float(np.mean(p <= 0.05)),
-        "p below 0.01": float(np.mean(p <= 0.01)),
-        # against p-values that tend to be smaller than uniform ones
-        "KS, one-sided": float(kstest(p, "uniform", alternative="greater").pvalue),
-        "coverage": covered.mean(axis=0).tolist(),
-        "quantiles": np.quantile(p, np.linspace(0.0, 1.0, 201)).tolist(),
+        errors: dict(zip(names, np.mean(values, axis=0).tolist(), strict=True))
+        for errors, values in rows.items()
     }
 
 
-# ---------------------------------------------------------------- loadings that were estimated
+# ---------------------------------------------------------------- on fits
 
 
-def from_fit(n_simulations: int, *, held_out: bool) -> dict[str, Any]:
-    """Fit two factors to counts without any structure: p-values of the one that is not the baseline."""
-    p: dict[str, list[np.ndarray]] = {"effect": [], "net effect": []}
+def planted(fit: Fit, *, n_features: int = 400, overdispersion: float = 0.0) -> dict[str, float]:
+    """Test features without structure, of all levels, on the loadings of a fit."""
+    rng = np.random.default_rng(0)
+    rates = np.exp(rng.uniform(np.log(0.1), np.log(5.0), n_features))
+    counts = _draw(fit.size_factors[:, None] * rates, overdispersion, rng)
+    loadings = np.ascontiguousarray(fit.normalized("max").loadings)
+    regressions = FeatureRegressions(
+        Problem(Counts.from_any(counts), fit.size_factors, fit.link), loadings, 1
+    )
+    start = np.repeat(fit.link.link(rates)[:, None] / fit.link.alpha, fit.n_components, axis=1)
+    around = stand_ins(loadings, fit.size_factors)
+    found = infer(regressions, regressions.solve(start), around, errors="sandwich")
+    return _describe(student.sf(found.z[:, around.comparable], len(loadings) - fit.n_components))
+
+
+def from_noise(n_simulations: int, *, split: bool, c: float = 1.0) -> dict[str, float]:
+    """Fit three factors to counts without any structure, and test them."""
+    p = []
     for seed in range(n_simulations):
         rng = np.random.default_rng([seed, 99])
         rates = np.exp(0.3 * rng.standard_normal(200))[:, None] * rng.uniform(0.5, 4.0, 200)
         counts = rng.poisson(rates)
-        train, test = (counts, counts)
-        sizes: Any = "total"
-        if held_out:
-            train, test = split_counts(counts, 0.5, random_state=seed)
-            sizes = training_size_factors(train, 0.5)
-        fit = fit_log1p_nmf(
-            train, 2, likelihood="exact", size_factors=sizes, l1=3.0, tol=1e-6, random_state=seed, n_jobs=1
+        fit = fit_log1p_nmf(counts, 3, c=c, likelihood="exact", tol=1e-6, random_state=seed, n_jobs=1)
+        p.append(markers(fit, counts, split=split, n_jobs=1).p.ravel())
+    return _describe(np.concatenate(p))
+
+
+def _describe(p: np.ndarray) -> dict[str, float]:
+    p = p[~np.isnan(p)]
+    return {"p below 0.05": float(np.mean(p <= 0.05)), "p below 0.01": float(np.mean(p <= 0.01))}
+
+
+def real_fits() -> dict[str, Fit]:
+    """Fit subsamples of real data; each takes seconds."""
+    from .rankings import DATA_SETS, subsample
+
+    return {
+        f"{name}, c = {c:g}": fit_log1p_nmf(
+            subsample(name).counts,
+            DATA_SETS[name].n_components,
+            c=c,
+            tol=1e-5,
+            max_iter=150,
+            random_state=0,
+            n_jobs=1,
         )
-        found = markers(fit, test, n_jobs=1)
-        p["effect"].append(found.p[:, 1])
-        p["net effect"].append(found.net_p[:, 1])
-    return {what: describe(np.concatenate(values), np.zeros((1, 1))) for what, values in p.items()}
+        for name in DATA_SETS
+        for c in (0.1, 1.0, math.inf)
+    }
 
 
 # ---------------------------------------------------------------- MCF-7
@@ -175,7 +234,6 @@ def mcf7(penalties: tuple[float, ...] = (10.0, 30.0)) -> list[dict[str, Any]]:
                     top = found.top_index(column, 100, by=by)
                     row[by] = float(np.mean(np.isin(groups[top], [name, "both"])))
                 row["significant"] = int((found.adjusted_p[:, column] < 0.01).sum())
-                row["significant, net"] = int((found.adjusted_net_p[:, column] < 0.01).sum())
                 row["first"] = found.top(column, 10)
                 rows.append(row)
     return rows
@@ -189,72 +247,47 @@ def _rises(loadings: np.ndarray, labels: np.ndarray, treatment: str) -> np.ndarr
 
 
 def run(out: Path, n_simulations: int) -> None:
-    """Compute all cases that are not there yet and print them."""
-    path = out / "calibration.json"
-    done: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    jobs: dict[str, Any] = {case.name: lambda case=case: calibrate(case, n_simulations) for case in CASES}
-    jobs["no structure, fitted"] = lambda: from_fit(n_simulations, held_out=False)
-    jobs["no structure, fitted to the other half"] = lambda: from_fit(n_simulations, held_out=True)
-    for name, job in jobs.items():
-        if done.get(name, {}).get("simulations", 0) < n_simulations:
-            done[name] = {"simulations": n_simulations, **job()}
-            path.write_text(json.dumps(done))
-        for what, found in done[name].items():
-            if what != "simulations":
-                print(_line(name, what, found), flush=True)
-
-
-def _line(name: str, errors: str, found: dict[str, Any]) -> str:
-    coverage = ", ".join(f"{value:.1%}" for value in found["coverage"])
-    return (
-        f"| {name} | {errors} | {found['p below 0.05']:.3f} | {found['p below 0.01']:.4f} "
-        f"| {found['KS, one-sided']:.2g} | {coverage if len(found['coverage']) > 1 else ''} |"
+    """Compute all cases and print the tables of docs/markers.md."""
+    done: dict[str, Any] = {}
+    print(
+        "| simulated | errors | constant features, p <= 0.05 | p <= 0.01 | of the other factor, p <= 0.05 "
+        "| false among adjusted p <= 0.05 | found |\n|---|---|---|---|---|---|---|"
     )
+    for case in CASES:
+        done[case.name] = calibrate(case, n_simulations)
+        for errors, row in done[case.name].items():
+            print(
+                f"| {case.name} | {errors} | {row['constant']:.3f} | {row['constant, 0.01']:.4f} "
+                f"| {row['of another factor']:.3f} | {row['false discoveries']:.1%} | {row['found']:.0%} |",
+                flush=True,
+            )
+    print("\n| tested | p <= 0.05 | p <= 0.01 |\n|---|---|---|")
+    for c in (1.0, math.inf):
+        for split in (False, True):
+            name = f"noise, c = {c:g}, {'other half of the counts' if split else 'same counts'}"
+            _print(done, name, from_noise(n_simulations, split=split, c=c))
+    for name, fit in real_fits().items():
+        for overdispersion in (0.0, 0.7):
+            kind = "Poisson" if overdispersion == 0.0 else "overdispersed"
+            _print(done, f"planted in {name}, {kind}", planted(fit, overdispersion=overdispersion))
+    (out / "calibration.json").write_text(json.dumps(done))
 
 
-def draw(out: Path, path: Path) -> None:
-    """Draw quantiles of the p-values without effect."""
-    from matplotlib.figure import Figure
-
-    done = json.loads((out / "calibration.json").read_text())
-    figure = Figure(figsize=(9.0, 4.0), layout="constrained")
-    panels = {
-        "as modelled": [("c = 0.01", "model"), ("c = 1", "model"), ("c = inf", "model")],
-        "overdispersed (c = 1)": [("c = 1, overdispersed", "model"), ("c = 1, overdispersed", "sandwich")],
-        "loadings from noise": [
-            ("no structure, fitted", "effect"),
-            ("no structure, fitted", "net effect"),
-            ("no structure, fitted to the other half", "net effect"),
-        ],
-    }
-    for ax, (title, lines) in zip(figure.subplots(1, 3, sharey=True), panels.items(), strict=True):
-        ax.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=0.8, linestyle=":")
-        for name, errors in lines:
-            quantiles = done[name][errors]["quantiles"]
-            label = name.removeprefix("no structure, ")
-            if not title.startswith("as"):
-                label = errors if title.startswith("over") else f"{label}: {errors}"
-            ax.plot(np.linspace(0, 1, len(quantiles)), quantiles, linewidth=1.5, label=label)
-        ax.set_title(title, loc="left", fontsize="medium")
-        ax.set_xlabel("uniform")
-        ax.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(0.0, -0.2))
-        ax.spines[["top", "right"]].set_visible(False)
-    figure.axes[0].set_ylabel("p-values without effect")
-    figure.savefig(path, dpi=110)
+def _print(done: dict[str, Any], name: str, row: dict[str, float]) -> None:
+    done[name] = row
+    print(f"| {name} | {row['p below 0.05']:.3f} | {row['p below 0.01']:.4f} |", flush=True)
 
 
 def main() -> None:
     """Read what is wanted from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", nargs="?", default="run", choices=["run", "draw", "mcf7"])
+    parser.add_argument("what", nargs="?", default="run", choices=["run", "mcf7"])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out")
     options = parser.parse_args()
     options.out.mkdir(exist_ok=True)
     if options.what == "run":
-        run(options.out, 5 if options.quick else 50)
-    elif options.what == "draw":
-        draw(options.out, ROOT / "docs" / "img" / "markers-calibration.png")
+        run(options.out, 3 if options.quick else 30)
     else:
         for row in mcf7():
             print(json.dumps(row))

@@ -48,8 +48,7 @@ def main(n_components: int = 6, *, step: int = 1, **options: Any) -> pd.DataFram
     counts = data.counts[::step]
     options = {"likelihood": "refined", "random_state": 0, **options}
     model = Log1pNMF(n_components, c=1.0, **options).fit(counts)
-    # Real counts vary more than Poisson's: sandwich errors.
-    found = model.markers(counts, errors="sandwich", feature_names=data.feature_names)
+    found = model.markers(counts, feature_names=data.feature_names)
     for k in range(n_components):
         print(f"factor {k}: {', '.join(found.top(k, 8))}")
 

@@ -17,7 +17,6 @@ import numpy as np
 import log1pnmf as lp
 from log1pnmf.analysis.metrics import effective_factors
 from log1pnmf.datasets import pancreas
-from log1pnmf.fitting.summary import top_features
 
 
 def cells(step: int = 1) -> anndata.AnnData:
@@ -36,8 +35,9 @@ def describe(adata: anndata.AnnData, key: str) -> None:
     print(f"c = {about['c']:g}: log-likelihood {about['log_likelihood']:,.0f}, {about['n_iter']} iterations")
     means = adata.obs[["celltype"]].assign(**{str(k): column for k, column in enumerate(loadings.T)})
     means = means.groupby("celltype", observed=True).mean()
+    top = lp.analysis.top_features(adata, 5, key=key)
     for k in range(loadings.shape[1]):
-        genes = ", ".join(adata.var_names[top_features(adata.varm[key].T, k, 5)])
+        genes = ", ".join(top["feature"][top["factor"] == f"k{k}"])
         types = ", ".join(f"{name} {value:.2f}" for name, value in means[str(k)].nlargest(3).items())
         print(f"  {k}: {genes:<42} mean loading {types}")
     print(f"  a cell takes part in {np.median(effective_factors(loadings)):.1f} factors (median)\n")

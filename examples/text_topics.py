@@ -18,7 +18,6 @@ from sklearn.pipeline import Pipeline
 from log1pnmf import Log1pNMF
 from log1pnmf._common.optional import require
 from log1pnmf.datasets import made_up_texts
-from log1pnmf.fitting.summary import top_features
 
 
 def read_texts(path: Path) -> tuple[list[str], list[str]]:
@@ -54,7 +53,8 @@ def main(
 
     words = vectorizer.get_feature_names_out()
     print(f"{len(texts):,} texts, {len(words):,} words, {n_topics} topics, c = {c:g}\n")
-    topics = [[str(words[j]) for j in top_features(model.components_, k, 8)] for k in range(n_topics)]
+    table = model.top_features(8, feature_names=words)
+    topics = [table["feature"][table["factor"] == f"k{k}"].tolist() for k in range(n_topics)]
     for k, top in enumerate(topics):
         best = int(np.argmax(loadings[:, k]))
         print(f"topic {k}: {', '.join(top)}\n         most in: {labels[best]}")

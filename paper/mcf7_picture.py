@@ -8,6 +8,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.ranking import ranking_of
 from paper.published import MCF7_GENES
 
 GROUPS = ("EtOH", "RA", "TGFb", "RA+TGFb")
@@ -37,6 +38,8 @@ class Picture:
         self.factors = (fit.factors * size)[:, self.order]
         self.symbols = np.asarray(data.var["Symbol"])
         self.c = fit.c
+        ranking = ranking_of(fit)
+        self.leading = [list(self.symbols[ranking.top(k, 10)]) for k in self.order]
 
     def top_genes(self, k: int, n: int = 10) -> list[str]:
         """Genes with the largest factor entries."""
@@ -46,6 +49,11 @@ class Picture:
         """How many of the paper's ten top genes are among ours: baseline, RA, TGFb."""
         lists = MCF7_GENES[self.c].values()
         return [len(set(self.top_genes(k)) & set(genes)) for k, genes in enumerate(lists)]
+
+    def found_by_fold_change(self) -> list[int]:
+        """How many of the paper's genes are among the ten that the factor tells most from its rest."""
+        lists = MCF7_GENES[self.c].values()
+        return [len(set(ours) & set(genes)) for ours, genes in zip(self.leading, lists, strict=True)]
 
     @property
     def correlation(self) -> float:

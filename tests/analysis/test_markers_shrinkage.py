@@ -21,7 +21,7 @@ def test_shrinkage():
         assert actual <= stated + 0.06
     # An estimate of which nothing is known is the prior.
     unknown = shrink(np.append(x, 0.0), np.append(errors, np.inf))
-    assert unknown.false_sign_rate[-1] == pytest.approx(unknown.null_share)
+    assert unknown.null_share <= unknown.false_sign_rate[-1] < unknown.null_share + 0.1
 
 
 def test_shrinkage_without_any_effect():

@@ -9,9 +9,8 @@ from scipy.stats import spearmanr
 
 from log1pnmf import Log1pNMF, pl
 from log1pnmf._common.colors import factor_colors
-from log1pnmf.fitting.summary import top_features
 from log1pnmf.pl.labels import spread
-from log1pnmf.pl.sources import Factorization
+from log1pnmf.pl.sources import Factorization, rank
 
 
 def overlaps(texts):
@@ -82,24 +81,25 @@ class TestScatter:
 
 
 class TestTopFeatures:
-    def test_bars_are_the_values_of_the_most_specific_features(self, shown, figure):
+    def test_bars_are_fold_changes_in_the_one_order(self, shown, figure):
         pl.top_features(shown, n_top=5, figure=figure)
         assert len(figure.axes) == 4
+        ranking = rank(shown)
         for k, ax in enumerate(figure.axes):
-            expected = top_features(shown.factors.T, k, 5)
-            expected = expected[np.argsort(-shown.factors[expected, k])]
+            expected = ranking.top(k, 5)
             assert [text.get_text() for text in ax.get_yticklabels()] == [f"gene{j}" for j in expected]
-            np.testing.assert_array_equal([bar.get_width() for bar in ax.patches], shown.factors[expected, k])
+            widths = [bar.get_width() for bar in ax.patches]
+            np.testing.assert_array_equal(widths, ranking.log2_fold_change[expected, k])
             assert ax.patches[0].get_facecolor()[:3] == to_rgb(factor_colors(shown.n_components)[k])
             assert ax.get_title(loc="left") == f"k{k}"
 
-    def test_heat_map_is_scaled_by_factor(self, shown, figure):
+    def test_heat_map_holds_fold_changes(self, shown, figure):
         pl.top_features(shown, n_top=3, kind="heatmap", figure=figure)
-        ax = figure.axes[0]
+        ax, ranking = figure.axes[0], rank(shown)
         rows = [int(text.get_text().removeprefix("gene")) for text in ax.get_yticklabels()]
-        assert set(rows) == {int(j) for k in range(4) for j in top_features(shown.factors.T, k, 3)}
+        assert set(rows) == {int(j) for k in range(4) for j in ranking.top(k, 3)}
         assert len(rows) == len(set(rows))
-        expected = (shown.factors / shown.factors.max(axis=0))[rows]
+        expected = np.maximum(ranking.log2_fold_change[rows], 0.0)
         np.testing.assert_allclose(np.asarray(ax.images[0].get_array()), expected)
 
     def test_chosen_factors(self, shown, figure):
@@ -167,9 +167,9 @@ class TestVolcano:
             assert not drawn & (set(legend) - {legend[k]})
 
     def test_capped_p_values_are_marked_and_counted(self, fitted, figure):
-        p = np.maximum(fitted[1].net_p, 1e-49)
+        p = np.maximum(fitted[1].p, 1e-49)
         p[:3, 1] = (1e-60, 1e-320, 0.0)
-        found = replace(fitted[1], net_p=p)
+        found = replace(fitted[1], p=p)
         for k, ax in enumerate(figure.subplots(1, 2)):
             pl.volcano(found, k, ax=ax)
             assert sum(len(part.get_offsets()) for part in ax.collections) == len(p)
@@ -177,4 +177,6 @@ class TestVolcano:
         (label,) = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]
         assert label == "p < 1e-50 (3)"
         (marked,) = [part for part in figure.axes[1].collections if part.get_label() == label]
-        np.testing.assert_array_equal(np.sort(marked.get_offsets()[:, 0]), np.sort(found.net_effect[:3, 1]))
+        np.testing.assert_array_equal(
+            np.sort(marked.get_offsets()[:, 0]), np.sort(found.log2_fold_change[:3, 1])
+        )

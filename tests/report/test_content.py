@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 from log1pnmf import Log1pNMF
 from log1pnmf.analysis.coloring import colors_of_fits
 from log1pnmf.analysis.groups import Groups
-from log1pnmf.fitting.summary import top_features
+from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.report import document, structure, write_report
 from log1pnmf.report.comparison import compare
 from log1pnmf.report.figures import Curve, histogram, log_curves
@@ -111,37 +111,41 @@ FIRST = r'data-value="1">1</td><td>(.*?)</td><td class="number" data-value="(.*?
 
 
 def first_features(text, number):
-    """Name, weight and what follows of every factor's first feature."""
+    """Name, log2 fold change and what follows of every factor's first feature."""
     table = text.split(f'id="feature-table-{number}"')[1].split("</table>")[0]
-    return [(html.unescape(name), float(weight), rest) for name, weight, rest in re.findall(FIRST, table)]
+    return [(html.unescape(name), float(change), rest) for name, change, rest in re.findall(FIRST, table)]
 
 
 def test_features_that_lead_a_factor_are_its_markers(page, models, counts, about):
     text = page.read_text(encoding="utf-8")
     for number, model in enumerate(models):
-        found = model.markers(counts, feature_names=about["feature_names"], errors="sandwich")
+        found = model.markers(counts, feature_names=about["feature_names"])
         listed = first_features(text, number)
         assert len(listed) == 3
-        for k, (name, weight, rest) in enumerate(listed):
+        for k, (name, change, rest) in enumerate(listed):
             j = about["feature_names"].index(name)
-            assert j == found.top_index(k, 1)[0]
-            assert weight == model.components_[k, j]
-            assert f'data-value="{found.net_effect[j, k]}"' in rest
-            assert f'data-value="{found.adjusted_net_p[j, k]}"' in rest
-            n_markers = int((found.adjusted_net_p[:, k] <= 0.05).sum())
+            assert j == found.top_index(k, 1)[0] == ranking_of(model.fit_).top(k, 1)[0]
+            assert change == found.log2_fold_change[j, k]
+            assert f'data-value="{model.components_[k, j]}"' in rest
+            if np.isnan(found.p[j, k]):
+                continue
+            assert f'data-value="{found.effect[j, k]}"' in rest
+            assert f'data-value="{found.adjusted_p[j, k]}"' in rest
+            n_markers = int((found.adjusted_p[:, k] <= 0.05).sum())
             assert f"{n_markers} features rise significantly with it" in text
     assert "on 90 samples" in text
 
 
-def test_without_counts_features_stand_out_by_their_weights(models, about, tmp_path):
+def test_without_counts_the_features_are_the_same(models, about, tmp_path):
     text = write_report(
         tmp_path / "without.html", models[0], feature_names=about["feature_names"]
     ).read_text()
-    for k, (name, weight, rest) in enumerate(first_features(text, 0)):
+    ranking = ranking_of(models[0].fit_)
+    for k, (name, change, rest) in enumerate(first_features(text, 0)):
         j = about["feature_names"].index(name)
-        assert j == top_features(models[0].components_, k, 1)[0]
-        assert weight == models[0].components_[k, j]
-        assert "to" not in rest
+        assert j == ranking.top(k, 1)[0]
+        assert change == ranking.log2_fold_change[j, k]
+        assert " to " not in rest
     assert "significantly" not in text
 
 
@@ -152,7 +156,7 @@ def test_a_factor_of_all_samples_shows_what_it_is_made_of(tmp_path):
     listed = first_features(text, 0)
     assert len(listed) == 1
     assert "significantly with it" not in text
-    assert listed[0][0] == model.markers(noise, errors="sandwich").top(0, by="lower")[0]
+    assert listed[0][0] == str(np.argmax(noise.sum(axis=0)))
 
 
 def test_colours_are_shared_by_factors_that_correspond(models):

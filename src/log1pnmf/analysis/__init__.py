@@ -2,6 +2,7 @@
 
 from .diagnostics import Diagnostics, diagnose
 from .heldout import heldout_by_sample, heldout_log_likelihood, heldout_rows_log_likelihood
+from .identity import top_features
 from .markers import Markers, markers
 from .metrics import (
     FactorMatch,
@@ -47,5 +48,6 @@ __all__ = [
     "stability",
     "stability_table",
     "sweep",
+    "top_features",
     "topic_model",
 ]

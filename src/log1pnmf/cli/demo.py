@@ -18,7 +18,7 @@ from log1pnmf.datasets import Dataset, pancreas
 from log1pnmf.fitting.driver import fit_log1p_nmf
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.keys import c_name
-from log1pnmf.fitting.summary import top_features
+from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.report.comparison import compare
 from log1pnmf.report.document import write_report
 from log1pnmf.report.factors import served_groups
@@ -101,11 +101,11 @@ def fit_both(data: Dataset, *, max_iter: int = MAX_ITER, verbose: int = 0) -> li
 def factor_table(fit: Fit, data: Dataset) -> str:
     """Describe each factor in a line: how many and which cell types it serves, and its top genes."""
     groups = Groups.of(data.sample_labels)
-    means = group_means(fit.loadings, groups)
+    means, ranking = group_means(fit.loadings, groups), ranking_of(fit)
     lines = [f"{'factor':>6}  {'serves':>6}  {'most in':<20}top genes"]
     for k, name in enumerate(fit.factor_names):
         served = served_groups(means[:, k], groups.names)
-        genes = ", ".join(data.feature_names[top_features(fit.factors.T, k, N_TOP)])
+        genes = ", ".join(data.feature_names[ranking.top(k, N_TOP)])
         lines.append(f"{name:>6}  {len(served):>6}  {served[0] if served else 'none':<20}{genes}")
     return "\n".join(lines)
 

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from log1pnmf._common.atomic import StrPath
 from log1pnmf.analysis.diagnostics import Diagnostics, diagnose
+from log1pnmf.analysis.identity import top_features
 from log1pnmf.analysis.markers.find import markers
 from log1pnmf.analysis.markers.table import Markers
 from log1pnmf.analysis.topics import TopicModel, topic_model
@@ -233,7 +234,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Parameters
         ----------
         n_top : int
-            Features shown per factor: those whose share of the factor most exceeds that of the others.
+            Features shown per factor, in the order of `top_features`.
         feature_names : sequence of str, optional
             By default those of the training data, or numbers where it had none.
 
@@ -263,15 +264,33 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         check_is_fitted(self)
         return write_report(path, self.fit_, **{"n_jobs": self.n_jobs, **about})
 
+    def top_features(self, n: int = 10, *, feature_names: Any = None) -> Any:
+        """List the features that tell each factor from the others, as a data frame.
+
+        Parameters
+        ----------
+        n : int
+            Features of every factor at most.
+        feature_names : sequence of str, optional
+            By default those of the training data, or numbers where it had none.
+
+        Returns
+        -------
+        pandas.DataFrame
+            See `log1pnmf.analysis.top_features`.
+        """
+        check_is_fitted(self)
+        return top_features(self.fit_, n, feature_names=feature_names)
+
     def markers(self, X: Any, **options: Any) -> Markers:
-        """Find the features that define each factor: effects with standard errors and tests.
+        """Test which features rise with each factor, beyond the others.
 
         Parameters
         ----------
         X : array, sparse matrix or data frame of shape (n_samples, n_features)
             The training data.
         **options : optional
-            `errors` above all; see `log1pnmf.analysis.markers`.
+            `split` above all; see `log1pnmf.analysis.markers`.
 
         Returns
         -------

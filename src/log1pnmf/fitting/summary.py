@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from log1pnmf._common.words import plural
 
 from .arrangement import evenness, shares
 from .fit import Fit
 from .keys import c_name
+from .ranking import ranking_of
 
-__all__ = ["gained_lately", "last_gain", "summarize", "top_features"]
-
-Array = NDArray[np.float64]
+__all__ = ["gained_lately", "last_gain", "summarize"]
 
 
 def summarize(fit: Fit, *, n_top: int = 8) -> str:
@@ -36,30 +34,13 @@ def summarize(fit: Fit, *, n_top: int = 8) -> str:
         "",
         "Factors (share of the signal, evenness over samples, top features)",
     ]
-    share, even = shares(fit.loadings, fit.factors), evenness(fit.loadings)
+    share, even, ranking = shares(fit.loadings, fit.factors), evenness(fit.loadings), ranking_of(fit)
     for k in range(fit.n_components):
-        top = ", ".join(str(labels[j]) for j in top_features(fit.factors.T, k, n_top))
+        top = ", ".join(str(labels[j]) for j in ranking.top(k, n_top))
         lines.append(f"  {k:>3}  {share[k]:>6.1%}  {even[k]:>5.2f}  {top or '(none)'}")
     if fit.messages:
         lines += ["", "Notes", *(f"  - {message}" for message in fit.messages)]
     return "\n".join(lines)
-
-
-def top_features(components: Array, k: int, n_top: int) -> NDArray[np.intp]:
-    """Features whose share of factor k is largest compared with their mean share of the other factors.
-
-    Returns
-    -------
-    ndarray of int
-        At most `n_top`, only features that the factor has.
-    """
-    sums = components.sum(axis=1, keepdims=True)
-    parts = components / np.where(sums > 0.0, sums, 1.0)
-    excess = parts[k].copy()
-    if len(parts) > 1:
-        excess -= np.delete(parts, k, axis=0).mean(axis=0)
-    order = np.argsort(-excess, kind="stable")[:n_top]
-    return order[components[k, order] > 0.0]
 
 
 def gained_lately(fit: Fit, most: int = 10) -> str | None:

@@ -14,11 +14,10 @@ from log1pnmf._common.checks import check_choice
 from log1pnmf._common.colors import factor_colors
 from log1pnmf.analysis.markers.table import Markers
 from log1pnmf.analysis.metrics import correlation_matrix
-from log1pnmf.fitting.summary import top_features as most_specific
 
 from .canvas import INK, axes_or_new, color_bar, figure_or_new, heat_map, set_title, tidy
 from .labels import label_points
-from .sources import Drawable, drawable, need_factors
+from .sources import Drawable, drawable, need_factors, rank
 
 __all__ = ["KINDS", "SCALES", "factor_scatter", "top_features"]
 
@@ -144,7 +143,7 @@ def top_features(
     feature_names: Any = None,
     figure: Figure | SubFigure | None = None,
 ) -> Any:
-    """Features that set each factor apart from the others, as in `Log1pNMF.summary`, or by their tests.
+    """Features that tell each factor from the others, and how much more of them there are with it.
 
     Parameters
     ----------
@@ -152,16 +151,15 @@ def top_features(
     n_top : int
         Features shown per factor.
     kind : {"bars", "heatmap"}
-        A panel of bars for each factor, longest first; or one heat map of all of them, every factor divided
-        by its largest value.
+        A panel of bars for each factor, in the order of `log1pnmf.analysis.top_features`; or one heat map of
+        all of them. Both show log2 fold changes.
     key : str, optional
         Name of the fit in an AnnData.
     factors : sequence of int, optional
         Which factors to show; by default all.
     markers : Markers, optional
-        What ``model.markers(counts)`` gives: then features are shown that rise significantly with a factor,
-        and none where there are none. By default those whose share of the factor most exceeds that of the
-        others.
+        What ``model.markers(counts)`` gives: then only features are shown that rise significantly with a
+        factor, and none where there are none. The order is the same.
     feature_names : sequence of str, optional
         By default those of the source.
     figure : Figure or SubFigure, optional
@@ -189,26 +187,22 @@ def top_features(
             f"markers are of {markers.effect.shape[0]} features and {markers.n_components} factors, but the "
             f"fit has {shown.factors.shape[0]} and {shown.n_components}; pass those of the same fit"
         )
-    top = [
-        most_specific(shown.factors.T, k, n_top) if markers is None else markers.top_index(k, n_top)
-        for k in chosen
-    ]
-    if kind == "bars":
-        return _bars(shown, chosen, top, figure)
-    return _heat_map(shown, chosen, top, figure)
+    ranking = rank(shown)
+    top = [ranking.top(k, n_top) if markers is None else markers.top_index(k, n_top) for k in chosen]
+    draw = _bars if kind == "bars" else _heat_map
+    return draw(shown, chosen, top, ranking.log2_fold_change, figure)
 
 
-def _bars(shown: Drawable, chosen: list[int], top: list[Any], figure: Any) -> Any:
+def _bars(shown: Drawable, chosen: list[int], top: list[Any], change: Array, figure: Any) -> Any:
     columns = min(PANELS_PER_ROW, len(chosen))
     rows = -(-len(chosen) // columns)
     tallest = max((len(found) for found in top), default=1)
     figure = figure_or_new(figure, (1.85 * columns, (0.55 + 0.155 * tallest) * rows))
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     colors = factor_colors(shown.n_components)
-    for ax, k, found in zip(panels, chosen, top, strict=False):
-        features = found[np.argsort(-shown.factors[found, k], kind="stable")]
+    for ax, k, features in zip(panels, chosen, top, strict=False):
         place = np.arange(len(features))
-        ax.barh(place, shown.factors[features, k], color=colors[k], height=0.75)
+        ax.barh(place, change[features, k], color=colors[k], height=0.75)
         ax.set_yticks(place, shown.feature_labels[features])
         ax.set_ylim(tallest - 0.4, -0.6)
         tidy(ax)
@@ -217,22 +211,23 @@ def _bars(shown: Drawable, chosen: list[int], top: list[Any], figure: Any) -> An
         ax.tick_params(axis="x", length=2, labelsize="x-small")
         ax.locator_params(axis="x", nbins=3)
         ax.set_title(shown.factor_names[k], loc="left", fontsize="small", color=INK)
+    for ax in panels[max(len(chosen) - columns, 0) : len(chosen)]:
+        ax.set_xlabel("log2 fold change", fontsize="x-small", color=INK)
     for ax in panels[len(chosen) :]:
         ax.set_visible(False)
     return figure
 
 
-def _heat_map(shown: Drawable, chosen: list[int], top: list[Any], figure: Any) -> Any:
+def _heat_map(shown: Drawable, chosen: list[int], top: list[Any], change: Array, figure: Any) -> Any:
     features = np.array(list(dict.fromkeys(int(j) for part in top for j in part)), dtype=np.intp)
-    largest = shown.factors[:, chosen].max(axis=0)
-    values = shown.factors[features][:, chosen] / np.where(largest > 0.0, largest, 1.0)
+    values = np.maximum(change[features][:, chosen], 0.0)
     figure = figure_or_new(figure, (1.9 + 0.28 * len(chosen), 0.7 + 0.135 * len(features)))
     ax = figure.subplots()
-    image = heat_map(ax, values, cmap="Blues", limits=(0.0, 1.0))
+    image = heat_map(ax, values, cmap="Blues", limits=(0.0, max(float(values.max(initial=0.0)), 1.0)))
     ax.set_xticks(range(len(chosen)), [shown.factor_names[k] for k in chosen])
     ax.set_yticks(range(len(features)), shown.feature_labels[features], fontsize="x-small")
     ax.xaxis.tick_top()
-    color_bar(image, "part of the factor's largest value")
+    color_bar(image, "log2 fold change (0: not more)")
     return figure
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.colors import factor_colors
 from log1pnmf.analysis.markers.table import Markers
-from log1pnmf.fitting.keys import Keys, c_name
+from log1pnmf.fitting.keys import Keys
 
 from .canvas import INK, axes_or_new, set_title, tidy
 from .labels import label_points
@@ -27,32 +27,29 @@ MOST_CERTAIN = 50.0
 
 def volcano(
     source: Any,
-    k: int,
+    k: int | str,
     *,
     key: str | None = None,
-    effect: str = "net_effect",
     level: float = 0.05,
     n_labels: int = 12,
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Effect of a factor on every feature, and how certain it is.
+    """How much features rise with a factor, and how certain that is.
 
     Parameters
     ----------
     source : Markers or AnnData
-        From `log1pnmf.analysis.markers.markers`, or to which `log1pnmf.tl.markers` wrote.
-    k : int
-        Factor, from 0.
+        From `log1pnmf.analysis.markers`, or to which `log1pnmf.tl.markers` wrote; with ``n_top=None`` it
+        keeps all features, otherwise only the first are drawn.
+    k : int or str
+        Factor: its number, from 0, or its name.
     key : str, optional
         Name of the fit in an AnnData.
-    effect : {"net_effect", "effect"}
-        Change with membership as the samples go, or with all other loadings held fixed.
     level : float
         Adjusted p-value up to which features are drawn in colour.
     n_labels : int
-        Features named at most: those with the largest lower end of the interval. Names that would lie on
-        others are left out.
+        Features named at most: the first of the factor. Names that would lie on others are left out.
     title : str, optional
     ax : Axes, optional
 
@@ -73,19 +70,29 @@ def volcano(
     >>> counts = np.random.default_rng(0).poisson(np.where(np.eye(2).repeat(20, 0).repeat(10, 1), 6.0, 0.5))
     >>> found = Log1pNMF(2, random_state=0).fit(counts).markers(counts)
     >>> pl.volcano(found, 1, ax=Figure().subplots()).get_xlabel()
-    'net effect (on the link scale, c = 1)'
+    'log2 fold change'
     """
-    check_choice("effect", effect, ("net_effect", "effect"))
-    found = _markers(source, key)
-    by = "net_lower" if effect == "net_effect" else "lower"
-    named = found.top_index(k, n_labels, by=by, level=level)
-    p = found.net_p if effect == "net_effect" else found.p
-    adjusted = found.adjusted_net_p if effect == "net_effect" else found.adjusted_p
-    x = getattr(found, effect)[:, k]
-    height = -np.log10(np.maximum(p[:, k], np.finfo(float).tiny))
+    table, names = _table(source, key)
+    if isinstance(k, str):
+        check_choice("factor", k, names)
+        k = names.index(k)
+    elif not 0 <= k < len(names):
+        raise ValueError(f"there are factors 0 to {len(names) - 1}, got {k}")
+    of_factor = np.flatnonzero(np.asarray(table["factor"]) == names[k])
+    x, p, adjusted = (
+        np.asarray(table[name], dtype=np.float64)[of_factor]
+        for name in ("log2_fold_change", "p", "adjusted_p")
+    )
+    features = np.asarray(table["feature"])[of_factor].astype(str)
+    if np.isnan(p).all():
+        raise ValueError(
+            f"factor {names[k]} has no tests: all samples have it, and the others are added to it; "
+            "pl.top_features shows what it is made of"
+        )
+    height = -np.log10(np.maximum(p, np.finfo(float).tiny))
     y, capped = np.minimum(height, MOST_CERTAIN), height > MOST_CERTAIN
-    sure = adjusted[:, k] <= level
-    color = factor_colors(found.n_components)[k]
+    sure = adjusted <= level
+    color = factor_colors(len(names))[k]
     ax = axes_or_new(ax, (4.8, 4.0))
     tidy(ax)
     _draw_points(ax, x, y, ~sure & ~capped, {"s": 6, "color": "#dfe3e6", "linewidths": 0})
@@ -98,11 +105,12 @@ def volcano(
     ax.axvline(0.0, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
     ax.set_ylim(-0.03 * y.max(), 1.08 * max(float(y.max()), 1.0))
     ax.margins(x=0.08)
-    ax.set_xlabel(_explained(effect, found.c), fontsize="medium", color=INK)
+    ax.set_xlabel("log2 fold change", fontsize="medium", color=INK)
     ax.set_ylabel(r"$-\log_{10}$ p, one-sided", fontsize="medium", color=INK)
-    set_title(ax, title, f"factor k{k}")
+    set_title(ax, title, f"factor {names[k]}")
     ax.set_title(f"{int(sure.sum()):,} of {len(sure):,} features", loc="right", fontsize="small", color=INK)
-    label_points(ax, [str(name) for name in found.feature_names[named]], x[named], y[named])
+    named = np.flatnonzero(sure)[:n_labels]
+    label_points(ax, features[named].tolist(), x[named], y[named])
     return ax
 
 
@@ -110,18 +118,12 @@ def _draw_points(ax: Axes, x: Array, y: Array, part: NDArray[np.bool_], look: di
     ax.scatter(x[part], y[part], alpha=0.8, rasterized=True, **look)
 
 
-def _explained(effect: str, c: float) -> str:
-    what = "net effect" if effect == "net_effect" else "effect"
-    if np.isinf(c):
-        return f"{what} (difference of rates)"
-    return f"{what} (on the link scale, c = {c_name(c)})"
-
-
-def _markers(source: Any, key: str | None) -> Markers:
+def _table(source: Any, key: str | None) -> tuple[Mapping[str, Any], list[str]]:
+    """Give the table of markers, the first features of every factor first, and the names of the factors."""
     if isinstance(source, Markers):
         if key is not None:
             raise ValueError(f"key={key!r} is for AnnData, got Markers; leave it out")
-        return source
+        return source.table(), list(source.factor_names)
     name = Keys(key).markers
     if not hasattr(source, "uns") or name not in source.uns:
         raise KeyError(
@@ -129,4 +131,4 @@ def _markers(source: Any, key: str | None) -> Markers:
             f"with uns[{name!r}], which log1pnmf.tl.markers writes"
         )
     about: Mapping[str, Any] = source.uns[name]
-    return Markers.from_table(about["table"], c=float(about["c"]), errors=str(about["errors"]))
+    return about["table"], [str(one) for one in about["factor_names"]]

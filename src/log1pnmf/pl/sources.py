@@ -14,8 +14,10 @@ from log1pnmf.fitting.annotated import is_annotated
 from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.keys import Keys, c_label
+from log1pnmf.fitting.ranking import Ranking, rank_features
+from log1pnmf.model.link import ShiftedLog
 
-__all__ = ["Drawable", "Factorization", "drawable", "need_factors"]
+__all__ = ["Drawable", "Factorization", "drawable", "need_factors", "rank"]
 
 Array = NDArray[np.float64]
 
@@ -33,6 +35,8 @@ class Factorization:
         As they are drawn.
     history : mapping of str to ndarray
         See `Fit.history`.
+    size_factors : ndarray of shape (n,), optional
+        Where they are known.
     """
 
     loadings: Array
@@ -40,6 +44,7 @@ class Factorization:
     c: float
     feature_names: NDArray[np.object_] | None = None
     history: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    size_factors: Array | None = None
 
     def __post_init__(self) -> None:
         if self.feature_names is not None and len(self.feature_names) != len(self.factors):
@@ -107,6 +112,18 @@ def _of_anndata(adata: Any, keys: Keys) -> Factorization:
         largest = loadings.max(axis=0)
         scale = np.where(largest > 0.0, largest, 1.0)
         loadings, factors = loadings / scale, factors * scale
+    sizes = np.asarray(about["size_factors"], dtype=np.float64)
     return Factorization(
-        loadings, factors, float(about["c"]), np.array(adata.var_names, dtype=object), about["history"]
+        loadings,
+        factors,
+        float(about["c"]),
+        np.array(adata.var_names, dtype=object),
+        about["history"],
+        sizes if len(sizes) == len(loadings) else None,
     )
+
+
+def rank(shown: Drawable) -> Ranking:
+    """Rank the features of what is drawn, as all lists do."""
+    sizes = np.ones(len(shown.loadings)) if shown.size_factors is None else shown.size_factors
+    return rank_features(shown.loadings, shown.factors, sizes, ShiftedLog(shown.c))

@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.words import plural
 from log1pnmf.analysis.groups import Groups, group_means
-from log1pnmf.analysis.markers.table import Markers
 from log1pnmf.analysis.metrics import correlation_matrix, hoyer
 from log1pnmf.fitting.arrangement import evenness, shares
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.summary import top_features
+from log1pnmf.fitting.ranking import Ranking, ranking_of
 
 from .evidence import Evidence
 from .words import alike, decimal, enumerate_words, percent
@@ -37,29 +36,26 @@ class Feature:
     ----------
     rank : int
         1 for the first.
+    fold : float
+        Of its log2 fold change: with the factor against the rest of the sample's own mixture.
+    text : str
+        The fold change, with as many decimals as those beside it.
     weight : float
         In the factor, on the link scale, where its largest loading is 1.
-    text : str
-        The weight, with as many decimals as those beside it.
-    share : float
-        Of the sum of the factor.
-    elsewhere : float
-        Mean share in the other factors; NaN where there are none.
     width : float
         Length of the bar, as a share of the longest.
-    net_effect, lower, upper, adjusted_p : float
-        How much it rises with the factor, on the link scale, the 95% interval, and the test of it; NaN where
+    effect, lower, upper, adjusted_p : float
+        How much it rises with the factor on the link scale, the 95% interval, and the test of it; NaN where
         it was not tested.
     """
 
     name: str
     rank: int
-    weight: float
+    fold: float
     text: str
-    share: float
-    elsewhere: float
+    weight: float
     width: float
-    net_effect: float
+    effect: float
     lower: float
     upper: float
     adjusted_p: float
@@ -82,7 +78,8 @@ class Factor:
     top, table : list of Feature
         Those fit as bars; those of the long table.
     n_markers : int or None
-        Features that rise significantly with it; None where they were not tested, or all samples have it.
+        Features that rise significantly with it; None where they were not tested, or nothing can be compared
+        with it.
     """
 
     name: str
@@ -133,12 +130,12 @@ def describe_factors(
     """Describe the factors of a fit; with evidence, list the features that rise significantly with each."""
     means = None if groups is None else group_means(fit.loadings, groups)
     share, even = shares(fit.loadings, fit.factors), evenness(fit.loadings)
-    sparsity = hoyer(fit.factors)
+    sparsity, ranking = hoyer(fit.factors), ranking_of(fit)
     factors = []
     for k, name in enumerate(fit.factor_names):
         column = None if means is None else means[:, k]
         served = [] if groups is None or column is None else served_groups(column, groups.names)
-        table = _features(fit, k, evidence)
+        table = _features(fit, k, ranking, evidence)
         factors.append(
             Factor(
                 name=name,
@@ -195,36 +192,29 @@ def _sentence(loading: Array, groups: Groups | None, means: Array | None, served
     return f"Shared by {len(served)} of {len(groups.names)} groups: {first}, {others}."
 
 
-def _features(fit: Fit, k: int, evidence: Evidence | None) -> list[Feature]:
-    components = fit.factors.T
-    sums = components.sum(axis=1, keepdims=True)
-    parts = components / np.where(sums > 0.0, sums, 1.0)
-    others = np.delete(parts, k, axis=0)
-    chosen = top_features(components, k, N_TABLE)
-    tests = np.full((len(fit.factors), 4), np.nan) if evidence is None else _tests(evidence.markers, k)
-    if evidence is not None and len(evidence.leading(k, 1)):
-        chosen = evidence.leading(k, N_TABLE)
-    longest = float(components[k, chosen].max()) if len(chosen) else 1.0
-    texts = alike(components[k, chosen].tolist())
+def _features(fit: Fit, k: int, ranking: Ranking, evidence: Evidence | None) -> list[Feature]:
+    """Describe the first features: those that rise significantly, or, where there are none, any."""
+    chosen = ranking.top(k, N_TABLE)
+    tests = np.full((len(fit.factors), 4), np.nan)
+    if evidence is not None:
+        found = evidence.markers
+        tests = np.stack(
+            [part[:, k] for part in (found.effect, found.lower, found.upper, found.adjusted_p)], 1
+        )
+        significant = found.top_index(k, N_TABLE)
+        chosen = significant if len(significant) else chosen
+    fold = ranking.log2_fold_change[:, k]
+    longest = float(fold[chosen].max(initial=0.0)) or 1.0
+    texts = alike(fold[chosen].tolist())
     return [
         Feature(
-            name=str(fit.feature_labels[j]),
-            rank=rank,
-            weight=float(components[k, j]),
-            text=texts[rank - 1],
-            share=float(parts[k, j]),
-            elsewhere=float(others[:, j].mean()) if len(others) else float("nan"),
-            width=float(components[k, j]) / longest,
-            net_effect=float(tests[j, 0]),
-            lower=float(tests[j, 1]),
-            upper=float(tests[j, 2]),
-            adjusted_p=float(tests[j, 3]),
+            str(fit.feature_labels[j]),
+            rank,
+            float(fold[j]),
+            texts[rank - 1],
+            float(fit.factors[j, k]),
+            max(float(fold[j]), 0.0) / longest,
+            *tests[j].tolist(),
         )
         for rank, j in enumerate(chosen, start=1)
     ]
-
-
-def _tests(found: Markers, k: int) -> Array:
-    """Net effect, the ends of its interval and adjusted p of every feature."""
-    net, lower = found.net_effect[:, k], found.net_lower[:, k]
-    return np.stack((net, lower, 2.0 * net - lower, found.adjusted_net_p[:, k]), axis=1)

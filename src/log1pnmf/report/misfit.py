@@ -99,7 +99,7 @@ def _variance(found: Diagnostics) -> str:
     )
     if typical < OVERDISPERSED:
         return f"{text} Standard errors of Poisson counts are about right."
-    return f'{text} Use errors="sandwich" for standard errors of effects.'
+    return f"{text} The standard errors of effects allow for that."
 
 
 def _outliers(inputs: ReportInput, found: Diagnostics) -> str:

@@ -1,8 +1,10 @@
-"""Features that define a factor, in AnnData."""
+"""Features that rise with a factor, in AnnData."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import numpy as np
 
 from log1pnmf.analysis.markers.find import markers as find_markers
 from log1pnmf.counts.features import find_features
@@ -20,13 +22,14 @@ def markers(
     *,
     key: str | None = None,
     layer: str | None = None,
-    errors: str = "model",
-    n_top: int | None = None,
+    errors: str = "sandwich",
+    split: bool = False,
+    n_top: int | None = 100,
     max_samples: int | None = None,
     copy: bool = False,
     n_jobs: int | None = None,
 ) -> Any:
-    """Find the effect of every factor on every feature, with its uncertainty, and write them as a table.
+    """Test which features rise with each factor, beyond the others, and write them as a table.
 
     Parameters
     ----------
@@ -36,10 +39,11 @@ def markers(
         Name of the fit, if `key_added` was given.
     layer : str, optional
         Where the counts are; by default where the fit found them.
-    errors : {"model", "sandwich"}
-        Standard errors for Poisson counts, or for counts of any variance; see `log1pnmf.analysis.markers`.
-    n_top : int, optional
-        Keep only the first features of every factor (`log1pnmf.analysis.Markers.top`); by default all.
+    errors, split
+        As in `log1pnmf.analysis.markers`.
+    n_top : int or None
+        Keep only so many features of every factor, the first of those that rise significantly; None: all
+        features, with those that do not, which takes much room.
     max_samples : int, optional
         Test only so many random samples; see `log1pnmf.analysis.markers`.
     copy : bool
@@ -55,7 +59,8 @@ def markers(
     Notes
     -----
     Written is ``uns["log1p_nmf_markers"]`` (``uns[key + "_markers"]``), a dictionary with `table`, a data
-    frame with the columns of `log1pnmf.analysis.Markers.table`, and `c` and `errors`, with which it was made.
+    frame with the columns of `log1pnmf.analysis.Markers.table`, the first features of every factor first, and
+    `c`, `errors`, `split` and `factor_names`.
 
     Examples
     --------
@@ -66,7 +71,7 @@ def markers(
     >>> log1p_nmf(adata, 3, tol=1e-3)
     >>> markers(adata, n_top=5)
     >>> adata.uns["log1p_nmf_markers"]["table"].shape
-    (15, 20)
+    (15, 13)
     """
     check_anndata(adata)
     keys = Keys(key)
@@ -74,8 +79,14 @@ def markers(
     stored = adata.uns[keys.uns]["layer"]
     layer = layer if layer is not None or stored == "X" else str(stored)
     counts = read_counts(adata, layer, find_features(adata.var_names, fit.feature_labels.tolist())).counts
-    found = find_markers(fit, counts, errors=errors, max_samples=max_samples, n_jobs=n_jobs)
+    found = find_markers(fit, counts, errors=errors, split=split, max_samples=max_samples, n_jobs=n_jobs)
     table = as_frame(found.table(n_top))
     adata = target(adata, copy)
-    adata.uns[keys.markers] = {"table": table, "c": found.c, "errors": errors}
+    adata.uns[keys.markers] = {
+        "table": table,
+        "c": found.c,
+        "errors": errors,
+        "split": split,
+        "factor_names": np.array(found.factor_names, dtype=object),
+    }
     return adata if copy else None

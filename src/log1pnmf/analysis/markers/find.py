@@ -1,16 +1,26 @@
-"""Which features define a factor, from a fitted model and its counts."""
+"""Which features rise with a factor, from a fitted model and its counts."""
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import false_discovery_control, norm
+from scipy.stats import false_discovery_control
+from scipy.stats import t as student
+from sklearn.exceptions import ConvergenceWarning
 
 from log1pnmf._common.checks import check_choice
+from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.splitting import split_counts
 from log1pnmf.fitting.as_fit import fit_and_counts
+from log1pnmf.fitting.driver import run_request
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.ranking import ranking_of, stand_ins
+from log1pnmf.fitting.request import Request
 from log1pnmf.model.problem import Problem
 
 from .inference import ERRORS, infer
@@ -27,19 +37,19 @@ def markers(
     fit: Any,
     counts: Any,
     *,
-    errors: str = "model",
+    errors: str = "sandwich",
+    split: bool = False,
     size_factors: Any = None,
     feature_names: Any = None,
     max_samples: int | None = None,
     n_jobs: int | None = None,
 ) -> Markers:
-    """Effect of every factor on every feature, with standard errors and tests.
+    """Test for every factor and feature whether the feature rises with the factor, beyond the others.
 
-    Every feature is regressed on the loadings of the fit, which are taken as known, without penalty and with
-    exact zero counts. `log1pnmf.analysis.markers.inference` explains the tests, and docs/markers.md when they
-    hold: with many features a single one has little influence on the loadings, but loadings found in pure
-    noise make markers of noise. To be safe against that, fit to one part of the counts and test on the other
-    (`log1pnmf.counts.splitting`), as in the second example.
+    Features are in the order in which `log1pnmf.analysis.top_features` and every list of this package have
+    them. For the tests every feature is regressed on the loadings, without penalty and with exact zero
+    counts; `log1pnmf.analysis.markers.inference` explains the effect, and docs/markers.md shows when its
+    tests hold.
 
     Parameters
     ----------
@@ -47,9 +57,14 @@ def markers(
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
         The counts it was fitted to, or others of the same samples. Of counts in chunks the samples that are
         kept in memory are tested, up to 8,192 at random.
-    errors : {"model", "sandwich"}
-        "model": counts are Poisson. "sandwich": their variance may be anything; larger where counts are
-        overdispersed, but needs a few dozen samples.
+    errors : {"sandwich", "model"}
+        "sandwich": the variance of counts may be anything. "model": they are Poisson; only for counts that
+        are known to be.
+    split : bool
+        Whether loadings are fitted again to a random half of every count, and tested on the other. Without
+        it the loadings are taken as known: with many features a single one has little influence on them, but
+        loadings that were found in pure noise make markers of noise. It takes another fit, and leaves half
+        of the counts for the tests.
     size_factors : array of shape (n_samples,), optional
         Of `counts`, if they are not those of the fit.
     feature_names : sequence of str, optional
@@ -68,18 +83,14 @@ def markers(
     --------
     >>> import numpy as np
     >>> from log1pnmf import Log1pNMF
-    >>> from log1pnmf.counts.splitting import split_counts, training_size_factors
     >>> rng = np.random.default_rng(0)
     >>> own = (np.arange(60)[:, None] < 30) == (np.arange(20) < 10)  # half of the features for each half
     >>> counts = rng.poisson(np.where(own, 6.0, 0.5))
-    >>> found = markers(Log1pNMF(2, random_state=0).fit(counts), counts)
-    >>> sorted(sorted(map(int, found.top(k))) for k in range(2))
+    >>> model = Log1pNMF(2, random_state=0).fit(counts)
+    >>> sorted(sorted(map(int, markers(model, counts).top(k))) for k in range(2))
     [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [10, 11, 12, 13, 14, 15, 16, 17, 18, 19]]
 
-    >>> train, test = split_counts(counts, 0.5, random_state=0)
-    >>> model = Log1pNMF(2, size_factors=training_size_factors(train, 0.5), random_state=0).fit(train)
-    >>> found = markers(model, test)  # halves: the same size factors
-    >>> sorted(sorted(map(int, found.top(k))) for k in range(2))
+    >>> sorted(sorted(map(int, markers(model, counts, split=True).top(k))) for k in range(2))
     [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [10, 11, 12, 13, 14, 15, 16, 17, 18, 19]]
     """
     check_choice("errors", errors, ERRORS)
@@ -88,52 +99,57 @@ def markers(
     sizes = fit.size_factors if size_factors is None else counts.size_factors(size_factors)
     if max_samples is not None and max_samples < 1:
         raise ValueError(f"max_samples must be at least 1, got {max_samples}")
+    ranking, weight = ranking_of(fit), fit.factors
+    if split:
+        fit, counts = _on_halves(fit, counts, sizes, n_jobs)
+        sizes = fit.size_factors
     tested_counts, rows = counts.part_in_memory(max_samples)
-    loadings, weights = fit.loadings[rows], fit.factors
-    problem = Problem(tested_counts, sizes[rows], fit.link)
-    regressions = FeatureRegressions(problem, np.ascontiguousarray(loadings), n_jobs)
+    loadings = np.ascontiguousarray(fit.loadings[rows])
+    regressions = FeatureRegressions(Problem(tested_counts, sizes[rows], fit.link), loadings, n_jobs)
     alpha = fit.link.alpha
-    effects = regressions.solve(weights / alpha)
-    found = infer(regressions, effects, errors=errors)
-    p, net_p, tested = norm.sf(found.z), norm.sf(found.net_z), _has_counts(tested_counts)
-    shrunken = [
-        shrink(*_unbounded(effects[:, k], found.error[:, k], found.z[:, k])) for k in range(p.shape[1])
-    ]
+    coefficients = regressions.solve(fit.factors / alpha)
+    around = stand_ins(loadings, sizes[rows])
+    found = infer(regressions, coefficients, around, errors=errors)
+    p = student.sf(found.z, max(len(loadings) - fit.n_components, 1))
+    with np.errstate(divide="ignore", invalid="ignore"):  # as far from zero as the test says
+        spread = np.where(found.z > 0.0, found.effect / found.z, found.error)
+    shrunken = [shrink(found.effect[:, k], spread[:, k]) for k in range(fit.n_components)]
+    unknown = np.where(around.comparable, 0.0, np.nan)
     return Markers(
-        effect=alpha * effects,
+        log2_fold_change=ranking.log2_fold_change,
+        score=ranking.lower,
+        effect=alpha * found.effect,
         error=alpha * found.error,
         z=found.z,
         p=p,
-        adjusted_p=_adjusted(p, tested),
-        shrunken_effect=alpha * np.stack([one.effect for one in shrunken], axis=1),
-        false_sign_rate=np.stack([one.false_sign_rate for one in shrunken], axis=1),
-        distinctiveness=alpha * found.difference,
-        distinctiveness_error=alpha * found.difference_error,
-        nearest=found.nearest,
-        net_effect=alpha * found.net,
-        net_error=alpha * found.net_error,
-        net_p=net_p,
-        adjusted_net_p=_adjusted(net_p, tested),
-        weight=weights,
+        adjusted_p=_adjusted(p, np.diff(tested_counts.by_column.indptr) > 0),
+        shrunken_effect=alpha * np.stack([one.effect for one in shrunken], axis=1) + unknown,
+        false_sign_rate=np.stack([one.false_sign_rate for one in shrunken], axis=1) + unknown,
+        weight=weight,
         c=fit.c,
         errors=errors,
+        split=split,
         feature_names=fit.feature_labels,
+        factor_names=tuple(fit.factor_names),
     )
 
 
-def _unbounded(effects: Array, errors: Array, z: Array) -> tuple[Array, Array]:
-    """Estimates as if there were no bound, with errors of which they are z away from zero."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(effects > 0.0, effects, z * errors), np.where(z > 0.0, effects / z, errors)
-
-
-def _has_counts(counts: Counts) -> NDArray[np.bool_]:
-    return np.diff(counts.by_column.indptr) > 0
+def _on_halves(fit: Fit, counts: Counts, sizes: Array, n_jobs: int | None) -> tuple[Fit, Counts]:
+    """Fit to a random half of every count, from where the fit is; also the other half, to test on."""
+    train, test = split_counts(counts, 0.5, random_state=0)
+    request = Request.like(fit).at(init=(fit.loadings, fit.factors), l1=0.5 * fit.asked.l1, normalize="max")
+    request = replace(request, size_factors=0.5 * sizes, n_jobs=n_jobs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the fit itself has said so
+        half = run_request(request, train)
+    order = match_factors(fit.loadings, half.loadings).pairs[:, 1]  # the order is by share, which may change
+    return replace(half, loadings=half.loadings[:, order], factors=half.factors[:, order]), test
 
 
 def _adjusted(p: Array, tested: NDArray[np.bool_]) -> Array:
     """Adjust p-values within each factor; features without any count have 1 and do not count."""
-    adjusted = np.ones_like(p)
-    if tested.any():
-        adjusted[tested] = false_discovery_control(p[tested], axis=0)
+    adjusted = np.where(np.isnan(p), np.nan, 1.0)
+    for k in np.flatnonzero(~np.isnan(p).all(axis=0)):
+        if tested.any():
+            adjusted[tested, k] = false_discovery_control(p[tested, k])
     return adjusted

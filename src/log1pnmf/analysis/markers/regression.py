@@ -14,12 +14,12 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from log1pnmf.counts.counts import SparseRows
 from log1pnmf.counts.sparse_rows import dense_blocks
 from log1pnmf.engines.native import NativeEngine, RowSums
-from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.objective import BLOCK_BYTES, entry_gradient
 from log1pnmf.model.problem import Problem, Side
 
 __all__ = ["FeatureRegressions", "Terms"]
@@ -32,6 +32,9 @@ LEAST_MOVE = 1e-5
 MOST_STEPS = 200
 LEAST_START = 1e-2
 """Of a feature's mean level: where coefficients start at least, so that no count has mean zero."""
+
+LEAST_ETA = 1e-12
+"""Where a mean is zero, so is its count, and nothing depends on it."""
 
 LEAST_SPARE = 0.05
 """One minus the leverage of a sample is taken as at least this."""
@@ -74,14 +77,14 @@ class FeatureRegressions:
         """Find the maximum-likelihood coefficients, features x K, on the eta scale."""
         return self._solve(self.problem.factors_side, start, self.loadings)
 
-    def losses_without(self, k: int, factors: Array, features: NDArray[np.intp]) -> Array:
-        """Loss of some features at their best without factor k; inf where counts have no other factor."""
-        others = np.delete(self.loadings, k, axis=1)
+    def losses_without(self, k: int, factors: Array, features: NDArray[np.intp], design: Array) -> Array:
+        """Loss of some features at their best without column k of a design; inf where counts need it."""
+        others = np.ascontiguousarray(np.delete(design, k, axis=1))
         explained = others.sum(axis=1) > 0.0
         rows = self._rows.to_scipy()[features]
         alone = np.asarray(rows @ (~explained).astype(np.float64))
         losses = np.where(alone > 0.0, np.inf, 0.0)
-        if not explained.any():
+        if not explained.any() or not len(features):
             return losses
         if not explained.all():
             rows = rows[:, np.flatnonzero(explained)]
@@ -108,11 +111,9 @@ class FeatureRegressions:
         first, second = np.triu_indices(self.loadings.shape[1])
         twice = np.where(first == second, 1.0, 2.0)
         pairs = covariance[:, first, second] * twice
-        if self.problem.link.is_identity:
-            return self._sparse_scores(factors, pairs)
         parts, done, link = [], 0, self.problem.link
         for y, eta, t in self._blocks(factors):
-            leverage = entry_curvature(y, eta, t, link) * (pairs[done : done + len(y)] @ self._products.T)
+            leverage = _expected_curvature(eta, t, link) * (pairs[done : done + len(y)] @ self._products.T)
             slope = entry_gradient(y, eta, t, link) / np.maximum(1.0 - leverage, LEAST_SPARE)
             parts.append(slope**2 @ self._products)
             done += len(y)
@@ -181,17 +182,10 @@ class FeatureRegressions:
         for block in dense_blocks(self._rows.shape, BLOCK_BYTES / (8 * 8)):
             yield self._rows.to_dense(block), factors[block] @ self.loadings.T, self._exposure[None, :]
 
-    def _sparse_scores(self, factors: Array, pairs: Array) -> Array:
-        """Scores with the identity link, where zero counts have no leverage and the gradient ``t``."""
-        rows = self._rows
-        feature, sample = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr)), rows.indices
-        y, t = rows.values.astype(np.float64), self._exposure[sample]
-        eta, leverage = np.zeros(len(y)), np.zeros(len(y))
-        for factor, loading in zip(factors.T, self.loadings.T, strict=True):
-            eta += factor[feature] * loading[sample]
-        for pair, products in zip(pairs.T, self._products.T, strict=True):
-            leverage += pair[feature] * products[sample]
-        leverage *= entry_curvature(y, eta, t, self.problem.link)
-        slope = entry_gradient(y, eta, t, self.problem.link) / np.maximum(1.0 - leverage, LEAST_SPARE)
-        excess = sparse.csr_array((slope**2 - t**2, sample, rows.indptr), shape=rows.shape)
-        return self._square(self._exposure**2 @ self._products + excess @ self._products)
+
+def _expected_curvature(eta: Array, t: Array, link: ShiftedLog) -> Array:
+    """Second derivative of the loss on average; the observed one gives large counts a high leverage."""
+    at = np.maximum(eta, LEAST_ETA)
+    em, slope = (at, 1.0) if link.is_identity else (np.expm1(at), np.exp(at))
+    curvature: Array = t * slope**2 / em
+    return curvature

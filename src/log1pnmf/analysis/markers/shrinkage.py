@@ -1,8 +1,9 @@
-"""Adaptive shrinkage of non-negative effects: how large they are, and whether they are there at all.
+"""Adaptive shrinkage of effects: how large they are, and whether they are there at all.
 
 Within a factor, effects are taken as drawn from a mixture that is fitted to all of them: some are zero, the
-others half-normal with one of several widths (unimodal at zero, none negative). An estimate ``x`` with
-standard error ``s`` then has a posterior in closed form (the idea is Stephens' adaptive shrinkage, 2017).
+others positive or negative halves of normals with one of several widths (unimodal at zero). An estimate ``x``
+with standard error ``s`` then has a posterior in closed form (the idea is Stephens' adaptive shrinkage,
+2017).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Shrunken:
     effect : ndarray of shape (m,)
         Posterior mean.
     false_sign_rate : ndarray of shape (m,)
-        Local: the probability that there is no effect, as none is negative.
+        Local: the probability that the effect is not positive.
     null_share : float
         Of the features, estimated not to have an effect.
     """
@@ -47,17 +48,17 @@ class Shrunken:
 
 
 def shrink(estimates: Array, errors: Array) -> Shrunken:
-    """Shrink estimates of non-negative effects; estimates are as if there were no bound.
+    """Shrink estimates of effects that may be zero, positive or negative.
 
     Errors are inf where nothing is known.
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
-    >>> effects = np.where(rng.random(2000) < 0.8, 0.0, 3.0 * np.abs(rng.standard_normal(2000)))
+    >>> effects = np.where(rng.random(2000) < 0.8, 0.0, 3.0 * rng.standard_normal(2000))
     >>> found = shrink(effects + rng.standard_normal(2000), np.ones(2000))
     >>> sure = found.false_sign_rate < 0.05
-    >>> bool(found.null_share > 0.6), bool((effects[sure] == 0.0).mean() < 0.05)
+    >>> bool(found.null_share > 0.6), bool((effects[sure] <= 0.0).mean() < 0.05)
     (True, True)
     """
     known = np.isfinite(errors) & np.isfinite(estimates) & (errors > 0.0)
@@ -65,15 +66,18 @@ def shrink(estimates: Array, errors: Array) -> Shrunken:
         return Shrunken(np.zeros(len(estimates)), np.ones(len(estimates)), 1.0)
     x, s = estimates[known], errors[known]
     widths = _widths(x, s)
-    logs = _log_marginals(x, s, widths)
+    up, down = _log_marginals(x, s, widths), _log_marginals(-x, s, widths)
+    logs = np.concatenate((up, down[:, 1:]), axis=1)
     shares = _fit_shares(logs)
     with np.errstate(divide="ignore"):
         joint = logs + np.log(shares)
     posterior = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
-    effect, rate = np.zeros(len(estimates)), np.full(len(estimates), shares[0])
-    effect[known] = (posterior[:, 1:] * _means(x, s, widths)).sum(axis=1)
-    rate[known] = posterior[:, 0]
-    return Shrunken(effect, rate, float(shares[0]))
+    means = np.concatenate((_means(x, s, widths), -_means(-x, s, widths)), axis=1)
+    rises = slice(1, 1 + len(widths))
+    effect, rate = np.zeros(len(estimates)), np.full(len(estimates), 1.0 - shares[rises].sum())
+    effect[known] = (posterior[:, 1:] * means).sum(axis=1)
+    rate[known] = 1.0 - posterior[:, rises].sum(axis=1)
+    return Shrunken(effect, np.clip(rate, 0.0, 1.0), float(shares[0]))
 
 
 def _widths(x: Array, s: Array) -> Array:

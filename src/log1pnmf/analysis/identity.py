@@ -1,0 +1,65 @@
+"""What tells each factor from the others, as a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from log1pnmf._common.checks import check_whole
+from log1pnmf._common.optional import require
+from log1pnmf.fitting.as_fit import as_fit
+from log1pnmf.fitting.ranking import ranking_of
+
+__all__ = ["top_features"]
+
+
+def top_features(source: Any, n: int = 10, *, key: str | None = None, feature_names: Any = None) -> Any:
+    """List the features that tell each factor from the others, in the order of every list of this package.
+
+    Compared are a typical sample with the factor and the same sample with the rest of its own mixture in the
+    place of the factor; see `log1pnmf.fitting.ranking`. Only the fit is needed; `log1pnmf.analysis.markers`
+    has tests from its counts.
+
+    Parameters
+    ----------
+    source : Fit, or what `log1pnmf.as_fit` takes
+    n : int
+        Features of every factor at most: only such that there are more of with it.
+    key : str, optional
+        Name of the fit in an AnnData.
+    feature_names : sequence of str, optional
+        By default those of the fit.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per factor and feature: `factor`, `rank` (from 1), `feature`, `log2_fold_change`, `score` (the
+        lower end of its interval, by which they are ranked) and `weight` in the factor.
+
+    Examples
+    --------
+    >>> from log1pnmf import Log1pNMF, datasets
+    >>> data = datasets.pancreas()
+    >>> model = Log1pNMF(3, tol=1e-4, random_state=0).fit(data.counts[:300])
+    >>> table = top_features(model, 2, feature_names=data.feature_names)
+    >>> table.columns.tolist(), len(table)
+    (['factor', 'rank', 'feature', 'log2_fold_change', 'score', 'weight'], 6)
+    """
+    check_whole("n", n, least=1)
+    pandas = require("pandas", extra="anndata", purpose="a table of features")
+    fit = as_fit(source, key=key).named(feature_names=feature_names)
+    ranking = ranking_of(fit)
+    chosen = [ranking.top(k, n) for k in range(fit.n_components)]
+    factor = np.repeat(np.arange(fit.n_components), [len(part) for part in chosen])
+    feature = np.concatenate(chosen)
+    return pandas.DataFrame(
+        {
+            "factor": np.array(fit.factor_names, dtype=object)[factor],
+            "rank": np.concatenate([np.arange(1, len(part) + 1) for part in chosen]),
+            "feature": fit.feature_labels[feature],
+            "log2_fold_change": ranking.log2_fold_change[feature, factor],
+            "score": ranking.lower[feature, factor],
+            "weight": fit.factors[feature, factor],
+        }
+    )

@@ -1,0 +1,149 @@
+"""Which features tell a factor from the others: the one order in which they are listed everywhere.
+
+Take a typical sample with factor k: the mean of all samples, weighted by their loading on k. How much more of
+a feature does it have than it would have if more of the rest of its own mixture stood in for the factor? The
+rest is scaled up until a feature that is the same in all samples has the same rate with it, so that such a
+feature has fold change 1. Both rates are rates of counts, whatever the link is, so their ratio means the same
+at every c.
+
+With samples of two kinds and a factor for each, the rest of a factor's samples is the other factor. Where a
+baseline is shared by all, the rest is the baseline, at the level to which it falls in these samples. A
+feature of another factor that often comes along is in the rest as well, and so it does not count.
+
+Features are ranked by the lower end of an interval of the log fold change, from the numbers of counts that
+the fit expects on both sides: much and certain. docs/markers.md compares this with other rankings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from log1pnmf.model.link import ShiftedLog
+
+from .fit import Fit
+
+__all__ = ["Ranking", "StandIns", "rank_features", "ranking_of", "stand_ins"]
+
+Array = NDArray[np.float64]
+
+ADDED_COUNTS = 1.0
+"""Added to the expected counts on both sides, so that a feature without any has no fold change."""
+
+CERTAINTY = 1.96
+"""Standard errors that are taken off the logarithm of the fold change."""
+
+ALL_SAMPLES = 0.3
+"""How much of the mean of all samples stands in, beside more of the rest of its own mixture, which may
+be hardly anything."""
+
+REACH = 2.0
+"""The rest may stand in for a factor with loadings of up to this many times those that are seen."""
+
+
+@dataclass(frozen=True, eq=False)
+class StandIns:
+    """Typical samples with each factor, and what stands in for the factor in them.
+
+    Parameters
+    ----------
+    own : ndarray of shape (K, K)
+        Row k: mean loadings of the samples, weighted by size and loading on k.
+    rest : ndarray of shape (K, K)
+        Row k: the same sample without factor k, the others scaled up in its place.
+    comparable : ndarray of bool, shape (K,)
+        Whether the rest can stand in: not for a factor that all samples have, to which others are added. Then
+        `rest` is not scaled up.
+    weight : ndarray of shape (K,)
+        How many average samples with full membership there are of each.
+    """
+
+    own: Array
+    rest: Array
+    comparable: NDArray[np.bool_]
+    weight: Array
+
+
+def stand_ins(loadings: Array, size_factors: Array) -> StandIns:
+    """Find what stands in for each factor.
+
+    Examples
+    --------
+    >>> kinds = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])  # two kinds of samples
+    >>> stand_ins(kinds, np.ones(4)).rest.round(2).tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+
+    >>> response = np.array([[1.0, 0.0], [1.0, 0.1], [0.8, 1.0], [0.8, 0.9]])  # the baseline falls a little
+    >>> found = stand_ins(response, np.ones(4))
+    >>> found.rest[1].round(2).tolist(), found.comparable.tolist()
+    ([1.01, 0.0], [False, True])
+    """
+    weighted = loadings * size_factors[:, None]
+    products, sums = loadings.T @ weighted, weighted.sum(axis=0)
+    largest = loadings.max(axis=0, initial=0.0)
+    own = products / _or_one(sums)[:, None]
+    constant = _constant_feature(products, sums)
+    rest = own * ~np.eye(len(own), dtype=bool)
+    more = (own + ALL_SAMPLES * sums / max(float(size_factors.sum()), 1e-300)) * ~np.eye(len(own), dtype=bool)
+    missing, level = own.diagonal() * constant, more @ constant
+    stand_in = rest + (missing / _or_one(level))[:, None] * more
+    comparable = (sums > 0.0) & (level > 0.0) & (stand_in <= REACH * largest).all(axis=1)
+    rest = np.where(comparable[:, None], stand_in, rest)
+    return StandIns(own, rest, comparable, sums / _or_one(largest))
+
+
+def _constant_feature(products: Array, sums: Array) -> Array:
+    """Weights, none negative, of a feature that is as constant over the samples as factors can make it."""
+    values, vectors = np.linalg.eigh(products)
+    kept = values > 1e-12 * max(float(values[-1]), 1e-300)
+    roots, vectors = np.sqrt(values[kept]), vectors[:, kept]
+    if not kept.any():
+        return np.zeros(len(sums))
+    solution: Array = nnls(roots[:, None] * vectors.T, (vectors.T @ sums) / roots)[0]
+    return solution
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """How much each feature tells each factor from the others; arrays of shape (m, K).
+
+    Parameters
+    ----------
+    log2_fold_change : ndarray
+        Of the rate in a typical sample with the factor against that with the rest of its mixture in its
+        place, one count added to both sides.
+    lower : ndarray
+        Lower end of its interval, for counts with Poisson variance: features are ranked by it.
+    """
+
+    log2_fold_change: Array
+    lower: Array
+
+    def top(self, k: int, n: int | None = None) -> NDArray[np.intp]:
+        """Find the first features of factor k, only such that there are more of with it."""
+        order = np.argsort(-self.lower[:, k], kind="stable")
+        return order[self.log2_fold_change[order, k] > 0.0][:n]
+
+
+def rank_features(loadings: Array, factors: Array, size_factors: Array, link: ShiftedLog) -> Ranking:
+    """Rank features from loadings and factors on the link scale."""
+    around = stand_ins(loadings, size_factors)
+    with_it, without = link.inverse(factors @ around.own.T), link.inverse(factors @ around.rest.T)
+    totals = with_it.sum(axis=0) / _or_one(without.sum(axis=0))
+    without = without * np.where(around.comparable, 1.0, totals)
+    more, less = (ADDED_COUNTS + around.weight * rates for rates in (with_it, without))
+    change = np.log(more / less)
+    lower = change - CERTAINTY * np.sqrt(1.0 / more + 1.0 / less)
+    return Ranking(change / np.log(2.0), lower / np.log(2.0))
+
+
+def ranking_of(fit: Fit) -> Ranking:
+    """Rank the features of a fit."""
+    return rank_features(fit.loadings, fit.factors, fit.size_factors, fit.link)
+
+
+def _or_one(values: Array) -> Array:
+    return np.where(values > 0.0, values, 1.0)

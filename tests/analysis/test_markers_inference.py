@@ -1,0 +1,196 @@
+"""Tests of effects: the regressions of features, their errors, and how often they are wrong."""
+
+import numpy as np
+import pytest
+from benchmarks.calibration import FACTOR, Case, calibrate, from_noise, planted, simulate
+from scipy.optimize import minimize
+from scipy.special import xlogy
+
+from log1pnmf import fit_log1p_nmf
+from log1pnmf.analysis.markers.inference import infer
+from log1pnmf.analysis.markers.regression import FeatureRegressions
+from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.ranking import stand_ins
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.problem import Problem
+
+LINKS = [0.01, 1.0, 100.0, np.inf]
+
+
+def regressions(case, seed=0):
+    counts, loadings, factors, sizes, _ = simulate(case, seed)
+    problem = Problem(Counts.from_any(counts), sizes, ShiftedLog(case.c))
+    return FeatureRegressions(problem, loadings, 1), factors / problem.link.alpha, counts
+
+
+def loss_of(found, counts, j, b):
+    """Loss of one feature in plain words, without what does not depend on its coefficients."""
+    link = found.problem.link
+    t, eta = link.exposure_scale * found.problem.size_factors, found.loadings @ b
+    em = eta if link.is_identity else np.expm1(eta)
+    return (t * em - xlogy(counts[:, j], em)).sum()
+
+
+# ---------------------------------------------------------------- regressions
+
+
+@pytest.mark.parametrize("c", LINKS)
+def test_regressions_are_at_their_maximum(c):
+    """A general optimiser with bounds finds no better coefficients, with or without a factor."""
+    found, truth, counts = regressions(Case("", c, n_samples=40, n_features=6))
+    best = found.solve(truth)
+    losses, without = found.terms(best).loss, found.losses_without(1, best, np.arange(6), found.loadings)
+    for j in range(6):
+        start = np.maximum(truth[j], 1e-3)
+        full = minimize(
+            lambda b, j=j: loss_of(found, counts, j, b), start, bounds=[(1e-12, None)] * 3, tol=1e-12
+        )
+        none = minimize(
+            lambda b, j=j: loss_of(found, counts, j, np.array([b[0], 0.0, b[1]])),
+            start[[0, 2]],
+            bounds=[(1e-12, None)] * 2,
+            tol=1e-12,
+        )
+        assert losses[j] == pytest.approx(loss_of(found, counts, j, best[j]), rel=1e-12)
+        assert losses[j] <= full.fun + 1e-6
+        assert without[j] == pytest.approx(none.fun, abs=1e-3)
+        assert without[j] <= none.fun + 1e-6
+
+
+@pytest.mark.parametrize("c", LINKS)
+def test_terms_are_derivatives(c):
+    found, truth, counts = regressions(Case("", c, n_samples=30, n_features=5))
+    at = truth + 0.1
+    terms = found.terms(at)
+    step = 1e-5
+    for j in range(5):
+
+        def gradient(b, j=j):
+            axes = step * np.eye(3)
+            return np.array(
+                [loss_of(found, counts, j, b + e) - loss_of(found, counts, j, b - e) for e in axes]
+            ) / (2 * step)
+
+        np.testing.assert_allclose(terms.gradient[j], gradient(at[j]), rtol=1e-5, atol=1e-4)
+        second = np.array([gradient(at[j] + e) - gradient(at[j] - e) for e in 1e-3 * np.eye(3)]) / 2e-3
+        np.testing.assert_allclose(terms.information[j], second, rtol=1e-3, atol=1e-3)
+
+
+def test_scores_are_sums_over_samples():
+    """Products of gradients, each divided by one minus its leverage, which is that of the expected count."""
+    found, truth, counts = regressions(Case("", np.inf, n_samples=50, n_features=8, level=0.5))
+    best = found.solve(truth)
+    covariance = np.linalg.inv(found.terms(best).information + 1e-8 * np.eye(3))
+    scores = found.scores(best, covariance)
+    eta = best @ found.loadings.T
+    t = found.problem.size_factors
+    for j in range(8):
+        leverage = t / eta[j] * np.einsum("ik,kl,il->i", found.loadings, covariance[j], found.loadings)
+        slope = (t - counts[:, j] / eta[j]) / np.maximum(1.0 - leverage, 0.05)
+        expected = np.einsum("i,ik,il->kl", slope**2, found.loadings, found.loadings)
+        np.testing.assert_allclose(scores[j], expected, rtol=1e-9)
+
+
+def test_a_count_that_no_other_factor_explains():
+    """Samples with one factor only: an effect is a difference of means, and one count is not certainty."""
+    loadings = np.array([[1.0, 0.0]] * 10 + [[0.0, 1.0]] * 10)
+    counts = np.zeros((20, 3))
+    counts[0, 0], counts[:10, 1], counts[:, 2] = 1, 8, 3
+    problem = Problem(Counts.from_any(counts), np.ones(20), ShiftedLog(np.inf))
+    found = FeatureRegressions(problem, loadings, 1)
+    best = found.solve(np.full((3, 2), 0.1))
+    assert found.losses_without(0, best, np.array([0, 1]), loadings)[0] == np.inf
+    inference = infer(found, best, stand_ins(loadings + 1e-6, np.ones(20)), errors="model")
+    np.testing.assert_allclose(inference.effect[:, 0], [0.1, 8.0, 0.0], atol=1e-4)
+    np.testing.assert_allclose(inference.error[:, 0], [0.1, np.sqrt(0.8), np.sqrt(0.6)], rtol=1e-4)
+    assert inference.z[0, 0] == pytest.approx(1.0, rel=1e-4)
+    assert inference.z[1, 0] == pytest.approx(8.0 / np.sqrt(0.8), rel=1e-4)
+    assert abs(inference.z[2, 0]) < 1e-4
+
+
+def test_chance_zeros_outside_the_factor_do_not_make_a_marker():
+    """Few samples without the factor, none with a count: a tiny standard error, but no evidence."""
+    loadings = np.ones((520, 2))
+    loadings[:20, 1] = 0.0
+    counts = np.zeros((520, 1))
+    counts[20:45, 0] = 1.0  # rate 0.05: zero counts in 20 samples have probability exp(-1)
+    problem = Problem(Counts.from_any(counts), np.ones(520), ShiftedLog(1.0))
+    found = FeatureRegressions(problem, loadings, 1)
+    inference = infer(
+        found, found.solve(np.full((1, 2), 0.02)), stand_ins(loadings, np.ones(520)), errors="model"
+    )
+    assert 1.0 < inference.z[0, 1] < 1.6
+    assert inference.error[0, 1] < 0.011
+
+
+# ---------------------------------------------------------------- calibration
+
+
+@pytest.mark.parametrize("c", [1.0, np.inf])
+@pytest.mark.parametrize("correlation", [0.0, 0.7])
+def test_features_that_do_not_rise_are_not_called(c, correlation):
+    """The quick form of benchmarks/calibration.py: constant features, and those of another factor."""
+    found = calibrate(Case("", c, correlation=correlation, fall=0.3, overdispersion=0.5), 3)
+    assert found["sandwich"]["constant"] < 0.07
+    assert found["sandwich"]["of another factor"] < 0.07
+    assert found["sandwich"]["false discoveries"] < 0.06
+    assert found["sandwich"]["found"] > 0.5
+
+
+def test_errors_for_poisson_counts_do_not_hold_for_others():
+    found = calibrate(Case("", 1.0, overdispersion=0.5), 4)
+    assert found["model"]["constant"] > 0.08
+    assert found["sandwich"]["constant"] < 0.07
+
+
+@pytest.mark.parametrize("c", [0.1, np.inf])
+def test_planted_features_of_real_data(c):
+    """Features without structure, tested on loadings of the pancreas data."""
+    from log1pnmf.datasets import pancreas
+
+    fit = fit_log1p_nmf(pancreas().counts[:400], 5, c=c, tol=1e-4, random_state=0, n_jobs=1)
+    found = planted(fit, n_features=300)
+    assert 0.03 < found["p below 0.05"] < 0.065
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("c", LINKS)
+def test_features_that_do_not_rise_are_not_called_in_full(c):
+    for correlation in (0.0, 0.7):
+        found = calibrate(Case("", c, correlation=correlation), 30)["sandwich"]
+        assert max(found["constant"], found["of another factor"]) < 0.055
+        assert found["false discoveries"] < 0.05
+
+
+def test_markers_of_noise_on_the_other_half():
+    """A factor found in noise has no markers on counts that it has not seen; on its own it has."""
+    own, other = (from_noise(3, split=split) for split in (False, True))
+    assert own["p below 0.05"] > 0.1
+    assert other["p below 0.05"] < 0.07
+
+
+def test_errors_are_those_of_repeated_experiments():
+    """Standard errors equal the spread of estimates over repetitions of the same experiment."""
+    link, rng = ShiftedLog(1.0), np.random.default_rng(3)
+    _, loadings, factors, sizes, _ = simulate(Case("", 1.0, n_features=3), 0)
+    means = np.repeat(sizes[:, None] * link.inverse(loadings @ factors[2:].T), 400, axis=1)
+    problem = Problem(Counts.from_any(rng.poisson(means)), sizes, link)
+    found = FeatureRegressions(problem, loadings, 1)
+    coefficients = found.solve(np.repeat(factors[2:], 400, axis=0))
+    for errors in ("model", "sandwich"):
+        stated = infer(found, coefficients, stand_ins(loadings, sizes), errors=errors)
+        spread = stated.effect[:, FACTOR].std()
+        np.testing.assert_allclose(np.median(stated.error[:, FACTOR]), spread, rtol=0.12)
+
+
+def test_a_constant_feature_has_no_effect_though_the_baseline_falls():
+    """Its coefficient is positive, to make up for the baseline; its effect is not."""
+    loadings = np.array([[1.0, 0.0]] * 50 + [[0.6, 1.0]] * 50)
+    rate, link = 30.0, ShiftedLog(1.0)
+    counts = np.random.default_rng(0).poisson(rate, (100, 200))
+    found = FeatureRegressions(Problem(Counts.from_any(counts), np.ones(100), link), loadings, 1)
+    coefficients = found.solve(np.full((200, 2), 1.0))
+    inference = infer(found, coefficients, stand_ins(loadings, np.ones(100)), errors="sandwich")
+    assert (coefficients[:, 1] > 0.5).all()
+    assert abs(np.mean(inference.effect[:, 1])) < 0.01
+    assert 0.8 < np.std(inference.z[:, 1]) < 1.2
