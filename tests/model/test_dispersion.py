@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.solver.alternate import alternate
-from log1pnmf.model.dispersion import HIGHEST, LOWEST, Dispersions, _Likelihood, renewed
+from log1pnmf.model.dispersion import HIGHEST, LOWEST, _Likelihood, renewed
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.objective import negative_log_likelihood
@@ -34,7 +34,11 @@ def drawn(phi, *, n=120, c=math.inf, seed=0, low=-1.5, high=2.0):
 
 def flat(m):
     """A prior that pulls nowhere, and where to begin."""
-    return Dispersions(np.full(m, 0.3), Prior(np.zeros(m), math.inf, np.zeros(m)))
+    return NegativeBinomial(np.full(m, 0.3), Prior(np.zeros(m), math.inf, np.zeros(m)))
+
+
+def found_by(*arguments, **options):
+    return renewed(*arguments, **options)[0]
 
 
 @pytest.mark.parametrize("c", [0.01, 1.0, math.inf])
@@ -60,7 +64,7 @@ def test_the_likelihood_is_that_of_the_noise_and_its_derivatives_are_finite_diff
 
 def test_without_a_pull_it_is_the_maximum_of_the_likelihood():
     problem, loadings, factors, y, mu = drawn(np.array([0.05, 0.3, 0.5, 1.0, 3.0, 0.2]))
-    found = renewed(problem, loadings, factors, before=flat(6), keep_prior=True).values
+    found = found_by(problem, loadings, factors, before=flat(6), keep_prior=True).dispersion
     for j, phi in enumerate(found):
 
         def loss(theta, j=j):
@@ -69,8 +73,8 @@ def test_without_a_pull_it_is_the_maximum_of_the_likelihood():
 
         best = minimize_scalar(loss, bounds=(-8.0, 4.0), method="bounded", options={"xatol": 1e-7})
         assert math.log(phi) == pytest.approx(best.x, abs=2e-5)
-    found = renewed(problem, loadings, factors, kind="shared")
-    shared, tilt = found.values, found.prior.tilt.sum()
+    found = found_by(problem, loadings, factors, kind="shared")
+    shared, tilt = found.dispersion, found.prior.tilt.sum()
     assert len(set(shared)) == 1
 
     def total(theta):
@@ -84,10 +88,10 @@ def test_it_is_what_statsmodels_finds():
     discrete = pytest.importorskip("statsmodels.discrete.discrete_model")
     y = np.random.default_rng(3).negative_binomial(2.0, 0.4, size=(150, 3))
     problem = Problem(Counts.from_any(y), np.ones(150), ShiftedLog(math.inf))
-    found = renewed(problem, np.ones((150, 1)), y.mean(axis=0)[:, None], before=flat(3), keep_prior=True)
+    found = found_by(problem, np.ones((150, 1)), y.mean(axis=0)[:, None], before=flat(3), keep_prior=True)
     for j in range(3):
         other = discrete.NegativeBinomial(y[:, j], np.ones((150, 1))).fit(disp=0)
-        assert found.values[j] == pytest.approx(other.params[1], rel=1e-3)
+        assert found.dispersion[j] == pytest.approx(other.params[1], rel=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["alike", "trend", "scattered"])
@@ -99,15 +103,15 @@ def test_dispersions_are_recovered(kind):
     if kind == "scattered":
         phi = phi * np.exp(0.5 * rng.standard_normal(150))
     problem, loadings, factors, y, _ = drawn(phi, n=300, c=1.0, low=-2.5)
-    found = renewed(problem, loadings, factors)
+    found = found_by(problem, loadings, factors)
     many = y.sum(axis=0) >= 50
 
     def error(values):
         return float(np.median(np.abs(values / phi - 1.0)[many]))
 
-    assert error(found.values) < 0.2
-    assert error(found.values) < error(
-        renewed(problem, loadings, factors, before=flat(150), keep_prior=True).values
+    assert error(found.dispersion) < 0.2
+    assert error(found.dispersion) < error(
+        found_by(problem, loadings, factors, before=flat(150), keep_prior=True).dispersion
     )
     assert found.prior.spread < 0.3 or kind == "scattered"
     assert found.prior.spread > 0.3 or kind != "scattered"
@@ -121,48 +125,48 @@ def test_fitted_means_do_not_make_counts_look_less_dispersed(c):
         "reference", Problem(problem.counts, problem.size_factors, problem.link, noise=NegativeBinomial(0.3))
     )
     *_, last = alternate(engine, loadings, factors, max_iter=20)
-    found = renewed(problem, last.loadings, last.factors)
-    plain = renewed(problem, last.loadings, last.factors, before=flat(60), keep_prior=True)
-    error, without = (abs(np.median(np.log(one.values / 0.3))) for one in (found, plain))
+    found = found_by(problem, last.loadings, last.factors)
+    plain = found_by(problem, last.loadings, last.factors, before=flat(60), keep_prior=True)
+    error, without = (abs(np.median(np.log(one.dispersion / 0.3))) for one in (found, plain))
     assert error < 0.6 * without
 
 
 def test_a_prior_that_would_stay_is_kept_and_the_objective_falls():
     problem, loadings, factors, _, _ = drawn(np.full(40, 0.4), n=100)
-    first = renewed(problem, loadings, factors)
+    first = found_by(problem, loadings, factors)
     for _ in range(6):
-        again = renewed(problem, loadings, factors, before=first)
+        again, gain = renewed(problem, loadings, factors, before=first)
         if again.prior is first.prior:
             break
-        assert again.gain == math.inf
+        assert gain == math.inf
         first = again
     assert again.prior is first.prior
-    assert 0.0 <= again.gain < 1e-6
-    moved = renewed(problem, loadings, 1.001 * factors, before=first)
+    assert 0.0 <= gain < 1e-6
+    moved, gain = renewed(problem, loadings, 1.001 * factors, before=first)
     assert moved.prior is first.prior
     before, after = (
         negative_log_likelihood(
-            Problem(problem.counts, problem.size_factors, problem.link, noise=one.noise),
+            Problem(problem.counts, problem.size_factors, problem.link, noise=one),
             loadings,
             1.001 * factors,
         )
-        + one.noise.cost
+        + one.cost
         for one in (first, moved)
     )
-    assert before - after == pytest.approx(moved.gain, abs=1e-8 * abs(before))
-    assert moved.gain > 0.0
+    assert before - after == pytest.approx(gain, abs=1e-8 * abs(before))
+    assert gain > 0.0
 
 
 def test_features_with_few_counts_get_the_trend():
     problem, loadings, factors, y, _ = drawn(np.full(60, 0.5), low=-6.0)
     y[:, 3] = 0
     problem = Problem(Counts.from_any(y), problem.size_factors, problem.link)
-    found = renewed(problem, loadings, factors)
+    found = found_by(problem, loadings, factors)
     few = y.sum(axis=0) < 10
     assert few[3]
     assert few.sum() > 3
-    np.testing.assert_allclose(found.values[few], np.exp(found.prior.centre[few]), rtol=1e-12)
-    assert np.abs(np.log(found.values[~few]) - found.prior.centre[~few]).min() > 0.0
+    np.testing.assert_allclose(found.dispersion[few], np.exp(found.prior.centre[few]), rtol=1e-12)
+    assert np.abs(np.log(found.dispersion[~few]) - found.prior.centre[~few]).min() > 0.0
 
 
 @pytest.mark.parametrize("c", [0.1, 1.0, math.inf])
@@ -172,49 +176,49 @@ def test_the_joint_objective_never_rises(c, kind):
     problem, loadings, factors, _, _ = drawn(np.array([0.05, 0.3, 0.5, 1.0, 3.0, 0.2]), n=30, c=c)
     rng = np.random.default_rng(5)
     point = loadings * rng.uniform(0.5, 1.5, loadings.shape), factors * rng.uniform(0.5, 1.5, factors.shape)
-    found, objective = renewed(problem, *point, kind=kind), []
+    found, objective = found_by(problem, *point, kind=kind), []
     for _ in range(4):
-        now = Problem(problem.counts, problem.size_factors, problem.link, noise=found.noise)
+        now = Problem(problem.counts, problem.size_factors, problem.link, noise=found)
         steps = list(alternate(make_engine("reference", now), *point, max_iter=4))
         objective += [one.objective for one in steps]
         point = steps[-1].loadings, steps[-1].factors
-        found = renewed(problem, *point, kind=kind, before=found, keep_prior=True)
+        found = found_by(problem, *point, kind=kind, before=found, keep_prior=True)
     assert np.diff(objective).max() <= 1e-11 * abs(objective[0])
     assert objective[0] - objective[-1] > 1.0
 
 
 def test_a_renewal_at_the_optimum_changes_nothing_much():
     problem, loadings, factors, _, _ = drawn(np.full(30, 0.4), n=60)
-    first = renewed(problem, loadings, factors)
-    again = renewed(problem, loadings, factors, before=first, keep_prior=True)
-    np.testing.assert_allclose(again.values, first.values, rtol=1e-4)
-    assert again.noise.cost == pytest.approx(first.noise.cost, rel=1e-3)
+    first = found_by(problem, loadings, factors)
+    again = found_by(problem, loadings, factors, before=first, keep_prior=True)
+    np.testing.assert_allclose(again.dispersion, first.dispersion, rtol=1e-4)
+    assert again.cost == pytest.approx(first.cost, rel=1e-3)
 
 
 def test_the_order_of_the_features_does_not_matter():
     problem, loadings, factors, y, _ = drawn(np.linspace(0.1, 1.0, 20), n=60)
     order = np.random.default_rng(0).permutation(20)
     other = Problem(Counts.from_any(y[:, order]), problem.size_factors, problem.link)
-    expected = renewed(problem, loadings, factors).values[order]
-    np.testing.assert_allclose(renewed(other, loadings, factors[order]).values, expected, rtol=1e-5)
+    expected = found_by(problem, loadings, factors).dispersion[order]
+    np.testing.assert_allclose(found_by(other, loadings, factors[order]).dispersion, expected, rtol=1e-5)
 
 
 def test_blocks_change_nothing(monkeypatch):
     problem, loadings, factors, _, _ = drawn(np.linspace(0.1, 1.0, 12), n=40)
-    expected = renewed(problem, loadings, factors).values
+    expected = found_by(problem, loadings, factors).dispersion
     monkeypatch.setattr("log1pnmf.model.dispersion.BLOCK_BYTES", 8 * 6 * 40 * 5)
-    np.testing.assert_allclose(renewed(problem, loadings, factors).values, expected, rtol=1e-9)
+    np.testing.assert_allclose(found_by(problem, loadings, factors).dispersion, expected, rtol=1e-9)
 
 
 def test_counts_that_vary_less_than_poisson_get_the_lowest_dispersion():
     y = np.full((40, 5), 7)
     problem = Problem(Counts.from_any(y), np.ones(40), ShiftedLog(math.inf))
     for found in (
-        renewed(problem, np.ones((40, 1)), np.full((5, 1), 7.0), kind="shared"),
-        renewed(problem, np.ones((40, 1)), np.full((5, 1), 7.0), before=flat(5), keep_prior=True),
+        found_by(problem, np.ones((40, 1)), np.full((5, 1), 7.0), kind="shared"),
+        found_by(problem, np.ones((40, 1)), np.full((5, 1), 7.0), before=flat(5), keep_prior=True),
     ):
-        assert (found.values < 1e-3).all()
-        assert (found.values >= LOWEST * (1 - 1e-12)).all()
+        assert (found.dispersion < 1e-3).all()
+        assert (found.dispersion >= LOWEST * (1 - 1e-12)).all()
 
 
 @given(
@@ -231,8 +235,8 @@ def test_ugly_counts_have_dispersions_within_bounds(seed, scale, m, kind, c):
     y[0, 0] += 1
     rates = np.maximum(y.mean(axis=0), 1e-3)
     problem = Problem(Counts.from_any(y), np.ones(8), link)
-    found = renewed(problem, np.ones((8, 1)), link.link(rates)[:, None] / link.alpha, kind=kind)
-    assert found.values.shape == (m,)
-    assert (found.values >= LOWEST * (1 - 1e-12)).all()
-    assert (found.values <= HIGHEST * (1 + 1e-12)).all()
-    assert math.isfinite(found.noise.cost)
+    found = found_by(problem, np.ones((8, 1)), link.link(rates)[:, None] / link.alpha, kind=kind)
+    assert found.dispersion.shape == (m,)
+    assert (found.dispersion >= LOWEST * (1 - 1e-12)).all()
+    assert (found.dispersion <= HIGHEST * (1 + 1e-12)).all()
+    assert math.isfinite(found.cost)

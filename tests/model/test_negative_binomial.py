@@ -24,6 +24,7 @@ from log1pnmf.model.objective import (
     negative_log_likelihood,
 )
 from log1pnmf.model.problem import Problem
+from log1pnmf.model.trend import Prior
 
 SHIFTS = [1e-6, 1e-3, 1.0, 100.0, 1e8, math.inf]
 DISPERSIONS = [0.0, 1e-12, 1e-6, 0.03, 0.5, 4.0, 300.0]
@@ -241,17 +242,15 @@ def test_a_loading_at_zero_can_leave_it():
 
 
 def test_the_cost_of_the_dispersions_is_in_the_objective_and_not_in_the_loss():
-    problem, _, loadings, factors = example(1.0)
-    costly = Problem(
-        problem.counts,
-        problem.size_factors,
-        problem.link,
-        noise=NegativeBinomial(problem.noise.dispersion, 12.5),
-    )
+    problem, _, loadings, factors = example(1.0, dispersion=np.exp(np.linspace(-2.0, 1.0, 7)))
+    prior = Prior(np.zeros(7), 0.5, np.zeros(7))
+    noise = NegativeBinomial(problem.noise.dispersion, prior)
+    costly = Problem(problem.counts, problem.size_factors, problem.link, noise=noise)
     (free,) = alternate(make_engine("reference", problem), loadings, factors, max_iter=0)
     (paid,) = alternate(make_engine("reference", costly), loadings, factors, max_iter=0)
+    assert noise.cost == pytest.approx(2.0 * np.sum(np.linspace(-2.0, 1.0, 7) ** 2))
     assert paid.loss == free.loss
-    assert paid.objective == free.objective + 12.5
+    assert paid.objective == free.objective + noise.cost
 
 
 @pytest.mark.parametrize("bad", [[-0.1, 1.0], [math.nan, 1.0], [math.inf, 0.0], [[1.0, 2.0]]])

@@ -27,7 +27,7 @@ from .negative_binomial import NegativeBinomial, excess_constant, log1p_ratio
 from .objective import BLOCK_BYTES, Model
 from .trend import VAGUE_CENTRE, Expansion, Prior, prior_of
 
-__all__ = ["HIGHEST", "LOWEST", "DispersionKind", "Dispersions", "renewed"]
+__all__ = ["HIGHEST", "LOWEST", "DispersionKind", "renewed"]
 
 Array = NDArray[np.float64]
 Which = NDArray[np.intp]
@@ -46,37 +46,15 @@ without it to 9 to 34%, with all the freedom to 4 to 22%."""
 LONGEST_STEP, PRECISION, MOST_STEPS = 4.0, 1e-6, 50
 
 
-@dataclass(frozen=True, eq=False)
-class Dispersions:
-    """A dispersion for every feature, and the prior it was found with.
-
-    Parameters
-    ----------
-    values : ndarray of shape (m,)
-    prior : Prior
-    gain : float
-        How much lower the objective is than with the dispersions before; inf where the prior is another one.
-    """
-
-    values: Array
-    prior: Prior
-    gain: float = math.inf
-
-    @property
-    def noise(self) -> NegativeBinomial:
-        """The noise with these dispersions; its cost is that of the prior."""
-        return NegativeBinomial(self.values, float(self.prior.at(np.log(self.values)).value.sum()))
-
-
 def renewed(
     model: Model,
     loadings: Array,
     factors: Array,
     *,
     kind: DispersionKind = "feature",
-    before: Dispersions | None = None,
+    before: NegativeBinomial | None = None,
     keep_prior: bool = False,
-) -> Dispersions:
+) -> tuple[NegativeBinomial, float]:
     """Find the dispersions for the means that loadings and factors give.
 
     Parameters
@@ -87,25 +65,30 @@ def renewed(
         On the eta scale.
     kind : {"feature", "shared"}
         One for each feature, or the same for all.
-    before : Dispersions, optional
+    before : NegativeBinomial, optional
         Where to begin. Its prior stays if a new one would be near it, and the objective does not rise then.
     keep_prior : bool
         Leave the prior of `before` as it is in any case.
+
+    Returns
+    -------
+    noise : NegativeBinomial
+    gain : float
+        How much lower the objective is than with `before`; inf where the prior is another one.
     """
-    find = _Search(_Likelihood(model, loadings, factors), kind)
+    find, known = _Search(_Likelihood(model, loadings, factors), kind), None
     theta = np.full(model.counts.n_features, VAGUE_CENTRE)
-    if before is None:
-        prior = find.first_prior(theta)
-    else:
-        theta, prior = np.log(np.clip(before.values, LOWEST, HIGHEST)), before.prior
+    if before is not None:
+        theta, known = np.log(np.clip(before.dispersion, LOWEST, HIGHEST)), before.prior
+    prior = find.first_prior(theta) if known is None else known
     theta, at, gain = find(theta, prior)
-    for _ in range(FIRST_ROUNDS if before is None else 0 if keep_prior else 1):
+    for _ in range(FIRST_ROUNDS if known is None else 0 if keep_prior else 1):
         new = find.next_prior(theta, at, prior)
-        if before is not None and new.is_near(prior):
+        if known is not None and new.is_near(prior):
             break
         prior, gain = new, math.inf
         theta, at, _ = find(theta, prior)
-    return Dispersions(np.exp(theta), prior, gain)
+    return NegativeBinomial(np.exp(theta), prior), gain
 
 
 class _Search:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from log1pnmf.counts.sparse_rows import CHUNK
 
 from .link import Derivatives
 from .noise import POISSON
+from .trend import Prior
 
 __all__ = ["NegativeBinomial", "excess_constant", "log1p_ratio"]
 
@@ -43,8 +45,8 @@ class NegativeBinomial:
     ----------
     dispersion : array of shape (m,), or a number
         Not negative; 0 is Poisson. Features are the last axis of the entries that the methods get.
-    cost : float
-        What the dispersions themselves cost in the objective, see `log1pnmf.model.dispersion`.
+    prior : Prior, optional
+        With which the dispersions were found, see `log1pnmf.model.dispersion`.
 
     Examples
     --------
@@ -54,7 +56,7 @@ class NegativeBinomial:
     """
 
     dispersion: Array
-    cost: float = 0.0
+    prior: Prior | None = None
     name = "negative binomial"
     zero_loss_is_mean = False
 
@@ -73,6 +75,11 @@ class NegativeBinomial:
     def n_features(self) -> int | None:
         """Number of features it has a dispersion for; None where one number stands for all."""
         return len(self.dispersion) if self.dispersion.ndim else None
+
+    @cached_property
+    def cost(self) -> float:
+        """What the prior adds to the objective."""
+        return 0.0 if self.prior is None else float(self.prior.at(np.log(self.dispersion)).value.sum())
 
     def of_features(self, which: Any) -> NegativeBinomial:
         """Noise of some features, or of one entry of each."""
