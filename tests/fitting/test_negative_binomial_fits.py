@@ -1,6 +1,7 @@
 """Fits with negative binomial noise: what everybody who holds one knows of it."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from scipy import stats
 
 import log1pnmf as lp
 from log1pnmf.analysis import deviance_explained, log_likelihood
+from log1pnmf.analysis.heldout import heldout_features_by_sample
 from log1pnmf.cli.exchange import read_r_list, write_r_list
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import project, score
@@ -111,6 +113,21 @@ def test_features_without_factors_keep_the_dispersions_of_the_others(counts):
         y[:, used], 1, c=math.inf, noise="nb", dispersion=PHI[used], max_iter=100, tol=1e-5
     )
     np.testing.assert_allclose(project(fit, y), project(alone, y[:, used]), rtol=1e-4)
+
+
+def test_features_left_out_are_predicted_with_the_noise_of_the_others(counts, fit):
+    scored, given = np.array([1, 4]), np.array([0, 2, 3, 5])
+    options = {"scored": scored, "size_factors": np.ones(5), "background": 0.0, "n_jobs": 1}
+    found = heldout_features_by_sample(fit, counts, counts[:5], **options)
+    part = replace(fit, factors=fit.factors[given], dispersion=PHI[given])
+    means = fit.link.inverse(project(part, counts[:5][:, given], np.ones(5)) @ fit.factors[scored].T)
+    expected = stats.poisson.logpmf(counts[:5][:, scored], means).sum(axis=1)
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+def test_selection_says_that_it_has_poisson_noise_only(counts):
+    with pytest.raises(ValueError, match="select has noise='poisson' only so far, got 'nb'"):
+        lp.select(counts, [1.0], [2], noise="nb")
 
 
 def test_files_keep_it(tmp_path, fit):

@@ -221,7 +221,8 @@ def heldout_features_by_sample(
     if size_factors is None:
         per_unit = fitted.by_column.row_sums()[given].sum() / fit.size_factors.sum()
         size_factors = np.where(seen.row_sums > 0, seen.row_sums / per_unit, 1.0)
-    part = replace(fit, factors=fit.factors[given])
+    dispersion = None if fit.dispersion is None else fit.dispersion[given]
+    part = replace(fit, factors=fit.factors[given], dispersion=dispersion)
     loadings, _ = NewSamples(part, seen, size_factors, n_jobs=n_jobs).solve()
     rates = _Rates(loadings, fit.factors[scored], fit.link, size_factors)
     beside = _Background(seen.row_sums + 0.5, totals[scored] / totals[given].sum(), background)

@@ -131,6 +131,11 @@ def select(
     first = {"n_components": grid.n_components[0], "c": grid.c[0], "l1": grid.l1[0]}
     seed = new_seed(as_random(random_state))
     request = Request.of(**first, **parameters, random_state=seed)
+    if request.settings.noise != "poisson":
+        raise ValueError(
+            f"select has noise='poisson' only so far, got {request.settings.noise!r}; compare fits of your "
+            "own, with log1pnmf.counts.split_counts(counts, dispersion=...)"
+        )
     settings = replace(
         request.settings, engine=resolve_engine(request.settings.engine, data, max(grid.n_components))
     )
