@@ -296,10 +296,7 @@ def draw_relation(pictures: Path) -> None:
     from log1pnmf.analysis.stability import relate
 
     counts = real_counts("pancreas", DATA, full=True)
-    models = [
-        Log1pNMF(9, c=c, likelihood="refined", tol=1e-5, max_iter=200, random_state=0).fit(counts)
-        for c in (1.0, math.inf)
-    ]
+    models = [Log1pNMF(9, c=c, tol=1e-5, max_iter=200, random_state=0).fit(counts) for c in (1.0, math.inf)]
     found = relate(models)
     figure = pl.relation(found, figure=Figure(figsize=(7.5, 5.5), layout="constrained"))
     figure.savefig(pictures / "choosing-relation.png", dpi=110)

@@ -1,6 +1,7 @@
 // The only file that knows Python: arrays in, arrays out, threads and Ctrl-C in between.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -9,6 +10,7 @@
 #include <chrono>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 
 #ifdef _OPENMP
@@ -108,27 +110,87 @@ log1pnmf::Noise noise_named(const std::string& name) {
 }
 
 using Values = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Maybe = std::optional<T>;
 
-// Checks that the parts fit together; what refers to outputs is left to the caller.
-HalfStep half_step(const Vector<std::int64_t>& indptr, const Vector<std::int32_t>& indices, const Values& counts,
-                   const Vector<double>& row_exposure, const Vector<double>& column_exposure, const log1pnmf::Model& model,
-                   const Matrix& start, const Matrix& design) {
-  const auto n = static_cast<std::int64_t>(row_exposure.size());
-  const auto m = static_cast<std::int64_t>(column_exposure.size());
-  const bool single = counts.dtype() == nb::dtype<float>(), wide = counts.dtype() == nb::dtype<double>();
-  require(single || wide, "counts must be float32 or float64");
-  require(static_cast<std::int64_t>(indptr.size()) == n + 1 && indices.size() == counts.size() &&
-              indptr.data()[n] == static_cast<std::int64_t>(indices.size()),
-          "compressed rows do not fit together");
-  require(static_cast<std::int64_t>(start.shape(0)) == n && static_cast<std::int64_t>(design.shape(0)) == m &&
-              start.shape(1) == design.shape(1),
-          "start must be rows x K and design columns x K");
-  require(!(model.link == log1pnmf::Link::identity && model.exact_zeros), "the identity link has no separate exact form");
-  HalfStep h{};
-  h.rows = {n, m, indptr.data(), indices.data(),
+template <class Array>
+auto data_or_null(const Maybe<Array>& array) { return array ? array->data() : nullptr; }
+
+// Counts, exposure and zeros of one side of a problem; the arrays are kept alive and shared by all half-steps.
+class Side {
+ public:
+  Side(Vector<std::int64_t> indptr, Vector<std::int32_t> indices, Values counts, Vector<double> row_exposure,
+       std::int64_t n_columns, Maybe<Vector<double>> column_exposure, const std::string& link, const std::string& noise)
+      : indptr_(indptr), indices_(indices), counts_(counts), row_exposure_(row_exposure), column_exposure_(column_exposure) {
+    const auto n = static_cast<std::int64_t>(row_exposure.size());
+    const bool single = counts.dtype() == nb::dtype<float>(), wide = counts.dtype() == nb::dtype<double>();
+    require(single || wide, "counts must be float32 or float64");
+    require(static_cast<std::int64_t>(indptr.size()) == n + 1 && indices.size() == counts.size() &&
+                indptr.data()[n] == static_cast<std::int64_t>(indices.size()),
+            "compressed rows do not fit together");
+    require(!column_exposure || static_cast<std::int64_t>(column_exposure->size()) == n_columns,
+            "column_exposure must have one number for every column");
+    rows = {n, n_columns, indptr.data(), indices.data(),
             single ? static_cast<const float*>(counts.data()) : nullptr,
-            wide ? static_cast<const double*>(counts.data()) : nullptr, row_exposure.data(), column_exposure.data()};
-  h.model = model;
+            wide ? static_cast<const double*>(counts.data()) : nullptr, row_exposure.data(), data_or_null(column_exposure)};
+    model = {link_named(link), noise_named(noise), true};
+  }
+
+  // Leave the exact form for quadratics, and zeros that are visited.
+  void set_zeros(Maybe<Vector<std::int64_t>> stored_indptr, Maybe<Vector<std::int32_t>> stored_indices,
+                 Maybe<Matrix> row_quadratic, Maybe<Matrix> column_quadratic, Matrix row_linear, Matrix row_quadratics,
+                 Matrix column_linear, Matrix column_quadratics) {
+    const auto n = static_cast<std::size_t>(rows.n_rows), m = static_cast<std::size_t>(rows.n_columns);
+    const std::size_t rank = row_linear.shape(1);
+    require(row_linear.shape(0) == n && row_quadratics.shape(0) == n && row_quadratics.shape(1) == rank &&
+                column_linear.shape(0) == rank && column_quadratics.shape(0) == rank && column_linear.shape(1) == m &&
+                column_quadratics.shape(1) == m,
+            "the terms of the zeros must be rows x rank and rank x columns");
+    require(row_quadratic.has_value() != column_quadratic.has_value(), "quadratics belong to rows or to columns");
+    require(!row_quadratic || (row_quadratic->shape(0) == n && row_quadratic->shape(1) == 2),
+            "quadratics of rows must be rows x 2");
+    require(!column_quadratic || (column_quadratic->shape(0) == m && column_quadratic->shape(1) == 2),
+            "quadratics of columns must be columns x 2");
+    require(stored_indptr.has_value() == stored_indices.has_value() &&
+                (!stored_indptr || (stored_indptr->size() == n + 1 &&
+                                    stored_indptr->data()[n] == static_cast<std::int64_t>(stored_indices->size()))),
+            "the stored zeros do not fit together");
+    stored_indptr_ = stored_indptr, stored_indices_ = stored_indices;
+    row_quadratic_ = row_quadratic, column_quadratic_ = column_quadratic;
+    terms_ = {row_linear, row_quadratics, column_linear, column_quadratics};
+    zeros = {{data_or_null(stored_indptr), data_or_null(stored_indices)}, data_or_null(row_quadratic),
+             data_or_null(column_quadratic), static_cast<int>(rank), row_linear.data(), row_quadratics.data(),
+             column_linear.data(), column_quadratics.data()};
+    model.exact_zeros = false;
+  }
+
+  log1pnmf::Rows rows{};
+  log1pnmf::Zeros zeros{};
+  log1pnmf::Model model{};
+
+ private:
+  Vector<std::int64_t> indptr_;
+  Vector<std::int32_t> indices_;
+  Values counts_;
+  Vector<double> row_exposure_;
+  Maybe<Vector<double>> column_exposure_;
+  Maybe<Vector<std::int64_t>> stored_indptr_;
+  Maybe<Vector<std::int32_t>> stored_indices_;
+  Maybe<Matrix> row_quadratic_, column_quadratic_;
+  std::vector<Matrix> terms_;
+};
+
+// What refers to outputs is left to the caller.
+HalfStep half_step(const Side& side, const Matrix& start, const Matrix& design) {
+  require(static_cast<std::int64_t>(start.shape(0)) == side.rows.n_rows &&
+              static_cast<std::int64_t>(design.shape(0)) == side.rows.n_columns && start.shape(1) == design.shape(1),
+          "start must be rows x K and design columns x K");
+  require(!(side.model.link == log1pnmf::Link::identity && side.model.exact_zeros),
+          "the identity link has no separate exact form");
+  HalfStep h{};
+  h.rows = side.rows;
+  h.zeros = side.zeros;
+  h.model = side.model;
   h.n_components = static_cast<int>(start.shape(1));
   h.start = start.data();
   h.design = design.data();
@@ -146,13 +208,10 @@ void run_plan(MakePlan make_plan, std::int64_t n_rows, int n_threads) {
   if (!finished) throw nb::python_error();
 }
 
-void run(const std::string& kernel, const std::string& task, Vector<std::int64_t> indptr, Vector<std::int32_t> indices,
-         Values counts, Vector<double> row_exposure, Vector<double> column_exposure, const std::string& link,
-         const std::string& noise, bool exact_zeros, double a1, double a2, Matrix start, Matrix design,
+void run(const std::string& kernel, const std::string& task, const Side& side, Matrix start, Matrix design,
          Vector<double> penalty, double upper, Output<double> values, Output<double> gradient, Output<double> loss,
          Output<double> decrease, Output<std::uint8_t> rejected, int n_threads) {
-  const log1pnmf::Model model{link_named(link), noise_named(noise), exact_zeros, a1, a2};
-  HalfStep h = half_step(indptr, indices, counts, row_exposure, column_exposure, model, start, design);
+  HalfStep h = half_step(side, start, design);
   const auto n = h.rows.n_rows, K = static_cast<std::int64_t>(h.n_components);
   const auto per_entry = static_cast<std::size_t>(n * K), per_row = static_cast<std::size_t>(n);
   require(static_cast<std::int64_t>(penalty.size()) == K, "penalty must have K numbers");
@@ -160,6 +219,9 @@ void run(const std::string& kernel, const std::string& task, Vector<std::int64_t
               decrease.size() == per_row && rejected.size() == per_row,
           "an output has the wrong size");
   h.task = task_named(task);
+  require(h.task != log1pnmf::Task::coordinate || h.model.exact_zeros ||
+              (h.zeros.row_quadratic != nullptr && h.zeros.stored.indptr == nullptr),
+          "coordinate descent has one quadratic for a row and no stored zeros");
   h.penalty = penalty.data();
   h.upper = upper;
   h.values = values.data();
@@ -170,12 +232,9 @@ void run(const std::string& kernel, const std::string& task, Vector<std::int64_t
   run_plan([&] { return log1pnmf::find_kernel(kernel).plan(h); }, n, n_threads);
 }
 
-void add_statistics(const std::string& kernel, Vector<std::int64_t> indptr, Vector<std::int32_t> indices, Values counts,
-                    Vector<double> row_exposure, Vector<double> column_exposure, const std::string& link,
-                    const std::string& noise, bool exact_zeros, double a1, double a2, Matrix start, Matrix design,
-                    Output<double> loss, Output<double> gradient, Output<double> hessian, int n_threads) {
-  const log1pnmf::Model model{link_named(link), noise_named(noise), exact_zeros, a1, a2};
-  HalfStep h = half_step(indptr, indices, counts, row_exposure, column_exposure, model, start, design);
+void add_statistics(const std::string& kernel, const Side& side, Matrix start, Matrix design, Output<double> loss,
+                    Output<double> gradient, Output<double> hessian, int n_threads) {
+  HalfStep h = half_step(side, start, design);
   const auto n = static_cast<std::size_t>(h.rows.n_rows), K = static_cast<std::size_t>(h.n_components);
   require(loss.size() == n && gradient.size() == n * K && hessian.size() == n * (K * (K + 1) / 2),
           "an output has the wrong size");
@@ -198,6 +257,56 @@ void solve_programs(const std::string& kernel, Matrix hessian, Matrix gradient, 
   run_plan([&] { return log1pnmf::find_kernel(kernel).programs(programs); }, programs.n_rows, n_threads);
 }
 
+void check_zeros(const Side& side, const Matrix& start, const Matrix& design) {
+  half_step(side, start, design);
+  require(side.model.link == log1pnmf::Link::shifted_log, "the identity link has no zeros to survey");
+}
+
+void survey_zeros(const std::string& kernel, const Side& side, Matrix start, Matrix design, Vector<double> caps,
+                  Output<double> error, Output<double> n_above, Output<double> quadratic, int n_threads) {
+  check_zeros(side, start, design);
+  const std::size_t cells = start.shape(0) * caps.size();
+  require(error.size() == cells && n_above.size() == cells && quadratic.size() == 3 * cells,
+          "an output has the wrong size");
+  const log1pnmf::ZeroSurvey survey{side.rows, static_cast<int>(start.shape(1)), start.data(), design.data(),
+                                    static_cast<int>(caps.size()), caps.data(), error.data(), n_above.data(),
+                                    quadratic.data()};
+  run_plan([&] { return log1pnmf::find_kernel(kernel).zero_survey(survey); }, side.rows.n_rows, n_threads);
+}
+
+void count_zeros(const std::string& kernel, const Side& side, Matrix start, Matrix design, Vector<double> caps,
+                 Output<std::int64_t> n_above, Output<double> exposure, int n_threads) {
+  check_zeros(side, start, design);
+  const auto n = static_cast<std::size_t>(side.rows.n_rows);
+  require(caps.size() == n && n_above.size() == n && exposure.size() == n, "an output has the wrong size");
+  const log1pnmf::ZeroCollection collection{side.rows, static_cast<int>(start.shape(1)), start.data(), design.data(),
+                                            caps.data(), n_above.data(), exposure.data(), nullptr, nullptr};
+  run_plan([&] { return log1pnmf::find_kernel(kernel).zero_collection(collection); }, side.rows.n_rows, n_threads);
+}
+
+void collect_zeros(const std::string& kernel, const Side& side, Matrix start, Matrix design, Vector<double> caps,
+                   Vector<std::int64_t> indptr, Output<std::int32_t> indices, int n_threads) {
+  check_zeros(side, start, design);
+  const auto n = static_cast<std::size_t>(side.rows.n_rows);
+  require(caps.size() == n && indptr.size() == n + 1 &&
+              indptr.data()[n] == static_cast<std::int64_t>(indices.size()),
+          "the stored zeros do not fit together");
+  const log1pnmf::ZeroCollection collection{side.rows, static_cast<int>(start.shape(1)), start.data(), design.data(),
+                                            caps.data(), nullptr, nullptr, indptr.data(), indices.data()};
+  run_plan([&] { return log1pnmf::find_kernel(kernel).zero_collection(collection); }, side.rows.n_rows, n_threads);
+}
+
+void zero_errors(const std::string& kernel, const Side& side, Matrix start, Matrix design, Matrix quadratic,
+                 Output<double> signed_error, Output<double> absolute_error, int n_threads) {
+  check_zeros(side, start, design);
+  const auto n = static_cast<std::size_t>(side.rows.n_rows);
+  require(quadratic.shape(0) == n && quadratic.shape(1) == 3 && signed_error.size() == n && absolute_error.size() == n,
+          "an output has the wrong size");
+  const log1pnmf::ZeroErrors errors{side.rows, static_cast<int>(start.shape(1)), start.data(), design.data(),
+                                    side.zeros.stored, quadratic.data(), signed_error.data(), absolute_error.data()};
+  run_plan([&] { return log1pnmf::find_kernel(kernel).zero_errors(errors); }, side.rows.n_rows, n_threads);
+}
+
 void apply(const std::string& kernel, const std::string& function, Vector<double> x, Output<double> y) {
   require(x.size() == y.size(), "x and y differ in length");
   const auto& table = log1pnmf::find_kernel(kernel);
@@ -217,6 +326,18 @@ int max_threads() {
 
 NB_MODULE(_core, m) {
   m.doc() = "Compiled half-step of log1pnmf; use log1pnmf.engines.native.";
+  nb::class_<Side>(m, "Side", "Counts, exposure and zeros of one side of a problem.")
+      .def(nb::init<Vector<std::int64_t>, Vector<std::int32_t>, Values, Vector<double>, std::int64_t, Maybe<Vector<double>>,
+                    const std::string&, const std::string&>(),
+           nb::arg("indptr"), nb::arg("indices"), nb::arg("counts"), nb::arg("row_exposure"), nb::arg("n_columns"),
+           nb::arg("column_exposure").none(), nb::arg("link"), nb::arg("noise"))
+      .def("set_zeros", &Side::set_zeros, nb::arg("stored_indptr").none(), nb::arg("stored_indices").none(),
+           nb::arg("row_quadratic").none(), nb::arg("column_quadratic").none(), nb::arg("row_linear"),
+           nb::arg("row_quadratics"), nb::arg("column_linear"), nb::arg("column_quadratics"));
+  m.def("survey_zeros", &survey_zeros, "Fit quadratics to the zeros of every row for several caps.");
+  m.def("count_zeros", &count_zeros, "Count the zeros of every row above its cap, and sum the exposure of the others.");
+  m.def("collect_zeros", &collect_zeros, "List the zeros of every row above its cap.");
+  m.def("zero_errors", &zero_errors, "Sum over every row how far its quadratic is off.");
   m.def("run", &run, "Run one task over all rows, writing into the given outputs.");
   m.def("add_statistics", &add_statistics, "Add loss, gradient and Hessian of all rows to the given outputs.");
   m.def("solve_programs", &solve_programs, "Solve one box-constrained quadratic program per row.");

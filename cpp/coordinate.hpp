@@ -23,7 +23,7 @@ class CoordinateRow {
         b_(K_), gram_b_(K_), now_(entries_), next_(entries_) {}
 
   void run(std::int64_t i) {
-    row_ = row_at(h_.rows, i);
+    row_ = row_at(h_, i);
     const double* start = h_.start + i * K_;
     double* out = h_.values + i * K_;
     evaluator_.start_row(row_);
@@ -237,7 +237,7 @@ class CoordinateRow {
   double loss_at(State& at) {
     constexpr int U = kUnroll;
     Vec means = Vec{}, loss = Vec{};
-    const double a1 = h_.model.a1, a2 = h_.model.a2;
+    [[maybe_unused]] const auto [a1, a2] = own_quadratic();
     if constexpr (!Link::kLinear)
       for (std::int64_t e = 0; e < padded_; e += kLanes) {
         const Vec t = load(x(K_) + e), em = load(at.em + e);
@@ -269,7 +269,7 @@ class CoordinateRow {
   template <Form F>
   Slope slope(const State& at, int k) {
     Vec g = Vec{}, h = Vec{}, widest = Vec{}, steepest = Vec{};
-    const double a1 = h_.model.a1, a2 = h_.model.a2;
+    [[maybe_unused]] const auto [a1, a2] = own_quadratic();
     if constexpr (!Link::kLinear) {
       const double *design = x(k), *exposure = x(K_), *means = at.em;
       [[maybe_unused]] const double* etas = at.eta;
@@ -301,8 +301,8 @@ class CoordinateRow {
     }
     Slope found{horizontal_sum(g), horizontal_sum(h), largest_lane(widest), largest_lane(steepest)};
     if constexpr (!exact(F)) {
-      found.first += row_.exposure * (a1 * design_.linear[k] + 2.0 * a2 * gram_b_[k]);
-      found.second += 2.0 * a2 * row_.exposure * design_.gram[k * K_ + k];
+      found.first += evaluator_.linear()[k] + 2.0 * gram_b_[k];
+      found.second += 2.0 * evaluator_.gram()[k * K_ + k];
     }
     return found;
   }
@@ -357,7 +357,7 @@ class CoordinateRow {
   void accept(int k, double to, double delta, State*& now, State*& next) {
     b_[k] = to;
     if (!h_.model.exact_zeros)
-      for (int l = 0; l < K_; ++l) gram_b_[l] += delta * design_.gram[l * K_ + k];
+      for (int l = 0; l < K_; ++l) gram_b_[l] += delta * evaluator_.gram()[l * K_ + k];
     std::swap(now, next);
   }
 
@@ -365,7 +365,7 @@ class CoordinateRow {
     if (h_.model.exact_zeros) return;
     for (int k = 0; k < K_; ++k) {
       gram_b_[k] = 0.0;
-      for (int l = 0; l < K_; ++l) gram_b_[k] += design_.gram[k * K_ + l] * b_[l];
+      for (int l = 0; l < K_; ++l) gram_b_[k] += evaluator_.gram()[k * K_ + l] * b_[l];
     }
   }
 
@@ -374,10 +374,16 @@ class CoordinateRow {
     if (h_.model.exact_zeros) return 0.0;
     double linear = 0.0, quadratic = 0.0;
     for (int l = 0; l < K_; ++l) {
-      linear += design_.linear[l] * b_[l];
+      linear += evaluator_.linear()[l] * b_[l];
       quadratic += gram_b_[l] * b_[l];
     }
-    return row_.exposure * (h_.model.a1 * linear + h_.model.a2 * quadratic);
+    return linear + quadratic;
+  }
+
+  // a1 and a2 of the row: coordinate descent has one quadratic for all entries of a row, and stores no zeros.
+  std::pair<double, double> own_quadratic() const {
+    if (h_.model.exact_zeros) return {0.0, 0.0};
+    return {h_.zeros.row_quadratic[2 * row_.number], h_.zeros.row_quadratic[2 * row_.number + 1]};
   }
 
   int K_;

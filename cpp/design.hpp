@@ -15,60 +15,86 @@ constexpr int kGroup = kLanes >= 4 ? 4 : 2;   // streams transposed together whe
 inline std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
 struct Design {
-  int K, streams;            // streams: the K components and the exposure, rounded up to a multiple of kGroup
+  int K;
+  int exposure, quadratic;   // sparse form: streams of the columns' exposure, and of their a1 and a2 after it; -1 without
+  int streams;               // the K components and these, rounded up to a multiple of kGroup
   std::int64_t padded;       // columns rounded up to the largest block
   Buffer packed;             // sparse form: n_columns x streams
-  Buffer transposed;         // exact form: streams x padded, zeros beyond the end
-  Buffer gram, linear;       // sum_j t_j x_j x_j' and sum_j t_j x_j
+  Buffer transposed;         // exact form: (K + 1) x padded, the exposure last, zeros beyond the end
+  int rank;                  // terms of the zeros; in exact form one, the exposure
+  Buffer gram, linear;       // of every term: sum_j w_j x_j x_j' (sparse form, not the identity link) and sum_j w_j x_j
   Buffer largest;            // max_j x_jk
   Buffer log_exposure;       // coordinate solver, large counts: log t_j
 
   explicit Design(const HalfStep& h)
       : K(h.n_components),
-        streams(static_cast<int>(round_up(K + 1, kGroup))),
+        exposure(needs_exposure(h) ? K : -1),
+        quadratic(!h.model.exact_zeros && h.zeros.column_quadratic != nullptr ? K + (exposure >= 0 ? 1 : 0) : -1),
+        streams(static_cast<int>(round_up(K + (exposure >= 0 ? 1 : 0) + (quadratic >= 0 ? 2 : 0), kGroup))),
         padded(round_up(h.rows.n_columns, 128)),
         packed(h.model.exact_zeros ? 0 : h.rows.n_columns * streams),
-        transposed(h.model.exact_zeros ? padded * streams : 0),
-        gram(static_cast<std::int64_t>(K) * K),
-        linear(K),
+        transposed(h.model.exact_zeros ? padded * (K + 1) : 0),
+        rank(h.model.exact_zeros ? 1 : h.zeros.rank),
+        gram(has_gram(h) ? static_cast<std::int64_t>(rank) * K * K : 0),
+        linear(static_cast<std::int64_t>(rank) * K),
         largest(K),
-        log_exposure(h.task == Task::coordinate && h.model.noise == Noise::large_poisson ? h.rows.n_columns : 0) {
-    const std::int64_t m = h.rows.n_columns;
-    const bool with_logs = h.task == Task::coordinate && h.model.noise == Noise::large_poisson;
-    for (std::int64_t j = 0; j < m; ++j) {
+        log_exposure(with_logs(h) ? h.rows.n_columns : 0) {
+    for (std::int64_t j = 0; j < h.rows.n_columns; ++j) {
       const double* x = h.design + j * K;
+      const double t = h.rows.column_exposure != nullptr ? h.rows.column_exposure[j] : 1.0;
       for (int k = 0; k < K; ++k) largest[k] = std::max(largest[k], x[k]);
-      if (with_logs) log_exposure[j] = std::log(h.rows.column_exposure[j]);
+      if (with_logs(h)) log_exposure[j] = std::log(t);
       if (h.model.exact_zeros) {
         for (int k = 0; k < K; ++k) transposed[k * padded + j] = x[k];
-        transposed[K * padded + j] = h.rows.column_exposure[j];
+        transposed[K * padded + j] = t;
       } else {
-        std::copy(x, x + K, packed + j * streams);
-        packed[j * streams + K] = h.rows.column_exposure[j];
+        double* to = packed + j * streams;
+        std::copy(x, x + K, to);
+        if (exposure >= 0) to[exposure] = t;
+        if (quadratic >= 0) std::copy_n(h.zeros.column_quadratic + 2 * j, 2, to + quadratic);
       }
     }
-    whole_matrix_sums(h);
+    const std::int64_t m = h.rows.n_columns;
+    if (h.model.exact_zeros) whole_matrix_sums(h, h.rows.column_exposure, nullptr, linear, nullptr);
+    else
+      for (int p = 0; p < rank; ++p)
+        whole_matrix_sums(h, h.zeros.column_linear + p * m, h.zeros.column_quadratics + p * m, linear + p * K,
+                          has_gram(h) ? gram + static_cast<std::int64_t>(p) * K * K : nullptr);
   }
 
  private:
-  // Summed in blocks so that the error grows with the number of blocks, not of columns; the order never changes.
-  void whole_matrix_sums(const HalfStep& h) {
+  // Where all exposures of columns are 1 they need no stream, except in coordinate descent, which always looks at it.
+  static bool needs_exposure(const HalfStep& h) {
+    return h.rows.column_exposure != nullptr || h.task == Task::coordinate;
+  }
+  static bool with_logs(const HalfStep& h) {
+    return h.task == Task::coordinate && h.model.noise == Noise::large_poisson;
+  }
+
+  static bool has_gram(const HalfStep& h) { return !h.model.exact_zeros && h.model.link != Link::identity; }
+
+  // Summed in blocks so that the error grows with the number of blocks, not of columns; the order never changes. Weights
+  // that are null are 1; a gram that is null is left out.
+  void whole_matrix_sums(const HalfStep& h, const double* weight, const double* square_weight, double* linear_sum,
+                         double* gram_sum) {
     constexpr std::int64_t kBlock = 512;
+    const std::int64_t m = h.rows.n_columns;
     Buffer partial(static_cast<std::int64_t>(K) * (K + 1));
     double* partial_linear = partial + static_cast<std::int64_t>(K) * K;
-    for (std::int64_t from = 0; from < h.rows.n_columns; from += kBlock) {
+    for (std::int64_t from = 0; from < m; from += kBlock) {
       std::fill_n(static_cast<double*>(partial), K * (K + 1), 0.0);
-      for (std::int64_t j = from; j < std::min(h.rows.n_columns, from + kBlock); ++j) {
-        const double* x = h.design + j * K;
-        const double t = h.rows.column_exposure[j];
+      for (std::int64_t j = from; j < std::min(m, from + kBlock); ++j) {
+        const double *x = h.design + j * K, w = weight != nullptr ? weight[j] : 1.0;
+        for (int k = 0; k < K; ++k) partial_linear[k] += w * x[k];
+        if (gram_sum == nullptr || square_weight[j] == 0.0) continue;
         for (int k = 0; k < K; ++k) {
-          const double tx = t * x[k];
-          partial_linear[k] += tx;
-          for (int l = 0; l < K; ++l) partial[k * K + l] += tx * x[l];
+          const double wx = square_weight[j] * x[k];
+          for (int l = 0; l < K; ++l) partial[k * K + l] += wx * x[l];
         }
       }
-      for (int i = 0; i < K * K; ++i) gram[i] += partial[i];
-      for (int k = 0; k < K; ++k) linear[k] += partial_linear[k];
+      for (int k = 0; k < K; ++k) linear_sum[k] += partial_linear[k];
+      if (gram_sum != nullptr)
+        for (int i = 0; i < K * K; ++i) gram_sum[i] += partial[i];
     }
   }
 };

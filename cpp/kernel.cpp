@@ -10,6 +10,7 @@
 
 #include "coordinate.hpp"
 #include "newton.hpp"
+#include "zeros.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
@@ -41,7 +42,7 @@ class RowsPlan final : public Plan {
       case Task::coordinate: scratch.coordinate->run(i); break;
       case Task::evaluate: {
         const int K = h_.n_components;
-        scratch.evaluator->start_row(row_at(h_.rows, i));
+        scratch.evaluator->start_row(row_at(h_, i));
         h_.loss[i] = scratch.evaluator->template evaluate<Level::gradient>(h_.start + i * K, h_.gradient + i * K, nullptr);
         break;
       }
@@ -60,7 +61,7 @@ class RowsPlan final : public Plan {
   void add_statistics(std::int64_t i, Scratch& scratch) const {
     const int K = h_.n_components;
     double *H = *scratch.hessian, *g = *scratch.gradient;
-    scratch.evaluator->start_row(row_at(h_.rows, i));
+    scratch.evaluator->start_row(row_at(h_, i));
     h_.loss[i] += scratch.evaluator->template evaluate<Level::hessian>(h_.start + i * K, g, H);
     double* packed = h_.hessian + i * (K * (K + 1) / 2);
     for (int k = 0; k < K; ++k) {
@@ -111,6 +112,9 @@ std::unique_ptr<Plan> make_plan(const HalfStep& h) {
   return h.model.noise == Noise::large_poisson ? make_plan_for<Poisson<true>>(h) : make_plan_for<Poisson<false>>(h);
 }
 std::unique_ptr<Plan> make_programs(const Programs& p) { return std::make_unique<ProgramsPlan>(p); }
+std::unique_ptr<Plan> make_survey(const ZeroSurvey& s) { return std::make_unique<ZeroSurveyPlan>(s); }
+std::unique_ptr<Plan> make_collection(const ZeroCollection& c) { return std::make_unique<ZeroCollectionPlan>(c); }
+std::unique_ptr<Plan> make_errors(const ZeroErrors& z) { return std::make_unique<ZeroErrorsPlan>(z); }
 
 template <class Function>
 void elementwise(const double* x, double* y, std::int64_t n, Function f) {
@@ -136,6 +140,7 @@ void log_all(const double* x, double* y, std::int64_t n) {
 #define LOG1PNMF_STRING2(x) #x
 #define LOG1PNMF_STRING(x) LOG1PNMF_STRING2(x)
 extern const Kernel kernel_table;
-const Kernel kernel_table = {LOG1PNMF_STRING(LOG1PNMF_ISA), make_plan, make_programs, expm1_all, log_all};
+const Kernel kernel_table = {LOG1PNMF_STRING(LOG1PNMF_ISA), make_plan,   make_programs, make_survey,
+                             make_collection,               make_errors, expm1_all,     log_all};
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

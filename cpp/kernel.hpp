@@ -8,6 +8,12 @@
 
 namespace log1pnmf {
 
+// Which entries of compressed rows there are.
+struct Pattern {
+  const std::int64_t* indptr;
+  const std::int32_t* indices;
+};
+
 // Compressed rows of the counts, with the rank-one exposure t_ij = row_exposure_i * column_exposure_j.
 struct Rows {
   std::int64_t n_rows, n_columns;
@@ -16,20 +22,32 @@ struct Rows {
   const float* values_f32;    // exactly one of the two is set
   const double* values_f64;
   const double* row_exposure;
-  const double* column_exposure;
+  const double* column_exposure;   // null: all 1
+};
+
+// The zero entries in sparse form. Those in `stored` are visited one by one, with their exact loss. For all others a
+// quadratic t_ij (a1 eta + a2 eta^2) stands in (its constant term is left to the caller). Its two coefficients belong to
+// the row or to the column. Their sum over all entries of a row is taken in the form of rank P
+//   sum_p row_linear_ip (sum_j column_linear_pj eta_ij) + row_quadratic_ip (sum_j column_quadratic_pj eta_ij^2),
+// and every entry that is visited subtracts its own.
+struct Zeros {
+  Pattern stored;                  // indptr null: none
+  const double* row_quadratic;     // n_rows x 2, (a1, a2); exactly one of the two is set
+  const double* column_quadratic;  // n_columns x 2
+  int rank;
+  const double *row_linear, *row_quadratics;         // n_rows x rank
+  const double *column_linear, *column_quadratics;   // rank x n_columns
 };
 
 // See policies.hpp for what each link and noise is.
 enum class Link { shifted_log, identity };
 enum class Noise { poisson, large_poisson };
 
-// exact_zeros: visit every entry; otherwise the zero entries' expm1(eta) is a1*eta + a2*eta^2 (its constant term is left to
-// the caller). The identity link is exact in that form, and has no other.
+// exact_zeros: visit every entry; otherwise see Zeros. The identity link is exact in that form, and has no other.
 struct Model {
   Link link;
   Noise noise;
   bool exact_zeros;
-  double a1, a2;
 };
 
 // evaluate: loss and gradient, no step. statistics: loss, gradient and Hessian, added to what the outputs hold: columns may
@@ -38,6 +56,7 @@ enum class Task { newton, coordinate, evaluate, statistics };
 
 struct HalfStep {
   Rows rows;
+  Zeros zeros;              // unless model.exact_zeros
   Model model;
   Task task;
   int n_components;
@@ -67,6 +86,46 @@ struct Programs {
   double* curvature;        // n_rows, out: (x - b)'H(x - b)
 };
 
+// How well a quadratic in eta stands in for expm1(eta) at the zero entries of every row, where those with eta above a cap
+// are visited one by one. Rows are features here, columns samples; a quadratic is fitted to every row and cap by least
+// squares, weighed by exposure.
+struct ZeroSurvey {
+  Rows rows;                 // without values
+  int n_components;
+  const double* start;       // n_rows x K
+  const double* design;      // n_columns x K
+  int n_caps;
+  const double* caps;        // ascending
+  double* error;             // n_rows x n_caps, out: sum of t |expm1(eta) - quadratic| over the entries below the cap
+  double* n_above;           // n_rows x n_caps, out: zero entries above the cap
+  double* quadratic;         // n_rows x n_caps x 3, out: constant, linear, quadratic coefficient
+};
+
+// The zero entries of every row with eta above the row's cap: how many they are, or which ones.
+struct ZeroCollection {
+  Rows rows;                 // without values
+  int n_components;
+  const double* start;
+  const double* design;
+  const double* caps;             // n_rows
+  std::int64_t* n_above;          // n_rows, out; null: list them
+  double* exposure;               // n_rows, out: sum of t over the zero entries below the cap
+  const std::int64_t* indptr;     // where the row's entries go: n_above, summed up
+  std::int32_t* indices;          // out
+};
+
+// Sum over the zero entries that are not stored of t (expm1(eta) - quadratic): as it is, and of its absolute value.
+struct ZeroErrors {
+  Rows rows;                 // without values
+  int n_components;
+  const double* start;
+  const double* design;
+  Pattern stored;
+  const double* quadratic;   // n_rows x 3
+  double* signed_error;      // n_rows, out
+  double* absolute_error;    // n_rows, out
+};
+
 // Built once per half-step from the design, shared by all rows and threads.
 class Plan {
  public:
@@ -84,6 +143,9 @@ struct Kernel {
   const char* name;
   std::unique_ptr<Plan> (*plan)(const HalfStep&);
   std::unique_ptr<Plan> (*programs)(const Programs&);
+  std::unique_ptr<Plan> (*zero_survey)(const ZeroSurvey&);
+  std::unique_ptr<Plan> (*zero_collection)(const ZeroCollection&);
+  std::unique_ptr<Plan> (*zero_errors)(const ZeroErrors&);
   void (*expm1)(const double* x, double* y, std::int64_t n);   // the vector functions, open to accuracy tests
   void (*log)(const double* x, double* y, std::int64_t n);
 };

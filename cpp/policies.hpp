@@ -3,7 +3,7 @@
 // The mean of an entry is t * em, with the exposure t and em a function of eta = x'b. A link says what em is; noise says
 // what an entry with that mean adds to the loss, and to its first and second derivatives in eta (residual and weight).
 // Every entry adds its zero terms; a count y > 0 adds its count terms to them. In sparse form a quadratic in eta stands in
-// for the zero terms of all entries, and the counts also add what the zero terms are above it.
+// for the zero terms of all entries; counts, and zeros that are visited, add what their zero terms are above it.
 // A new link or noise is one more struct here, a name in kernel.hpp and a line in kernel.cpp (make_plan).
 #pragma once
 
@@ -68,13 +68,24 @@ struct Poisson {
 
   // Zero terms less those of the quadratic t (a1 eta + a2 eta^2); with a linear link there is no difference.
   template <class Link, int U>
-  static void add_excess(const Vec* t, const Vec* em, const Vec* eta, double a1, double a2, CountTerms<U>& terms) {
+  static void add_excess(const Vec* t, const Vec* em, const Vec* eta, const Vec* a1, const Vec* a2, CountTerms<U>& terms) {
     static_assert(!Link::kLinear);
     LOG1PNMF_EACH {
-      if constexpr (Large) terms.loss[u] -= t[u] * (eta[u] * (a1 + a2 * eta[u]));
-      else terms.loss[u] += t[u] * (em[u] - eta[u] * (a1 + a2 * eta[u]));
-      terms.residual[u] += t[u] * (em[u] - 2.0 * a2 * eta[u] + (1.0 - a1));
-      terms.weight[u] += t[u] * (em[u] + (1.0 - 2.0 * a2));
+      if constexpr (Large) terms.loss[u] -= t[u] * (eta[u] * (a1[u] + a2[u] * eta[u]));
+      else terms.loss[u] += t[u] * (em[u] - eta[u] * (a1[u] + a2[u] * eta[u]));
+      terms.residual[u] += t[u] * (em[u] - 2.0 * a2[u] * eta[u] + (1.0 - a1[u]));
+      terms.weight[u] += t[u] * (em[u] + (1.0 - 2.0 * a2[u]));
+    }
+  }
+
+  // The same for entries that are zero.
+  template <class Link, int U>
+  static void excess(const Vec* t, const Vec* em, const Vec* eta, const Vec* a1, const Vec* a2, CountTerms<U>& terms) {
+    static_assert(!Link::kLinear);
+    LOG1PNMF_EACH {
+      terms.loss[u] = t[u] * (em[u] - eta[u] * (a1[u] + a2[u] * eta[u]));
+      terms.residual[u] = t[u] * (em[u] - 2.0 * a2[u] * eta[u] + (1.0 - a1[u]));
+      terms.weight[u] = t[u] * (em[u] + (1.0 - 2.0 * a2[u]));
     }
   }
 

@@ -7,16 +7,29 @@ namespace log1pnmf::LOG1PNMF_ISA {
 
 enum class Level { loss, gradient, hessian };
 
-struct Row {
-  const std::int32_t* indices;
-  std::int64_t count, readable;   // non-zeros of the row; indices that may be read from there on (for prefetching)
-  std::int64_t offset;            // of the first non-zero in the value array
-  double exposure;
+// Some entries of a row.
+struct Entries {
+  const std::int32_t* indices = nullptr;
+  std::int64_t count = 0, readable = 0;   // entries; indices that may be read from the first on (for prefetching)
 };
 
-inline Row row_at(const Rows& rows, std::int64_t i) {
-  const std::int64_t from = rows.indptr[i];
-  return {rows.indices + from, rows.indptr[i + 1] - from, rows.indptr[rows.n_rows] - from, from, rows.row_exposure[i]};
+inline Entries entries_at(const std::int64_t* indptr, const std::int32_t* indices, std::int64_t n_rows, std::int64_t i) {
+  return {indices + indptr[i], indptr[i + 1] - indptr[i], indptr[n_rows] - indptr[i]};
+}
+
+struct Row : Entries {            // the non-zeros
+  std::int64_t number = 0;
+  std::int64_t offset = 0;        // of the first non-zero in the value array
+  double exposure = 0.0;
+  Entries stored;                 // zeros that are visited in sparse form
+};
+
+inline Row row_at(const HalfStep& h, std::int64_t i) {
+  const Rows& rows = h.rows;
+  Row row{entries_at(rows.indptr, rows.indices, rows.n_rows, i), i, rows.indptr[i], rows.row_exposure[i], {}};
+  const Pattern& stored = h.zeros.stored;
+  if (stored.indptr != nullptr) row.stored = entries_at(stored.indptr, stored.indices, rows.n_rows, i);
+  return row;
 }
 
 inline void read_values(const Rows& rows, std::int64_t offset, std::int64_t n, double* y) {
@@ -64,17 +77,35 @@ class RowEvaluator {
         residual_(block_),
         weight_(block_),
         inverse_(kept_),
+        own_exposure_(block_),
+        own_a1_(block_),
+        own_a2_(block_),
+        linear_(K_),
+        gram_(static_cast<std::int64_t>(K_) * K_),
         gram_b_(K_) {}
 
   // Gathered blocks of a row stay valid for further evaluations of the same row if it is short enough.
   void start_row(const Row& row) {
     row_ = row;
+    first_zero_ = round_up(row.count, block_);
+    keeps_ = first_zero_ + row.stored.count <= kept_;
     gathered_ = 0;
+    combine_terms(row);
+    if (h_.model.exact_zeros) return;
+    std::fill_n(static_cast<double*>(own_exposure_), block_, row.exposure);
+    if (h_.zeros.row_quadratic != nullptr) {
+      std::fill_n(static_cast<double*>(own_a1_), block_, h_.zeros.row_quadratic[2 * row.number]);
+      std::fill_n(static_cast<double*>(own_a2_), block_, h_.zeros.row_quadratic[2 * row.number + 1]);
+    }
   }
+
+  // Sum of the quadratic over all entries of the row: linear'b + b'gram b. In exact form: linear is that of the exposure.
+  const double* linear() const { return linear_; }
+  const double* gram() const { return gram_; }
 
   // Whether a full Newton step d surely lowers the loss, see the noise; from b where the last evaluation with derivatives was.
   bool curvature_holds(const double* d) {
-    if (row_.count > kept_) return false;
+    if (!(is_exact() ? row_.count <= kept_ : keeps_)) return false;
     Vec shrink = Vec{}, growth = Vec{};
     if (is_exact()) exact_changes(d, shrink, growth);
     else sparse_changes(d, shrink, growth);
@@ -86,36 +117,53 @@ class RowEvaluator {
   double evaluate(const double* b, double* g, double* H) {
     const Row& row = row_;
     if (L != Level::loss) sums_.reset();
-    if constexpr (Noise::kWhole && Link::kLinear) apart_ = row.exposure * dot(design_.linear, b) > kApart;
+    if constexpr (Noise::kWhole && Link::kLinear) apart_ = dot(linear_, b) > kApart;
     double loss = 0.0;
     if constexpr (Link::kLinear) loss = sparse<L>(row, b);
     else loss = is_exact() ? exact<L>(row, b) : sparse<L>(row, b);
     if (L != Level::loss) sums_.finish(H, g, L == Level::hessian);
-    if (!is_exact()) loss += whole_matrix_part<L>(row.exposure, b, g, H);
+    if (!is_exact()) loss += whole_matrix_part<L>(b, g, H);
     return loss;
   }
 
  private:
   bool is_exact() const { return !Link::kLinear && h_.model.exact_zeros; }
 
+  // The row's own sums of the terms of the zeros.
+  void combine_terms(const Row& row) {
+    std::fill_n(static_cast<double*>(linear_), K_, 0.0);
+    std::fill_n(static_cast<double*>(gram_), K_ * K_, 0.0);
+    if (h_.model.exact_zeros) {
+      for (int k = 0; k < K_; ++k) linear_[k] = row.exposure * design_.linear[k];
+      return;
+    }
+    const std::int64_t i = row.number;
+    for (int p = 0; p < design_.rank; ++p) {
+      const double u = h_.zeros.row_linear[i * design_.rank + p], v = h_.zeros.row_quadratics[i * design_.rank + p];
+      const double *linear = design_.linear + p * K_, *gram = design_.gram + static_cast<std::int64_t>(p) * K_ * K_;
+      if (u != 0.0)
+        for (int k = 0; k < K_; ++k) linear_[k] += u * linear[k];
+      if (!Link::kLinear && v != 0.0)
+        for (int k = 0; k < K_ * K_; ++k) gram_[k] += v * gram[k];
+    }
+  }
+
   // What the quadratic form of the zero entries adds for the row as a whole.
   template <Level L>
-  double whole_matrix_part(double t, const double* b, double* g, double* H) {
-    const double a1 = h_.model.a1, a2 = h_.model.a2;
-    double linear = 0.0, quadratic = 0.0;
+  double whole_matrix_part(const double* b, double* g, double* H) {
+    double sum = dot(linear_, b);
+    if (L != Level::loss)
+      for (int k = 0; k < K_; ++k) g[k] += linear_[k];
+    if constexpr (Link::kLinear) return apart_ ? row_.exposure * means_of_zeros(b) : sum;
     for (int k = 0; k < K_; ++k) {
-      double sum = 0.0;
-      if (a2 != 0.0)
-        for (int l = 0; l < K_; ++l) sum += design_.gram[k * K_ + l] * b[l];
-      gram_b_[k] = sum;
-      linear += design_.linear[k] * b[k];
-      quadratic += sum * b[k];
+      gram_b_[k] = dot(gram_ + k * K_, b);
+      sum += gram_b_[k] * b[k];
     }
     if (L != Level::loss)
-      for (int k = 0; k < K_; ++k) g[k] += t * (a1 * design_.linear[k] + 2.0 * a2 * gram_b_[k]);
-    if (L == Level::hessian && a2 != 0.0)
-      for (int i = 0; i < K_ * K_; ++i) H[i] += 2.0 * a2 * t * design_.gram[i];
-    return apart_ ? t * means_of_zeros(b) : t * (a1 * linear + a2 * quadratic);
+      for (int k = 0; k < K_; ++k) g[k] += 2.0 * gram_b_[k];
+    if (L == Level::hessian)
+      for (int i = 0; i < K_ * K_; ++i) H[i] += 2.0 * gram_[i];
+    return sum;
   }
 
   double dot(const double* x, const double* b) const {
@@ -131,7 +179,7 @@ class RowEvaluator {
     for (std::int64_t j = 0; j < h_.rows.n_columns; ++j) {
       const double* x = design_.packed + j * design_.streams;
       if (next < row_.count && row_.indices[next] == j) ++next;
-      else sum += x[K_] * dot(x, b);
+      else sum += (design_.exposure >= 0 ? x[design_.exposure] : 1.0) * dot(x, b);
     }
     return sum;
   }
@@ -144,6 +192,14 @@ class RowEvaluator {
         Vec delta;
         linear_predictor<1>(X, block_, e, d, &delta);
         shrink = vmax(shrink, -delta * Link::relative_slope(load(inverse_ + from + e)));
+        growth = vmax(growth, delta);
+      }
+    }
+    for (std::int64_t from = 0; from < row_.stored.count; from += block_) {
+      const int padded = static_cast<int>(round_up(std::min<std::int64_t>(block_, row_.stored.count - from), kLanes));
+      for (int e = 0; e < padded; e += kLanes) {
+        Vec delta;
+        linear_predictor<1>(X_ + (first_zero_ + from) * design_.streams, block_, e, d, &delta);
         growth = vmax(growth, delta);
       }
     }
@@ -174,24 +230,40 @@ class RowEvaluator {
     for (std::int64_t from = 0; from < row.count; from += block_) {
       const int n = static_cast<int>(std::min<std::int64_t>(block_, row.count - from));
       const int padded = static_cast<int>(round_up(n, kLanes));
-      double* X = X_;
-      if (row.count <= kept_) X += from * design_.streams;
-      if (from >= gathered_ || row.count > kept_) {
-        gather(design_, row.indices + from, n, row.readable - from, X, block_);
-        gathered_ = from + n;
-      }
+      const double* X = gathered(row, from, n, from);
       read_values(h_.rows, row.offset + from, n, y_);
       std::fill(y_ + n, y_ + padded, 0.0);
-      double* inverse = inverse_ + (row.count <= kept_ ? from : 0);
+      double* inverse = inverse_ + (keeps_ ? from : 0);
       int e = 0;
       for (; e + kStep <= n; e += kStep) means<kUnroll>(X, e, b, lowest, loss);
       for (; e < padded; e += kLanes) means<1>(X, e, b, lowest, loss);
-      for (e = 0; e + kStep <= padded; e += kStep) terms<L, kUnroll>(X, e, row.exposure, inverse, loss);
-      for (; e < padded; e += kLanes) terms<L, 1>(X, e, row.exposure, inverse, loss);
+      for (e = 0; e + kStep <= padded; e += kStep) terms<L, kUnroll>(X, e, inverse, loss);
+      for (; e < padded; e += kLanes) terms<L, 1>(X, e, inverse, loss);
       accumulate<L>(X, block_, padded);
     }
     if (-largest_lane(-lowest) <= kSmallestEta) loss[0] += kImpossible / kLanes;
+    if constexpr (!Link::kLinear)
+      for (std::int64_t from = 0; from < row.stored.count; from += block_) {
+        const int n = static_cast<int>(std::min<std::int64_t>(block_, row.stored.count - from));
+        const int padded = static_cast<int>(round_up(n, kLanes));
+        const double* X = gathered(row.stored, from, n, first_zero_ + from);
+        int e = 0;
+        for (; e + kStep <= padded; e += kStep) zero_terms<L, kUnroll>(X, e, b, loss);
+        for (; e < padded; e += kLanes) zero_terms<L, 1>(X, e, b, loss);
+        accumulate<L>(X, block_, padded);
+      }
     return total(loss);
+  }
+
+  // The block of n entries from `from` on, at its place among all blocks of the row.
+  const double* gathered(const Entries& entries, std::int64_t from, int n, std::int64_t place) {
+    double* X = X_;
+    if (keeps_) X += place * design_.streams;
+    if (place >= gathered_ || !keeps_) {
+      gather(design_, entries.indices + from, n, entries.readable - from, X, block_);
+      gathered_ = place + n;
+    }
+    return X;
   }
 
   template <int U>
@@ -214,18 +286,53 @@ class RowEvaluator {
     if constexpr (!Link::kLinear) LOG1PNMF_EACH store(eta_ + e + u * kLanes, eta[u]);
   }
 
+  // Exposure of U vectors of entries, and the coefficients of their quadratic.
+  template <int U>
+  void exposures(const double* X, int e, Vec* t) const {
+    LOG1PNMF_EACH t[u] = load(own_exposure_ + u * kLanes);
+    if (design_.exposure >= 0) LOG1PNMF_EACH t[u] *= load(X + design_.exposure * block_ + e + u * kLanes);
+  }
+  template <int U>
+  void quadratics(const double* X, int e, Vec* a1, Vec* a2) const {
+    const bool by_column = design_.quadratic >= 0;
+    const double* from = by_column ? X + design_.quadratic * block_ + e : own_a1_;
+    const double* next = by_column ? from + block_ : own_a2_;
+    LOG1PNMF_EACH a1[u] = load(from + u * kLanes);
+    LOG1PNMF_EACH a2[u] = load(next + u * kLanes);
+  }
+
+  // The whole of a zero that is visited: no logarithm, no division.
   template <Level L, int U>
-  void terms(const double* X, int e, double exposure, double* inverse, Vec* loss) {
+  void zero_terms(const double* X, int e, const double* b, Vec* loss) {
+    Vec eta[U], em[U], t[U], a1[U], a2[U];
+    linear_predictor<U>(X, block_, e, b, eta);
+    LOG1PNMF_EACH eta[u] = Link::clamp_eta(eta[u]);
+    Link::template mean_part<U>(eta, em);
+    exposures<U>(X, e, t);
+    quadratics<U>(X, e, a1, a2);
+    CountTerms<U> c;
+    Noise::template excess<Link, U>(t, em, eta, a1, a2, c);
+    LOG1PNMF_EACH {
+      loss[u] += c.loss[u];
+      if constexpr (L != Level::loss) store(residual_ + e + u * kLanes, c.residual[u]);
+      if constexpr (L == Level::hessian) store(weight_ + e + u * kLanes, c.weight[u]);
+    }
+  }
+
+  template <Level L, int U>
+  void terms(const double* X, int e, double* inverse, Vec* loss) {
     Vec em[U];
     LOG1PNMF_EACH em[u] = load(em_ + e + u * kLanes);
     [[maybe_unused]] Vec t[U], mean[U], eta[U];
-    if constexpr (Noise::kWhole || !Link::kLinear) LOG1PNMF_EACH t[u] = exposure * load(X + K_ * block_ + e + u * kLanes);
+    if constexpr (Noise::kWhole || !Link::kLinear) exposures<U>(X, e, t);
     if constexpr (Noise::kWhole) LOG1PNMF_EACH mean[u] = t[u] * em[u];
     CountTerms<U> c;
     Noise::template count_terms<Link, U>(y_ + e, em, mean, c);
     if constexpr (!Link::kLinear) {
       LOG1PNMF_EACH eta[u] = load(eta_ + e + u * kLanes);
-      Noise::template add_excess<Link, U>(t, em, eta, h_.model.a1, h_.model.a2, c);
+      Vec a1[U], a2[U];
+      quadratics<U>(X, e, a1, a2);
+      Noise::template add_excess<Link, U>(t, em, eta, a1, a2, c);
     } else if constexpr (Noise::kWhole) {   // the zero entries' form is exact and adds the mean
       if (!apart_) LOG1PNMF_EACH c.loss[u] -= mean[u];
     }
@@ -336,10 +443,14 @@ class RowEvaluator {
   const Design& design_;
   Accumulator sums_;
   std::int64_t kept_;            // longest row whose gathered blocks are kept
-  Buffer X_, y_, eta_, em_, residual_, weight_, inverse_, gram_b_;
+  Buffer X_, y_, eta_, em_, residual_, weight_, inverse_;
+  Buffer own_exposure_, own_a1_, own_a2_;   // of the row, once for every entry of a block
+  Buffer linear_, gram_, gram_b_;
   Row row_{};
+  bool keeps_ = false;           // whether the row's gathered blocks are kept
   bool apart_ = false;           // identity: whether the zeros' means are summed one by one, not as all less the counts'
   std::int64_t gathered_ = 0;    // entries of the row gathered so far
+  std::int64_t first_zero_ = 0;  // where the blocks of the stored zeros begin
 };
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

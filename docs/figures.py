@@ -54,7 +54,7 @@ def two_factors() -> Figure:
 def same_cells() -> Figure:
     """The landing page: the same cells at two c."""
     data = lp.datasets.pancreas()
-    options = {"likelihood": "refined", "init": "nndsvd", "max_iter": 60, "random_state": 0, "n_jobs": 1}
+    options = {"init": "nndsvd", "max_iter": 60, "random_state": 0, "n_jobs": 1}
     models = [lp.Log1pNMF(9, c=c, **options).fit(data.counts) for c in (np.inf, 1.0)]
     figure = Figure(figsize=(7.3, 5.0), layout="constrained")
     _draw_cells(figure.subplots(2, 1), models, data.sample_labels)

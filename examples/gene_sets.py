@@ -46,7 +46,7 @@ def main(n_components: int = 6, *, step: int = 1, **options: Any) -> pd.DataFram
     """Fit to every `step`-th cell, find markers, and show them in every form."""
     data = datasets.pancreas()
     counts = data.counts[::step]
-    options = {"likelihood": "refined", "random_state": 0, **options}
+    options = {"random_state": 0, **options}
     model = Log1pNMF(n_components, c=1.0, **options).fit(counts)
     found = model.markers(counts, feature_names=data.feature_names)
     for k in range(n_components):

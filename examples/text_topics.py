@@ -47,7 +47,7 @@ def main(
     """Fit, and print the top words of every topic; they are also returned."""
     texts, labels = made_up_texts() if path is None else read_texts(path)
     vectorizer = word_counter(stem)
-    model = Log1pNMF(n_topics, c=c, likelihood="refined", init="nndsvd", random_state=0)
+    model = Log1pNMF(n_topics, c=c, init="nndsvd", random_state=0)
     pipeline = Pipeline([("words", vectorizer), ("topics", model)])
     loadings = pipeline.fit_transform(texts)
 

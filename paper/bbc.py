@@ -85,7 +85,7 @@ def make_case(data: Any, fits: Fits, c: float) -> Case:
         10,
         c,
         faithful,
-        "exact" if c < 1 else "refined",
+        "exact" if c < 1 else "adaptive",
         tol=1e-7,
         rank_one_only=True,
     )

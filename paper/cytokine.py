@@ -119,7 +119,7 @@ def make_case(counts: Counts, fits: Fits, c: float) -> Case:
             return fit_topic_model(counts, 13, tiny=1e-5, **common)
         return fit_as_in_r(counts, 13, c=c, seed=seed, likelihood="approximate", **common)
 
-    likelihood = "refined" if 1.0 <= c < math.inf else "exact"
+    likelihood = "adaptive" if 1.0 <= c < math.inf else "exact"
     return Case(fits, counts, 13, c, faithful, likelihood, tol=1e-7, rank_one_only=True)
 
 

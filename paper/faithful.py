@@ -62,7 +62,7 @@ def fit_as_in_r(
     `n_iter` iterations of coordinate ascent, loadings first.
     """
     settings = _settings(n_components, c=c, n_iter=n_iter, likelihood=likelihood)
-    problem = Problem(counts, counts.size_factors(size_factors), settings.link, settings.phases[0].zeros)
+    problem = Problem(counts, counts.size_factors(size_factors), settings.link, settings.zeros)
     engine = make_engine("native", problem, jobs)
     uniform = r_uniform(seed)
     one, _ = _iterate(engine, (uniform(counts.n_samples)[:, None], uniform(counts.n_features)[:, None]), 5)

@@ -68,6 +68,7 @@ def test_the_estimator_shows_all_parameters_in_their_order():
 def test_the_command_shows_what_is_asked_for_most(command, others):
     names = {COMMAND.get(name, name) for name in inspect.signature(command).parameters}
     usual = {"n_components", "c", "likelihood", "size_factors", "noise", "dispersion", "init", "n_init", "l1"}
+    usual.add("zeros_tol")
     assert names & set(PARAMETERS) == usual | {"max_iter", "tol", "random_state", "n_jobs"} | others
 
 

@@ -134,7 +134,7 @@ def prepared(page: str) -> dict:
     if page == "docs/gpu.md":
         pytest.importorskip("torch")
     if page in ("docs/how-to-r.md", "docs/choosing.md", "docs/markers.md"):
-        options = {"n_components": 3, "likelihood": "refined", "tol": 1e-4, "random_state": 0}
+        options = {"n_components": 3, "likelihood": "adaptive", "tol": 1e-4, "random_state": 0}
         given["model"] = given["fit_c1"] = lp.Log1pNMF(**options).fit(counts)
         given["fit_inf"] = lp.Log1pNMF(c=np.inf, **options).fit(counts)
     if page == "docs/how-to-r.md":
@@ -144,7 +144,7 @@ def prepared(page: str) -> dict:
     if page in ("docs/big-data.md", "docs/markers.md"):
         given["adata"] = adata = pytest.importorskip("anndata").AnnData(counts, layers={"counts": counts})
         if page == "docs/markers.md":
-            lp.tl.log1p_nmf(adata, 3, likelihood="refined", tol=1e-3, random_state=0)
+            lp.tl.log1p_nmf(adata, 3, likelihood="adaptive", tol=1e-3, random_state=0)
         else:
             adata.write_h5ad("big.h5ad")
             with warnings.catch_warnings():

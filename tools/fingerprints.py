@@ -60,7 +60,7 @@ def engines() -> tuple[str, ...]:
 def settings() -> Iterator[tuple[str, dict[str, Any]]]:
     """Name every fit and give the parameters in which it differs from the first."""
     for c in SHIFTS:
-        for likelihood in ("exact", "approximate", "refined"):
+        for likelihood in ("exact", "approximate", "adaptive"):
             yield f"native {likelihood} c={c:g}", {"c": c, "likelihood": likelihood}
         for init in ("random", "nndsvd"):
             yield f"native init={init} c={c:g}", {"c": c, "init": init}
@@ -72,7 +72,7 @@ def settings() -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"native n_init=3 c={c:g}", {"c": c, "init": "random", "n_init": 3}
         yield f"native plain c={c:g}", {"c": c, "extrapolate": False}
         for engine in engines():
-            for likelihood in ("exact", "approximate", "refined"):
+            for likelihood in ("exact", "approximate", "adaptive"):
                 changed = {"c": c, "likelihood": likelihood, "engine": engine}
                 yield f"{engine} {likelihood} c={c:g}", changed
             yield f"{engine} l1 c={c:g}", {"c": c, "l1": 3.0, "engine": engine}

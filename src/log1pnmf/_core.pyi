@@ -8,19 +8,34 @@ from numpy.typing import NDArray
 _Floats: TypeAlias = NDArray[np.float64]
 _Counts: TypeAlias = NDArray[np.float32] | NDArray[np.float64]
 
+class Side:
+    def __init__(
+        self,
+        indptr: NDArray[np.int64],
+        indices: NDArray[np.int32],
+        counts: _Counts,
+        row_exposure: _Floats,
+        n_columns: int,
+        column_exposure: _Floats | None,
+        link: str,
+        noise: str,
+    ) -> None: ...
+    def set_zeros(
+        self,
+        stored_indptr: NDArray[np.int64] | None,
+        stored_indices: NDArray[np.int32] | None,
+        row_quadratic: _Floats | None,
+        column_quadratic: _Floats | None,
+        row_linear: _Floats,
+        row_quadratics: _Floats,
+        column_linear: _Floats,
+        column_quadratics: _Floats,
+    ) -> None: ...
+
 def run(
     kernel: str,
     task: str,
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
-    counts: _Counts,
-    row_exposure: _Floats,
-    column_exposure: _Floats,
-    link: str,
-    noise: str,
-    exact_zeros: bool,
-    a1: float,
-    a2: float,
+    side: Side,
     start: _Floats,
     design: _Floats,
     penalty: _Floats,
@@ -35,21 +50,57 @@ def run(
 ) -> None: ...
 def add_statistics(
     kernel: str,
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
-    counts: _Counts,
-    row_exposure: _Floats,
-    column_exposure: _Floats,
-    link: str,
-    noise: str,
-    exact_zeros: bool,
-    a1: float,
-    a2: float,
+    side: Side,
     start: _Floats,
     design: _Floats,
     loss: _Floats,
     gradient: _Floats,
     hessian: _Floats,
+    n_threads: int,
+    /,
+) -> None: ...
+def survey_zeros(
+    kernel: str,
+    side: Side,
+    start: _Floats,
+    design: _Floats,
+    caps: _Floats,
+    error: _Floats,
+    n_above: _Floats,
+    quadratic: _Floats,
+    n_threads: int,
+    /,
+) -> None: ...
+def count_zeros(
+    kernel: str,
+    side: Side,
+    start: _Floats,
+    design: _Floats,
+    caps: _Floats,
+    n_above: NDArray[np.int64],
+    exposure: _Floats,
+    n_threads: int,
+    /,
+) -> None: ...
+def collect_zeros(
+    kernel: str,
+    side: Side,
+    start: _Floats,
+    design: _Floats,
+    caps: _Floats,
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    n_threads: int,
+    /,
+) -> None: ...
+def zero_errors(
+    kernel: str,
+    side: Side,
+    start: _Floats,
+    design: _Floats,
+    quadratic: _Floats,
+    signed_error: _Floats,
+    absolute_error: _Floats,
     n_threads: int,
     /,
 ) -> None: ...

@@ -52,7 +52,7 @@ def test_table_says_what_the_metrics_say(result, counts):
 
 
 def test_path_goes_up_and_down_from_fit_to_fit(counts):
-    options = {"likelihood": "refined", "random_state": 0, **FAST}
+    options = {"likelihood": "adaptive", "random_state": 0, **FAST}
     path = list(fits_along(counts, PATH, 3, **options))
     assert [fit.c for fit in path] == [0.1, 1.0, np.inf, 1.0, 0.1]
     walker = Log1pNMF(3, warm_start=True, **options)

@@ -69,21 +69,22 @@ def test_fit_says_what_it_did(call, counts_file, tmp_path):
 @pytest.mark.parametrize(
     "case",
     [
-        ([], "auto", "approximate"),
-        (["--likelihood", "refined"], "refined", "refined"),
+        ([], "auto", "adaptive"),
+        (["--likelihood", "exact"], "exact", "exact"),
         (["-c", "inf"], "auto", "exact"),
     ],
 )
-def test_very_many_zeros_are_approximated_unless_told(call, counts_file, tmp_path, monkeypatch, case):
+def test_how_zeros_are_treated_is_said(call, counts_file, tmp_path, monkeypatch, case):
     options, asked, taken = case
-    monkeypatch.setattr("log1pnmf.fitting.settings.LARGEST_EXACT", 1000)  # there are 1,500 entries
+    monkeypatch.setattr("log1pnmf.fitting.settings.SMALL", 1000)  # there are 1,500 entries
+    monkeypatch.setattr("log1pnmf.fitting.settings.DENSE", 2.0)
     done = call("fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--no-report", *options, *QUICK)
     assert done.code == 0
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["parameters"]["likelihood"] == asked
     assert record["fits"][0]["likelihood"] == taken
     assert f"likelihood {taken}" in done.out
-    assert ("zero counts are approximated" in done.out) == (taken == "approximate")
+    assert ("zero count" in done.out) == (taken == "adaptive")
 
 
 def test_of_very_many_entries_the_likelihood_is_estimated(call, counts_file, tmp_path, monkeypatch):
@@ -91,7 +92,8 @@ def test_of_very_many_entries_the_likelihood_is_estimated(call, counts_file, tmp
     for module in ("cli.running", "fitting.driver", "fitting.certificate"):
         monkeypatch.setattr(f"log1pnmf.{module}.LARGEST_CERTIFIED", 1000)
     monkeypatch.setattr("log1pnmf.fitting.certificate.SAMPLED_ENTRIES", 25 * 40)
-    done = call("fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--no-report", *QUICK)
+    rough = ["--likelihood", "approximate"]
+    done = call("fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--no-report", *rough, *QUICK)
     assert done.code == 0
     assert "log-likelihood about -" in done.out
     assert "estimated from 40 of 60 samples" in done.out

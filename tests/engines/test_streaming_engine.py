@@ -104,7 +104,7 @@ def test_quadratic_programs_are_solved():
     np.testing.assert_allclose(solved.curvature, np.einsum("nk,nkl,nl->n", step, hessian, step), atol=1e-9)
 
 
-@pytest.mark.parametrize("likelihood", ["approximate", "refined"])
+@pytest.mark.parametrize("likelihood", ["approximate", "adaptive"])
 def test_any_chunks_give_the_same_fit(cut, likelihood):
     fits = [fit_log1p_nmf(cut(into), K, **options(1.0, likelihood, tol=1e-6)) for into in CHUNKS]
     for fit in fits[1:]:

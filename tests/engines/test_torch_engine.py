@@ -134,9 +134,7 @@ def test_a_count_whose_mean_is_zero_is_lifted(c, kind, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(
-    ("c", "likelihood"), [(1.0, "approximate"), (1.0, "refined"), (0.01, "exact"), (math.inf, "exact")]
-)
+@pytest.mark.parametrize(("c", "likelihood"), [(1.0, "approximate"), (0.01, "exact"), (math.inf, "exact")])
 def test_a_fit_is_that_of_the_native_engine(c, likelihood, device, monkeypatch):
     if device == "cpu":
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

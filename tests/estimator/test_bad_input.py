@@ -83,7 +83,7 @@ PARAMETERS = [
         "likelihood",
         "exakt",
         ValueError,
-        "likelihood must be one of 'auto', 'approximate', 'exact', 'refined', got 'exakt'",
+        "likelihood must be one of 'auto', 'adaptive', 'approximate', 'exact', got 'exakt'",
     ),
     ("likelihood", ["exact"], ValueError, "likelihood must be one of 'auto', .*got"),
     ("likelihood", np.ones(2), ValueError, "likelihood must be one of 'auto', .*got"),
@@ -250,7 +250,7 @@ matrices = st.one_of(
 )
 whole = st.one_of(st.integers(-2, 4), st.sampled_from([2.0, None, "a", True, np.int64(2)]))
 real = st.one_of(st.floats(), st.sampled_from([1.0, np.inf, 0, None, "x", 1e-5, np.float32(2)]))
-text = st.sampled_from(["auto", "exact", "refined", "approximate", "none", "max", "x", "", None, 3])
+text = st.sampled_from(["auto", "exact", "adaptive", "approximate", "none", "max", "x", "", None, 3])
 VALUES = {
     "n_components": whole,
     "c": real,

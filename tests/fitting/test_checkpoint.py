@@ -31,9 +31,10 @@ KINDS = {
     "exact": {"c": 0.01},
     "identity": {"c": math.inf, "init": "nndsvd"},
     "coordinate": {"row_solver": "coordinate", "max_iter": 30},
-    "refined": {"c": 0.1, "likelihood": "refined"},
+    "adaptive": {"c": 0.5, "likelihood": "adaptive", "zeros_tol": 1e-3},
     "restarts": {"c": math.inf, "init": "random", "n_init": 3, "random_state": np.random.RandomState(4)},
-    "refined restarts": {"c": 0.5, "likelihood": "refined", "n_init": 2, "tol": 1e-4},
+    "adaptive restarts": {"c": 0.5, "likelihood": "adaptive", "zeros_tol": 1e-3, "n_init": 2, "tol": 1e-4},
+    "adaptive, all visited": {"c": 0.1, "likelihood": "adaptive", "zeros_tol": 1e-9},
     "penalised": {"l1": 2.0},
     "given": {"init": (np.full((40, 2), 0.5), np.full((30, 2), 0.5)), "n_components": 2},
     "sizes": {"size_factors": np.linspace(0.5, 2.0, 40)},
@@ -108,7 +109,7 @@ def test_those_cuts_matter():
 
 
 def test_a_fit_may_be_stopped_again_and_again(tmp_path):
-    path, options = tmp_path / "checkpoint", KINDS["refined restarts"]
+    path, options = tmp_path / "checkpoint", KINDS["adaptive restarts"]
     whole = fitted(**options)
     fitted(callbacks=[StopAt(0)], checkpoint=path, **options)
     for _ in range(200):
@@ -167,7 +168,7 @@ def test_how_often_it_is_written(tmp_path):
 # ---------------------------------------------------------------- interruption
 
 
-@pytest.mark.parametrize("kind", ["newton", "refined", "restarts"])
+@pytest.mark.parametrize("kind", ["newton", "adaptive", "restarts"])
 def test_ctrl_c_writes_a_last_checkpoint(tmp_path, kind):
     path, left = tmp_path / "checkpoint", [12]
 
@@ -261,7 +262,8 @@ def wait(iteration):
     if held and len(calls) == held + 5:
         hold()
 fit_log1p_nmf(np.load(sys.argv[3]), 3, tol=0.0, max_iter=60, resume={"resume": path}.get(mode), c=0.5,
-    likelihood="refined", checkpoint=path, checkpoint_every=0, callbacks=[wait], random_state=0, n_jobs=1)
+    likelihood="adaptive", zeros_tol=1e-3, checkpoint=path, checkpoint_every=0,
+    callbacks=[wait], random_state=0, n_jobs=1)
 """
 
 
@@ -274,7 +276,7 @@ def child(path, counts, mode="plain", held=0):
     )
 
 
-LONG = {"tol": 0.0, "max_iter": 60, "c": 0.5, "likelihood": "refined"}
+LONG = {"tol": 0.0, "max_iter": 60, "c": 0.5, "likelihood": "adaptive", "zeros_tol": 1e-3}
 
 
 def kill(process):
@@ -340,7 +342,7 @@ SWAPPED = Y[[1, 0, *range(2, 40)]]
         ({"max_iter": 10}, "max_iter"),
         ({"random_state": 1}, r"random_state \(settings\) is 0 there and 1 here"),
         ({"engine": "reference"}, "engine"),
-        ({"likelihood": "exact"}, "likelihood"),
+        ({"likelihood": "approximate"}, "likelihood"),
         ({"interval": (0.0, 1.0)}, "interval"),
         ({"init": "random"}, "init"),
         ({"init": (np.ones((40, 3)), np.ones((30, 3)))}, "init"),

@@ -98,7 +98,7 @@ class StuckFactory(Factory):
         return Stuck(problem, n_threads)
 
 
-@pytest.mark.parametrize("likelihood", ["approximate", "refined"])
+@pytest.mark.parametrize("likelihood", ["approximate", "adaptive"])
 def test_an_end_that_is_no_optimum_is_no_convergence(tmp_path, likelihood):
     with pytest.warns(ConvergenceWarning, match="no step lowers the objective any more, but"):
         fit = fit_log1p_nmf(Y, 3, likelihood=likelihood, random_state=0, engine=StuckFactory())
@@ -118,7 +118,7 @@ def test_why_a_fit_ended_is_kept():
         assert fit_log1p_nmf(Y, 3, max_iter=2, **options).stopped == "max_iter"
 
 
-@pytest.mark.parametrize("likelihood", ["approximate", "refined"])
+@pytest.mark.parametrize("likelihood", ["approximate", "adaptive"])
 def test_a_fit_that_was_cut_off_does_not_contradict_itself(likelihood):
     """Whatever max_iter cuts off, no message says that a fall below tol is too large."""
     tol = 1e-4
@@ -139,7 +139,7 @@ def test_a_fit_that_was_cut_off_does_not_contradict_itself(likelihood):
             assert last > tol
             assert f"{last:.1e} of its size" in message
         else:
-            assert "in a row" in message or "approximate phase" in message
+            assert "in a row" in message or "plateau" in message
     assert n_cut > 0
 
 

@@ -14,7 +14,7 @@ from log1pnmf.fitting.fit import Fit
 rng = np.random.default_rng(0)
 Y = rng.poisson(rng.gamma(0.5, 2.0, size=(9, 2)) @ rng.gamma(0.5, size=(2, 7)) + 0.1)
 OPTIONS = {"n_components": 2, "random_state": 0, "n_jobs": 1, "max_iter": 6, "tol": 1e-12}
-CHECKPOINT = {**OPTIONS, "c": 0.5, "likelihood": "refined", "n_init": 2}
+CHECKPOINT = {**OPTIONS, "c": 0.5, "likelihood": "adaptive", "zeros_tol": 1e-3, "n_init": 2}
 
 
 @pytest.fixture(autouse=True)

@@ -51,7 +51,7 @@ def about():
 @pytest.fixture(scope="session")
 def models(counts):
     fits = []
-    for c, likelihood in ((1.0, "refined"), (np.inf, "exact")):
+    for c, likelihood in ((1.0, "adaptive"), (np.inf, "exact")):
         model = Log1pNMF(3, c=c, likelihood=likelihood, init="nndsvd", tol=1e-7, random_state=0, n_jobs=1)
         fits.append(model.fit(counts))
     return fits

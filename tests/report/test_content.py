@@ -204,7 +204,7 @@ def test_cites_and_reproduces(page):
     assert (
         "A New Family of Poisson Non-negative Matrix Factorization Methods Using the Shifted Log Link" in text
     )
-    assert "Log1pNMF(n_components=3, likelihood='refined', init='nndsvd', tol=1e-07)" in text
+    assert "Log1pNMF(n_components=3, likelihood='adaptive', init='nndsvd', tol=1e-07)" in text
     assert "c=float('inf')" in text
     assert "log1pnmf fit '<script>alert(6)</script>'" in text
     assert "2026-01-31" in text

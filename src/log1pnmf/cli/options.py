@@ -137,8 +137,17 @@ Likelihood = Annotated[
     typer.Option(
         "--likelihood",
         metavar="KIND",
-        help="exact; refined: quick first, exact in the end; approximate. "
-        "auto: exact if c < 1, otherwise refined, or approximate above 2e8 entries.",
+        help="exact visits every zero count; adaptive visits those that matter, and is exact up to "
+        "--zeros-tol; approximate is the paper's quick form. auto: exact for small or dense data, "
+        "otherwise adaptive.",
+    ),
+]
+ZerosTol = Annotated[
+    float,
+    typer.Option(
+        "--zeros-tol",
+        metavar="NUMBER",
+        help="With adaptive: errors at zero counts relative to the log-likelihood.",
     ),
 ]
 SizeFactors = Annotated[

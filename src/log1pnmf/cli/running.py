@@ -23,7 +23,6 @@ from log1pnmf.fitting.checkpoint import check_checkpoint
 from log1pnmf.fitting.driver import POOR_APPROXIMATION, check_enough, fit_log1p_nmf
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.keys import c_name
-from log1pnmf.fitting.request import Request
 
 from .annotate import write_annotated_fits
 from .console import Screen, explain, one_line
@@ -146,7 +145,6 @@ def carry_out(plan: RunPlan, screen: Screen) -> int:
             filtered = read_streamed(plan.file, plan.reading, plan.streaming, screen=screen, watch=watch)
         if plan.groupby is not None:
             filtered.table.labels(plan.groupby)
-        _say_what_auto_takes(plan, filtered.table.shape, screen)
         done = _Done(run, filtered.table, _record(plan, filtered))
         try:
             _fit_all(plan, watch, screen, done)
@@ -197,19 +195,6 @@ def _after_the_fits(plan: RunPlan, filtered: Filtered, screen: Screen, done: _Do
         except Exception as error:  # a fit that took hours is kept, whatever happens to its picture
             problems[name] = explain(error)
     return problems
-
-
-def _say_what_auto_takes(plan: RunPlan, shape: tuple[int, int], screen: Screen) -> None:
-    """Say where zero counts are approximated without that having been asked for."""
-    settings = Request.of(**plan.parameters).settings
-    taken = [replace(settings, c=c).resolved(settings.engine, shape).likelihood for c in plan.c]
-    if settings.likelihood == "auto" and "approximate" in taken:
-        screen.notes(
-            [
-                f"{math.prod(shape):,} entries: zero counts are approximated where c is 1 or more; "
-                "--likelihood refined takes them exactly, which visits every entry in every iteration"
-            ]
-        )
 
 
 def _check_places(plan: RunPlan) -> None:
@@ -288,7 +273,7 @@ def _notes(fit: Fit, warned: Sequence[str]) -> list[str]:
         told.append(
             f"the log-likelihood is estimated from {certificate.n_sampled:,} of {certificate.n_samples:,} "
             f"samples; the approximate one differs from it by {certificate.gap:,.0f}"
-            + (f", {share:.0%} of it: use --likelihood refined" if share > POOR_APPROXIMATION else "")
+            + (f", {share:.0%} of it: use --likelihood adaptive" if share > POOR_APPROXIMATION else "")
         )
     return told + [text for text in warned if not any(text.startswith(message) for message in messages)]
 

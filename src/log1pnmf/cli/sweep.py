@@ -32,6 +32,7 @@ def sweep(
     allow_fractions: common.AllowFractions = False,
     max_memory: common.MaxMemory = None,
     likelihood: common.Likelihood = Settings.likelihood,
+    zeros_tol: common.ZerosTol = Settings.zeros_tol,
     size_factors: common.SizeFactors = Settings.size_factors,
     noise: common.Noise = Settings.noise,
     dispersion: common.Dispersion = Settings.dispersion,
@@ -52,6 +53,7 @@ def sweep(
     parameters = common.checked_parameters(
         n_components=components,
         likelihood=likelihood,
+        zeros_tol=zeros_tol,
         size_factors=size_factors,
         noise=noise,
         dispersion=dispersion,

@@ -120,6 +120,43 @@ class SparseRows:
             yield np.searchsorted(self.indptr, np.arange(start, stop), side="right") - 1, slice(start, stop)
 
 
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """Which entries of compressed rows there are, without values.
+
+    Parameters
+    ----------
+    shape, indptr, indices
+        As in `SparseRows`.
+    """
+
+    shape: tuple[int, int]
+    indptr: np.ndarray
+    indices: np.ndarray
+
+    @classmethod
+    def empty(cls, shape: tuple[int, int]) -> Pattern:
+        """Make a pattern without entries."""
+        return cls(shape, np.zeros(shape[0] + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
+
+    @property
+    def nnz(self) -> int:
+        """Number of entries."""
+        return int(self.indptr[-1])
+
+    def transpose(self) -> Pattern:
+        """Exchange rows and columns."""
+        rows = SparseRows(self.shape, self.indptr, self.indices, np.ones(self.nnz, dtype=np.int8)).transpose()
+        return Pattern(rows.shape, rows.indptr, rows.indices.astype(np.int32, copy=False))
+
+    def to_dense(self, block: slice) -> np.ndarray:
+        """Say for every entry of some rows whether it is there."""
+        there = np.zeros((block.stop - block.start, self.shape[1]), dtype=bool)
+        for i in range(block.start, block.stop):
+            there[i - block.start, self.indices[self.indptr[i] : self.indptr[i + 1]]] = True
+        return there
+
+
 def dense_blocks(shape: tuple[int, int], limit: float) -> Iterator[slice]:
     """Ranges of rows with at most `limit` entries, zeros included (or one row, where that has more)."""
     n_rows, n_columns = shape

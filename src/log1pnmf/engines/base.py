@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds, Constraint
 from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem, Side
+from log1pnmf.model.zeros import ZeroSurvey
 
 __all__ = [
     "ROW_SOLVERS",
@@ -70,14 +72,17 @@ class Sample:
 
     Parameters
     ----------
-    engine : Engine
-        Of these rows.
+    problem : Problem
+        Of these rows; zeros are visited, where those of the whole are adaptive.
+    remake : callable
+        Makes an engine for it.
     settle : callable
         Called with one row of loadings, where all rows start, with factors and the bounds of the loadings;
         gives the loadings of all rows of the problem for these factors.
     """
 
-    engine: Engine
+    problem: Problem
+    remake: Callable[[Problem], Engine]
     settle: Callable[[NDArray[np.float64], NDArray[np.float64], Bounds], Any]
 
 
@@ -142,6 +147,31 @@ class Engine(Protocol):
         self, side: Side, start: NDArray[np.float64], design: NDArray[np.float64]
     ) -> tuple[float, NDArray[np.float64]]:
         """Loss (as in `loss`) and its gradient in `start`, without a step."""
+        ...
+
+    def survey_zeros(
+        self, loadings: NDArray[np.float64], factors: NDArray[np.float64], caps: NDArray[np.float64]
+    ) -> ZeroSurvey:
+        """Fit a quadratic to the zeros of every feature, for every cap above which they are visited."""
+        ...
+
+    def collect_zeros(
+        self,
+        loadings: NDArray[np.float64],
+        factors: NDArray[np.float64],
+        caps: NDArray[np.float64],
+    ) -> tuple[Pattern, NDArray[np.float64]]:
+        """List the zeros whose eta is above the cap of their feature, features x samples.
+
+        Also gives the sum of the exposures of the other zeros of every feature.
+        """
+        ...
+
+    def zero_errors(self, loadings: NDArray[np.float64], factors: NDArray[np.float64]) -> tuple[float, float]:
+        """Sum ``t * (expm1(eta) - quadratic)`` over the zeros that are not visited, and its absolute value.
+
+        The first added to `loss` gives the exact one. Both are 0 unless the zeros are adaptive.
+        """
         ...
 
 

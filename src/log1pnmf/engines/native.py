@@ -5,30 +5,43 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.arrays import on_host
 from log1pnmf._common.checks import check_choice
-from log1pnmf._core import add_statistics, after_fork, max_threads, run, runnable_kernels, solve_programs
+from log1pnmf._core import Side as CoreSide
+from log1pnmf._core import (
+    add_statistics,
+    after_fork,
+    collect_zeros,
+    count_zeros,
+    max_threads,
+    run,
+    runnable_kernels,
+    solve_programs,
+    survey_zeros,
+    zero_errors,
+)
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.problem import Problem, Side
-from log1pnmf.model.zeros import Quadratic
+from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey
 
 from .base import Factory, HalfStep, InMemory, RowSolver, check_row_solver
 
 __all__ = ["NativeEngine", "NativeFactory", "RowSums", "Solutions", "effective_threads", "solve_rows"]
 
 Array = NDArray[np.float64]
-_Data: TypeAlias = tuple[
-    str, NDArray[np.int64], NDArray[np.int32], NDArray[Any], Array, Array, str, str, bool, float, float
-]
 
 MOST_JOBS = 4096
 """Threads that may be asked for."""
+
+MOST_SIDES = 4
+"""Sides that an engine keeps ready for the compiled core."""
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork either
     os.register_at_fork(after_in_child=after_fork)
@@ -127,6 +140,7 @@ class NativeEngine(InMemory):
         self.problem = problem
         self.n_threads = effective_threads(n_threads)
         self.kernel = choices[0] if kernel == "auto" else kernel
+        self._sides: dict[Side, CoreSide] = {}
 
     def adopt(self, array: Array) -> Array:
         """Give a NumPy array; see `log1pnmf.engines.base.Engine.adopt`."""
@@ -172,9 +186,38 @@ class NativeEngine(InMemory):
             Changed in place.
         """
         start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (start, design))
-        add_statistics(
-            *self._data(side), start, design, into.loss, into.gradient, into.hessian, self.n_threads
-        )
+        sums = (into.loss, into.gradient, into.hessian)
+        add_statistics(self.kernel, self._core(side), start, design, *sums, self.n_threads)
+
+    def survey_zeros(self, loadings: Array, factors: Array, caps: Array) -> ZeroSurvey:
+        """Fit quadratics to the zeros; see `log1pnmf.engines.base.Engine.survey_zeros`."""
+        shape = (len(factors), len(caps))
+        out = ZeroSurvey(caps, *(np.empty(size) for size in (shape, shape, (*shape, 3))))
+        survey_zeros(*self._zeros(loadings, factors), *out, self.n_threads)
+        return out
+
+    def collect_zeros(self, loadings: Array, factors: Array, caps: Array) -> tuple[Pattern, Array]:
+        """List zeros above their cap; see `log1pnmf.engines.base.Engine.collect_zeros`."""
+        where, caps = self._zeros(loadings, factors), np.ascontiguousarray(caps)
+        n_above, exposure = np.empty(len(factors), dtype=np.int64), np.empty(len(factors))
+        count_zeros(*where, caps, n_above, exposure, self.n_threads)
+        indptr = np.concatenate(([0], np.cumsum(n_above)))
+        indices = np.empty(indptr[-1], dtype=np.int32)
+        collect_zeros(*where, caps, indptr, indices, self.n_threads)
+        return Pattern((len(factors), len(loadings)), indptr, indices), exposure
+
+    def zero_errors(self, loadings: Array, factors: Array) -> tuple[float, float]:
+        """Say how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""
+        zeros = self.problem.zeros
+        if not isinstance(zeros, AdaptiveZeros):
+            return 0.0, 0.0
+        signed, absolute = np.empty((2, len(factors)))
+        zero_errors(*self._zeros(loadings, factors), zeros.quadratics, signed, absolute, self.n_threads)
+        return float(signed.sum()), float(absolute.sum())
+
+    def _zeros(self, loadings: Array, factors: Array) -> tuple[str, CoreSide, Array, Array]:
+        start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (factors, loadings))
+        return self.kernel, self._core(self.problem.factors_side), start, design
 
     def _run(self, task: str, side: Side, start: Array, design: Array, bounds: Bounds) -> _Outputs:
         start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (start, design))
@@ -182,17 +225,41 @@ class NativeEngine(InMemory):
         out = _Outputs(
             np.empty_like(start), np.empty_like(start), np.empty(n), np.empty(n), np.empty(n, dtype=np.uint8)
         )
-        data = self._data(side)
-        run(data[0], task, *data[1:], start, design, penalty, bounds.box_upper, *out, self.n_threads)
+        problem = (self._core(side), start, design, penalty, bounds.box_upper)
+        run(self.kernel, task, *problem, *out, self.n_threads)
         return out
 
-    def _data(self, side: Side) -> _Data:
-        """Kernel, counts, exposure and model, in the order of the compiled core's parameters."""
-        zeros = self.problem.zeros
-        form = zeros if zeros is not None else Quadratic(0.0, 0.0, 0.0)
-        rows, noise = side.rows, "large_poisson" if self.problem.is_large else "poisson"
-        counts = (rows.indptr, rows.indices, rows.values, side.row_exposure, side.column_exposure)
-        return self.kernel, *counts, self.problem.link.name, noise, zeros is None, form.a1, form.a2
+    def _core(self, side: Side) -> CoreSide:
+        """Give counts, exposure, model and zeros as the compiled core takes them."""
+        if side not in self._sides:
+            if len(self._sides) >= MOST_SIDES:
+                self._sides.clear()
+            rows, zeros, column = side.rows, side.zeros, side.column_exposure
+            noise = "large_poisson" if self.problem.is_large else "poisson"
+            core = CoreSide(
+                rows.indptr,
+                rows.indices,
+                rows.values,
+                side.row_exposure,
+                rows.shape[1],
+                None if (column == 1.0).all() else column,
+                self.problem.link.name,
+                noise,
+            )
+            if zeros is not None:
+                stored = zeros.stored
+                core.set_zeros(
+                    None if stored is None else stored.indptr,
+                    None if stored is None else stored.indices,
+                    zeros.row_quadratic,
+                    zeros.column_quadratic,
+                    zeros.row_linear,
+                    zeros.row_square,
+                    zeros.column_linear,
+                    zeros.column_square,
+                )
+            self._sides[side] = core
+        return self._sides[side]
 
 
 class NativeFactory(Factory):

@@ -9,11 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.arrays import on_host
+from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.link import LARGEST_ETA, SMALLEST_ETA
 from log1pnmf.model.noise import Noise
 from log1pnmf.model.objective import entry_curvature, entry_gradient, entry_loss
-from log1pnmf.model.problem import Problem, Side
+from log1pnmf.model.problem import Problem, Side, zeros_of_row
+from log1pnmf.model.zeros import AdaptiveZeros, EntryZeros, ZeroSurvey, survey_feature
 
 from .base import Factory, HalfStep, InMemory, RowSolver, check_row_solver
 
@@ -72,6 +74,45 @@ class ReferenceEngine(InMemory):
             gradient[i] = row.gradient(start[i])
         return loss, gradient
 
+    def survey_zeros(self, loadings: Array, factors: Array, caps: Array) -> ZeroSurvey:
+        """Fit quadratics to the zeros; see `log1pnmf.engines.base.Engine.survey_zeros`."""
+        shape = (len(factors), len(caps))
+        out = ZeroSurvey(caps, *(np.empty(size) for size in (shape, shape, (*shape, 3))))
+        for j, (_, eta, t) in enumerate(self._zeros(loadings, factors)):
+            for g, cap in enumerate(caps):
+                found = survey_feature(eta, t, cap)
+                out.error[j, g], out.n_above[j, g], out.quadratics[j, g] = found
+        return out
+
+    def collect_zeros(self, loadings: Array, factors: Array, caps: Array) -> tuple[Pattern, Array]:
+        """List zeros above their cap; see `log1pnmf.engines.base.Engine.collect_zeros`."""
+        lists, exposure = [], np.empty(len(factors))
+        for j, (where, eta, t) in enumerate(self._zeros(loadings, factors)):
+            lists.append(where[eta > caps[j]])
+            exposure[j] = t[eta <= caps[j]].sum()
+        indptr = np.concatenate(([0], np.cumsum([len(one) for one in lists], dtype=np.int64)))
+        indices = np.concatenate(lists).astype(np.int32)
+        return Pattern((len(factors), len(loadings)), indptr, indices), exposure
+
+    def zero_errors(self, loadings: Array, factors: Array) -> tuple[float, float]:
+        """Say how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""
+        zeros, signed, absolute = self.problem.zeros, 0.0, 0.0
+        if not isinstance(zeros, AdaptiveZeros):
+            return 0.0, 0.0
+        for j, (where, eta, t) in enumerate(self._zeros(loadings, factors)):
+            off = t * (np.expm1(eta) - np.polynomial.polynomial.polyval(eta, zeros.quadratics[j]))
+            off[zeros.of_feature(j).stored[where]] = 0.0
+            signed, absolute = signed + float(off.sum()), absolute + float(np.abs(off).sum())
+        return signed, absolute
+
+    def _zeros(self, loadings: Array, factors: Array) -> Iterator[tuple[NDArray[np.intp], Array, Array]]:
+        """Give the samples in which a feature is zero, their eta and exposure; feature by feature."""
+        side = self.problem.factors_side
+        for j in range(len(factors)):
+            counted = side.rows.indices[side.rows.indptr[j] : side.rows.indptr[j + 1]]
+            where = np.setdiff1d(np.arange(len(loadings)), counted)
+            yield where, loadings[where] @ factors[j], side.column_exposure[where]
+
     def _rows(self, side: Side, design: Array, bounds: Bounds) -> Iterator[_Row]:
         (n, m), K = side.rows.shape, design.shape[1]
         penalty, upper = bounds.column_penalty(K), bounds.box_upper
@@ -80,7 +121,7 @@ class ReferenceEngine(InMemory):
             y = np.zeros(m)
             y[side.rows.indices[entries]] = side.rows.values[entries]
             t = side.row_exposure[i] * side.column_exposure
-            yield _Row(y, t, design, penalty, upper, self.problem, side.noise_of(i))
+            yield _Row(y, t, design, penalty, upper, self.problem, side.noise_of(i), zeros_of_row(side, i))
 
 
 class ReferenceFactory(Factory):
@@ -110,6 +151,7 @@ class _Row:
     upper: float
     problem: Problem
     noise: Noise
+    zeros: EntryZeros | None
 
     def published_excess(self, b: Array, k: int) -> float:
         """Return what the published implementation adds to the second derivative in coordinate k.
@@ -136,8 +178,7 @@ class _Row:
         return self.design.T @ (weight[:, None] * self.design)
 
     def _entries(self, function: Callable[..., Array], b: Array) -> Array:
-        problem = self.problem
-        return function(self.y, self.design @ b, self.t, problem.link, problem.zeros, noise=self.noise)
+        return function(self.y, self.design @ b, self.t, self.problem.link, self.zeros, noise=self.noise)
 
 
 def _empty(row: _Row, b: Array) -> tuple[Array, float, bool]:

@@ -40,11 +40,14 @@ class Log1pNMF(FittedModel):
     c : float
         Shift of the link, positive; inf is standard Poisson NMF, where parts add up. The smaller it is, the
         more they multiply.
-    likelihood : {"auto", "approximate", "exact", "refined"}
-        "approximate" replaces the mean of zero counts by a quadratic and costs only the non-zeros; "refined"
-        goes on with exact iterations from there. "auto" is exact for ``c < 1``, otherwise refined up to 2e8
-        entries and approximate above. With ``c = inf`` every one of them is exact, at the cost of the
-        non-zeros.
+    likelihood : {"auto", "adaptive", "exact", "approximate"}
+        "exact" visits every zero count in every iteration. "adaptive" visits those that matter, a quadratic
+        for every feature stands in for the others, and the result is exact up to `zeros_tol` at about the
+        cost of the non-zeros. "approximate" is the paper's form, one quadratic for all zeros. "auto" is exact
+        for small or dense data and on a graphics card, otherwise adaptive.
+    zeros_tol : float
+        With "adaptive": errors at zero counts, summed up without regard to their sign, relative to the
+        log-likelihood.
     approximation : {"chebyshev", "taylor"}
         The quadratic: best over an interval, or the expansion around zero.
     interval : (low, high), optional
@@ -151,6 +154,7 @@ class Log1pNMF(FittedModel):
         *,
         c: float = 1.0,
         likelihood: str = "auto",
+        zeros_tol: float = 1e-4,
         approximation: str = "chebyshev",
         interval: tuple[float, float] | None = None,
         size_factors: Any = "total",
@@ -176,6 +180,7 @@ class Log1pNMF(FittedModel):
         self.n_components = n_components
         self.c = c
         self.likelihood = likelihood
+        self.zeros_tol = zeros_tol
         self.approximation = approximation
         self.interval = interval
         self.size_factors = size_factors

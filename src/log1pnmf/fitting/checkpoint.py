@@ -24,9 +24,11 @@ from log1pnmf._common.checks import check_choice
 from log1pnmf._common.randomness import Random, check_known, random_from_parts
 from log1pnmf._common.warn import warn
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.sparse_rows import checksum_of
+from log1pnmf.counts.sparse_rows import Pattern, checksum_of
 from log1pnmf.fitting.solver.callbacks import History
 from log1pnmf.fitting.solver.iteration import Iteration, Pair, State
+from log1pnmf.model.problem import Likelihood
+from log1pnmf.model.zeros import AdaptiveZeros
 
 from .fit import Stopped
 from .runs import Progress, Run
@@ -134,22 +136,27 @@ def _progress_parts(progress: Progress) -> Parts:
     metadata: dict[str, Any] = {
         "kind": KIND,
         "restart": progress.restart,
-        "phase": progress.phase,
         "stopping": progress.stopping,
-        "all_met": progress.all_met,
         "random": progress.random,
         "state": {"index": state.index, "objective": state.objective, "schedule": state.schedule},
     }
-    runs = {"current": (progress.last, progress.history)}
+    runs = {"current": (progress.last, progress.history, progress.zeros)}
     if progress.best is not None:
-        runs["best"] = (progress.best.last, progress.best.history)
-        named = ("stopped", "phase")
-        metadata["best_run"] = {name: getattr(progress.best, name) for name in named}
-    for name, (last, history) in runs.items():
+        runs["best"] = (progress.best.last, progress.best.history, progress.best.zeros)
+        metadata["best_run"] = {name: getattr(progress.best, name) for name in ("stopped", "errors")}
+    for name, (last, history, zeros) in runs.items():
         arrays.update({f"{name}.loadings": last.loadings, f"{name}.factors": last.factors})
         arrays.update({f"{name}.history.{column}": values for column, values in history.table().items()})
         metadata[name] = {key: getattr(last, key) for key in PLAIN}
+        if isinstance(zeros, AdaptiveZeros):
+            arrays.update({f"{name}.zeros.{part}": array for part, array in _zeros_parts(zeros).items()})
+            metadata[name]["zeros_error"] = zeros.error
     return {name: on_host(array) for name, array in arrays.items()}, metadata
+
+
+def _zeros_parts(zeros: AdaptiveZeros) -> dict[str, np.ndarray]:
+    stored = {"indptr": zeros.stored.indptr, "indices": zeros.stored.indices}
+    return {"quadratics": zeros.quadratics, "exposure": zeros.exposure, "caps": zeros.caps, **stored}
 
 
 PLAIN: dict[str, type] = {
@@ -244,7 +251,6 @@ def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
     check_choice("likelihood", settings["likelihood"], LIKELIHOODS[1:])
     for name, value in (("rows", n), ("columns", m), *((one, settings[one]) for one in COUNTED)):
         check_value(name, value, int)
-    n_phases = 2 if settings["likelihood"] == "refined" else 1
     k, last, state = settings["n_components"], progress.last, progress.last.state
     assert state is not None  # it was just made
     pairs: dict[str, Iteration | Pair] = {
@@ -252,31 +258,49 @@ def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
         "updated": state.updated,
         "previous": state.previous,
     }
-    runs = [(last, progress.history, progress.phase)]
+    runs = [(last, progress.history, progress.zeros)]
     if progress.best is not None:
         pairs["best"] = progress.best.last
-        runs.append((progress.best.last, progress.best.history, progress.best.phase))
+        runs.append((progress.best.last, progress.best.history, progress.best.zeros))
         check_choice("best_run.stopped", progress.best.stopped, get_args(Stopped))
+        for error in progress.best.errors or ():
+            check_value("best_run.errors", error, float)
     for name, pair in pairs.items():
         check_numbers(f"{name}.loadings", pair.loadings, (n, k))
         check_numbers(f"{name}.factors", pair.factors, (m, k))
-    for iteration, history, phase in runs:
+    for iteration, history, zeros in runs:
         History.check(history.table())
         for name, kind in PLAIN.items():
             check_value(name, getattr(iteration, name), kind)
-        check_choice("likelihood", iteration.likelihood, ("exact", "approximate"))
-        check_value("phase", phase, int)
-        if phase >= n_phases:
-            raise ValueError(f"phase is {phase}, but there are {n_phases}")
+        check_choice("likelihood", iteration.likelihood, get_args(Likelihood))
+        if (iteration.likelihood == "adaptive") != (zeros is not None):
+            raise ValueError(f"an iteration that is {iteration.likelihood} does not fit its zeros")
+        if isinstance(zeros, AdaptiveZeros):
+            _check_zeros(zeros, m, n)
     check_value("restart", progress.restart, int)
     if progress.restart >= settings["n_init"] or (progress.best is None) != (progress.restart == 0):
         raise ValueError(f"start {progress.restart} of {settings['n_init']} cannot be")
     _check_state(progress, state, extrapolates=settings["extrapolate"])
 
 
+def _check_zeros(zeros: AdaptiveZeros, m: int, n: int) -> None:
+    """Refuse zeros that are not there; the compiled core would read beyond its arrays."""
+    stored = zeros.stored
+    check_numbers("zeros.quadratics", np.abs(zeros.quadratics), (m, 3))
+    check_numbers("zeros.exposure", zeros.exposure, (m,))
+    check_numbers("zeros.caps", zeros.caps, (m,))
+    check_value("zeros_error", zeros.error, float)
+    indptr, indices = stored.indptr, stored.indices
+    if indptr.dtype != np.int64 or indptr.shape != (m + 1,) or indices.dtype != np.int32 or indices.ndim != 1:
+        raise ValueError("the zeros that are visited have the wrong type or shape")
+    if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
+        raise ValueError("the zeros that are visited do not fit together")
+    if len(indices) and not (indices.min() >= 0 and indices.max() < n):
+        raise ValueError(f"a zero that is visited is beyond the {n} samples")
+
+
 def _check_state(progress: Progress, state: State, *, extrapolates: Any) -> None:
     """Refuse a state from which the solver cannot resume."""
-    check_value("all_met", progress.all_met, bool)
     check_value("stopping", progress.stopping[0], int)
     check_value("stopping", progress.stopping[1], bool)
     check_value("state.index", state.index, int)
@@ -291,6 +315,20 @@ def _check_state(progress: Progress, state: State, *, extrapolates: Any) -> None
 
 
 def _progress_from_parts(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> Progress:
+    def zeros(name: str) -> AdaptiveZeros | None:
+        if "zeros_error" not in metadata[name]:
+            return None
+        names = ("quadratics", "exposure", "caps", "indptr", "indices")
+        part = {key: arrays[f"{name}.zeros.{key}"] for key in names}
+        shape = (len(arrays[f"{name}.factors"]), len(arrays[f"{name}.loadings"]))
+        stored = Pattern(shape, part.pop("indptr"), part.pop("indices"))
+        return AdaptiveZeros(stored=stored, error=metadata[name]["zeros_error"], **part)
+
+    def best() -> Run:
+        found = metadata["best_run"]
+        errors = None if found["errors"] is None else tuple(found["errors"])
+        return Run(*run("best", None), found["stopped"], zeros("best"), errors)
+
     def run(name: str, state: State | None) -> tuple[Iteration, History]:
         prefix = f"{name}.history."
         table = {key.removeprefix(prefix): column for key, column in arrays.items() if key.startswith(prefix)}
@@ -310,13 +348,12 @@ def _progress_from_parts(arrays: Mapping[str, np.ndarray], metadata: Mapping[str
     in_a_row, restarted = metadata["stopping"]
     return Progress(
         restart=metadata["restart"],
-        phase=metadata["phase"],
         last=last,
         stopping=(in_a_row, restarted),
         history=history,
-        all_met=metadata["all_met"],
+        zeros=zeros("current"),
         random=metadata["random"],
-        best=Run(*run("best", None), **metadata["best_run"]) if "best" in metadata else None,
+        best=best() if "best" in metadata else None,
     )
 
 

@@ -26,10 +26,12 @@ from log1pnmf.fitting.solver.stopping import PATIENCE, STATIONARY, largest_resid
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import POISSON, Noise
 from log1pnmf.model.problem import Problem
+from log1pnmf.model.zeros import AdaptiveZeros
 
 from .certificate import exact_log_likelihood
 from .checkpoint import CheckpointWriter, fingerprint, load_checkpoint
 from .fit import Fit
+from .renewal import LARGEST_STORED, renewal_of
 from .request import Request
 from .runs import Run, best_run
 from .settings import Settings
@@ -106,20 +108,21 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     engine = resolve_engine(
         request.engine or asked.engine, data, asked.n_components, asked.row_solver, noise=noise
     )
-    settings = asked.resolved(engine, data.shape)
+    settings = asked.resolved(engine, data)
     check_memory(engine, data, asked.n_components, effective_threads(request.n_jobs))
-    engines = [
-        make_engine(
+
+    def remake(problem: Problem) -> Engine:
+        return make_engine(
             request.engine or engine,
-            Problem(data, sizes, settings.link, phase.zeros, noise),
+            problem,
             request.n_jobs,
             row_solver=settings.row_solver,
             constraint=settings.constraint,
             verbose=request.verbose,
         )
-        for phase in settings.phases
-    ]
-    start = start_of(request, Problem(data, sizes, settings.link))
+
+    problem = Problem(data, sizes, settings.link, settings.zeros, noise)
+    start = start_of(request, problem)
     identity = fingerprint(settings, data, sizes, start, request.dispersion)
     if loaded is not None:
         loaded.check_same(identity)
@@ -130,9 +133,11 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
         keep.begin(identity, rng, started)
     run = best_run(
         settings,
-        engines,
+        remake,
+        problem,
         rng,
         start=start,
+        renewal=renewal_of(settings, remake),
         callbacks=request.callbacks,
         verbose=request.verbose,
         resumed=None if loaded is None else loaded.progress,
@@ -140,10 +145,11 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     )
     if keep is not None:
         keep.close()
+    ended = remake(replace(problem, zeros=run.zeros))
     try:
-        fit = _finish(settings, engines[run.phase], run, request)
+        fit = _finish(settings, ended, run, request)
     except KeyboardInterrupt:  # the fit is worth keeping without its last figures
-        fit = _finish(settings, engines[run.phase], replace(run, stopped="interrupted"), request)
+        fit = _finish(settings, ended, replace(run, stopped="interrupted"), request)
     return replace(fit, asked=asked, seconds=time.perf_counter() - started)
 
 
@@ -187,6 +193,7 @@ def _finish(settings: Settings, engine: Engine, run: Run, request: Request) -> F
     elif run.stopped != "converged":
         messages.append(f"not converged {_why_not(settings, run, kkt_residual)}")
         warn(messages[-1], ConvergenceWarning)
+    messages += _about_zeros(request.settings, settings, run, problem)
     fit = run.as_fit(settings, problem, kkt_residual=kkt_residual)
     certificate = fit.certificate
     if certificate is None:
@@ -196,7 +203,7 @@ def _finish(settings: Settings, engine: Engine, run: Run, request: Request) -> F
 
 def _why_not(settings: Settings, run: Run, kkt_residual: float) -> str:
     """Say why a fit that ran to its end has not converged, and what to do."""
-    change, tol = run.last.relative_change, settings.phases[run.phase].tol
+    change, tol = run.last.relative_change, settings.tol
     if run.stopped == "stalled":
         return (
             f"after {run.last.index} iterations: no step lowers the objective any more, but this is not an "
@@ -217,10 +224,6 @@ def _why_not(settings: Settings, run: Run, kkt_residual: float) -> str:
             f"(KKT residual {run.last.kkt_residual:.1e}; at most {largest_residual(tol):.0e} at one); "
             "raise max_iter"
         )
-    history = run.history.table()
-    here = history["iteration"][history["likelihood"] == run.last.likelihood]
-    if here[-1] - here[0] < settings.max_iter - 1:
-        return f"{after} of the approximate phase (the exact phase has converged); raise max_iter or tol"
     return (
         f"{after}: too few of the last ones in a row lowered the objective by less than tol={tol:.1e} of its "
         f"size ({PATIENCE} are needed, and one after a dropped extrapolation does not count); {advice}"
@@ -247,10 +250,34 @@ def _certificate(fit: Fit, counts: Counts, request: Request, messages: list[str]
     if abs(gap) > POOR_APPROXIMATION * abs(exact) and abs(gap) > 1.0:
         messages[-1] += (
             f", {abs(gap / exact):.0%} of it: zero counts have large fitted means here; "
-            "use likelihood='refined' (or 'exact')"
+            "use likelihood='adaptive' (or 'exact')"
         )
         warn(messages[-1], ApproximationWarning)
     return certificate
+
+
+def _about_zeros(asked: Settings, settings: Settings, run: Run, problem: Problem) -> list[str]:
+    """Say how zero counts were treated, and why, unless that was asked for."""
+    if settings.link.is_identity or run.errors is None:
+        return []
+    if settings.likelihood == "exact" and asked.likelihood == "auto":
+        return [f"every zero count was visited: {settings.why_exact(problem.counts)}"]
+    if settings.likelihood != "adaptive":
+        return []
+    if not isinstance(run.zeros, AdaptiveZeros):
+        message = (
+            f"every zero count was visited: to keep their errors within zeros_tol={settings.zeros_tol:g}, "
+            f"more than {LARGEST_STORED:.0%} of all entries would have to be, which costs as much"
+        )
+        if asked.likelihood == "adaptive":
+            warn(f"{message}; raise zeros_tol, or use likelihood='exact'", ApproximationWarning)
+        return [message]
+    share = run.errors[1] / abs(run.last.loss) if run.last.loss else 0.0
+    visited = f"{run.zeros.stored.nnz:,} of them were" if problem.counts.in_memory else "some of them were"
+    return [
+        f"zero counts: {visited} visited one by one, and a quadratic for every feature stands in for the "
+        f"others; its errors sum up to {share:.1e} of the log-likelihood (zeros_tol={settings.zeros_tol:g})"
+    ]
 
 
 def _about_data(counts: Counts) -> list[str]:

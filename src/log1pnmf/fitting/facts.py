@@ -72,6 +72,9 @@ class Certificate:
         Rows that were visited.
     n_samples : int
         Rows of the data.
+    zeros_error : float
+        Errors at single zero counts, summed up without regard to their sign: at least the size of `gap`.
+        Only of adaptive fits; otherwise 0.
     """
 
     log_likelihood: float
@@ -79,10 +82,11 @@ class Certificate:
     approximate_log_likelihood: float | None
     n_sampled: int
     n_samples: int
+    zeros_error: float = 0.0
 
     def check(self) -> None:
         """Refuse values that only a damaged or forged file can hold."""
-        for name in ("log_likelihood", "standard_error"):
+        for name in ("log_likelihood", "standard_error", "zeros_error"):
             check_value(f"certificate.{name}", getattr(self, name), float)
         if self.approximate_log_likelihood is not None:
             check_value("certificate.approximate_log_likelihood", self.approximate_log_likelihood, float)

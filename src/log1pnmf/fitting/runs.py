@@ -1,11 +1,12 @@
-"""Run every start through its phases and keep the best; `Progress` is what resuming needs."""
+"""Run every start to its end and keep the best; `Progress` is what resuming needs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from log1pnmf._common.randomness import Random, random_parts
 from log1pnmf.engines.base import Engine
@@ -17,9 +18,11 @@ from log1pnmf.fitting.solver.iteration import Iteration, Pair
 from log1pnmf.fitting.solver.stopping import STATIONARY, Stopping
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.problem import Problem
+from log1pnmf.model.zeros import AdaptiveZeros, Zeros
 
 from .arrangement import arranged
 from .fit import Fit, Stopped
+from .renewal import Remake, Renewal, is_due
 from .settings import Settings
 from .starts import Start
 
@@ -28,22 +31,31 @@ __all__ = ["Keep", "Progress", "Run", "best_run"]
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One start followed through all phases.
+    """One start followed to its end.
 
     Parameters
     ----------
     last : Iteration
         Where it ended.
     stopped : {"converged", "max_iter", "stalled", "callback", "interrupted"}
-        Why it ended; "max_iter" also where an earlier phase did.
-    phase : int
-        Number of the phase it ended in.
+        Why it ended.
+    zeros : Zeros or None
+        Of the problem it ended with.
+    errors : (float, float) or None
+        Errors of adaptive zeros at the end, see `log1pnmf.engines.base.Engine.zero_errors`; None where they
+        are not known, because the fit was interrupted.
     """
 
     last: Iteration
     history: History
     stopped: Stopped
-    phase: int
+    zeros: Zeros | None
+    errors: tuple[float, float] | None
+
+    @property
+    def objective(self) -> float:
+        """Objective at the end, with the errors of adaptive zeros put right."""
+        return self.last.objective + (0.0 if self.errors is None else self.errors[0])
 
     def as_fit(self, settings: Settings, problem: Problem, *, kkt_residual: float | None = None) -> Fit:
         """Make the `Fit` of this run; no other code makes one.
@@ -53,12 +65,16 @@ class Run:
         settings : Settings
             Resolved.
         problem : Problem
-            Of the last phase.
+            What was fitted; its zeros do not matter.
         kkt_residual : float, optional
             Where it is known better than the last iteration knows it.
         """
-        last, counts = self.last, problem.counts
-        exact, n = last.likelihood == "exact", counts.n_samples
+        last, counts, exact = self.last, problem.counts, self.last.likelihood == "exact"
+        n, certificate = counts.n_samples, None
+        if last.likelihood != "approximate" and self.errors is not None:
+            signed, absolute = self.errors
+            approximate = None if exact else -last.loss
+            certificate = Certificate(-last.loss - signed, 0.0, approximate, n, n, absolute)
         loadings, factors = arranged(last.loadings, last.factors * settings.link.alpha, settings)
         return Fit(
             loadings=loadings,
@@ -74,7 +90,7 @@ class Run:
             n_iter=last.index,
             seconds=last.seconds,
             history=self.history.table(),
-            certificate=Certificate(-last.loss, 0.0, None, n, n) if exact else None,
+            certificate=certificate,
             sample_names=counts.sample_names,
             feature_names=counts.feature_names,
             dispersion=problem.noise.dispersion if isinstance(problem.noise, NegativeBinomial) else None,
@@ -85,20 +101,20 @@ class Run:
 class Progress:
     """A fit right after an iteration: all that is needed to go on with the same bits.
 
-    The end of a phase or a start needs no record of its own: a resumed fit reaches it again at once.
+    A renewal or the end of a start needs no record of its own: a resumed fit reaches it again at once.
 
     Parameters
     ----------
-    restart, phase : int
-        Numbers of the start and of its phase.
+    restart : int
+        Number of the start.
     last : Iteration
-        With the solver's `state`; its index and seconds count from the start on, over all phases.
+        With the solver's `state`; its seconds count from the start on.
     stopping : tuple
         `log1pnmf.fitting.solver.stopping.Stopping.state`.
     history : History
         Of this start, `last` included.
-    all_met : bool
-        Whether the tolerance was met in every phase before this one.
+    zeros : Zeros or None
+        Of the problem that is being solved.
     random : dict
         `log1pnmf._common.randomness.random_parts` of the generator, from which later starts are drawn.
     best : Run or None
@@ -106,11 +122,10 @@ class Progress:
     """
 
     restart: int
-    phase: int
     last: Iteration
     stopping: tuple[int, bool]
     history: History
-    all_met: bool
+    zeros: Zeros | None
     random: Mapping[str, Any]
     best: Run | None
 
@@ -121,10 +136,12 @@ Keep: TypeAlias = Callable[[Progress], None]
 
 def best_run(
     settings: Settings,
-    engines: Sequence[Engine],
+    remake: Remake,
+    problem: Problem,
     rng: Random,
     *,
     start: Start,
+    renewal: Renewal | None = None,
     callbacks: Sequence[Callback] = (),
     verbose: int = 0,
     resumed: Progress | None = None,
@@ -134,8 +151,12 @@ def best_run(
 
     Parameters
     ----------
-    engines : sequence of Engine
-        One for each of ``settings.phases``.
+    remake : callable
+        Makes an engine for a problem.
+    problem : Problem
+        What is to be solved, before any renewal.
+    renewal : Renewal, optional
+        Changes the problem on the way.
     verbose : int
         1 shows a progress bar.
     resumed : Progress, optional
@@ -150,14 +171,16 @@ def best_run(
     """
     begin, best = (0, None) if resumed is None else (resumed.restart, resumed.best)
     for restart in range(begin, settings.n_init):
-        one = _OneStart(settings, restart, best, keep=keep, callbacks=callbacks, verbose=verbose)
+        one = _OneStart(
+            settings, restart, best, renewal=renewal, keep=keep, callbacks=callbacks, verbose=verbose
+        )
         try:
-            run = one(engines, rng, start, resumed)
+            run = one(remake, problem, rng, start, resumed)
         except KeyboardInterrupt:  # interrupted before this start had a result
             if best is None:
                 raise
             return replace(best, stopped="interrupted")
-        if best is None or _better(run, best):
+        if best is None or run.objective < best.objective:
             best = run
         if run.stopped in ("interrupted", "callback"):
             return replace(best, stopped=run.stopped)
@@ -167,15 +190,8 @@ def best_run(
     return best
 
 
-def _better(run: Run, best: Run) -> bool:
-    """Whether `run` is better; exact and approximate objectives cannot be compared, and exact wins."""
-    if run.last.likelihood != best.last.likelihood:
-        return run.last.likelihood == "exact"
-    return run.last.objective < best.last.objective
-
-
 class _OneStart:
-    """Runs one start through all phases."""
+    """Runs one start to its end, renewing the problem on the way."""
 
     def __init__(
         self,
@@ -183,108 +199,125 @@ class _OneStart:
         restart: int,
         best: Run | None,
         *,
+        renewal: Renewal | None,
         keep: Keep | None,
         callbacks: Sequence[Callback],
         verbose: int,
     ) -> None:
         self.settings, self.restart, self.best, self.keep = settings, restart, best, keep
-        self.callbacks, self.verbose = callbacks, verbose
+        self.renewal, self.callbacks, self.verbose = renewal, callbacks, verbose
         self.last: Iteration | None = None
-        self.history, self.all_met = History(), True
+        self.history, self.stopping = History(), Stopping(settings.tol)
         self.random: Mapping[str, Any] = {}
+        self.fresh: Engine | None = None
 
-    def __call__(self, engines: Sequence[Engine], rng: Random, start: Start, resumed: Progress | None) -> Run:
-        """Run all phases."""
+    def __call__(
+        self, remake: Remake, problem: Problem, rng: Random, start: Start, resumed: Progress | None
+    ) -> Run:
+        """Run to the end."""
+        engine, renewed = remake(problem), False
         if resumed is None:
-            begin, point = 0, start(engines[0], rng)
+            if self.renewal is not None:
+                engine = self.renewal.begin(engine)
+            point = start(engine, rng)
+            if self.renewal is not None:
+                loss = engine.loss(point.loadings, point.factors)
+                engine = self.renewal(engine, point, loss) or engine
         else:
-            begin, point = resumed.phase, Pair(resumed.last.loadings, resumed.last.factors)
-            self.last, self.history, self.all_met = resumed.last, resumed.history, resumed.all_met
+            if isinstance(resumed.zeros, AdaptiveZeros):
+                engine = remake(replace(problem, zeros=resumed.zeros))
+            point = Pair(resumed.last.loadings, resumed.last.factors)
+            self.last, self.history = resumed.last, resumed.history
+            self.stopping.restore(resumed.stopping)
         self.random = random_parts(rng)  # no random numbers are drawn until the next start
-        for number in range(begin, len(engines)):
-            reason = self._phase(engines[number], number, point, resumed)
-            assert self.last is not None
-            last_phase = number == len(engines) - 1
-            self.all_met = self.all_met and (
-                reason == "converged" or (reason == "stalled" and not last_phase)
-            )
-            if reason in ("callback", "interrupted"):
-                break
-            point, resumed = Pair(self.last.loadings, self.last.factors), None
-        assert self.last is not None
-        if reason == "converged" and not self.all_met:
-            reason = "max_iter"
-        return Run(self.last.on_host(), self.history, reason, number)
-
-    def _phase(self, engine: Engine, number: int, point: Pair, resumed: Progress | None) -> Stopped:
-        """Run one phase to its end; indices and seconds continue from the phase before."""
-        settings, phase = self.settings, self.settings.phases[number]
-        stopping, state = Stopping(phase.tol), None
-        first = 0 if self.last is None else self.last.index
-        if resumed is not None:
-            stopping.restore(resumed.stopping)
-            state = resumed.last.state
-            first -= 0 if state is None else state.index
-            if stopping.met:
-                return "converged"
-        iterations = alternate(
-            engine,
-            point.loadings,
-            point.factors,
-            constraint=settings.constraint,
-            row_solver=settings.row_solver,
-            extrapolation=Extrapolation() if settings.extrapolate else None,
-            max_iter=settings.max_iter,
-            state=state,
-        )
         with ExitStack() as stack:
             watchers: list[Callback] = [*self.callbacks]
             if self.verbose:
-                label = phase.likelihood + (f", start {self.restart + 1}" if settings.n_init > 1 else "")
-                watchers.append(stack.enter_context(ProgressBar(first + settings.max_iter, label)))
-            try:
-                asked = self._watch(self._seen(iterations, number, first, stopping), stopping, watchers)
-                return asked or self._ended(engine, first)
-            except KeyboardInterrupt:
-                if self.last is None:
-                    raise
-                return "interrupted"
+                label = "fit" + (f", start {self.restart + 1}" if self.settings.n_init > 1 else "")
+                watchers.append(stack.enter_context(ProgressBar(self.settings.max_iter, label)))
+            while True:
+                reason = self._solve(engine, point, watchers, renewed=renewed)
+                if reason != "renewed":
+                    break
+                assert self.fresh is not None
+                assert self.last is not None
+                engine, point, renewed = self.fresh, Pair(self.last.loadings, self.last.factors), True
+        assert self.last is not None
+        errors = None
+        if reason != "interrupted":
+            errors = engine.zero_errors(self.last.loadings, self.last.factors)
+        return Run(self.last.on_host(), self.history, reason, engine.problem.zeros, errors)
 
-    def _seen(
-        self, iterations: Iterator[Iteration], number: int, first: int, stopping: Stopping
-    ) -> Iterator[Iteration]:
+    def _solve(
+        self, engine: Engine, point: Pair, watchers: Sequence[Callback], *, renewed: bool
+    ) -> Stopped | Literal["renewed"]:
+        """Solve one problem; seconds continue from the problem before."""
+        settings, state = self.settings, None if self.last is None else self.last.state
+        try:
+            if self.last is not None and not renewed:  # resumed: what follows an iteration has not been done
+                reason = self._after(engine, self.last)
+                if reason is not None:
+                    return reason
+            iterations = alternate(
+                engine,
+                point.loadings,
+                point.factors,
+                constraint=settings.constraint,
+                row_solver=settings.row_solver,
+                extrapolation=Extrapolation() if settings.extrapolate else None,
+                max_iter=settings.max_iter,
+                state=state,
+                renewed=renewed,
+            )
+            for iteration in self._seen(iterations, engine):
+                asked = [bool(watch(iteration)) for watch in watchers]
+                assert self.last is not None
+                reason = self._after(engine, self.last)
+                if reason is not None:
+                    return reason
+                if any(asked):
+                    return "callback"
+            return self._ended(engine)
+        except KeyboardInterrupt:
+            if self.last is None:
+                raise
+            return "interrupted"
+
+    def _after(self, engine: Engine, last: Iteration) -> Stopped | Literal["renewed"] | None:
+        """Renew the problem where that is due, or say that the fit has converged."""
+        met = self.stopping.met
+        looked = math.isnan(last.relative_change)  # at a problem that was just renewed
+        if (met or is_due(last.index)) and not looked and self._renews(engine, last):
+            return "renewed"
+        return "converged" if met else None
+
+    def _renews(self, engine: Engine, last: Iteration) -> bool:
+        if self.renewal is None:
+            return False
+        self.fresh = self.renewal(engine, Pair(last.loadings, last.factors), last.loss)
+        return self.fresh is not None
+
+    def _seen(self, iterations: Iterator[Iteration], engine: Engine) -> Iterator[Iteration]:
         """Record every iteration before the callbacks see it, so that a checkpoint is always consistent."""
         seconds = 0.0 if self.last is None else self.last.seconds
         for iteration in iterations:
-            stopping(iteration)
-            last = replace(iteration, index=first + iteration.index, seconds=seconds + iteration.seconds)
+            self.stopping(iteration)
+            last = replace(iteration, seconds=seconds + iteration.seconds)
             self.history(last)
             self.last = last
             if self.keep is not None:
-                history, state = self.history.copy(), stopping.state
-                self.keep(
-                    Progress(self.restart, number, last, state, history, self.all_met, self.random, self.best)
-                )
+                history, state, zeros = self.history.copy(), self.stopping.state, engine.problem.zeros
+                self.keep(Progress(self.restart, last, state, history, zeros, self.random, self.best))
             yield last.on_host() if self.callbacks else replace(last, state=None)
 
-    def _watch(
-        self, iterations: Iterator[Iteration], stopping: Stopping, watchers: Sequence[Callback]
-    ) -> Stopped | None:
-        """Pass iterations to the callbacks; None where none of them asked to stop."""
-        for iteration in iterations:
-            asked = [bool(watch(iteration)) for watch in watchers]
-            if stopping.met:
-                return "converged"
-            if any(asked):
-                return "callback"
-        return None
-
-    def _ended(self, engine: Engine, first: int) -> Stopped:
+    def _ended(self, engine: Engine) -> Stopped | Literal["renewed"]:
         """Say why the solver ended: `max_iter` was reached, or no step lowers the objective."""
         last, settings = self.last, self.settings
         assert last is not None
         # the last iteration may have been lost to an extrapolation that was dropped
-        if last.index - first >= settings.max_iter - 1:
+        if last.index >= settings.max_iter - 1:
             return "max_iter"
+        if not math.isnan(last.relative_change) and self._renews(engine, last):
+            return "renewed"
         residual = residual_at(engine, last.loadings, last.factors, constraint=settings.constraint)
         return "converged" if residual <= STATIONARY else "stalled"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.randomness import Random
 from log1pnmf.engines.base import Engine, Sample
-from log1pnmf.fitting.solver.alternate import alternate
-from log1pnmf.fitting.solver.extrapolate import Extrapolation
 from log1pnmf.fitting.solver.iteration import Pair
-from log1pnmf.fitting.solver.stopping import Stopping
 
+from .renewal import renewal_of
+from .runs import best_run
 from .settings import Settings
-from .starts import initialize
+from .starts import Start, initialize
 
 __all__ = ["given_start", "sampled_start"]
 
@@ -33,28 +34,29 @@ def sampled_start(engine: Engine, sample: Sample, settings: Settings, rng: Rando
     engine : Engine
         Of all rows.
     sample : Sample
-        Of rows that are in memory, ``engine.sample()``.
+        Rows that are in memory, ``engine.sample()``.
 
     Returns
     -------
     Pair
         On the eta scale.
     """
-    constraint, part = settings.constraint, sample.engine
-    loadings, factors = initialize(part, settings.n_components, settings.init, rng)
-    stopping = Stopping(SAMPLE_TOL)
-    iterations = alternate(
-        part,
-        loadings,
-        factors,
-        constraint=constraint,
-        extrapolation=Extrapolation(),
+    constraint = settings.constraint
+    part = replace(
+        settings,
+        likelihood=engine.problem.likelihood,
+        n_init=1,
+        tol=SAMPLE_TOL,
         max_iter=SAMPLE_ITERATIONS,
+        extrapolate=True,
     )
-    for iteration in iterations:
-        loadings, factors = iteration.loadings, iteration.factors
-        if stopping(iteration):
-            break
+
+    def make(engine: Engine, rng: Random) -> Pair:
+        return Pair(*initialize(engine, settings.n_components, settings.init, rng))
+
+    renewal = renewal_of(part, sample.remake)
+    run = best_run(part, sample.remake, sample.problem, rng, start=Start(make), renewal=renewal)
+    loadings, factors = run.last.loadings, run.last.factors
     if constraint.scale_is_free:
         loadings, factors = _balanced(loadings, factors)
     factors = _lifted(engine, loadings.mean(axis=0), factors)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from log1pnmf._common.checks import check_choice, check_number, check_whole
-from log1pnmf.counts.counts import SIZE_FACTORS
+from log1pnmf.counts.counts import SIZE_FACTORS, Counts
 from log1pnmf.engines.base import ROW_SOLVERS, RowSolver
 from log1pnmf.engines.registry import check_engine
 from log1pnmf.model.constraint import Constraint
@@ -25,11 +25,10 @@ __all__ = [
     "LIKELIHOODS",
     "NOISES",
     "NORMALIZATIONS",
-    "Phase",
     "Settings",
 ]
 
-LIKELIHOODS = ("auto", "approximate", "exact", "refined")
+LIKELIHOODS = ("auto", "adaptive", "approximate", "exact")
 NOISES = ("poisson", "nb")
 DISPERSIONS = ("feature", "shared")
 INITS = ("rank1", "random", "nndsvd")
@@ -39,28 +38,16 @@ GIVEN = "given"
 """Stands for what a user gave as arrays, as a function or as an engine of their own."""
 
 LARGEST_EXACT = 2e8
-"""Entries up to which every one of them is visited without being asked for."""
+"""Entries up to which the exact log-likelihood of an approximate fit is computed without being asked for."""
+
+LARGEST_EXACT_ON_CARD = 1e9
+"""Entries up to which a card visits every one of them at about the cost of the non-zeros."""
 
 SMALLEST_C, LARGEST_C = 1e-9, 1e12
 """Beyond that double precision does not hold the model."""
 
-LOOSER = 10.0
-"""The approximate phase of a refined fit stops at a tolerance looser by this factor."""
-
-
-@dataclass(frozen=True)
-class Phase:
-    """One run of the solver.
-
-    Parameters
-    ----------
-    zeros : Quadratic or None
-        What replaces ``expm1`` at zero counts.
-    """
-
-    likelihood: Literal["approximate", "exact"]
-    zeros: Quadratic | None
-    tol: float
+SMALL, DENSE = 2e6, 0.25
+"""Entries up to which, and part of them that is not zero from which, visiting all of them costs little."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +61,7 @@ class Settings:
     n_components: int = 2
     c: float = 1.0
     likelihood: str = "auto"
+    zeros_tol: float = 1e-4
     approximation: str = "chebyshev"
     interval: tuple[float, float] | None = None
     size_factors: str = "total"
@@ -99,6 +87,12 @@ class Settings:
                 "that double precision does not hold the model; pass inf for what a larger c tends to"
             )
         check_choice("likelihood", self.likelihood, LIKELIHOODS)
+        check_number("zeros_tol", self.zeros_tol)
+        if self.likelihood == "adaptive" and self.row_solver == "coordinate":
+            raise ValueError(
+                "likelihood='adaptive' needs row_solver='newton', got 'coordinate', the paper's solver; use "
+                "likelihood='exact' or 'approximate' with it"
+            )
         quadratic(link, self.approximation, self.interval)
         check_choice("size_factors", self.size_factors, (*SIZE_FACTORS, GIVEN))
         self._check_noise()
@@ -127,7 +121,7 @@ class Settings:
 
     def _make_plain(self) -> None:
         """Replace the numbers of NumPy and the like, so that settings compare and go into files."""
-        plain: dict[str, Any] = {name: float(getattr(self, name)) for name in ("c", "l1", "tol")}
+        plain: dict[str, Any] = {name: float(getattr(self, name)) for name in ("c", "l1", "tol", "zeros_tol")}
         plain |= {name: int(getattr(self, name)) for name in ("n_components", "n_init", "max_iter")}
         if self.extrapolate != "auto":
             plain["extrapolate"] = bool(self.extrapolate)
@@ -142,31 +136,41 @@ class Settings:
         """The link function."""
         return ShiftedLog(self.c)
 
-    def resolved(self, engine: str, shape: tuple[int, int]) -> Settings:
-        """Replace every "auto" by what it stands for, for counts of that shape and a resolved engine."""
+    def resolved(self, engine: str, counts: Counts) -> Settings:
+        """Replace every "auto" by what it stands for, for these counts and a resolved engine."""
         likelihood = self.likelihood
         if self.noise == "nb":
             likelihood = "exact"
         elif self.link.is_identity:
             likelihood = "exact"  # at sparse cost
-        elif likelihood == "auto" and self.c < 1:
-            likelihood = "exact"  # one quadratic for all zeros is far off there
         elif likelihood == "auto":
-            likelihood = "refined" if math.prod(shape) <= LARGEST_EXACT else "approximate"
+            here = replace(self, engine=engine)
+            likelihood = "adaptive" if here.why_exact(counts) is None else "exact"
         # The coordinate solver is the paper's, and has no extrapolation.
         extrapolate = self.row_solver == "newton" if self.extrapolate == "auto" else bool(self.extrapolate)
         return replace(self, likelihood=likelihood, extrapolate=extrapolate, engine=engine)
 
+    def why_exact(self, counts: Counts) -> str | None:
+        """Say why "auto" visits every zero count; None where it does not. The engine has to be resolved."""
+        entries = math.prod(counts.shape)
+        if self.row_solver == "coordinate":
+            return "coordinate descent has no adaptive form"
+        if self.noise != "poisson":
+            return f"{self.noise} noise has no adaptive form"
+        if entries <= SMALL:
+            return f"there are {entries:,} entries only"
+        if counts.nnz >= DENSE * entries:
+            return f"{counts.nnz / entries:.0%} of the entries are not zero"
+        if self.engine.startswith("torch") and entries <= LARGEST_EXACT_ON_CARD:
+            return "a graphics card does that at about the cost of the non-zeros"
+        return None
+
     @property
-    def phases(self) -> tuple[Phase, ...]:
-        """Runs of the solver, each starting where the one before ended; of resolved settings."""
-        exact = Phase("exact", None, self.tol)
-        if self.likelihood == "exact":
-            return (exact,)
-        zeros = quadratic(self.link, self.approximation, self.interval)
-        if self.likelihood == "approximate":
-            return (Phase("approximate", zeros, self.tol),)
-        return (Phase("approximate", zeros, LOOSER * self.tol), exact)
+    def zeros(self) -> Quadratic | None:
+        """What replaces ``expm1`` at zero counts at first; None visits them. Of resolved settings."""
+        if self.likelihood != "approximate":
+            return None
+        return quadratic(self.link, self.approximation, self.interval)
 
     @property
     def constraint(self) -> Constraint:

@@ -22,7 +22,7 @@ from log1pnmf.counts.sparse_rows import dense_blocks
 from .constraint import FREE, Bounds, Constraint
 from .link import Link, ShiftedLog
 from .noise import POISSON, Noise
-from .zeros import EXACT_FOR_IDENTITY, Quadratic
+from .zeros import EXACT_FOR_IDENTITY, AdaptiveZeros, EntryZeros, Quadratic, Zeros
 
 __all__ = [
     "approximate_log_likelihood",
@@ -56,7 +56,7 @@ class Model(Protocol):
     @property
     def link(self) -> Link: ...
     @property
-    def zeros(self) -> Quadratic | None: ...
+    def zeros(self) -> Zeros | None: ...
     @property
     def noise(self) -> Noise: ...
 
@@ -68,7 +68,7 @@ class _Given:
     counts: Counts
     size_factors: Array
     link: Link
-    zeros: Quadratic | None
+    zeros: Zeros | None
     noise: Noise = POISSON
 
 
@@ -80,7 +80,7 @@ def entry_loss(
     eta: ArrayLike,
     t: ArrayLike,
     link: Link,
-    zeros: Quadratic | None = None,
+    zeros: Quadratic | EntryZeros | None = None,
     *,
     noise: Noise = POISSON,
 ) -> Array:
@@ -90,7 +90,7 @@ def entry_loss(
     ----------
     y, eta, t : array_like
         Count, linear predictor (>= 0) and exposure; broadcast against each other.
-    zeros : Quadratic, optional
+    zeros : Quadratic or EntryZeros, optional
         Approximation for zero counts; None is exact.
 
     Returns
@@ -101,7 +101,9 @@ def entry_loss(
     y, eta, t = _float(y), _float(eta), _float(t)
     with np.errstate(over="ignore"):
         loss = noise.loss(y, t * link.em(eta))
-    return loss if zeros is None else np.where(y > 0, loss, t * eta * (zeros.a1 + zeros.a2 * eta))
+    if zeros is None:
+        return loss
+    return np.where(_at(zeros).in_place(y), t * eta * (zeros.a1 + zeros.a2 * eta), loss)
 
 
 def entry_gradient(
@@ -109,14 +111,16 @@ def entry_gradient(
     eta: ArrayLike,
     t: ArrayLike,
     link: Link,
-    zeros: Quadratic | None = None,
+    zeros: Quadratic | EntryZeros | None = None,
     *,
     noise: Noise = POISSON,
 ) -> Array:
     """Differentiate `entry_loss` in eta; parameters as there. Always finite, see `Link.derivatives`."""
     y, eta, t = _float(y), _float(eta), _float(t)
     gradient = noise.gradient(y, t, link.derivatives(eta))
-    return gradient if zeros is None else np.where(y > 0, gradient, t * (zeros.a1 + 2.0 * zeros.a2 * eta))
+    if zeros is None:
+        return gradient
+    return np.where(_at(zeros).in_place(y), t * (zeros.a1 + 2.0 * zeros.a2 * eta), gradient)
 
 
 def entry_curvature(
@@ -124,14 +128,18 @@ def entry_curvature(
     eta: ArrayLike,
     t: ArrayLike,
     link: Link,
-    zeros: Quadratic | None = None,
+    zeros: Quadratic | EntryZeros | None = None,
     *,
     noise: Noise = POISSON,
 ) -> Array:
     """Curvature of `entry_loss` for steps, see `Noise.curvature`; parameters as there. Always finite."""
     y, eta, t = _float(y), _float(eta), _float(t)
     curvature = noise.curvature(y, t, link.derivatives(eta))
-    return curvature if zeros is None else np.where(y > 0, curvature, 2.0 * zeros.a2 * t)
+    return curvature if zeros is None else np.where(_at(zeros).in_place(y), 2.0 * zeros.a2 * t, curvature)
+
+
+def _at(zeros: EntryZeros | Quadratic) -> EntryZeros:
+    return zeros if isinstance(zeros, EntryZeros) else EntryZeros(zeros.a1, zeros.a2)
 
 
 def _float(x: ArrayLike) -> Array:
@@ -200,6 +208,8 @@ def negative_log_likelihood(problem: Model, loadings: Array, factors: Array) -> 
     exposure = link.exposure_scale * problem.size_factors
     if link.is_identity and problem.counts.total > LARGE_TOTAL:
         zeros = None
+    if isinstance(zeros, AdaptiveZeros):
+        return _dense_loss(problem, loadings, factors) + likelihood_constant(problem)
     if zeros is None:
         loss = _loss_of_zeros(problem, loadings, factors)
     else:  # sum t*eta and sum t*eta^2 over all entries
@@ -236,7 +246,7 @@ def _offset_of_zeros(problem: Model) -> float:
         return 0.0
     exposure = problem.link.exposure_scale * problem.size_factors
     n_zeros = problem.counts.shape[1] - np.diff(problem.counts.by_row.indptr)
-    return problem.zeros.a0m1 * float(exposure @ n_zeros)
+    return problem.zeros.offset(exposure, n_zeros)
 
 
 def gradients(problem: Model, loadings: Array, factors: Array) -> tuple[Array, Array]:
@@ -254,10 +264,22 @@ def gradients(problem: Model, loadings: Array, factors: Array) -> tuple[Array, A
     gradient_loadings, gradient_factors = np.zeros_like(loadings), np.zeros_like(factors)
     for block in _row_blocks(rows, arrays=8):
         y, t = rows.to_dense(block), exposure[block, None]
-        slope = entry_gradient(y, loadings[block] @ factors.T, t, problem.link, problem.zeros, **how)
+        zeros = None if problem.zeros is None else problem.zeros.of_samples(block)
+        slope = entry_gradient(y, loadings[block] @ factors.T, t, problem.link, zeros, **how)
         gradient_loadings[block] = slope @ factors
         gradient_factors += slope.T @ loadings[block]
     return gradient_loadings, gradient_factors
+
+
+def _dense_loss(problem: Model, loadings: Array, factors: Array) -> float:
+    """Sum of the losses of all entries, one by one."""
+    total, rows, exposure = 0.0, problem.counts.by_row, problem.link.exposure_scale * problem.size_factors
+    for block in _row_blocks(rows, arrays=8):
+        zeros = None if problem.zeros is None else problem.zeros.of_samples(block)
+        eta, t = loadings[block] @ factors.T, exposure[block, None]
+        own = entry_loss(rows.to_dense(block), eta, t, problem.link, zeros, noise=problem.noise)
+        total += float(own.sum())
+    return total
 
 
 def _loss_of_zeros(problem: Model, loadings: Array, factors: Array) -> float:

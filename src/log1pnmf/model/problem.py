@@ -2,38 +2,100 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf.counts.counts import Counts, SparseRows
+from log1pnmf.counts.sparse_rows import Pattern
 
 from .link import ShiftedLog
 from .noise import POISSON, Noise
 from .objective import likelihood_constant, plain_constant
-from .zeros import EXACT_FOR_IDENTITY, Quadratic
+from .zeros import EXACT_FOR_IDENTITY, AdaptiveZeros, EntryZeros, Zeros
 
-__all__ = ["LARGE_ROW", "Problem", "Side"]
+__all__ = ["LARGE_ROW", "Likelihood", "Problem", "Side", "SideZeros", "zeros_of_row"]
 
 LARGE_ROW = 1e9
 """Total count of a sample from which rounding errors of its log-likelihood exceed about 1e-6."""
 
 
+Array = NDArray[np.float64]
+Likelihood = Literal["exact", "approximate", "adaptive"]
+
+
+@dataclass(frozen=True, eq=False)
+class SideZeros:
+    """The zeros of one side, where they are not all visited.
+
+    The quadratics of all entries of a row sum up to ``linear_i'b + b'G_i b``, where ``linear_i`` is the sum
+    over p of ``row_linear[i, p] * sum_j column_linear[p, j] x_j``, and ``G_i`` the same with ``x_j x_j'``: a
+    form of rank P.
+
+    Parameters
+    ----------
+    stored : Pattern or None
+        Zeros that are visited.
+    row_quadratic, column_quadratic : ndarray of shape (rows, 2) or (columns, 2), or None
+        Linear and quadratic coefficient in place of ``expm1(eta)``; one of the two.
+    row_linear, row_square : ndarray of shape (rows, P)
+    column_linear, column_square : ndarray of shape (P, columns)
+    """
+
+    stored: Pattern | None
+    row_quadratic: Array | None
+    column_quadratic: Array | None
+    row_linear: Array
+    row_square: Array
+    column_linear: Array
+    column_square: Array
+
+
 @dataclass(frozen=True, eq=False)
 class Side:
-    """Compressed rows with rank-one exposure ``t_ij = row_exposure_i * column_exposure_j``, and noise."""
+    """Compressed rows with rank-one exposure ``t_ij = row_exposure_i * column_exposure_j``, and noise.
+
+    `zeros` is None where all zeros are visited.
+    """
 
     rows: SparseRows
-    row_exposure: NDArray[np.float64]
-    column_exposure: NDArray[np.float64]
+    row_exposure: Array
+    column_exposure: Array
     noise: Noise = POISSON
     rows_are_features: bool = False
+    zeros: SideZeros | None = None
 
     def noise_of(self, row: int) -> Noise:
         """Noise of the entries of one row."""
         return self.noise.of_features(row) if self.rows_are_features else self.noise
+
+    def at(self, features: NDArray[np.intp], samples: NDArray[np.intp] | None = None) -> Side:
+        """Give some features and samples of the factors' side; the zeros must not be adaptive."""
+        matrix, exposure, zeros = self.rows.to_scipy()[features], self.column_exposure, self.zeros
+        if zeros is not None:
+            own = None if zeros.row_quadratic is None else zeros.row_quadratic[features]
+            linear, square = zeros.row_linear[features], zeros.row_square[features]
+            zeros = replace(zeros, row_quadratic=own, row_linear=linear, row_square=square)
+        if samples is not None:
+            matrix, exposure = matrix[:, samples], exposure[samples]
+            if zeros is not None:
+                linear, square = (one[:, samples] for one in (zeros.column_linear, zeros.column_square))
+                zeros = replace(zeros, column_linear=linear, column_square=square)
+        rows, noise = SparseRows.from_scipy(matrix), self.noise.of_features(features)
+        return Side(rows, self.row_exposure[features], exposure, noise, True, zeros)
+
+
+def zeros_of_row(side: Side, i: int) -> EntryZeros | None:
+    """Give what stands in for the zeros of one row; None where all are visited."""
+    zeros = side.zeros
+    if zeros is None:
+        return None
+    own = zeros.row_quadratic[i] if zeros.row_quadratic is not None else zeros.column_quadratic.T  # type: ignore[union-attr]
+    stored = False if zeros.stored is None else zeros.stored.to_dense(slice(i, i + 1))[0]
+    return EntryZeros(own[0], own[1], stored)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +108,7 @@ class Problem:
         n x m counts.
     size_factors : ndarray of shape (n,)
         Positive.
-    zeros : Quadratic or None
+    zeros : Quadratic, AdaptiveZeros or None
         What replaces ``expm1`` at zero counts; None visits them exactly. With the identity link this always
         becomes ``Quadratic(0, 1, 0)``, which is exact at sparse cost.
     """
@@ -54,7 +116,7 @@ class Problem:
     counts: Counts
     size_factors: NDArray[np.float64]
     link: ShiftedLog
-    zeros: Quadratic | None = None
+    zeros: Zeros | None = None
     noise: Noise = POISSON
 
     def __post_init__(self) -> None:
@@ -78,16 +140,48 @@ class Problem:
         """Whether the loss is the model's own; approximate zeros of the identity link are."""
         return self.zeros is None or self.link.is_identity
 
+    @property
+    def likelihood(self) -> Likelihood:
+        """How zero counts are treated."""
+        if self.is_exact:
+            return "exact"
+        return "adaptive" if isinstance(self.zeros, AdaptiveZeros) else "approximate"
+
     @cached_property
     def loadings_side(self) -> Side:
         """Rows of the counts: what the loadings are fitted to, with the factors as design."""
-        return Side(self.counts.by_row, self._exposure, np.ones(self.counts.shape[1]), self.noise)
+        ones = np.ones(self.counts.shape[1])
+        return Side(self.counts.by_row, self._exposure, ones, self.noise, zeros=self._loadings_zeros)
 
     @cached_property
     def factors_side(self) -> Side:
         """Columns of the counts: what the factors are fitted to, with the loadings as design."""
         ones = np.ones(self.counts.shape[1])
-        return Side(self.counts.by_column, ones, self._exposure, self.noise, rows_are_features=True)
+        return Side(self.counts.by_column, ones, self._exposure, self.noise, True, self._factors_zeros)
+
+    @property
+    def _loadings_zeros(self) -> SideZeros | None:
+        zeros, (n, m) = self.zeros, self.counts.shape
+        if zeros is None:
+            return None
+        a1, a2 = (np.ascontiguousarray(np.broadcast_to(one, m)[None]) for one in (zeros.a1, zeros.a2))
+        t = self._exposure[:, None]
+        if isinstance(zeros, AdaptiveZeros):
+            return SideZeros(
+                zeros.by_sample, None, np.ascontiguousarray(zeros.quadratics[:, 1:]), t, t, a1, a2
+            )
+        return SideZeros(None, np.tile([zeros.a1, zeros.a2], (n, 1)), None, t, t, a1, a2)
+
+    @property
+    def _factors_zeros(self) -> SideZeros | None:
+        zeros, m = self.zeros, self.counts.shape[1]
+        if zeros is None:
+            return None
+        own = np.stack([np.broadcast_to(one, m) for one in (zeros.a1, zeros.a2)], axis=1).astype(np.float64)
+        stored = zeros.stored if isinstance(zeros, AdaptiveZeros) else None
+        a1, a2 = (np.ascontiguousarray(own[:, [p]]) for p in (0, 1))
+        t = self._exposure[None]
+        return SideZeros(stored, own, None, a1, a2, t, t)
 
     @cached_property
     def constant(self) -> float:

@@ -1,19 +1,42 @@
-"""Quadratics that stand in for ``expm1`` at zero counts, so that a fit costs only its non-zeros."""
+"""Quadratics that stand in for ``expm1`` at zero counts, so that a fit costs only its non-zeros.
+
+`Quadratic` is the paper's: one for all zeros. `AdaptiveZeros` has one for every feature, and visits the zeros
+for which it is not good enough one by one.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.polynomial.chebyshev import chebpts1
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
+from log1pnmf.counts.sparse_rows import Pattern
 
 from .link import ShiftedLog
 
-__all__ = ["EXACT_FOR_IDENTITY", "KINDS", "Quadratic", "chebyshev", "quadratic", "taylor"]
+__all__ = [
+    "EXACT_FOR_IDENTITY",
+    "KINDS",
+    "AdaptiveZeros",
+    "EntryZeros",
+    "Quadratic",
+    "ZeroSurvey",
+    "Zeros",
+    "caps_for",
+    "chebyshev",
+    "choose",
+    "quadratic",
+    "survey_feature",
+    "taylor",
+]
+
+Array = NDArray[np.float64]
 
 KINDS = ("chebyshev", "taylor")
 
@@ -34,10 +57,89 @@ class Quadratic:
     a1: float
     a2: float
 
-    def value(self, eta: NDArray[np.float64]) -> NDArray[np.float64]:
+    def value(self, eta: Array) -> Array:
         """Evaluate the quadratic at `eta`."""
         return self.a0m1 + eta * (self.a1 + self.a2 * eta)
 
+    def of_samples(self, block: slice) -> EntryZeros:
+        """Give what stands in for the zeros of some samples."""
+        return EntryZeros(self.a1, self.a2)
+
+    def of_feature(self, j: int) -> EntryZeros:
+        """Give what stands in for the zeros of one feature."""
+        return EntryZeros(self.a1, self.a2)
+
+    def offset(self, exposure: Array, n_zeros: NDArray[np.int64]) -> float:
+        """Sum the constant term over all zeros: `n_zeros` of every sample."""
+        return self.a0m1 * float(exposure @ n_zeros)
+
+
+class EntryZeros(NamedTuple):
+    """Linear and quadratic coefficients at some entries, and which zeros are visited exactly instead."""
+
+    a1: Any
+    a2: Any
+    stored: Any = False
+
+    def in_place(self, y: Array) -> NDArray[np.bool_]:
+        """Whether the quadratic stands in for an entry."""
+        return np.logical_not((y > 0) | self.stored)
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptiveZeros:
+    """A quadratic in eta for the zeros of every feature, and the zeros that are visited one by one.
+
+    Parameters
+    ----------
+    quadratics : ndarray of shape (m, 3)
+        Constant, linear and quadratic coefficient of every feature: ``expm1(eta)`` is about their polynomial.
+    stored : Pattern
+        Zeros that are visited, features x samples.
+    exposure : ndarray of shape (m,)
+        Sum of the exposures of the other zeros.
+    caps : ndarray of shape (m,)
+        Those with eta above it were chosen to be visited.
+    error : float
+        Sum over the others of ``t * |expm1(eta) - quadratic|`` where the set was chosen.
+    """
+
+    quadratics: Array
+    stored: Pattern
+    exposure: Array
+    caps: Array
+    error: float
+
+    @property
+    def a1(self) -> Array:
+        """Linear coefficient of every feature."""
+        return self.quadratics[:, 1]
+
+    @property
+    def a2(self) -> Array:
+        """Quadratic coefficient of every feature."""
+        return self.quadratics[:, 2]
+
+    @cached_property
+    def by_sample(self) -> Pattern:
+        """Zeros that are visited, samples x features."""
+        return self.stored.transpose()
+
+    def of_samples(self, block: slice) -> EntryZeros:
+        """Give what stands in for the zeros of some samples."""
+        return EntryZeros(self.a1[None, :], self.a2[None, :], self.by_sample.to_dense(block))
+
+    def of_feature(self, j: int) -> EntryZeros:
+        """Give what stands in for the zeros of one feature."""
+        return EntryZeros(self.a1[j], self.a2[j], self.stored.to_dense(slice(j, j + 1))[0])
+
+    def offset(self, exposure: Array, n_zeros: NDArray[np.int64]) -> float:
+        """Sum the constant terms over all zeros that are not visited."""
+        return float(self.quadratics[:, 0] @ self.exposure)
+
+
+Zeros = Quadratic | AdaptiveZeros
+"""What stands in for ``expm1`` at zero counts."""
 
 EXACT_FOR_IDENTITY = Quadratic(0.0, 1.0, 0.0)
 """For the identity link the mean is linear in eta: nothing is approximated."""
@@ -128,3 +230,104 @@ def _divided_difference_of_exp(*nodes: float) -> float:
             terms[j] = shorter = shorter + node * terms[j] / n
         if n > 2.0 * nodes[-1] and terms[-1] * weight <= 1e-18 * total:
             return total
+
+
+# ---------------------------------------------------------------- which zeros to visit
+
+LARGEST_CAP = 1.5
+"""Beyond that no quadratic comes near an exponential."""
+N_CAPS = 10
+
+
+class ZeroSurvey(NamedTuple):
+    """How well quadratics do at the zeros of every feature, if those with eta above a cap are visited.
+
+    Parameters
+    ----------
+    caps : ndarray of shape (G,)
+        Ascending.
+    error : ndarray of shape (m, G)
+        Sum of ``t * |expm1(eta) - quadratic|`` over the zeros below the cap.
+    n_above : ndarray of shape (m, G)
+        Zeros above it.
+    quadratics : ndarray of shape (m, G, 3)
+        Fitted by least squares, weighed by exposure.
+    """
+
+    caps: Array
+    error: Array
+    n_above: Array
+    quadratics: Array
+
+
+class Chosen(NamedTuple):
+    """Cap and quadratic of every feature, how many zeros are above the caps, and the errors of the others."""
+
+    caps: Array
+    quadratics: Array
+    n_above: float
+    error: float
+
+
+def caps_for(tolerance: float) -> Array:
+    """Caps to look at; a tighter tolerance needs smaller ones.
+
+    Examples
+    --------
+    >>> [round(float(cap), 3) for cap in caps_for(1e-4)[[0, -1]]]
+    [0.05, 1.5]
+    """
+    return np.geomspace(min(0.05, 2.0 * np.cbrt(max(tolerance, 1e-15))), LARGEST_CAP, N_CAPS)
+
+
+def choose(survey: ZeroSurvey, limit: float) -> Chosen:
+    """Choose a cap for every feature, so that few zeros are visited and the errors sum up to at most `limit`.
+
+    A visited zero has a price in units of error, the same for all features; every feature takes the cap with
+    the least error and price. The highest price that meets the limit is taken, or the lowest there is.
+    """
+    features = np.arange(len(survey.error))
+    for price in np.geomspace(1e2, 1e-12, 85) * max(limit, 1e-300):
+        best = np.argmin(survey.error + price * survey.n_above, axis=1)
+        error = float(survey.error[features, best].sum())
+        if error <= limit:
+            break
+    return Chosen(
+        survey.caps[best],
+        np.ascontiguousarray(survey.quadratics[features, best]),
+        float(survey.n_above[features, best].sum()),
+        error,
+    )
+
+
+def survey_feature(eta: Array, t: Array, cap: float) -> tuple[float, int, Array]:
+    """Survey the zeros of one feature for one cap; engines are tested against it.
+
+    Parameters
+    ----------
+    eta, t : ndarray of shape (zeros,)
+        Linear predictor and exposure of the zeros.
+
+    Returns
+    -------
+    error, n_above, quadratic
+        As in `ZeroSurvey`.
+    """
+    below = eta <= cap
+    x, w, em = eta[below], t[below], np.expm1(eta[below])
+    total = float(w.sum())
+    mean = float(w @ x) / total if total > 0 else 0.0
+    variance = max(0.0, float(w @ (x - mean) ** 2) / total) if total > 0 else 0.0
+    d, scale = x - mean, max(math.sqrt(variance), 1e-7 * (1.0 + mean))
+    rest = em - (math.expm1(mean) + math.exp(mean) * d * (1.0 + 0.5 * d))  # around the mean
+    powers = np.vander(d / scale, 3, increasing=True)
+    normal = powers.T @ (w[:, None] * powers)
+    normal += np.diag(1e-9 * np.diag(normal) + 1e-9 * total + 1e-300)
+    by0, by1, by2 = np.linalg.solve(normal, powers.T @ (w * rest))
+    linear = math.exp(mean) + by1 / scale
+    square = max(0.0, 0.5 * math.exp(mean) + by2 / scale**2)
+    quadratic = np.array(
+        [math.expm1(mean) + by0 - mean * (linear - mean * square), linear - 2.0 * mean * square, square]
+    )
+    error = float(w @ np.abs(em - np.polynomial.polynomial.polyval(x, quadratic)))
+    return error, int(np.count_nonzero(~below)), quadratic

@@ -86,9 +86,7 @@ class FeatureRegressions:
         losses = np.where(alone > 0.0, np.inf, 0.0)
         if not explained.any() or not len(features):
             return losses
-        if not explained.all():
-            rows = rows[:, np.flatnonzero(explained)]
-        side = Side(SparseRows.from_scipy(rows), np.ones(len(features)), self._exposure[explained])
+        side = self.problem.factors_side.at(features, None if explained.all() else np.flatnonzero(explained))
         best = self._solve(side, np.delete(factors[features], k, axis=1), others[explained])
         return losses + self._sums(side, best, others[explained]).loss
 
@@ -146,8 +144,7 @@ class FeatureRegressions:
                 break
             if not still.all():
                 moving = moving[still]
-                rows = SparseRows.from_scipy(side.rows.to_scipy()[np.flatnonzero(still)])
-                side = Side(rows, np.ones(len(moving)), side.column_exposure)
+                side = side.at(np.flatnonzero(still))
         return factors
 
     def _sums(self, side: Side, factors: Array, design: Array) -> RowSums:

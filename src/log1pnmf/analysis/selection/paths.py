@@ -10,15 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.randomness import Random
+from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.continuation import continued_start
 from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.renewal import renewal_of
 from log1pnmf.fitting.runs import Run, best_run
-from log1pnmf.fitting.settings import Phase, Settings
+from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.start_choice import given, named
 from log1pnmf.fitting.starts import Start
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.zeros import Quadratic
 
 from .folding import Fold
 from .grid import Grid, Setting
@@ -58,9 +59,8 @@ class Record:
 class PathFitter:
     """Fits the settings of a grid to one fold.
 
-    Every fit has `n_starts` starts: its neighbour's end, where there is one, and fresh ones. All of them go
-    through the first phase (the approximate one, which is cheap, where the likelihood is "refined"), and the
-    one with the best training objective goes on alone.
+    Every fit has `n_starts` starts: its neighbour's end, where there is one, and fresh ones. The one with the
+    best training objective is kept.
 
     Parameters
     ----------
@@ -104,21 +104,14 @@ class PathFitter:
             c=setting.c,
             n_components=setting.n_components,
             l1=self.fold.penalty_scale * setting.l1,
-        ).resolved(self.settings.engine, self.fold.train.shape)
+        ).resolved(self.settings.engine, self.fold.train)
         starts: list[Start] = [] if before is None else [self._continued(settings, before, rng)]
         starts += [named(settings)] * max(0 if before is not None else 1, self.n_starts - len(starts))
-        first, *others = settings.phases
-        runs = [self._run(settings, first, start, rng) for start in starts]
-        best = min(runs, key=lambda run: run.last.objective)
-        met, n_iter = best.stopped == "converged", best.last.index
-        for phase in others:
-            end = (best.last.loadings, best.last.factors * settings.link.alpha)
-            best = self._run(settings, phase, given(end, settings), rng)
-            met, n_iter = met and best.stopped == "converged", n_iter + best.last.index
+        best = min((self._run(settings, start, rng) for start in starts), key=lambda run: run.objective)
         fit = best.as_fit(settings, self._problem(settings))
         by_sample = self.fold.score(fit)
-        seconds = time.thread_time() - started
-        return fit, Record(self.fold.number, setting, by_sample, n_iter, met, seconds)
+        seconds, met = time.thread_time() - started, best.stopped == "converged"
+        return fit, Record(self.fold.number, setting, by_sample, best.last.index, met, seconds)
 
     def _random(self, setting: Setting) -> Random:
         place = (self.grid.n_components, self.grid.c, self.grid.l1)
@@ -130,13 +123,22 @@ class PathFitter:
         start = continued_start(before, self._problem(settings), settings.n_components, rng)
         return given(start, settings)
 
-    def _problem(self, settings: Settings, zeros: Quadratic | None = None) -> Problem:
-        return Problem(self.fold.train, self.fold.size_factors, settings.link, zeros)
+    def _problem(self, settings: Settings) -> Problem:
+        return Problem(self.fold.train, self.fold.size_factors, settings.link, settings.zeros)
 
-    def _run(self, settings: Settings, phase: Phase, start: Start, rng: Random) -> Run:
-        alone = replace(settings, likelihood=phase.likelihood, tol=phase.tol, n_init=1)
-        engine = make_engine(settings.engine, self._problem(settings, phase.zeros), 1)
-        run = best_run(alone, [engine], rng, start=start, callbacks=[lambda iteration: self.stopped()])
+    def _run(self, settings: Settings, start: Start, rng: Random) -> Run:
+        def remake(problem: Problem) -> Engine:
+            return make_engine(settings.engine, problem, 1)
+
+        run = best_run(
+            replace(settings, n_init=1),
+            remake,
+            self._problem(settings),
+            rng,
+            start=start,
+            renewal=renewal_of(settings, remake),
+            callbacks=[lambda iteration: self.stopped()],
+        )
         if self.stopped():
             raise Stopped
         return run

@@ -13,11 +13,13 @@ from log1pnmf.counts.chunked.opening import OnChunk
 from log1pnmf.counts.chunked.runners import runner_of
 from log1pnmf.counts.chunked.survey import ChunkedCounts
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.engines.base import Factory, HalfStep, RowSolver, Sample
 from log1pnmf.engines.native import NativeEngine, effective_threads
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem, Side
+from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey
 
 from .progress import PassBar
 from .step import damped_step
@@ -124,11 +126,30 @@ class StreamingEngine:
         """Negative log-likelihood on the eta scale, constants included, penalty excluded."""
         return self._loss(self._sums(self.adopt(loadings), factors))
 
+    def survey_zeros(self, loadings: Any, factors: Any, caps: Array) -> ZeroSurvey:
+        """Survey the rows in memory, scaled up; see `log1pnmf.engines.base.Engine.survey_zeros`."""
+        index = self.counts.sample_index
+        own = _rows_at(self.adopt(loadings), index)
+        found = self._in_memory(self._kept()).survey_zeros(own, np.asarray(factors), caps)
+        scale = self.counts.n_samples / max(1, len(index))
+        return found._replace(error=scale * found.error, n_above=scale * found.n_above)
+
+    def collect_zeros(self, loadings: Any, factors: Any, caps: Array) -> tuple[Pattern, Array]:
+        """List none: every chunk finds its own in every pass, and adds the constant terms of the others."""
+        return Pattern.empty((len(factors), 0)), np.zeros(len(factors))
+
+    def zero_errors(self, loadings: Any, factors: Any) -> tuple[float, float]:
+        """Say how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""
+        if not isinstance(self.problem.zeros, AdaptiveZeros):
+            return 0.0, 0.0
+        last = self._last
+        signed, absolute = self._pass("errors", self.adopt(loadings), factors, NON_NEGATIVE)[0].sums.errors
+        self._last = last
+        return float(signed), float(absolute)
+
     def sample(self) -> Sample:
         """Give the rows that the survey kept in memory."""
-        problem, index = self.problem, self.counts.sample_index
-        kept = replace(problem, counts=self.counts.sample, size_factors=problem.size_factors[index])
-        return Sample(NativeEngine(kept, self.n_threads), self.settle)
+        return Sample(self._kept(), self._in_memory, self.settle)
 
     def settle(self, row: Array, factors: Array, bounds: Bounds = NON_NEGATIVE) -> Rows:
         """Solve the loadings for given factors in one pass, all samples starting from the same row."""
@@ -141,6 +162,16 @@ class StreamingEngine:
 
     # ---------------------------------------------------------------- inside
 
+    def _in_memory(self, problem: Problem) -> NativeEngine:
+        return NativeEngine(problem, self.n_threads)
+
+    def _kept(self) -> Problem:
+        """Give the problem of the rows in memory; zeros are visited, where they are adaptive."""
+        problem, index = self.problem, self.counts.sample_index
+        zeros = None if isinstance(problem.zeros, AdaptiveZeros) else problem.zeros
+        sizes = problem.size_factors[index]
+        return replace(problem, counts=self.counts.sample, size_factors=sizes, zeros=zeros)
+
     def _loss(self, sums: FactorSums) -> float:
         return float(np.sum(sums.rows.loss)) + self.problem.native_constant
 
@@ -151,12 +182,12 @@ class StreamingEngine:
         return last.sums
 
     def _pass(
-        self, task: Literal["evaluate", "step", "settle"], start: Rows, factors: Any, bounds: Bounds
+        self, task: Literal["evaluate", "step", "settle", "errors"], start: Rows, factors: Any, bounds: Bounds
     ) -> tuple[_LastPass, HalfStep]:
         problem, counts = self.problem, self.counts
         self._last = None  # free its sums: the next ones need as much memory
         shape, folder = (counts.n_samples, start.shape[1]), counts.source.folder
-        values = None if task == "evaluate" else RowFile(shape, folder=folder)
+        values = None if task in ("evaluate", "errors") else RowFile(shape, folder=folder)
         gradient = RowFile(shape, np.float32, folder=folder)
         seen: list[ChunkRows] = []
 
@@ -181,6 +212,17 @@ class StreamingEngine:
         self._last = last
         decrease, rejected = sum(one.predicted_decrease for one in seen), sum(one.n_rejected for one in seen)
         return last, HalfStep(ended, np.nan, at_start, decrease, rejected)  # type: ignore[arg-type]
+
+
+def _rows_at(rows: Rows, index: NDArray[np.int64]) -> Array:
+    """Read some rows, whose numbers are ascending."""
+    found, step = [np.zeros((0, rows.shape[1]))], 1 << 16
+    for first in range(0, len(rows), step):
+        last = min(first + step, len(rows))
+        inside = index[(index >= first) & (index < last)] - first
+        if len(inside):
+            found.append(rows.read(first, last)[inside])
+    return np.concatenate(found)
 
 
 def _same(last: _LastPass, loadings: Any, factors: Any) -> bool:

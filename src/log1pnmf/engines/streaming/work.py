@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -14,7 +14,7 @@ from log1pnmf.engines.native import NativeEngine, RowSums
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.zeros import Quadratic
+from log1pnmf.model.zeros import AdaptiveZeros, Zeros
 
 __all__ = ["ChunkPass", "ChunkRows", "FactorSums"]
 
@@ -34,15 +34,18 @@ class FactorSums:
         Loss, gradient and Hessian of every feature.
     linear : ndarray of shape (K,)
         Sum of the loadings, weighed by exposure.
+    errors : ndarray of shape (2,)
+        See `log1pnmf.engines.base.Engine.zero_errors`; only of a pass that asks for them.
     """
 
     rows: RowSums
     linear: Array
+    errors: Array
 
     @classmethod
     def zeros(cls, n_features: int, n_components: int) -> FactorSums:
         """Make sums over no samples."""
-        return cls(RowSums.zeros(n_features, n_components), np.zeros(n_components))
+        return cls(RowSums.zeros(n_features, n_components), np.zeros(n_components), np.zeros(2))
 
     def plus(self, other: FactorSums) -> FactorSums:
         """Give new sums over the samples of both."""
@@ -50,6 +53,7 @@ class FactorSums:
         for one in (self, other):
             sums.rows.add(one.rows)
             sums.linear[:] += one.linear
+            sums.errors[:] += one.errors
         return sums
 
 
@@ -100,9 +104,12 @@ class ChunkPass:
 
     Parameters
     ----------
-    task : {"evaluate", "step", "settle"}
+    task : {"evaluate", "step", "settle", "errors"}
         Keep the loadings, take one step, or take several until they have nearly converged. The factors'
-        statistics are those at the resulting loadings.
+        statistics are those at the resulting loadings. "errors" keeps the loadings, and sums up the errors of
+        the zeros alone.
+    zeros : Zeros or None
+        Adaptive ones are found in every chunk anew, from its loadings and the factors.
     factors : ndarray of shape (m, K)
         On the eta scale.
     bounds : Bounds
@@ -111,10 +118,10 @@ class ChunkPass:
         `log1pnmf.model.problem.Problem.is_large` of the whole.
     """
 
-    task: Literal["evaluate", "step", "settle"]
+    task: Literal["evaluate", "step", "settle", "errors"]
     factors: Array
     link: ShiftedLog
-    zeros: Quadratic | None
+    zeros: Zeros | None
     bounds: Bounds = NON_NEGATIVE
     n_threads: int | None = None
     large: bool = False
@@ -125,9 +132,11 @@ class ChunkPass:
 
     def __call__(self, counts: Counts, sizes: Array, *, start: Array, into: FactorSums) -> ChunkRows:
         """Work on the rows of one chunk; loadings are on the eta scale."""
-        problem = _Piece(counts, sizes, self.link, self.zeros, large=self.large)
-        engine, side = NativeEngine(problem, self.n_threads), problem.loadings_side
-        decrease, rejected = 0.0, 0
+        engine = self._engine(counts, sizes, start)
+        side, decrease, rejected = engine.problem.loadings_side, 0.0, 0
+        if self.task == "errors":
+            into.errors[:] += engine.zero_errors(start, self.factors)
+            return ChunkRows(start, np.zeros(start.shape, dtype=np.float32), 0.0, 0)
         if self.task == "evaluate":
             values, gradient = start, engine.evaluate(side, start, self.factors)[1]
         else:
@@ -139,7 +148,22 @@ class ChunkPass:
         if self.task == "settle":
             gradient = engine.evaluate(side, values, self.factors)[1]
         gradient = np.where(np.diff(counts.by_row.indptr)[:, None] == 0, 0.0, gradient)
-        engine.add_statistics(problem.factors_side, self.factors, values, into=into.rows)
+        if isinstance(self.zeros, AdaptiveZeros) and values is not start:
+            engine = self._engine(counts, sizes, values)
+        if isinstance(engine.problem.zeros, AdaptiveZeros):
+            into.rows.loss[:] += engine.problem.zeros.quadratics[:, 0] * engine.problem.zeros.exposure
+        engine.add_statistics(engine.problem.factors_side, self.factors, values, into=into.rows)
         into.linear[:] += side.row_exposure @ values
         most = float(np.finfo(np.float32).max)
         return ChunkRows(values, gradient.clip(-most, most).astype(np.float32), decrease, rejected)
+
+    def _engine(self, counts: Counts, sizes: Array, loadings: Array) -> NativeEngine:
+        """Make the engine of a chunk; its zeros are found at these loadings."""
+        zeros = None if isinstance(self.zeros, AdaptiveZeros) else self.zeros
+        problem = _Piece(counts, sizes, self.link, zeros, large=self.large)
+        engine = NativeEngine(problem, self.n_threads)
+        if not isinstance(self.zeros, AdaptiveZeros):
+            return engine
+        stored, exposure = engine.collect_zeros(loadings, self.factors, self.zeros.caps)
+        found = replace(self.zeros, stored=stored, exposure=exposure)
+        return NativeEngine(replace(problem, zeros=found), self.n_threads)

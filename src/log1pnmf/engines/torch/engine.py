@@ -14,6 +14,7 @@ from log1pnmf._common.arrays import on_host
 from log1pnmf.engines.base import HalfStep, InMemory, RowSolver
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.problem import Problem, Side
+from log1pnmf.model.zeros import Quadratic
 
 from . import terms as torch_terms
 from .dense import dense_change, dense_sums
@@ -53,8 +54,8 @@ class TorchEngine(InMemory):
         self._form = Form(
             identity=problem.link.is_identity,
             exact=zeros is None,
-            a1=0.0 if zeros is None else zeros.a1,
-            a2=0.0 if zeros is None else zeros.a2,
+            a1=zeros.a1 if isinstance(zeros, Quadratic) else 0.0,
+            a2=zeros.a2 if isinstance(zeros, Quadratic) else 0.0,
             smallest=SMALLEST_ETA[precision],
             largest=LARGEST_ETA[precision],
         )
@@ -111,6 +112,10 @@ class TorchEngine(InMemory):
     def loss(self, loadings: Any, factors: Any) -> float:
         """Negative log-likelihood on the eta scale, constants included, penalty excluded."""
         return self.evaluate(self.problem.loadings_side, loadings, factors)[0]
+
+    def zero_errors(self, loadings: Any, factors: Any) -> tuple[float, float]:
+        """Say how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""
+        return 0.0, 0.0
 
     @cached_property
     def terms(self) -> ModuleType:

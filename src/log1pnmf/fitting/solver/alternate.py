@@ -52,6 +52,7 @@ def alternate(
     extrapolation: Extrapolation | None = None,
     max_iter: int = 1000,
     state: State | None = None,
+    renewed: bool = False,
 ) -> Iterator[Iteration]:
     """Minimise the loss and the penalties of loadings and factors within their bounds.
 
@@ -76,6 +77,9 @@ def alternate(
     state : State, optional
         Go on after the iteration that carried it, with the same bits as without the pause; the start is then
         looked at again, but has to be the one that iteration yielded; all other parameters are the same.
+    renewed : bool
+        The engine's problem is not the one that `state` comes from: its iteration is looked at again, under
+        the same index, and the extrapolation goes on.
 
     Yields
     ------
@@ -86,19 +90,23 @@ def alternate(
     moves = _Moves(engine, constraint, row_solver)
     leader, follower = ROLES[row_solver]
     started = time.perf_counter()
+    good = moves.adopt(Pair(loadings, factors))
+    look, begin, accepted, beta = state is None or renewed, 0, math.inf, 0.0
     if state is None:
-        begin, accepted, beta = 0, math.inf, 0.0
-        point = plain = previous = moves.rescale(moves.adopt(Pair(loadings, factors)))[0]
+        point = plain = previous = moves.rescale(good)[0]
     else:
         if extrapolation is not None and state.schedule is not None:
             extrapolation.restore(state.schedule)
         state = replace(state, updated=moves.adopt(state.updated), previous=moves.adopt(state.previous))
-        begin, accepted = state.index + 1, state.objective
-        point, plain, previous, beta = moves.onward(state, extrapolation)
-    restarted, good, n_shortened = False, moves.adopt(Pair(loadings, factors)), 0
+        if renewed:
+            begin, point, plain, previous = state.index, good, good, state.previous
+        else:
+            begin, accepted = state.index + 1, state.objective
+            point, plain, previous, beta = moves.onward(state, extrapolation)
+    restarted, n_shortened = False, 0
     for index in range(begin, max_iter + 1):
         last = index == max_iter
-        follow = moves.improve(follower, point, look_only=index == 0)
+        follow = moves.improve(follower, point, look_only=look)
         tried = replace(point, **{follower: follow.values})
         lead = moves.improve(leader, tried, look_only=last)
         objective = moves.objective(lead.loss, tried)
@@ -119,7 +127,7 @@ def alternate(
             state, n_shortened = replace(state, updated=moves.between(good, state.updated)), n_shortened + 1
             point = plain = previous = moves.rescale(state.updated)[0]
             continue
-        if extrapolation is not None and index > 0:
+        if extrapolation is not None and not look:
             extrapolation.accepted()
         schedule = None if extrapolation is None else extrapolation.state
         state = State(index, objective, replace(tried, **{leader: lead.values}), previous, schedule)
@@ -129,16 +137,16 @@ def alternate(
             factors=tried.factors,
             loss=lead.loss,
             objective=objective,
-            relative_change=_relative_change(accepted, objective) if index else math.nan,
+            relative_change=math.nan if look else _relative_change(accepted, objective),
             kkt_residual=moves.residual(point, **{follower: follow.gradient, leader: lead.gradient}),
             beta=beta,
             seconds=time.perf_counter() - started,
             restarted=restarted,
             n_rejected=follow.n_rejected + lead.n_rejected,
-            likelihood="exact" if engine.problem.is_exact else "approximate",
+            likelihood=engine.problem.likelihood,
             state=state,
         )
-        accepted, restarted, good, n_shortened = objective, False, tried, 0
+        look, accepted, restarted, good, n_shortened = False, objective, False, tried, 0
         point, plain, previous, beta = moves.onward(state, extrapolation)
 
 

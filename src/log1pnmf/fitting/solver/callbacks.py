@@ -85,8 +85,8 @@ class History:
         Returns
         -------
         dict of str to ndarray
-            iteration, likelihood ("exact" or "approximate": which one the row is about), loss, objective,
-            log_likelihood, relative_change, kkt_residual, beta, seconds.
+            iteration, likelihood ("exact", "approximate" or "adaptive": which one the row is about), loss,
+            objective, log_likelihood, relative_change, kkt_residual, beta, seconds.
         """
         names = ("iteration", "likelihood", *self.COLUMNS)
         types = (np.int64, np.str_, *(np.float64 for _ in self.COLUMNS))

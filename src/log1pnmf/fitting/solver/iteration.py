@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.arrays import like, on_host
+from log1pnmf.model.problem import Likelihood
 
 __all__ = ["Iteration", "Pair", "State"]
 
@@ -79,7 +79,8 @@ class Iteration:
     objective : float
         Loss + penalty: what is minimised, and never rises from one iteration to the next.
     relative_change : float
-        How much the objective fell, relative to its size; NaN at the start.
+        How much the objective fell, relative to its size; NaN at the start, and where the problem was renewed
+        and the same point is looked at again.
     kkt_residual : float
         See `log1pnmf.model.objective.kkt_residual`. The part of the side that follows (see `alternate`) is
         taken before its last update.
@@ -91,7 +92,7 @@ class Iteration:
         Whether an extrapolated point had to be dropped first.
     n_rejected : int
         Rows whose full step was backtracked, in the two half-steps of this iteration.
-    likelihood : {"exact", "approximate"}
+    likelihood : {"exact", "approximate", "adaptive"}
         Which one `loss` is.
     state : State, optional
         For going on from here; callbacks of a fit are not given it.
@@ -108,7 +109,7 @@ class Iteration:
     seconds: float
     restarted: bool
     n_rejected: int
-    likelihood: Literal["exact", "approximate"]
+    likelihood: Likelihood
     state: State | None = None
 
     def on_host(self) -> Iteration:

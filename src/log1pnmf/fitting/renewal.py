@@ -1,0 +1,105 @@
+"""Renewals: the problem of a fit is changed a little on the way, because a better one is known by then."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
+
+import numpy as np
+
+from log1pnmf.engines.base import Engine
+from log1pnmf.fitting.solver.iteration import Pair
+from log1pnmf.model.problem import Problem
+from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose
+
+from .settings import Settings
+
+__all__ = ["LARGEST_STORED", "AdaptiveRenewal", "Remake", "Renewal", "is_due", "renewal_of"]
+
+LARGEST_STORED = 1.0 / 3.0
+"""Part of all entries from which visiting all of them costs less than visiting the poor ones."""
+
+SLACK = 0.5
+"""Part of the tolerance that a renewal may use: factors change afterwards, and errors grow."""
+
+Remake: TypeAlias = Callable[[Problem], Engine]
+"""Makes an engine of the same kind for another problem of the same counts."""
+
+
+class Renewal(Protocol):
+    """Looks at a point now and then, and changes the problem where that is due."""
+
+    def begin(self, engine: Engine) -> Engine:
+        """Give the engine with which the start is found."""
+        ...
+
+    def __call__(self, engine: Engine, at: Pair, loss: float) -> Engine | None:
+        """Give the engine of the renewed problem; None where the old one is good enough.
+
+        Parameters
+        ----------
+        loss : float
+            Of the old problem at that point.
+        """
+        ...
+
+
+def is_due(index: int) -> bool:
+    """Whether to look after that iteration: often at first, when factors change most.
+
+    Examples
+    --------
+    >>> [index for index in range(100) if is_due(index)]
+    [1, 3, 7, 15, 31, 63]
+    """
+    return index > 0 and index & (index + 1) == 0
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptiveRenewal:
+    """Chooses which zeros are visited, and the quadratics of all others.
+
+    Parameters
+    ----------
+    remake : callable
+        Makes the engine of the renewed problem.
+    tolerance : float
+        Errors of the quadratics, summed up without regard to their sign, relative to the log-likelihood.
+    """
+
+    remake: Remake
+    tolerance: float
+
+    def begin(self, engine: Engine) -> Engine:
+        """Choose by the mean rate of every feature."""
+        problem = engine.problem
+        rates = problem.counts.by_column.row_sums() / problem.size_factors.sum()
+        profile = (problem.link.link(rates) / problem.link.alpha)[:, None]
+        at = Pair(np.ones((problem.counts.n_samples, 1)), profile)
+        return self._chosen(engine, at, self.tolerance * problem.counts.total)
+
+    def __call__(self, engine: Engine, at: Pair, loss: float) -> Engine | None:
+        """See `Renewal`."""
+        zeros, limit = engine.problem.zeros, self.tolerance * abs(loss)
+        if not isinstance(zeros, AdaptiveZeros):  # all zeros are visited
+            return None
+        error = engine.zero_errors(at.loadings, at.factors)[1]
+        if error <= max(limit, zeros.error):  # where it cannot be less, there is no use in trying again
+            return None
+        return self._chosen(engine, at, SLACK * limit)
+
+    def _chosen(self, engine: Engine, at: Pair, limit: float) -> Engine:
+        problem = engine.problem
+        chosen = choose(engine.survey_zeros(at.loadings, at.factors, caps_for(self.tolerance)), limit)
+        if chosen.n_above > LARGEST_STORED * math.prod(problem.counts.shape):
+            return self.remake(replace(problem, zeros=None))
+        stored, exposure = engine.collect_zeros(at.loadings, at.factors, chosen.caps)
+        adaptive = AdaptiveZeros(chosen.quadratics, stored, exposure, chosen.caps, chosen.error)
+        return self.remake(replace(problem, zeros=adaptive))
+
+
+def renewal_of(settings: Settings, remake: Remake) -> Renewal | None:
+    """Give what changes the problem of a fit on the way; None for most fits. Of resolved settings."""
+    return AdaptiveRenewal(remake, settings.zeros_tol) if settings.likelihood == "adaptive" else None

@@ -1,0 +1,148 @@
+"""Engines with adaptive zeros against the objective in NumPy, and against each other."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from log1pnmf._core import runnable_kernels
+from log1pnmf.counts.counts import Counts
+from log1pnmf.engines.native import NativeEngine, RowSums
+from log1pnmf.engines.reference import ReferenceEngine
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.objective import gradients, negative_log_likelihood
+from log1pnmf.model.problem import Problem
+from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose
+
+
+def case(seed, *, n=40, m=30, K=3, c=1.0, limit=1e-2):
+    """A problem with adaptive zeros chosen at one point, and another point nearby."""
+    rng = np.random.default_rng(seed)
+    loadings, factors = rng.gamma(0.6, 0.6, (n, K)), rng.gamma(0.6, 0.6, (m, K))
+    sizes = rng.gamma(3.0, 0.5, n) + 0.05
+    means = c * sizes[:, None] * np.expm1(np.minimum(loadings @ factors.T, 5.0))
+    exact = Problem(Counts.from_any(rng.poisson(np.minimum(means, 100.0))), sizes, ShiftedLog(c))
+    engine = NativeEngine(exact)
+    chosen = choose(engine.survey_zeros(loadings, factors, caps_for(1e-4)), limit)
+    stored, exposure = engine.collect_zeros(loadings, factors, chosen.caps)
+    zeros = AdaptiveZeros(chosen.quadratics, stored, exposure, chosen.caps, chosen.error)
+    near = [x * rng.uniform(0.8, 1.2, x.shape) for x in (loadings, factors)]
+    return exact, replace(exact, zeros=zeros), (loadings, factors), near
+
+
+@pytest.mark.parametrize("kernel", runnable_kernels())
+@pytest.mark.parametrize("c", [0.02, 1.0, 20.0])
+@pytest.mark.parametrize("shape", [(1, 1), (40, 30), (3, 300), (300, 3)])
+def test_loss_and_gradient(c, shape, kernel):
+    _, problem, _, (loadings, factors) = case(1, n=shape[0], m=shape[1], K=5, c=c)
+    loss = negative_log_likelihood(problem, loadings, factors)
+    by_loadings, by_factors = gradients(problem, loadings, factors)
+    for engine in (NativeEngine(problem, kernel=kernel), ReferenceEngine(problem)):
+        for side, start, design, expected in (
+            (problem.loadings_side, loadings, factors, by_loadings),
+            (problem.factors_side, factors, loadings, by_factors),
+        ):
+            found, gradient = engine.evaluate(side, start, design)
+            assert found == pytest.approx(loss, rel=1e-10)
+            np.testing.assert_allclose(gradient, expected, rtol=1e-8, atol=1e-8 * np.abs(expected).max())
+
+
+def test_the_gradient_is_that_of_finite_differences():
+    _, problem, _, (loadings, factors) = case(2, n=12, m=10)
+    by_loadings, _ = NativeEngine(problem).evaluate(problem.loadings_side, loadings, factors)[1], None
+    step = 1e-6
+    for i, k in ((0, 0), (5, 2), (11, 1)):
+        up, down = loadings.copy(), loadings.copy()
+        up[i, k] += step
+        down[i, k] -= step
+        difference = negative_log_likelihood(problem, up, factors) - negative_log_likelihood(
+            problem, down, factors
+        )
+        assert by_loadings[i, k] == pytest.approx(difference / (2 * step), rel=1e-5, abs=1e-5)
+
+
+def test_the_hessian_is_that_of_finite_differences():
+    _, problem, _, (loadings, factors) = case(3, n=50, m=20, K=2)
+    engine, side, step = NativeEngine(problem), problem.factors_side, 1e-6
+    sums = RowSums.zeros(len(factors), 2)
+    engine.add_statistics(side, factors, loadings, into=sums)
+    hessian = np.empty((len(factors), 2, 2))
+    hessian[:, [0, 1, 1], [0, 0, 1]] = sums.hessian
+    hessian[:, 0, 1] = hessian[:, 1, 0]
+    for k in range(2):
+        move = step * np.eye(2)[k]
+        difference = engine.evaluate(side, factors + move, loadings)[1]
+        difference = difference - engine.evaluate(side, factors - move, loadings)[1]
+        np.testing.assert_allclose(hessian[:, k], difference / (2 * step), rtol=1e-4, atol=1e-3)
+
+
+@given(
+    st.tuples(st.integers(1, 60), st.integers(1, 60), st.integers(1, 6)),
+    st.floats(-2.0, 2.0),
+    st.floats(-6.0, 2.0),
+    st.integers(0, 2**32 - 1),
+)
+@settings(deadline=None, max_examples=60)
+def test_the_stated_error_is_never_below_the_true_one(size, log_c, log_limit, seed):
+    (n, m, K), c, limit = size, 10.0**log_c, 10.0**log_limit
+    exact, problem, chosen_at, near = case(seed, n=n, m=m, K=K, c=c, limit=limit)
+    for loadings, factors in (chosen_at, near):
+        truth = negative_log_likelihood(exact, loadings, factors)
+        loss = NativeEngine(problem).loss(loadings, factors)
+        signed, absolute = NativeEngine(problem).zero_errors(loadings, factors)
+        rounding = 1e-9 * (1.0 + abs(truth))
+        assert abs(truth - loss) <= absolute + rounding
+        assert loss + signed == pytest.approx(truth, abs=rounding)
+    assert NativeEngine(problem).zero_errors(*chosen_at)[1] == pytest.approx(problem.zeros.error, abs=1e-9)
+
+
+@pytest.mark.parametrize("kernel", runnable_kernels())
+def test_engines_choose_the_same(kernel):
+    exact, problem, (loadings, factors), near = case(5, n=70, m=25)
+    caps = caps_for(1e-4)
+    native = NativeEngine(exact, kernel=kernel).survey_zeros(loadings, factors, caps)
+    reference = ReferenceEngine(exact).survey_zeros(loadings, factors, caps)
+    np.testing.assert_array_equal(native.n_above, reference.n_above)
+    np.testing.assert_allclose(native.error, reference.error, rtol=1e-5, atol=1e-9)
+    one = NativeEngine(exact, kernel=kernel).collect_zeros(loadings, factors, problem.zeros.caps)
+    other = ReferenceEngine(exact).collect_zeros(loadings, factors, problem.zeros.caps)
+    np.testing.assert_array_equal(one[0].indptr, other[0].indptr)
+    np.testing.assert_array_equal(one[0].indices, other[0].indices)
+    np.testing.assert_allclose(one[1], other[1])
+    found = NativeEngine(problem, kernel=kernel).zero_errors(*near)
+    np.testing.assert_allclose(found, ReferenceEngine(problem).zero_errors(*near), rtol=1e-9)
+
+
+def test_steps_lower_the_loss_and_agree():
+    _, problem, _, (loadings, factors) = case(6, n=60, m=50)
+    for engine in (NativeEngine(problem), ReferenceEngine(problem)):
+        before = engine.loss(loadings, factors)
+        step = engine.half_step(problem.factors_side, factors, loadings)
+        assert step.loss == pytest.approx(before)
+        assert engine.loss(loadings, step.values) < before
+    for _ in range(40):
+        factors = NativeEngine(problem).half_step(problem.factors_side, factors, loadings).values
+    settled = ReferenceEngine(problem).half_step(problem.factors_side, factors, loadings).values
+    np.testing.assert_allclose(settled, factors, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("n_threads", [2, 5])
+def test_any_number_of_threads_gives_the_same_bits(n_threads):
+    exact, problem, chosen_at, (loadings, factors) = case(7, n=300, m=200, K=4)
+    one, many = NativeEngine(problem, 1), NativeEngine(problem, n_threads)
+    for side, start, design in (
+        (problem.loadings_side, loadings, factors),
+        (problem.factors_side, factors, loadings),
+    ):
+        np.testing.assert_array_equal(
+            one.half_step(side, start, design).values, many.half_step(side, start, design).values
+        )
+    assert one.zero_errors(loadings, factors) == many.zero_errors(loadings, factors)
+    for first, second in zip(
+        NativeEngine(exact, 1).survey_zeros(*chosen_at, caps_for(1e-4)),
+        NativeEngine(exact, n_threads).survey_zeros(*chosen_at, caps_for(1e-4)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(first, second)

@@ -1,0 +1,88 @@
+"""Fits with likelihood="adaptive": exact up to a stated tolerance, monotone between renewals."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from log1pnmf.fitting.driver import ApproximationWarning, fit_log1p_nmf
+from log1pnmf.fitting.renewal import is_due
+
+OPTIONS = {"tol": 1e-7, "random_state": 0, "n_jobs": 1}
+
+
+def simulated(n=150, m=120, seed=0, c=1.0):
+    rng = np.random.default_rng(seed)
+    loadings, factors = rng.gamma(0.5, 0.7, (n, 3)), rng.gamma(0.5, 0.7, (m, 3))
+    return sp.csr_matrix(rng.poisson(np.minimum(c * np.expm1(loadings @ factors.T), 200.0)))
+
+
+Y = simulated()
+
+
+@pytest.mark.parametrize("c", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("engine", ["native", "streaming"])
+def test_the_fit_is_that_of_the_exact_likelihood(c, engine):
+    """From the same start; an exact fit goes on from the adaptive one and gains less than the tolerance."""
+    adaptive = fit_log1p_nmf(Y, 3, c=c, likelihood="adaptive", engine=engine, **OPTIONS)
+    exact = fit_log1p_nmf(Y, 3, c=c, likelihood="exact", init=adaptive, **OPTIONS)
+    assert adaptive.converged
+    assert adaptive.certificate.is_exact
+    assert 0.0 <= exact.log_likelihood - adaptive.log_likelihood < 1e-4 * abs(exact.log_likelihood)
+    assert adaptive.certificate.zeros_error <= 1e-4 * abs(adaptive.log_likelihood)
+    assert abs(adaptive.certificate.gap) <= adaptive.certificate.zeros_error + 1e-6
+    assert any("zero count" in message for message in adaptive.messages)
+
+
+def test_a_tighter_tolerance_is_kept():
+    errors = []
+    for zeros_tol in (1e-3, 1e-5, 1e-7):
+        fit = fit_log1p_nmf(Y, 3, likelihood="adaptive", zeros_tol=zeros_tol, **OPTIONS)
+        errors.append(fit.certificate.zeros_error / abs(fit.log_likelihood))
+        assert errors[-1] <= zeros_tol
+    assert errors[0] > errors[-1]
+
+
+def test_the_objective_falls_between_renewals():
+    fit = fit_log1p_nmf(Y, 3, likelihood="adaptive", **OPTIONS)
+    history = fit.history
+    renewed = np.isnan(history["relative_change"])
+    assert renewed.sum() > 1
+    assert (np.diff(history["objective"])[~renewed[1:]] <= 0.0).all()
+    indices = history["iteration"]
+    assert (np.diff(indices)[renewed[1:]] == 0).all()  # the same point is looked at again
+    assert (np.diff(indices)[~renewed[1:]] > 0).all()
+    assert (history["likelihood"] == "adaptive").all()
+    assert (np.diff(history["seconds"]) >= 0.0).all()
+
+
+def test_where_most_zeros_would_be_visited_all_are():
+    with pytest.warns(ApproximationWarning, match=r"every zero count was visited: .*; raise zeros_tol"):
+        fit = fit_log1p_nmf(Y, 3, c=0.01, likelihood="adaptive", zeros_tol=1e-9, **OPTIONS)
+    assert fit.history["likelihood"][-1] == "exact"
+    assert fit.certificate.zeros_error == 0.0
+    assert fit.approximate_log_likelihood is None
+
+
+def test_what_auto_takes_is_said(monkeypatch):
+    small = fit_log1p_nmf(Y, 2, **OPTIONS)
+    assert small.settings.likelihood == "exact"
+    assert any("every zero count was visited: there are 18,000 entries only" in one for one in small.messages)
+    monkeypatch.setattr("log1pnmf.fitting.settings.SMALL", 100)
+    monkeypatch.setattr("log1pnmf.fitting.settings.DENSE", 2.0)
+    large = fit_log1p_nmf(Y, 2, **OPTIONS)
+    assert large.settings.likelihood == "adaptive"
+    assert any("visited one by one" in message for message in large.messages)
+
+
+def test_it_needs_newton_steps():
+    with pytest.raises(ValueError, match="likelihood='adaptive' needs row_solver='newton'"):
+        fit_log1p_nmf(Y, 2, likelihood="adaptive", row_solver="coordinate")
+
+
+def test_the_best_of_several_starts_is_chosen_by_the_exact_likelihood():
+    fits = [fit_log1p_nmf(Y, 3, likelihood="adaptive", init="random", n_init=n, **OPTIONS) for n in (1, 4)]
+    assert fits[1].log_likelihood >= fits[0].log_likelihood
+
+
+def test_looks_become_rare():
+    assert [index for index in range(300) if is_due(index)] == [1, 3, 7, 15, 31, 63, 127, 255]
