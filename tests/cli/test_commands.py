@@ -295,3 +295,30 @@ def test_demo_goes_where_it_is_told(call, tmp_path, monkeypatch):
     monkeypatch.setattr("log1pnmf.cli.demo.run_demo", told.append)
     assert call("demo", "-o", tmp_path / "there").code == 0
     assert told == [tmp_path / "there"]
+
+
+def test_usage(call, run_folder, tmp_path):
+    """Labels of the run are compared; a table is printed, and written where it is asked for."""
+    with_warning = call("usage", run_folder, "-c", "1", "--groupby", "type", "--json")
+    assert with_warning.code == 0
+    assert "cells are not" in with_warning.err
+    assert with_warning.json["group"] == ["b"] * 3 + ["c"] * 3
+    told = call(
+        "usage",
+        run_folder,
+        "-c",
+        "1",
+        "--groupby",
+        "type",
+        "--samples-are-replicates",
+        "-o",
+        tmp_path / "usage.csv",
+    )
+    assert told.code == 0
+    assert "difference to a, 60 replicates" in told.err + told.out
+    assert "cells are not" not in told.err
+    lines = (tmp_path / "usage.csv").read_text().splitlines()
+    assert lines[0].startswith("factor,group,reference,mean,")
+    assert len(lines) == 7
+    unknown = call("usage", run_folder, "-c", "1", "--groupby", "nothing")
+    assert (unknown.code, "no label 'nothing'" in unknown.err) == (2, True)

@@ -18,6 +18,7 @@ from .selection import Selection, Setting, select
 from .stability import Relation, Stability, consensus, fit_seeds, relate, stability, stability_table
 from .sweep import Sweep, sweep
 from .topics import TopicModel, topic_model
+from .usage import Usage, usage
 
 __all__ = [
     "Diagnostics",
@@ -29,6 +30,7 @@ __all__ = [
     "Stability",
     "Sweep",
     "TopicModel",
+    "Usage",
     "consensus",
     "correlation_matrix",
     "deviance_explained",
@@ -50,4 +52,5 @@ __all__ = [
     "sweep",
     "top_features",
     "topic_model",
+    "usage",
 ]

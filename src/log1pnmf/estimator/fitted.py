@@ -18,6 +18,7 @@ from log1pnmf.analysis.identity import top_features
 from log1pnmf.analysis.markers.find import markers
 from log1pnmf.analysis.markers.table import Markers
 from log1pnmf.analysis.topics import TopicModel, topic_model
+from log1pnmf.analysis.usage import Usage, usage
 from log1pnmf.counts.chunked.opening import CountSource
 from log1pnmf.counts.chunked.parts import source_of
 from log1pnmf.counts.counts import Counts, check_unmasked, frame_of
@@ -298,6 +299,25 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """
         check_is_fitted(self)
         return markers(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
+
+    def usage(self, groups: Any, replicate: Any = None, **options: Any) -> Usage:
+        """Compare the mean loadings of groups of training samples, on the level of replicates.
+
+        Parameters
+        ----------
+        groups : array-like of shape (n_samples,)
+            Condition of every sample, or a number.
+        replicate : array-like of shape (n_samples,) or True, optional
+            Donor of every sample; True: every sample is one of its own.
+        **options : optional
+            See `log1pnmf.analysis.usage`.
+
+        Returns
+        -------
+        Usage
+        """
+        check_is_fitted(self)
+        return usage(self.fit_, groups, replicate=replicate, **options)
 
     def diagnose(self, X: Any, **options: Any) -> Diagnostics:
         """Find the features, samples and entries that the fit does not explain.

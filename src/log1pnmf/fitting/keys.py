@@ -65,6 +65,11 @@ class Keys:
         """In `uns`: of the table of effects."""
         return f"{self.uns}_markers"
 
+    @property
+    def usage(self) -> str:
+        """In `uns`: of the comparison of groups."""
+        return f"{self.uns}_usage"
+
 
 def c_name(c: float) -> str:
     """Write c so that it is short, and still the same number.

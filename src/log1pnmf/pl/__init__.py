@@ -12,6 +12,7 @@ from .comparison import compare  # noqa: E402
 from .curves import convergence, link, sweep  # noqa: E402
 from .diagnostics import diagnostics  # noqa: E402
 from .features import factor_scatter, top_features  # noqa: E402
+from .group_usage import usage  # noqa: E402
 from .loadings import loadings_by_group, structure  # noqa: E402
 from .markers import volcano  # noqa: E402
 from .selection import heldout, heldout_path, relation  # noqa: E402
@@ -29,5 +30,6 @@ __all__ = [
     "structure",
     "sweep",
     "top_features",
+    "usage",
     "volcano",
 ]

@@ -9,5 +9,6 @@ user should know without asking (another layer was used, a view became an object
 from .fit import log1p_nmf, sweep
 from .markers import markers
 from .project import transform
+from .usage import usage
 
-__all__ = ["log1p_nmf", "markers", "sweep", "transform"]
+__all__ = ["log1p_nmf", "markers", "sweep", "transform", "usage"]

@@ -1,0 +1,256 @@
+"""Whether a factor is used more in one group of samples than in another.
+
+**The unit is the replicate.** Cells of one donor are more alike than cells of different donors, so a test
+that takes every cell as a replicate finds differences between any two donors. With `replicate`, the mean
+loading of every replicate (in every group, where a replicate has samples in several) is one observation.
+
+**The test** is that of a linear model of these means on groups (or a number) and covariates, one for each
+factor. Where replicates have samples in several groups, every replicate has its own level: it is compared
+with itself. With few replicates a variance is hardly known, and those of all factors are drawn towards their
+common value as far as they look alike (Smyth's moderated t, 2004).
+
+**Without replicates** the samples are the observations, errors allow for unequal variances (HC3), and a
+warning says what that means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import digamma, polygamma
+from scipy.stats import false_discovery_control
+from scipy.stats import t as student
+
+from log1pnmf._common.warn import warn
+from log1pnmf._common.words import plural
+from log1pnmf.fitting.as_fit import as_fit
+
+from .groups import MISSING, Groups, as_numbers, check_length
+from .usage_design import Design, Units, covariate_columns, gather
+
+__all__ = ["Usage", "usage"]
+
+Array = NDArray[np.float64]
+
+LEAST_FACTORS = 5
+"""From so many factors on, their variances are drawn together."""
+
+NOT_REPLICATES = (
+    "samples are taken as replicates, which cells are not: those of one donor are alike, so small p-values "
+    "do not mean that other donors would show the difference. Pass replicate=, the donor (or animal) of "
+    "every sample, or replicate=True where every sample is one of its own, as in bulk data"
+)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Usage:
+    """Differences of mean loadings; made by `usage`. Arrays are of shape (n_comparisons, n_components).
+
+    Parameters
+    ----------
+    comparisons : tuple of str
+        Groups that are compared with `reference`; for a number, its name.
+    reference : str or None
+        Group that they are compared with; None for a number, where `difference` is a slope.
+    difference, error, lower, upper : ndarray
+        Of mean loadings, where the largest loading of every factor is 1; its standard error and 95% interval.
+    p, adjusted_p : ndarray
+        Two-sided; after Benjamini and Hochberg over all comparisons and factors.
+    degrees_of_freedom : float
+        Of the tests, those from other factors included.
+    means : ndarray of shape (n_units, n_components)
+        Mean loadings of the units, replicates or samples.
+    unit_groups : ndarray of str, shape (n_units,)
+        Group of every unit, or its number.
+    replicated : bool
+        Whether units are replicates.
+    factor_names : tuple of str
+    """
+
+    comparisons: tuple[str, ...]
+    reference: str | None
+    difference: Array
+    error: Array
+    lower: Array
+    upper: Array
+    p: Array
+    adjusted_p: Array
+    degrees_of_freedom: float
+    means: Array
+    unit_groups: NDArray[Any]
+    replicated: bool
+    factor_names: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        against = "" if self.reference is None else f" against {self.reference}"
+        units = plural(len(self.means), "replicate" if self.replicated else "sample")
+        return (
+            f"<Usage of {plural(len(self.factor_names), 'factor')} by {', '.join(self.comparisons)}"
+            f"{against}, {units}; table() lists it>"
+        )
+
+    def table(self) -> dict[str, Any]:
+        """One row per comparison and factor; ``pandas.DataFrame(table)`` shows it.
+
+        Returns
+        -------
+        dict of str to ndarray
+            Columns `factor`, `group`, `reference`, `mean`, `reference_mean` (means of the units; not for a
+            number), `difference`, `error`, `lower`, `upper`, `p` and `adjusted_p`.
+        """
+        n, k = self.difference.shape
+        columns: dict[str, Any] = {
+            "factor": np.tile(np.array(self.factor_names, dtype=object), n),
+            "group": np.repeat(np.array(self.comparisons, dtype=object), k),
+        }
+        if self.reference is not None:
+            columns["reference"] = np.full(n * k, self.reference, dtype=object)
+            means = [self.means[self.unit_groups == group].mean(axis=0) for group in self.comparisons]
+            columns["mean"] = np.concatenate(means)
+            columns["reference_mean"] = np.tile(
+                self.means[self.unit_groups == self.reference].mean(axis=0), n
+            )
+        names = ("difference", "error", "lower", "upper", "p", "adjusted_p")
+        return columns | {name: getattr(self, name).ravel() for name in names}
+
+    def kept(self) -> dict[str, Any]:
+        """Give what plots need beside the table, as AnnData can hold it; means of replicates only."""
+        about: dict[str, Any] = {"factor_names": np.array(self.factor_names, dtype=object)}
+        return about | ({"means": self.means, "unit_groups": self.unit_groups} if self.replicated else {})
+
+
+def usage(
+    fit: Any,
+    groups: Any,
+    *,
+    replicate: Any = None,
+    reference: str | None = None,
+    covariates: Any = None,
+    key: str | None = None,
+) -> Usage:
+    """Compare the mean loadings of groups of samples, or find their slope on a number.
+
+    Parameters
+    ----------
+    fit : Fit, or what `log1pnmf.as_fit` takes
+    groups : array-like of shape (n_samples,)
+        Condition of every sample. Samples without one are left out. Numbers with more than 60 different
+        values, and categories that are ordered by nothing else, are a scale: then the slope of the loadings
+        on it is found. Other numbers are groups.
+    replicate : array-like of shape (n_samples,) or True, optional
+        Donor, animal, patient or batch of every sample: these are compared. True: every sample is a replicate
+        of its own, as in bulk data.
+    reference : str, optional
+        Group that the others are compared with; by default the first.
+    covariates : array, data frame or mapping of name to values, optional
+        What else may shift loadings: numbers or labels, one for each sample.
+    key : str, optional
+        Name of the fit in an AnnData.
+
+    Returns
+    -------
+    Usage
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from log1pnmf import Log1pNMF
+    >>> rng = np.random.default_rng(0)
+    >>> donors, treated = np.repeat(np.arange(8), 20), np.repeat([False, True], 80)
+    >>> rates = np.where(treated[:, None] & (np.arange(30) < 5), 6.0, 2.0)
+    >>> model = Log1pNMF(2, random_state=0).fit(rng.poisson(rates * rng.gamma(50, 0.02, (8, 30))[donors]))
+    >>> found = usage(model, np.where(treated, "treated", "control"), replicate=donors)
+    >>> found.comparisons, found.reference, bool(found.adjusted_p.min() < 0.01)
+    (('treated',), 'control', True)
+    """
+    fit = as_fit(fit, key=key).normalized("max")
+    n, scale = len(fit.loadings), as_numbers(groups)
+    which = Groups.of(groups) if scale is None else scale
+    extra = covariate_columns(covariates, n)
+    check_length(which.codes if isinstance(which, Groups) else which, n)
+    known = which.labels != MISSING if isinstance(which, Groups) else ~np.isnan(which)
+    units = gather(fit.loadings, which, replicate, extra, known & ~np.isnan(extra).any(axis=1))
+    if replicate is None:
+        warn(NOT_REPLICATES, UserWarning)
+    design = Design.of(units, reference)
+    difference, error, freedom = _tested(units, design, moderated=replicate is not None)
+    half = error * student.ppf(0.975, freedom)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p = 2.0 * student.sf(np.abs(difference / error), freedom)
+    p = np.where(error > 0.0, p, 1.0)  # a factor that no unit has, or all alike
+    return Usage(
+        comparisons=design.comparisons or (str(getattr(groups, "name", None) or "slope"),),
+        reference=design.reference,
+        difference=difference,
+        error=error,
+        lower=difference - half,
+        upper=difference + half,
+        p=p,
+        adjusted_p=false_discovery_control(p.ravel()).reshape(p.shape),
+        degrees_of_freedom=freedom,
+        means=units.means,
+        unit_groups=units.groups,
+        replicated=replicate is not None,
+        factor_names=tuple(fit.factor_names),
+    )
+
+
+def _tested(units: Units, design: Design, *, moderated: bool) -> tuple[Array, Array, float]:
+    """Differences, standard errors (comparisons x factors) and degrees of freedom."""
+    X, y = design.matrix, units.means
+    solution, _, rank, _ = np.linalg.lstsq(X, y, rcond=None)
+    coefficients: Array = solution.astype(np.float64)
+    residuals = y - X @ coefficients
+    freedom = float(len(X) - rank)
+    if freedom < 1:
+        what = "replicates" if moderated else "samples"
+        raise ValueError(
+            f"{plural(len(X), what[:-1])} and {plural(int(rank), 'coefficient')} leave nothing to tell the "
+            f"scatter from; more {what}, or fewer groups and covariates, are needed"
+        )
+    inverse = np.linalg.pinv(X.T @ X)
+    tested = design.tested
+    if not moderated:
+        leverage = np.einsum("ip,pq,iq->i", X, inverse, X)
+        weights = (inverse[tested] @ X.T) ** 2 / np.maximum(1.0 - leverage, 1e-3) ** 2
+        return coefficients[tested], np.sqrt(weights @ residuals**2), freedom
+    variances, more = moderate((residuals**2).sum(axis=0) / freedom, freedom)
+    error = np.sqrt(np.outer(np.diag(inverse)[tested], variances))
+    return coefficients[tested], error, freedom + more
+
+
+def moderate(variances: Array, freedom: float) -> tuple[Array, float]:
+    """Draw variances of several factors towards their common value; also the degrees of freedom that adds.
+
+    They are at most as many as a variance has itself: with the few factors there are, what they have in
+    common is not known well enough for more.
+
+    Examples
+    --------
+    >>> moderate(np.array([0.1, 0.9, 1.0, 1.1, 1.2]), 4.0)[0].round(2)
+    array([0.38, 0.78, 0.83, 0.88, 0.93])
+    """
+    known = variances > 0.0
+    if known.sum() < LEAST_FACTORS:
+        return variances, 0.0
+    logs = np.log(variances[known]) - digamma(freedom / 2.0) + np.log(freedom / 2.0)
+    excess = float(logs.var(ddof=1) - polygamma(1, freedom / 2.0))
+    prior = freedom if excess <= 0.0 else min(2.0 * _inverse_trigamma(excess), freedom)
+    common = np.exp(logs.mean() + digamma(prior / 2.0) - np.log(prior / 2.0))
+    drawn = (prior * common + freedom * variances) / (prior + freedom)
+    return np.where(known, drawn, 0.0), prior
+
+
+def _inverse_trigamma(value: float) -> float:
+    """Find x with ``trigamma(x) = value``, by Newton's method on its reciprocal, which is nearly linear."""
+    x = 0.5 + 1.0 / value
+    for _ in range(50):
+        trigamma = float(polygamma(1, x))
+        step = trigamma * (1.0 - trigamma / value) / float(polygamma(2, x))
+        x += step
+        if abs(step) < 1e-9 * x:
+            break
+    return x

@@ -1,0 +1,120 @@
+"""``log1pnmf usage``: which factors differ between groups of samples."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from log1pnmf._common.atomic import building, check_place
+from log1pnmf.analysis.groups import as_numbers
+from log1pnmf.analysis.usage import Usage
+from log1pnmf.analysis.usage import usage as compare_groups
+from log1pnmf.counts.files.write import write_csv
+
+from . import options as common
+from .console import Screen, one_line
+from .run_folder import RunFolder
+
+__all__ = ["usage"]
+
+
+def usage(
+    *,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.", show_default=False)],
+    groupby: Annotated[
+        str,
+        typer.Option(
+            "--groupby", metavar="COLUMN", help="Condition of the samples, or a number.", show_default=False
+        ),
+    ],
+    replicate: Annotated[
+        str | None,
+        typer.Option(
+            "--replicate",
+            metavar="COLUMN",
+            help="Donor (animal, patient) of the samples: these are compared.",
+        ),
+    ] = None,
+    samples_are_replicates: Annotated[
+        bool, typer.Option("--samples-are-replicates", help="Every sample is a replicate, as in bulk data.")
+    ] = False,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--reference", metavar="GROUP", help="Group to compare the others with. [default: the first]"
+        ),
+    ] = None,
+    covariate: Annotated[
+        list[str] | None,
+        typer.Option("--covariate", metavar="COLUMN", help="What else may shift loadings; can be repeated."),
+    ] = None,
+    c: Annotated[
+        str | None, typer.Option("-c", "--shift", metavar="C", help="Which model, where there are several.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="PATH", help="Also write the table, as .csv or .tsv."),
+    ] = None,
+    json: common.Json = False,
+    force: common.Force = False,
+) -> int:
+    """Compare how much groups of samples use each factor, on the level of donors."""
+    screen = Screen(json=json)
+    if output is not None:
+        if not output.name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
+            raise typer.BadParameter(f"-o must end with .csv, .tsv or the same with .gz, got {output}")
+        check_place(output, force=force)
+    if replicate is not None and samples_are_replicates:
+        raise typer.BadParameter("--replicate and --samples-are-replicates say different things; choose one")
+    folder = RunFolder.open(run)
+    fit = folder.fit(None if c is None else common.parse_c([c])[0])
+    donors: Any = True if samples_are_replicates else None if replicate is None else folder.labels(replicate)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        found = compare_groups(
+            fit,
+            _numbers(folder.labels(groupby)),
+            replicate=donors,
+            reference=reference,
+            covariates={name: _numbers(folder.labels(name)) for name in covariate or ()} or None,
+        )
+    screen.notes([one_line(warning.message) for warning in caught])
+    table = found.table()
+    _show(found, table, groupby, screen)
+    if output is not None:
+        rows = zip(*(np.asarray(column).tolist() for column in list(table.values())[1:]), strict=True)
+        delimiter = "\t" if ".tsv" in output.suffixes else ","
+        with building(output, force=force) as temporary:
+            write_csv(temporary, list(table["factor"]), [list(table)], rows=rows, delimiter=delimiter)
+        screen.say(("wrote ", "green"), (str(output), "bold"))
+    screen.result({name: np.asarray(column).tolist() for name, column in table.items()})
+    return 0
+
+
+def _numbers(labels: np.ndarray) -> Any:
+    """Read labels as numbers, where they are a scale."""
+    try:
+        values = labels.astype(np.float64)
+    except ValueError:
+        return labels
+    return labels if as_numbers(values) is None else values
+
+
+def _show(found: Usage, table: dict[str, Any], groupby: str, screen: Screen) -> None:
+    if screen.json:
+        return
+    units = "replicates" if found.replicated else "samples"
+    against = f"slope on {groupby}" if found.reference is None else f"difference to {found.reference}"
+    screen.say((f"{against}, {len(found.means):,} {units}", "bold"))
+    screen.say(f"{'factor':>10}  {'group':<16}{'difference':>10}  {'95% interval':<18}{'adjusted p':>10}")
+    rows = zip(
+        *(table[name] for name in ("factor", "group", "difference", "lower", "upper", "adjusted_p")),
+        strict=True,
+    )
+    for factor, group, difference, low, high, adjusted in rows:
+        name, interval = group if found.reference else groupby, f"{low:.3f} to {high:.3f}"
+        screen.say(f"{factor:>10}  {name:<16}{difference:>10.3f}  {interval:<18}{adjusted:>10.2g}")
