@@ -34,7 +34,7 @@ def drawn(phi, *, n=120, c=math.inf, seed=0, low=-1.5, high=2.0):
 
 def flat(m):
     """A prior that pulls nowhere, and where to begin."""
-    return NegativeBinomial(np.full(m, 0.3), Prior(np.zeros(m), math.inf, np.zeros(m)))
+    return NegativeBinomial(np.full(m, 0.3), Prior(np.zeros(m), math.inf, np.zeros(m), np.ones(m)))
 
 
 def found_by(*arguments, **options):
@@ -74,13 +74,15 @@ def test_without_a_pull_it_is_the_maximum_of_the_likelihood():
         best = minimize_scalar(loss, bounds=(-8.0, 4.0), method="bounded", options={"xatol": 1e-7})
         assert math.log(phi) == pytest.approx(best.x, abs=2e-5)
     found = found_by(problem, loadings, factors, kind="shared")
-    shared, tilt = found.dispersion, found.prior.tilt.sum()
+    shared, free, level = found.dispersion, found.prior.freedom, found.prior.level
     assert len(set(shared)) == 1
 
     def total(theta):
         r = math.exp(-theta)
-        return -stats.nbinom(r, r / (r + mu)).logpmf(y).sum() - tilt * theta
+        given = 0.5 * np.sum(free * np.log1p(level / r))
+        return -stats.nbinom(r, r / (r + mu)).logpmf(y).sum() - given
 
+    assert (free > 0.5).all()
     assert math.log(shared[0]) == pytest.approx(minimize_scalar(total, bounds=(-8.0, 4.0)).x, abs=1e-4)
 
 

@@ -243,7 +243,7 @@ def test_a_loading_at_zero_can_leave_it():
 
 def test_the_cost_of_the_dispersions_is_in_the_objective_and_not_in_the_loss():
     problem, _, loadings, factors = example(1.0, dispersion=np.exp(np.linspace(-2.0, 1.0, 7)))
-    prior = Prior(np.zeros(7), 0.5, np.zeros(7))
+    prior = Prior(np.zeros(7), 0.5, np.zeros(7), np.ones(7))
     noise = NegativeBinomial(problem.noise.dispersion, prior)
     costly = Problem(problem.counts, problem.size_factors, problem.link, noise=noise)
     (free,) = alternate(make_engine("reference", problem), loadings, factors, max_iter=0)

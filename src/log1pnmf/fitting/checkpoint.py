@@ -24,13 +24,15 @@ from log1pnmf._common.checks import check_choice
 from log1pnmf._common.randomness import Random, check_known, random_from_parts
 from log1pnmf._common.warn import warn
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.sparse_rows import Pattern, checksum_of
+from log1pnmf.counts.sparse_rows import checksum_of
 from log1pnmf.fitting.solver.callbacks import History
 from log1pnmf.fitting.solver.iteration import Iteration, Pair, State
+from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Likelihood
 from log1pnmf.model.zeros import AdaptiveZeros
 
 from .fit import Stopped
+from .kept_problem import changed_arrays, changed_from
 from .runs import Progress, Run
 from .settings import GIVEN, LIKELIHOODS, Settings
 from .starts import Start
@@ -140,23 +142,17 @@ def _progress_parts(progress: Progress) -> Parts:
         "random": progress.random,
         "state": {"index": state.index, "objective": state.objective, "schedule": state.schedule},
     }
-    runs = {"current": (progress.last, progress.history, progress.zeros)}
+    runs: dict[str, Progress | Run] = {"current": progress}
     if progress.best is not None:
-        runs["best"] = (progress.best.last, progress.best.history, progress.best.zeros)
+        runs["best"] = progress.best
         metadata["best_run"] = {name: getattr(progress.best, name) for name in ("stopped", "errors")}
-    for name, (last, history, zeros) in runs.items():
+    for name, one in runs.items():
+        last, changed = one.last, changed_arrays(one.zeros, one.noise)
         arrays.update({f"{name}.loadings": last.loadings, f"{name}.factors": last.factors})
-        arrays.update({f"{name}.history.{column}": values for column, values in history.table().items()})
+        arrays.update({f"{name}.history.{column}": values for column, values in one.history.table().items()})
+        arrays.update({f"{name}.{part}": array for part, array in changed.items()})
         metadata[name] = {key: getattr(last, key) for key in PLAIN}
-        if isinstance(zeros, AdaptiveZeros):
-            arrays.update({f"{name}.zeros.{part}": array for part, array in _zeros_parts(zeros).items()})
-            metadata[name]["zeros_error"] = zeros.error
     return {name: on_host(array) for name, array in arrays.items()}, metadata
-
-
-def _zeros_parts(zeros: AdaptiveZeros) -> dict[str, np.ndarray]:
-    stored = {"indptr": zeros.stored.indptr, "indices": zeros.stored.indices}
-    return {"quadratics": zeros.quadratics, "exposure": zeros.exposure, "caps": zeros.caps, **stored}
 
 
 PLAIN: dict[str, type] = {
@@ -258,45 +254,30 @@ def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
         "updated": state.updated,
         "previous": state.previous,
     }
-    runs = [(last, progress.history, progress.zeros)]
+    runs: list[Progress | Run] = [progress]
     if progress.best is not None:
         pairs["best"] = progress.best.last
-        runs.append((progress.best.last, progress.best.history, progress.best.zeros))
+        runs.append(progress.best)
         check_choice("best_run.stopped", progress.best.stopped, get_args(Stopped))
         for error in progress.best.errors or ():
             check_value("best_run.errors", error, float)
     for name, pair in pairs.items():
         check_numbers(f"{name}.loadings", pair.loadings, (n, k))
         check_numbers(f"{name}.factors", pair.factors, (m, k))
-    for iteration, history, zeros in runs:
-        History.check(history.table())
+    for one in runs:
+        iteration = one.last
+        History.check(one.history.table())
+        if (one.noise.name == "poisson") != (settings["noise"] == "poisson"):
+            raise ValueError(f"{one.noise.name} noise is not that of the settings")
         for name, kind in PLAIN.items():
             check_value(name, getattr(iteration, name), kind)
         check_choice("likelihood", iteration.likelihood, get_args(Likelihood))
-        if (iteration.likelihood == "adaptive") != (zeros is not None):
+        if (iteration.likelihood == "adaptive") != (one.zeros is not None):
             raise ValueError(f"an iteration that is {iteration.likelihood} does not fit its zeros")
-        if isinstance(zeros, AdaptiveZeros):
-            _check_zeros(zeros, m, n)
     check_value("restart", progress.restart, int)
     if progress.restart >= settings["n_init"] or (progress.best is None) != (progress.restart == 0):
         raise ValueError(f"start {progress.restart} of {settings['n_init']} cannot be")
     _check_state(progress, state, extrapolates=settings["extrapolate"])
-
-
-def _check_zeros(zeros: AdaptiveZeros, m: int, n: int) -> None:
-    """Refuse zeros that are not there; the compiled core would read beyond its arrays."""
-    stored = zeros.stored
-    check_numbers("zeros.quadratics", np.abs(zeros.quadratics), (m, 3))
-    check_numbers("zeros.exposure", zeros.exposure, (m,))
-    check_numbers("zeros.caps", zeros.caps, (m,))
-    check_value("zeros_error", zeros.error, float)
-    indptr, indices = stored.indptr, stored.indices
-    if indptr.dtype != np.int64 or indptr.shape != (m + 1,) or indices.dtype != np.int32 or indices.ndim != 1:
-        raise ValueError("the zeros that are visited have the wrong type or shape")
-    if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
-        raise ValueError("the zeros that are visited do not fit together")
-    if len(indices) and not (indices.min() >= 0 and indices.max() < n):
-        raise ValueError(f"a zero that is visited is beyond the {n} samples")
 
 
 def _check_state(progress: Progress, state: State, *, extrapolates: Any) -> None:
@@ -315,19 +296,16 @@ def _check_state(progress: Progress, state: State, *, extrapolates: Any) -> None
 
 
 def _progress_from_parts(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> Progress:
-    def zeros(name: str) -> AdaptiveZeros | None:
-        if "zeros_error" not in metadata[name]:
-            return None
-        names = ("quadratics", "exposure", "caps", "indptr", "indices")
-        part = {key: arrays[f"{name}.zeros.{key}"] for key in names}
-        shape = (len(arrays[f"{name}.factors"]), len(arrays[f"{name}.loadings"]))
-        stored = Pattern(shape, part.pop("indptr"), part.pop("indices"))
-        return AdaptiveZeros(stored=stored, error=metadata[name]["zeros_error"], **part)
+    def problem(name: str) -> tuple[AdaptiveZeros | None, Noise]:
+        own = {
+            part.removeprefix(f"{name}."): array for part, array in arrays.items() if part.startswith(name)
+        }
+        return changed_from(own, (len(own["factors"]), len(own["loadings"])))
 
     def best() -> Run:
         found = metadata["best_run"]
         errors = None if found["errors"] is None else tuple(found["errors"])
-        return Run(*run("best", None), found["stopped"], zeros("best"), errors)
+        return Run(*run("best", None), found["stopped"], *problem("best"), errors)
 
     def run(name: str, state: State | None) -> tuple[Iteration, History]:
         prefix = f"{name}.history."
@@ -344,14 +322,15 @@ def _progress_from_parts(arrays: Mapping[str, np.ndarray], metadata: Mapping[str
         previous=Pair(arrays["previous.loadings"], arrays["previous.factors"]),
         schedule=None if schedule is None else tuple(schedule),
     )
-    last, history = run("current", state)
+    (last, history), (zeros, noise) = run("current", state), problem("current")
     in_a_row, restarted = metadata["stopping"]
     return Progress(
         restart=metadata["restart"],
         last=last,
         stopping=(in_a_row, restarted),
         history=history,
-        zeros=zeros("current"),
+        zeros=zeros,
+        noise=noise,
         random=metadata["random"],
         best=best() if "best" in metadata else None,
     )

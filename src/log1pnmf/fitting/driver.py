@@ -23,6 +23,7 @@ from log1pnmf.fitting.certificate import LARGEST_CERTIFIED
 from log1pnmf.fitting.facts import Certificate
 from log1pnmf.fitting.solver.alternate import residual_at
 from log1pnmf.fitting.solver.stopping import PATIENCE, STATIONARY, largest_residual
+from log1pnmf.model.dispersion import FIRST_DISPERSION
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import POISSON, Noise
 from log1pnmf.model.problem import Problem
@@ -145,7 +146,7 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     )
     if keep is not None:
         keep.close()
-    ended = remake(replace(problem, zeros=run.zeros))
+    ended = remake(replace(problem, zeros=run.zeros, noise=run.noise))
     try:
         fit = _finish(settings, ended, run, request)
     except KeyboardInterrupt:  # the fit is worth keeping without its last figures
@@ -154,11 +155,12 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
 
 
 def _noise(request: Request, counts: Counts) -> Noise:
-    """Give the noise that was asked for."""
+    """Give the noise with which a fit begins."""
+    known = request.init.dispersion if isinstance(request.init, Fit) else None
     if request.settings.noise == "poisson":
         return POISSON
     if request.dispersion is None:
-        raise ValueError("dispersion must be numbers, one for each feature, until they are fitted, too")
+        return NegativeBinomial(np.full(counts.n_features, FIRST_DISPERSION) if known is None else known)
     return NegativeBinomial(one_for_each("dispersion", request.dispersion, counts.n_features))
 
 

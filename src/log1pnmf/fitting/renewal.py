@@ -5,24 +5,40 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, cast, get_args
 
 import numpy as np
 
+from log1pnmf._common.arrays import on_host
 from log1pnmf.engines.base import Engine
 from log1pnmf.fitting.solver.iteration import Pair
+from log1pnmf.model.dispersion import DispersionKind, renewed
+from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose
 
 from .settings import Settings
 
-__all__ = ["LARGEST_STORED", "AdaptiveRenewal", "Remake", "Renewal", "is_due", "renewal_of"]
+__all__ = [
+    "LARGEST_STORED",
+    "AdaptiveRenewal",
+    "DispersionRenewal",
+    "Remake",
+    "Renewal",
+    "is_due",
+    "renewal_of",
+]
 
 LARGEST_STORED = 1.0 / 3.0
 """Part of all entries from which visiting all of them costs less than visiting the poor ones."""
 
 SLACK = 0.5
 """Part of the tolerance that a renewal may use: factors change afterwards, and errors grow."""
+
+FIRST_DISPERSIONS = 7
+"""Iterations with the same dispersion for all features before any are found. At the start they would have to
+explain what the factors do not explain yet, and fits would end in poor optima. Without any dispersion factors
+would follow the scatter of the largest counts, and stay there."""
 
 Remake: TypeAlias = Callable[[Problem], Engine]
 """Makes an engine of the same kind for another problem of the same counts."""
@@ -35,13 +51,17 @@ class Renewal(Protocol):
         """Give the engine with which the start is found."""
         ...
 
-    def __call__(self, engine: Engine, at: Pair, loss: float) -> Engine | None:
+    def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Engine | None:
         """Give the engine of the renewed problem; None where the old one is good enough.
 
         Parameters
         ----------
         loss : float
             Of the old problem at that point.
+        index : int
+            Iterations so far; 0 is the start.
+        final : bool
+            Whether the fit would end here.
         """
         ...
 
@@ -80,7 +100,7 @@ class AdaptiveRenewal:
         at = Pair(np.ones((problem.counts.n_samples, 1)), profile)
         return self._chosen(engine, at, self.tolerance * problem.counts.total)
 
-    def __call__(self, engine: Engine, at: Pair, loss: float) -> Engine | None:
+    def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Engine | None:
         """See `Renewal`."""
         zeros, limit = engine.problem.zeros, self.tolerance * abs(loss)
         if not isinstance(zeros, AdaptiveZeros):  # all zeros are visited
@@ -100,6 +120,39 @@ class AdaptiveRenewal:
         return self.remake(replace(problem, zeros=adaptive))
 
 
+@dataclass(frozen=True, eq=False)
+class DispersionRenewal:
+    """Finds the dispersions of negative binomial noise for the factors there are.
+
+    Parameters
+    ----------
+    remake : callable
+        Makes the engine of the renewed problem.
+    tol : float
+        Dispersions that lower the objective by less, relative to its size, are not worth a renewal.
+    """
+
+    remake: Remake
+    kind: DispersionKind
+    tol: float
+
+    def begin(self, engine: Engine) -> Engine:
+        """Find the start with the dispersions there are."""
+        return engine
+
+    def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Engine | None:
+        """See `Renewal`."""
+        problem, noise = engine.problem, engine.problem.noise
+        assert isinstance(noise, NegativeBinomial)
+        if noise.prior is None and index < FIRST_DISPERSIONS and not final:
+            return None
+        loadings, factors = on_host(at.loadings), on_host(at.factors)
+        new, gain = renewed(problem, loadings, factors, kind=self.kind, before=noise)
+        return self.remake(replace(problem, noise=new)) if gain > self.tol * abs(loss) else None
+
+
 def renewal_of(settings: Settings, remake: Remake) -> Renewal | None:
     """Give what changes the problem of a fit on the way; None for most fits. Of resolved settings."""
+    if settings.noise == "nb" and settings.dispersion in get_args(DispersionKind):
+        return DispersionRenewal(remake, cast(DispersionKind, settings.dispersion), settings.tol)
     return AdaptiveRenewal(remake, settings.zeros_tol) if settings.likelihood == "adaptive" else None

@@ -17,6 +17,7 @@ from log1pnmf.fitting.solver.extrapolate import Extrapolation
 from log1pnmf.fitting.solver.iteration import Iteration, Pair
 from log1pnmf.fitting.solver.stopping import STATIONARY, Stopping
 from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import AdaptiveZeros, Zeros
 
@@ -39,7 +40,7 @@ class Run:
         Where it ended.
     stopped : {"converged", "max_iter", "stalled", "callback", "interrupted"}
         Why it ended.
-    zeros : Zeros or None
+    zeros, noise : Zeros or None, Noise
         Of the problem it ended with.
     errors : (float, float) or None
         Errors of adaptive zeros at the end, see `log1pnmf.engines.base.Engine.zero_errors`; None where they
@@ -50,12 +51,16 @@ class Run:
     history: History
     stopped: Stopped
     zeros: Zeros | None
+    noise: Noise
     errors: tuple[float, float] | None
 
     @property
     def objective(self) -> float:
-        """Objective at the end, with the errors of adaptive zeros put right."""
-        return self.last.objective + (0.0 if self.errors is None else self.errors[0])
+        """Objective at the end, with the errors of adaptive zeros put right.
+
+        What the noise's own parameters cost is left out: every start has found a prior of its own for them.
+        """
+        return self.last.objective - self.noise.cost + (0.0 if self.errors is None else self.errors[0])
 
     def as_fit(self, settings: Settings, problem: Problem, *, kkt_residual: float | None = None) -> Fit:
         """Make the `Fit` of this run; no other code makes one.
@@ -65,7 +70,7 @@ class Run:
         settings : Settings
             Resolved.
         problem : Problem
-            What was fitted; its zeros do not matter.
+            What was fitted; its zeros and its noise do not matter.
         kkt_residual : float, optional
             Where it is known better than the last iteration knows it.
         """
@@ -93,7 +98,7 @@ class Run:
             certificate=certificate,
             sample_names=counts.sample_names,
             feature_names=counts.feature_names,
-            dispersion=problem.noise.dispersion if isinstance(problem.noise, NegativeBinomial) else None,
+            dispersion=self.noise.dispersion if isinstance(self.noise, NegativeBinomial) else None,
         )
 
 
@@ -113,7 +118,7 @@ class Progress:
         `log1pnmf.fitting.solver.stopping.Stopping.state`.
     history : History
         Of this start, `last` included.
-    zeros : Zeros or None
+    zeros, noise : Zeros or None, Noise
         Of the problem that is being solved.
     random : dict
         `log1pnmf._common.randomness.random_parts` of the generator, from which later starts are drawn.
@@ -126,6 +131,7 @@ class Progress:
     stopping: tuple[int, bool]
     history: History
     zeros: Zeros | None
+    noise: Noise
     random: Mapping[str, Any]
     best: Run | None
 
@@ -215,17 +221,18 @@ class _OneStart:
         self, remake: Remake, problem: Problem, rng: Random, start: Start, resumed: Progress | None
     ) -> Run:
         """Run to the end."""
-        engine, renewed = remake(problem), False
+        renewed = False
         if resumed is None:
+            engine = remake(problem)
             if self.renewal is not None:
                 engine = self.renewal.begin(engine)
             point = start(engine, rng)
             if self.renewal is not None:
                 loss = engine.loss(point.loadings, point.factors)
-                engine = self.renewal(engine, point, loss) or engine
+                engine = self.renewal(engine, point, loss, index=0, final=False) or engine
         else:
-            if isinstance(resumed.zeros, AdaptiveZeros):
-                engine = remake(replace(problem, zeros=resumed.zeros))
+            zeros = resumed.zeros if isinstance(resumed.zeros, AdaptiveZeros) else problem.zeros
+            engine = remake(replace(problem, zeros=zeros, noise=resumed.noise))
             point = Pair(resumed.last.loadings, resumed.last.factors)
             self.last, self.history = resumed.last, resumed.history
             self.stopping.restore(resumed.stopping)
@@ -246,7 +253,8 @@ class _OneStart:
         errors = None
         if reason != "interrupted":
             errors = engine.zero_errors(self.last.loadings, self.last.factors)
-        return Run(self.last.on_host(), self.history, reason, engine.problem.zeros, errors)
+        ended = engine.problem
+        return Run(self.last.on_host(), self.history, reason, ended.zeros, ended.noise, errors)
 
     def _solve(
         self, engine: Engine, point: Pair, watchers: Sequence[Callback], *, renewed: bool
@@ -287,14 +295,15 @@ class _OneStart:
         """Renew the problem where that is due, or say that the fit has converged."""
         met = self.stopping.met
         looked = math.isnan(last.relative_change)  # at a problem that was just renewed
-        if (met or is_due(last.index)) and not looked and self._renews(engine, last):
+        if (met or is_due(last.index)) and not looked and self._renews(engine, last, final=met):
             return "renewed"
         return "converged" if met else None
 
-    def _renews(self, engine: Engine, last: Iteration) -> bool:
+    def _renews(self, engine: Engine, last: Iteration, *, final: bool) -> bool:
         if self.renewal is None:
             return False
-        self.fresh = self.renewal(engine, Pair(last.loadings, last.factors), last.loss)
+        at = Pair(last.loadings, last.factors)
+        self.fresh = self.renewal(engine, at, last.loss, index=last.index, final=final)
         return self.fresh is not None
 
     def _seen(self, iterations: Iterator[Iteration], engine: Engine) -> Iterator[Iteration]:
@@ -306,8 +315,10 @@ class _OneStart:
             self.history(last)
             self.last = last
             if self.keep is not None:
-                history, state, zeros = self.history.copy(), self.stopping.state, engine.problem.zeros
-                self.keep(Progress(self.restart, last, state, history, zeros, self.random, self.best))
+                history, state, now = self.history.copy(), self.stopping.state, engine.problem
+                self.keep(
+                    Progress(self.restart, last, state, history, now.zeros, now.noise, self.random, self.best)
+                )
             yield last.on_host() if self.callbacks else replace(last, state=None)
 
     def _ended(self, engine: Engine) -> Stopped | Literal["renewed"]:
@@ -317,7 +328,7 @@ class _OneStart:
         # the last iteration may have been lost to an extrapolation that was dropped
         if last.index >= settings.max_iter - 1:
             return "max_iter"
-        if not math.isnan(last.relative_change) and self._renews(engine, last):
+        if not math.isnan(last.relative_change) and self._renews(engine, last, final=True):
             return "renewed"
         residual = residual_at(engine, last.loadings, last.factors, constraint=settings.constraint)
         return "converged" if residual <= STATIONARY else "stalled"

@@ -4,7 +4,7 @@ A feature says little about its own dispersion when its counts are few. So ``the
 normal law around a smooth function of the feature's mean count (`log1pnmf.model.trend`). With the prior held
 fixed, `renewed` never raises
 
-    ``negative log-likelihood + sum over features of ((theta - centre) / spread)**2 / 2 - tilt * theta``,
+    ``negative log-likelihood + sum over features of ((theta - centre) / spread)**2 / 2 - correction``,
 
 of which the sum is the noise's `cost`. All entries are visited, zeros included, in blocks.
 """
@@ -27,7 +27,7 @@ from .negative_binomial import NegativeBinomial, excess_constant, log1p_ratio
 from .objective import BLOCK_BYTES, Model
 from .trend import VAGUE_CENTRE, Expansion, Prior, prior_of
 
-__all__ = ["HIGHEST", "LOWEST", "DispersionKind", "renewed"]
+__all__ = ["FIRST_DISPERSION", "HIGHEST", "LOWEST", "DispersionKind", "renewed"]
 
 Array = NDArray[np.float64]
 Which = NDArray[np.intp]
@@ -37,6 +37,8 @@ LOWEST, HIGHEST = 1e-8, 1e3
 """Dispersions stay between them. The lowest one is Poisson for any counts that have been seen."""
 FEWEST_COUNTS = 10.0
 """Features with fewer counts get the dispersion of the trend."""
+FIRST_DISPERSION = math.exp(VAGUE_CENTRE)
+"""What fits begin with."""
 FIRST_ROUNDS = 3
 """How often prior and dispersions are found from each other, if nothing is known."""
 HELD = 0.5
@@ -124,17 +126,18 @@ class _Search:
 
     def first_prior(self, theta: Array) -> Prior:
         """Give the prior that knows nothing."""
-        tilt = self.likelihood.tilt(theta)
-        return Prior(np.zeros(len(theta)), math.inf, tilt) if self.shared else Prior.vague(tilt)
+        vague = Prior.vague(*self.likelihood.freedom(theta))
+        return replace(vague, spread=math.inf) if self.shared else vague
 
     def next_prior(self, theta: Array, at: Expansion, prior: Prior) -> Prior:
         """Give the prior that the features found with another one suggest."""
-        prior, before = replace(prior, tilt=self.likelihood.tilt(theta)), prior
+        freedom, level = self.likelihood.freedom(theta)
+        new = replace(prior, freedom=freedom, level=level)
         if self.shared:
-            return prior
+            return new
         own = theta[self.some]
-        pull = replace(prior, tilt=before.tilt - prior.tilt).of(self.some).at(own)
-        return prior_of(own, at.plus(pull, -1.0), self.log_means, self.some, prior)
+        likelihood = at.plus(prior.of(self.some).at(own), -1.0).plus(new.of(self.some).correction(own))
+        return prior_of(own, likelihood, self.log_means, self.some, new)
 
 
 def _minimised(function: Callable[[Array, Which], Expansion], start: Array) -> tuple[Array, Expansion, float]:
@@ -188,11 +191,12 @@ class _Likelihood:
         blocks = [self._block(theta[block], which[block]) for block in self._blocks(len(which))]
         return Expansion(*(np.concatenate(side) for side in zip(*blocks, strict=True)))
 
-    def tilt(self, theta: Array) -> Array:
-        """Give the slope of half the logarithm of the information about the means, of all features.
+    def freedom(self, theta: Array) -> tuple[Array, Array]:
+        """Give the number of parameters that fitted the means of every feature, and the level of these means.
 
-        Every factor of a feature and every loading of a sample has drawn the means towards the counts.
-        Loadings are shared out by the features' information, ``mean / (1 + phi mean)``.
+        Every factor of the feature counts, and the loadings of all samples, shared out by the features'
+        information about them, ``mean / (1 + phi mean)``. The level is such that `Prior.correction` has the
+        slope of half the logarithm of the information, if that is a product of such terms.
         """
         phi, (parts, squares) = np.exp(theta), np.zeros((2, len(theta)))
         for block in self._blocks(len(theta)):
@@ -200,11 +204,11 @@ class _Likelihood:
             part = x / (1.0 + x)
             parts[block], squares[block] = part.sum(axis=1), np.einsum("ij,ij->i", part, part)
         information = parts / phi
-        free = np.count_nonzero(self.factors, axis=1)
+        free = np.count_nonzero(self.factors, axis=1).astype(np.float64)
         if parts.any():
-            free = free + np.count_nonzero(self.loadings) * information / information.sum()
-        free = HELD * np.minimum(free, len(self.loadings))
-        return 0.5 * free * squares / np.where(parts > 0.0, parts, 1.0)
+            free += np.count_nonzero(self.loadings) * information / information.sum()
+        share = np.minimum(squares / np.where(parts > 0.0, parts, 1.0), 1.0 - 1e-12)
+        return HELD * np.minimum(free, len(self.loadings)), share / (1.0 - share) / phi
 
     def _blocks(self, n_features: int) -> Iterator[slice]:
         return dense_blocks((n_features, len(self.loadings)), BLOCK_BYTES / (8 * 6))

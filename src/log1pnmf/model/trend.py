@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,10 @@ class Expansion:
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """Normal law of ``theta``, and a tilt that makes up for the freedom of the fitted means.
+    """Normal law of ``theta``, and what makes up for the freedom of the fitted means.
+
+    The counts have drawn the means towards themselves, and so look less dispersed than they are. In return
+    every feature is given ``freedom / 2 * log(1 + phi * level)`` of log-likelihood, as Cox and Reid do.
 
     Parameters
     ----------
@@ -56,39 +59,47 @@ class Prior:
         The trend at every feature.
     spread : float
         Standard deviation around it; inf: nothing is known.
-    tilt : ndarray of shape (m,)
-        The counts have drawn the means towards themselves, and so look less dispersed than they are. Every
-        feature is given ``tilt * theta`` of log-likelihood in return.
+    freedom : ndarray of shape (m,)
+        Number of parameters that were free to fit the means of the feature.
+    level : ndarray of shape (m,)
+        Mean counts to which they were fitted.
     """
 
     centre: Array
     spread: float
-    tilt: Array
+    freedom: Array
+    level: Array
 
     @classmethod
-    def vague(cls, tilt: Array) -> Prior:
+    def vague(cls, freedom: Array, level: Array) -> Prior:
         """Give the prior with which the search begins."""
-        return cls(np.full(len(tilt), VAGUE_CENTRE), VAGUE_SPREAD, tilt)
+        return cls(np.full(len(level), VAGUE_CENTRE), VAGUE_SPREAD, freedom, level)
 
     def of(self, which: Any) -> Prior:
         """Give the prior of some features."""
-        return Prior(self.centre[which], self.spread, self.tilt[which])
+        return Prior(self.centre[which], self.spread, self.freedom[which], self.level[which])
 
     def at(self, theta: Array) -> Expansion:
         """Give what it adds to the negative log-likelihood, up to a constant."""
-        away = theta - self.centre
-        weight = self.spread**-2
-        return Expansion(
-            0.5 * weight * away**2 - self.tilt * away,
-            weight * away - self.tilt,
-            np.full(len(theta), weight),
-        )
+        return self.pull(theta).plus(self.correction(theta))
+
+    def pull(self, theta: Array) -> Expansion:
+        """Give the part of the normal law."""
+        away, weight = theta - self.centre, self.spread**-2
+        return Expansion(0.5 * weight * away**2, weight * away, np.full(len(theta), weight))
+
+    def correction(self, theta: Array) -> Expansion:
+        """Give the part that makes up for the fitted means."""
+        x, half = np.exp(theta) * self.level, -0.5 * self.freedom
+        part = x / (1.0 + x)
+        return Expansion(half * np.log1p(x), half * part, half * part * (1.0 - part))
 
     def is_near(self, other: Prior) -> bool:
         """Whether it makes no difference which of the two is taken."""
-        moved = [abs(self.centre - other.centre), abs(self.tilt - other.tilt) / (1.0 + other.tilt)]
-        spreads = [1.0] if self.spread == other.spread else [self.spread / other.spread]
-        return max(float(one.max()) for one in (*moved, abs(np.log(spreads)))) <= NEAR
+        spreads = 0.0 if self.spread == other.spread else float(np.log(self.spread / other.spread))
+        corrections = self.correction(other.centre).slope - other.correction(other.centre).slope
+        moved = [np.abs(self.centre - other.centre), np.abs(corrections) / (1.0 + other.freedom)]
+        return max(abs(spreads), *(float(one.max()) for one in moved)) <= NEAR
 
 
 def prior_of(theta: Array, likelihood: Expansion, log_means: Array, which: Any, start: Prior) -> Prior:
@@ -101,7 +112,7 @@ def prior_of(theta: Array, likelihood: Expansion, log_means: Array, which: Any, 
     ----------
     theta, likelihood : ndarray of shape (k,), Expansion
         Of the features that have enough counts: where they are, and the negative log-likelihood there, the
-        tilt included.
+        correction for fitted means included.
     log_means : ndarray of shape (m,)
         Logarithm of the mean count of all features.
     which : ndarray of int, shape (k,)
@@ -122,7 +133,7 @@ def prior_of(theta: Array, likelihood: Expansion, log_means: Array, which: Any, 
         variance = float(np.clip(total / (len(theta) + ITS_WEIGHT), NARROWEST**2, WIDEST**2))
         if abs(variance - before) <= PRECISION * variance:
             break
-    return Prior(np.interp(log_means, knots, height), float(np.sqrt(variance)), start.tilt)
+    return replace(start, centre=np.interp(log_means, knots, height), spread=float(np.sqrt(variance)))
 
 
 def _smoother(x: Array) -> tuple[Array, Array, Array]:

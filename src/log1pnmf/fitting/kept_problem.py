@@ -1,0 +1,89 @@
+"""What renewals have changed in the problem of a fit, as arrays and back; what comes back is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from log1pnmf._common.archive import check_numbers
+from log1pnmf.counts.sparse_rows import Pattern
+from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.noise import POISSON, Noise
+from log1pnmf.model.trend import Prior
+from log1pnmf.model.zeros import AdaptiveZeros, Zeros
+
+__all__ = ["changed_arrays", "changed_from"]
+
+
+def changed_arrays(zeros: Zeros | None, noise: Noise) -> dict[str, np.ndarray]:
+    """Take zeros and noise apart; there is nothing to keep of those that no renewal changes."""
+    arrays: dict[str, Any] = {}
+    if isinstance(zeros, AdaptiveZeros):
+        stored = {"indptr": zeros.stored.indptr, "indices": zeros.stored.indices}
+        arrays |= {f"zeros.{name}": array for name, array in stored.items()}
+        arrays |= {f"zeros.{name}": getattr(zeros, name) for name in ("quadratics", "exposure", "caps")}
+        arrays["zeros.error"] = np.array([zeros.error])
+    if isinstance(noise, NegativeBinomial):
+        arrays["noise.dispersion"] = noise.dispersion
+        if noise.prior is not None:
+            arrays |= {f"noise.{name}": getattr(noise.prior, name) for name in ("centre", "freedom", "level")}
+            arrays["noise.spread"] = np.array([noise.prior.spread])
+    return arrays
+
+
+def changed_from(arrays: Mapping[str, Any], shape: tuple[int, int]) -> tuple[AdaptiveZeros | None, Noise]:
+    """Put together and check what `changed_arrays` took apart; other arrays are left alone.
+
+    Parameters
+    ----------
+    shape : (int, int)
+        Features and samples.
+    """
+    return _zeros(arrays, shape), _noise(arrays, shape[0])
+
+
+def _zeros(arrays: Mapping[str, Any], shape: tuple[int, int]) -> AdaptiveZeros | None:
+    if "zeros.error" not in arrays:
+        return None
+    indptr, indices, (m, n) = arrays["zeros.indptr"], arrays["zeros.indices"], shape
+    quadratics, error = arrays["zeros.quadratics"], arrays["zeros.error"]
+    _check_finite("zeros.quadratics", quadratics, (m, 3))
+    check_numbers("zeros.exposure", arrays["zeros.exposure"], (m,))
+    check_numbers("zeros.caps", arrays["zeros.caps"], (m,))
+    check_numbers("zeros.error", error, (1,))
+    # the compiled core would read beyond its arrays
+    if indptr.dtype != np.int64 or indptr.shape != (m + 1,) or indices.dtype != np.int32 or indices.ndim != 1:
+        raise ValueError("the zeros that are visited have the wrong type or shape")
+    if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
+        raise ValueError("the zeros that are visited do not fit together")
+    if len(indices) and not (indices.min() >= 0 and indices.max() < n):
+        raise ValueError(f"a zero that is visited is beyond the {n} samples")
+    stored = Pattern(shape, indptr, indices)
+    return AdaptiveZeros(quadratics, stored, arrays["zeros.exposure"], arrays["zeros.caps"], float(error[0]))
+
+
+def _noise(arrays: Mapping[str, Any], m: int) -> Noise:
+    if "noise.dispersion" not in arrays:
+        return POISSON
+    dispersion = arrays["noise.dispersion"]
+    if "noise.centre" not in arrays:
+        check_numbers("noise.dispersion", dispersion, (m,))
+        return NegativeBinomial(dispersion)
+    names = ("centre", "freedom", "level", "spread")
+    centre, freedom, level, spread = (arrays[f"noise.{name}"] for name in names)
+    check_numbers("noise.dispersion", dispersion, (m,), positive=True)
+    _check_finite("noise.centre", centre, (m,))
+    check_numbers("noise.freedom", freedom, (m,))
+    check_numbers("noise.level", level, (m,))
+    _check_finite("1 / noise.spread", 1.0 / spread, (1,))
+    check_numbers("noise.spread", np.where(np.isinf(spread), 1.0, spread), (1,), positive=True)
+    return NegativeBinomial(dispersion, Prior(centre, float(spread[0]), freedom, level))
+
+
+def _check_finite(name: str, array: Any, shape: tuple[int, ...]) -> None:
+    """Refuse what is not an array of that shape, of finite float64 of either sign."""
+    if not isinstance(array, np.ndarray) or array.dtype != np.float64:
+        raise ValueError(f"{name} must be float64, got {array!r:.100}")
+    check_numbers(name, np.abs(array), shape)

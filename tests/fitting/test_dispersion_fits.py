@@ -1,0 +1,149 @@
+"""Fits that find their dispersions: what is gained, what never rises, going on later, and every face."""
+
+import math
+
+import numpy as np
+import pytest
+
+import log1pnmf as lp
+from log1pnmf.analysis import match_factors
+from log1pnmf.fitting.checkpoint import load_checkpoint
+from log1pnmf.model.dispersion import renewed
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.problem import Problem
+
+OPTIONS = {"noise": "nb", "tol": 1e-6}
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return lp.simulate.simulate(40, 30, 3, c=1.0, density=0.4, dispersion=0.5, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def fits(drawn):
+    return {
+        (kind, c): lp.fit_log1p_nmf(drawn.counts, 2, c=c, dispersion=kind, **OPTIONS)
+        for kind in ("feature", "shared")
+        for c in (1.0, math.inf)
+    }
+
+
+@pytest.mark.parametrize("kind", ["feature", "shared"])
+@pytest.mark.parametrize("c", [1.0, math.inf])
+def test_a_fit_finds_its_dispersions(drawn, fits, kind, c):
+    fit = fits[kind, c]
+    assert fit.converged
+    assert (fit.settings.dispersion, fit.asked.dispersion) == (kind, kind)
+    assert 0.3 < np.median(fit.dispersion) < 0.8
+    assert (len(np.unique(fit.dispersion)) == 1) == (kind == "shared")
+    assert fit.log_likelihood > lp.fit_log1p_nmf(drawn.counts, 2, c=c).log_likelihood + 50.0
+
+
+@pytest.mark.parametrize("kind", ["feature", "shared"])
+@pytest.mark.parametrize("c", [1.0, math.inf])
+def test_the_objective_falls_between_renewals(fits, kind, c):
+    history = fits[kind, c].history
+    change, looked = np.diff(history["objective"]), np.isnan(history["relative_change"][1:])
+    assert looked.sum() > 1
+    assert (change[~looked] <= 0.0).all()
+    np.testing.assert_array_equal(np.diff(history["iteration"])[looked], 0)  # the same point, looked at again
+    assert change[looked].min() < -10.0  # with the first dispersions
+
+
+@pytest.mark.parametrize("kind", ["feature", "shared"])
+def test_dispersions_and_factors_belong_together_in_the_end(drawn, fits, kind):
+    """Dispersions that are found for the final factors, from nothing, are those of the fit."""
+    fit = fits[kind, 1.0]
+    counts = lp.counts.Counts.from_any(drawn.counts)
+    problem = Problem(counts, fit.size_factors, ShiftedLog(1.0))
+    again, _ = renewed(problem, fit.loadings, fit.factors, kind=kind)
+    np.testing.assert_allclose(again.dispersion, fit.dispersion, rtol=0.1)
+
+
+AGAIN = {"noise": "nb", "tol": 1e-4, "n_init": 2, "max_iter": 40, "init": "random"}
+
+
+@pytest.fixture(scope="module")
+def whole(drawn):
+    return lp.fit_log1p_nmf(drawn.counts[:16, :12], 2, **AGAIN)
+
+
+@pytest.mark.parametrize("after", [3, 7, 8, 16, 30])
+def test_going_on_later_has_the_same_bits(drawn, whole, tmp_path, after):
+    y, path, seen = drawn.counts[:16, :12], tmp_path / "state", []
+
+    def stop(iteration):
+        seen.append(iteration.index)
+        return len(seen) > after
+
+    lp.fit_log1p_nmf(y, 2, checkpoint=path, callbacks=[stop], **AGAIN)
+    resumed = lp.fit_log1p_nmf(y, 2, resume=path, **AGAIN)
+    np.testing.assert_array_equal(resumed.factors, whole.factors)
+    np.testing.assert_array_equal(resumed.dispersion, whole.dispersion)
+    assert resumed.objective == whole.objective
+
+
+@pytest.mark.parametrize("part", ["dispersion", "centre", "freedom", "level", "spread"])
+def test_forged_noise_in_a_checkpoint_is_refused(drawn, tmp_path, part):
+    from log1pnmf._common.archive import read_archive, write_archive
+
+    path = tmp_path / "state"
+    stop = [lambda iteration: iteration.index == 8]
+    lp.fit_log1p_nmf(drawn.counts[:16, :12], 2, checkpoint=path, callbacks=stop, **OPTIONS)
+    assert load_checkpoint(path).progress.noise.prior is not None
+    arrays, metadata = read_archive(path, kind="checkpoint")
+    arrays[f"current.noise.{part}"] = arrays[f"current.noise.{part}"] * math.nan
+    write_archive(path, arrays, metadata)
+    with pytest.raises(ValueError, match=f"noise.{part}.* must be finite"):
+        load_checkpoint(path)
+
+
+def test_a_fit_that_is_stopped_early_says_with_what_it_was_fitted(drawn):
+    fit = lp.fit_log1p_nmf(drawn.counts, 2, callbacks=[lambda iteration: iteration.index == 2], **OPTIONS)
+    assert fit.stopped == "callback"
+    np.testing.assert_allclose(fit.dispersion, np.full(30, 0.3), rtol=1e-12)
+
+
+def test_a_fit_goes_on_with_the_dispersions_of_another(drawn, fits):
+    before = fits["feature", 1.0]
+    again = lp.fit_log1p_nmf(drawn.counts, 2, init=before, **OPTIONS)
+    assert again.n_iter < before.n_iter
+    assert again.log_likelihood == pytest.approx(before.log_likelihood, abs=1.0)
+    np.testing.assert_allclose(again.dispersion, before.dispersion, rtol=0.1)
+
+
+@pytest.mark.parametrize("c", [1.0, math.inf])
+def test_few_features_with_most_counts_do_not_rule_the_factors(c):
+    """With Poisson noise factors follow the scatter of the largest counts, and with it they do not."""
+    rng, link = np.random.default_rng(0), ShiftedLog(c)
+    loadings = rng.dirichlet([0.4, 0.4], size=50)
+    alone = np.concatenate([rng.gamma(1.0, 3.0, size=(20, 2)), np.full((2, 2), 200.0)])
+    rates = link.inverse(loadings @ link.link(alone).T)
+    y = rng.poisson(rates * rng.gamma(2.0, 0.5, size=rates.shape))
+    similar = {
+        noise: float(match_factors(fit.loadings, loadings).similarity.mean())
+        for noise in ("poisson", "nb")
+        for fit in [lp.fit_log1p_nmf(y, 2, c=c, noise=noise, size_factors="none", tol=1e-5)]
+    }
+    assert similar["nb"] > 0.75
+    assert similar["poisson"] < 0.3
+
+
+def test_every_face_fits_it(drawn, tmp_path, capsys):
+    anndata = pytest.importorskip("anndata")
+    from log1pnmf.cli import main
+    from log1pnmf.cli.run_folder import RunFolder
+
+    y, options = drawn.counts.toarray()[:16, :12], {"noise": "nb", "dispersion": "shared", "tol": 1e-3}
+    expected, adata = lp.fit_log1p_nmf(y, 2, **options), anndata.AnnData(y.astype(np.float32))
+    lp.tl.log1p_nmf(adata, 2, **options)
+    np.savez(tmp_path / "y.npz", counts=y)
+    command = ["fit", str(tmp_path / "y.npz"), "-k", "2", "-o", str(tmp_path / "out"), "--no-report"]
+    assert main([*command, "--noise", "nb", "--dispersion", "shared", "--tol", "1e-3"]) == 0
+    capsys.readouterr()
+    swept, model = lp.sweep(y, [1.0], 2, **options).fits[0], lp.Log1pNMF(2, **options).fit(y)
+    for fit in (lp.as_fit(adata), RunFolder.open(tmp_path / "out").fit(), swept, lp.as_fit(model)):
+        np.testing.assert_array_equal(fit.dispersion, expected.dispersion)
+        np.testing.assert_array_equal(fit.factors, expected.factors)
+    assert "dispersion the same for all features" in model.summary()
