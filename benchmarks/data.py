@@ -20,6 +20,8 @@ FILES = {
     "mcf7": "mcf7_bulk",
     "pcawg": "pcawg_sbs96",
     "baron": "baron_human_pancreas",
+    "her2st": "her2st_spatial",
+    "newsgroups": "newsgroups20",
 }
 
 

@@ -1,11 +1,16 @@
 """Fits with likelihood="adaptive": exact up to a stated tolerance, monotone between renewals."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.certificate import certify
 from log1pnmf.fitting.driver import ApproximationWarning, fit_log1p_nmf
 from log1pnmf.fitting.renewal import is_due
+from log1pnmf.fitting.summary import gained_lately, last_gain, summarize
 
 OPTIONS = {"tol": 1e-7, "random_state": 0, "n_jobs": 1}
 
@@ -53,6 +58,32 @@ def test_the_objective_falls_between_renewals():
     assert (np.diff(indices)[~renewed[1:]] > 0).all()
     assert (history["likelihood"] == "adaptive").all()
     assert (np.diff(history["seconds"]) >= 0.0).all()
+
+
+def test_what_a_renewal_changes_is_no_gain():
+    fit = fit_log1p_nmf(Y, 3, likelihood="adaptive", **OPTIONS)
+    renewed = np.flatnonzero(np.isnan(fit.history["relative_change"]))[-1]
+    jumped = fit.history["objective"] + np.where(np.arange(len(fit.history["iteration"])) < renewed, 1e6, 0.0)
+    other = replace(fit, history={**fit.history, "objective": jumped})
+    assert gained_lately(other, most=1000) == gained_lately(fit, most=1000)
+    just = {name: column[: renewed + 1] for name, column in fit.history.items()}
+    objective = fit.history["objective"]
+    assert last_gain(replace(fit, history=just)) == pytest.approx(
+        objective[renewed - 2] - objective[renewed - 1]
+    )
+
+
+def test_the_summary_names_the_tolerance_and_not_the_quadratic_of_the_paper():
+    text = summarize(fit_log1p_nmf(Y, 3, likelihood="adaptive", zeros_tol=1e-3, **OPTIONS))
+    assert "adaptive (zeros_tol 0.001)" in text
+    assert "chebyshev" not in text
+
+
+def test_certify_visits_all_entries_where_the_fit_was_interrupted():
+    fit = fit_log1p_nmf(Y, 3, likelihood="adaptive", **OPTIONS)
+    found = certify(replace(fit, certificate=None), Counts.from_any(Y), n_sampled=40)
+    assert found.is_exact
+    assert found.log_likelihood == pytest.approx(fit.log_likelihood, rel=1e-10)
 
 
 def test_where_most_zeros_would_be_visited_all_are():

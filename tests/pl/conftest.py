@@ -53,8 +53,9 @@ def shown():
         history={
             "iteration": iterations,
             "seconds": 0.5 * iterations,
-            "objective": np.concatenate((100.0 + 0.5 ** iterations[:6], 90.0 + 0.1 ** iterations[6:])),
-            "likelihood": np.repeat(["approximate", "exact"], 6),
+            "objective": 90.0 + 0.5**iterations,
+            "likelihood": np.repeat("exact", 12),
+            "relative_change": np.where(iterations == 0, np.nan, 1e-3),
         },
     )
 

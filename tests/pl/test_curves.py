@@ -38,26 +38,45 @@ class TestLink:
 
 
 class TestConvergence:
-    def test_draws_the_gap_to_the_best_of_each_likelihood(self, shown, ax):
+    def test_draws_the_gap_to_the_best(self, shown, ax):
         pl.convergence(shown, ax=ax)
-        approximate, exact = ax.lines
         objective = shown.history["objective"]
-        np.testing.assert_allclose(approximate.get_ydata()[:5], objective[:5] - objective[5])
-        assert np.isnan(approximate.get_ydata()[5:]).all()
-        np.testing.assert_allclose(exact.get_ydata()[6:11], objective[6:11] - objective[11])
-        assert [line.get_linestyle() for line in ax.lines] == ["--", "-"]
-        assert [line.get_label() for line in ax.lines] == ["c = 1, approximate", "c = 1, exact"]
+        np.testing.assert_allclose(ax.lines[0].get_ydata()[:-1], objective[:-1] - objective[-1])
+        assert np.isnan(ax.lines[0].get_ydata()[-1])
+        assert ax.lines[0].get_label() == "c = 1"
+
+    def test_likelihoods_are_told_apart_and_not_compared(self, shown, ax):
+        kinds = ["exact", "adaptive", "approximate"]
+        histories = [
+            shown.history | {"likelihood": np.repeat(kind, 12), "objective": shown.history["objective"] + i}
+            for i, kind in enumerate(kinds)
+        ]
+        pl.convergence([replace(shown, history=history) for history in histories], names=kinds, ax=ax)
+        assert [line.get_linestyle() for line in ax.lines] == ["-", "-.", "--"]
+        for line in ax.lines:
+            np.testing.assert_allclose(line.get_ydata(), ax.lines[0].get_ydata())
 
     def test_the_best_is_over_fits_of_the_same_c(self, shown, ax):
-        exact = replace(shown, history={name: column[6:] for name, column in shown.history.items()})
-        better = {**exact.history, "objective": exact.history["objective"] - 1.0}
-        other_c = replace(exact, history=better, c=np.inf)
-        pl.convergence([exact, replace(exact, history=better), other_c], names=["one", "two", "three"], ax=ax)
+        better = {**shown.history, "objective": shown.history["objective"] - 1.0}
+        other_c = replace(shown, history=better, c=np.inf)
+        pl.convergence([shown, replace(shown, history=better), other_c], names=["one", "two", "three"], ax=ax)
         one, two, three = (line.get_ydata() for line in ax.lines)
         np.testing.assert_allclose((one - two)[:-1], 1.0)
         assert one[-1] == pytest.approx(1.0)
         assert np.isnan(two[-1])
         assert np.isnan(three[-1])
+
+    def test_steps_at_renewals_are_taken_out(self, shown, ax):
+        """The same point is looked at twice there, so it is known by how much the function has changed."""
+        history = {
+            "iteration": np.array([0, 1, 2, 2, 3, 4]),
+            "likelihood": np.repeat("adaptive", 6),
+            "objective": np.array([9.0, 5.0, 4.0, 6.0, 5.5, 5.2]),
+            "relative_change": np.array([np.nan, 1.0, 1.0, np.nan, 1.0, 1.0]),
+        }
+        pl.convergence(replace(shown, history=history), ax=ax)
+        np.testing.assert_array_equal(ax.lines[0].get_xdata(), [0, 1, 2, 3, 4])
+        np.testing.assert_allclose(ax.lines[0].get_ydata(), [5.8, 1.8, 0.8, 0.3, np.nan])
 
     def test_against_time(self, shown, ax):
         pl.convergence(shown, x="seconds", ax=ax)

@@ -25,3 +25,10 @@ def test_a_sweep_is_a_sequence_of_fits(tmp_path):
     text = write_report(tmp_path / "r.html", found, date="2026-11-15").read_text()
     assert "explained in 2 ways" in text
     assert text == write_report(tmp_path / "s.html", found.fits, date="2026-11-15").read_text()
+
+
+def test_the_iterations_of_an_adaptive_fit_are_drawn(tmp_path):
+    fit = fit_log1p_nmf(COUNTS, 2, likelihood="adaptive", zeros_tol=1e-2, tol=1e-4)
+    text = write_report(tmp_path / "r.html", fit).read_text()
+    assert '<i class="line-3"></i>adaptive likelihood' in text
+    assert "errors at zero counts sum up to" in text

@@ -78,8 +78,8 @@ class Diagnostics:
     worst : Entries
         With the largest deviance residuals (signed roots of the deviance), which are their values.
     feature_gap, sample_gap : ndarray of shape (m,) and (n,), or None
-        Log-likelihood that the approximation at zero counts misjudges (sum of absolute values); None for a
-        fit without approximation.
+        Log-likelihood that the approximation at zero counts misjudges (sum of absolute values); None unless
+        the fit is of ``likelihood="approximate"``.
     gaps : Entries or None
         Zero counts with the largest gap, signed: exact minus approximate mean.
     overdispersion : float

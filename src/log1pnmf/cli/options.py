@@ -166,7 +166,7 @@ Init = Annotated[str, typer.Option("--init", metavar="KIND", help="Start: rank1,
 NInit = Annotated[int, typer.Option("--n-init", metavar="N", help="Starts, of which the best is kept.")]
 L1 = Annotated[float, typer.Option("--l1", metavar="X", help="Penalty on all factors but the baseline.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the random numbers.")]
-MaxIter = Annotated[int, typer.Option("--max-iter", metavar="N", help="Iterations at most, in each phase.")]
+MaxIter = Annotated[int, typer.Option("--max-iter", metavar="N", help="Iterations at most.")]
 Tol = Annotated[float, typer.Option("--tol", metavar="X", help="Relative fall of the objective to stop at.")]
 Jobs = Annotated[int | None, typer.Option("--jobs", metavar="N", help="Threads. [default: all cores]")]
 Engine = Annotated[

@@ -39,7 +39,7 @@ class Watch:
     ) -> None:
         self.max_iter, self.tol, self.time_limit = max_iter, tol, time_limit
         self._limit: TimeLimit | None = None
-        self._label, self._phase, self._phase_start = "", "", 0
+        self._label = ""
         self._changes: list[float] = []
         self._started = time.perf_counter()
         self._progress = Progress(
@@ -61,7 +61,7 @@ class Watch:
     @contextmanager
     def showing(self, label: str) -> Iterator[None]:
         """Turn to the next fit; when it is done its line is gone, and others may be printed."""
-        self._label, self._phase, self._phase_start = label, "", 0
+        self._label = label
         self._limit = None if self.time_limit is None else TimeLimit(self.time_limit)
         self.stopped_by_clock = False
         self._pass_number = 0
@@ -105,11 +105,10 @@ class Watch:
 
     def __call__(self, iteration: Iteration) -> bool:
         """Show an iteration; True says that the time is over."""
-        if iteration.likelihood != self._phase or iteration.index == 0:
-            self._phase, self._phase_start = iteration.likelihood, iteration.index
+        if iteration.index == 0:
             self._changes, self._started = [], time.perf_counter()
         self._changes.append(iteration.relative_change)
-        done = iteration.index - self._phase_start
+        done = iteration.index
         self._progress.update(
             self._task,
             completed=done,

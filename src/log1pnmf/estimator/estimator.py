@@ -44,12 +44,13 @@ class Log1pNMF(FittedModel):
         "exact" visits every zero count in every iteration. "adaptive" visits those that matter, a quadratic
         for every feature stands in for the others, and the result is exact up to `zeros_tol` at about the
         cost of the non-zeros. "approximate" is the paper's form, one quadratic for all zeros. "auto" is exact
-        for small or dense data and on a graphics card, otherwise adaptive.
+        up to 2e6 entries, where a quarter of them is not zero, and on a graphics card up to 1e9 entries;
+        otherwise adaptive.
     zeros_tol : float
         With "adaptive": errors at zero counts, summed up without regard to their sign, relative to the
         log-likelihood.
     approximation : {"chebyshev", "taylor"}
-        The quadratic: best over an interval, or the expansion around zero.
+        With "approximate": a quadratic that is good over an interval, or the expansion around zero.
     interval : (low, high), optional
         Where "chebyshev" is to hold, on the link scale.
     size_factors : {"total", "none"} or array of shape (n_samples,)
@@ -73,7 +74,7 @@ class Log1pNMF(FittedModel):
     extrapolate : bool or "auto"
         Whether to go beyond each update in the direction of the last ones; "auto": with "newton" only.
     max_iter : int
-        Updates of both factors at most, in each phase.
+        Updates of both factors at most.
     tol : float
         Relative fall of the objective per iteration at which to stop.
     engine : {"auto", "native", "reference", "torch", "torch-float64", "streaming"} or EngineFactory
@@ -114,17 +115,17 @@ class Log1pNMF(FittedModel):
     log_likelihood_ : float or None
         Exact log-likelihood; None where it was not computed, see `certify`.
     approximate_objective_ : float or None
-        What an approximate fit has minimised, penalty included; None for exact fits.
+        What an approximate or adaptive fit has minimised, penalty included; None for exact fits.
     n_iter_ : int
-        Iterations, over all phases.
+        Iterations of the best start.
     converged_ : bool
-        Whether `tol` was met (in every phase).
+        Whether the fit ended at an optimum, as `tol` has it.
     kkt_residual_ : float
         Distance from a stationary point, 0 at an optimum.
     history_ : dict of str to ndarray
         One entry per iteration; ``pandas.DataFrame(history_)`` shows it.
     certificate_ : Certificate or None
-        Exact log-likelihood and what the approximation cost, where known; see `certify`.
+        Exact log-likelihood, and how far off the fitted one is, where known; see `certify`.
     fit_ : Fit
         Everything known about the fit.
     n_features_in_ : int

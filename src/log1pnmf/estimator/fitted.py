@@ -62,17 +62,17 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     @property
     def approximate_objective_(self) -> float | None:
-        """What an approximate fit has minimised, penalty included; None for exact fits."""
+        """What an approximate or adaptive fit has minimised, penalty included; None for exact fits."""
         return None if self.fit_.approximate_log_likelihood is None else self.fit_.objective
 
     @property
     def n_iter_(self) -> int:
-        """Iterations, over all phases."""
+        """Iterations of the best start."""
         return self.fit_.n_iter
 
     @property
     def converged_(self) -> bool:
-        """Whether `tol` was met in every phase."""
+        """Whether the fit ended at an optimum, as `tol` has it."""
         return self.fit_.converged
 
     @property
@@ -87,7 +87,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     @property
     def certificate_(self) -> Certificate | None:
-        """Exact log-likelihood and what the approximation cost, where known."""
+        """Exact log-likelihood, and how far off the fitted one is, where known."""
         return self.fit_.certificate
 
     @property
@@ -196,10 +196,10 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return score(self.fit_, new, size_factors, engine=self.engine, n_jobs=self.n_jobs)
 
     def certify(self, X: Any = None) -> Certificate:
-        """Exact log-likelihood of the fit, and how far off the approximation was.
+        """Exact log-likelihood of the fit, and how far off the fitted one was.
 
-        Up to 2e8 entries the fit has computed it already. Above, it is estimated here without bias from some
-        samples, and has a standard error.
+        The fit knows it already, unless it is approximate and has more than 2e8 entries. Then it is estimated
+        here without bias from some samples, and has a standard error.
 
         Parameters
         ----------

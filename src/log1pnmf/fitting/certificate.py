@@ -48,7 +48,8 @@ def certify(
     counts : Counts
         What it was fitted to.
     n_sampled : int, optional
-        Samples to visit. By default all up to 2e8 entries, and above so many that have about 2e7.
+        Samples of an approximate fit to visit. By default all up to 2e8 entries, and above so many that have
+        about 2e7. Of other fits all are visited.
     seed : int
         Which samples these are.
     engine : str
@@ -68,7 +69,7 @@ def certify(
     if n_sampled is None:
         large = math.prod(counts.shape) > LARGEST_CERTIFIED
         n_sampled = max(LEAST_ROWS, math.ceil(SAMPLED_ENTRIES / counts.n_features)) if large else n
-    if approximate is None or n_sampled >= n:
+    if approximate is None or n_sampled >= n or fit.settings.likelihood != "approximate":
         return exact_log_likelihood(fit, counts, engine=engine, n_jobs=n_jobs)
     zeros = quadratic(fit.link, fit.settings.approximation, fit.settings.interval)
     in_memory, pool = counts.part_in_memory()

@@ -63,13 +63,13 @@ class Fit:
     stopped : {"converged", "max_iter", "stalled", "interrupted", "callback"}
         Why the fit ended.
     objective : float
-        What was minimised: negative log-likelihood (approximate in an approximate fit) + penalty.
+        What was minimised: negative log-likelihood (in the form that was fitted) + penalty.
     approximate_log_likelihood : float or None
-        What an approximate fit has maximised; None for exact fits.
+        What an approximate or adaptive fit has maximised; None for exact fits.
     kkt_residual : float
         Distance from a stationary point, see `log1pnmf.model.objective.kkt_residual`.
     n_iter : int
-        Updates of both factors, over all phases of the best restart.
+        Updates of both factors, in the best start.
     seconds : float
         Wall time, restarts included.
     history : dict of str to ndarray
@@ -132,7 +132,7 @@ class Fit:
 
     @property
     def converged(self) -> bool:
-        """Whether the tolerance was met (in every phase)."""
+        """Whether the fit ended at an optimum, as the tolerance has it."""
         return self.stopped == "converged"
 
     @property

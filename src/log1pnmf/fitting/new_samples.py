@@ -139,7 +139,7 @@ class NewSamples:
     def solve(self) -> tuple[Array, bool]:
         """Find the loadings.
 
-        Zero counts are treated as in the last phase of the fit, and loadings bounded as there.
+        Every zero count is visited, unless the fit was approximate, and loadings are bounded as there.
 
         Returns
         -------

@@ -38,7 +38,8 @@ GIVEN = "given"
 """Stands for what a user gave as arrays, as a function or as an engine of their own."""
 
 LARGEST_EXACT = 2e8
-"""Entries up to which the exact log-likelihood of an approximate fit is computed without being asked for."""
+"""Entries up to which the exact log-likelihood of an approximate fit is computed without being asked for.
+An adaptive fit always knows its own."""
 
 LARGEST_EXACT_ON_CARD = 1e9
 """Entries up to which a card visits every one of them at about the cost of the non-zeros."""
@@ -151,7 +152,13 @@ class Settings:
         return replace(self, likelihood=likelihood, extrapolate=extrapolate, engine=engine)
 
     def why_exact(self, counts: Counts) -> str | None:
-        """Say why "auto" visits every zero count; None where it does not. The engine has to be resolved."""
+        """Say why "auto" visits every zero count; None where it does not.
+
+        Parameters
+        ----------
+        counts : Counts
+            To be fitted with `engine`, which has to be resolved.
+        """
         entries = math.prod(counts.shape)
         if self.row_solver == "coordinate":
             return "coordinate descent has no adaptive form"

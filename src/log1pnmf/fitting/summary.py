@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from .fit import Fit
 from .keys import c_name
 from .ranking import ranking_of
 
-__all__ = ["gained_lately", "last_gain", "summarize"]
+__all__ = ["gained_lately", "last_gain", "levelled", "summarize"]
 
 
 def summarize(fit: Fit, *, n_top: int = 8) -> str:
@@ -43,16 +43,36 @@ def summarize(fit: Fit, *, n_top: int = 8) -> str:
     return "\n".join(lines)
 
 
+def levelled(history: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Take the steps out of the objective that it makes where the problem is renewed.
+
+    A renewal looks at the point of the row before it once more, so the step is known; all that was before is
+    moved by it. The end is as it is.
+
+    Returns
+    -------
+    rows : ndarray of bool
+        Those that are not renewals.
+    objective : ndarray
+        Of these rows.
+    """
+    objective = np.asarray(history["objective"], dtype=np.float64)
+    renewed = np.isnan(np.asarray(history["relative_change"], dtype=np.float64))
+    renewed[:1] = False  # the start
+    steps = np.where(renewed, np.diff(objective, prepend=objective[:1]), 0.0).cumsum()
+    return ~renewed, (objective + (steps[-1] - steps))[~renewed]
+
+
 def gained_lately(fit: Fit, most: int = 10) -> str | None:
-    """Say how much the last iterations of the last phase gained; None if it has only its start.
+    """Say how much the last iterations gained; None if there is only the start.
 
     Parameters
     ----------
     most : int
         Iterations looked at.
     """
-    phase = fit.history["likelihood"] == fit.history["likelihood"][-1]
-    objective, index = fit.history["objective"][phase], fit.history["iteration"][phase]
+    rows, objective = levelled(fit.history)
+    index = fit.history["iteration"][rows]
     if len(objective) < 2:
         return None
     since = int(np.searchsorted(index, index[-1] - most))  # lost iterations have no row, but count
@@ -64,9 +84,8 @@ def gained_lately(fit: Fit, most: int = 10) -> str | None:
 
 
 def last_gain(fit: Fit) -> float | None:
-    """How much the last iteration lowered the objective; None where the last phase has only its start."""
-    phase = fit.history["likelihood"] == fit.history["likelihood"][-1]
-    objective = fit.history["objective"][phase]
+    """How much the last iteration lowered the objective; None at the start."""
+    objective = levelled(fit.history)[1]
     return float(objective[-2] - objective[-1]) if len(objective) > 1 else None
 
 
@@ -87,8 +106,11 @@ def _model(fit: Fit) -> Iterator[tuple[str, str]]:
     else:
         yield "link", f"{fit.link.alpha:g} * log(1 + rate / {c_name(fit.c)})"
     yield "noise", _noise(fit)
-    exact = settings.likelihood == "exact"
-    yield "likelihood", settings.likelihood + ("" if exact else f" ({settings.approximation})")
+    about = {
+        "approximate": f" ({settings.approximation})",
+        "adaptive": f" (zeros_tol {settings.zeros_tol:g})",
+    }
+    yield "likelihood", settings.likelihood + about.get(settings.likelihood, "")
     yield "size factors", str(settings.size_factors)
     if settings.l1 > 0:
         yield "penalty", f"l1 = {settings.l1:g} on all factors but the baseline (factor 0), loadings <= 1"

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.colors import distinct_colors
 from log1pnmf.fitting.keys import SWEEP, c_label, c_name
+from log1pnmf.fitting.summary import levelled
 from log1pnmf.model.link import ShiftedLog
 
 from .canvas import INK, axes_or_new, figure_or_new, tidy
@@ -33,6 +34,9 @@ MEASURES = {
     "deviance_explained": "deviance explained",
 }
 """Columns of the table of a sweep, and how they are called in plots."""
+
+LINES = {"exact": "-", "adaptive": "-.", "approximate": "--"}
+"""How objectives of each likelihood are drawn."""
 
 
 def link(
@@ -119,8 +123,9 @@ def convergence(
 
     Notes
     -----
-    Objectives are compared among sources with the same c, and approximate ones (dashed) only with approximate
-    ones. Where the best is reached there is no gap left to draw, so its line ends before it.
+    Objectives are compared among sources with the same c and the same likelihood: exact (solid), adaptive
+    (dash-dotted) or approximate (dashed). Steps of an adaptive objective, where the zeros to visit are chosen
+    anew, are taken out. Where the best is reached there is no gap left to draw, so its line ends before it.
 
     Examples
     --------
@@ -139,18 +144,16 @@ def convergence(
     best = _best_objectives(shown)
     ax = axes_or_new(ax, (4.6, 3.2))
     for one, label, color in zip(shown, labels, distinct_colors(len(shown)), strict=True):
-        kinds, objective = _kinds(one), np.asarray(one.history["objective"])
-        for kind in dict.fromkeys(kinds.tolist()):
-            gap = np.where(kinds == kind, objective - best[one.c, kind], np.nan)
-            exact = kind == "exact"
-            ax.plot(
-                np.asarray(one.history[x]),
-                np.where(gap > 0.0, gap, np.nan),
-                color=color,
-                linewidth=1.4,
-                linestyle="-" if exact else "--",
-                label=label if len(set(kinds.tolist())) == 1 else f"{label}, {kind}",
-            )
+        rows, objective = levelled(one.history)
+        gap = objective - best[one.c, _kind(one)]
+        ax.plot(
+            np.asarray(one.history[x])[rows],
+            np.where(gap > 0.0, gap, np.nan),
+            color=color,
+            linewidth=1.4,
+            linestyle=LINES[_kind(one)],
+            label=label,
+        )
     tidy(ax)
     ax.set_yscale("log")
     ax.set_xlabel("iteration" if x == "iteration" else "seconds", color=INK)
@@ -159,9 +162,9 @@ def convergence(
     return ax
 
 
-def _kinds(one: Drawable) -> np.ndarray:
-    """Which likelihood each iteration is about."""
-    return np.asarray(one.history["likelihood"]).astype(np.str_)
+def _kind(one: Drawable) -> str:
+    """Which likelihood was fitted in the end."""
+    return str(np.asarray(one.history["likelihood"])[-1])
 
 
 def _best_objectives(shown: Sequence[Drawable]) -> dict[tuple[float, str], float]:
@@ -169,10 +172,8 @@ def _best_objectives(shown: Sequence[Drawable]) -> dict[tuple[float, str], float
     for one in shown:
         if not len(one.history.get("objective", ())):
             raise ValueError(f"{one.name or 'a source'} has no history of iterations; pass the fit itself")
-        kinds, objective = _kinds(one), np.asarray(one.history["objective"])
-        for kind in set(kinds.tolist()):
-            least = float(objective[kinds == kind].min())
-            best[one.c, kind] = min(best.get((one.c, kind), math.inf), least)
+        which = one.c, _kind(one)
+        best[which] = min(best.get(which, math.inf), float(levelled(one.history)[1].min()))
     return best
 
 

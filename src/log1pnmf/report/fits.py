@@ -14,7 +14,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.certificate import LARGEST_CERTIFIED
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.keys import c_name
-from log1pnmf.fitting.summary import last_gain
+from log1pnmf.fitting.summary import last_gain, levelled
 
 from .figures import Chart, Curve, log_curves
 from .inputs import ReportInput
@@ -47,7 +47,7 @@ def describe_fits(inputs: ReportInput) -> FitSection:
         ("Link", _link),
         ("Factors (K)", lambda fit: str(fit.n_components)),
         ("Exact log-likelihood", _likelihood),
-        ("Certificate of the approximation", _certificate),
+        ("Certificate of the zero counts", _certificate),
         ("Converged", _converged),
         ("Gain of the last iteration", _gain),
         ("KKT residual (0 at an optimum)", lambda fit: f"{fit.kkt_residual:.1e}"),
@@ -109,7 +109,13 @@ def _certificate(fit: Fit) -> str:
         return UNKNOWN
     if certificate.approximate_log_likelihood is None:
         return "the final likelihood is exact: nothing was approximated in it"
-    share = abs(certificate.gap / certificate.log_likelihood) if certificate.log_likelihood else 0.0
+    size = abs(certificate.log_likelihood) or 1.0
+    if certificate.zeros_error > 0.0:
+        return (
+            f"errors at zero counts sum up to {significant(certificate.zeros_error)} "
+            f"({certificate.zeros_error / size:.1e} of the log-likelihood)"
+        )
+    share = abs(certificate.gap / size)
     text = (
         f"the approximation is off by {significant(certificate.gap)} ({percent(share)} of the log-likelihood)"
     )
@@ -126,7 +132,7 @@ def _gain(fit: Fit) -> str:
     gain = last_gain(fit)
     if gain is None:
         return UNKNOWN
-    relative = float(fit.history["relative_change"][-1])
+    relative = float(fit.history["relative_change"][levelled(fit.history)[0]][-1])
     return f"{significant(gain)} ({relative:.1e} of the objective; tolerance {fit.settings.tol:.0e})"
 
 
@@ -141,17 +147,12 @@ def _how(fit: Fit) -> str:
 
 
 def _charts(fit: Fit) -> list[Chart]:
-    history = fit.history
-    styles = {"approximate": "line-2", "exact": "line-1"}
-    to_go, change = [], []
-    x = np.arange(len(history["iteration"]), dtype=np.float64)
-    for phase in ("approximate", "exact"):
-        chosen = history["likelihood"] == phase
-        if not chosen.any():
-            continue
-        objective = history["objective"][chosen]
-        to_go.append(Curve(phase, x[chosen][:-1], objective[:-1] - objective[-1], styles[phase]))
-        change.append(Curve(phase, x[chosen], history["relative_change"][chosen], styles[phase]))
+    rows, objective = levelled(fit.history)
+    x = fit.history["iteration"][rows].astype(np.float64)
+    kind = str(fit.history["likelihood"][-1])
+    style = {"approximate": "line-2", "adaptive": "line-3"}.get(kind, "line-1")
+    to_go = [Curve(kind, x[:-1], objective[:-1] - objective[-1], style)]
+    change = [Curve(kind, x, fit.history["relative_change"][rows], style)]
     tol = float(fit.settings.tol)
     charts = [
         log_curves(

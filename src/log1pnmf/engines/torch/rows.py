@@ -202,7 +202,7 @@ _UPLOADED: WeakKeyDictionary[SparseRows, dict[tuple[str, str], DeviceRows]] = We
 
 
 def device_rows(rows: SparseRows, device: Any, dtype: Any) -> DeviceRows:
-    """Bring rows to a device, once for as long as the rows live: the phases of a fit share them."""
+    """Bring rows to a device, once for as long as the rows live: the renewed problems of a fit share them."""
     places = _UPLOADED.setdefault(rows, {})
     key = (str(device), str(dtype))
     if key not in places:

@@ -1,0 +1,237 @@
+"""Zeros that are visited, stood in for by one quadratic, or both as it suits: likelihoods and CPU seconds.
+
+    python -m benchmarks.zeros fits         adaptive, approximate and exact fits of every data set
+    python -m benchmarks.zeros tolerance    adaptive fits for several zeros_tol, and the figure of the page
+    python -m benchmarks.zeros large        a few iterations of large matrices
+    python -m benchmarks.zeros defaults     the default fit against the best of several starts
+
+Each does what is not yet in its result file and begins nothing after `--minutes`, so it can be called again
+to go on. It prints its table as it is in the documentation. One thread. Large data sets are sampled
+(`SAMPLES`), so that an exact fit takes less than a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.certificate import certify
+from log1pnmf.fitting.fit import Fit
+
+from .data import DATA, ROOT, Folder, MissingError
+from .measuring import Clock
+from .streaming import blocks
+from .zeros_tables import N_COMPONENTS, Record, draw, table_of
+
+SAMPLES = {"ap": 1200, "pbmc": 1800, "baron": 1000, "kang": 1000, "her2st": 800, "newsgroups": 1000}
+SHIFTS = (1.0, 0.1, 10.0)
+TOLERANCES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
+TOLERANCE_DATA = ("baron", "pbmc")
+STARTS = (("rank1", 1), ("nndsvd", 0), ("random", 0), ("random", 1))
+SIMULATED = (100_000, 20_000, 1330)
+LARGE_ITERATIONS = {"her2st": 10, "simulated": 3}
+
+
+# ---------------------------------------------------------------- data
+
+
+class Samples(Folder):
+    """Data sets with so many samples that they can be fitted exactly; features without counts are dropped."""
+
+    def matrix(self, name: str) -> sparse.csr_array:
+        matrix = super().matrix(name)
+        if name not in SAMPLES:
+            return matrix
+        rows = np.sort(np.random.default_rng(0).permutation(matrix.shape[0])[: SAMPLES[name]])
+        part = matrix[rows]
+        return part[:, np.unique(part.indices)]
+
+
+def _large(name: str, folder: Path) -> Counts:
+    if name == "her2st":
+        return Folder(folder).counts(name)
+    n, m, per_row = SIMULATED
+    return Counts.from_any(sparse.vstack(list(blocks(n, m, per_row=per_row)), format="csr"))
+
+
+# ---------------------------------------------------------------- one fit
+
+
+class Watch:
+    """CPU seconds when every iteration ended, renewals between them included."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def __call__(self, iteration: object) -> None:
+        self.seen.append(time.process_time())
+
+    def per_iteration(self) -> float:
+        return (self.seen[-1] - self.seen[0]) / max(1, len(self.seen) - 1)
+
+
+def _fitted(counts: Counts, n_components: int, **options: Any) -> tuple[Fit, Record]:
+    """Fit from the rank-one start with the default tolerance, unless told otherwise."""
+    watch, clock = Watch(), Clock()
+    settings = {"init": "rank1", "random_state": 0, "n_jobs": 1, "callbacks": [watch], **options}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = fit_log1p_nmf(counts, n_components, **settings)
+        cpu = clock.read()[0]
+        certificate = certify(fit, counts, n_jobs=1)
+    entries = math.prod(counts.shape)
+    return fit, {
+        "shape": list(counts.shape),
+        "nnz": counts.nnz,
+        "taken": fit.settings.likelihood,
+        "start": fit.settings.init,
+        "log_likelihood": certificate.log_likelihood,
+        "standard_error": certificate.standard_error,
+        "zeros_error": certificate.zeros_error,
+        "visited": _visited(fit, entries - counts.nnz),
+        "iterations": fit.n_iter,
+        "stopped": fit.stopped,
+        "cpu": cpu,
+        "cpu_iteration": watch.per_iteration(),
+    }
+
+
+def _visited(fit: Fit, n_zeros: int) -> int:
+    """How many zeros the last iterations visited; the fit says so in words."""
+    if fit.settings.likelihood == "approximate":
+        return 0
+    said = re.search(r"zero counts: ([\d,]+) of them", " ".join(fit.messages))
+    return n_zeros if said is None else int(said[1].replace(",", ""))
+
+
+# ---------------------------------------------------------------- what is measured
+
+Job = tuple[Record, Callable[[], list[Record]]]
+
+
+def _fits(folder: Samples) -> Iterator[Job]:
+    """Three likelihoods from the same start, and exact iterations from where the adaptive fit ended."""
+
+    def measure(data: str, c: float) -> list[Record]:
+        counts, k = folder.counts(data), N_COMPONENTS[data]
+        ends = {
+            name: _fitted(counts, k, c=c, likelihood=name) for name in ("adaptive", "approximate", "exact")
+        }
+        further = _fitted(counts, k, c=c, likelihood="exact", init=ends["adaptive"][0])
+        records = {name: record for name, (_, record) in ends.items()} | {"from adaptive": further[1]}
+        return [{"data": data, "c": c, "fit": name} | record for name, record in records.items()]
+
+    for c in SHIFTS:
+        for data in N_COMPONENTS:
+            yield {"data": data, "c": c}, lambda data=data, c=c: measure(data, c)
+
+
+def _tolerance(folder: Samples) -> Iterator[Job]:
+    """Adaptive fits for several `zeros_tol`, all from where the approximate fit ended, and the exact one."""
+
+    def measure(data: str) -> list[Record]:
+        counts, k = folder.counts(data), N_COMPONENTS[data]
+        approximate, first = _fitted(counts, k, likelihood="approximate")
+        records = [{"fit": "approximate"} | first]
+        for tolerance in TOLERANCES:
+            _, record = _fitted(counts, k, likelihood="adaptive", zeros_tol=tolerance, init=approximate)
+            records.append({"fit": "adaptive", "zeros_tol": tolerance} | record)
+        records.append({"fit": "exact"} | _fitted(counts, k, likelihood="exact", init=approximate)[1])
+        return [{"data": data} | record for record in records]
+
+    for data in TOLERANCE_DATA:
+        yield {"data": data}, lambda data=data: measure(data)
+
+
+def _large_fits(folder: Samples) -> Iterator[Job]:
+    """A few iterations of large matrices."""
+    kept: dict[str, Counts] = {}
+
+    def measure(data: str, likelihood: str) -> list[Record]:
+        if data not in kept:
+            kept.clear()
+            kept[data] = _large(data, folder.data)
+        k, max_iter = N_COMPONENTS.get(data, 16), LARGE_ITERATIONS[data]
+        _, record = _fitted(kept[data], k, likelihood=likelihood, init="random", max_iter=max_iter)
+        return [{"data": data, "fit": likelihood} | record]
+
+    for data in LARGE_ITERATIONS:
+        for likelihood in ("approximate", "adaptive"):
+            yield (
+                {"data": data, "fit": likelihood},
+                lambda data=data, likelihood=likelihood: measure(data, likelihood),
+            )
+
+
+def _defaults(folder: Samples) -> Iterator[Job]:
+    """The fit of somebody who chooses nothing, and some others to compare it with."""
+
+    def measure(data: str) -> list[Record]:
+        counts, k = folder.counts(data), N_COMPONENTS[data]
+        plain = {name: Log1pNMF(k).get_params()[name] for name in ("init", "random_state")}
+        records = [{"fit": "default"} | _fitted(counts, k, **plain)[1]]
+        for init, seed in STARTS:
+            records.append(
+                {"fit": f"{init}, seed {seed}"} | _fitted(counts, k, init=init, random_state=seed)[1]
+            )
+        return [{"data": data} | record for record in records]
+
+    for data in N_COMPONENTS:
+        yield {"data": data}, lambda data=data: measure(data)
+
+
+# ---------------------------------------------------------------- the command
+
+PARTS = {"fits": _fits, "tolerance": _tolerance, "large": _large_fits, "defaults": _defaults}
+
+
+def _read(out: Path, part: str) -> list[Record]:
+    path = out / f"zeros-{part}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.zeros",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--out", type=Path, default=ROOT / "bench-out")
+    parser.add_argument("--minutes", type=float, default=30.0, help="begin nothing after this time")
+    parser.add_argument("--figure", type=Path, help="where to draw it (tolerance only)")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    end = time.perf_counter() + 60 * arguments.minutes
+    for key, measure in PARTS[arguments.part](Samples(arguments.data)):
+        done = any(key.items() <= record.items() for record in _read(arguments.out, arguments.part))
+        if done or time.perf_counter() > end:
+            continue
+        try:
+            records = measure()
+        except MissingError as missing:
+            print(f"skipped: {missing}")
+            continue
+        with (arguments.out / f"zeros-{arguments.part}.jsonl").open("a") as file:
+            file.writelines(json.dumps(record) + "\n" for record in records)
+        print(key, [round(record["cpu"], 1) for record in records], flush=True)
+    print(table_of(arguments.part, _read(arguments.out, arguments.part), _read(arguments.out, "fits")))
+    if arguments.figure is not None:
+        draw(_read(arguments.out, "tolerance"), arguments.figure)
+
+
+if __name__ == "__main__":
+    main()

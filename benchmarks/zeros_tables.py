@@ -1,0 +1,192 @@
+"""The tables and the figure of `benchmarks.zeros`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+N_COMPONENTS = {
+    "pcawg": 10,
+    "mcf7": 3,
+    "bbc": 10,
+    "ap": 10,
+    "pbmc": 6,
+    "baron": 9,
+    "kang": 13,
+    "her2st": 10,
+    "newsgroups": 20,
+}
+"""Data sets, in the order of the tables, and the number of factors."""
+
+Record = dict[str, Any]
+
+
+def table_of(part: str, records: list[Record], fits: list[Record]) -> str:
+    """The table of a part; `fits` are all records of the part of that name."""
+    if part == "defaults":
+        return _defaults_table(records, fits)
+    return {"fits": _fits_table, "tolerance": _tolerance_table, "large": _large_table}[part](records)
+
+
+def _table(head: str, lines: list[list[str]]) -> str:
+    names = head.split("; ")
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [names, ["---"] * len(names), *lines])
+
+
+def _about(record: Record) -> str:
+    n, m = record["shape"]
+    return f"{record['data']} {n:,} x {m:,}, K={N_COMPONENTS.get(record['data'], 16)}"
+
+
+def _by(records: list[Record], *names: str) -> dict[tuple[Any, ...], dict[str, Record]]:
+    groups: dict[tuple[Any, ...], dict[str, Record]] = {}
+    for record in records:
+        groups.setdefault(tuple(record[name] for name in names), {})[record["fit"]] = record
+    return groups
+
+
+def _fits_table(records: list[Record]) -> str:
+    lines = []
+    for (_, c), group in sorted(_by(records, "data", "c").items(), key=_in_order):
+        adaptive, exact, approximate = (group[name] for name in ("adaptive", "exact", "approximate"))
+        further, best = group["from adaptive"], exact["log_likelihood"]
+        gained = further["log_likelihood"] - adaptive["log_likelihood"]
+        ratio = adaptive["cpu_iteration"] / approximate["cpu_iteration"]
+        lines.append(
+            [
+                _about(adaptive),
+                f"{c:g}",
+                f"{best:,.0f}",
+                f"{adaptive['log_likelihood'] - best:+,.0f}",
+                f"{gained:,.0f} ({gained / abs(best):.0e})",
+                f"{approximate['log_likelihood'] - best:+,.0f}",
+                _visited_cell(adaptive),
+                ", ".join(f"{one['cpu']:.1f}" for one in (adaptive, exact, approximate)),
+                ", ".join(f"{one['iterations']}" for one in (adaptive, exact, approximate)),
+                f"{ratio:.2f}",
+            ]
+        )
+    head = (
+        "data; c; exact fit; adaptive; exact iterations from there gain; approximate; "
+        "visited zeros / non-zeros; CPU s: adaptive, exact, approximate; iterations; "
+        "CPU per iteration, adaptive / approximate"
+    )
+    return _table(head, lines)
+
+
+def _in_order(item: tuple[tuple[str, float], Any]) -> tuple[int, float]:
+    (data, c), _ = item
+    return list(N_COMPONENTS).index(data), c
+
+
+def _visited_cell(record: Record) -> str:
+    n_zeros = math.prod(record["shape"]) - record["nnz"]
+    share = f"{record['visited'] / record['nnz']:.2f}"
+    return f"{share} (all)" if record["visited"] == n_zeros else share
+
+
+def _tolerance_table(records: list[Record]) -> str:
+    lines = []
+    for group in _groups_of(records).values():
+        exact, approximate = group[-1], group[0]
+        for record in group:
+            missing = exact["log_likelihood"] - record["log_likelihood"]
+            name = record["fit"] + (f", zeros_tol={record['zeros_tol']:g}" if "zeros_tol" in record else "")
+            cost = record["cpu_iteration"] / approximate["cpu_iteration"]
+            said = record["zeros_error"] / abs(exact["log_likelihood"])
+            lines.append([_about(record), name, f"{missing:,.1f}", f"{said:.1e}", f"{cost:.2f}",
+                          _visited_cell(record)])  # fmt: skip
+    return _table(
+        "data; fit; short of the exact fit; certified error / log-likelihood; "
+        "CPU per iteration / approximate; visited zeros / non-zeros",
+        lines,
+    )
+
+
+def _groups_of(records: list[Record]) -> dict[str, list[Record]]:
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record["data"], []).append(record)
+    return groups
+
+
+def _large_table(records: list[Record]) -> str:
+    lines = []
+    for record in records:
+        error = f" ± {record['standard_error']:,.0f}" if record["standard_error"] else ""
+        lines.append(
+            [
+                _about(record),
+                f"{record['nnz']:,}",
+                record["fit"],
+                f"{record['iterations']}",
+                f"{record['log_likelihood']:,.0f}{error}",
+                f"{record['cpu_iteration']:.2f}",
+                f"{record['visited'] / record['nnz']:.3f}",
+            ]
+        )
+    return _table(
+        "data; non-zeros; fit; iterations; exact log-likelihood; CPU s per iteration; "
+        "visited zeros / non-zeros",
+        lines,
+    )
+
+
+def _defaults_table(records: list[Record], others: list[Record]) -> str:
+    lines = []
+    for data, group in _groups_of(records).items():
+        same = [one for one in others if one["data"] == data and one["c"] == 1.0]
+        best = max(one["log_likelihood"] for one in [*group, *same])
+        default = group[0]
+        gap = best - default["log_likelihood"]
+        worst = best - min(one["log_likelihood"] for one in group[1:])
+        lines.append(
+            [
+                _about(default),
+                default["taken"],
+                f"{best:,.0f}",
+                f"{gap:,.0f} ({gap / abs(best):.3%})",
+                f"{worst:,.0f}",
+                f"{default['cpu']:.1f}",
+                f"{default['iterations']}",
+                f"{np.mean([one['cpu'] for one in group[1:]]):.1f}",
+            ]
+        )
+    head = (
+        "data; likelihood taken; best log-likelihood of any run; default below it; "
+        "worst single start below it; CPU s; iterations; CPU s of a single start (mean)"
+    )
+    return _table(head, lines)
+
+
+def draw(records: list[Record], path: Path) -> None:
+    """Draw what is missing to the exact fit against the cost of an iteration."""
+    from matplotlib.figure import Figure
+
+    from log1pnmf._common.colors import distinct_colors
+
+    figure = Figure(figsize=(7.2, 3.8), layout="constrained")
+    ax = figure.subplots()
+    for (data, group), color in zip(_groups_of(records).items(), distinct_colors(2), strict=True):
+        exact, unit = group[-1]["log_likelihood"], group[0]["cpu_iteration"]
+        cost = np.array([record["cpu_iteration"] / unit for record in group])
+        missing = np.array([(exact - record["log_likelihood"]) / abs(exact) for record in group])
+        ax.plot(cost[1:-1], np.maximum(missing[1:-1], 1e-8), "o-", color=color, label=data)
+        ax.plot(cost[:1], missing[:1], "s", color=color)
+        for record, x, y in zip(group[:-1], cost, missing, strict=False):
+            name = (
+                f"{record['zeros_tol']:.0e}".replace("e-0", "e-") if "zeros_tol" in record else "approximate"
+            )
+            ax.annotate(name, (x, max(y, 1e-8)), xytext=(5, 4), textcoords="offset points", fontsize=8)
+    ax.set(
+        xscale="log",
+        yscale="log",
+        xlabel="CPU seconds per iteration, relative to the approximate fit",
+        ylabel="log-likelihood short of the exact fit's,\nas a part of it",
+    )
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False)
+    figure.savefig(path, dpi=130)
