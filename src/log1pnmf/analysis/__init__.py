@@ -3,6 +3,7 @@
 from .diagnostics import Diagnostics, diagnose
 from .heldout import heldout_by_sample, heldout_log_likelihood, heldout_rows_log_likelihood
 from .identity import top_features
+from .loading_errors import loading_errors
 from .markers import Markers, markers
 from .metrics import (
     FactorMatch,
@@ -42,6 +43,7 @@ __all__ = [
     "heldout_log_likelihood",
     "heldout_rows_log_likelihood",
     "hoyer",
+    "loading_errors",
     "log_likelihood",
     "markers",
     "match_factors",

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from log1pnmf._common.atomic import StrPath
 from log1pnmf.analysis.diagnostics import Diagnostics, diagnose
 from log1pnmf.analysis.identity import top_features
+from log1pnmf.analysis.loading_errors import loading_errors
 from log1pnmf.analysis.markers.find import markers
 from log1pnmf.analysis.markers.table import Markers
 from log1pnmf.analysis.topics import TopicModel, topic_model
@@ -94,7 +95,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _n_features_out(self) -> int:
         return self.fit_.n_components
 
-    def transform(self, X: Any, *, size_factors: Any = None) -> Array:
+    def transform(self, X: Any, *, size_factors: Any = None, return_std: bool = False) -> Any:
         """Find the loadings of other samples; the factors stay as they are.
 
         Features that are zero in every factor say nothing about the loadings and are left out. Where both the
@@ -107,10 +108,14 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         size_factors : {"total", "none"} or array of shape (n,), optional
             By default what the model was fitted with; "total" divides by the mean total of the training
             samples. Needed where the model was fitted with an array.
+        return_std : bool
+            Whether to return standard errors as well; see `log1pnmf.analysis.loading_errors`.
 
         Returns
         -------
-        ndarray of shape (n, n_components)
+        loadings : ndarray of shape (n, n_components)
+        std : ndarray of shape (n, n_components)
+            Only with `return_std`.
 
         Examples
         --------
@@ -120,7 +125,10 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         array([[1.]])
         """
         new = self._new_samples(X)
-        return project(self.fit_, new, size_factors, engine=self.engine, n_jobs=self.n_jobs)
+        loadings = project(self.fit_, new, size_factors, engine=self.engine, n_jobs=self.n_jobs)
+        if not return_std:
+            return loadings
+        return loadings, loading_errors(self.fit_, new, loadings, size_factors=size_factors)
 
     def inverse_transform(self, loadings: Any, size_factors: Any = None) -> Array:
         """Mean counts that loadings stand for, ``s_i c expm1(L F' / alpha_c)``.

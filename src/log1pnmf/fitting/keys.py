@@ -66,6 +66,11 @@ class Keys:
         return f"{self.uns}_markers"
 
     @property
+    def std(self) -> str:
+        """In `obsm`: of the standard errors of the loadings."""
+        return f"{self.obsm}_std"
+
+    @property
     def usage(self) -> str:
         """In `uns`: of the comparison of groups."""
         return f"{self.uns}_usage"

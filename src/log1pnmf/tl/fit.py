@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from log1pnmf.analysis.loading_errors import loading_errors
 from log1pnmf.analysis.sweep import sweep as sweep_counts
 from log1pnmf.fitting.driver import check_enough, run_request
 from log1pnmf.fitting.keys import SWEEP, Keys, sweep_key
@@ -24,6 +25,7 @@ def log1p_nmf(
     layer: str | None = None,
     mask_var: Any = None,
     key_added: str | None = None,
+    std: bool = False,
     copy: bool = False,
     random_state: Any = 0,
     **parameters: Any,
@@ -46,6 +48,8 @@ def log1p_nmf(
         of them, also where `var` has a column "highly_variable".
     key_added : str, optional
         Name of the results in all three places; see below for the usual ones.
+    std : bool
+        Whether to write standard errors of the loadings as well, to ``obsm["X_log1p_nmf_std"]``.
     copy : bool
         Whether to leave `adata` as it is and return a copy with the results.
     random_state : int, RandomState, Generator or None
@@ -80,7 +84,10 @@ def log1p_nmf(
     adata = target(adata, copy)
     selection = read_counts(adata, layer, chosen_features(adata, mask_var))
     check_enough(selection.counts, n_components)
-    write_fit(adata, keys, run_request(request, selection.counts), selection)
+    fit = run_request(request, selection.counts)
+    write_fit(adata, keys, fit, selection)
+    if std:
+        adata.obsm[keys.std] = loading_errors(fit, selection.counts)
     return adata if copy else None
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from log1pnmf.analysis.loading_errors import loading_errors
 from log1pnmf.counts.features import find_features
 from log1pnmf.fitting.annotated import fit_from, is_annotated
 from log1pnmf.fitting.as_fit import as_fit
@@ -25,6 +26,7 @@ def transform(
     key: str | None = None,
     layer: str | None = None,
     size_factors: Any = None,
+    std: bool = False,
     copy: bool = False,
     n_jobs: int | None = None,
 ) -> Any:
@@ -44,6 +46,8 @@ def transform(
         Where the counts are, as in `log1p_nmf`.
     size_factors : {"total", "none"} or array, optional
         As in `Log1pNMF.transform`.
+    std : bool
+        Whether to write standard errors of the loadings as well, to ``obsm["X_log1p_nmf_std"]``.
     copy : bool
         Whether to leave `adata` as it is and return a copy with the loadings.
     n_jobs : int, optional
@@ -74,5 +78,8 @@ def transform(
         positions = find_features(adata.var_names, fit.feature_names.tolist())
     adata = target(adata, copy)
     counts = read_counts(adata, layer, positions).counts
-    write_loadings(adata, keys, project(fit, counts, size_factors, n_jobs=n_jobs))
+    loadings = project(fit, counts, size_factors, n_jobs=n_jobs)
+    write_loadings(adata, keys, loadings)
+    if std:
+        adata.obsm[keys.std] = loading_errors(fit, counts, loadings, size_factors=size_factors)
     return adata if copy else None

@@ -43,7 +43,7 @@ from log1pnmf.fitting.ranking import StandIns
 
 from .regression import FeatureRegressions
 
-__all__ = ["ERRORS", "Z95", "Inference", "infer"]
+__all__ = ["ERRORS", "Z95", "Inference", "infer", "inverse_information"]
 
 Array = NDArray[np.float64]
 
@@ -85,7 +85,7 @@ def infer(
     free = coefficients > AT_BOUND * coefficients.max(axis=1, keepdims=True)
     scores = None
     if errors == "sandwich":
-        scores = regressions.scores(coefficients, _inverse(terms.information, free))
+        scores = regressions.scores(coefficients, inverse_information(terms.information, free))
         # as in the information: gradients say nothing of what is not identified, so its error would be none
         scores += RIDGE * terms.information * np.eye(coefficients.shape[1])
     found = Inference(*np.full((3, *coefficients.shape), np.nan))
@@ -93,7 +93,7 @@ def infer(
         contrast = around.own[k] - around.rest[k]
         counted = free.copy()
         counted[:, k] = True
-        model = _inverse(terms.information, counted)
+        model = inverse_information(terms.information, counted)
         covariance = model if scores is None else model @ scores @ model
         error = _spread(covariance, contrast)
         effect = coefficients @ contrast
@@ -113,7 +113,7 @@ def _spread(covariance: Array, contrast: Array) -> Array:
     return np.sqrt(np.maximum(np.einsum("l,jlm,m->j", contrast, covariance, contrast), 0.0))
 
 
-def _inverse(information: Array, counted: NDArray[np.bool_]) -> Array:
+def inverse_information(information: Array, counted: NDArray[np.bool_]) -> Array:
     """Invert the information of the coordinates that count; zeros elsewhere."""
     scale = np.sqrt(np.einsum("jkk->jk", information))
     scale = np.where(scale > 0.0, scale, 1.0)
