@@ -43,8 +43,8 @@ FIRST_ROUNDS = 3
 """How often prior and dispersions are found from each other, if nothing is known."""
 HELD = 0.5
 """Part of their freedom that bounds leave to loadings and factors that are not zero. It was measured: with it
-the dispersions of 16 kinds of simulated counts were right to 5 to 14%, in the median over the features;
-without it to 9 to 34%, with all the freedom to 4 to 22%."""
+the dispersions of 12 kinds of simulated counts were right to 4 to 14%, in the median over the features;
+without it to 7 to 34%, with all the freedom to 4 to 22%."""
 LONGEST_STEP, PRECISION, MOST_STEPS = 4.0, 1e-6, 50
 
 
