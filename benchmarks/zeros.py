@@ -1,6 +1,7 @@
 """Zeros that are visited, stood in for by one quadratic, or both as it suits: likelihoods and CPU seconds.
 
     python -m benchmarks.zeros fits         adaptive, approximate and exact fits of every data set
+    python -m benchmarks.zeros pace         the same number of iterations of each, from the same start
     python -m benchmarks.zeros tolerance    adaptive fits for several zeros_tol, and the figure of the page
     python -m benchmarks.zeros large        a few iterations of large matrices
     python -m benchmarks.zeros defaults     the default fit against the best of several starts
@@ -29,6 +30,7 @@ from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.certificate import certify
 from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.solver.iteration import Iteration
 
 from .data import DATA, ROOT, Folder, MissingError
 from .measuring import Clock
@@ -41,7 +43,8 @@ TOLERANCES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 TOLERANCE_DATA = ("baron", "pbmc")
 STARTS = (("rank1", 1), ("nndsvd", 0), ("random", 0), ("random", 1))
 SIMULATED = (100_000, 20_000, 1330)
-LARGE_ITERATIONS = {"her2st": 10, "simulated": 3}
+LARGE_ITERATIONS = {"her2st": 8, "simulated": 4}
+PACE = {"max_iter": 16, "tol": 0.0}
 
 
 # ---------------------------------------------------------------- data
@@ -70,16 +73,17 @@ def _large(name: str, folder: Path) -> Counts:
 
 
 class Watch:
-    """CPU seconds when every iteration ended, renewals between them included."""
+    """CPU seconds per iteration, renewals between them included; the start is not."""
 
     def __init__(self) -> None:
-        self.seen: list[float] = []
+        self.seen: list[tuple[int, float]] = []
 
-    def __call__(self, iteration: object) -> None:
-        self.seen.append(time.process_time())
+    def __call__(self, iteration: Iteration) -> None:
+        self.seen.append((iteration.index, time.process_time()))
 
     def per_iteration(self) -> float:
-        return (self.seen[-1] - self.seen[0]) / max(1, len(self.seen) - 1)
+        (first, begin), (last, end) = self.seen[0], self.seen[-1]
+        return (end - begin) / max(1, last - first)
 
 
 def _fitted(counts: Counts, n_components: int, **options: Any) -> tuple[Fit, Record]:
@@ -138,18 +142,42 @@ def _fits(folder: Samples) -> Iterator[Job]:
             yield {"data": data, "c": c}, lambda data=data, c=c: measure(data, c)
 
 
+def _pace(folder: Samples) -> Iterator[Job]:
+    """Cost of an iteration: as many of each likelihood, from the same start."""
+
+    def measure(data: str, c: float) -> list[Record]:
+        counts, k = folder.counts(data), N_COMPONENTS[data]
+        names = ("adaptive", "approximate")
+        return [
+            {"data": data, "c": c, "fit": name} | _fitted(counts, k, c=c, likelihood=name, **PACE)[1]
+            for name in names
+        ]
+
+    for c in SHIFTS:
+        for data in N_COMPONENTS:
+            yield {"data": data, "c": c}, lambda data=data, c=c: measure(data, c)
+
+
 def _tolerance(folder: Samples) -> Iterator[Job]:
-    """Adaptive fits for several `zeros_tol`, all from where the approximate fit ended, and the exact one."""
+    """Adaptive fits for several `zeros_tol`: how far from the exact fit, and what an iteration costs.
+
+    All fits go on from the end of the approximate one, so that they end in the same optimum. What an
+    iteration costs is measured from the rank-one start on.
+    """
 
     def measure(data: str) -> list[Record]:
         counts, k = folder.counts(data), N_COMPONENTS[data]
-        approximate, first = _fitted(counts, k, likelihood="approximate")
-        records = [{"fit": "approximate"} | first]
-        for tolerance in TOLERANCES:
-            _, record = _fitted(counts, k, likelihood="adaptive", zeros_tol=tolerance, init=approximate)
-            records.append({"fit": "adaptive", "zeros_tol": tolerance} | record)
-        records.append({"fit": "exact"} | _fitted(counts, k, likelihood="exact", init=approximate)[1])
-        return [{"data": data} | record for record in records]
+        approximate, _ = _fitted(counts, k, likelihood="approximate")
+        kinds: list[Record] = [{"likelihood": "adaptive", "zeros_tol": one} for one in TOLERANCES]
+        kinds = [{"likelihood": "approximate"}, *kinds, {"likelihood": "exact"}]
+        records = []
+        for kind in kinds:
+            _, record = _fitted(counts, k, init=approximate, **kind)
+            cost = _fitted(counts, k, **kind, **PACE)[1]["cpu_iteration"]
+            records.append(
+                {"data": data, "fit": kind["likelihood"]} | kind | record | {"cpu_iteration": cost}
+            )
+        return records
 
     for data in TOLERANCE_DATA:
         yield {"data": data}, lambda data=data: measure(data)
@@ -194,7 +222,7 @@ def _defaults(folder: Samples) -> Iterator[Job]:
 
 # ---------------------------------------------------------------- the command
 
-PARTS = {"fits": _fits, "tolerance": _tolerance, "large": _large_fits, "defaults": _defaults}
+PARTS = {"fits": _fits, "pace": _pace, "tolerance": _tolerance, "large": _large_fits, "defaults": _defaults}
 
 
 def _read(out: Path, part: str) -> list[Record]:

@@ -21,6 +21,8 @@ N_COMPONENTS = {
 }
 """Data sets, in the order of the tables, and the number of factors."""
 
+PACED = (0.1, 1.0, 10.0)
+
 Record = dict[str, Any]
 
 
@@ -28,7 +30,13 @@ def table_of(part: str, records: list[Record], fits: list[Record]) -> str:
     """The table of a part; `fits` are all records of the part of that name."""
     if part == "defaults":
         return _defaults_table(records, fits)
-    return {"fits": _fits_table, "tolerance": _tolerance_table, "large": _large_table}[part](records)
+    tables = {
+        "fits": _fits_table,
+        "pace": _pace_table,
+        "tolerance": _tolerance_table,
+        "large": _large_table,
+    }
+    return tables[part](records)
 
 
 def _table(head: str, lines: list[list[str]]) -> str:
@@ -54,7 +62,6 @@ def _fits_table(records: list[Record]) -> str:
         adaptive, exact, approximate = (group[name] for name in ("adaptive", "exact", "approximate"))
         further, best = group["from adaptive"], exact["log_likelihood"]
         gained = further["log_likelihood"] - adaptive["log_likelihood"]
-        ratio = adaptive["cpu_iteration"] / approximate["cpu_iteration"]
         lines.append(
             [
                 _about(adaptive),
@@ -66,15 +73,28 @@ def _fits_table(records: list[Record]) -> str:
                 _visited_cell(adaptive),
                 ", ".join(f"{one['cpu']:.1f}" for one in (adaptive, exact, approximate)),
                 ", ".join(f"{one['iterations']}" for one in (adaptive, exact, approximate)),
-                f"{ratio:.2f}",
             ]
         )
     head = (
         "data; c; exact fit; adaptive; exact iterations from there gain; approximate; "
-        "visited zeros / non-zeros; CPU s: adaptive, exact, approximate; iterations; "
-        "CPU per iteration, adaptive / approximate"
+        "visited zeros / non-zeros; CPU s: adaptive, exact, approximate; iterations"
     )
     return _table(head, lines)
+
+
+def _pace_table(records: list[Record]) -> str:
+    lines = []
+    for (data,), _ in _by(records, "data").items():
+        mine = _by([record for record in records if record["data"] == data], "c")
+        ratios = {
+            c: group["adaptive"]["cpu_iteration"] / group["approximate"]["cpu_iteration"]
+            for (c,), group in mine.items()
+        }
+        seconds = mine[1.0,]["approximate"]["cpu_iteration"]
+        about = _about(mine[1.0,]["adaptive"])
+        lines.append([about, f"{seconds:.3f}", *(f"{ratios[c]:.2f}" if c in ratios else "" for c in PACED)])
+    head = "data; approximate, c = 1: CPU s per iteration; adaptive / approximate: "
+    return _table(head + "; ".join(f"c = {c:g}" for c in PACED), lines)
 
 
 def _in_order(item: tuple[tuple[str, float], Any]) -> tuple[int, float]:

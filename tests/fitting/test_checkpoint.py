@@ -18,7 +18,6 @@ from log1pnmf.counts.counts import Counts
 
 
 def simulated(n=40, m=30, k=3, seed=0):
-    """Counts with sparse factors."""
     rng = np.random.default_rng(seed)
     loadings, factors = rng.gamma(0.3, size=(n, k)), rng.gamma(0.3, 3.0, size=(m, k))
     return rng.poisson(loadings @ factors.T + 0.05)

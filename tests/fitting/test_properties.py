@@ -4,7 +4,7 @@ import math
 import warnings
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.exceptions import ConvergenceWarning
 
@@ -36,6 +36,7 @@ def count_matrices(draw):
 )
 @settings(max_examples=150, deadline=None)
 def test_any_fit(*, y, n_components, c, likelihood, init, l1, row_solver, size_factors):
+    assume(row_solver == "newton" or likelihood != "adaptive")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         fit = fit_log1p_nmf(
@@ -59,12 +60,8 @@ def test_any_fit(*, y, n_components, c, likelihood, init, l1, row_solver, size_f
     assert math.isfinite(fit.log_likelihood)
     assert math.isfinite(fit.objective)
     assert math.isfinite(fit.kkt_residual)
-    for phase in ("approximate", "exact"):
-        rows = fit.history["likelihood"] == phase
-        objective = fit.history["objective"][rows]
-        if init == "rank1" and len(objective):
-            assert objective[-1] <= objective[0]
-        assert (np.diff(objective) <= 0).all()
+    renewed = np.isnan(fit.history["relative_change"])
+    assert (np.diff(fit.history["objective"])[~renewed[1:]] <= 0).all()
     eta = fit.loadings @ fit.factors.T
     assert (eta[y > 0] > 0).all()
     if l1 > 0:
