@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,11 @@ from log1pnmf.fitting.solver.alternate import alternate
 from log1pnmf.fitting.solver.extrapolate import Extrapolation
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.zeros import quadratic
+from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose, quadratic
 
 CASES = {
     "100k": {"n": 100_000, "m": 20_000, "K": 16, "density": 0.05},
+    "PBMC": {"n": 3_774, "m": 16_791, "K": 6, "density": 0.043},
     "7606": {"n": 7_606, "m": 18_195, "K": 13, "density": 0.18},
     "1M": {"n": 1_000_000, "m": 20_000, "K": 16, "density": 0.05},
 }
@@ -79,16 +81,52 @@ def iterations(engine, L, F, n):
     return times, losses
 
 
+def adaptive(engine, L, F):
+    """The engine with adaptive zeros at a point, and what a renewal and a look cost."""
+    loss, marks = engine.loss(L, F), []
+
+    def mark():
+        torch.cuda.synchronize()
+        marks.append(time.perf_counter())
+
+    for _ in range(2):  # the first compiles
+        marks.clear()
+        mark()
+        chosen = choose(engine.survey_zeros(L, F, caps_for(1e-4)), 0.5e-4 * abs(loss))
+        mark()
+        stored, exposure = engine.collect_zeros(L, F, chosen.caps)
+        mark()
+        zeros = AdaptiveZeros(chosen.quadratics, stored, exposure, chosen.caps, chosen.error)
+        renewed = TorchEngine(replace(engine.problem, zeros=zeros))
+        for side in (renewed.problem.loadings_side, renewed.problem.factors_side):
+            renewed._keep(side)
+        mark()
+        error = renewed.zero_errors(L, F)[1]
+        mark()
+    parts = ", ".join(
+        f"{part} {seconds:.4f} s"
+        for part, seconds in zip(("survey", "collect", "other side", "errors"), np.diff(marks), strict=True)
+    )
+    print(
+        f"      stored zeros / non-zeros {stored.nnz / engine.problem.counts.nnz:.3f}, "
+        f"error {error / abs(loss):.1e} of the log-likelihood; {parts}",
+        flush=True,
+    )
+    return renewed
+
+
 def show_iterations(names, rounds):
     for name in names:
         torch.cuda.empty_cache()
         case = CASES[name]
         counts, L, F = simulate(**case)
         nnz = counts.nnz
-        for form in ("approximate", "exact"):
+        for form in ("approximate", "adaptive", "exact"):
             if name == "1M" and form == "exact":
                 continue
-            engine = TorchEngine(problem_of(counts, 1.0, form == "exact"))
+            engine = TorchEngine(problem_of(counts, 1.0, form != "approximate"))
+            if form == "adaptive":
+                engine = adaptive(engine, L, F)
             iterations(engine, L, F, 2)
             torch.cuda.reset_peak_memory_stats()
             times, losses = iterations(engine, L, F, rounds)
@@ -146,17 +184,17 @@ def print_parts(title, engine, side, start, design):
 
     K, fixed = start.shape[1], engine._design(side, design)
     block = next(engine._rows(side).blocks())
-    exposure, b = engine._exposures(side)[0][: block.n_rows], start[: block.n_rows].contiguous()
+    own, b = engine._keep(side).of(block), start[: block.n_rows].contiguous()
     rows, step = torch.arange(block.n_rows, device="cuda"), 0.01 * b
 
     def evaluate(hessian=True):
-        return triton_terms.evaluate(block, rows, b, fixed, exposure=exposure, hessian=hessian)
+        return triton_terms.evaluate(block, rows, b, fixed, own=own, hessian=hessian)
 
     sums = evaluate()
     parts = {
         "evaluate": timed(evaluate),
         "evaluate, no Hessian": timed(lambda: evaluate(False)),
-        "change": timed(lambda: triton_terms.change(block, rows, b, step, fixed, exposure=exposure)),
+        "change": timed(lambda: triton_terms.change(block, rows, b, step, fixed, own=own)),
         "programs": timed(lambda: triton_terms.solve_box(sums.hessian, sums.gradient, b, np.inf)),
         "half-step": timed(lambda: engine.half_step(side, start, design), 5),
     }
@@ -186,7 +224,12 @@ def show_end(folder, threads):
         rng = np.random.default_rng(0)
         m = Y.shape[1]
         start = (rng.uniform(0.01, 1.0, (Y.shape[0], K)), rng.uniform(0.001, 0.3, (m, K)))
-        for c, likelihood in ((1.0, "approximate"), (1.0, "exact"), (np.inf, "exact")):
+        for c, likelihood in (
+            (1.0, "approximate"),
+            (1.0, "adaptive"),
+            (1.0, "exact"),
+            (np.inf, "exact"),
+        ):
             result = {}
             for engine in ("native", "torch", "torch"):
                 begin = time.perf_counter()

@@ -13,8 +13,10 @@ import triton.language as tl
 from test_torch_engine import example, sides
 
 from log1pnmf.engines.torch import terms as torch_terms
-from log1pnmf.engines.torch import triton_terms
+from log1pnmf.engines.torch import triton_terms, triton_zeros
+from log1pnmf.engines.torch import zeros as torch_zeros
 from log1pnmf.engines.torch.engine import TorchEngine
+from log1pnmf.model.zeros import caps_for
 
 
 @triton.jit
@@ -33,7 +35,8 @@ def log(x):
 
 
 # The device's own library is not interpreted.
-triton_terms.libdevice = types.SimpleNamespace(expm1=expm1, exp=exp, log=log)
+triton_terms.libdevice = triton_zeros.libdevice = types.SimpleNamespace(expm1=expm1, exp=exp, log=log)
+triton_zeros.TILE = 16
 
 
 def alike(call, plain, wide, close=1e-4):
@@ -47,11 +50,14 @@ def compare(problem, side, start, design):
     plain = engine._design(side, design)
     extra = triton_terms.width(3) - 3
     wide = dataclasses.replace(plain, padded=torch.nn.functional.pad(plain.X, (0, extra)).contiguous())
-    block, t = next(engine._rows(side).blocks()), engine._exposures(side)[0]
+    block = next(engine._rows(side).blocks())
+    own = engine._keep(side).of(block)
     rows, b = torch.arange(block.n_rows), torch.tensor(start)
-    alike(lambda terms, d: terms.evaluate(block, rows, b, d, exposure=t, hessian=True), plain, wide)
-    alike(lambda terms, d: terms.change(block, rows, b, -0.2 * b, d, exposure=t), plain, wide, 1e-3)
-    sums = torch_terms.evaluate(block, rows, b, plain, exposure=t, hessian=True)
+    alike(lambda terms, d: terms.evaluate(block, rows, b, d, own=own, hessian=True), plain, wide)
+    for share in (-0.2, 0.2):
+        step = share * b
+        alike(lambda terms, d: terms.change(block, rows, b, step, d, own=own), plain, wide, 1e-3)  # noqa: B023
+    sums = torch_terms.evaluate(block, rows, b, plain, own=own, hessian=True)
     definite = sums.hessian + sums.hessian.abs().amax((1, 2))[:, None, None] * torch.eye(3)
     H = torch.nn.functional.pad(definite, (0, extra, 0, extra)).contiguous()[:, :3, :3]
     for upper in (np.inf, float(b.max())):
@@ -64,9 +70,22 @@ def compare(problem, side, start, design):
         alike(lambda terms, _: [copies[terms]], plain, wide)
 
 
+def compare_zeros():
+    """Of features with many kinds of eta, and of one without any zero."""
+    eta = torch.linspace(0.0, 1.7, 7)[:, None].double() ** 2 * torch.linspace(0.3, 1.0, 50).double()
+    eta[:, ::7], eta[5] = -1.0, -1.0
+    t, quadratics = torch.linspace(0.5, 2.0, 50).double(), torch.linspace(0.1, 1.0, 21).double().view(7, 3)
+    for one, other in (
+        *zip(*(zeros.survey(eta, t, caps_for(1e-4)) for zeros in (torch_zeros, triton_zeros)), strict=True),
+        [zeros.errors(eta, t, quadratics) for zeros in (torch_zeros, triton_zeros)],
+    ):
+        torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-9)
+
+
 if __name__ == "__main__":
-    for c, kind in ((1.0, "chebyshev"), (0.1, None), (np.inf, None)):
+    for c, kind in ((1.0, "chebyshev"), (0.3, "adaptive"), (0.1, None), (np.inf, None)):
         problem, loadings, factors = example(c, kind, 3, n=4, m=20)
         for side, start, design in sides(problem, loadings, factors):
             compare(problem, side, start, design)
+    compare_zeros()
     print("alike")  # noqa: T201

@@ -1,6 +1,7 @@
 """Engines with adaptive zeros against the objective in NumPy, and against each other."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -15,6 +16,15 @@ from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.objective import gradients, negative_log_likelihood
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose
+
+
+def other_engines(problem):
+    """The reference, and PyTorch's where that is installed."""
+    yield ReferenceEngine(problem)
+    if find_spec("torch") is not None:
+        from log1pnmf.engines.torch.engine import TorchEngine
+
+        yield TorchEngine(problem, "cpu", "float64")
 
 
 def case(seed, *, n=40, m=30, K=3, c=1.0, limit=1e-2):
@@ -39,7 +49,7 @@ def test_loss_and_gradient(c, shape, kernel):
     _, problem, _, (loadings, factors) = case(1, n=shape[0], m=shape[1], K=5, c=c)
     loss = negative_log_likelihood(problem, loadings, factors)
     by_loadings, by_factors = gradients(problem, loadings, factors)
-    for engine in (NativeEngine(problem, kernel=kernel), ReferenceEngine(problem)):
+    for engine in (NativeEngine(problem, kernel=kernel), *other_engines(problem)):
         for side, start, design, expected in (
             (problem.loadings_side, loadings, factors, by_loadings),
             (problem.factors_side, factors, loadings, by_factors),
@@ -103,16 +113,18 @@ def test_engines_choose_the_same(kernel):
     exact, problem, (loadings, factors), near = case(5, n=70, m=25)
     caps = caps_for(1e-4)
     native = NativeEngine(exact, kernel=kernel).survey_zeros(loadings, factors, caps)
-    reference = ReferenceEngine(exact).survey_zeros(loadings, factors, caps)
-    np.testing.assert_array_equal(native.n_above, reference.n_above)
-    np.testing.assert_allclose(native.error, reference.error, rtol=1e-5, atol=1e-9)
     one = NativeEngine(exact, kernel=kernel).collect_zeros(loadings, factors, problem.zeros.caps)
-    other = ReferenceEngine(exact).collect_zeros(loadings, factors, problem.zeros.caps)
-    np.testing.assert_array_equal(one[0].indptr, other[0].indptr)
-    np.testing.assert_array_equal(one[0].indices, other[0].indices)
-    np.testing.assert_allclose(one[1], other[1])
+    for engine in other_engines(exact):
+        survey = engine.survey_zeros(loadings, factors, caps)
+        np.testing.assert_array_equal(native.n_above, survey.n_above)
+        np.testing.assert_allclose(native.error, survey.error, rtol=1e-5, atol=1e-9)
+        other = engine.collect_zeros(loadings, factors, problem.zeros.caps)
+        np.testing.assert_array_equal(one[0].indptr, other[0].indptr)
+        np.testing.assert_array_equal(one[0].indices, other[0].indices)
+        np.testing.assert_allclose(one[1], other[1])
     found = NativeEngine(problem, kernel=kernel).zero_errors(*near)
-    np.testing.assert_allclose(found, ReferenceEngine(problem).zero_errors(*near), rtol=1e-9)
+    for engine in other_engines(problem):
+        np.testing.assert_allclose(found, engine.zero_errors(*near), rtol=1e-9)
 
 
 def test_steps_lower_the_loss_and_agree():

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from log1pnmf.model.constraint import Bounds  # noqa: E402
 from log1pnmf.model.link import ShiftedLog  # noqa: E402
 from log1pnmf.model.objective import entry_gradient  # noqa: E402
 from log1pnmf.model.problem import Problem  # noqa: E402
-from log1pnmf.model.zeros import quadratic  # noqa: E402
+from log1pnmf.model.zeros import AdaptiveZeros, caps_for, quadratic  # noqa: E402
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 FORMS = [
@@ -32,6 +33,7 @@ FORMS = [
     (1.0, None),
     (1e-2, "chebyshev"),
     (1.0, "chebyshev"),
+    (0.3, "adaptive"),
     (1e4, "taylor"),
     (1e6, None),
     (math.inf, None),
@@ -47,8 +49,22 @@ def example(c, kind, n_components, *, n=9, m=60, seed=0):
     sizes = rng.uniform(0.5, 2.0, size=n)
     y = rng.poisson(sizes[:, None] * link.mean(loadings @ factors.T)).astype(np.float64)
     y[n // 2], y[:, m // 2] = 0, 0
-    problem = Problem(Counts.from_any(y), sizes, link, None if kind is None else quadratic(link, kind))
+    problem = Problem(Counts.from_any(y), sizes, link)
+    if kind == "adaptive":
+        problem = replace(problem, zeros=adaptive_zeros(NativeEngine(problem, 1), loadings, factors))
+    elif kind is not None:
+        problem = replace(problem, zeros=quadratic(link, kind))
     return problem, loadings, factors
+
+
+def adaptive_zeros(engine, loadings, factors):
+    """About half of the zeros are visited, and the quadratics of the others are poor."""
+    zeros = engine.problem.counts.to_scipy().toarray() == 0
+    caps = np.full(len(factors), np.median((loadings @ factors.T)[zeros]))
+    quadratics = engine.survey_zeros(loadings, factors, caps[:1]).quadratics[:, 0]
+    stored, exposure = engine.collect_zeros(loadings, factors, caps)
+    assert 0 < stored.nnz < zeros.sum()
+    return AdaptiveZeros(quadratics * [1.0, 1.2, 0.7], stored, exposure, caps, 0.0)
 
 
 def sides(problem, loadings, factors):
@@ -134,7 +150,9 @@ def test_a_count_whose_mean_is_zero_is_lifted(c, kind, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("c", "likelihood"), [(1.0, "approximate"), (0.01, "exact"), (math.inf, "exact")])
+@pytest.mark.parametrize(
+    ("c", "likelihood"), [(1.0, "approximate"), (1.0, "adaptive"), (0.01, "exact"), (math.inf, "exact")]
+)
 def test_a_fit_is_that_of_the_native_engine(c, likelihood, device, monkeypatch):
     if device == "cpu":
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -148,12 +166,14 @@ def test_a_fit_is_that_of_the_native_engine(c, likelihood, device, monkeypatch):
     for fit, close in zip(fits[1:], (1e-6, 1e-8), strict=True):
         assert fit.objective == pytest.approx(fits[0].objective, rel=close)
         assert isinstance(fit.loadings, np.ndarray)
+        assert list(fit.history["likelihood"])[-1] == likelihood
     assert [fit.settings.engine for fit in fits] == ["native", "torch", "torch-float64"]
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_the_same_bits_every_time(device):
-    problem, loadings, factors = example(1.0, "chebyshev", 5, n=60, m=300)
+@pytest.mark.parametrize("kind", ["chebyshev", "adaptive"])
+def test_the_same_bits_every_time(device, kind):
+    problem, loadings, factors = example(1.0, kind, 5, n=60, m=300)
     steps = [
         TorchEngine(problem, device).half_step(problem.factors_side, factors, loadings) for _ in range(3)
     ]
@@ -170,6 +190,7 @@ def test_streamed_blocks_give_what_resident_rows_give(c, kind, device, monkeypat
     parts = TorchEngine(problem, device)
     steps = {}
     for engine, streamed in ((whole, False), (parts, True)):
+        monkeypatch.setattr(torch_rows, "_fits", lambda *_, fits=not streamed: fits)
         kept = {
             id(side.rows): torch_rows.DeviceRows(
                 side.rows, engine.device, torch.float32, resident=not streamed, streamed_entries=40
@@ -196,6 +217,34 @@ def test_small_pieces_change_nothing(monkeypatch):
     after = engine.half_step(problem.loadings_side, loadings, factors)
     assert after.loss == pytest.approx(before.loss, rel=1e-13)
     np.testing.assert_allclose(after.values, before.values, rtol=1e-9)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_zeros_are_those_of_the_native_engine(precision, device, monkeypatch):
+    """In blocks of a few features, and of counts that come one block at a time."""
+    problem, loadings, factors = example(0.3, "adaptive", 3, n=70, m=25)
+    monkeypatch.setattr(torch_dense, "DENSE_BYTES", {"cpu": 8 * 70 * 4, "cuda": 8 * 70 * 4})
+    engine, native = TorchEngine(problem, device, precision), NativeEngine(problem, 1)
+    rows = problem.factors_side.rows
+    kept = torch_rows.DeviceRows(rows, engine.device, torch.float32, resident=False, streamed_entries=300)
+    monkeypatch.setattr(engine, "_rows", lambda side: kept)
+    caps = caps_for(1e-4)
+    surveys = [one.survey_zeros(loadings, factors, caps) for one in (engine, native)]
+    np.testing.assert_array_equal(surveys[0].n_above, surveys[1].n_above)
+    np.testing.assert_allclose(surveys[0].error, surveys[1].error, rtol=1e-6, atol=1e-12)
+    stored, exposure = engine.collect_zeros(loadings, factors, problem.zeros.caps)
+    for found, expected in (
+        (stored, problem.zeros.stored),
+        (stored.transpose(), problem.zeros.stored.transpose()),
+    ):
+        assert found.shape == expected.shape
+        np.testing.assert_array_equal(found.indptr, expected.indptr)
+        np.testing.assert_array_equal(found.indices, expected.indices)
+    np.testing.assert_allclose(exposure, problem.zeros.exposure)
+    errors = engine.zero_errors(1.1 * loadings, factors)
+    np.testing.assert_allclose(errors, native.zero_errors(1.1 * loadings, factors), rtol=1e-9)
+    assert errors == engine.zero_errors(1.1 * loadings, factors)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -13,9 +13,9 @@ from scipy import sparse
 
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.sparse_rows import SparseRows
+from log1pnmf.counts.sparse_rows import Pattern, SparseRows
 
-__all__ = ["TensorCounts", "TensorRows"]
+__all__ = ["TensorCounts", "TensorPattern", "TensorRows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,19 +40,43 @@ class TensorRows:
 
     def transpose(self) -> TensorRows:
         """Compressed columns, sorted on the device."""
-        n_columns = self.shape[1]
-        order = torch.sort(self.indices, stable=True).indices
-        lengths = torch.as_tensor(np.diff(self.indptr), device=self.values.device)
-        row = torch.repeat_interleave(
-            torch.arange(self.shape[0], dtype=torch.int32, device=self.values.device), lengths
-        )
-        counts = torch.bincount(self.indices, minlength=n_columns)
-        indptr = np.concatenate(([0], np.cumsum(on_host(counts)))).astype(np.int64)
-        return TensorRows((n_columns, self.shape[0]), indptr, row[order], self.values[order])
+        indptr, row, order = _transposed(self.shape, self.indptr, self.indices)
+        return TensorRows(self.shape[::-1], indptr, row, self.values[order])
 
     def to_host(self) -> SparseRows:
         """Copy to the host."""
         return SparseRows(self.shape, self.indptr, on_host(self.indices), on_host(self.values))
+
+
+class TensorPattern(Pattern):
+    """`log1pnmf.counts.sparse_rows.Pattern` whose entries are on a device, and on the host when asked for."""
+
+    def __init__(self, shape: tuple[int, int], indptr: np.ndarray, tensor: Any) -> None:
+        for name, value in (("shape", shape), ("indptr", indptr), ("tensor", tensor)):
+            object.__setattr__(self, name, value)
+
+    tensor: Any
+
+    @cached_property
+    def indices(self) -> np.ndarray:
+        """Column of each entry, copied to the host."""
+        return on_host(self.tensor)
+
+    def transpose(self) -> TensorPattern:
+        """Exchange rows and columns, sorted on the device."""
+        indptr, row, _ = _transposed(self.shape, self.indptr, self.tensor)
+        return TensorPattern(self.shape[::-1], indptr, row)
+
+
+def _transposed(shape: tuple[int, int], indptr: np.ndarray, indices: Any) -> tuple[np.ndarray, Any, Any]:
+    """Where columns begin, the row of each of their entries, and its place before."""
+    order = torch.sort(indices, stable=True).indices
+    lengths = torch.as_tensor(np.diff(indptr), device=indices.device)
+    numbers = torch.arange(shape[0], dtype=torch.int32, device=indices.device)
+    row = torch.repeat_interleave(numbers, lengths)
+    counts = torch.bincount(indices, minlength=shape[1])
+    begin = np.concatenate(([0], np.cumsum(on_host(counts)))).astype(np.int64)
+    return begin, row[order], order
 
 
 class TensorCounts(Counts):

@@ -37,12 +37,12 @@ def dense_sums(terms: ModuleType, b: Any, design: Design, *, exposure: Any, hess
         loss.append(terms.exponentials_(em, design.exposure, design.form.largest))
         sums.append(em @ wide)
     t, total = exposure.double(), torch.cat(sums)
-    gradient = (total[:, :K].double() + design.linear) * t[:, None]
+    gradient = (total[:, :K].double() + design.decline) * t[:, None]
     if not hessian:
         return Sums(torch.cat(loss) * t, gradient, None)
     place = torch.empty(K, K, dtype=torch.int64, device=b.device)
     place[first, second] = place[second, first] = K + torch.arange(len(first), device=b.device)
-    H = (total[:, place] + design.gram.to(total.dtype)) * exposure[:, None, None]
+    H = (total[:, place] + design.gram[0].to(total.dtype)) * exposure[:, None, None]
     return Sums(torch.cat(loss) * t, gradient, H)
 
 

@@ -12,9 +12,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from log1pnmf.counts.sparse_rows import SparseRows, row_blocks
+from log1pnmf.counts.sparse_rows import Pattern, SparseRows, row_blocks
 
-__all__ = ["Block", "DeviceRows", "device_rows"]
+from .counts import TensorPattern
+
+__all__ = ["Block", "DevicePattern", "DeviceRows", "Stored", "device_rows"]
 
 RESIDENT_SHARE = 0.4
 """Part of a card's free memory that the rows of one side may take; the other side wants as much."""
@@ -61,6 +63,47 @@ class Block:
         return least.double()
 
 
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """Zeros of some consecutive rows that are visited, on the device.
+
+    Parameters
+    ----------
+    indptr : Tensor of int64, shape (rows + 1,)
+        Into `indices`, not from 0.
+    """
+
+    indptr: Any
+    indices: Any
+
+    @property
+    def lengths(self) -> Any:
+        """Entries of every row."""
+        return self.indptr[1:] - self.indptr[:-1]
+
+
+class DevicePattern:
+    """Entries of compressed rows on a device, or brought there block by block where they do not fit."""
+
+    def __init__(self, pattern: Pattern, device: Any, *, resident: bool | None = None) -> None:
+        self._pattern, self._device = pattern, device
+        self.resident = _fits(4 * pattern.nnz, device) if resident is None else resident
+        if self.resident:
+            self._indptr = torch.from_numpy(np.array(pattern.indptr)).to(device)
+            self._indices = _to_device(_indices_of(pattern), device, torch.int32)
+
+    def of(self, block: Block) -> Stored | None:
+        """Give those of the rows of a block; None where there are none."""
+        rows = slice(block.first, block.first + block.n_rows + 1)
+        first, last = (int(end) for end in self._pattern.indptr[rows][[0, -1]])
+        if first == last:
+            return None
+        if self.resident:
+            return Stored(self._indptr[rows], self._indices)
+        local = torch.from_numpy(self._pattern.indptr[rows] - first).to(self._device)
+        return Stored(local, _to_device(_indices_of(self._pattern)[first:last], self._device, torch.int32))
+
+
 class DeviceRows:
     """Compressed rows that can be walked through on a device.
 
@@ -86,7 +129,8 @@ class DeviceRows:
         self.shape = rows.shape
         self._rows, self._device, self._dtype = rows, device, dtype
         self._streamed_entries = streamed_entries
-        self.resident = _fits(rows, device, dtype) if resident is None else resident
+        size = rows.nnz * (4 + torch.empty(0, dtype=dtype).element_size())
+        self.resident = _fits(size, device) if resident is None else resident
         self._blocks: list[Block] = []
         if self.resident:
             self._indices = _to_device(rows.indices, device, torch.int32)
@@ -178,10 +222,9 @@ class _Buffers:
             self._free.record()
 
 
-def _fits(rows: SparseRows, device: Any, dtype: Any) -> bool:
+def _fits(size: int, device: Any) -> bool:
     if device.type != "cuda":
         return True
-    size = rows.nnz * (4 + torch.empty(0, dtype=dtype).element_size())
     free, _ = torch.cuda.mem_get_info(device)
     return bool(size <= RESIDENT_SHARE * free)
 
@@ -196,6 +239,10 @@ def _to_device(array: Any, device: Any, dtype: Any) -> Any:
         piece = np.array(array[at : at + STREAMED_ENTRIES])
         out[at : at + len(piece)].copy_(torch.from_numpy(piece))
     return out
+
+
+def _indices_of(pattern: Pattern) -> Any:
+    return pattern.tensor if isinstance(pattern, TensorPattern) else pattern.indices
 
 
 _UPLOADED: WeakKeyDictionary[SparseRows, dict[tuple[str, str], DeviceRows]] = WeakKeyDictionary()

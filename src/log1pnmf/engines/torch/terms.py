@@ -1,4 +1,4 @@
-"""What a row's non-zeros add to its loss, gradient and Hessian, in plain PyTorch; and the small box programs.
+"""What a row's visited entries add to its loss, gradient and Hessian, in plain PyTorch; and the box programs.
 
 The same three operations as in `triton_terms`, which takes over on a card with Triton.
 """
@@ -6,15 +6,26 @@ The same three operations as in `triton_terms`, which takes over on a card with 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
-from .rows import Block
+from .rows import Block, Stored
 
-__all__ = ["Change", "Design", "Form", "Sums", "change", "evaluate", "exponentials_", "rises", "solve_box"]
+__all__ = [
+    "Change",
+    "Design",
+    "Form",
+    "Own",
+    "Sums",
+    "change",
+    "evaluate",
+    "exponentials_",
+    "rises",
+    "solve_box",
+]
 
 ENTRY_BYTES = 1 << 28
 IMPOSSIBLE = 1e30
@@ -31,19 +42,20 @@ class Form:
     Parameters
     ----------
     identity, exact : bool
-        Identity link; zeros visited one by one.
-    a1, a2 : float
-        Of the quadratic for zero counts otherwise.
+        Identity link; all zeros visited.
     smallest, largest : float
         Derivatives are taken with eta held in between.
     """
 
     identity: bool
     exact: bool
-    a1: float
-    a2: float
     smallest: float
     largest: float
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether a quadratic stands in for zeros; at the identity link nothing differs from it."""
+        return not (self.exact or self.identity)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,17 +72,52 @@ class Design:
         In the same type.
     padded : Tensor of shape (columns, width)
         `X` with columns of zeros up to a power of two, which Triton needs; `X` itself without Triton.
-    linear, gram, largest : Tensor of float64, shape (K,), (K, K) and (K,)
-        Sums of ``t x`` and ``t x x'`` over all columns, and the largest entries.
+    decline, largest : Tensor of float64, shape (K,)
+        Sum of ``t x`` over all columns, and the largest entries.
+    linear, gram : Tensor of float64, shape (P, K) and (P, K, K)
+        Sums of ``x`` and ``x x'`` over all columns with the weights of `log1pnmf.model.problem.SideZeros`; of
+        the exposure where all zeros are visited.
+    quadratic : Tensor of shape (columns, 2) or None
+        Linear and quadratic coefficient for zeros, where columns have their own.
     """
 
     form: Form
     X: Any
     exposure: Any
     padded: Any
+    decline: Any
+    largest: Any
     linear: Any
     gram: Any
-    largest: Any
+    quadratic: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class Own:
+    """What the rows of a half-step have of their own, beside their counts.
+
+    Parameters
+    ----------
+    exposure : Tensor of shape (n,)
+        In the type that is computed in.
+    linear, square : Tensor of float64, shape (n, P)
+        Weights of ``Design.linear`` and ``Design.gram``.
+    quadratic : Tensor of shape (n, 2) or None
+        Linear and quadratic coefficient for zeros, where rows have their own.
+    stored : Stored or None
+        Zeros that are visited, of all rows of the block.
+    """
+
+    exposure: Any
+    linear: Any
+    square: Any
+    quadratic: Any = None
+    stored: Stored | None = None
+
+    def at(self, rows: Any) -> Own:
+        """Take some rows of the block."""
+        quadratic = None if self.quadratic is None else self.quadratic[rows]
+        return Own(self.exposure[rows], self.linear[rows], self.square[rows], quadratic, self.stored)
 
 
 class Sums(NamedTuple):
@@ -85,7 +132,7 @@ class Change(NamedTuple):
     """Changes of every row in a step.
 
     loss: of the loss (float64). shrink: largest relative decrease of a count's mean, to first order. growth:
-    largest increase of an eta. Both are over the row's non-zeros.
+    largest increase of an eta. They are over the row's non-zeros, and all its visited entries.
     """
 
     loss: Any
@@ -93,8 +140,8 @@ class Change(NamedTuple):
     growth: Any
 
 
-def evaluate(block: Block, rows: Any, b: Any, design: Design, *, exposure: Any, hessian: bool) -> Sums:
-    """Sum over the non-zeros of some rows.
+def evaluate(block: Block, rows: Any, b: Any, design: Design, *, own: Own, hessian: bool) -> Sums:
+    """Sum over the non-zeros and the stored zeros of some rows.
 
     Parameters
     ----------
@@ -102,27 +149,35 @@ def evaluate(block: Block, rows: Any, b: Any, design: Design, *, exposure: Any, 
         Numbers of rows in the block.
     b : Tensor of float64, shape (n, K)
         Their coefficients.
-    exposure : Tensor of shape (n,)
+    own : Own
         Of these rows.
     hessian : bool
         Whether it is wanted.
     """
-    parts = [
-        _evaluate(entries, b[at].to(design.X.dtype), design, exposure[at], hessian)
-        for at, entries in _pieces(block, rows, design.X.shape[1])
-    ]
-    loss, gradient, H = zip(*parts, strict=True)
-    return Sums(torch.cat(loss), torch.cat(gradient), torch.cat(H) if hessian else None)
+    narrow = b.to(design.X.dtype)
+
+    def sums(entries: _Entries) -> Sums:
+        return _evaluate(entries, narrow[entries.at], design, own, hessian)
+
+    loss, gradient, H = _joined(block, rows, design, sums)
+    if own.stored is not None:
+        more = _joined(own.stored, rows, design, sums)
+        loss, gradient, H = loss + more[0], gradient + more[1], H + more[2] if hessian else None
+    return Sums(loss, gradient, H)
 
 
-def change(block: Block, rows: Any, b: Any, step: Any, design: Design, *, exposure: Any) -> Change:
-    """Change of the sums over non-zeros from `b` to ``b + step``; parameters as in `evaluate`."""
-    dtype = design.X.dtype
-    parts = [
-        _change(entries, b[at].to(dtype), step[at].to(dtype), design, exposure[at])
-        for at, entries in _pieces(block, rows, design.X.shape[1])
-    ]
-    return Change(*(torch.cat(part) for part in zip(*parts, strict=True)))
+def change(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: Own) -> Change:
+    """Change of the sums from `b` to ``b + step``; parameters as in `evaluate`."""
+    b, step = (x.to(design.X.dtype) for x in (b, step))
+
+    def changes(entries: _Entries) -> Change:
+        return _change(entries, b[entries.at], step[entries.at], design, own)
+
+    loss, shrink, growth = _joined(block, rows, design, changes)
+    if own.stored is not None:
+        more = _joined(own.stored, rows, design, changes)
+        loss, growth = loss + more[0], torch.maximum(growth, more[2])
+    return Change(loss, shrink, growth)
 
 
 def solve_box(H: Any, slope: Any, b: Any, upper: float) -> tuple[Any, Any, Any]:
@@ -211,73 +266,93 @@ def _subspace_step(H: Any, q: Any, x: Any, upper: float) -> None:
 
 
 class _Entries(NamedTuple):
-    """Non-zeros of some rows: number of the row among them, column, count; and how many each row has."""
+    """Entries of consecutive rows: which rows, number of the row among them, column, count, entries per row.
 
+    The counts of stored zeros are None.
+    """
+
+    at: slice
     row: Any
     column: Any
     y: Any
     lengths: Any
 
 
-def _pieces(block: Block, rows: Any, K: int) -> Iterator[tuple[slice, _Entries]]:
-    """Split the rows so that K x K numbers for every entry fit into `ENTRY_BYTES`."""
-    lengths = block.lengths[rows]
-    most = max(1, ENTRY_BYTES // (8 * K * K))
+def _joined(
+    source: Block | Stored, rows: Any, design: Design, part: Callable[[_Entries], Sums | Change]
+) -> list[Any]:
+    """Do some rows piece by piece: K x K numbers for every entry of a piece fit into `ENTRY_BYTES`."""
+    lengths = source.lengths[rows]
+    most = max(1, ENTRY_BYTES // (8 * design.X.shape[1] ** 2))
     group = torch.div(torch.cumsum(lengths, 0), most, rounding_mode="floor")
     ends = torch.unique_consecutive(group, return_counts=True)[1].cumsum(0).tolist()
-    for start, stop in itertools.pairwise([0, *ends]):
-        at = slice(start, stop)
-        yield at, _gather(block, rows[at], lengths[at])
+    parts = [part(_gather(source, rows, slice(*ends))) for ends in itertools.pairwise([0, *ends])]
+    return [None if one[0] is None else torch.cat(one) for one in zip(*parts, strict=True)]
 
 
-def _gather(block: Block, rows: Any, lengths: Any) -> _Entries:
+def _gather(source: Block | Stored, rows: Any, at: slice) -> _Entries:
+    rows = rows[at]
+    lengths = source.lengths[rows]
     row = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), lengths)
     begin = torch.cumsum(lengths, 0) - lengths
-    entry = torch.arange(len(row), device=rows.device) - begin[row] + block.indptr[rows][row]
-    return _Entries(row, block.indices[entry].long(), block.values[entry], lengths)
+    entry = torch.arange(len(row), device=rows.device) - begin[row] + source.indptr[rows][row]
+    y = source.values[entry] if isinstance(source, Block) else None
+    return _Entries(at, row, source.indices[entry].long(), y, lengths)
 
 
-def _evaluate(
-    entries: _Entries, b: Any, design: Design, exposure: Any, hessian: bool
-) -> tuple[Any, Any, Any]:
-    X, form = design.X[entries.column], design.form
-    t = exposure[entries.row] * design.exposure[entries.column]
-    y, eta = entries.y, (X * b[entries.row]).sum(1)
+def _of_entries(entries: _Entries, design: Design, own: Own) -> tuple[Any, Any, Any]:
+    """Exposure, and the coefficients of the quadratics."""
+    t = own.exposure[entries.at][entries.row] * design.exposure[entries.column]
+    if design.quadratic is not None:
+        return t, *design.quadratic[entries.column].unbind(1)
+    if own.quadratic is not None:
+        return t, *own.quadratic[entries.at][entries.row].unbind(1)
+    return t, 0.0, 0.0
+
+
+def _evaluate(entries: _Entries, b: Any, design: Design, own: Own, hessian: bool) -> Sums:
+    X, form, y = design.X[entries.column], design.form, entries.y
+    eta = (X * b[entries.row]).sum(1)
     inside = _inside(eta, form)
     em = inside if form.identity else torch.expm1(inside)
-    inverse, one = 1.0 / em, 0.0 if form.identity else 1.0
-    loss, residual = -y * torch.log(em), -y * (one + inverse)
-    weight = -residual * inverse
-    if not (form.exact or form.identity):
-        loss = loss + t * (em - inside * (form.a1 + form.a2 * inside))
-        residual = residual + t * (em + 1.0 - form.a1 - 2.0 * form.a2 * inside)
-        weight = weight + t * (em + 1.0 - 2.0 * form.a2)
-    loss = loss + y * IMPOSSIBLE * (1.0 - eta * (0.5 / form.smallest)).clamp(min=0.0)
+    loss = residual = weight = torch.zeros_like(em)
+    if y is not None:
+        inverse, one = 1.0 / em, 0.0 if form.identity else 1.0
+        loss, residual = -y * torch.log(em), -y * (one + inverse)
+        weight = -residual * inverse
+        loss = loss + y * IMPOSSIBLE * (1.0 - eta * (0.5 / form.smallest)).clamp(min=0.0)
+    if form.quadratic:
+        t, a1, a2 = _of_entries(entries, design, own)
+        loss = loss + t * (em - inside * (a1 + a2 * inside))
+        residual = residual + t * (em + 1.0 - a1 - 2.0 * a2 * inside)
+        weight = weight + t * (em + 1.0 - 2.0 * a2)
     H = None
     if hessian:
         products = ((X * weight[:, None])[:, :, None] * X[:, None, :]).flatten(1)
         H = _sum(products, entries.lengths).unflatten(1, (X.shape[1], X.shape[1]))
-    return (
+    return Sums(
         _sum(loss.double(), entries.lengths),
         _sum((X * residual[:, None]).double(), entries.lengths),
         H,
     )
 
 
-def _change(entries: _Entries, b: Any, step: Any, design: Design, exposure: Any) -> tuple[Any, Any, Any]:
-    X, form = design.X[entries.column], design.form
-    t = exposure[entries.row] * design.exposure[entries.column]
+def _change(entries: _Entries, b: Any, step: Any, design: Design, own: Own) -> Change:
+    X, form, y = design.X[entries.column], design.form, entries.y
     eta, delta = (X * b[entries.row]).sum(1), (X * step[entries.row]).sum(1)
     inside = _inside(eta, form)
     em = inside if form.identity else torch.expm1(inside)
     rise = delta if form.identity else (em + 1.0) * torch.expm1(delta.clamp(max=form.largest))
-    ratio = 1.0 + rise / em
-    loss = -entries.y * torch.log(ratio.clamp(min=LEAST_RATIO))
-    if not (form.exact or form.identity):
-        loss = loss + t * (rise - delta * (form.a1 + form.a2 * (2.0 * inside + delta)))
-    loss = loss + torch.where(ratio < LEAST_RATIO, entries.y * IMPOSSIBLE, 0.0)
-    shrink = -delta * ((0.0 if form.identity else 1.0) + 1.0 / em)
-    return (
+    loss = shrink = torch.zeros_like(em)
+    if y is not None:
+        ratio = 1.0 + rise / em
+        loss = -y * torch.log(ratio.clamp(min=LEAST_RATIO))
+        loss = loss + torch.where(ratio < LEAST_RATIO, y * IMPOSSIBLE, 0.0)
+        shrink = -delta * ((0.0 if form.identity else 1.0) + 1.0 / em)
+    if form.quadratic:
+        t, a1, a2 = _of_entries(entries, design, own)
+        loss = loss + t * (rise - delta * (a1 + a2 * (2.0 * inside + delta)))
+    return Change(
         _sum(loss.double(), entries.lengths),
         _max(shrink, entries.lengths),
         _max(delta, entries.lengths),

@@ -1,8 +1,8 @@
 """The operations of `terms` as Triton kernels: one program per row, fixed order of every sum.
 
-A row's non-zeros are visited in tiles: gather the design rows, eta, expm1, residual and weight, then the
-gradient by a sum and the Hessian by a matrix product on the tensor cores. Three
-TF32 products keep float32's accuracy there. Offsets into the non-zeros are 64 bits wide.
+A row's non-zeros, and then its stored zeros, are visited in tiles: gather the design rows, eta, expm1,
+residual and weight, then the gradient by a sum and the Hessian by a matrix product on the tensor cores. Three
+TF32 products keep float32's accuracy there. Offsets into the entries are 64 bits wide.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from .rows import Block
-from .terms import IMPOSSIBLE, LEAST_RATIO, Change, Design, Sums
+from .terms import IMPOSSIBLE, LEAST_RATIO, Change, Design, Own, Sums
 from .triton_box import solve_box, width
 
 __all__ = ["LARGEST_WIDTH", "change", "evaluate", "exponentials_", "rises", "solve_box", "width"]
@@ -24,8 +24,8 @@ LARGEST_WIDTH = 128
 MANY_ROWS = 2000
 
 
-def evaluate(block: Block, rows: Any, b: Any, design: Design, *, exposure: Any, hessian: bool) -> Sums:
-    """Sum over the non-zeros of some rows; see `log1pnmf.engines.torch.terms.evaluate`."""
+def evaluate(block: Block, rows: Any, b: Any, design: Design, *, own: Own, hessian: bool) -> Sums:
+    """Sum over the visited entries of some rows; see `log1pnmf.engines.torch.terms.evaluate`."""
     n, K = b.shape
     form, W = design.form, design.padded.shape[1]
     loss = torch.empty(n, dtype=torch.float64, device=b.device)
@@ -33,34 +33,25 @@ def evaluate(block: Block, rows: Any, b: Any, design: Design, *, exposure: Any, 
     tile, warps = _tile_and_warps(W, n, hessian)
     H = torch.empty((n, W, W) if hessian else (1,), dtype=design.X.dtype, device=b.device)
     _evaluate[(n,)](
-        rows,
-        block.indptr,
-        block.indices,
-        block.values,
-        exposure,
-        design.exposure,
-        design.padded,
+        *_visited(block, rows, design, own),
         b,
         loss,
         gradient,
         H,
-        form.a1,
-        form.a2,
         form.smallest,
         form.largest,
         IMPOSSIBLE,
         K,
         W=W,
         TILE=tile,
-        IDENTITY=form.identity,
-        QUADRATIC=not (form.exact or form.identity),
         HESSIAN=hessian,
+        **_kinds(design, own),
         num_warps=warps,
     )
     return Sums(loss, gradient, H[:, :K, :K] if hessian else None)
 
 
-def change(block: Block, rows: Any, b: Any, step: Any, design: Design, *, exposure: Any) -> Change:
+def change(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: Own) -> Change:
     """Change of the sums from `b` to ``b + step``; see `log1pnmf.engines.torch.terms.change`."""
     n, K = b.shape
     form, W = design.form, design.padded.shape[1]
@@ -68,20 +59,12 @@ def change(block: Block, rows: Any, b: Any, step: Any, design: Design, *, exposu
     tile, warps = _tile_and_warps(W, n, hessian=False)
     shrink, growth = torch.empty((2, n), dtype=design.X.dtype, device=b.device)
     _change[(n,)](
-        rows,
-        block.indptr,
-        block.indices,
-        block.values,
-        exposure,
-        design.exposure,
-        design.padded,
+        *_visited(block, rows, design, own),
         b,
         step,
         loss,
         shrink,
         growth,
-        form.a1,
-        form.a2,
         form.smallest,
         form.largest,
         IMPOSSIBLE,
@@ -89,11 +72,38 @@ def change(block: Block, rows: Any, b: Any, step: Any, design: Design, *, exposu
         K,
         W=W,
         TILE=tile,
-        IDENTITY=form.identity,
-        QUADRATIC=not (form.exact or form.identity),
+        **_kinds(design, own),
         num_warps=warps,
     )
     return Change(loss, shrink, growth)
+
+
+def _visited(block: Block, rows: Any, design: Design, own: Own) -> tuple[Any, ...]:
+    """Where the kernels find entries, exposures, quadratics and design; what is not there is not read."""
+    stored = own.stored or block
+    quadratic = design.quadratic if design.quadratic is not None else own.quadratic
+    return (
+        rows,
+        block.indptr,
+        block.indices,
+        block.values,
+        stored.indptr,
+        stored.indices,
+        own.exposure,
+        design.exposure,
+        design.exposure if quadratic is None else quadratic,
+        design.padded,
+    )
+
+
+def _kinds(design: Design, own: Own) -> dict[str, bool]:
+    form = design.form
+    return {
+        "IDENTITY": form.identity,
+        "QUADRATIC": form.quadratic,
+        "BY_COLUMN": design.quadratic is not None,
+        "STORED": own.stored is not None,
+    }
 
 
 def exponentials_(eta: Any, exposure: Any, largest: float) -> Any:
@@ -140,20 +150,59 @@ def _em(inside, IDENTITY: tl.constexpr):
 
 
 @triton.jit
+def _gather(indices, at, stop, design, k, W: tl.constexpr, TILE: tl.constexpr):
+    """Entries of a tile, whether they are there, their columns and design rows."""
+    entry = at + tl.arange(0, TILE)
+    there = entry < stop
+    column = tl.load(indices + entry, mask=there, other=0).to(tl.int64)
+    return (
+        entry,
+        there,
+        column,
+        tl.load(design + column[:, None] * W + k[None, :], mask=there[:, None], other=0.0),
+    )
+
+
+@triton.jit
+def _add_squares(H, X, weight):
+    weighted = tl.trans(X * weight[:, None])
+    return tl.dot(weighted, X, acc=H, input_precision="tf32x3", out_dtype=H.dtype)
+
+
+@triton.jit
+def _coefficients(quadratic, column, program, there, BY_COLUMN: tl.constexpr):
+    """Linear and quadratic coefficient for zeros: those of the column, or those of the row."""
+    if BY_COLUMN:
+        a1 = tl.load(quadratic + 2 * column, mask=there, other=0.0)
+        a2 = tl.load(quadratic + 2 * column + 1, mask=there, other=0.0)
+    else:
+        a1, a2 = tl.load(quadratic + 2 * program), tl.load(quadratic + 2 * program + 1)
+    return a1, a2
+
+
+@triton.jit
+def _excess(t, em, inside, a1, a2):
+    """Loss, slope and curvature of ``t expm1(eta)`` beyond the quadratic."""
+    value = t * (em - inside * (a1 + a2 * inside))
+    return value, t * (em + 1.0 - a1 - 2.0 * a2 * inside), t * (em + 1.0 - 2.0 * a2)
+
+
+@triton.jit
 def _evaluate(
     rows,
     indptr,
     indices,
     values,
+    zeros_indptr,
+    zeros_indices,
     row_exposure,
     column_exposure,
+    quadratic,
     design,
     b_at,
     loss_at,
     gradient_at,
     hessian_at,
-    a1,
-    a2,
     smallest,
     largest,
     impossible,
@@ -162,6 +211,8 @@ def _evaluate(
     TILE: tl.constexpr,
     IDENTITY: tl.constexpr,
     QUADRATIC: tl.constexpr,
+    BY_COLUMN: tl.constexpr,
+    STORED: tl.constexpr,
     HESSIAN: tl.constexpr,
 ):
     program = tl.program_id(0).to(tl.int64)
@@ -175,11 +226,8 @@ def _evaluate(
     gradient = tl.zeros([W], dtype=tl.float64)
     H = tl.zeros([W, W], dtype=kind)
     for at in range(start, stop, TILE):
-        entry = at + tl.arange(0, TILE)
-        there = entry < stop
-        column = tl.load(indices + entry, mask=there, other=0).to(tl.int64)
+        entry, there, column, X = _gather(indices, at, stop, design, k, W, TILE)
         y = tl.load(values + entry, mask=there, other=0.0)
-        X = tl.load(design + column[:, None] * W + k[None, :], mask=there[:, None], other=0.0)
         eta = tl.where(there, tl.sum(X * b[None, :], axis=1), 1.0)
         inside = _inside(eta, smallest, largest, IDENTITY)
         em = _em(inside, IDENTITY)
@@ -192,15 +240,26 @@ def _evaluate(
         value = -y * libdevice.log(em)
         if QUADRATIC:
             t = t_row * tl.load(column_exposure + column, mask=there, other=0.0)
-            value += t * (em - inside * (a1 + a2 * inside))
-            residual += t * (em + 1.0 - a1 - 2.0 * a2 * inside)
-            weight += t * (em + 1.0 - 2.0 * a2)
+            a1, a2 = _coefficients(quadratic, column, program, there, BY_COLUMN)
+            more, slope, bend = _excess(t, em, inside, a1, a2)
+            value, residual, weight = value + more, residual + slope, weight + bend
         value += y * tl.maximum(1.0 - eta * (0.5 / smallest), 0.0) * impossible
         loss += tl.where(there, value, 0.0).to(tl.float64)
         gradient += tl.sum(X * tl.where(there, residual, 0.0)[:, None], axis=0).to(tl.float64)
         if HESSIAN:
-            weighted = X * tl.where(there, weight, 0.0)[:, None]
-            H = tl.dot(tl.trans(weighted), X, acc=H, input_precision="tf32x3", out_dtype=kind)
+            H = _add_squares(H, X, tl.where(there, weight, 0.0))
+    if STORED:  # the same without a count
+        start, stop = tl.load(zeros_indptr + row), tl.load(zeros_indptr + row + 1)
+        for at in range(start, stop, TILE):
+            entry, there, column, X = _gather(zeros_indices, at, stop, design, k, W, TILE)
+            inside = _inside(tl.sum(X * b[None, :], axis=1), smallest, largest, IDENTITY)
+            t = t_row * tl.load(column_exposure + column, mask=there, other=0.0)
+            a1, a2 = _coefficients(quadratic, column, program, there, BY_COLUMN)
+            value, residual, weight = _excess(t, _em(inside, IDENTITY), inside, a1, a2)
+            loss += tl.where(there, value, 0.0).to(tl.float64)
+            gradient += tl.sum(X * tl.where(there, residual, 0.0)[:, None], axis=0).to(tl.float64)
+            if HESSIAN:
+                H = _add_squares(H, X, tl.where(there, weight, 0.0))
     tl.store(loss_at + program, tl.sum(loss, axis=0))
     tl.store(gradient_at + program * K + k, gradient, mask=k < K)
     if HESSIAN:
@@ -213,16 +272,17 @@ def _change(
     indptr,
     indices,
     values,
+    zeros_indptr,
+    zeros_indices,
     row_exposure,
     column_exposure,
+    quadratic,
     design,
     b_at,
     step_at,
     loss_at,
     shrink_at,
     growth_at,
-    a1,
-    a2,
     smallest,
     largest,
     impossible,
@@ -232,6 +292,8 @@ def _change(
     TILE: tl.constexpr,
     IDENTITY: tl.constexpr,
     QUADRATIC: tl.constexpr,
+    BY_COLUMN: tl.constexpr,
+    STORED: tl.constexpr,
 ):
     program = tl.program_id(0).to(tl.int64)
     row = tl.load(rows + program)
@@ -244,11 +306,8 @@ def _change(
     loss = tl.zeros([TILE], dtype=tl.float64)
     shrink, growth = tl.zeros([TILE], dtype=kind), tl.zeros([TILE], dtype=kind)
     for at in range(start, stop, TILE):
-        entry = at + tl.arange(0, TILE)
-        there = entry < stop
-        column = tl.load(indices + entry, mask=there, other=0).to(tl.int64)
+        entry, there, column, X = _gather(indices, at, stop, design, k, W, TILE)
         y = tl.load(values + entry, mask=there, other=0.0)
-        X = tl.load(design + column[:, None] * W + k[None, :], mask=there[:, None], other=0.0)
         eta = tl.where(there, tl.sum(X * b[None, :], axis=1), 1.0)
         delta = tl.sum(X * step[None, :], axis=1)
         inside = _inside(eta, smallest, largest, IDENTITY)
@@ -264,11 +323,24 @@ def _change(
         value = -y * libdevice.log(tl.maximum(ratio, least_ratio))
         if QUADRATIC:
             t = t_row * tl.load(column_exposure + column, mask=there, other=0.0)
+            a1, a2 = _coefficients(quadratic, column, program, there, BY_COLUMN)
             value += t * (rise - delta * (a1 + a2 * (2.0 * inside + delta)))
         value += tl.where(ratio < least_ratio, y * impossible, 0.0)
         loss += tl.where(there, value, 0.0).to(tl.float64)
         shrink = tl.maximum(shrink, tl.where(there, fall, 0.0))
         growth = tl.maximum(growth, tl.where(there, delta, 0.0))
+    if STORED:
+        start, stop = tl.load(zeros_indptr + row), tl.load(zeros_indptr + row + 1)
+        for at in range(start, stop, TILE):
+            entry, there, column, X = _gather(zeros_indices, at, stop, design, k, W, TILE)
+            delta = tl.sum(X * step[None, :], axis=1)
+            inside = _inside(tl.sum(X * b[None, :], axis=1), smallest, largest, IDENTITY)
+            rise = (_em(inside, IDENTITY) + 1.0) * libdevice.expm1(tl.minimum(delta, largest))
+            t = t_row * tl.load(column_exposure + column, mask=there, other=0.0)
+            a1, a2 = _coefficients(quadratic, column, program, there, BY_COLUMN)
+            value = t * (rise - delta * (a1 + a2 * (2.0 * inside + delta)))
+            loss += tl.where(there, value, 0.0).to(tl.float64)
+            growth = tl.maximum(growth, tl.where(there, delta, 0.0))
     tl.store(loss_at + program, tl.sum(loss, axis=0))
     tl.store(shrink_at + program, tl.max(shrink, axis=0))
     tl.store(growth_at + program, tl.max(growth, axis=0))

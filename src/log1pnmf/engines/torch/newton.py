@@ -1,0 +1,201 @@
+"""Newton steps of the rows of a block, all side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from .dense import dense_change, dense_sums
+from .rows import Block
+from .terms import Design, Own, Sums
+
+__all__ = ["Rows"]
+
+SHORT_ROW, MOST_STEPS, FEW_ROWS = 64, 20, 0.01
+MOST_HALVINGS = 30
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The convex problems of the rows of one block, solved side by side.
+
+    The rules are those of the native engine (``cpp/newton.hpp``): a full Newton step where the curvature
+    surely holds along it; otherwise a leap for counts that are far too small, then a line search, and another
+    step for such rows (unless they are few and long: those would keep the card waiting). What differs is the
+    order: each rule is applied to all rows that need it at once.
+    """
+
+    terms: ModuleType
+    block: Block
+    design: Design
+    own: Own
+    penalty: Any
+    upper: float
+
+    @cached_property
+    def all(self) -> Any:
+        """Numbers of all rows."""
+        return torch.arange(self.block.n_rows, device=self.own.exposure.device)
+
+    def newton(self, b: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """Improved rows, and loss, gradient, decrease and whether the full step was refused."""
+        block, solve = self.block, self.terms.solve_box
+        sums = self.sums(self.all, b, hessian=True)
+        values, rejected = b.clone(), torch.zeros(len(b), dtype=torch.bool, device=b.device)
+        decrease = torch.zeros_like(sums.loss)
+        loss, gradient, active, point = sums.loss, sums.gradient, self.all, b
+        if block.has_empty:  # without counts the optimum is zero whatever the design
+            empty = block.lengths == 0
+            values[empty] = 0.0
+            decrease[empty] = (loss + b @ self.penalty)[empty]
+            active = torch.nonzero(~empty)[:, 0]
+            point = b[active]
+            sums = Sums(loss[active], gradient[active], sums.hessian[active])
+        for step in range(MOST_STEPS):
+            if not len(active):
+                break
+            slope = sums.gradient + self.penalty
+            x, predicted, curvature = solve(sums.hessian, slope, point, self.upper)
+            values[active], decrease[active] = x, decrease[active] + predicted
+            doubtful = torch.nonzero(~self._surely_small(active, x - point, curvature))[:, 0]
+            rows, at, to = active[doubtful], point[doubtful], x[doubtful]
+            holds, fall = self._holds(rows, at, to - at)
+            left = torch.nonzero(~holds)[:, 0]
+            if not len(left):
+                break
+            doubtful, rows = doubtful[left], rows[left]
+            search = _Search(self, rows, at[left], predicted[doubtful], slope[doubtful])
+            search.run(to[left], fall[left])
+            values[rows] = search.best
+            decrease[rows] += search.gain - predicted[doubtful]
+            rejected[rows] |= search.shortened
+            more = block.lengths[rows] <= SHORT_ROW
+            if step == 0 and len(rows) >= FEW_ROWS * len(b):
+                more |= True
+            again = torch.nonzero(more & (search.gain > 0.0))[:, 0]
+            active, point = rows[again], search.best[again]
+            if len(active):
+                sums = self.sums(active, point, hessian=True)
+        return values, loss, gradient, decrease, rejected
+
+    def sums(self, rows: Any, b: Any, *, hessian: bool) -> Sums:
+        """Loss, gradient and Hessian of some rows, penalty excluded."""
+        terms, design, own = self.terms, self.design, self.own.at(rows)
+        form = design.form
+        loss, gradient, H = terms.evaluate(self.block, rows, b, design, own=own, hessian=hessian)
+        if form.exact:
+            whole = dense_sums(terms, b, design, exposure=own.exposure, hessian=hessian)
+            return Sums(loss + whole.loss, gradient + whole.gradient, H + whole.hessian if hessian else None)
+        linear, bend = own.linear @ design.linear, _bend(own, design, b)
+        loss = loss + (b * (linear + bend)).sum(1)
+        gradient = gradient + linear + 2.0 * bend
+        if hessian and not form.identity:
+            gram = (2.0 * own.square).to(H.dtype) @ design.gram.flatten(1).to(H.dtype)
+            H = H + gram.view(H.shape)
+        return Sums(loss, gradient, H)
+
+    def change(self, rows: Any, b: Any, step: Any) -> Any:
+        """Change of the penalised loss of some rows."""
+        terms, own = self.terms, self.own.at(rows)
+        part = terms.change(self.block, rows, b, step, self.design, own=own)
+        loss = part.loss + step @ self.penalty
+        if self.design.form.exact:
+            return loss + dense_change(terms, b, step, self.design, exposure=own.exposure)[0]
+        return loss + _quadratic_change(own, self.design, b, step)
+
+    def _surely_small(self, rows: Any, step: Any, curvature: Any) -> Any:
+        """Whether every eta changes so little that the full step must lower the loss; a cheap bound."""
+        small = curvature <= 0.04 * self.block.smallest[rows]
+        if not self.design.form.identity:
+            small &= abs(step) @ self.design.largest <= 0.2
+        return small
+
+    def _holds(self, rows: Any, b: Any, step: Any) -> tuple[Any, Any]:
+        """Whether the Hessian along the step stays below twice its start, and how the loss changes.
+
+        The change is only known, and only needed, where it does not hold.
+        """
+        form = self.design.form
+        fall = torch.zeros(len(rows), dtype=torch.float64, device=b.device)
+        if not len(rows):
+            return fall == 0.0, fall
+        terms, own = self.terms, self.own.at(rows)
+        part = terms.change(self.block, rows, b, step, self.design, own=own)
+        holds = part.shrink <= 0.27
+        if form.exact:
+            holds &= step.clamp(min=0.0) @ self.design.largest <= 0.6
+            left = torch.nonzero(~holds)[:, 0]
+            if len(left):
+                t = own.exposure[left]
+                whole, growth = dense_change(terms, b[left], step[left], self.design, exposure=t)
+                fall[left] = part.loss[left] + whole
+                holds[left] = (part.shrink[left] <= 0.27) & (growth <= 0.6)
+        else:
+            if not form.identity:
+                holds &= part.growth <= 0.6
+            fall = part.loss + _quadratic_change(own, self.design, b, step)
+        return holds, fall + step @ self.penalty
+
+
+def _quadratic_change(own: Own, design: Design, b: Any, step: Any) -> Any:
+    bend = _bend(own, design, 2.0 * b + step)
+    return (step * (own.linear @ design.linear + bend)).sum(1)
+
+
+def _bend(own: Own, design: Design, b: Any) -> Any:
+    """Every row's own Gram matrix times its `b`."""
+    terms = zip(own.square.T, design.gram, strict=True)
+    return torch.stack([weight[:, None] * (b @ gram) for weight, gram in terms]).sum(0)
+
+
+class _Search:
+    """Line search for rows whose full step is not sure to lower the loss: a leap, then shorter steps."""
+
+    def __init__(self, rows: Rows, chosen: Any, at: Any, predicted: Any, slope: Any) -> None:
+        self._rows, self._chosen, self._at = rows, chosen, at
+        self._predicted, self._slope = predicted, slope
+        self.best, self.gain = at.clone(), torch.zeros_like(predicted)
+        self.shortened = torch.zeros_like(predicted, dtype=torch.bool)
+
+    def run(self, to: Any, fall: Any) -> None:
+        """Find `best` and `gain`, from the full step's end `to` and its change of loss `fall`."""
+        leap, far = self._leap(to)
+        leaping = torch.nonzero(far)[:, 0]
+        if len(leaping):
+            self._take(leaping, leap[leaping], self._fall(leaping, leap[leaping]), 1.0)
+        left = torch.nonzero(self.gain <= 0.0)[:, 0]
+        self._take(left, to[left], fall[left], 1.0)
+        fraction = 1.0
+        for _ in range(MOST_HALVINGS):
+            left = torch.nonzero(self.gain <= 0.0)[:, 0]
+            if not len(left):
+                return
+            self.shortened[left] = True
+            fraction *= 0.5
+            point = self._at[left] + fraction * (to[left] - self._at[left])
+            self._take(left, point, self._fall(left, point), fraction)
+
+    def _fall(self, which: Any, point: Any) -> Any:
+        at = self._at[which]
+        return self._rows.change(self._chosen[which], at, point - at)
+
+    def _take(self, which: Any, point: Any, fall: Any, fraction: float) -> None:
+        enough = (fall <= -0.01 * fraction * self._predicted[which]) & (fall < 0.0)
+        taken = which[enough]
+        self.best[taken], self.gain[taken] = point[enough], -fall[enough]
+
+    def _leap(self, to: Any) -> tuple[Any, Any]:
+        """Put the additive model's fixed point where an eta is far too small under a count."""
+        rows = self._rows
+        exposure = rows.own.exposure[self._chosen].double()
+        down = exposure[:, None] * rows.design.decline + rows.penalty
+        up = down - self._slope
+        far = (down > 0.0) & (up > 4.0 * down)
+        safe = torch.where(down > 0.0, down, 1.0)
+        least = rows.block.smallest[self._chosen][:, None]
+        lifted = torch.where(self._at > 0.0, self._at * (up / safe), 0.1 * least / safe)
+        return torch.where(far, lifted.clamp(max=rows.upper), to), far.any(1)
