@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 
 import anndata
 import numpy as np
@@ -322,3 +323,18 @@ def test_usage(call, run_folder, tmp_path):
     assert len(lines) == 7
     unknown = call("usage", run_folder, "-c", "1", "--groupby", "nothing")
     assert (unknown.code, "no label 'nothing'" in unknown.err) == (2, True)
+
+
+def test_rename(call, run_folder, tmp_path):
+    """Model, tables and the next report have the names."""
+    place = tmp_path / "run"
+    shutil.copytree(run_folder, place)
+    assert call("rename", place, "k1=interferon").code == 2  # two models: which one?
+    told = call("rename", place, "-c", "inf", "k1=interferon", "k2=cell cycle")
+    assert told.code == 0
+    assert (place / "loadings_c=inf.csv").read_text().startswith("sample,k0,interferon,cell cycle\n")
+    assert (place / "factors_c=1.csv").read_text().startswith("feature,k0,k1,k2\n")
+    assert call("report", place).code == 0
+    assert "interferon" in (place / "report.html").read_text()
+    assert call("rename", place, "-c", "1", "k1").code == 2
+    assert call("rename", place, "-c", "1", "k9=x").code == 2

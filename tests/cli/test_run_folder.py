@@ -58,7 +58,7 @@ def test_tables_hold_every_digit(tmp_path, table, fits):
     ):
         with open(tmp_path / "out" / name, newline="") as file:
             header, *lines = csv.reader(file)
-        assert header[1:] == ["factor_0", "factor_1"]
+        assert header[1:] == ["k0", "k1"]
         assert [line[0] for line in lines] == rows.tolist()
         np.testing.assert_array_equal(np.array([line[1:] for line in lines], dtype=float), values)
 

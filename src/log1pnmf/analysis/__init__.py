@@ -17,6 +17,7 @@ from .metrics import (
 )
 from .selection import Selection, Setting, select
 from .stability import Relation, Stability, consensus, fit_seeds, relate, stability, stability_table
+from .suggest import read_gmt, suggest_names
 from .sweep import Sweep, sweep
 from .topics import TopicModel, topic_model
 from .usage import Usage, usage
@@ -47,10 +48,12 @@ __all__ = [
     "log_likelihood",
     "markers",
     "match_factors",
+    "read_gmt",
     "relate",
     "select",
     "stability",
     "stability_table",
+    "suggest_names",
     "sweep",
     "top_features",
     "topic_model",

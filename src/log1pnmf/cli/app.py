@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from . import convert, demo, fit, info, report, simulate, sweep, transform, usage
+from . import convert, demo, fit, info, rename, report, simulate, sweep, transform, usage
 from .console import Screen, explain
 from .environment import describe_environment
 from .signals import INTERRUPTED, as_interrupts
@@ -35,6 +35,7 @@ app.command("fit")(fit.fit)
 app.command("sweep")(sweep.sweep)
 app.command("transform")(transform.transform)
 app.command("usage")(usage.usage)
+app.command("rename")(rename.rename)
 app.command("report")(report.report)
 app.command("info")(info.info)
 app.command("convert")(convert.convert)

@@ -22,7 +22,7 @@ from log1pnmf.fitting.keys import c_name
 
 from .run_folder import FORMAT, FORMAT_VERSION, OWN, RECORD, is_run, json_text
 
-__all__ = ["RunWriter", "write_run", "writing_run"]
+__all__ = ["RunWriter", "write_factor_tables", "write_run", "writing_run"]
 
 PARTS = re.compile(r"run\.json|models|samples\.csv|sweep\.csv|report\.html|(loadings|factors)_c=[^/]+\.csv")
 """What a run leaves in its folder."""
@@ -100,8 +100,7 @@ class RunWriter:
         n, m = table.shape
         samples, features = numbered(table.sample_names, n), numbered(table.feature_names, m)
         for name, fit in new.items():
-            _write_factors(self.path / f"loadings_{name}.csv", "sample", samples, fit.loadings)
-            _write_factors(self.path / f"factors_{name}.csv", "feature", features, fit.factors)
+            write_factor_tables(self.path, name, fit, samples, features)
         if measures is not None:
             _write_measures(self.path / "sweep.csv", measures)
 
@@ -171,10 +170,17 @@ def _frame(table: CountTable) -> dict[str, Any]:
     }
 
 
-def _write_factors(path: Path, corner: str, names: Sequence[str], values: np.ndarray) -> None:
-    header = [corner, *(f"factor_{k}" for k in range(values.shape[1]))]
+def write_factor_tables(
+    folder: Path, name: str, fit: Fit, samples: Sequence[str], features: Sequence[str]
+) -> None:
+    """Write loadings and factors of a fit as tables, with the names of its factors."""
+    _write_factors(folder / f"loadings_{name}.csv", ["sample", *fit.factor_names], samples, fit.loadings)
+    _write_factors(folder / f"factors_{name}.csv", ["feature", *fit.factor_names], features, fit.factors)
+
+
+def _write_factors(path: Path, header: Sequence[str], names: Sequence[str], values: np.ndarray) -> None:
     with building(path, force=True) as temporary:
-        write_csv(temporary, names, [header], rows=(row.tolist() for row in values))
+        write_csv(temporary, names, [list(header)], rows=(row.tolist() for row in values))
 
 
 def _write_samples(path: Path, table: CountTable, sizes: np.ndarray) -> None:

@@ -73,7 +73,7 @@ def transform(
         loadings = project(fit, counts)
     notes += [one_line(warning.message) for warning in caught]
     screen.notes([*table.notes, *notes])
-    header = ["sample", *(f"factor_{k}" for k in range(loadings.shape[1]))]
+    header = ["sample", *fit.factor_names]
     names = numbered(table.sample_names, len(loadings))
     delimiter = "\t" if ".tsv" in output.suffixes else ","
     with building(output, force=force) as temporary:

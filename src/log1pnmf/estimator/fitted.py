@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from log1pnmf._common.atomic import StrPath
-from log1pnmf.analysis.diagnostics import Diagnostics, diagnose
-from log1pnmf.analysis.identity import top_features
 from log1pnmf.analysis.loading_errors import loading_errors
-from log1pnmf.analysis.markers.find import markers
-from log1pnmf.analysis.markers.table import Markers
-from log1pnmf.analysis.topics import TopicModel, topic_model
-from log1pnmf.analysis.usage import Usage, usage
 from log1pnmf.counts.chunked.opening import CountSource
 from log1pnmf.counts.chunked.parts import source_of
 from log1pnmf.counts.counts import Counts, check_unmasked, frame_of
@@ -28,15 +21,15 @@ from log1pnmf.fitting.certificate import certify
 from log1pnmf.fitting.facts import Certificate
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import counts_of, project, score
-from log1pnmf.fitting.summary import summarize
-from log1pnmf.report.document import write_report
+
+from .findings import Findings
 
 __all__ = ["FittedModel"]
 
 Array = NDArray[np.float64]
 
 
-class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
     """Everything of `log1pnmf.Log1pNMF` that comes after `fit`, none of which changes the fit."""
 
     fit_: Fit
@@ -236,132 +229,6 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             found = certify(self.fit_, counts_of(self.fit_, X), engine=self.engine, n_jobs=self.n_jobs)
             self.fit_ = replace(self.fit_, certificate=found)
         return found
-
-    def summary(self, *, n_top: int = 8, feature_names: Any = None) -> str:
-        """Describe data, model, quality of the fit, and factors, in words.
-
-        Parameters
-        ----------
-        n_top : int
-            Features shown per factor, in the order of `top_features`.
-        feature_names : sequence of str, optional
-            By default those of the training data, or numbers where it had none.
-
-        Returns
-        -------
-        str
-            To be printed.
-        """
-        check_is_fitted(self)
-        return summarize(self.fit_.named(feature_names=feature_names), n_top=n_top)
-
-    def report(self, path: StrPath, **about: Any) -> Path:
-        """Write a report about the fit: one HTML file that opens offline.
-
-        Parameters
-        ----------
-        path : str or PathLike
-        **about : optional
-            What is known about the data, `groupby` and `feature_names` above all; see
-            `log1pnmf.report.write_report`.
-
-        Returns
-        -------
-        Path
-            Of the file.
-        """
-        check_is_fitted(self)
-        return write_report(path, self.fit_, **{"n_jobs": self.n_jobs, **about})
-
-    def top_features(self, n: int = 10, *, feature_names: Any = None) -> Any:
-        """List the features that tell each factor from the others, as a data frame.
-
-        Parameters
-        ----------
-        n : int
-            Features of every factor at most.
-        feature_names : sequence of str, optional
-            By default those of the training data, or numbers where it had none.
-
-        Returns
-        -------
-        pandas.DataFrame
-            See `log1pnmf.analysis.top_features`.
-        """
-        check_is_fitted(self)
-        return top_features(self.fit_, n, feature_names=feature_names)
-
-    def markers(self, X: Any, **options: Any) -> Markers:
-        """Test which features rise with each factor, beyond the others.
-
-        Parameters
-        ----------
-        X : array, sparse matrix or data frame of shape (n_samples, n_features)
-            The training data.
-        **options : optional
-            `split` above all; see `log1pnmf.analysis.markers`.
-
-        Returns
-        -------
-        Markers
-        """
-        check_is_fitted(self)
-        return markers(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
-
-    def usage(self, groups: Any, replicate: Any = None, **options: Any) -> Usage:
-        """Compare the mean loadings of groups of training samples, on the level of replicates.
-
-        Parameters
-        ----------
-        groups : array-like of shape (n_samples,)
-            Condition of every sample, or a number.
-        replicate : array-like of shape (n_samples,) or True, optional
-            Donor of every sample; True: every sample is one of its own.
-        **options : optional
-            See `log1pnmf.analysis.usage`.
-
-        Returns
-        -------
-        Usage
-        """
-        check_is_fitted(self)
-        return usage(self.fit_, groups, replicate=replicate, **options)
-
-    def diagnose(self, X: Any, **options: Any) -> Diagnostics:
-        """Find the features, samples and entries that the fit does not explain.
-
-        Parameters
-        ----------
-        X : array, sparse matrix or data frame of shape (n_samples, n_features)
-            The training data.
-        **options : optional
-            See `log1pnmf.analysis.diagnose`.
-
-        Returns
-        -------
-        Diagnostics
-        """
-        check_is_fitted(self)
-        return diagnose(self.fit_, X, **options)
-
-    def to_topic_model(self) -> TopicModel:
-        """Give the equivalent multinomial topic model, at ``c = inf``.
-
-        Returns
-        -------
-        TopicModel
-            Topics are the factors in the order of `components_`.
-
-        Examples
-        --------
-        >>> from log1pnmf import Log1pNMF
-        >>> model = Log1pNMF(2, c=np.inf, tol=1e-4).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
-        >>> topics = model.to_topic_model()
-        >>> topics.proportions.sum(axis=1), topics.words.sum(axis=1)
-        (array([1., 1., 1.]), array([1., 1.]))
-        """
-        check_is_fitted(self)
-        return topic_model(self.fit_)
 
     def _new_samples(self, X: Any) -> Counts | CountSource:
         """Check new samples; where names do not tell their features, as scikit-learn does."""

@@ -16,6 +16,7 @@ from log1pnmf.counts.features import find_features
 
 from .fit import ARRAYS, DISPERSION, HISTORY, NAMES, NUMBERS, Fit
 from .keys import Keys
+from .naming import usual_factor_names
 from .settings import Settings
 
 __all__ = ["fit_from", "is_annotated", "uns_of"]
@@ -48,6 +49,7 @@ def uns_of(fit: Fit, layer: str | None) -> dict[str, Any]:
             "messages": np.array(fit.messages, dtype=object),
             "history": {name: _storable(column) for name, column in fit.history.items()},
             **{name: arrays[name] for name in ("size_factors", "feature_names") if name in arrays},
+            "factor_names": np.array(fit.factor_names, dtype=object),
             "c": fit.c,
             "n_components": fit.n_components,
             "log_likelihood": fit.log_likelihood,
@@ -107,12 +109,21 @@ def fit_from(adata: Any, key: str | None = None, *, whole: bool = True) -> Fit:
         arrays = {
             **dict(zip(ARRAYS, (loadings, factors, sizes), strict=True)),
             **dict(
-                zip(NAMES, (np.array(adata.obs_names, dtype=np.str_), named.astype(np.str_)), strict=True)
+                zip(NAMES[:2], (np.array(adata.obs_names, dtype=np.str_), named.astype(np.str_)), strict=True)
             ),
             **_dispersion(adata, keys, places),
+            **_factor_names(about),
             **{HISTORY + name: _text(np.asarray(column)) for name, column in about["history"].items()},
         }
         return Fit.from_parts(arrays, metadata)
+
+
+def _factor_names(about: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Give the names that factors were given, where they were."""
+    names = _text(np.asarray(about.get("factor_names", []), dtype=object))
+    if names.ndim != 1 or names.tolist() == usual_factor_names(len(names)):
+        return {}
+    return {NAMES[2]: names}
 
 
 def _dispersion(adata: Any, keys: Keys, places: Any) -> dict[str, NDArray[np.float64]]:

@@ -21,6 +21,7 @@ from log1pnmf.model.noise import POISSON, Noise
 
 from .arrangement import scale_of, scaled
 from .keys import c_label
+from .naming import check_factor_names, new_factor_names, usual_factor_names
 from .settings import Settings
 
 __all__ = ["Fit", "Stopped"]
@@ -35,7 +36,7 @@ KIND = "fit"
 ARRAYS = ("loadings", "factors", "size_factors")
 DISPERSION = "dispersion"
 """An array that only fits with negative binomial noise have."""
-NAMES = ("sample_names", "feature_names")
+NAMES = ("sample_names", "feature_names", "given_factor_names")
 NUMBERS = ("stopped", "objective", "approximate_log_likelihood", "kkt_residual", "n_iter", "seconds")
 HISTORY = "history."
 
@@ -82,6 +83,8 @@ class Fit:
     dispersion : ndarray of shape (m,) or None
         With negative binomial noise the variance of a count is ``mean + dispersion_j * mean**2``; None with
         Poisson noise.
+    given_factor_names : ndarray of str, optional
+        See `renamed`; `factor_names` are always there.
     """
 
     loadings: Array
@@ -102,6 +105,7 @@ class Fit:
     feature_names: Names | None = None
     messages: tuple[str, ...] = ()
     dispersion: Array | None = None
+    given_factor_names: Names | None = None
 
     def __repr__(self) -> str:
         n, m = len(self.loadings), len(self.factors)
@@ -148,8 +152,10 @@ class Fit:
 
     @property
     def factor_names(self) -> list[str]:
-        """Short names of the factors: "k0" is the first, the baseline."""
-        return [f"k{k}" for k in range(self.n_components)]
+        """Names of the factors, as `renamed` gave them; otherwise "k0" is the first, the baseline."""
+        if self.given_factor_names is not None:
+            return [str(name) for name in self.given_factor_names]
+        return usual_factor_names(self.n_components)
 
     @property
     def feature_labels(self) -> Names:
@@ -201,6 +207,20 @@ class Fit:
                 )
             changed[what] = names
         return replace(self, **changed) if changed else self
+
+    def renamed(self, names: Any) -> Fit:
+        """Give the same fit with other names of factors, which every table, plot and file then has.
+
+        Parameters
+        ----------
+        names : sequence of str, or mapping of name or number to str
+            Of all factors, or of some: ``{"k1": "interferon"}``.
+
+        Returns
+        -------
+        Fit
+        """
+        return replace(self, given_factor_names=new_factor_names(self.factor_names, names))
 
     # ---------------------------------------------------------------- keeping
 
@@ -312,6 +332,16 @@ def _check_noise(fit: Fit) -> None:
         check_numbers(DISPERSION, fit.dispersion, (len(fit.factors),))
 
 
+def _check_names(fit: Fit) -> None:
+    lengths = (len(fit.loadings), len(fit.factors), fit.n_components)
+    for what, length in zip(NAMES, lengths, strict=True):
+        names = getattr(fit, what)
+        if names is not None and names.shape != (length,):
+            raise ValueError(f"{what} must be {length}, got shape {names.shape}")
+    if fit.given_factor_names is not None:
+        check_factor_names(fit.given_factor_names, fit.n_components)
+
+
 def _check(fit: Fit) -> None:
     """Refuse a fit whose parts do not fit together; only damaged or forged files hold one."""
     if fit.loadings.ndim != 2 or fit.factors.ndim != 2 or 0 in fit.loadings.shape + fit.factors.shape:
@@ -321,10 +351,7 @@ def _check(fit: Fit) -> None:
     check_numbers("factors", fit.factors, (m, k))
     check_numbers("size_factors", fit.size_factors, (n,), positive=True)
     _check_noise(fit)
-    for what, length in zip(NAMES, (n, m), strict=True):
-        names = getattr(fit, what)
-        if names is not None and names.shape != (length,):
-            raise ValueError(f"{what} must be {length}, got shape {names.shape}")
+    _check_names(fit)
     check_choice("stopped", fit.stopped, get_args(Stopped))
     for name in ("objective", "kkt_residual", "seconds"):
         check_value(name, getattr(fit, name), float)

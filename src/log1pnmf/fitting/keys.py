@@ -70,6 +70,10 @@ class Keys:
         """In `obsm`: of the standard errors of the loadings."""
         return f"{self.obsm}_std"
 
+    def obs_column(self, factor: str) -> str:
+        """Column of `obs` with the loadings of a factor."""
+        return factor if self.key_added is None else f"{self.key_added}_{factor}"
+
     @property
     def usage(self) -> str:
         """In `uns`: of the comparison of groups."""

@@ -35,9 +35,10 @@ def summarize(fit: Fit, *, n_top: int = 8) -> str:
         "Factors (share of the signal, evenness over samples, top features)",
     ]
     share, even, ranking = shares(fit.loadings, fit.factors), evenness(fit.loadings), ranking_of(fit)
-    for k in range(fit.n_components):
+    widest = max(3, *map(len, fit.factor_names))
+    for k, name in enumerate(fit.factor_names):
         top = ", ".join(str(labels[j]) for j in ranking.top(k, n_top))
-        lines.append(f"  {k:>3}  {share[k]:>6.1%}  {even[k]:>5.2f}  {top or '(none)'}")
+        lines.append(f"  {name:>{widest}}  {share[k]:>6.1%}  {even[k]:>5.2f}  {top or '(none)'}")
     if fit.messages:
         lines += ["", "Notes", *(f"  - {message}" for message in fit.messages)]
     return "\n".join(lines)

@@ -14,6 +14,7 @@ from log1pnmf.fitting.annotated import is_annotated
 from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.keys import Keys, c_label
+from log1pnmf.fitting.naming import usual_factor_names
 from log1pnmf.fitting.ranking import Ranking, rank_features
 from log1pnmf.model.link import ShiftedLog
 
@@ -37,6 +38,7 @@ class Factorization:
         See `Fit.history`.
     size_factors : ndarray of shape (n,), optional
         Where they are known.
+    given_factor_names : tuple of str, optional
     """
 
     loadings: Array
@@ -45,6 +47,7 @@ class Factorization:
     feature_names: NDArray[np.object_] | None = None
     history: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     size_factors: Array | None = None
+    given_factor_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.feature_names is not None and len(self.feature_names) != len(self.factors):
@@ -63,8 +66,8 @@ class Factorization:
 
     @property
     def factor_names(self) -> list[str]:
-        """Short names of the factors."""
-        return [f"k{k}" for k in range(self.n_components)]
+        """Names of the factors."""
+        return list(self.given_factor_names or usual_factor_names(self.n_components))
 
     @property
     def feature_labels(self) -> NDArray[np.object_]:
@@ -120,6 +123,7 @@ def _of_anndata(adata: Any, keys: Keys) -> Factorization:
         np.array(adata.var_names, dtype=object),
         about["history"],
         sizes if len(sizes) == len(loadings) else None,
+        tuple(map(str, about["factor_names"])) if "factor_names" in about else None,
     )
 
 

@@ -9,6 +9,7 @@ user should know without asking (another layer was used, a view became an object
 from .fit import log1p_nmf, sweep
 from .markers import markers
 from .project import transform
+from .rename import rename_factors
 from .usage import usage
 
-__all__ = ["log1p_nmf", "markers", "sweep", "transform", "usage"]
+__all__ = ["log1p_nmf", "markers", "rename_factors", "sweep", "transform", "usage"]

@@ -12,7 +12,7 @@ from log1pnmf.fitting.keys import SWEEP, Keys, sweep_key
 from log1pnmf.fitting.request import Request
 
 from .inputs import check_anndata, chosen_features, read_counts, target
-from .store import as_frame, write_fit
+from .store import as_frame, write_fit, write_obs
 
 __all__ = ["log1p_nmf", "sweep"]
 
@@ -26,6 +26,7 @@ def log1p_nmf(
     mask_var: Any = None,
     key_added: str | None = None,
     std: bool = False,
+    obs_keys: bool = False,
     copy: bool = False,
     random_state: Any = 0,
     **parameters: Any,
@@ -50,6 +51,9 @@ def log1p_nmf(
         Name of the results in all three places; see below for the usual ones.
     std : bool
         Whether to write standard errors of the loadings as well, to ``obsm["X_log1p_nmf_std"]``.
+    obs_keys : bool
+        Whether to write loadings to columns of `obs` as well: "k0", "k1" and so on, with `key_added` before
+        them; for ``scanpy.pl.umap(adata, color=["k0", "k1"])``.
     copy : bool
         Whether to leave `adata` as it is and return a copy with the results.
     random_state : int, RandomState, Generator or None
@@ -88,6 +92,8 @@ def log1p_nmf(
     write_fit(adata, keys, fit, selection)
     if std:
         adata.obsm[keys.std] = loading_errors(fit, selection.counts)
+    if obs_keys:
+        write_obs(adata, keys, fit)
     return adata if copy else None
 
 

@@ -15,7 +15,10 @@ from log1pnmf.fitting.keys import Keys
 
 from .inputs import Selection
 
-__all__ = ["as_frame", "write_fit", "write_loadings"]
+__all__ = ["OBS_COLUMNS", "as_frame", "write_fit", "write_loadings", "write_obs"]
+
+OBS_COLUMNS = "obs_columns"
+"""In `uns` of a fit: the columns of `obs` with its loadings."""
 
 
 def write_fit(adata: Any, keys: Keys, fit: Fit, selection: Selection) -> None:
@@ -45,6 +48,14 @@ def write_loadings(adata: Any, keys: Keys, loadings: NDArray[np.float64]) -> Non
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", anndata.ImplicitModificationWarning)
         adata.obsm[keys.obsm] = loadings.copy()
+
+
+def write_obs(adata: Any, keys: Keys, fit: Fit) -> None:
+    """Write loadings as columns of `obs`, for what colours samples by a column."""
+    columns = [keys.obs_column(name) for name in fit.factor_names]
+    for column, values in zip(columns, fit.loadings.T, strict=True):
+        adata.obs[column] = values.copy()
+    adata.uns[keys.uns][OBS_COLUMNS] = np.array(columns, dtype=object)
 
 
 def as_frame(columns: Any) -> Any:

@@ -99,7 +99,7 @@ def markers(
     sizes = fit.size_factors if size_factors is None else counts.size_factors(size_factors)
     if max_samples is not None and max_samples < 1:
         raise ValueError(f"max_samples must be at least 1, got {max_samples}")
-    ranking, weight = ranking_of(fit), fit.factors
+    ranking, weight, names = ranking_of(fit), fit.factors, tuple(fit.factor_names)
     if split:
         fit, counts = _on_halves(fit, counts, sizes, n_jobs)
         sizes = fit.size_factors
@@ -130,7 +130,7 @@ def markers(
         errors=errors,
         split=split,
         feature_names=fit.feature_labels,
-        factor_names=tuple(fit.factor_names),
+        factor_names=names,
     )
 
 

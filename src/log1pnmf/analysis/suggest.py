@@ -1,0 +1,166 @@
+"""Suggestions for names of factors, from gene sets or from what is known about the samples."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import false_discovery_control, hypergeom
+
+from log1pnmf._common.optional import require
+from log1pnmf.fitting.as_fit import as_fit
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.ranking import ranking_of
+
+from .groups import Groups, group_means, labels_of
+
+__all__ = ["read_gmt", "suggest_names"]
+
+N_TOP = 50
+LEVEL = 0.05
+
+AHEAD = 2.0
+"""A group names a factor where its mean loading is this many times that of every other group."""
+
+LARGEST_FILE = 1 << 28
+
+
+def suggest_names(
+    source: Any,
+    gene_sets: Mapping[str, Iterable[str]] | str | os.PathLike[str] | None = None,
+    *,
+    groups: Any = None,
+    key: str | None = None,
+    feature_names: Any = None,
+) -> Any:
+    """Suggest a name for every factor, with the reason.
+
+    Parameters
+    ----------
+    source : Fit, or what `log1pnmf.as_fit` takes
+    gene_sets : mapping of name to features, or path of a GMT file, optional
+        A factor is named after the set of which its first 50 features have most beyond chance (hypergeometric
+        test against all features; adjusted p at most 0.05 over all factors and sets).
+    groups : array-like of shape (n,) or str, optional
+        What is known about the samples, or a column of ``adata.obs``: a factor is named after the group whose
+        mean loading is at least twice that of every other group. Goes before gene sets.
+    key : str, optional
+        Name of the fit in an AnnData.
+    feature_names : sequence of str, optional
+        By default those of the fit; gene symbols where sets have these.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per factor: `factor`, `name` (None where nothing fits), `reason`. With
+        ``dict(table.dropna()[["factor", "name"]].to_numpy())`` `rename_factors` takes them.
+
+    Examples
+    --------
+    >>> from log1pnmf import Log1pNMF, datasets
+    >>> data = datasets.pancreas()
+    >>> model = Log1pNMF(5, init="nndsvd", tol=1e-4, random_state=0).fit(data.counts[:400])
+    >>> sets = {"acinar": ["PRSS1", "PRSS2", "CTRB1", "CPA1", "REG1A"], "beta": ["INS", "IAPP", "MAFA"]}
+    >>> table = suggest_names(model, sets, feature_names=data.feature_names)
+    >>> sorted(table["name"].dropna())
+    ['acinar', 'beta']
+    """
+    pandas = require("pandas", extra="anndata", purpose="a table of names")
+    if gene_sets is None and groups is None:
+        raise ValueError("pass gene_sets, groups or both: names come from these")
+    fit = as_fit(source, key=key).named(feature_names=feature_names)
+    found: dict[int, tuple[str, str]] = {}
+    if gene_sets is not None:
+        sets = read_gmt(gene_sets) if isinstance(gene_sets, str | os.PathLike) else gene_sets
+        found |= _by_sets(fit, {str(name): set(map(str, members)) for name, members in sets.items()})
+    if groups is not None:
+        found |= _by_groups(fit, Groups.of(labels_of(source, groups)))
+    names = _different([found.get(k, (None, ""))[0] for k in range(fit.n_components)], fit.factor_names)
+    reasons = [found.get(k, (None, "nothing fits well enough"))[1] for k in range(fit.n_components)]
+    return pandas.DataFrame({"factor": fit.factor_names, "name": names, "reason": reasons}, dtype=object)
+
+
+def read_gmt(path: str | os.PathLike[str]) -> dict[str, set[str]]:
+    """Read gene sets from a GMT file: name, description and members, separated by tabs.
+
+    Parameters
+    ----------
+    path : str or PathLike
+
+    Returns
+    -------
+    dict of str to set of str
+    """
+    place = Path(path)
+    if place.stat().st_size > LARGEST_FILE:
+        raise ValueError(f"{place} is larger than {LARGEST_FILE >> 20} MiB, which gene sets are not")
+    sets = {}
+    for number, line in enumerate(place.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        name, *rest = line.rstrip().split("\t")
+        if len(rest) < 2:
+            raise ValueError(
+                f"{place}, line {number}: a set needs a name, a description and members, with tabs between"
+            )
+        sets[name] = {member for member in rest[1:] if member}
+    return sets
+
+
+def _by_sets(fit: Fit, sets: Mapping[str, set[str]]) -> dict[int, tuple[str, str]]:
+    """Find the set of each factor, by over-representation among its first features."""
+    features = [str(name) for name in fit.feature_labels]
+    known, ranking = set(features), ranking_of(fit)
+    present = {name: members & known for name, members in sets.items()}
+    present = {name: members for name, members in present.items() if members}
+    if not present:
+        raise ValueError(
+            f"no set has a feature of the fit (first {features[0]!r}); are they named in the same way? "
+            "feature_names= gives other names, gene symbols for instance"
+        )
+    tops = [{features[j] for j in ranking.top(k, N_TOP)} for k in range(fit.n_components)]
+    shared = np.array([[len(top & members) for members in present.values()] for top in tops])
+    sizes = np.array([len(members) for members in present.values()])
+    drawn = np.array([[len(top)] for top in tops])
+    p = hypergeom.sf(shared - 1, len(known), sizes, drawn)
+    adjusted = false_discovery_control(p.ravel()).reshape(p.shape)
+    found = {}
+    for k, best in enumerate(p.argmin(axis=1).tolist()):
+        if adjusted[k, best] <= LEVEL and shared[k, best] > 1:
+            name = list(present)[best]
+            reason = f"{shared[k, best]} of its first {drawn[k, 0]} features are in {name} ({sizes[best]})"
+            found[k] = (name, f"{reason}, adjusted p {adjusted[k, best]:.1e}")
+    return found
+
+
+def _by_groups(fit: Fit, groups: Groups) -> dict[int, tuple[str, str]]:
+    """Find the group that has each factor, where one has it far more than all others."""
+    means = group_means(fit.normalized("max").loadings, groups)
+    found = {}
+    for k in range(fit.n_components):
+        order = np.argsort(-means[:, k], kind="stable")
+        first = means[order[0], k]
+        second = means[order[1], k] if len(order) > 1 else 0.0
+        if first > 0.0 and first >= AHEAD * second:
+            name = groups.names[order[0]]
+            found[k] = (
+                name,
+                f"mean loading {first:.2f} in {name}, at most {second:.2f} in every other group",
+            )
+    return found
+
+
+def _different(names: list[str | None], factors: list[str]) -> list[str | None]:
+    """Add numbers to names that several factors would have."""
+    seen: dict[str, int] = {}
+    result = []
+    for name in names:
+        if name is None or names.count(name) == 1:
+            result.append(name)
+            continue
+        seen[name] = seen.get(name, 0) + 1
+        result.append(f"{name} {seen[name]}")
+    return [None if name in factors else name for name in result]

@@ -1,0 +1,180 @@
+"""What a fitted estimator says about its fit: features, markers, groups, names, reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from log1pnmf._common.atomic import StrPath
+from log1pnmf.analysis.diagnostics import Diagnostics, diagnose
+from log1pnmf.analysis.identity import top_features
+from log1pnmf.analysis.markers.find import markers
+from log1pnmf.analysis.markers.table import Markers
+from log1pnmf.analysis.topics import TopicModel, topic_model
+from log1pnmf.analysis.usage import Usage, usage
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.summary import summarize
+from log1pnmf.report.document import write_report
+
+__all__ = ["Findings"]
+
+
+class Findings(BaseEstimator):
+    """From a fit, and its counts where they are needed, to findings."""
+
+    fit_: Fit
+    n_jobs: int | None
+
+    def summary(self, *, n_top: int = 8, feature_names: Any = None) -> str:
+        """Describe data, model, quality of the fit, and factors, in words.
+
+        Parameters
+        ----------
+        n_top : int
+            Features shown per factor, in the order of `top_features`.
+        feature_names : sequence of str, optional
+            By default those of the training data, or numbers where it had none.
+
+        Returns
+        -------
+        str
+            To be printed.
+        """
+        check_is_fitted(self)
+        return summarize(self.fit_.named(feature_names=feature_names), n_top=n_top)
+
+    def rename_factors(self, names: Any) -> Findings:
+        """Name factors; every table, plot, report and file then has these names.
+
+        Parameters
+        ----------
+        names : sequence of str, or mapping of name or number to str
+            Of all factors, or of some: ``{"k1": "interferon"}``. `log1pnmf.analysis.suggest_names` suggests
+            some.
+
+        Returns
+        -------
+        Log1pNMF
+            The model itself.
+
+        Examples
+        --------
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(2, tol=1e-3).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
+        >>> model.rename_factors({"k1": "rare"}).fit_.factor_names
+        ['k0', 'rare']
+        """
+        check_is_fitted(self)
+        self.fit_ = self.fit_.renamed(names)
+        return self
+
+    def report(self, path: StrPath, **about: Any) -> Path:
+        """Write a report about the fit: one HTML file that opens offline.
+
+        Parameters
+        ----------
+        path : str or PathLike
+        **about : optional
+            What is known about the data, `groupby` and `feature_names` above all; see
+            `log1pnmf.report.write_report`.
+
+        Returns
+        -------
+        Path
+            Of the file.
+        """
+        check_is_fitted(self)
+        return write_report(path, self.fit_, **{"n_jobs": self.n_jobs, **about})
+
+    def top_features(self, n: int = 10, *, feature_names: Any = None) -> Any:
+        """List the features that tell each factor from the others, as a data frame.
+
+        Parameters
+        ----------
+        n : int
+            Features of every factor at most.
+        feature_names : sequence of str, optional
+            By default those of the training data, or numbers where it had none.
+
+        Returns
+        -------
+        pandas.DataFrame
+            See `log1pnmf.analysis.top_features`.
+        """
+        check_is_fitted(self)
+        return top_features(self.fit_, n, feature_names=feature_names)
+
+    def markers(self, X: Any, **options: Any) -> Markers:
+        """Test which features rise with each factor, beyond the others.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n_samples, n_features)
+            The training data.
+        **options : optional
+            `split` above all; see `log1pnmf.analysis.markers`.
+
+        Returns
+        -------
+        Markers
+        """
+        check_is_fitted(self)
+        return markers(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
+
+    def usage(self, groups: Any, replicate: Any = None, **options: Any) -> Usage:
+        """Compare the mean loadings of groups of training samples, on the level of replicates.
+
+        Parameters
+        ----------
+        groups : array-like of shape (n_samples,)
+            Condition of every sample, or a number.
+        replicate : array-like of shape (n_samples,) or True, optional
+            Donor of every sample; True: every sample is one of its own.
+        **options : optional
+            See `log1pnmf.analysis.usage`.
+
+        Returns
+        -------
+        Usage
+        """
+        check_is_fitted(self)
+        return usage(self.fit_, groups, replicate=replicate, **options)
+
+    def diagnose(self, X: Any, **options: Any) -> Diagnostics:
+        """Find the features, samples and entries that the fit does not explain.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n_samples, n_features)
+            The training data.
+        **options : optional
+            See `log1pnmf.analysis.diagnose`.
+
+        Returns
+        -------
+        Diagnostics
+        """
+        check_is_fitted(self)
+        return diagnose(self.fit_, X, **options)
+
+    def to_topic_model(self) -> TopicModel:
+        """Give the equivalent multinomial topic model, at ``c = inf``.
+
+        Returns
+        -------
+        TopicModel
+            Topics are the factors in the order of `components_`.
+
+        Examples
+        --------
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(2, c=np.inf, tol=1e-4).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
+        >>> topics = model.to_topic_model()
+        >>> topics.proportions.sum(axis=1), topics.words.sum(axis=1)
+        (array([1., 1., 1.]), array([1., 1.]))
+        """
+        check_is_fitted(self)
+        return topic_model(self.fit_)

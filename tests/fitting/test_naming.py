@@ -1,0 +1,111 @@
+"""Names of factors: given once, they are in every table, plot and file."""
+
+import numpy as np
+import pytest
+
+from log1pnmf import Fit, Log1pNMF, as_fit
+from log1pnmf.analysis import read_gmt, suggest_names
+from log1pnmf.report import write_report
+
+COUNTS = np.random.default_rng(0).poisson(np.where(np.eye(3).repeat(20, 0).repeat(8, 1), 6.0, 0.5))
+GENES = [f"g{j}" for j in range(24)]
+
+
+@pytest.fixture
+def model():
+    return Log1pNMF(3, init="nndsvd", tol=1e-4, random_state=0, n_jobs=1).fit(COUNTS)
+
+
+def test_names_are_everywhere(model, tmp_path):
+    pytest.importorskip("pandas")
+    assert model.rename_factors({"k1": "one", 2: "two"}) is model
+    names = ["k0", "one", "two"]
+    assert model.fit_.factor_names == names
+    assert list(dict.fromkeys(model.top_features(3).factor)) == names
+    for split in (False, True):
+        found = model.markers(COUNTS, split=split)
+        assert list(dict.fromkeys(found.table()["factor"])) == names
+        assert found.top("two", 4) == found.top(2, 4)
+    assert model.usage(np.repeat(["a", "b"], 30), replicate=True).table()["factor"].tolist() == names
+    assert "  two  " in model.summary()
+    assert ">two<" in write_report(tmp_path / "r.html", model).read_text().replace(" <", "<")
+    model.save(tmp_path / "model.npz")
+    assert Fit.load(tmp_path / "model.npz").factor_names == names
+    assert Log1pNMF.load(tmp_path / "model.npz").fit_.normalized("factor_sum").factor_names == names
+    model.fit(COUNTS)  # another fit has names of its own
+    assert model.fit_.factor_names == ["k0", "k1", "k2"]
+
+
+def test_plots_have_them(model):
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    from log1pnmf import pl
+
+    model.rename_factors(["a", "b", "c"])
+    legend = pl.structure(model, ax=Figure().subplots()).get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["c", "b", "a"]
+    panels = pl.top_features(model, figure=Figure()).axes
+    assert [ax.get_title(loc="left") for ax in panels] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("key", [None, "programmes"])
+def test_anndata(tmp_path, key):
+    anndata = pytest.importorskip("anndata")
+    from log1pnmf import tl
+    from log1pnmf.pl.sources import drawable
+
+    adata = anndata.AnnData(COUNTS.astype(np.float32))
+    adata.obs["group"] = np.repeat(["a", "b"], 30)
+    tl.log1p_nmf(adata, 3, init="nndsvd", tol=1e-4, n_jobs=1, key_added=key, obs_keys=True)
+    before = "" if key is None else "programmes_"
+    assert {f"{before}k{k}" for k in range(3)} <= set(adata.obs)
+    tl.markers(adata, key=key)
+    tl.usage(adata, "group", replicate=True, key=key)
+    tl.rename_factors(adata, {"k2": "last"}, key=key)
+    adata.write_h5ad(tmp_path / "a.h5ad")
+    back = anndata.read_h5ad(tmp_path / "a.h5ad")
+    names = ["k0", "k1", "last"]
+    assert as_fit(back, key=key).factor_names == drawable(back, key=key).factor_names == names
+    uns = "log1p_nmf" if key is None else key
+    assert "last" in set(back.uns[f"{uns}_markers"]["table"]["factor"])
+    assert back.uns[f"{uns}_usage"]["table"]["factor"].tolist() == names
+    assert f"{before}last" in back.obs
+    assert f"{before}k2" not in back.obs
+    tl.rename_factors(back, {"last": "first"}, key=key)
+    assert as_fit(back, key=key).factor_names == ["k0", "k1", "first"]
+
+
+def test_refusals(model):
+    with pytest.raises(ValueError, match="no factor is called 'k7'; they are 'k0', 'k1', 'k2'"):
+        model.rename_factors({"k7": "x"})
+    with pytest.raises(ValueError, match="there are 3 factors, got 2 names"):
+        model.rename_factors(["a", "b"])
+    with pytest.raises(ValueError, match="a name of its own, got 'k0' twice"):
+        model.rename_factors({"k1": "k0"})
+    with pytest.raises(ValueError, match="printable letters"):
+        model.rename_factors({"k1": "a\nb"})
+
+
+def test_suggestions(model, tmp_path):
+    pytest.importorskip("pandas")
+    kinds = np.repeat(["x", "y", "z"], 20)
+    by_group = suggest_names(model, groups=kinds)
+    strongest = [kinds[np.argmax(column)] for column in model.loadings_.T]
+    assert by_group["name"].tolist() == strongest
+    sets = {"first": GENES[:8], "second": GENES[8:16], "none": GENES[::5], "elsewhere": ["q"]}
+    lines = [f"{name}\tabout\t" + "\t".join(members) for name, members in sets.items()]
+    (tmp_path / "sets.gmt").write_text("\n".join(lines) + "\n")
+    assert read_gmt(tmp_path / "sets.gmt")["second"] == set(GENES[8:16])
+    table = suggest_names(model, tmp_path / "sets.gmt", feature_names=GENES)
+    assert sorted(table["name"].dropna()) == ["first", "second"]
+    assert "8 of its first" in " ".join(table["reason"])
+    model.rename_factors(dict(table.dropna()[["factor", "name"]].to_numpy()))
+    assert {"first", "second"} <= set(model.fit_.factor_names)
+    with pytest.raises(ValueError, match="no set has a feature of the fit"):
+        suggest_names(model, sets)
+    with pytest.raises(ValueError, match="pass gene_sets, groups or both"):
+        suggest_names(model)
+    (tmp_path / "bad.gmt").write_text("only a name\n")
+    with pytest.raises(ValueError, match="line 1"):
+        read_gmt(tmp_path / "bad.gmt")
