@@ -25,6 +25,24 @@ FILES = {
 }
 
 
+def smaller(counts: Counts, most: int, entries: float) -> Counts:
+    """Take `most` random samples, and so many of their most frequent features that `entries` are left.
+
+    Parameters
+    ----------
+    entries : float
+        Samples times features at most; inf takes all features that have a count.
+    """
+    matrix = counts.to_scipy()
+    rows = np.sort(np.random.default_rng(0).permutation(matrix.shape[0])[:most])
+    matrix = matrix[rows]
+    totals = np.asarray(matrix.sum(axis=0)).ravel()
+    n_features = int(min(entries / len(rows), (totals > 0).sum()))
+    frequent = np.sort(np.argsort(-totals, kind="stable")[:n_features])
+    matrix = matrix[:, frequent]
+    return Counts.from_any(matrix[np.asarray(matrix.sum(axis=1)).ravel() > 0])
+
+
 class MissingError(Exception):
     """A file that a measurement needs is not there; the measurement is left out."""
 

@@ -27,6 +27,7 @@ from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.analysis.selection import Selection, select
 from log1pnmf.counts.counts import Counts
 from log1pnmf.datasets import pancreas
+from log1pnmf.fitting.settings import Settings
 from log1pnmf.model.link import ShiftedLog
 
 from .data import DATA, ROOT, Folder
@@ -77,7 +78,6 @@ def recover(out: Path, *, seeds: int, mean: float, n_jobs: int) -> None:
                 NUMBERS,
                 size_factors="none",
                 n_starts=1,
-                tol=1e-5,
                 random_state=seed,
                 n_jobs=n_jobs,
             )
@@ -139,7 +139,6 @@ def sparse(out: Path, *, seeds: int, n_jobs: int) -> None:
         counts, factors = sparse_truth(seed)
         options: dict[str, Any] = {
             "size_factors": "none",
-            "tol": 1e-6,
             "random_state": seed,
             "n_jobs": n_jobs,
         }
@@ -294,7 +293,7 @@ def draw_relation(pictures: Path) -> None:
     from log1pnmf.analysis.stability import relate
 
     counts = real_counts("pancreas", DATA, full=True)
-    models = [Log1pNMF(9, c=c, tol=1e-5, max_iter=200, random_state=0).fit(counts) for c in (1.0, math.inf)]
+    models = [Log1pNMF(9, c=c, random_state=0).fit(counts) for c in (1.0, math.inf)]
     found = relate(models)
     figure = pl.relation(found, figure=Figure(figsize=(7.5, 5.5), layout="constrained"))
     figure.savefig(pictures / "choosing-relation.png", dpi=110)
@@ -329,7 +328,7 @@ def main() -> None:
     parser.add_argument("--holdout", choices=["counts", "samples"], default="counts")
     parser.add_argument("--full", action="store_true", help="`data`: all samples and features")
     parser.add_argument("--n-starts", type=int, default=1)
-    parser.add_argument("--tol", type=float, default=1e-5)
+    parser.add_argument("--tol", type=float, default=Settings.tol)
     parser.add_argument("--n-jobs", type=int, default=2)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -158,7 +158,7 @@ def passes(arguments: argparse.Namespace) -> None:
     engine = StreamingEngine(problem, arguments.threads)
     started = time.perf_counter()
     if arguments.start == "sample":
-        pair = named(Settings(n_components=arguments.k))(engine, np.random.RandomState(0))
+        pair = named(Settings(n_components=arguments.k))(engine, np.random.RandomState(0)).pair
         loadings, factors = pair.loadings, pair.factors
     else:
         loadings, factors = random_point(*counts.shape, arguments.k)
@@ -261,7 +261,7 @@ def starts(arguments: argparse.Namespace) -> None:
     for name in ("sample", "rank1"):
         rng = np.random.RandomState(0)
         if name == "sample":
-            pair = named(Settings(n_components=arguments.k))(engine, rng)
+            pair = named(Settings(n_components=arguments.k))(engine, rng).pair
             loadings, factors = pair.loadings, pair.factors
         else:
             whole = Problem(survey_module.Counts.from_any(matrix), sizes, LINK, zeros)

@@ -54,11 +54,11 @@ def same_type_neighbours(adata: anndata.AnnData, key: str) -> float:
 
 
 def main(
-    figure: Path | None = None, *, n_components: int = 9, step: int = 1, tol: float = 1e-8
+    figure: Path | None = None, *, n_components: int = 9, step: int = 1, **parameters: float
 ) -> anndata.AnnData:
     """Fit c = 1 and c = inf, print what was found, and return the data with the results."""
     adata = cells(step)
-    lp.tl.sweep(adata, [1.0, np.inf], n_components, tol=tol)
+    lp.tl.sweep(adata, [1.0, np.inf], n_components, **parameters)
     keys = list(adata.uns["log1p_nmf_sweep"]["key"])
     for key in keys:
         describe(adata, key)

@@ -126,8 +126,8 @@ PARAMETERS = [
     ("checkpoint", "nowhere/file", FileNotFoundError, "checkpoint is .*, but there is no folder .*: make it"),
     ("checkpoint_every", -1, ValueError, "checkpoint_every must be finite and not negative, got -1"),
     ("size_factors", "sum", ValueError, "size_factors must be one of 'total', 'none' or an array, got 'sum'"),
-    ("init", None, ValueError, "init must be one of 'rank1', 'random', 'nndsvd' or .*, got None"),
-    ("init", "svd", ValueError, "init must be one of 'rank1', 'random', 'nndsvd' or .*, got 'svd'"),
+    ("init", None, ValueError, "init must be one of 'auto', 'rank1', 'random', 'nndsvd' or .*, got None"),
+    ("init", "svd", ValueError, "init must be one of 'auto', 'rank1', 'random', 'nndsvd' or .*, got 'svd'"),
 ]
 
 

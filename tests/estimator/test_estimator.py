@@ -192,22 +192,22 @@ class TestNames:
 
 class TestWarmStart:
     def test_given_loadings_and_factors(self):
-        options = {**OPTIONS, "likelihood": "approximate"}
+        options = {**OPTIONS, "likelihood": "approximate", "init": "random"}
         first = Log1pNMF(**options).fit(Y)
         start = {"loadings": first.loadings_, "factors": first.components_.T}
         again = Log1pNMF(**options).fit(Y, **start)
-        assert again.n_iter_ < first.n_iter_ / 3
+        assert again.n_iter_ < first.n_iter_ / 2
         assert again.history_["objective"][0] == pytest.approx(first.approximate_objective_, rel=1e-12)
         assert again.approximate_objective_ <= first.approximate_objective_ * (1 + 1e-12)
         np.testing.assert_array_equal(Log1pNMF(**options).fit_transform(Y, **start), again.loadings_)
 
     @pytest.mark.parametrize("likelihood", ["approximate", "exact"])
     def test_the_same_again(self, likelihood):
-        options = {**OPTIONS, "likelihood": likelihood}
+        options = {**OPTIONS, "likelihood": likelihood, "init": "random"}
         model = Log1pNMF(warm_start=True, **options).fit(Y)
         n_iter, objective = model.n_iter_, model.fit_.objective
         model.fit(Y)
-        assert model.n_iter_ < n_iter / 3
+        assert model.n_iter_ < n_iter / 2
         assert model.fit_.objective <= objective * (1 + 1e-12)
         assert Log1pNMF(**options).fit(Y).fit(Y).n_iter_ == n_iter  # without it, every fit is a new one
 
@@ -221,8 +221,8 @@ class TestWarmStart:
         assert model.components_.shape == (4, 30)
 
     def test_fewer_factors_are_the_largest(self):
-        options = {**OPTIONS, "tol": 1.0, "likelihood": "approximate"}
-        model = Log1pNMF(warm_start=True, max_iter=3, **options).fit(Y)
+        options = {**OPTIONS, "init": "rank1", "callbacks": [lambda iteration: iteration.index == 2]}
+        model = Log1pNMF(warm_start=True, likelihood="approximate", **options).fit(Y)
         kept = model.loadings_[:, :2]
         model.set_params(n_components=2).fit(Y)
         assert model.components_.shape == (2, 30)
@@ -234,7 +234,7 @@ class TestWarmStart:
         model = Log1pNMF(warm_start=True, **{**OPTIONS, "tol": 1e-6})
         for c in path:
             model.set_params(c=c).fit(Y)
-            cold = Log1pNMF(c=c, **{**OPTIONS, "tol": 1e-6}).fit(Y)
+            cold = Log1pNMF(c=c, **{**OPTIONS, "tol": 1e-6}, init="rank1").fit(Y)
             if c < math.inf:  # a cold start begins with a single factor
                 assert model.history_["objective"][0] < cold.history_["objective"][0]
             assert model.log_likelihood_ > cold.log_likelihood_ - 0.01 * abs(cold.log_likelihood_)
@@ -243,7 +243,7 @@ class TestWarmStart:
     def test_other_samples_start_from_the_factors(self):
         model = Log1pNMF(warm_start=True, **OPTIONS).fit(Y[:40])
         expected = model.transform(Y) @ model.components_
-        model.set_params(max_iter=3, tol=1.0).fit(Y)
+        model.set_params(max_iter=8, tol=1.0).fit(Y)
         assert model.loadings_.shape == (50, 3)
         np.testing.assert_allclose(model.loadings_ @ model.components_, expected, atol=0.3 * expected.max())
 

@@ -83,7 +83,7 @@ def test_parameters_of_every_kind(tmp_path):
     assert (again["n_components"], again["c"], again["interval"]) == (3, 2.0, (0.0, 1.0))
     np.testing.assert_array_equal(again["size_factors"], sizes)
     # not saved, as the docstring says
-    assert again["init"] == "rank1"
+    assert again["init"] == "auto"
     assert again["random_state"] is None
     assert again["callbacks"] == ()
 

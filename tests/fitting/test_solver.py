@@ -209,13 +209,13 @@ def test_schedule():
     assert schedule.beta == 0.5
 
 
-def test_stopping_needs_two_in_a_row_and_no_restart():
+def test_stopping_needs_some_in_a_row_and_no_restart():
     point = iteration(1, kkt_residual=1e-4)
     small, large = replace(point, relative_change=1e-9), replace(point, relative_change=1e-3)
     restarted = replace(small, restarted=True)
 
     def stops(*seen):
-        stopping = Stopping(1e-8)
+        stopping = Stopping(1e-8, 2)
         return [stopping(it) for it in seen]
 
     assert stops(small, small) == [False, True]
@@ -227,7 +227,7 @@ def test_stopping_needs_two_in_a_row_and_no_restart():
 
 def test_a_plateau_is_no_optimum():
     plateau = iteration(1, relative_change=1e-9, kkt_residual=0.02)
-    stopping, loose = Stopping(1e-8), Stopping(1e-4)
+    stopping, loose = Stopping(1e-8, 2), Stopping(1e-4, 2)
     assert not any(stopping(plateau) for _ in range(10))
     assert [loose(plateau) for _ in range(2)] == [False, True]
     near = replace(plateau, kkt_residual=1e-4)

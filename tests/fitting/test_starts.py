@@ -9,8 +9,7 @@ from scipy import sparse
 from log1pnmf._common.randomness import as_random
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.fitting.settings import INITS
-from log1pnmf.fitting.starts import adapt_start, check_start, initialize, rank_one
+from log1pnmf.fitting.starts import STARTS, adapt_start, check_start, initialize, rank_one
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
@@ -28,7 +27,7 @@ def engine_for(c, kind=None, *, n=60, m=50, seed=0):
 
 
 @pytest.mark.parametrize("c", SHIFTS)
-@pytest.mark.parametrize("init", INITS)
+@pytest.mark.parametrize("init", STARTS)
 @pytest.mark.parametrize("n_components", [1, 2, 5, 55])
 def test_a_start_is_usable(c, init, n_components):
     engine = engine_for(c)
@@ -46,7 +45,7 @@ def test_a_start_is_usable(c, init, n_components):
     assert math.isfinite(engine.loss(loadings, factors))
 
 
-@pytest.mark.parametrize("init", INITS)
+@pytest.mark.parametrize("init", STARTS)
 def test_seeds_decide(init):
     engine = engine_for(1.0)
     one, same, other = (initialize(engine, 4, init, as_random(seed))[0] for seed in (0, 0, 1))
@@ -98,7 +97,7 @@ def test_nndsvd_does_not_densify():
 
 
 @pytest.mark.parametrize("rng", [0, np.random.RandomState(0), np.random.default_rng(0)])
-@pytest.mark.parametrize("init", INITS)
+@pytest.mark.parametrize("init", STARTS)
 def test_any_kind_of_randomness(init, rng):
     loadings, _ = initialize(engine_for(1.0), 3, init, as_random(rng))
     assert np.isfinite(loadings).all()

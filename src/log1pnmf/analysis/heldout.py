@@ -71,7 +71,7 @@ def heldout_log_likelihood(
     >>> sizes = training_size_factors(train, 0.1)
     >>> scores = [
     ...     heldout_log_likelihood(
-    ...         fit_log1p_nmf(train, K, size_factors=sizes, tol=1e-4, random_state=0), train, test
+    ...         fit_log1p_nmf(train, K, size_factors=sizes, random_state=0), train, test
     ...     )
     ...     for K in (1, 3)
     ... ]
@@ -162,7 +162,7 @@ def heldout_rows_log_likelihood(
     >>> from log1pnmf.counts.splitting import split_counts
     >>> from log1pnmf.datasets import pancreas
     >>> counts = pancreas().counts[:300]
-    >>> model = Log1pNMF(2, tol=1e-4, random_state=0).fit(counts[:200])
+    >>> model = Log1pNMF(2, random_state=0).fit(counts[:200])
     >>> train, test = split_counts(counts[200:], 0.1, random_state=0)
     >>> bool(np.isfinite(heldout_rows_log_likelihood(model, train, test)))
     True

@@ -41,7 +41,7 @@ def top_features(source: Any, n: int = 10, *, key: str | None = None, feature_na
     --------
     >>> from log1pnmf import Log1pNMF, datasets
     >>> data = datasets.pancreas()
-    >>> model = Log1pNMF(3, tol=1e-4, random_state=0).fit(data.counts[:300])
+    >>> model = Log1pNMF(3, random_state=0).fit(data.counts[:300])
     >>> table = top_features(model, 2, feature_names=data.feature_names)
     >>> table.columns.tolist(), len(table)
     (['factor', 'rank', 'feature', 'log2_fold_change', 'score', 'weight'], 6)

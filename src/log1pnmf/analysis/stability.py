@@ -47,7 +47,7 @@ def fit_seeds(
     random_state : int, RandomState, Generator or None
         Where the seeds come from; each fit keeps its own in its settings.
     **parameters : optional
-        Others of `log1pnmf.Log1pNMF`.
+        Others of `log1pnmf.Log1pNMF`. `init` is "random" here: "auto" may take the same start for every seed.
 
     Returns
     -------
@@ -57,15 +57,15 @@ def fit_seeds(
     Examples
     --------
     >>> from log1pnmf.datasets import pancreas
-    >>> fits = fit_seeds(pancreas().counts[:150, :400], 3, 3, tol=1e-4)
+    >>> fits = fit_seeds(pancreas().counts[:150, :400], 3, 3)
     >>> stability(fits).factors.shape
     (3,)
     """
     check_whole("n_seeds", n_seeds, least=1)
     check_absent(parameters, ("checkpoint", "checkpoint_every"), "fits with several seeds")
-    init = parameters.get("init", "rank1")
+    init = parameters.setdefault("init", "random")
     if not isinstance(init, str) and not callable(init):
-        raise ValueError("init is given: all fits would be the same; use 'rank1', 'random' or 'nndsvd'")
+        raise ValueError("init is given: all fits would be the same; use 'auto', 'rank1' or 'random'")
     rng, data = as_random(random_state), Counts.from_any(counts)
     seeds = [new_seed(rng) for _ in range(n_seeds)]
     fits = [fit_log1p_nmf(data, n_components, random_state=seed, **parameters) for seed in seeds]
@@ -205,7 +205,7 @@ def consensus(
     --------
     >>> from log1pnmf.datasets import pancreas
     >>> counts = pancreas().counts[:150, :400]
-    >>> consensus(counts, fit_seeds(counts, 3, 3, tol=1e-4)).loadings.shape
+    >>> consensus(counts, fit_seeds(counts, 3, 3)).loadings.shape
     (150, 3)
     """
     several = [as_fit(fit) for fit in fits]
@@ -334,7 +334,7 @@ def relate(fits: Sequence[Any], *, names: Sequence[str] | None = None, on: str =
     >>> from log1pnmf import fit_log1p_nmf
     >>> from log1pnmf.datasets import pancreas
     >>> counts = pancreas().counts[:150, :400]
-    >>> few, many = (fit_log1p_nmf(counts, K, tol=1e-4) for K in (2, 4))
+    >>> few, many = (fit_log1p_nmf(counts, K) for K in (2, 4))
     >>> relation = relate([few, many])
     >>> relation.names
     ('c=1 K=2', 'c=1 K=4')

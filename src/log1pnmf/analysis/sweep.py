@@ -93,7 +93,7 @@ def sweep(
     --------
     >>> from log1pnmf.datasets import pancreas
     >>> counts = pancreas().counts[:150, :400]
-    >>> result = sweep(counts, [0.1, 1, float("inf")], 3, tol=1e-4)
+    >>> result = sweep(counts, [0.1, 1, float("inf")], 3)
     >>> result.table["c"]
     array([0.1, 1. , inf])
     >>> [fit.factors.shape for fit in result.fits]

@@ -162,7 +162,7 @@ Dispersion = Annotated[
     str,
     typer.Option("--dispersion", metavar="KIND", help="With nb: one for each feature (feature), or shared."),
 ]
-Init = Annotated[str, typer.Option("--init", metavar="KIND", help="Start: rank1, random or nndsvd.")]
+Init = Annotated[str, typer.Option("--init", metavar="KIND", help="Start: auto, rank1, random or nndsvd.")]
 NInit = Annotated[int, typer.Option("--n-init", metavar="N", help="Starts, of which the best is kept.")]
 L1 = Annotated[float, typer.Option("--l1", metavar="X", help="Penalty on all factors but the baseline.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the random numbers.")]

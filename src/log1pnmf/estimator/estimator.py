@@ -61,9 +61,10 @@ class Log1pNMF(FittedModel):
     dispersion : {"feature", "shared"}, float or array of shape (n_features,)
         With "nb": one for each feature, or the same for all, found by maximum likelihood; those of the
         features are pulled towards their trend over the mean counts. Numbers are taken as they are.
-    init : {"rank1", "random", "nndsvd"}, (loadings, factors), Fit or callable
-        The start. Arrays are on the link scale; factors may have the shape of `components_`. A fit: where it
-        ended. A function is called with the problem, K and a random state, and gives loadings and factors.
+    init : {"auto", "rank1", "random", "nndsvd"}, (loadings, factors), Fit or callable
+        The start. "auto" tries two for a few iterations and takes the better one. Arrays are on the link
+        scale; factors may have the shape of `components_`. A fit: where it ended. A function is called with
+        the problem, K and a random state, and gives loadings and factors.
     n_init : int
         Number of starts; the fit with the lowest objective is kept.
     l1 : float
@@ -76,7 +77,8 @@ class Log1pNMF(FittedModel):
     max_iter : int
         Updates of both factors at most.
     tol : float
-        Relative fall of the objective per iteration at which to stop.
+        Relative fall of the objective per iteration at which to stop, twice in a row. A larger one may stop
+        on a plateau.
     engine : {"auto", "native", "reference", "torch", "torch-float64", "streaming"} or EngineFactory
         What computes the half-steps. "auto" takes a CUDA card where there is one and enough to do, otherwise
         the compiled core, and "streaming" for counts that are not in memory; ``fit_.settings`` says which.
@@ -161,13 +163,13 @@ class Log1pNMF(FittedModel):
         size_factors: Any = "total",
         noise: str = "poisson",
         dispersion: Any = "feature",
-        init: Any = "rank1",
+        init: Any = "auto",
         n_init: int = 1,
         l1: float = 0.0,
         row_solver: RowSolver = "newton",
         extrapolate: bool | Literal["auto"] = "auto",
         max_iter: int = 1000,
-        tol: float = 1e-8,
+        tol: float = 1e-9,
         engine: Any = "auto",
         normalize: str = "max",
         random_state: Any = 0,

@@ -61,8 +61,8 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
 
     @property
     def n_iter_(self) -> int:
-        """Iterations of the best start."""
-        return self.fit_.n_iter
+        """Iterations of the best start; the look at one that is an optimum already counts as one."""
+        return max(1, self.fit_.n_iter)
 
     @property
     def converged_(self) -> bool:

@@ -138,6 +138,7 @@ def _progress_parts(progress: Progress) -> Parts:
     metadata: dict[str, Any] = {
         "kind": KIND,
         "restart": progress.restart,
+        "start": progress.start,
         "stopping": progress.stopping,
         "random": progress.random,
         "state": {"index": state.index, "objective": state.objective, "schedule": state.schedule},
@@ -145,7 +146,8 @@ def _progress_parts(progress: Progress) -> Parts:
     runs: dict[str, Progress | Run] = {"current": progress}
     if progress.best is not None:
         runs["best"] = progress.best
-        metadata["best_run"] = {name: getattr(progress.best, name) for name in ("stopped", "errors")}
+        named = ("stopped", "errors", "start")
+        metadata["best_run"] = {name: getattr(progress.best, name) for name in named}
     for name, one in runs.items():
         last, changed = one.last, changed_arrays(one.zeros, one.noise)
         arrays.update({f"{name}.loadings": last.loadings, f"{name}.factors": last.factors})
@@ -259,6 +261,7 @@ def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
         pairs["best"] = progress.best.last
         runs.append(progress.best)
         check_choice("best_run.stopped", progress.best.stopped, get_args(Stopped))
+        check_value("best_run.start", progress.best.start, str)
         for error in progress.best.errors or ():
             check_value("best_run.errors", error, float)
     for name, pair in pairs.items():
@@ -282,6 +285,7 @@ def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
 
 def _check_state(progress: Progress, state: State, *, extrapolates: Any) -> None:
     """Refuse a state from which the solver cannot resume."""
+    check_value("start", progress.start, str)
     check_value("stopping", progress.stopping[0], int)
     check_value("stopping", progress.stopping[1], bool)
     check_value("state.index", state.index, int)
@@ -305,7 +309,7 @@ def _progress_from_parts(arrays: Mapping[str, np.ndarray], metadata: Mapping[str
     def best() -> Run:
         found = metadata["best_run"]
         errors = None if found["errors"] is None else tuple(found["errors"])
-        return Run(*run("best", None), found["stopped"], *problem("best"), errors)
+        return Run(*run("best", None), found["stopped"], *problem("best"), errors, found["start"])
 
     def run(name: str, state: State | None) -> tuple[Iteration, History]:
         prefix = f"{name}.history."
@@ -333,6 +337,7 @@ def _progress_from_parts(arrays: Mapping[str, np.ndarray], metadata: Mapping[str
         noise=noise,
         random=metadata["random"],
         best=best() if "best" in metadata else None,
+        start=metadata["start"],
     )
 
 

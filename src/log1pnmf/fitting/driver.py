@@ -184,6 +184,8 @@ def check_enough(counts: Counts, n_components: int) -> None:
 def _finish(settings: Settings, engine: Engine, run: Run, request: Request) -> Fit:
     last, problem = run.last, engine.problem
     messages = _about_data(problem.counts)
+    if run.start != settings.init:
+        messages.append(f"init={settings.init!r} took the start {run.start!r}")
     kkt_residual = last.kkt_residual
     if run.stopped != "interrupted":
         kkt_residual = residual_at(engine, last.loadings, last.factors, constraint=settings.constraint)
@@ -214,7 +216,7 @@ def _why_not(settings: Settings, run: Run, kkt_residual: float) -> str:
             "another init"
         )
     after = f"after max_iter={settings.max_iter} iterations"
-    advice = "raise max_iter or tol, or go on from here with init=(loadings, factors)"
+    advice = "raise max_iter, or go on from here with init=fit"
     if change > tol:
         return (
             f"{after}: the last one still lowered the objective by {change:.1e} of its size (tol={tol:.1e}); "

@@ -45,6 +45,8 @@ class Run:
     errors : (float, float) or None
         Errors of adaptive zeros at the end, see `log1pnmf.engines.base.Engine.zero_errors`; None where they
         are not known, because the fit was interrupted.
+    start : str
+        Which start it was, `log1pnmf.fitting.starts.Taken.name`.
     """
 
     last: Iteration
@@ -53,6 +55,7 @@ class Run:
     zeros: Zeros | None
     noise: Noise
     errors: tuple[float, float] | None
+    start: str
 
     @property
     def objective(self) -> float:
@@ -124,6 +127,8 @@ class Progress:
         `log1pnmf._common.randomness.random_parts` of the generator, from which later starts are drawn.
     best : Run or None
         The best of the earlier starts.
+    start : str
+        Which start it was.
     """
 
     restart: int
@@ -134,6 +139,7 @@ class Progress:
     noise: Noise
     random: Mapping[str, Any]
     best: Run | None
+    start: str
 
 
 Keep: TypeAlias = Callable[[Progress], None]
@@ -216,6 +222,7 @@ class _OneStart:
         self.history, self.stopping = History(), Stopping(settings.tol)
         self.random: Mapping[str, Any] = {}
         self.fresh: Engine | None = None
+        self.start = ""
 
     def __call__(
         self, remake: Remake, problem: Problem, rng: Random, start: Start, resumed: Progress | None
@@ -226,7 +233,8 @@ class _OneStart:
             engine = remake(problem)
             if self.renewal is not None:
                 engine = self.renewal.begin(engine)
-            point = start(engine, rng)
+            taken = start(engine, rng, self.restart)
+            point, self.start = taken.pair, taken.name
             if self.renewal is not None:
                 loss = engine.loss(point.loadings, point.factors)
                 engine = self.renewal(engine, point, loss, index=0, final=False) or engine
@@ -234,7 +242,7 @@ class _OneStart:
             zeros = resumed.zeros if isinstance(resumed.zeros, AdaptiveZeros) else problem.zeros
             engine = remake(replace(problem, zeros=zeros, noise=resumed.noise))
             point = Pair(resumed.last.loadings, resumed.last.factors)
-            self.last, self.history = resumed.last, resumed.history
+            self.last, self.history, self.start = resumed.last, resumed.history, resumed.start
             self.stopping.restore(resumed.stopping)
         self.random = random_parts(rng)  # no random numbers are drawn until the next start
         with ExitStack() as stack:
@@ -254,7 +262,7 @@ class _OneStart:
         if reason != "interrupted":
             errors = engine.zero_errors(self.last.loadings, self.last.factors)
         ended = engine.problem
-        return Run(self.last.on_host(), self.history, reason, ended.zeros, ended.noise, errors)
+        return Run(self.last.on_host(), self.history, reason, ended.zeros, ended.noise, errors, self.start)
 
     def _solve(
         self, engine: Engine, point: Pair, watchers: Sequence[Callback], *, renewed: bool
@@ -315,10 +323,8 @@ class _OneStart:
             self.history(last)
             self.last = last
             if self.keep is not None:
-                history, state, now = self.history.copy(), self.stopping.state, engine.problem
-                self.keep(
-                    Progress(self.restart, last, state, history, now.zeros, now.noise, self.random, self.best)
-                )
+                now = (self.stopping.state, self.history.copy(), engine.problem.zeros, engine.problem.noise)
+                self.keep(Progress(self.restart, last, *now, self.random, self.best, self.start))
             yield last.on_host() if self.callbacks else replace(last, state=None)
 
     def _ended(self, engine: Engine) -> Stopped | Literal["renewed"]:

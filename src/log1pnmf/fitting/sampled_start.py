@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,13 +12,14 @@ from numpy.typing import NDArray
 from log1pnmf._common.randomness import Random
 from log1pnmf.engines.base import Engine, Sample
 from log1pnmf.fitting.solver.iteration import Pair
+from log1pnmf.model.constraint import Bounds, Constraint
 
 from .renewal import renewal_of
 from .runs import best_run
 from .settings import Settings
-from .starts import Start, initialize
+from .starts import Start, Taken
 
-__all__ = ["given_start", "sampled_start"]
+__all__ = ["given_start", "sampled_start", "spread"]
 
 Array = NDArray[np.float64]
 
@@ -26,7 +29,7 @@ LIFTED = 1e-3
 """Of a feature's mean: what its entries are given at least, where the sample has no count for them."""
 
 
-def sampled_start(engine: Engine, sample: Sample, settings: Settings, rng: Random) -> Pair:
+def sampled_start(engine: Engine, sample: Sample, settings: Settings, rng: Random, *, start: Start) -> Taken:
     """Fit the rows that were kept in memory, and find the loadings of all rows for their factors.
 
     Parameters
@@ -35,13 +38,9 @@ def sampled_start(engine: Engine, sample: Sample, settings: Settings, rng: Rando
         Of all rows.
     sample : Sample
         Rows that are in memory, ``engine.sample()``.
-
-    Returns
-    -------
-    Pair
-        On the eta scale.
+    start : Start
+        Of these rows.
     """
-    constraint = settings.constraint
     part = replace(
         settings,
         likelihood=engine.problem.likelihood,
@@ -51,17 +50,32 @@ def sampled_start(engine: Engine, sample: Sample, settings: Settings, rng: Rando
         extrapolate=True,
     )
 
-    def make(engine: Engine, rng: Random) -> Pair:
-        return Pair(*initialize(engine, settings.n_components, settings.init, rng))
-
     renewal = renewal_of(part, sample.remake)
-    run = best_run(part, sample.remake, sample.problem, rng, start=Start(make), renewal=renewal)
-    loadings, factors = run.last.loadings, run.last.factors
+    run = best_run(part, sample.remake, sample.problem, rng, start=start, renewal=renewal)
+    pair = Pair(run.last.loadings, run.last.factors)
+    return Taken(spread(engine, sample.settle, pair, settings.constraint), run.start)
+
+
+def spread(
+    engine: Engine, settle: Callable[[Array, Array, Bounds], Any], pair: Pair, constraint: Constraint
+) -> Pair:
+    """Find the loadings of all rows for the factors of some; features not seen in these get their mean.
+
+    Parameters
+    ----------
+    engine : Engine
+        Of all rows.
+    settle : callable
+        See `log1pnmf.engines.base.Sample`.
+    pair : Pair
+        Of some rows.
+    """
+    loadings, factors = pair.loadings, pair.factors
     if constraint.scale_is_free:
         loadings, factors = _balanced(loadings, factors)
     factors = _lifted(engine, loadings.mean(axis=0), factors)
     typical = np.maximum(loadings.mean(axis=0), 1e-3 * loadings.mean())
-    return Pair(sample.settle(constraint.loadings.clip(typical), factors, constraint.loadings), factors)
+    return Pair(settle(constraint.loadings.clip(typical), factors, constraint.loadings), factors)
 
 
 def given_start(engine: Engine, loadings: Array, factors: Array) -> Pair:

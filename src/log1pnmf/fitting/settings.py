@@ -31,7 +31,7 @@ __all__ = [
 LIKELIHOODS = ("auto", "adaptive", "approximate", "exact")
 NOISES = ("poisson", "nb")
 DISPERSIONS = ("feature", "shared")
-INITS = ("rank1", "random", "nndsvd")
+INITS = ("auto", "rank1", "random", "nndsvd")
 NORMALIZATIONS = ("max", "factor_max", "factor_sum", "none")
 
 GIVEN = "given"
@@ -68,13 +68,13 @@ class Settings:
     size_factors: str = "total"
     noise: str = "poisson"
     dispersion: str = "feature"
-    init: str = "rank1"
+    init: str = "auto"
     n_init: int = 1
     l1: float = 0.0
     row_solver: RowSolver = "newton"
     extrapolate: bool | Literal["auto"] = "auto"
     max_iter: int = 1000
-    tol: float = 1e-8
+    tol: float = 1e-9
     engine: str = "auto"
     normalize: str = "max"
     random_state: int | None = 0

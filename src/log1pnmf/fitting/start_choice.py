@@ -8,17 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.randomness import Random, as_random
-from log1pnmf.engines.base import Engine
+from log1pnmf.engines.base import Engine, EngineFactory
+from log1pnmf.engines.registry import for_parts, make_engine
 from log1pnmf.fitting.solver.iteration import Pair
 from log1pnmf.model.problem import Problem
 
 from .continuation import continued_start
 from .fit import Fit
 from .new_samples import project
+from .race import race
 from .request import Request
 from .sampled_start import given_start, sampled_start
-from .settings import Settings
-from .starts import Start, adapt_start, check_start, initialize
+from .settings import GIVEN, Settings
+from .starts import Start, Taken, adapt_start, check_start, initialize
 
 __all__ = ["given", "named", "start_of"]
 
@@ -29,22 +31,50 @@ def start_of(request: Request, problem: Problem) -> Start:
     """Find the start that was asked for; what can be refused is refused here, before any work."""
     init, settings = request.init, request.settings
     if init is None:
-        return named(settings)
+        return named(settings, engine=request.engine, n_jobs=request.n_jobs, verbose=request.verbose)
     if isinstance(init, Fit):
         return given(_continued(init, problem, request), settings)
     if callable(init):
-        return Start(lambda engine, rng: _made(init, engine, settings, rng))
+        return Start(lambda engine, rng, _: _made(init, engine, settings, rng))
     return given(check_start(init, problem.counts.shape, settings.n_components), settings)
 
 
-def named(settings: Settings) -> Start:
-    """Take the start that ``settings.init`` names."""
+def named(
+    settings: Settings,
+    *,
+    engine: EngineFactory | None = None,
+    number: int = 0,
+    n_jobs: int | None = None,
+    verbose: int = 0,
+) -> Start:
+    """Take the start that ``settings.init`` names.
 
-    def make(engine: Engine, rng: Random) -> Pair:
-        sample = engine.sample()
+    Parameters
+    ----------
+    engine : EngineFactory, optional
+        A user's own; it is not asked to race.
+    number : int
+        How many starts there were before the first one.
+    n_jobs, verbose : int
+        Of a race.
+    """
+    kind = "auto" if engine is not None or settings.engine == GIVEN else for_parts(settings.engine)
+
+    def racer(problem: Problem) -> Engine:
+        return make_engine(kind, problem, n_jobs)
+
+    def found(whole: Engine, rng: Random, before: int) -> Taken:
+        if settings.init == "auto":
+            return race(whole, settings, rng, make=racer, number=number + before, verbose=verbose)
+        pair = Pair(*initialize(whole, settings.n_components, settings.init, rng))
+        return Taken(pair, settings.init)
+
+    def make(whole: Engine, rng: Random, before: int) -> Taken:
+        sample = whole.sample()
         if sample is None:
-            return Pair(*initialize(engine, settings.n_components, settings.init, rng))
-        return sampled_start(engine, sample, settings, rng)
+            return found(whole, rng, before)
+        start = Start(lambda part, rng, _: found(part, rng, before))
+        return sampled_start(whole, sample, settings, rng, start=start)
 
     return Start(make)
 
@@ -52,7 +82,7 @@ def named(settings: Settings) -> Start:
 def given(arrays: tuple[Array, Array], settings: Settings) -> Start:
     """Start from checked loadings and factors on the link scale."""
 
-    def make(engine: Engine, rng: Random) -> Pair:
+    def make(engine: Engine, rng: Random, number: int) -> Taken:
         return _adapted(engine, arrays, settings, rng)
 
     return Start(make, arrays)
@@ -79,7 +109,7 @@ def _continued(fit: Fit, problem: Problem, request: Request) -> tuple[Array, Arr
     )
 
 
-def _made(init: Any, engine: Engine, settings: Settings, rng: Random) -> Pair:
+def _made(init: Any, engine: Engine, settings: Settings, rng: Random) -> Taken:
     """Call the user's function and check what it gives."""
     arrays = check_start(
         init(engine.problem, settings.n_components, rng), engine.problem.counts.shape, settings.n_components
@@ -87,11 +117,11 @@ def _made(init: Any, engine: Engine, settings: Settings, rng: Random) -> Pair:
     return _adapted(engine, arrays, settings, rng)
 
 
-def _adapted(engine: Engine, arrays: tuple[Array, Array], settings: Settings, rng: Random) -> Pair:
+def _adapted(engine: Engine, arrays: tuple[Array, Array], settings: Settings, rng: Random) -> Taken:
     loadings, factors = arrays[0], arrays[1] / settings.link.alpha
     if engine.sample() is not None:
-        return given_start(engine, loadings, factors)
-    return Pair(*adapt_start(engine.problem, loadings, factors, rng))
+        return Taken(given_start(engine, loadings, factors), GIVEN)
+    return Taken(Pair(*adapt_start(engine.problem, loadings, factors, rng)), GIVEN)
 
 
 def _differ(names: Any, others: Any) -> bool:

@@ -30,15 +30,34 @@ from log1pnmf.fitting.solver.stopping import Stopping
 from log1pnmf.model.problem import Problem
 
 __all__ = [
+    "STARTS",
     "Start",
+    "Taken",
     "adapt_start",
     "check_start",
     "initialize",
+    "lifted",
     "match_total",
     "rank_one",
 ]
 
 Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """A start that was found.
+
+    Parameters
+    ----------
+    pair : Pair
+        On the eta scale.
+    name : str
+        Which one it is: "given", a name that ``init=`` takes, or what "auto" took.
+    """
+
+    pair: Pair
+    name: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,19 +67,20 @@ class Start:
     Parameters
     ----------
     make : callable
-        Called with an engine and a random state; gives a `Pair` on the eta scale.
+        Called with an engine, a random state and how many starts there were before.
     arrays : (loadings, factors), optional
         Where they are given, on the link scale.
     """
 
-    make: Callable[[Engine, Random], Pair]
+    make: Callable[[Engine, Random, int], Taken]
     arrays: tuple[Array, Array] | None = None
 
-    def __call__(self, engine: Engine, rng: Random) -> Pair:
-        """Make the start."""
-        return self.make(engine, rng)
+    def __call__(self, engine: Engine, rng: Random, number: int = 0) -> Taken:
+        """Make the start; `number` is 0 for the first of several."""
+        return self.make(engine, rng, number)
 
 
+STARTS = tuple(init for init in INITS if init != "auto")
 TINY = 1e-8  # relative to the baseline: the product of two such columns does not change the fit
 LIFTED = 1e-3  # relative to the column's mean, where a given start has zeros that rule out a count
 SVD_FILL = 1e-2  # relative to the mean, where the SVD leaves zeros
@@ -77,7 +97,7 @@ def initialize(engine: Engine, n_components: int, init: str, rng: Random) -> tup
         "random": positive noise whose fitted total is that of the counts;
         "nndsvd": non-negative SVD of ``log1p(y / (c s))``, of ``y / s`` for the identity link.
     """
-    check_choice("init", init, INITS)
+    check_choice("init", init, STARTS)
     problem = engine.problem
     if init == "rank1":
         loadings, factors = (_beside(column, n_components, rng) for column in rank_one(engine, rng))
@@ -255,6 +275,12 @@ def _impossible(problem: Problem, loadings: Array, factors: Array) -> tuple[Arra
 # ---------------------------------------------------------------- shared
 
 
+def lifted(problem: Problem, loadings: Array, factors: Array) -> tuple[Array, Array]:
+    """Raise every entry to a small part of its column's mean; empty rows and columns are zero."""
+    loadings, factors = (np.maximum(values, LIFTED * values.mean(axis=0)) for values in (loadings, factors))
+    return _without_empty(problem, loadings, factors)
+
+
 def _without_empty(problem: Problem, loadings: Array, factors: Array) -> tuple[Array, Array]:
     """Set rows and columns without counts to zero, their optimum."""
     counts = problem.counts
@@ -283,5 +309,5 @@ def match_total(problem: Problem, loadings: Array, factors: Array, rng: Random) 
         low -= 1.0
     while excess(high) < 0.0:
         high += 1.0
-    scale = math.exp(0.5 * brentq(excess, low, high, xtol=1e-3)) if low < high else math.exp(0.5 * low)
+    scale = math.exp(0.5 * brentq(excess, low, high, xtol=1e-9)) if low < high else math.exp(0.5 * low)
     return loadings * scale, factors * scale

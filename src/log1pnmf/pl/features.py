@@ -75,7 +75,7 @@ def factor_scatter(
     >>> from matplotlib.figure import Figure
     >>> from log1pnmf import Log1pNMF, datasets, pl
     >>> data = datasets.pancreas()
-    >>> model = Log1pNMF(3, tol=1e-4, random_state=0).fit(data.counts[:200])
+    >>> model = Log1pNMF(3, random_state=0).fit(data.counts[:200])
     >>> ax = pl.factor_scatter(model, 1, 2, feature_names=data.feature_names, ax=Figure().subplots())
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('factor k1', 'factor k2')
@@ -172,7 +172,7 @@ def top_features(
     --------
     >>> from matplotlib.figure import Figure
     >>> from log1pnmf import Log1pNMF, pl
-    >>> model = Log1pNMF(2, tol=1e-4, random_state=0).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
+    >>> model = Log1pNMF(2, random_state=0).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
     >>> figure = pl.top_features(model, figure=Figure())
     >>> len(figure.axes)
     2

@@ -45,7 +45,7 @@ def usage(
     >>> import numpy as np
     >>> from matplotlib.figure import Figure
     >>> from log1pnmf import Log1pNMF, pl
-    >>> model = Log1pNMF(2, tol=1e-3).fit(np.random.default_rng(0).poisson(2.0, (60, 10)))
+    >>> model = Log1pNMF(2).fit(np.random.default_rng(0).poisson(2.0, (60, 10)))
     >>> found = model.usage(np.repeat(["a", "b"], 30), replicate=np.repeat(np.arange(6), 10))
     >>> len(pl.usage(found, figure=Figure()).axes)
     2

@@ -66,7 +66,7 @@ def heldout(found: Selection, *, l1: float | None = None, ax: Axes | None = None
     >>> from log1pnmf import datasets, pl
     >>> from log1pnmf.analysis import select
     >>> counts = datasets.pancreas().counts[:100, :200]
-    >>> found = select(counts, [0.1, 1.0], [1, 2], n_folds=2, n_starts=1, tol=1e-3)
+    >>> found = select(counts, [0.1, 1.0], [1, 2], n_folds=2, n_starts=1)
     >>> ax = pl.heldout(found, ax=Figure().subplots())
     >>> [label.get_text() for label in ax.get_xticklabels()]
     ['0.1', '1']
@@ -142,7 +142,7 @@ def heldout_path(found: Selection, over: str = "c", *, lines: str = "best", ax: 
     >>> from log1pnmf import datasets, pl
     >>> from log1pnmf.analysis import select
     >>> counts = datasets.pancreas().counts[:100, :200]
-    >>> found = select(counts, [0.1, 1.0], [1, 2], n_folds=2, n_starts=1, tol=1e-3)
+    >>> found = select(counts, [0.1, 1.0], [1, 2], n_folds=2, n_starts=1)
     >>> ax = pl.heldout_path(found, lines="all", ax=Figure().subplots())
     >>> len(ax.containers)
     2
@@ -228,7 +228,7 @@ def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> An
     >>> from log1pnmf import datasets, fit_log1p_nmf, pl
     >>> from log1pnmf.analysis import relate
     >>> counts = datasets.pancreas().counts[:100, :200]
-    >>> fits = [fit_log1p_nmf(counts, K, tol=1e-3) for K in (2, 3)]
+    >>> fits = [fit_log1p_nmf(counts, K) for K in (2, 3)]
     >>> figure = pl.relation(relate(fits), figure=Figure())
     >>> len(figure.axes[1].get_yticklabels())
     5

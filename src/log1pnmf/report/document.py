@@ -104,7 +104,7 @@ def write_report(
     >>> import os, tempfile
     >>> from log1pnmf import Log1pNMF
     >>> counts = [[4, 0, 2], [3, 1, 2], [0, 5, 2], [1, 4, 3]]
-    >>> model = Log1pNMF(2, tol=1e-4, random_state=0).fit(counts)
+    >>> model = Log1pNMF(2, random_state=0).fit(counts)
     >>> path = os.path.join(tempfile.mkdtemp(), "report.html")
     >>> write_report(path, model, title="Four samples", counts=counts).name
     'report.html'

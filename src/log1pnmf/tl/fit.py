@@ -78,7 +78,7 @@ def log1p_nmf(
     >>> import anndata
     >>> from log1pnmf.datasets import pancreas
     >>> adata = anndata.AnnData(pancreas().counts[:100])
-    >>> log1p_nmf(adata, 3, c=1.0, tol=1e-4)
+    >>> log1p_nmf(adata, 3, c=1.0)
     >>> adata.obsm["X_log1p_nmf"].shape, adata.varm["log1p_nmf"].shape
     ((100, 3), (2425, 3))
     """
@@ -138,7 +138,7 @@ def sweep(
     >>> import anndata
     >>> from log1pnmf.datasets import pancreas
     >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
-    >>> sweep(adata, [1, float("inf")], 2, tol=1e-3)
+    >>> sweep(adata, [1, float("inf")], 2)
     >>> adata.uns["log1p_nmf_sweep"]["key"].tolist()
     ['log1p_nmf_c=1', 'log1p_nmf_c=inf']
     """

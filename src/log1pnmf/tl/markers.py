@@ -68,7 +68,7 @@ def markers(
     >>> from log1pnmf.datasets import pancreas
     >>> from log1pnmf.tl import log1p_nmf
     >>> adata = anndata.AnnData(pancreas().counts[:100])
-    >>> log1p_nmf(adata, 3, tol=1e-3)
+    >>> log1p_nmf(adata, 3)
     >>> markers(adata, n_top=5)
     >>> adata.uns["log1p_nmf_markers"]["table"].shape
     (15, 13)

@@ -65,7 +65,7 @@ def transform(
     >>> from log1pnmf.tl import log1p_nmf
     >>> cells = anndata.AnnData(pancreas().counts[:150])
     >>> old, new = cells[:100].copy(), cells[100:].copy()
-    >>> log1p_nmf(old, 3, tol=1e-3)
+    >>> log1p_nmf(old, 3)
     >>> transform(new, old)
     >>> new.obsm["X_log1p_nmf"].shape
     (50, 3)

@@ -34,7 +34,7 @@ def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> None:
     >>> from log1pnmf.datasets import pancreas
     >>> from log1pnmf.tl import log1p_nmf
     >>> adata = anndata.AnnData(pancreas().counts[:100])
-    >>> log1p_nmf(adata, 3, tol=1e-3)
+    >>> log1p_nmf(adata, 3)
     >>> rename_factors(adata, {"k1": "acinar"})
     >>> adata.uns["log1p_nmf"]["factor_names"].tolist()
     ['k0', 'acinar', 'k2']

@@ -62,7 +62,7 @@ def usage(
     >>> adata = anndata.AnnData(np.random.default_rng(0).poisson(2.0, (60, 10)))
     >>> adata.obs["donor"] = np.repeat([f"d{i}" for i in range(6)], 10)
     >>> adata.obs["condition"] = np.repeat(["a", "b"], 30)
-    >>> log1p_nmf(adata, 2, tol=1e-3)
+    >>> log1p_nmf(adata, 2)
     >>> usage(adata, "condition", replicate="donor")
     >>> adata.uns["log1p_nmf_usage"]["table"].shape
     (2, 11)

@@ -106,7 +106,8 @@ class PathFitter:
             l1=self.fold.penalty_scale * setting.l1,
         ).resolved(self.settings.engine, self.fold.train)
         starts: list[Start] = [] if before is None else [self._continued(settings, before, rng)]
-        starts += [named(settings)] * max(0 if before is not None else 1, self.n_starts - len(starts))
+        more = max(0 if before is not None else 1, self.n_starts - len(starts))
+        starts += [named(settings, n_jobs=1, number=number) for number in range(more)]
         best = min((self._run(settings, start, rng) for start in starts), key=lambda run: run.objective)
         fit = best.as_fit(settings, self._problem(settings))
         by_sample = self.fold.score(fit)

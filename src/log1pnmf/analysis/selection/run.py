@@ -111,7 +111,7 @@ def select(
     --------
     >>> from log1pnmf.datasets import pancreas
     >>> counts = pancreas().counts[:150, :300]
-    >>> found = select(counts, [0.1, 1, float("inf")], [1, 3], n_folds=2, tol=1e-4)
+    >>> found = select(counts, [0.1, 1, float("inf")], [1, 3], n_folds=2)
     >>> found.best.n_components, len(found.settings)
     (3, 6)
     >>> found.one_se.parameters["n_components"]  # Log1pNMF(**found.one_se.parameters).fit(counts)

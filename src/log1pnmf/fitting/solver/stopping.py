@@ -9,7 +9,13 @@ from .iteration import Iteration
 __all__ = ["PATIENCE", "STATIONARY", "Stopping", "largest_residual"]
 
 PATIENCE = 2
-"""Iterations in a row that have to gain less than the tolerance."""
+"""Iterations in a row that have to gain less than the tolerance.
+
+With this and the default tolerance of 1e-9 all of 54 fits (parts of nine data sets, three c, two starts) end
+within 3e-6 of what 1,000 more iterations reach, relative to the log-likelihood. With 1e-8 two end 4e-5 short,
+with 1e-5 nearly all, one by 3e-3. More patience does not help: 1e-8 twenty times in a row still leaves one
+4e-5 short (`benchmarks.convergence`).
+"""
 
 
 STATIONARY = 1e-3
@@ -24,9 +30,9 @@ precision, where losses are known to about 1e-7. Where steps fail for another re
 def largest_residual(tol: float) -> float:
     """KKT residual up to which a small gain says that an optimum is near, not that the fit is on a plateau.
 
-    The possible gain goes with the square of the residual, so a looser tolerance allows a larger one. At the
-    ends of 24 fits to six data sets with ``tol=1e-8`` the residual was between 4e-6 and 2e-4; on the plateaus
-    at which ``tol=1e-5`` would have ended it was up to 2e4.
+    The possible gain goes with the square of the residual, so a looser tolerance allows a larger one. Where
+    the default rule ends, the residual is between 2e-9 and 5e-5 on all data sets of `benchmarks.convergence`;
+    where small gains alone would have ended fits with ``tol=1e-5``, it is up to 2e-2.
 
     Examples
     --------

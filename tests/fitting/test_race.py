@@ -1,0 +1,225 @@
+"""Laws of the start "auto": it takes the better one, says so, and fits stay reproducible."""
+
+import math
+
+import numpy as np
+import pytest
+
+from log1pnmf import Log1pNMF, fit_log1p_nmf, open_counts
+from log1pnmf._common.randomness import as_random
+from log1pnmf.counts.counts import Counts
+from log1pnmf.engines.native import NativeEngine
+from log1pnmf.fitting import race as race_module
+from log1pnmf.fitting import start_choice
+from log1pnmf.fitting.merging import merged
+from log1pnmf.fitting.race import ALONE, race
+from log1pnmf.fitting.settings import Settings
+from log1pnmf.fitting.solver.alternate import alternate
+from log1pnmf.fitting.solver.extrapolate import Extrapolation
+from log1pnmf.fitting.starts import initialize
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.problem import Problem
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
+
+
+def simulated(n=60, m=50, k=4, seed=0):
+    """Counts with sparse factors, one empty row and one empty column."""
+    rng = np.random.default_rng(seed)
+    y = rng.poisson(rng.gamma(0.3, 2.0, size=(n, k)) @ rng.gamma(0.3, 1.0, size=(k, m)))
+    y[4], y[:, 7] = 0, 0
+    return y
+
+
+Y = simulated()
+
+
+def engine_for(c, y=Y):
+    counts = Counts.from_any(y)
+    return NativeEngine(Problem(counts, counts.size_factors("total"), ShiftedLog(c)), 1)
+
+
+def raced(engine, k=4, seed=0, **options):
+    settings = Settings(n_components=k, c=engine.problem.link.c, **options)
+    return race(engine, settings, as_random(seed), make=lambda problem: NativeEngine(problem, 1))
+
+
+# ---------------------------------------------------------------- merging
+
+
+@pytest.mark.parametrize("c", [1.0, math.inf])
+def test_factors_that_say_the_same_are_merged_without_loss(c):
+    engine, rng = engine_for(c), np.random.default_rng(1)
+    loadings, factors = rng.uniform(size=(60, 3)), rng.gamma(0.3, size=(50, 3))
+    split = np.c_[loadings, 0.4 * loadings[:, 1]], np.c_[factors, 2.0 * factors[:, 1]]
+    again = merged(engine.problem, *split, 3)
+    assert again[0].shape == (60, 3)
+    np.testing.assert_allclose(again[0] @ again[1].T, split[0] @ split[1].T, rtol=1e-9)
+
+
+def test_merging_goes_on_until_so_many_are_left():
+    engine, rng = engine_for(math.inf), np.random.default_rng(1)
+    loadings, factors = merged(engine.problem, rng.uniform(size=(60, 9)), rng.uniform(size=(50, 9)), 2)
+    assert loadings.shape == (60, 2)
+    assert factors.shape == (50, 2)
+    assert (loadings >= 0).all()
+    assert (factors >= 0).all()
+
+
+def test_columns_of_zeros_go_first():
+    engine, rng = engine_for(math.inf), np.random.default_rng(1)
+    loadings, factors = rng.uniform(size=(60, 4)), rng.uniform(size=(50, 4))
+    loadings[:, 2], factors[:, 1] = 0.0, 0.0
+    fewer = merged(engine.problem, loadings, factors, 2)
+    np.testing.assert_allclose(fewer[0] @ fewer[1].T, loadings @ factors.T, rtol=1e-9)
+
+
+# ---------------------------------------------------------------- the race
+
+
+@pytest.mark.parametrize("c", [1e-6, 0.1, 1.0, 1e4, math.inf])
+@pytest.mark.parametrize("k", [1, 2, 5, 55])
+def test_the_start_is_usable(c, k):
+    engine = engine_for(c)
+    taken = raced(engine, k)
+    loadings, factors = taken.pair.loadings, taken.pair.factors
+    assert loadings.shape == (60, k)
+    assert factors.shape == (50, k)
+    assert not loadings[4].any()
+    assert not factors[7].any()
+    assert min(loadings.min(), factors.min()) >= 0.0
+    assert math.isfinite(engine.loss(loadings, factors))
+    assert taken.name in {"merged", "nndsvd", "rank1"}
+
+
+def test_it_is_never_behind_the_svd():
+    """At c = inf the race is exact, so that what it takes can be compared."""
+    for seed in range(4):
+        engine = engine_for(math.inf, simulated(seed=seed))
+        rng = as_random(seed)
+        taken = race(engine, Settings(n_components=4, c=math.inf), rng, make=lambda one: NativeEngine(one, 1))
+        svd = initialize(engine, 4, "nndsvd", as_random(seed))
+        *_, last = alternate(engine, *svd, extrapolation=Extrapolation(), max_iter=ALONE)
+        slack = 1e-5 * last.objective  # the filling of the SVD's zeros has other random numbers
+        assert engine.loss(taken.pair.loadings, taken.pair.factors) <= last.objective + slack
+
+
+def test_seeds_decide():
+    engine = engine_for(math.inf)
+    one, same, other = (raced(engine, seed=seed).pair.loadings for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, same)
+    assert not np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("c", [0.1, 1.0, math.inf])
+def test_any_number_of_threads_gives_the_same_bits(c):
+    fits = [fit_log1p_nmf(Y, 4, c=c, max_iter=500, n_jobs=jobs) for jobs in (1, 3)]
+    np.testing.assert_array_equal(fits[0].loadings, fits[1].loadings)
+    assert fits[0].messages == fits[1].messages
+
+
+def test_larger_data_race_on_a_part(monkeypatch):
+    """Samples beside the part get loadings for its factors; features without a count in it can still come."""
+    monkeypatch.setattr(race_module, "MOST_RACED", 30)
+    y = simulated(300, 50)
+    engine = engine_for(math.inf, np.c_[y, np.arange(300) == 3])  # a feature with one count
+    taken = raced(engine)
+    loss = engine.loss(taken.pair.loadings, taken.pair.factors)
+    assert math.isfinite(loss)
+    monkeypatch.setattr(race_module, "MOST_RACED", 1000)
+    whole = raced(engine)
+    assert loss == pytest.approx(engine.loss(whole.pair.loadings, whole.pair.factors), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("engine", "c"), [("reference", math.inf), ("streaming", 1.0), ("streaming", math.inf), ("torch", 1.0)]
+)
+def test_every_engine_has_it(engine, c):
+    if engine.startswith("torch"):
+        pytest.importorskip("torch")
+    few, options = Y[:25, :20], {"c": c, "tol": 1e-4, "likelihood": "approximate"}
+    fit = fit_log1p_nmf(open_counts(few) if engine == "streaming" else few, 2, engine=engine, **options)
+    native = fit_log1p_nmf(few, 2, **options)
+    assert fit.converged
+    assert fit.objective == pytest.approx(native.objective, rel=1e-3)
+
+
+@pytest.mark.parametrize("c", [0.5, 1.0, math.inf])
+def test_with_a_penalty(c):
+    fit = fit_log1p_nmf(Y, 4, c=c, l1=0.5)
+    assert fit.converged
+    assert fit.loadings.max() <= 1.0
+
+
+def test_the_paper_s_solver_starts_there_too():
+    assert fit_log1p_nmf(Y, 3, c=math.inf, row_solver="coordinate", tol=1e-5, max_iter=3000).converged
+
+
+# ---------------------------------------------------------------- what is said, kept and shown
+
+
+def test_the_fit_says_what_was_taken():
+    model = Log1pNMF(4, c=0.1, random_state=0).fit(Y)
+    assert model.fit_.asked.init == model.fit_.settings.init == "auto"
+    said = "init='auto' took the start 'nndsvd'"
+    assert said in model.fit_.messages
+    assert said in model.summary()
+    assert not any("took the start" in text for text in Log1pNMF(4, init="nndsvd").fit(Y).fit_.messages)
+
+
+@pytest.mark.parametrize("n_init", [1, 2])
+def test_a_resumed_fit_races_no_more_and_knows_what_was_taken(tmp_path, monkeypatch, n_init):
+    options = {"c": math.inf, "n_init": n_init, "checkpoint": tmp_path / "fit.npz", "checkpoint_every": 0.0}
+    whole = fit_log1p_nmf(Y, 4, **options)
+    seen = 0
+
+    def stop(iteration):
+        nonlocal seen
+        seen += 1
+        return seen == whole.n_iter + 5 or (n_init == 1 and seen == 3)
+
+    fit_log1p_nmf(Y, 4, callbacks=[stop], **options)
+    if n_init == 1:
+        monkeypatch.setattr(start_choice, "race", None)  # would fail
+    again = fit_log1p_nmf(Y, 4, resume=tmp_path / "fit.npz", **options)
+    np.testing.assert_array_equal(again.loadings, whole.loadings)
+    assert again.messages == whole.messages
+
+
+@pytest.mark.parametrize("c", [0.1, math.inf])
+def test_several_starts_are_not_the_same_one(monkeypatch, c):
+    taken = []
+
+    def noted(*arguments, **options):
+        taken.append(race(*arguments, **options))
+        return taken[-1]
+
+    monkeypatch.setattr(start_choice, "race", noted)
+    fit_log1p_nmf(Y, 4, c=c, n_init=3)
+    assert len(taken) == 3
+    assert {one.name for one in taken[1:]} <= {"merged", "random"}
+    assert not np.allclose(taken[1].pair.loadings, taken[2].pair.loadings, rtol=0.1)
+
+
+def test_ctrl_c_in_a_later_race_gives_the_best_so_far(monkeypatch):
+    n_races = 0
+
+    def interrupted(*arguments, **options):
+        nonlocal n_races
+        n_races += 1
+        if n_races == 2:
+            raise KeyboardInterrupt
+        return race(*arguments, **options)
+
+    monkeypatch.setattr(start_choice, "race", interrupted)
+    with pytest.warns(RuntimeWarning, match="interrupted"):
+        fit = fit_log1p_nmf(Y, 4, c=math.inf, n_init=3)
+    assert fit.stopped == "interrupted"
+    assert fit.objective == fit_log1p_nmf(Y, 4, c=math.inf).objective
+
+
+def test_progress_is_shown_where_it_is_asked_for(capsys):
+    fit_log1p_nmf(Y, 4, c=math.inf, verbose=1)
+    assert "start:" in capsys.readouterr().err
+    fit_log1p_nmf(Y, 4, c=math.inf)
+    assert not capsys.readouterr().err
