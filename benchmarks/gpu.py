@@ -247,6 +247,31 @@ def show_end(folder, threads):
             )
 
 
+def show_fits(names):
+    """Whole fits from a start near the truth; the second of two, so that kernels are compiled."""
+    from log1pnmf import fit_log1p_nmf
+
+    for name in names:
+        counts, L, F = simulate(**CASES[name])
+        start = (L.cpu().numpy(), F.cpu().numpy())
+        for likelihood in ("approximate", "adaptive", "exact"):
+            for _ in range(2):
+                begin = time.perf_counter()
+                fit = fit_log1p_nmf(
+                    counts, L.shape[1], c=1.0, likelihood=likelihood, init=start, max_iter=200, engine="torch"
+                )
+                seconds = time.perf_counter() - begin
+            problem = Problem(counts, fit.size_factors, fit.link)
+            exact = TorchEngine(problem).loss(fit.loadings, fit.factors / fit.link.alpha)
+            renewals = int(np.isnan(fit.history["relative_change"]).sum()) - 1
+            print(
+                f"{name:>5} {likelihood:<12} {seconds:.2f} s, {fit.n_iter} iterations ({fit.stopped}), "
+                f"{renewals} renewals, iterations ended after {fit.history['seconds'][-1]:.2f} s; "
+                f"exact log-likelihood {-exact:.6e}, certificate {fit.certificate}",
+                flush=True,
+            )
+
+
 def show_threshold(threads):
     """Seconds per iteration of both engines as the work grows, to place the threshold of "auto"."""
     for n in (100, 300, 1000, 3000, 10000):
@@ -282,6 +307,8 @@ def main():
             show_profile(case)
     if "threshold" in options.only:
         show_threshold(options.threads)
+    if "fits" in options.only:
+        show_fits(options.cases)
     if "end" in options.only:
         show_end(options.data, options.threads)
 

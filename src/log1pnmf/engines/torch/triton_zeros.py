@@ -22,10 +22,8 @@ def survey(eta: Any, exposure: Any, caps: np.ndarray) -> tuple[Any, Any, Any]:
     (m, n), n_caps = eta.shape, len(caps)
     error, n_above = eta.new_empty((2, m, n_caps))
     quadratics = eta.new_empty((m, n_caps, 3))
-    there = torch.tensor(caps, device=eta.device)
-    _survey[(m,)](
-        eta, exposure, there, error, n_above, quadratics, n, n_caps, LARGEST_ETA, SIZE=TILE, num_warps=8
-    )
+    em, there = eta.clamp(max=LARGEST_ETA).expm1_(), torch.tensor(caps, device=eta.device)
+    _survey[(m,)](eta, em, exposure, there, error, n_above, quadratics, n, n_caps, SIZE=TILE, num_warps=8)
     return error, n_above, quadratics
 
 
@@ -44,6 +42,12 @@ def _load(row_at, exposure_at, start, n, SIZE: tl.constexpr):
     eta = tl.load(row_at + sample, mask=sample < n, other=-1.0)
     t = tl.load(exposure_at + sample, mask=sample < n, other=0.0)
     return eta, tl.where(eta >= 0.0, t, 0.0)
+
+
+@triton.jit
+def _em(em_at, start, n, SIZE: tl.constexpr):
+    sample = start + tl.arange(0, SIZE)
+    return tl.load(em_at + sample, mask=sample < n, other=0.0)
 
 
 @triton.jit
@@ -81,18 +85,18 @@ def _solve(m0, m1, m2, m3, m4, r0, r1, r2):
 
 
 @triton.jit
-def _fit(row_at, exposure_at, cap, n, most, SIZE: tl.constexpr):
+def _fit(row_at, em_at, exposure_at, cap, n, SIZE: tl.constexpr):
     """Least squares around the mean, as in `log1pnmf.model.zeros.survey_feature`; in powers of eta."""
     mean, scale = _mean_and_scale(row_at, exposure_at, cap, n, SIZE)
-    level, slope = libdevice.expm1(mean), libdevice.exp(mean)
+    level, slope, unit = libdevice.expm1(mean), libdevice.exp(mean), 1.0 / scale
     m0 = tl.zeros([SIZE], dtype=tl.float64)
     m1, m2, m3, m4, r0, r1, r2 = m0, m0, m0, m0, m0, m0, m0
     for start in range(0, n, SIZE):
         eta, t = _load(row_at, exposure_at, start, n, SIZE)
         w = tl.where(eta <= cap, t, 0.0)
         d = tl.where(w > 0.0, eta - mean, 0.0)
-        rest = libdevice.expm1(tl.minimum(eta, most)) - (level + slope * d * (1.0 + 0.5 * d))
-        x = d / scale
+        rest = _em(em_at, start, n, SIZE) - (level + slope * d * (1.0 + 0.5 * d))
+        x = d * unit
         m0 += w
         r0 += w * rest
         w *= x
@@ -122,6 +126,7 @@ def _fit(row_at, exposure_at, cap, n, most, SIZE: tl.constexpr):
 @triton.jit
 def _survey(
     eta_at,
+    em_at,
     exposure_at,
     caps_at,
     error_at,
@@ -129,11 +134,10 @@ def _survey(
     quadratic_at,
     n,
     n_caps,
-    most,
     SIZE: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    row_at = eta_at + row * n
+    row_at, em_at = eta_at + row * n, em_at + row * n
     tops = tl.zeros([SIZE], dtype=tl.float64)
     for start in range(0, n, SIZE):
         tops = tl.maximum(tops, _load(row_at, exposure_at, start, n, SIZE)[0])
@@ -143,12 +147,12 @@ def _survey(
     for g in range(n_caps):
         cap = tl.load(caps_at + g)
         if top > last:  # otherwise no entry lies between the two caps
-            a0, a1, a2 = _fit(row_at, exposure_at, cap, n, most, SIZE)
+            a0, a1, a2 = _fit(row_at, em_at, exposure_at, cap, n, SIZE)
             errors = tl.zeros([SIZE], dtype=tl.float64)
             others = errors
             for start in range(0, n, SIZE):
                 eta, t = _load(row_at, exposure_at, start, n, SIZE)
-                off = libdevice.expm1(tl.minimum(eta, most)) - (a0 + eta * (a1 + a2 * eta))
+                off = _em(em_at, start, n, SIZE) - (a0 + eta * (a1 + a2 * eta))
                 errors += tl.where(eta <= cap, t * tl.abs(off), 0.0)
                 others += tl.where(eta > cap, 1.0, 0.0)
             error, above = tl.sum(errors, axis=0), tl.sum(others, axis=0)
