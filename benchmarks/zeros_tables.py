@@ -23,6 +23,9 @@ N_COMPONENTS = {
 
 PACED = (0.1, 1.0, 10.0)
 
+LEAST_DRAWN = 1e-8
+"""What is less is not told from zero by the tolerance of a fit."""
+
 Record = dict[str, Any]
 
 
@@ -188,25 +191,39 @@ def draw(records: list[Record], path: Path) -> None:
 
     from log1pnmf._common.colors import distinct_colors
 
-    figure = Figure(figsize=(7.2, 3.8), layout="constrained")
+    names = {"baron": "pancreas", "pbmc": "PBMC"}
+    figure = Figure(figsize=(7.4, 4.0), layout="constrained")
     ax = figure.subplots()
-    for (data, group), color in zip(_groups_of(records).items(), distinct_colors(2), strict=True):
-        exact, unit = group[-1]["log_likelihood"], group[0]["cpu_iteration"]
+    for (data, all_fits), color, side in zip(
+        _groups_of(records).items(), distinct_colors(2), (1, -1), strict=True
+    ):
+        exact, unit = all_fits[-1]["log_likelihood"], all_fits[0]["cpu_iteration"]
+        n_zeros = all_fits[-1]["visited"]
+        group = [one for one in all_fits if one["fit"] != "adaptive" or one["visited"] < n_zeros]
         cost = np.array([record["cpu_iteration"] / unit for record in group])
         missing = np.array([(exact - record["log_likelihood"]) / abs(exact) for record in group])
-        ax.plot(cost[1:-1], np.maximum(missing[1:-1], 1e-8), "o-", color=color, label=data)
-        ax.plot(cost[:1], missing[:1], "s", color=color)
-        for record, x, y in zip(group[:-1], cost, missing, strict=False):
-            name = (
-                f"{record['zeros_tol']:.0e}".replace("e-0", "e-") if "zeros_tol" in record else "approximate"
+        missing = np.maximum(missing, LEAST_DRAWN)
+        ax.plot(cost[1:-1], missing[1:-1], "o-", color=color, label=f"{names[data]}, adaptive")
+        ax.plot(cost[:1], missing[:1], "s", color=color, markersize=8, label=f"{names[data]}, approximate")
+        ax.plot(cost[-1:], missing[-1:], "D", color=color, markersize=7, fillstyle="none",
+                label=f"{names[data]}, exact")  # fmt: skip
+        for record, x, y in zip(group[1:-1], cost[1:], missing[1:], strict=False):
+            name = f"{record['zeros_tol']:.0e}".replace("e-0", "e-")
+            ax.annotate(
+                name,
+                (x, y),
+                xytext=(6 * side, 4),
+                ha="left" if side > 0 else "right",
+                textcoords="offset points",
+                fontsize=8,
+                color=color,
             )
-            ax.annotate(name, (x, max(y, 1e-8)), xytext=(5, 4), textcoords="offset points", fontsize=8)
     ax.set(
-        xscale="log",
         yscale="log",
+        ylim=(0.4 * LEAST_DRAWN, None),
         xlabel="CPU seconds per iteration, relative to the approximate fit",
-        ylabel="log-likelihood short of the exact fit's,\nas a part of it",
+        ylabel="log-likelihood short of the exact fit,\nas a part of it",
     )
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False)
+    ax.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=130)
