@@ -31,6 +31,9 @@ Indices = NDArray[np.intp]
 MISSING = "NA"
 """Name of the group of samples without a label."""
 
+FEWEST_FRACTIONS = 5
+"""Numbers that are not whole, more of them different than this and than half of the samples, are a scale."""
+
 MOST_GROUPS = 60
 """Most groups that a plot can show. Numbers with more different values are a scale, not groups."""
 
@@ -115,14 +118,14 @@ def _is_missing(label: object) -> bool:
 
 
 def as_numbers(labels: Any) -> Array | None:
-    """Read labels as a scale: numbers with more different values than there can be groups; else None.
+    """Read labels as a scale, else None: more numbers than there can be groups, or differing fractions.
 
     Examples
     --------
     >>> as_numbers([1, 2, 2, 1]) is None, as_numbers(["a"] * 100) is None
     (True, True)
-    >>> as_numbers(range(100)).shape
-    (100,)
+    >>> as_numbers(range(100)).shape, as_numbers([0.1, 0.5, 0.7, 1.2, 1.9, 2.5]).shape
+    ((100,), (6,))
     """
     if isinstance(labels, Groups) or hasattr(getattr(labels, "cat", labels), "categories"):
         return None
@@ -136,7 +139,9 @@ def as_numbers(labels: Any) -> Array | None:
         return None
     values = values.astype(np.float64)
     known = values[~np.isnan(values)]
-    return values if len(np.unique(known)) > MOST_GROUPS else None
+    n_different = len(np.unique(known))
+    fractions = n_different > max(FEWEST_FRACTIONS, len(known) / 2) and bool((known != np.rint(known)).any())
+    return values if n_different > MOST_GROUPS or fractions else None
 
 
 # ---------------------------------------------------------------- what users pass as groupby

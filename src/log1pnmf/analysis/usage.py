@@ -137,9 +137,9 @@ def usage(
     ----------
     fit : Fit, or what `log1pnmf.as_fit` takes
     groups : array-like of shape (n_samples,)
-        Condition of every sample. Samples without one are left out. Numbers with more than 60 different
-        values, and categories that are ordered by nothing else, are a scale: then the slope of the loadings
-        on it is found. Other numbers are groups.
+        Condition of every sample. Samples without one are left out. Numbers are a scale where more than 60 of
+        them, or most fractions, differ: then the slope of the loadings on it is found; within replicates,
+        where it differs between the samples of one. Other numbers are groups.
     replicate : array-like of shape (n_samples,) or True, optional
         Donor, animal, patient or batch of every sample: these are compared. True: every sample is a replicate
         of its own, as in bulk data.

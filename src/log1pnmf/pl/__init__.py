@@ -1,7 +1,8 @@
 """Plots of a `Fit`, a fitted model, an AnnData or a file. Each returns the axes or figure it drew on.
 
 Where `ax` or `figure` is given, it is drawn there and pyplot is not involved; otherwise pyplot makes a
-figure, so that notebooks show it. Nothing is ever shown or saved, and no setting of matplotlib is changed.
+figure, so that notebooks show it. With ``show=True`` the figure is shown, with ``save=path`` written;
+otherwise neither. No setting of matplotlib is changed.
 """
 
 from log1pnmf._common.optional import require
@@ -11,6 +12,7 @@ require("matplotlib", extra="plot", purpose="log1pnmf.pl")
 from .comparison import compare  # noqa: E402
 from .curves import convergence, link, sweep  # noqa: E402
 from .diagnostics import diagnostics  # noqa: E402
+from .embedding import embedding  # noqa: E402
 from .features import factor_scatter, top_features  # noqa: E402
 from .group_usage import usage  # noqa: E402
 from .loadings import loadings_by_group, structure  # noqa: E402
@@ -21,6 +23,7 @@ __all__ = [
     "compare",
     "convergence",
     "diagnostics",
+    "embedding",
     "factor_scatter",
     "heldout",
     "heldout_path",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,7 @@ __all__ = [
     "INK",
     "axes_or_new",
     "color_bar",
+    "drawing",
     "figure_or_new",
     "heat_map",
     "set_title",
@@ -25,6 +29,40 @@ INK = "#333333"
 
 MOST_NUMBERS = 240
 """Cells up to which a heat map shows their values as text."""
+
+
+SHOW_AND_SAVE = """show : bool, optional
+        Whether to show the figure (``pyplot.show``); by default not, notebooks show it anyway.
+    save : str or PathLike, optional
+        File to write the figure to; its ending says in which format.
+
+    Returns
+    -------"""
+
+
+def drawing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a plot scanpy's `show` and `save`, in its signature and docstring too."""
+
+    @wraps(function)
+    def drawn(*arguments: Any, show: bool | None = None, save: Any = None, **options: Any) -> Any:
+        made = function(*arguments, **options)
+        if save is not None:
+            figure = made if isinstance(made, Figure | SubFigure) else made.figure
+            figure.canvas.figure.savefig(save, bbox_inches="tight", dpi=150)
+        if show:
+            from matplotlib import pyplot
+
+            pyplot.show()
+        return made
+
+    signature = inspect.signature(function)
+    more = [
+        inspect.Parameter("show", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="bool | None"),
+        inspect.Parameter("save", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Any"),
+    ]
+    drawn.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])  # type: ignore[attr-defined]
+    drawn.__doc__ = (function.__doc__ or "").replace("\n    Returns\n    -------", f"    {SHOW_AND_SAVE}", 1)
+    return drawn
 
 
 def axes_or_new(ax: Axes | None, figsize: tuple[float, float]) -> Axes:

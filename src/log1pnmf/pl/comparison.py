@@ -13,13 +13,14 @@ from log1pnmf.analysis.coloring import colors_of_fits
 from log1pnmf.analysis.groups import read_labels
 from log1pnmf.analysis.metrics import FactorMatch, match_factors
 
-from .canvas import INK, color_bar, figure_or_new, heat_map, set_title
+from .canvas import INK, color_bar, drawing, figure_or_new, heat_map, set_title
 from .loadings import draw_structure, factor_legend, name_groups
 from .sources import Drawable, drawable, need_factors
 
 __all__ = ["compare"]
 
 
+@drawing
 def compare(
     a: Any,
     b: Any,

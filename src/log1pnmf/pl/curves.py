@@ -18,7 +18,7 @@ from log1pnmf.fitting.keys import SWEEP, c_label, c_name
 from log1pnmf.fitting.summary import levelled
 from log1pnmf.model.link import ShiftedLog
 
-from .canvas import INK, axes_or_new, figure_or_new, tidy
+from .canvas import INK, axes_or_new, drawing, figure_or_new, tidy
 from .labels import spread
 from .sources import Drawable, drawable
 
@@ -39,6 +39,7 @@ LINES = {"exact": "-", "adaptive": "-.", "approximate": "--"}
 """How objectives of each likelihood are drawn."""
 
 
+@drawing
 def link(
     c: Sequence[float] = (0.01, 0.1, 1.0, 10.0, math.inf),
     *,
@@ -104,6 +105,7 @@ def _name_ends(ax: Axes) -> None:
         )
 
 
+@drawing
 def convergence(
     sources: Any, *, x: str = "iteration", names: Sequence[str] | None = None, ax: Axes | None = None
 ) -> Axes:
@@ -177,6 +179,7 @@ def _best_objectives(shown: Sequence[Drawable]) -> dict[tuple[float, str], float
     return best
 
 
+@drawing
 def sweep(
     table: Any,
     *,

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure, SubFigure
 
 from log1pnmf.analysis.diagnostics import OUTLYING, Diagnostics
 
-from .canvas import INK, figure_or_new, set_title, tidy
+from .canvas import INK, drawing, figure_or_new, set_title, tidy
 from .labels import label_points
 
 __all__ = ["diagnostics"]
@@ -18,6 +18,7 @@ __all__ = ["diagnostics"]
 GREY, RED = "#9aa3ab", "#c4473a"
 
 
+@drawing
 def diagnostics(found: Diagnostics, *, n_labels: int = 8, figure: Figure | SubFigure | None = None) -> Any:
     """Draw variances of features, deviances of samples, and what an approximation misjudges.
 

@@ -15,9 +15,9 @@ from log1pnmf._common.colors import factor_colors
 from log1pnmf.analysis.markers.table import Markers
 from log1pnmf.analysis.metrics import correlation_matrix
 
-from .canvas import INK, axes_or_new, color_bar, figure_or_new, heat_map, set_title, tidy
+from .canvas import INK, axes_or_new, color_bar, drawing, figure_or_new, heat_map, set_title, tidy
 from .labels import label_points
-from .sources import Drawable, drawable, need_factors, rank
+from .sources import Drawable, drawable, need_factors, rank, symbols_of
 
 __all__ = ["KINDS", "SCALES", "factor_scatter", "top_features"]
 
@@ -31,6 +31,7 @@ FLOOR = 1e-3
 """Of the largest value: on log axes all that is smaller is drawn there."""
 
 
+@drawing
 def factor_scatter(
     source: Any,
     a: int,
@@ -38,6 +39,7 @@ def factor_scatter(
     *,
     key: str | None = None,
     feature_names: Any = None,
+    gene_symbols: str | None = None,
     n_labels: int = 12,
     highlight: Sequence[str] | None = None,
     scale: str = "linear",
@@ -55,6 +57,8 @@ def factor_scatter(
         Name of the fit in an AnnData.
     feature_names : sequence of str, optional
         By default those of the source.
+    gene_symbols : str, optional
+        Column of ``adata.var`` with the names to show, where `var_names` are identifiers.
     n_labels : int
         Features named at most: those most in the one, in the other, and in both. Names that would lie on
         others are left out.
@@ -81,7 +85,8 @@ def factor_scatter(
     ('factor k1', 'factor k2')
     """
     check_choice("scale", scale, SCALES)
-    shown = drawable(source, key=key, feature_names=feature_names)
+    names = symbols_of(source, gene_symbols, feature_names)
+    shown = drawable(source, key=key, feature_names=names)
     need_factors(shown)
     _check_factors(shown, (a, b))
     x, y = shown.factors[:, a], shown.factors[:, b]
@@ -132,6 +137,7 @@ def _sides(shown: Drawable, pair: tuple[int, int], named: NDArray[np.intp]) -> l
     return [colors[a] if side else colors[b] for side in more_in_a]
 
 
+@drawing
 def top_features(
     source: Any,
     *,
@@ -141,6 +147,7 @@ def top_features(
     factors: Sequence[int] | None = None,
     markers: Markers | None = None,
     feature_names: Any = None,
+    gene_symbols: str | None = None,
     figure: Figure | SubFigure | None = None,
 ) -> Any:
     """Features that tell each factor from the others, and how much more of them there are with it.
@@ -162,6 +169,8 @@ def top_features(
         factor, and none where there are none. The order is the same.
     feature_names : sequence of str, optional
         By default those of the source.
+    gene_symbols : str, optional
+        Column of ``adata.var`` with the names to show, where `var_names` are identifiers.
     figure : Figure or SubFigure, optional
 
     Returns
@@ -178,7 +187,8 @@ def top_features(
     2
     """
     check_choice("kind", kind, KINDS)
-    shown = drawable(source, key=key, feature_names=feature_names)
+    names = symbols_of(source, gene_symbols, feature_names)
+    shown = drawable(source, key=key, feature_names=names)
     need_factors(shown)
     chosen = list(range(shown.n_components) if factors is None else factors)
     _check_factors(shown, chosen)

@@ -13,7 +13,8 @@ from log1pnmf._common.colors import distinct_colors, factor_colors
 from log1pnmf.analysis.usage import Usage
 from log1pnmf.fitting.keys import Keys
 
-from .canvas import INK, figure_or_new, tidy
+from .canvas import INK, drawing, figure_or_new, tidy
+from .sources import colors_in
 
 __all__ = ["usage"]
 
@@ -21,6 +22,7 @@ SPREAD = 0.55
 """Height that the groups of one factor share."""
 
 
+@drawing
 def usage(
     source: Any, *, key: str | None = None, level: float = 0.05, figure: Figure | SubFigure | None = None
 ) -> Any:
@@ -58,7 +60,7 @@ def usage(
     panels = figure.subplots(1, 1 if is_slope else 2, sharey=True, squeeze=False)[0]
     if not is_slope:
         _means(panels[0], table, about, names)
-    _differences(panels[-1], table, names, level)
+    _differences(panels[-1], table, names, about.get("colors"), level)
     for ax in panels:
         tidy(ax)
         ax.set_yticks(range(len(names)), names)
@@ -73,7 +75,9 @@ def _means(ax: Axes, table: Mapping[str, Any], about: Mapping[str, Any], names: 
     reference = str(np.asarray(table["reference"])[0])
     groups = [reference, *dict.fromkeys(map(str, table["group"]))]
     group, factor = (np.asarray(table[name]).astype(str) for name in ("group", "factor"))
-    colors = distinct_colors(len(groups))
+    colors = (
+        [about["colors"].get(name) for name in groups] if "colors" in about else distinct_colors(len(groups))
+    )
     units = None if "means" not in about else np.asarray(about["unit_groups"]).astype(str)
     for place, (name, color) in enumerate(zip(groups, colors, strict=True)):
         shift = SPREAD * ((place + 0.5) / len(groups) - 0.5)
@@ -94,12 +98,14 @@ def _means(ax: Axes, table: Mapping[str, Any], about: Mapping[str, Any], names: 
     )
 
 
-def _differences(ax: Axes, table: Mapping[str, Any], names: list[str], level: float) -> None:
+def _differences(
+    ax: Axes, table: Mapping[str, Any], names: list[str], given: Mapping[str, Any] | None, level: float
+) -> None:
     factor = np.asarray(table["factor"]).astype(str)
     group = np.asarray(table["group"]).astype(str)
     groups = list(dict.fromkeys(group))
     colors = factor_colors(len(names))
-    shades = distinct_colors(len(groups) + 1)[1:]
+    shades = distinct_colors(len(groups) + 1)[1:] if given is None else [given[name] for name in groups]
     columns = ("difference", "lower", "upper", "adjusted_p")
     values = np.stack([np.asarray(table[name], dtype=np.float64) for name in columns], axis=1)
     for row, (difference, low, high, adjusted) in enumerate(values):
@@ -126,5 +132,9 @@ def _read(source: Any, key: str | None) -> tuple[Mapping[str, Any], Mapping[str,
             f"no usage in a {type(source).__name__}: pass what model.usage(groups) gives, or an AnnData with "
             f"uns[{name!r}], which log1pnmf.tl.usage writes"
         )
-    about: Mapping[str, Any] = source.uns[name]
+    about = dict(source.uns[name])
+    colors = colors_in(source, str(about.get("groupby", "")))
+    wanted = {str(one) for column in ("group", "reference") for one in about["table"].get(column, [])}
+    if colors is not None and wanted <= set(colors):
+        about["colors"] = colors
     return about["table"], about

@@ -15,7 +15,7 @@ from log1pnmf._common.colors import factor_colors
 from log1pnmf.analysis.arrange import Arrangement, arrange
 from log1pnmf.analysis.groups import group_means, read_groups, read_labels
 
-from .canvas import INK, axes_or_new, color_bar, heat_map, set_title, tidy
+from .canvas import INK, axes_or_new, color_bar, drawing, heat_map, set_title, tidy
 from .labels import label_below
 from .raster import group_places, stacked_pixels
 from .sources import drawable
@@ -32,6 +32,7 @@ PIXELS = (400, 2400)
 ROWS_OF_LEGEND = 16
 
 
+@drawing
 def structure(
     source: Any,
     groupby: Any = None,
@@ -179,6 +180,7 @@ def factor_legend(ax: Axes, names: Sequence[str], colors: Sequence[Any]) -> None
     )
 
 
+@drawing
 def loadings_by_group(
     source: Any, groupby: Any, *, key: str | None = None, title: str | None = None, ax: Axes | None = None
 ) -> Axes:

@@ -14,8 +14,9 @@ from log1pnmf._common.colors import factor_colors
 from log1pnmf.analysis.markers.table import Markers
 from log1pnmf.fitting.keys import Keys
 
-from .canvas import INK, axes_or_new, set_title, tidy
+from .canvas import INK, axes_or_new, drawing, set_title, tidy
 from .labels import label_points
+from .sources import symbols_of
 
 __all__ = ["volcano"]
 
@@ -25,11 +26,13 @@ MOST_CERTAIN = 50.0
 """Height at which points end: a p-value of 1e-50."""
 
 
+@drawing
 def volcano(
     source: Any,
     k: int | str,
     *,
     key: str | None = None,
+    gene_symbols: str | None = None,
     level: float = 0.05,
     n_labels: int = 12,
     title: str | None = None,
@@ -46,6 +49,8 @@ def volcano(
         Factor: its number, from 0, or its name.
     key : str, optional
         Name of the fit in an AnnData.
+    gene_symbols : str, optional
+        Column of ``adata.var`` with the names to show, where `var_names` are identifiers.
     level : float
         Adjusted p-value up to which features are drawn in colour.
     n_labels : int
@@ -84,6 +89,10 @@ def volcano(
         for name in ("log2_fold_change", "p", "adjusted_p")
     )
     features = np.asarray(table["feature"])[of_factor].astype(str)
+    if gene_symbols is not None:
+        shown = symbols_of(source, gene_symbols)
+        symbols = dict(zip(map(str, source.var_names), shown, strict=True))
+        features = np.array([symbols.get(name, name) for name in features])
     if np.isnan(p).all():
         raise ValueError(
             f"factor {names[k]} has no tests: all samples have it, and the others are added to it; "

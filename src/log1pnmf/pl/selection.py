@@ -17,7 +17,7 @@ from log1pnmf._common.colors import distinct_colors
 from log1pnmf.analysis.selection.selection import Selection
 from log1pnmf.analysis.stability import Relation
 
-from .canvas import INK, axes_or_new, color_bar, figure_or_new, tidy, write_in_cell
+from .canvas import INK, axes_or_new, color_bar, drawing, figure_or_new, tidy, write_in_cell
 
 __all__ = ["heldout", "heldout_path", "relation"]
 
@@ -43,6 +43,7 @@ ONE_SE: dict[str, Any] = {
 }
 
 
+@drawing
 def heldout(found: Selection, *, l1: float | None = None, ax: Axes | None = None) -> Axes:
     """Draw the surface of held-out log-likelihood over c and the number of factors.
 
@@ -119,6 +120,7 @@ def _title(found: Selection, l1: float) -> str:
     return text if l1 == 0.0 else f"{text}, l1 = {l1:g}"
 
 
+@drawing
 def heldout_path(found: Selection, over: str = "c", *, lines: str = "best", ax: Axes | None = None) -> Axes:
     """Draw held-out log-likelihood along one parameter, with standard errors.
 
@@ -207,6 +209,7 @@ def _value(value: float) -> str:
 # ---------------------------------------------------------------- factors of several fits
 
 
+@drawing
 def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> Any:
     """Draw how alike all factors of several fits are: a tree, and a heat map in the tree's order.
 

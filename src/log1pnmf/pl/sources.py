@@ -18,7 +18,7 @@ from log1pnmf.fitting.naming import usual_factor_names
 from log1pnmf.fitting.ranking import Ranking, rank_features
 from log1pnmf.model.link import ShiftedLog
 
-__all__ = ["Drawable", "Factorization", "drawable", "need_factors", "rank"]
+__all__ = ["Drawable", "Factorization", "colors_in", "drawable", "need_factors", "rank", "symbols_of"]
 
 Array = NDArray[np.float64]
 
@@ -78,6 +78,33 @@ class Factorization:
 
 
 Drawable: TypeAlias = Fit | Factorization
+
+
+def symbols_of(source: Any, gene_symbols: str | None, feature_names: Any = None) -> Any:
+    """Give the names of features that a column of ``adata.var`` holds; otherwise those that were given."""
+    if gene_symbols is None:
+        return feature_names
+    if feature_names is not None:
+        raise ValueError("gene_symbols and feature_names both name the features; pass one of them")
+    if not is_annotated(source):
+        raise ValueError(
+            f"gene_symbols={gene_symbols!r} names a column of adata.var, but the source is a "
+            f"{type(source).__name__}; pass feature_names, one for each feature"
+        )
+    if gene_symbols not in source.var:
+        known = ", ".join(map(repr, source.var.columns)) or "none"
+        raise KeyError(f"adata.var has no column {gene_symbols!r}; it has: {known}")
+    return source.var[gene_symbols].astype(str).tolist()
+
+
+def colors_in(adata: Any, column: str) -> dict[str, str] | None:
+    """Give the colours that scanpy keeps for the categories of a column; None where it has none."""
+    name = f"{column}_colors"
+    if column not in adata.obs or name not in adata.uns or not hasattr(adata.obs[column], "cat"):
+        return None
+    categories = [str(one) for one in adata.obs[column].cat.categories]
+    colors = [str(color) for color in adata.uns[name]]
+    return dict(zip(categories, colors, strict=True)) if len(colors) == len(categories) else None
 
 
 def drawable(source: Any, *, key: str | None = None, feature_names: Any = None) -> Drawable:

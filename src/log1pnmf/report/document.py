@@ -77,7 +77,8 @@ def write_report(
         By default those of the counts or the fit, or numbers.
     groupby : str or array-like of shape (n_samples,), optional
         Column of ``adata.obs`` (of the first fit), or what is known about each sample, a cell type for
-        instance. Numbers with more than 60 different values are cut into four ranges.
+        instance. Numbers on a scale (more than 60 of them differ, or most fractions) are cut into four
+        ranges.
     group_name : str, optional
         What the groups are; by default the name of the column.
     source : str, optional

@@ -11,7 +11,7 @@ from log1pnmf.fitting.driver import check_enough, run_request
 from log1pnmf.fitting.keys import SWEEP, Keys, sweep_key
 from log1pnmf.fitting.request import Request
 
-from .inputs import check_anndata, chosen_features, read_counts, target
+from .inputs import RAW, check_anndata, chosen_features, read_counts, target
 from .store import as_frame, write_fit, write_obs
 
 __all__ = ["log1p_nmf", "sweep"]
@@ -23,6 +23,7 @@ def log1p_nmf(
     *,
     c: float = 1.0,
     layer: str | None = None,
+    use_raw: bool = False,
     mask_var: Any = None,
     key_added: str | None = None,
     std: bool = False,
@@ -43,7 +44,9 @@ def log1p_nmf(
         Shift of the link; inf is standard Poisson NMF.
     layer : str, optional
         Where the counts are. By default X; if X holds something else and there is a layer "counts", that
-        one, which is logged.
+        one, which is logged. "raw": the features of `adata` in ``adata.raw``.
+    use_raw : bool
+        The same as ``layer="raw"``.
     mask_var : str or array of bool, optional
         Features to use: a column of `var`, such as "highly_variable", or one value for each. By default all
         of them, also where `var` has a column "highly_variable".
@@ -85,6 +88,10 @@ def log1p_nmf(
     check_anndata(adata)
     keys = Keys(key_added)
     request = Request.of(n_components=n_components, c=c, random_state=random_state, **parameters)
+    if use_raw:
+        if layer not in (None, RAW):
+            raise ValueError(f"use_raw=True and layer={layer!r} name different counts; pass one of them")
+        layer = RAW
     adata = target(adata, copy)
     selection = read_counts(adata, layer, chosen_features(adata, mask_var))
     check_enough(selection.counts, n_components)

@@ -13,11 +13,15 @@ from scipy import sparse
 
 from log1pnmf._common.optional import require
 from log1pnmf.counts.counts import Counts, holds_counts
+from log1pnmf.counts.features import find_features
 from log1pnmf.counts.sparse_rows import dense_blocks
 
-__all__ = ["COUNTS_LAYER", "Selection", "check_anndata", "chosen_features", "read_counts", "target"]
+__all__ = ["COUNTS_LAYER", "RAW", "Selection", "check_anndata", "chosen_features", "read_counts", "target"]
 
 logger = logging.getLogger("log1pnmf")
+
+RAW = "raw"
+"""As a layer: ``adata.raw``, as in the shell."""
 
 COUNTS_LAYER = "counts"
 """Where scanpy users keep the raw counts when X is something else."""
@@ -112,7 +116,7 @@ def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> S
     adata : AnnData
         Of an object in a file, only blocks of samples are in memory beside the counts themselves.
     layer : str or None
-        None: X, or ``layers["counts"]`` where X is not counts, which is logged.
+        None: X, or ``layers["counts"]`` where X is not counts, which is logged. "raw": ``adata.raw``.
     positions : ndarray of int
         Of the features, see `chosen_features`.
     """
@@ -127,6 +131,8 @@ def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> S
 
 
 def _matrix(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> Any:
+    if layer == RAW and RAW not in adata.layers:
+        return _raw(adata, positions)
     if layer is not None and layer not in adata.layers:
         known = ", ".join(map(repr, adata.layers)) or "none"
         raise KeyError(f"adata has no layer {layer!r}; it has: {known}")
@@ -137,6 +143,15 @@ def _matrix(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> Any:
     if isinstance(stored, np.ndarray) or sparse.issparse(stored):
         return stored if everything else stored[:, positions]
     return _read_blocks(stored, None if everything else positions)
+
+
+def _raw(adata: Any, positions: NDArray[np.intp]) -> Any:
+    """Find the features of the object in ``adata.raw``, which may have more."""
+    if adata.raw is None:
+        raise KeyError("adata.raw is empty; pass layer=, the name of the layer with the counts")
+    wanted = [str(name) for name in np.asarray(adata.var_names)[positions]]
+    where = find_features(adata.raw.var_names, wanted)
+    return sparse.csr_array(adata.raw.X[:, where])
 
 
 def _read_blocks(stored: Any, positions: NDArray[np.intp] | None) -> Any:

@@ -78,5 +78,5 @@ def usage(
         covariates={name: labels_of(adata, name) for name in chosen} or None,
     )
     adata = target(adata, copy)
-    adata.uns[keys.usage] = {"table": as_frame(found.table()), **found.kept()}
+    adata.uns[keys.usage] = {"table": as_frame(found.table()), "groupby": groupby, **found.kept()}
     return adata if copy else None

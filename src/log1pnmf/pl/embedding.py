@@ -1,0 +1,135 @@
+"""Loadings on a map of the samples: a UMAP, a t-SNE, or positions in a tissue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure, SubFigure
+
+from log1pnmf._common.colors import factor_colors
+from log1pnmf.fitting.annotated import is_annotated
+
+from .canvas import INK, drawing, figure_or_new
+from .sources import drawable
+
+__all__ = ["embedding"]
+
+KNOWN = ("X_umap", "X_tsne", "X_draw_graph_fa", "spatial", "X_pca")
+"""Where the map is looked for, in this order."""
+
+NONE = "#e6e9eb"
+"""Of samples without the factor."""
+
+
+@drawing
+def embedding(
+    adata: Any,
+    basis: Any = None,
+    *,
+    factors: Sequence[int | str] | None = None,
+    key: str | None = None,
+    n_columns: int = 4,
+    size: float | None = None,
+    figure: Figure | SubFigure | None = None,
+) -> Any:
+    """Draw the loadings of every factor on a map of the samples, one small picture each.
+
+    Parameters
+    ----------
+    adata : AnnData, or whatever holds a fit
+        With a fit by `log1pnmf.tl.log1p_nmf`.
+    basis : str or array of shape (n, 2), optional
+        Name of the map in ``adata.obsm``, with or without "X_" before it; by default the UMAP, or the first
+        that is there of t-SNE, force-directed graph, positions in space and PCA. Without AnnData: the
+        positions.
+    factors : sequence of int or str, optional
+        Which factors to draw, by number or name; by default all.
+    key : str, optional
+        Name of the fit in an AnnData.
+    n_columns : int
+        Pictures beside each other.
+    size : float, optional
+        Of the points, in square points; by default by their number.
+    figure : Figure or SubFigure, optional
+
+    Returns
+    -------
+    Figure
+
+    Notes ----- Every factor has its own colour, that of all other plots, and goes from none to its largest
+    loading; samples with much of it are drawn last.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from log1pnmf import Log1pNMF, pl
+    >>> counts = np.random.default_rng(0).poisson(2.0, (50, 10))
+    >>> model = Log1pNMF(3, tol=1e-3).fit(counts)
+    >>> len(pl.embedding(model, np.random.default_rng(1).random((50, 2)), figure=Figure()).axes)
+    3
+    """
+    shown = drawable(adata, key=key)
+    places = _places(adata, basis, len(shown.loadings))
+    names = shown.factor_names
+    chosen = [_number(factor, names) for factor in (range(len(names)) if factors is None else factors)]
+    columns = max(1, min(n_columns, len(chosen)))
+    rows = -(-len(chosen) // columns)
+    figure = figure_or_new(figure, (2.1 * columns, 2.15 * rows))
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    colors = factor_colors(shown.n_components)
+    points = size if size is not None else float(np.clip(12_000.0 / len(places), 0.4, 14.0))
+    for ax, k in zip(panels, chosen, strict=False):
+        values = shown.loadings[:, k]
+        order = np.argsort(values, kind="stable")
+        dark = INK if k == 0 else colors[k]  # the baseline's own grey would not be seen
+        shades = LinearSegmentedColormap.from_list("factor", [NONE, dark])
+        ax.scatter(
+            *places[order].T,
+            c=values[order],
+            cmap=shades,
+            vmin=0.0,
+            vmax=max(float(values.max()), 1e-300),
+            s=points,
+            linewidths=0,
+            rasterized=True,
+        )
+        ax.set_title(names[k], loc="left", fontsize="small", color=INK)
+        ax.set_aspect("equal", adjustable="datalim")
+    for ax in panels:
+        ax.axis("off")
+    return figure
+
+
+def _number(factor: int | str, names: list[str]) -> int:
+    if isinstance(factor, str):
+        if factor not in names:
+            raise ValueError(f"no factor is called {factor!r}; they are {', '.join(map(repr, names))}")
+        return names.index(factor)
+    if not 0 <= factor < len(names):
+        raise ValueError(f"there are factors 0 to {len(names) - 1}, got {factor}")
+    return int(factor)
+
+
+def _places(source: Any, basis: Any, n: int) -> np.ndarray:
+    """Find the map: the first two columns of what is named or given."""
+    if basis is None or isinstance(basis, str):
+        if not is_annotated(source):
+            raise ValueError("basis is needed: two numbers for each sample; or pass an AnnData with a UMAP")
+        there = list(source.obsm)
+        wanted = KNOWN if basis is None else (basis, f"X_{basis}")
+        found = next((name for name in wanted if name in there), None)
+        if found is None:
+            what = "no map of the samples" if basis is None else f"no {basis!r}"
+            known = ", ".join(map(repr, there)) or "none"
+            raise KeyError(
+                f"adata.obsm has {what} (it has: {known}); run scanpy.tl.umap(adata), or pass basis="
+            )
+        basis = source.obsm[found]
+    places = np.asarray(basis, dtype=np.float64)
+    if places.ndim != 2 or len(places) != n or places.shape[1] < 2:
+        raise ValueError(f"basis must have two numbers for each of the {n} samples, got shape {places.shape}")
+    return places[:, :2]

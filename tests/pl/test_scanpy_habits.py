@@ -1,0 +1,111 @@
+"""What scanpy users expect of plots: maps, show and save, gene symbols, the colours of their categories."""
+
+import inspect
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+
+from log1pnmf import Log1pNMF, pl, tl
+
+anndata = pytest.importorskip("anndata")
+
+
+@pytest.fixture(scope="module")
+def adata():
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(np.where(np.eye(3).repeat(20, 0).repeat(5, 1), 6.0, 0.5)).astype(np.float32)
+    made = anndata.AnnData(counts)
+    made.var_names = [f"ENSG{j}" for j in range(15)]
+    made.var["symbol"] = [f"gene{j}" for j in range(15)]
+    made.obs["group"] = np.repeat(["a", "b", "c"], 20)
+    made.obs["group"] = made.obs["group"].astype("category")
+    made.obsm["X_umap"], made.obsm["spatial"] = rng.random((60, 2)), rng.random((60, 3))
+    tl.log1p_nmf(made, 3, init="nndsvd", tol=1e-4, n_jobs=1)
+    return made
+
+
+class TestEmbedding:
+    def test_every_factor_has_a_panel_with_its_loadings(self, adata, figure):
+        pl.embedding(adata, figure=figure)
+        assert [ax.get_title(loc="left") for ax in figure.axes] == ["k0", "k1", "k2"]
+        for k, ax in enumerate(figure.axes):
+            (points,) = ax.collections
+            loadings = adata.obsm["X_log1p_nmf"][:, k]
+            np.testing.assert_allclose(points.get_array(), np.sort(loadings))  # the highest are drawn last
+            places = adata.obsm["X_umap"][np.argsort(loadings, kind="stable")]
+            np.testing.assert_allclose(points.get_offsets(), places)
+
+    @pytest.mark.parametrize("basis", ["umap", "X_umap", "spatial"])
+    def test_maps_and_factors_by_name(self, adata, basis, figure):
+        pl.embedding(adata, basis, factors=["k2", 0], figure=figure)
+        assert [ax.get_title(loc="left") for ax in figure.axes] == ["k2", "k0"]
+
+    def test_refusals(self, adata):
+        with pytest.raises(KeyError, match="no 'tsne'"):
+            pl.embedding(adata, "tsne")
+        with pytest.raises(ValueError, match="no factor is called 'k9'"):
+            pl.embedding(adata, factors=["k9"])
+        model = Log1pNMF(2, tol=1e-2).fit(adata.X)
+        with pytest.raises(ValueError, match="basis is needed"):
+            pl.embedding(model)
+        with pytest.raises(ValueError, match="two numbers for each of the 60 samples"):
+            pl.embedding(model, np.zeros((5, 2)))
+
+
+def test_every_plot_can_be_shown_and_saved():
+    for name in pl.__all__:
+        function = getattr(pl, name)
+        assert {"show", "save"} <= set(inspect.signature(function).parameters), name
+        assert "save : str or PathLike" in function.__doc__, name
+        assert function.__doc__.count("Returns\n") == 1, name
+
+
+def test_show_and_save(adata, tmp_path, monkeypatch):
+    from matplotlib import pyplot
+
+    shown = []
+    monkeypatch.setattr(pyplot, "show", lambda: shown.append(True))
+    ax = pl.structure(adata, "group", save=tmp_path / "structure.pdf", show=True)
+    assert ax.get_ylabel() == "loading"
+    assert (tmp_path / "structure.pdf").read_bytes().startswith(b"%PDF")
+    pl.top_features(adata, save=tmp_path / "top.png")
+    assert (tmp_path / "top.png").exists()
+    assert shown == [True]
+
+
+def test_gene_symbols(adata, figure, ax):
+    pl.top_features(adata, gene_symbols="symbol", n_top=3, figure=figure)
+    named = [text.get_text() for panel in figure.axes[1:] for text in panel.get_yticklabels()]
+    assert named
+    assert all(name.startswith("gene") for name in named)
+    tl.markers(adata)
+    drawn = pl.volcano(adata, 1, gene_symbols="symbol", ax=ax)
+    assert {text.get_text()[:4] for text in drawn.texts} == {"gene"}
+    with pytest.raises(KeyError, match="no column 'nothing'"):
+        pl.top_features(adata, gene_symbols="nothing")
+    with pytest.raises(ValueError, match="pass one of them"):
+        pl.top_features(adata, gene_symbols="symbol", feature_names=["a"] * 15)
+    with pytest.raises(ValueError, match=r"names a column of adata\.var"):
+        pl.top_features(Log1pNMF(2, tol=1e-2).fit(adata.X), gene_symbols="symbol")
+
+
+def test_colours_of_categories(adata, figure):
+    own = adata.copy()
+    own.uns["group_colors"] = ["#ff0000", "#00ff00", "#0000ff"]
+    tl.usage(own, "group", replicate=True)
+    left = pl.usage(own, figure=figure).axes[0]
+    handles, labels = left.get_legend_handles_labels()
+    assert dict(zip(labels, [to_hex(line.get_color()) for line in handles], strict=True)) == {
+        "a": "#ff0000",
+        "b": "#00ff00",
+        "c": "#0000ff",
+    }
+
+
+def test_a_number_orders_the_samples_and_many_labels_are_refused(adata, ax):
+    pl.structure(adata, np.linspace(0.0, 1.0, 60), ax=ax)  # as few as there could be groups, but a scale
+    assert ax.get_xlabel() == "groupby (samples in its order)"
+    bigger = anndata.concat([adata, adata], index_unique="-")
+    with pytest.raises(ValueError, match="more than the 60 groups"):
+        pl.structure(bigger, [f"sample {i}" for i in range(120)])

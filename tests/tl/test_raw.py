@@ -1,0 +1,40 @@
+"""Counts in ``adata.raw``."""
+
+import numpy as np
+import pytest
+
+from log1pnmf import tl
+
+anndata = pytest.importorskip("anndata")
+
+
+@pytest.fixture
+def adata():
+    """X is normalised and has fewer features, in another order, than raw."""
+    counts = np.random.default_rng(0).poisson(2.0, (40, 12)).astype(np.float32)
+    whole = anndata.AnnData(counts)
+    whole.var_names = [f"g{j}" for j in range(12)]
+    part = whole[:, ["g7", "g2", "g5", "g0", "g9"]].copy()
+    part.raw = whole
+    part.X = np.log1p(part.X)
+    return part
+
+
+@pytest.mark.parametrize("options", [{"layer": "raw"}, {"use_raw": True}])
+def test_the_features_of_the_object_are_found_in_raw(adata, options):
+    expected = anndata.AnnData(adata.raw[:, adata.var_names].X.copy())
+    expected.var_names = adata.var_names
+    for one, where in ((adata, options), (expected, {})):
+        tl.log1p_nmf(one, 2, tol=1e-3, n_jobs=1, **where)
+    np.testing.assert_array_equal(adata.varm["log1p_nmf"], expected.varm["log1p_nmf"])
+    assert adata.uns["log1p_nmf"]["layer"] == "raw"
+    tl.markers(adata)  # finds the same counts again
+    assert "log1p_nmf_markers" in adata.uns
+
+
+def test_refusals(adata):
+    with pytest.raises(ValueError, match="pass one of them"):
+        tl.log1p_nmf(adata, 2, layer="counts", use_raw=True)
+    del adata.raw
+    with pytest.raises(KeyError, match=r"adata.raw is empty"):
+        tl.log1p_nmf(adata, 2, use_raw=True)
