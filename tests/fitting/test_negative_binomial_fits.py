@@ -9,8 +9,9 @@ from scipy import stats
 
 import log1pnmf as lp
 from log1pnmf.analysis import deviance_explained, log_likelihood
-from log1pnmf.analysis.heldout import heldout_features_by_sample
+from log1pnmf.analysis.heldout import heldout_by_sample, heldout_features_by_sample
 from log1pnmf.cli.exchange import read_r_list, write_r_list
+from log1pnmf.counts.splitting import split_counts
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import project, score
 
@@ -121,13 +122,31 @@ def test_features_left_out_are_predicted_with_the_noise_of_the_others(counts, fi
     found = heldout_features_by_sample(fit, counts, counts[:5], **options)
     part = replace(fit, factors=fit.factors[given], dispersion=PHI[given])
     means = fit.link.inverse(project(part, counts[:5][:, given], np.ones(5)) @ fit.factors[scored].T)
-    expected = stats.poisson.logpmf(counts[:5][:, scored], means).sum(axis=1)
+    expected = log_pmf(counts[:5][:, scored], means, PHI[scored]).sum(axis=1)
     np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 
-def test_selection_says_that_it_has_poisson_noise_only(counts):
-    with pytest.raises(ValueError, match="select has noise='poisson' only so far, got 'nb'"):
-        lp.select(counts, [1.0], [2], noise="nb")
+def test_a_test_part_is_scored_given_its_training_part(counts, fit):
+    """Both together are as likely as the whole count, split at random."""
+    share = 0.3
+    train, test = (part.to_scipy().toarray() for part in split_counts(counts, share, random_state=0))
+    means = fitted_means(fit)  # of the training part
+    found = heldout_by_sample(fit, train, test, test_fraction=share, background=0.0)
+    whole = log_pmf(counts, means / (1.0 - share), PHI) + stats.binom.logpmf(test, counts, share)
+    np.testing.assert_allclose(found, (whole - log_pmf(train, means, PHI)).sum(axis=1), rtol=1e-8)
+    assert np.isfinite(heldout_by_sample(fit, train, test + 1, test_fraction=share)).all()
+
+
+def test_selection_has_no_given_dispersions(counts):
+    with pytest.raises(ValueError, match="dispersion must be 'feature' or 'shared' here"):
+        lp.select(counts, [1.0], [2], noise="nb", dispersion=PHI)
+
+
+def test_selection_fits_and_scores_with_the_noise(counts):
+    options = {"n_folds": 2, "n_starts": 1, "tol": 1e-2, "random_state": 0}
+    chosen = lp.select(counts, [1.0], [1], noise="nb", **options)
+    poisson = lp.select(counts, [1.0], [1], **options)
+    assert chosen.scores.sum() > poisson.scores.sum() + 10.0
 
 
 def test_files_keep_it(tmp_path, fit):

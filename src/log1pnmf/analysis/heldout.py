@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.factorial import stirling
 from log1pnmf.counts.features import select_features
 from log1pnmf.counts.sparse_rows import dense_blocks
 from log1pnmf.counts.splitting import check_fraction, training_size_factors
@@ -17,6 +18,7 @@ from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import NewSamples, new_size_factors
 from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.negative_binomial import NegativeBinomial, excess_constant
 
 __all__ = [
     "BACKGROUND",
@@ -104,6 +106,11 @@ def heldout_by_sample(
     the default share of 0.001 an unforeseen count costs log(1000) = 7 more than the background would ask for
     it.
 
+    With negative binomial noise both parts of an entry share its excess over the mean. So the test part is
+    scored *given* the training part: with the training count ``y``, its mean ``m`` and the dispersion ``phi``
+    of the fit it is negative binomial with ``(1 + phi y) / (1 + phi m)`` times the mean, and the dispersion
+    ``phi / (1 + phi y)``. That is right for counts that were split without regard to their dispersion.
+
     Parameters
     ----------
     fit : Fit, or what `log1pnmf.as_fit` takes
@@ -117,7 +124,7 @@ def heldout_by_sample(
     ndarray of shape (n,)
     """
     found = as_fit(fit)
-    rates = _Rates(found.loadings, found.factors, found.link, found.size_factors)
+    rates = _Rates(found.loadings, found.factors, found.link, found.size_factors, found.dispersion)
     return _score_parts(rates, train, test, test_fraction=test_fraction, background=background)
 
 
@@ -176,7 +183,7 @@ def heldout_rows_log_likelihood(
     else:
         sizes = training_size_factors(seen, share, kind)
     loadings, _ = NewSamples(found, seen, sizes, n_jobs=n_jobs).solve()
-    rates = _Rates(loadings, found.factors, found.link, sizes)
+    rates = _Rates(loadings, found.factors, found.link, sizes, found.dispersion)
     return float(_score_parts(rates, seen, test, test_fraction=share, background=background).sum())
 
 
@@ -224,19 +231,26 @@ def heldout_features_by_sample(
     dispersion = None if fit.dispersion is None else fit.dispersion[given]
     part = replace(fit, factors=fit.factors[given], dispersion=dispersion)
     loadings, _ = NewSamples(part, seen, size_factors, n_jobs=n_jobs).solve()
-    rates = _Rates(loadings, fit.factors[scored], fit.link, size_factors)
+    dispersion = None if fit.dispersion is None else fit.dispersion[scored]
+    rates = _Rates(loadings, fit.factors[scored], fit.link, size_factors, dispersion)
     beside = _Background(seen.row_sums + 0.5, totals[scored] / totals[given].sum(), background)
+    if rates.dispersion is not None:
+        return _score_dispersed(rates, None, unseen, beside, scale=1.0)
     return _score(rates, unseen, beside, scale=1.0)
 
 
 @dataclass(frozen=True, eq=False)
 class _Rates:
-    """Fitted means of a training part, ``s_i lam_ij``."""
+    """Fitted means of a training part, ``s_i lam_ij``, and dispersions of its counts, if they have any."""
 
     loadings: Array
     factors: Array
     link: ShiftedLog
     size_factors: Array
+    dispersion: Array | None = None
+
+    def of_rows(self, rows: slice) -> Array:
+        return self.size_factors[rows, None] * self.link.inverse(self.loadings[rows] @ self.factors.T)
 
     def row_sums(self) -> Array:
         """Sum over the features of every sample's means."""
@@ -277,6 +291,8 @@ def _score_parts(rates: _Rates, train: Any, test: Any, *, test_fraction: float, 
             raise ValueError(f"{name} must have the shape {expected} of the fit, got {counts.shape}")
     totals = seen.by_column.row_sums() + 0.5
     beside = _Background(seen.row_sums + 0.5, totals / totals.sum(), background)
+    if rates.dispersion is not None:
+        return _score_dispersed(rates, seen, unseen, beside, scale=share / (1.0 - share))
     return _score(rates, unseen, beside, scale=share / (1.0 - share))
 
 
@@ -291,4 +307,22 @@ def _score(rates: _Rates, counts: Counts, beside: _Background, *, scale: float) 
         with np.errstate(divide="ignore"):
             log_mean = np.log(scale * (own * rates.at(i, j) + flat[i] * beside.profile[j]))
         score += np.bincount(i, y * log_mean - gammaln(y + 1.0), minlength=len(score))
+    return score
+
+
+def _score_dispersed(
+    rates: _Rates, seen: Counts | None, unseen: Counts, beside: _Background, *, scale: float
+) -> Array:
+    """Log-likelihood of every sample with negative binomial noise, given what was seen of its entries."""
+    assert rates.dispersion is not None
+    score = np.empty(len(rates.loadings))
+    for rows in dense_blocks(unseen.shape, BLOCK_ENTRIES):
+        flat = beside.share * beside.size[rows, None] * beside.profile
+        mean = (1.0 - beside.share) * rates.of_rows(rows) + flat
+        y, phi = unseen.by_row.to_dense(rows), np.broadcast_to(rates.dispersion, mean.shape)
+        if seen is not None:
+            known = 1.0 + phi * seen.by_row.to_dense(rows)
+            mean, phi = mean * known / (1.0 + phi * mean), phi / known
+        loss = NegativeBinomial(phi.ravel()).loss(y.ravel(), scale * mean.ravel()).reshape(y.shape)
+        score[rows] = -np.sum(loss + stirling(y) + excess_constant(y, phi), axis=1)
     return score

@@ -23,16 +23,15 @@ from log1pnmf.fitting.certificate import LARGEST_CERTIFIED
 from log1pnmf.fitting.facts import Certificate
 from log1pnmf.fitting.solver.alternate import residual_at
 from log1pnmf.fitting.solver.stopping import PATIENCE, STATIONARY, largest_residual
-from log1pnmf.model.dispersion import FIRST_DISPERSION
 from log1pnmf.model.negative_binomial import NegativeBinomial
-from log1pnmf.model.noise import POISSON, Noise
+from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import AdaptiveZeros
 
 from .certificate import exact_log_likelihood
 from .checkpoint import CheckpointWriter, fingerprint, load_checkpoint
 from .fit import Fit
-from .renewal import LARGEST_STORED, renewal_of
+from .renewal import LARGEST_STORED, first_noise, renewal_of
 from .request import Request
 from .runs import Run, best_run
 from .settings import Settings
@@ -156,12 +155,12 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
 
 def _noise(request: Request, counts: Counts) -> Noise:
     """Give the noise with which a fit begins."""
-    known = request.init.dispersion if isinstance(request.init, Fit) else None
-    if request.settings.noise == "poisson":
-        return POISSON
-    if request.dispersion is None:
-        return NegativeBinomial(np.full(counts.n_features, FIRST_DISPERSION) if known is None else known)
-    return NegativeBinomial(one_for_each("dispersion", request.dispersion, counts.n_features))
+    settings, known = request.settings, request.dispersion
+    if known is None and isinstance(request.init, Fit) and len(request.init.factors) == counts.n_features:
+        known = request.init.dispersion
+    if settings.noise == "poisson" or known is None:
+        return first_noise(settings, counts.n_features)
+    return NegativeBinomial(one_for_each("dispersion", known, counts.n_features))
 
 
 def check_any(counts: Counts) -> None:

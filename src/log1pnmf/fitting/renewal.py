@@ -12,8 +12,9 @@ import numpy as np
 from log1pnmf._common.arrays import on_host
 from log1pnmf.engines.base import Engine
 from log1pnmf.fitting.solver.iteration import Pair
-from log1pnmf.model.dispersion import DispersionKind, renewed
+from log1pnmf.model.dispersion import FIRST_DISPERSION, DispersionKind, renewed
 from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.noise import POISSON, Noise
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose
 
@@ -149,6 +150,13 @@ class DispersionRenewal:
         loadings, factors = on_host(at.loadings), on_host(at.factors)
         new, gain = renewed(problem, loadings, factors, kind=self.kind, before=noise)
         return self.remake(replace(problem, noise=new)) if gain > self.tol * abs(loss) else None
+
+
+def first_noise(settings: Settings, n_features: int) -> Noise:
+    """Give the noise with which a fit begins whose dispersions are not given."""
+    if settings.noise == "poisson":
+        return POISSON
+    return NegativeBinomial(np.full(n_features, FIRST_DISPERSION))
 
 
 def renewal_of(settings: Settings, remake: Remake) -> Renewal | None:

@@ -25,6 +25,7 @@ from log1pnmf.engines.registry import ENGINES, resolve_engine
 from log1pnmf.fitting.checkpoint import fingerprint
 from log1pnmf.fitting.driver import check_any
 from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.renewal import first_noise
 from log1pnmf.fitting.request import Request
 from log1pnmf.fitting.settings import INITS, Settings
 from log1pnmf.fitting.start_choice import named
@@ -131,14 +132,11 @@ def select(
     first = {"n_components": grid.n_components[0], "c": grid.c[0], "l1": grid.l1[0]}
     seed = new_seed(as_random(random_state))
     request = Request.of(**first, **parameters, random_state=seed)
-    if request.settings.noise != "poisson":
-        raise ValueError(
-            f"select has noise='poisson' only so far, got {request.settings.noise!r}; compare fits of your "
-            "own, with log1pnmf.counts.split_counts(counts, dispersion=...)"
-        )
-    settings = replace(
-        request.settings, engine=resolve_engine(request.settings.engine, data, max(grid.n_components))
-    )
+    if request.dispersion is not None:
+        raise ValueError("dispersion must be 'feature' or 'shared' here: every fold finds its own")
+    noise = first_noise(request.settings, data.n_features)
+    engine = resolve_engine(request.settings.engine, data, max(grid.n_components), noise=noise)
+    settings = replace(request.settings, engine=engine)
     size_factors = settings.size_factors if request.size_factors is None else request.size_factors
     about = {
         **fingerprint(settings, data, data.size_factors(size_factors), named(settings)),
