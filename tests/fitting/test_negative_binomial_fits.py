@@ -16,6 +16,7 @@ from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import project, score
 
 PHI = np.array([0.0, 0.2, 0.5, 1.0, 3.0, 0.1])
+pytestmark = pytest.mark.filterwarnings("ignore:not converged")
 QUICK = {"max_iter": 30, "tol": 1e-5}
 
 
@@ -29,8 +30,7 @@ def counts():
 
 @pytest.fixture(scope="module", params=[1.0, math.inf])
 def fit(request, counts):
-    with pytest.warns(match="not converged"):
-        return lp.fit_log1p_nmf(counts, 2, c=request.param, noise="nb", dispersion=PHI, **QUICK)
+    return lp.fit_log1p_nmf(counts, 2, c=request.param, noise="nb", dispersion=PHI, **QUICK)
 
 
 def log_pmf(y, mean, phi):
@@ -61,10 +61,8 @@ def test_poisson_fits_have_no_dispersion(counts):
 
 def test_zero_dispersions_are_the_poisson_fit(counts):
     options = {"engine": "reference", "likelihood": "exact", "max_iter": 12, "tol": 0.0}
-    with pytest.warns(match="not converged"):
-        poisson = lp.fit_log1p_nmf(counts, 2, c=1.0, **options)
-    with pytest.warns(match="not converged"):
-        none = lp.fit_log1p_nmf(counts, 2, c=1.0, noise="nb", dispersion=0.0, **options)
+    poisson = lp.fit_log1p_nmf(counts, 2, c=1.0, **options)
+    none = lp.fit_log1p_nmf(counts, 2, c=1.0, noise="nb", dispersion=0.0, **options)
     assert none.objective == pytest.approx(poisson.objective, rel=1e-10)
     np.testing.assert_allclose(none.loadings, poisson.loadings, atol=1e-6)
 
@@ -209,14 +207,12 @@ def read_r_list_of_poisson(counts, folder):
 def test_a_checkpoint_is_of_the_same_dispersions(counts, tmp_path):
     options = {"noise": "nb", "max_iter": 6, "tol": 0.0}
     path = tmp_path / "state"
-    with pytest.warns(match="not converged"):
-        whole = lp.fit_log1p_nmf(counts, 2, dispersion=PHI, **options)
+    whole = lp.fit_log1p_nmf(counts, 2, dispersion=PHI, **options)
     halfway = [lambda iteration: iteration.index == 3]
     lp.fit_log1p_nmf(counts, 2, dispersion=PHI, checkpoint=path, callbacks=halfway, **options)
     with pytest.raises(ValueError, match=r"another fit: dispersion \(settings\)"):
         lp.fit_log1p_nmf(counts, 2, dispersion=2 * PHI, resume=path, **options)
-    with pytest.warns(match="not converged"):
-        resumed = lp.fit_log1p_nmf(counts, 2, dispersion=PHI, resume=path, **options)
+    resumed = lp.fit_log1p_nmf(counts, 2, dispersion=PHI, resume=path, **options)
     np.testing.assert_array_equal(resumed.factors, whole.factors)
 
 
