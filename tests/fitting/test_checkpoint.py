@@ -119,6 +119,20 @@ def test_a_fit_may_be_stopped_again_and_again(tmp_path):
     assert_same(whole, fitted(resume=path, **options))
 
 
+@pytest.mark.parametrize("cut", [0, 6])
+def test_an_adaptive_fit_in_pytorch_may_be_stopped(tmp_path, cut):
+    """The zeros that are visited are on a device, and go through the file."""
+    pytest.importorskip("torch")
+    path, options = tmp_path / "checkpoint", {**KINDS["adaptive"], "engine": "torch", "max_iter": 12}
+    fitted(callbacks=[StopAt(cut)], checkpoint=path, **options)
+    assert_same(fitted(**options), fitted(resume=path, **options))
+
+
+def test_counts_are_not_read_for_a_checkpoint_that_nobody_wants(monkeypatch):
+    monkeypatch.setattr(Counts, "checksum", lambda self: pytest.fail("it costs more than a fit on a card"))
+    fitted(max_iter=2)
+
+
 def test_another_number_of_threads_and_callbacks_may_go_on(tmp_path):
     path, seen = tmp_path / "checkpoint", StopAt()
     fitted(callbacks=[StopAt(5)], checkpoint=path)
