@@ -54,6 +54,15 @@ def test_cells_are_not_replicates(model):
     assert len(model.usage(GROUP, replicate=True).means) == 120  # as in bulk data, without a warning
 
 
+def test_a_group_of_one_sample_is_not_known_to_differ(model):
+    group = np.array(["a"] * 60 + ["b"] * 59 + ["c"])
+    with pytest.warns(UserWarning, match="cells are not"):
+        found = model.usage(group)
+    assert np.isinf(found.error[1]).all()
+    assert (found.p[1] == 1.0).all()
+    assert np.isfinite(found.error[0]).all()
+
+
 def test_numbers_have_a_slope(model):
     many = np.linspace(0.0, 1.0, 120)  # differs within donors: the slopes within them, against zero
     within = model.usage(many, replicate=DONOR)

@@ -129,7 +129,8 @@ def _by_sets(fit: Fit, sets: Mapping[str, set[str]]) -> dict[int, tuple[str, str
     adjusted = false_discovery_control(p.ravel()).reshape(p.shape)
     found = {}
     for k, best in enumerate(p.argmin(axis=1).tolist()):
-        if adjusted[k, best] <= LEVEL and shared[k, best] > 1:
+        first = p[:, best].argmin() == k  # a set names one factor only, that which has most of it
+        if first and adjusted[k, best] <= LEVEL and shared[k, best] > 1:
             name = list(present)[best]
             reason = f"{shared[k, best]} of its first {drawn[k, 0]} features are in {name} ({sizes[best]})"
             found[k] = (name, f"{reason}, adjusted p {adjusted[k, best]:.1e}")

@@ -214,9 +214,14 @@ def _tested(units: Units, design: Design, *, moderated: bool) -> tuple[Array, Ar
     inverse = np.linalg.pinv(X.T @ X)
     tested = design.tested
     if not moderated:
-        leverage = np.einsum("ip,pq,iq->i", X, inverse, X)
-        weights = (inverse[tested] @ X.T) ** 2 / np.maximum(1.0 - leverage, 1e-3) ** 2
-        return coefficients[tested], np.sqrt(weights @ residuals**2), freedom
+        spare = 1.0 - np.einsum("ip,pq,iq->i", X, inverse, X)
+        weights = (inverse[tested] @ X.T) ** 2 / np.maximum(spare, 1e-3) ** 2
+        error = np.sqrt(weights @ residuals**2)
+        alone = (weights[:, spare < 1e-9] > 1e-12).any(
+            axis=1
+        )  # a group of one sample: its scatter is not known
+        error[alone] = np.inf
+        return coefficients[tested], error, freedom
     variances, more = moderate((residuals**2).sum(axis=0) / freedom, freedom)
     error = np.sqrt(np.outer(np.diag(inverse)[tested], variances))
     return coefficients[tested], error, freedom + more

@@ -112,7 +112,8 @@ def _differences(
         k, place = names.index(factor[row]), groups.index(group[row])
         y = k + SPREAD * ((place + 0.5) / len(groups) - 0.5)
         color = INK if len(groups) == 1 and k == 0 else colors[k] if len(groups) == 1 else shades[place]
-        ax.plot([low, high], [y, y], color=color, linewidth=1.4)
+        if np.isfinite(high - low):
+            ax.plot([low, high], [y, y], color=color, linewidth=1.4)
         face = color if adjusted <= level else "white"
         ax.scatter([difference], [y], s=28, facecolor=face, edgecolor=color, linewidths=1.2, zorder=3)
     ax.axvline(0.0, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
