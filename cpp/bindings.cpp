@@ -106,6 +106,7 @@ log1pnmf::Link link_named(const std::string& name) {
 log1pnmf::Noise noise_named(const std::string& name) {
   if (name == "poisson") return log1pnmf::Noise::poisson;
   if (name == "large_poisson") return log1pnmf::Noise::large_poisson;
+  if (name == "negative binomial") return log1pnmf::Noise::negative_binomial;
   throw std::invalid_argument("unknown noise");
 }
 
@@ -120,8 +121,10 @@ auto data_or_null(const Maybe<Array>& array) { return array ? array->data() : nu
 class Side {
  public:
   Side(Vector<std::int64_t> indptr, Vector<std::int32_t> indices, Values counts, Vector<double> row_exposure,
-       std::int64_t n_columns, Maybe<Vector<double>> column_exposure, const std::string& link, const std::string& noise)
-      : indptr_(indptr), indices_(indices), counts_(counts), row_exposure_(row_exposure), column_exposure_(column_exposure) {
+       std::int64_t n_columns, Maybe<Vector<double>> column_exposure, const std::string& link, const std::string& noise,
+       Maybe<Vector<double>> row_dispersion, Maybe<Vector<double>> column_dispersion)
+      : indptr_(indptr), indices_(indices), counts_(counts), row_exposure_(row_exposure), column_exposure_(column_exposure),
+        row_dispersion_(row_dispersion), column_dispersion_(column_dispersion) {
     const auto n = static_cast<std::int64_t>(row_exposure.size());
     const bool single = counts.dtype() == nb::dtype<float>(), wide = counts.dtype() == nb::dtype<double>();
     require(single || wide, "counts must be float32 or float64");
@@ -132,8 +135,15 @@ class Side {
             "column_exposure must have one number for every column");
     rows = {n, n_columns, indptr.data(), indices.data(),
             single ? static_cast<const float*>(counts.data()) : nullptr,
-            wide ? static_cast<const double*>(counts.data()) : nullptr, row_exposure.data(), data_or_null(column_exposure)};
+            wide ? static_cast<const double*>(counts.data()) : nullptr, row_exposure.data(), data_or_null(column_exposure),
+            data_or_null(row_dispersion), data_or_null(column_dispersion)};
     model = {link_named(link), noise_named(noise), true};
+    const bool dispersed = model.noise == log1pnmf::Noise::negative_binomial;
+    require(row_dispersion.has_value() + column_dispersion.has_value() == dispersed,
+            "dispersions belong to negative binomial noise, and to rows or to columns");
+    require(!row_dispersion || static_cast<std::int64_t>(row_dispersion->size()) == n, "row_dispersion must have one number a row");
+    require(!column_dispersion || static_cast<std::int64_t>(column_dispersion->size()) == n_columns,
+            "column_dispersion must have one number a column");
   }
 
   // Leave the exact form for quadratics, and zeros that are visited.
@@ -141,16 +151,16 @@ class Side {
                  Maybe<Matrix> row_quadratic, Maybe<Matrix> column_quadratic, Matrix row_linear, Matrix row_quadratics,
                  Matrix column_linear, Matrix column_quadratics) {
     const auto n = static_cast<std::size_t>(rows.n_rows), m = static_cast<std::size_t>(rows.n_columns);
-    const std::size_t rank = row_linear.shape(1);
+    const std::size_t rank = row_linear.shape(1), width = model.noise == log1pnmf::Noise::negative_binomial ? 3 : 2;
     require(row_linear.shape(0) == n && row_quadratics.shape(0) == n && row_quadratics.shape(1) == rank &&
                 column_linear.shape(0) == rank && column_quadratics.shape(0) == rank && column_linear.shape(1) == m &&
                 column_quadratics.shape(1) == m,
             "the terms of the zeros must be rows x rank and rank x columns");
     require(row_quadratic.has_value() != column_quadratic.has_value(), "quadratics belong to rows or to columns");
-    require(!row_quadratic || (row_quadratic->shape(0) == n && row_quadratic->shape(1) == 2),
-            "quadratics of rows must be rows x 2");
-    require(!column_quadratic || (column_quadratic->shape(0) == m && column_quadratic->shape(1) == 2),
-            "quadratics of columns must be columns x 2");
+    require(!row_quadratic || (row_quadratic->shape(0) == n && row_quadratic->shape(1) == width),
+            "quadratics of rows must be rows x 2, or x 3 with dispersions");
+    require(!column_quadratic || (column_quadratic->shape(0) == m && column_quadratic->shape(1) == width),
+            "quadratics of columns must be columns x 2, or x 3 with dispersions");
     require(stored_indptr.has_value() == stored_indices.has_value() &&
                 (!stored_indptr || (stored_indptr->size() == n + 1 &&
                                     stored_indptr->data()[n] == static_cast<std::int64_t>(stored_indices->size()))),
@@ -173,7 +183,7 @@ class Side {
   Vector<std::int32_t> indices_;
   Values counts_;
   Vector<double> row_exposure_;
-  Maybe<Vector<double>> column_exposure_;
+  Maybe<Vector<double>> column_exposure_, row_dispersion_, column_dispersion_;
   Maybe<Vector<std::int64_t>> stored_indptr_;
   Maybe<Vector<std::int32_t>> stored_indices_;
   Maybe<Matrix> row_quadratic_, column_quadratic_;
@@ -185,7 +195,8 @@ HalfStep half_step(const Side& side, const Matrix& start, const Matrix& design) 
   require(static_cast<std::int64_t>(start.shape(0)) == side.rows.n_rows &&
               static_cast<std::int64_t>(design.shape(0)) == side.rows.n_columns && start.shape(1) == design.shape(1),
           "start must be rows x K and design columns x K");
-  require(!(side.model.link == log1pnmf::Link::identity && side.model.exact_zeros),
+  require(!(side.model.link == log1pnmf::Link::identity && side.model.exact_zeros &&
+            side.model.noise != log1pnmf::Noise::negative_binomial),
           "the identity link has no separate exact form");
   HalfStep h{};
   h.rows = side.rows;
@@ -219,6 +230,8 @@ void run(const std::string& kernel, const std::string& task, const Side& side, M
               decrease.size() == per_row && rejected.size() == per_row,
           "an output has the wrong size");
   h.task = task_named(task);
+  require(h.task != log1pnmf::Task::coordinate || h.model.noise != log1pnmf::Noise::negative_binomial,
+          "coordinate descent has no negative binomial noise");
   require(h.task != log1pnmf::Task::coordinate || h.model.exact_zeros ||
               (h.zeros.row_quadratic != nullptr && h.zeros.stored.indptr == nullptr),
           "coordinate descent has one quadratic for a row and no stored zeros");
@@ -257,18 +270,23 @@ void solve_programs(const std::string& kernel, Matrix hessian, Matrix gradient, 
   run_plan([&] { return log1pnmf::find_kernel(kernel).programs(programs); }, programs.n_rows, n_threads);
 }
 
+// Coefficients of what stands in for the zeros of a feature.
+std::size_t polynomial_width(const Side& side) { return side.rows.row_dispersion != nullptr ? 5 : 3; }
+
 void check_zeros(const Side& side, const Matrix& start, const Matrix& design) {
   half_step(side, start, design);
-  require(side.model.link == log1pnmf::Link::shifted_log, "the identity link has no zeros to survey");
+  const bool dispersed = side.model.noise == log1pnmf::Noise::negative_binomial;
+  require(side.model.link == log1pnmf::Link::shifted_log || dispersed, "the identity link has no zeros to survey");
+  require(!dispersed || side.rows.row_dispersion != nullptr, "zeros are surveyed on the factors' side");
 }
 
 void survey_zeros(const std::string& kernel, const Side& side, Matrix start, Matrix design, Vector<double> caps,
                   Output<double> error, Output<double> n_above, Output<double> quadratic, int n_threads) {
   check_zeros(side, start, design);
   const std::size_t cells = start.shape(0) * caps.size();
-  require(error.size() == cells && n_above.size() == cells && quadratic.size() == 3 * cells,
+  require(error.size() == cells && n_above.size() == cells && quadratic.size() == polynomial_width(side) * cells,
           "an output has the wrong size");
-  const log1pnmf::ZeroSurvey survey{side.rows, static_cast<int>(start.shape(1)), start.data(), design.data(),
+  const log1pnmf::ZeroSurvey survey{side.rows, side.model.link, static_cast<int>(start.shape(1)), start.data(), design.data(),
                                     static_cast<int>(caps.size()), caps.data(), error.data(), n_above.data(),
                                     quadratic.data()};
   run_plan([&] { return log1pnmf::find_kernel(kernel).zero_survey(survey); }, side.rows.n_rows, n_threads);
@@ -278,8 +296,8 @@ void count_zeros(const std::string& kernel, const Side& side, Matrix start, Matr
                  Output<std::int64_t> n_above, Output<double> exposure, int n_threads) {
   check_zeros(side, start, design);
   const auto n = static_cast<std::size_t>(side.rows.n_rows);
-  require(caps.size() == n && n_above.size() == n && exposure.size() == n, "an output has the wrong size");
-  const log1pnmf::ZeroCollection collection{side.rows, static_cast<int>(start.shape(1)), start.data(), design.data(),
+  require(caps.size() == n && n_above.size() == n && exposure.size() == 2 * n, "an output has the wrong size");
+  const log1pnmf::ZeroCollection collection{side.rows, side.model.link, static_cast<int>(start.shape(1)), start.data(), design.data(),
                                             caps.data(), n_above.data(), exposure.data(), nullptr, nullptr};
   run_plan([&] { return log1pnmf::find_kernel(kernel).zero_collection(collection); }, side.rows.n_rows, n_threads);
 }
@@ -291,7 +309,7 @@ void collect_zeros(const std::string& kernel, const Side& side, Matrix start, Ma
   require(caps.size() == n && indptr.size() == n + 1 &&
               indptr.data()[n] == static_cast<std::int64_t>(indices.size()),
           "the stored zeros do not fit together");
-  const log1pnmf::ZeroCollection collection{side.rows, static_cast<int>(start.shape(1)), start.data(), design.data(),
+  const log1pnmf::ZeroCollection collection{side.rows, side.model.link, static_cast<int>(start.shape(1)), start.data(), design.data(),
                                             caps.data(), nullptr, nullptr, indptr.data(), indices.data()};
   run_plan([&] { return log1pnmf::find_kernel(kernel).zero_collection(collection); }, side.rows.n_rows, n_threads);
 }
@@ -300,9 +318,9 @@ void zero_errors(const std::string& kernel, const Side& side, Matrix start, Matr
                  Output<double> signed_error, Output<double> absolute_error, int n_threads) {
   check_zeros(side, start, design);
   const auto n = static_cast<std::size_t>(side.rows.n_rows);
-  require(quadratic.shape(0) == n && quadratic.shape(1) == 3 && signed_error.size() == n && absolute_error.size() == n,
+  require(quadratic.shape(0) == n && quadratic.shape(1) == polynomial_width(side) && signed_error.size() == n && absolute_error.size() == n,
           "an output has the wrong size");
-  const log1pnmf::ZeroErrors errors{side.rows, static_cast<int>(start.shape(1)), start.data(), design.data(),
+  const log1pnmf::ZeroErrors errors{side.rows, side.model.link, static_cast<int>(start.shape(1)), start.data(), design.data(),
                                     side.zeros.stored, quadratic.data(), signed_error.data(), absolute_error.data()};
   run_plan([&] { return log1pnmf::find_kernel(kernel).zero_errors(errors); }, side.rows.n_rows, n_threads);
 }
@@ -328,9 +346,10 @@ NB_MODULE(_core, m) {
   m.doc() = "Compiled half-step of log1pnmf; use log1pnmf.engines.native.";
   nb::class_<Side>(m, "Side", "Counts, exposure and zeros of one side of a problem.")
       .def(nb::init<Vector<std::int64_t>, Vector<std::int32_t>, Values, Vector<double>, std::int64_t, Maybe<Vector<double>>,
-                    const std::string&, const std::string&>(),
+                    const std::string&, const std::string&, Maybe<Vector<double>>, Maybe<Vector<double>>>(),
            nb::arg("indptr"), nb::arg("indices"), nb::arg("counts"), nb::arg("row_exposure"), nb::arg("n_columns"),
-           nb::arg("column_exposure").none(), nb::arg("link"), nb::arg("noise"))
+           nb::arg("column_exposure").none(), nb::arg("link"), nb::arg("noise"), nb::arg("row_dispersion").none(),
+           nb::arg("column_dispersion").none())
       .def("set_zeros", &Side::set_zeros, nb::arg("stored_indptr").none(), nb::arg("stored_indices").none(),
            nb::arg("row_quadratic").none(), nb::arg("column_quadratic").none(), nb::arg("row_linear"),
            nb::arg("row_quadratics"), nb::arg("column_linear"), nb::arg("column_quadratics"));

@@ -16,7 +16,7 @@ inline std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to -
 
 struct Design {
   int K;
-  int exposure, quadratic;   // sparse form: streams of the columns' exposure, and of their a1 and a2 after it; -1 without
+  int exposure, dispersion, quadratic;   // streams of what belongs to columns, -1 without; quadratic: the first of several
   int streams;               // the K components and these, rounded up to a multiple of kGroup
   std::int64_t padded;       // columns rounded up to the largest block
   Buffer packed;             // sparse form: n_columns x streams
@@ -29,11 +29,13 @@ struct Design {
   explicit Design(const HalfStep& h)
       : K(h.n_components),
         exposure(needs_exposure(h) ? K : -1),
-        quadratic(!h.model.exact_zeros && h.zeros.column_quadratic != nullptr ? K + (exposure >= 0 ? 1 : 0) : -1),
-        streams(static_cast<int>(round_up(K + (exposure >= 0 ? 1 : 0) + (quadratic >= 0 ? 2 : 0), kGroup))),
+        dispersion(h.rows.column_dispersion != nullptr ? K + (exposure >= 0) : -1),
+        quadratic(!h.model.exact_zeros && h.zeros.column_quadratic != nullptr ? K + (exposure >= 0) + (dispersion >= 0) : -1),
+        streams(static_cast<int>(
+            round_up(K + (exposure >= 0) + (dispersion >= 0) + (quadratic >= 0 ? quadratic_width(h) : 0), kGroup))),
         padded(round_up(h.rows.n_columns, 128)),
         packed(h.model.exact_zeros ? 0 : h.rows.n_columns * streams),
-        transposed(h.model.exact_zeros ? padded * (K + 1) : 0),
+        transposed(h.model.exact_zeros ? padded * (K + 1 + (dispersion >= 0)) : 0),
         rank(h.model.exact_zeros ? 1 : h.zeros.rank),
         gram(has_gram(h) ? static_cast<std::int64_t>(rank) * K * K : 0),
         linear(static_cast<std::int64_t>(rank) * K),
@@ -46,12 +48,17 @@ struct Design {
       if (with_logs(h)) log_exposure[j] = std::log(t);
       if (h.model.exact_zeros) {
         for (int k = 0; k < K; ++k) transposed[k * padded + j] = x[k];
-        transposed[K * padded + j] = t;
+        transposed[exposure * padded + j] = t;
+        if (dispersion >= 0) transposed[dispersion * padded + j] = h.rows.column_dispersion[j];
       } else {
         double* to = packed + j * streams;
         std::copy(x, x + K, to);
         if (exposure >= 0) to[exposure] = t;
-        if (quadratic >= 0) std::copy_n(h.zeros.column_quadratic + 2 * j, 2, to + quadratic);
+        if (dispersion >= 0) to[dispersion] = h.rows.column_dispersion[j];
+        if (quadratic >= 0) {
+          const int width = quadratic_width(h);
+          std::copy_n(h.zeros.column_quadratic + width * j, width, to + quadratic);
+        }
       }
     }
     const std::int64_t m = h.rows.n_columns;
@@ -65,13 +72,16 @@ struct Design {
  private:
   // Where all exposures of columns are 1 they need no stream, except in coordinate descent, which always looks at it.
   static bool needs_exposure(const HalfStep& h) {
-    return h.rows.column_exposure != nullptr || h.task == Task::coordinate;
+    return h.rows.column_exposure != nullptr || h.task == Task::coordinate || h.model.exact_zeros;
   }
+  static int quadratic_width(const HalfStep& h) { return h.model.noise == Noise::negative_binomial ? 3 : 2; }
   static bool with_logs(const HalfStep& h) {
     return h.task == Task::coordinate && h.model.noise == Noise::large_poisson;
   }
 
-  static bool has_gram(const HalfStep& h) { return !h.model.exact_zeros && h.model.link != Link::identity; }
+  static bool has_gram(const HalfStep& h) {
+    return !h.model.exact_zeros && (h.model.link != Link::identity || h.model.noise == Noise::negative_binomial);
+  }
 
   // Summed in blocks so that the error grows with the number of blocks, not of columns; the order never changes. Weights
   // that are null are 1; a gram that is null is left out.

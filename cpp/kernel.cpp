@@ -16,6 +16,16 @@ namespace log1pnmf::LOG1PNMF_ISA {
 
 namespace {
 
+// Coordinate descent is for Poisson counts only.
+template <class Link, class Noise, bool IsPoisson>
+struct Coordinate {
+  using Row = CoordinateRow<Link, Noise>;
+};
+template <class Link, class Noise>
+struct Coordinate<Link, Noise, false> {
+  struct Row {};
+};
+
 template <class Link, class Noise>
 class RowsPlan final : public Plan {
  public:
@@ -25,7 +35,9 @@ class RowsPlan final : public Plan {
     auto scratch = std::make_unique<Scratch>();
     switch (h_.task) {
       case Task::newton: scratch->newton.emplace(h_, design_); break;
-      case Task::coordinate: scratch->coordinate.emplace(h_, design_); break;
+      case Task::coordinate:
+        if constexpr (Noise::kPoisson) scratch->coordinate.emplace(h_, design_);
+        break;
       case Task::statistics:
         scratch->hessian.emplace(static_cast<std::int64_t>(h_.n_components) * h_.n_components);
         scratch->gradient.emplace(h_.n_components);
@@ -39,7 +51,9 @@ class RowsPlan final : public Plan {
     auto& scratch = static_cast<Scratch&>(workspace);
     switch (h_.task) {
       case Task::newton: scratch.newton->run(i); break;
-      case Task::coordinate: scratch.coordinate->run(i); break;
+      case Task::coordinate:
+        if constexpr (Noise::kPoisson) scratch.coordinate->run(i);
+        break;
       case Task::evaluate: {
         const int K = h_.n_components;
         scratch.evaluator->start_row(row_at(h_, i));
@@ -53,7 +67,7 @@ class RowsPlan final : public Plan {
  private:
   struct Scratch final : Workspace {
     std::optional<NewtonRow<Link, Noise>> newton;
-    std::optional<CoordinateRow<Link, Noise>> coordinate;
+    std::optional<typename Coordinate<Link, Noise, Noise::kPoisson>::Row> coordinate;
     std::optional<RowEvaluator<Link, Noise>> evaluator;
     std::optional<Buffer> hessian, gradient;
   };
@@ -109,6 +123,7 @@ std::unique_ptr<Plan> make_plan_for(const HalfStep& h) {
 
 // The one place where link and noise are chosen while running; all code behind a plan is compiled for them.
 std::unique_ptr<Plan> make_plan(const HalfStep& h) {
+  if (h.model.noise == Noise::negative_binomial) return make_plan_for<NegativeBinomial>(h);
   return h.model.noise == Noise::large_poisson ? make_plan_for<Poisson<true>>(h) : make_plan_for<Poisson<false>>(h);
 }
 std::unique_ptr<Plan> make_programs(const Programs& p) { return std::make_unique<ProgramsPlan>(p); }

@@ -23,17 +23,20 @@ struct Rows {
   const double* values_f64;
   const double* row_exposure;
   const double* column_exposure;   // null: all 1
+  const double* row_dispersion;      // negative binomial noise: one of the two is set
+  const double* column_dispersion;
 };
 
 // The zero entries in sparse form. Those in `stored` are visited one by one, with their exact loss. For all others a
-// quadratic t_ij (a1 eta + a2 eta^2) stands in (its constant term is left to the caller). Its two coefficients belong to
-// the row or to the column. Their sum over all entries of a row is taken in the form of rank P
-//   sum_p row_linear_ip (sum_j column_linear_pj eta_ij) + row_quadratic_ip (sum_j column_quadratic_pj eta_ij^2),
+// quadratic t_ij (a1 eta + a2 eta^2) stands in (its constant term is left to the caller). Its coefficients belong to the
+// row or to the column; with negative binomial noise the linear one is a1 + t b1. The quadratic one is never negative: a
+// concave form would have no minimum. The sum over all entries of a row is taken in the form of rank P
+//   sum_p row_linear_ip (sum_j column_linear_pj eta_ij) + row_quadratics_ip (sum_j column_quadratics_pj eta_ij^2),
 // and every entry that is visited subtracts its own.
 struct Zeros {
   Pattern stored;                  // indptr null: none
-  const double* row_quadratic;     // n_rows x 2, (a1, a2); exactly one of the two is set
-  const double* column_quadratic;  // n_columns x 2
+  const double* row_quadratic;     // n_rows x 2, (a1, a2), or x 3, (a1, a2, b1); one of the two is set
+  const double* column_quadratic;  // n_columns x 2 or x 3
   int rank;
   const double *row_linear, *row_quadratics;         // n_rows x rank
   const double *column_linear, *column_quadratics;   // rank x n_columns
@@ -41,7 +44,7 @@ struct Zeros {
 
 // See policies.hpp for what each link and noise is.
 enum class Link { shifted_log, identity };
-enum class Noise { poisson, large_poisson };
+enum class Noise { poisson, large_poisson, negative_binomial };
 
 // exact_zeros: visit every entry; otherwise see Zeros. The identity link is exact in that form, and has no other.
 struct Model {
@@ -86,42 +89,46 @@ struct Programs {
   double* curvature;        // n_rows, out: (x - b)'H(x - b)
 };
 
-// How well a quadratic in eta stands in for expm1(eta) at the zero entries of every row, where those with eta above a cap
-// are visited one by one. Rows are features here, columns samples; a quadratic is fitted to every row and cap by least
+// How well a quadratic in eta stands in for the loss over t (expm1(eta) with Poisson noise) at the zero entries of every
+// row, where those with eta above a cap are visited one by one; with dispersions also those with phi t em above it. Rows are features here, columns samples; a quadratic is fitted to every row and cap by least
 // squares, weighed by exposure.
 struct ZeroSurvey {
   Rows rows;                 // without values
+  Link link;
   int n_components;
   const double* start;       // n_rows x K
   const double* design;      // n_columns x K
   int n_caps;
   const double* caps;        // ascending
-  double* error;             // n_rows x n_caps, out: sum of t |expm1(eta) - quadratic| over the entries below the cap
+  double* error;             // n_rows x n_caps, out: sum of t |loss / t - quadratic| over the entries below the cap
   double* n_above;           // n_rows x n_caps, out: zero entries above the cap
-  double* quadratic;         // n_rows x n_caps x 3, out: constant, linear, quadratic coefficient
+  double* quadratic;         // n_rows x n_caps x 3, out: constant, linear, quadratic coefficient; x 5 with dispersions,
+                             // then a constant and a linear one that are multiplied by t
 };
 
 // The zero entries of every row with eta above the row's cap: how many they are, or which ones.
 struct ZeroCollection {
   Rows rows;                 // without values
+  Link link;
   int n_components;
   const double* start;
   const double* design;
   const double* caps;             // n_rows
   std::int64_t* n_above;          // n_rows, out; null: list them
-  double* exposure;               // n_rows, out: sum of t over the zero entries below the cap
+  double* exposure;               // n_rows x 2, out: sums of t and t^2 over the zero entries below the cap
   const std::int64_t* indptr;     // where the row's entries go: n_above, summed up
   std::int32_t* indices;          // out
 };
 
-// Sum over the zero entries that are not stored of t (expm1(eta) - quadratic): as it is, and of its absolute value.
+// Sum over the zero entries that are not stored of t (loss / t - quadratic): as it is, and of its absolute value.
 struct ZeroErrors {
   Rows rows;                 // without values
+  Link link;
   int n_components;
   const double* start;
   const double* design;
   Pattern stored;
-  const double* quadratic;   // n_rows x 3
+  const double* quadratic;   // n_rows x 3 or x 5
   double* signed_error;      // n_rows, out
   double* absolute_error;    // n_rows, out
 };

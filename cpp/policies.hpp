@@ -32,10 +32,23 @@ struct IdentityLink {
   static T relative_slope(T inverse) { return inverse; }
 };
 
+// What U vectors of entries are: em, exposure, dispersion, eta; and the quadratic t (a1 eta + a2 eta^2) that stands in for
+// their zero terms in sparse form.
+template <int U>
+struct EntriesAt {
+  Vec em[U], t[U], phi[U], eta[U], a1[U], a2[U];
+};
+
 // What U vectors of entries add to loss, residual and weight; inverse is 1/em.
 template <int U>
 struct CountTerms {
   Vec residual[U], weight[U], loss[U], inverse[U];
+};
+
+// The zero terms of U vectors of entries.
+template <int U>
+struct ZeroTerms {
+  Vec residual[U], weight[U], loss[U];
 };
 
 // The loss of an entry is t em - y log(em). Large: that of a count is t em - y - y log(t em / y), where nothing cancels; it
@@ -43,15 +56,18 @@ struct CountTerms {
 template <bool Large>
 struct Poisson {
   static constexpr bool kPoisson = true;
-  static constexpr bool kWhole = Large;   // whether the loss of a count's terms is its whole loss, zero terms included
+  static constexpr bool kDispersed = false;   // whether entries have a dispersion
+  static constexpr bool kWhole = Large;       // whether the loss of a count's terms is its whole loss, zero terms included
+  static constexpr int kQuadratic = 2;        // numbers that say what stands in for a zero
 
   template <class Link, int U>
-  static void count_terms(const double* y, const Vec* em, [[maybe_unused]] const Vec* mean, CountTerms<U>& terms) {
+  static void count_terms(const double* y, const EntriesAt<U>& at, CountTerms<U>& terms) {
     if constexpr (Large) {
-      Vec counts[U];
+      Vec counts[U], mean[U];
       LOG1PNMF_EACH counts[u] = load(y + u * kLanes);
-      deviance_and_reciprocal<U>(counts, em, mean, terms.loss, terms.inverse);
-    } else log_and_reciprocal<U>(em, terms.loss, terms.inverse);
+      LOG1PNMF_EACH mean[u] = at.t[u] * at.em[u];
+      deviance_and_reciprocal<U>(counts, at.em, mean, terms.loss, terms.inverse);
+    } else log_and_reciprocal<U>(at.em, terms.loss, terms.inverse);
     LOG1PNMF_EACH {
       const Vec count = load(y + u * kLanes), ratio = count * terms.inverse[u];
       if constexpr (!Large) terms.loss[u] = -(count * terms.loss[u]);
@@ -60,32 +76,12 @@ struct Poisson {
     }
   }
 
-  // Zero terms of a link that is not linear; residual and weight are the same.
-  static void zero_terms(Vec t, Vec em, Vec& loss, Vec& slope) {
-    loss = t * em;
-    slope = loss + t;
-  }
-
-  // Zero terms less those of the quadratic t (a1 eta + a2 eta^2); with a linear link there is no difference.
   template <class Link, int U>
-  static void add_excess(const Vec* t, const Vec* em, const Vec* eta, const Vec* a1, const Vec* a2, CountTerms<U>& terms) {
+  static void zero_terms(const EntriesAt<U>& at, ZeroTerms<U>& terms) {
     static_assert(!Link::kLinear);
     LOG1PNMF_EACH {
-      if constexpr (Large) terms.loss[u] -= t[u] * (eta[u] * (a1[u] + a2[u] * eta[u]));
-      else terms.loss[u] += t[u] * (em[u] - eta[u] * (a1[u] + a2[u] * eta[u]));
-      terms.residual[u] += t[u] * (em[u] - 2.0 * a2[u] * eta[u] + (1.0 - a1[u]));
-      terms.weight[u] += t[u] * (em[u] + (1.0 - 2.0 * a2[u]));
-    }
-  }
-
-  // The same for entries that are zero.
-  template <class Link, int U>
-  static void excess(const Vec* t, const Vec* em, const Vec* eta, const Vec* a1, const Vec* a2, CountTerms<U>& terms) {
-    static_assert(!Link::kLinear);
-    LOG1PNMF_EACH {
-      terms.loss[u] = t[u] * (em[u] - eta[u] * (a1[u] + a2[u] * eta[u]));
-      terms.residual[u] = t[u] * (em[u] - 2.0 * a2[u] * eta[u] + (1.0 - a1[u]));
-      terms.weight[u] = t[u] * (em[u] + (1.0 - 2.0 * a2[u]));
+      terms.loss[u] = at.t[u] * at.em[u];
+      terms.residual[u] = terms.weight[u] = terms.loss[u] + at.t[u];
     }
   }
 
@@ -103,6 +99,66 @@ struct Poisson {
     return curvature <= 0.04 * smallest && (change <= 0.2 || Link::kLinear);
   }
 };
+
+// With the mean t em and D = 1 + phi t em the loss of an entry is log(D) / phi + y (log(D) - log(em)). Its derivative is
+// Poisson's over D. The weight is never below the second derivative and never negative: Poisson's over D, and where the
+// count is above its mean what the falling 1/D adds to that.
+struct NegativeBinomial {
+  static constexpr bool kPoisson = false, kDispersed = true, kWhole = false;
+  static constexpr int kQuadratic = 3;
+
+  template <class Link, int U>
+  static void count_terms(const double* y, const EntriesAt<U>& at, CountTerms<U>& terms) {
+    Vec spread[U], log_spread[U], ratio[U];
+    LOG1PNMF_EACH spread[u] = 1.0 + at.phi[u] * (at.t[u] * at.em[u]);
+    log_and_reciprocal<U>(at.em, terms.loss, terms.inverse);
+    log_and_reciprocal<U>(spread, log_spread, ratio);
+    LOG1PNMF_EACH {
+      const Vec count = load(y + u * kLanes), pull = count * Link::relative_slope(terms.inverse[u]);
+      const Vec push = Link::kLinear ? at.t[u] : at.t[u] * at.em[u] + at.t[u];
+      terms.loss[u] = count * (log_spread[u] - terms.loss[u]);
+      terms.residual[u] = -(pull * ratio[u]);
+      terms.weight[u] = ratio[u] * (pull * terms.inverse[u] + vmax(pull - push, Vec{}) * (at.phi[u] * push) * ratio[u]);
+    }
+  }
+
+  // log(1 + x) / x times the mean, by its series where x is small.
+  template <class Link, int U>
+  static void zero_terms(const EntriesAt<U>& at, ZeroTerms<U>& terms) {
+    Vec mean[U], x[U], spread[U], log_spread[U], ratio[U], inverse[U], series[U];
+    LOG1PNMF_EACH mean[u] = at.t[u] * at.em[u];
+    LOG1PNMF_EACH x[u] = at.phi[u] * mean[u];
+    LOG1PNMF_EACH spread[u] = 1.0 + x[u];
+    log_and_reciprocal<U>(spread, log_spread, ratio);
+    LOG1PNMF_EACH inverse[u] = vmax(x[u], splat(1e-300));
+    reciprocals<U>(inverse);
+    LOG1PNMF_EACH series[u] = splat(-1.0 / 8.0);
+#pragma GCC unroll 7
+    for (int i = 7; i > 0; --i) LOG1PNMF_EACH series[u] = series[u] * x[u] + (i % 2 == 1 ? 1.0 : -1.0) / i;
+    LOG1PNMF_EACH {
+      terms.loss[u] = mean[u] * (x[u] < 0.02 ? series[u] : log_spread[u] * inverse[u]);
+      terms.residual[u] = (Link::kLinear ? at.t[u] : mean[u] + at.t[u]) * ratio[u];
+      terms.weight[u] = Link::kLinear ? Vec{} : terms.residual[u];
+    }
+  }
+
+  // D falls with the mean, so the weight of a count grows at most by (1 - shrink)^-3.
+  template <class Link>
+  static bool curvature_holds(double shrink, double growth) { return shrink <= 0.2 && (Link::kLinear || growth <= 0.5); }
+
+  template <class Link>
+  static bool surely_small(double, double, double) { return false; }   // D may be large: no cheap bound
+};
+
+// What stands in for the zero terms in sparse form is taken off: what is left is what a visited entry adds.
+template <int U>
+inline void less_quadratic(const EntriesAt<U>& at, ZeroTerms<U>& terms) {
+  LOG1PNMF_EACH {
+    terms.loss[u] -= at.t[u] * (at.eta[u] * (at.a1[u] + at.a2[u] * at.eta[u]));
+    terms.residual[u] -= at.t[u] * (at.a1[u] + 2.0 * at.a2[u] * at.eta[u]);
+    terms.weight[u] -= 2.0 * at.t[u] * at.a2[u];
+  }
+}
 
 // A count where eta is zero has no likelihood; its loss is this large finite number, so that no step takes a row there and
 // any step leads a row out.

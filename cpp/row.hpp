@@ -78,8 +78,8 @@ class RowEvaluator {
         weight_(block_),
         inverse_(kept_),
         own_exposure_(block_),
-        own_a1_(block_),
-        own_a2_(block_),
+        own_dispersion_(block_),
+        own_quadratic_(Noise::kQuadratic * block_),
         linear_(K_),
         gram_(static_cast<std::int64_t>(K_) * K_),
         gram_b_(K_) {}
@@ -91,12 +91,12 @@ class RowEvaluator {
     keeps_ = first_zero_ + row.stored.count <= kept_;
     gathered_ = 0;
     combine_terms(row);
-    if (h_.model.exact_zeros) return;
     std::fill_n(static_cast<double*>(own_exposure_), block_, row.exposure);
-    if (h_.zeros.row_quadratic != nullptr) {
-      std::fill_n(static_cast<double*>(own_a1_), block_, h_.zeros.row_quadratic[2 * row.number]);
-      std::fill_n(static_cast<double*>(own_a2_), block_, h_.zeros.row_quadratic[2 * row.number + 1]);
-    }
+    if (h_.rows.row_dispersion != nullptr)
+      std::fill_n(static_cast<double*>(own_dispersion_), block_, h_.rows.row_dispersion[row.number]);
+    if (!h_.model.exact_zeros && h_.zeros.row_quadratic != nullptr)
+      for (int i = 0; i < Noise::kQuadratic; ++i)
+        std::fill_n(own_quadratic_ + i * block_, block_, h_.zeros.row_quadratic[Noise::kQuadratic * row.number + i]);
   }
 
   // Sum of the quadratic over all entries of the row: linear'b + b'gram b. In exact form: linear is that of the exposure.
@@ -119,7 +119,7 @@ class RowEvaluator {
     if (L != Level::loss) sums_.reset();
     if constexpr (Noise::kWhole && Link::kLinear) apart_ = dot(linear_, b) > kApart;
     double loss = 0.0;
-    if constexpr (Link::kLinear) loss = sparse<L>(row, b);
+    if constexpr (kSparseIsExact) loss = sparse<L>(row, b);
     else loss = is_exact() ? exact<L>(row, b) : sparse<L>(row, b);
     if (L != Level::loss) sums_.finish(H, g, L == Level::hessian);
     if (!is_exact()) loss += whole_matrix_part<L>(b, g, H);
@@ -127,7 +127,9 @@ class RowEvaluator {
   }
 
  private:
-  bool is_exact() const { return !Link::kLinear && h_.model.exact_zeros; }
+  // With Poisson noise and the identity link the zero terms are linear, and their sum over all entries is exact.
+  static constexpr bool kSparseIsExact = Link::kLinear && Noise::kPoisson;
+  bool is_exact() const { return !kSparseIsExact && h_.model.exact_zeros; }
 
   // The row's own sums of the terms of the zeros.
   void combine_terms(const Row& row) {
@@ -143,7 +145,7 @@ class RowEvaluator {
       const double *linear = design_.linear + p * K_, *gram = design_.gram + static_cast<std::int64_t>(p) * K_ * K_;
       if (u != 0.0)
         for (int k = 0; k < K_; ++k) linear_[k] += u * linear[k];
-      if (!Link::kLinear && v != 0.0)
+      if (!kSparseIsExact && v != 0.0)
         for (int k = 0; k < K_ * K_; ++k) gram_[k] += v * gram[k];
     }
   }
@@ -154,7 +156,7 @@ class RowEvaluator {
     double sum = dot(linear_, b);
     if (L != Level::loss)
       for (int k = 0; k < K_; ++k) g[k] += linear_[k];
-    if constexpr (Link::kLinear) return apart_ ? row_.exposure * means_of_zeros(b) : sum;
+    if constexpr (kSparseIsExact) return apart_ ? row_.exposure * means_of_zeros(b) : sum;
     for (int k = 0; k < K_; ++k) {
       gram_b_[k] = dot(gram_ + k * K_, b);
       sum += gram_b_[k] * b[k];
@@ -242,7 +244,7 @@ class RowEvaluator {
       accumulate<L>(X, block_, padded);
     }
     if (-largest_lane(-lowest) <= kSmallestEta) loss[0] += kImpossible / kLanes;
-    if constexpr (!Link::kLinear)
+    if constexpr (!kSparseIsExact)
       for (std::int64_t from = 0; from < row.stored.count; from += block_) {
         const int n = static_cast<int>(std::min<std::int64_t>(block_, row.stored.count - from));
         const int padded = static_cast<int>(round_up(n, kLanes));
@@ -283,66 +285,76 @@ class RowEvaluator {
     LOG1PNMF_EACH eta[u] = Link::clamp_eta(eta[u]);
     Link::template mean_part<U>(eta, em);
     LOG1PNMF_EACH store(em_ + e + u * kLanes, em[u]);
-    if constexpr (!Link::kLinear) LOG1PNMF_EACH store(eta_ + e + u * kLanes, eta[u]);
+    if constexpr (!kSparseIsExact) LOG1PNMF_EACH store(eta_ + e + u * kLanes, eta[u]);
   }
 
-  // Exposure of U vectors of entries, and the coefficients of their quadratic.
+  // Exposure and dispersion of U vectors of entries.
   template <int U>
-  void exposures(const double* X, int e, Vec* t) const {
-    LOG1PNMF_EACH t[u] = load(own_exposure_ + u * kLanes);
-    if (design_.exposure >= 0) LOG1PNMF_EACH t[u] *= load(X + design_.exposure * block_ + e + u * kLanes);
+  void belongings(const double* X, std::int64_t stride, int e, EntriesAt<U>& at) const {
+    LOG1PNMF_EACH at.t[u] = load(own_exposure_ + u * kLanes);
+    if (design_.exposure >= 0) LOG1PNMF_EACH at.t[u] *= load(X + design_.exposure * stride + e + u * kLanes);
+    if constexpr (Noise::kDispersed) {
+      const double* from = design_.dispersion >= 0 ? X + design_.dispersion * stride + e : own_dispersion_;
+      LOG1PNMF_EACH at.phi[u] = load(from + u * kLanes);
+    }
   }
+
+  // What stands in for their zero terms; needs their exposure.
   template <int U>
-  void quadratics(const double* X, int e, Vec* a1, Vec* a2) const {
-    const bool by_column = design_.quadratic >= 0;
-    const double* from = by_column ? X + design_.quadratic * block_ + e : own_a1_;
-    const double* next = by_column ? from + block_ : own_a2_;
-    LOG1PNMF_EACH a1[u] = load(from + u * kLanes);
-    LOG1PNMF_EACH a2[u] = load(next + u * kLanes);
+  void quadratics(const double* X, int e, EntriesAt<U>& at) const {
+    const double* from = design_.quadratic >= 0 ? X + design_.quadratic * block_ + e : own_quadratic_;
+    LOG1PNMF_EACH at.a1[u] = load(from + u * kLanes);
+    LOG1PNMF_EACH at.a2[u] = load(from + block_ + u * kLanes);
+    if constexpr (Noise::kDispersed) LOG1PNMF_EACH at.a1[u] += at.t[u] * load(from + 2 * block_ + u * kLanes);
   }
 
   // The whole of a zero that is visited: no logarithm, no division.
   template <Level L, int U>
   void zero_terms(const double* X, int e, const double* b, Vec* loss) {
-    Vec eta[U], em[U], t[U], a1[U], a2[U];
-    linear_predictor<U>(X, block_, e, b, eta);
-    LOG1PNMF_EACH eta[u] = Link::clamp_eta(eta[u]);
-    Link::template mean_part<U>(eta, em);
-    exposures<U>(X, e, t);
-    quadratics<U>(X, e, a1, a2);
-    CountTerms<U> c;
-    Noise::template excess<Link, U>(t, em, eta, a1, a2, c);
+    EntriesAt<U> at;
+    linear_predictor<U>(X, block_, e, b, at.eta);
+    LOG1PNMF_EACH at.eta[u] = Link::clamp_eta(at.eta[u]);
+    Link::template mean_part<U>(at.eta, at.em);
+    belongings<U>(X, block_, e, at);
+    quadratics<U>(X, e, at);
+    ZeroTerms<U> z;
+    if constexpr (!kSparseIsExact) Noise::template zero_terms<Link, U>(at, z);
+    less_quadratic<U>(at, z);
     LOG1PNMF_EACH {
-      loss[u] += c.loss[u];
-      if constexpr (L != Level::loss) store(residual_ + e + u * kLanes, c.residual[u]);
-      if constexpr (L == Level::hessian) store(weight_ + e + u * kLanes, c.weight[u]);
+      loss[u] += z.loss[u];
+      if constexpr (L != Level::loss) store(residual_ + e + u * kLanes, z.residual[u]);
+      if constexpr (L == Level::hessian) store(weight_ + e + u * kLanes, z.weight[u]);
     }
   }
 
   template <Level L, int U>
   void terms(const double* X, int e, double* inverse, Vec* loss) {
-    Vec em[U];
-    LOG1PNMF_EACH em[u] = load(em_ + e + u * kLanes);
-    [[maybe_unused]] Vec t[U], mean[U], eta[U];
-    if constexpr (Noise::kWhole || !Link::kLinear) exposures<U>(X, e, t);
-    if constexpr (Noise::kWhole) LOG1PNMF_EACH mean[u] = t[u] * em[u];
+    EntriesAt<U> at;
+    LOG1PNMF_EACH at.em[u] = load(em_ + e + u * kLanes);
+    if constexpr (Noise::kWhole || !kSparseIsExact) belongings<U>(X, block_, e, at);
     CountTerms<U> c;
-    Noise::template count_terms<Link, U>(y_ + e, em, mean, c);
-    if constexpr (!Link::kLinear) {
-      LOG1PNMF_EACH eta[u] = load(eta_ + e + u * kLanes);
-      Vec a1[U], a2[U];
-      quadratics<U>(X, e, a1, a2);
-      Noise::template add_excess<Link, U>(t, em, eta, a1, a2, c);
+    Noise::template count_terms<Link, U>(y_ + e, at, c);
+    if constexpr (!kSparseIsExact) {
+      LOG1PNMF_EACH at.eta[u] = load(eta_ + e + u * kLanes);
+      quadratics<U>(X, e, at);
+      ZeroTerms<U> z;
+      Noise::template zero_terms<Link, U>(at, z);
+      less_quadratic<U>(at, z);
+      LOG1PNMF_EACH {
+        c.loss[u] += Noise::kWhole ? z.loss[u] - at.t[u] * at.em[u] : z.loss[u];
+        c.residual[u] += z.residual[u];
+        c.weight[u] += z.weight[u];
+      }
     } else if constexpr (Noise::kWhole) {   // the zero entries' form is exact and adds the mean
-      if (!apart_) LOG1PNMF_EACH c.loss[u] -= mean[u];
+      if (!apart_) LOG1PNMF_EACH c.loss[u] -= at.t[u] * at.em[u];
     }
     LOG1PNMF_EACH {
-      const int at = e + u * kLanes;
+      const int to = e + u * kLanes;
       loss[u] += c.loss[u];
-      if constexpr (L != Level::loss) store(residual_ + at, c.residual[u]);
+      if constexpr (L != Level::loss) store(residual_ + to, c.residual[u]);
       if constexpr (L == Level::hessian) {
-        store(weight_ + at, c.weight[u]);
-        store(inverse + at, c.inverse[u]);
+        store(weight_ + to, c.weight[u]);
+        store(inverse + to, c.inverse[u]);
       }
     }
   }
@@ -355,61 +367,67 @@ class RowEvaluator {
     for (std::int64_t from = 0; from < m; from += block_) {
       const double* X = design_.transposed + from;
       const int padded = static_cast<int>(std::min<std::int64_t>(block_, m - from));
-      for (int e = 0; e < padded; e += kStep) exact_group<L>(X, e, b, row.exposure, loss);
+      for (int e = 0; e < padded; e += kStep) exact_group<L>(X, e, b, loss);
       std::int64_t end = next;
       while (end < row.count && row.indices[end] < from + padded) ++end;
       if (end > next) scatter_counts<L>(row, next, static_cast<int>(end - next), from, loss);
       next = end;
       if constexpr (Noise::kWhole)   // em of the counts is zero by now
-        for (int e = 0; e < padded; e += kLanes) loss[0] += row.exposure * load(X + K_ * design_.padded + e) * load(em_ + e);
+        for (int e = 0; e < padded; e += kLanes) loss[0] += row.exposure * load(X + design_.exposure * design_.padded + e) * load(em_ + e);
       accumulate<L>(X, design_.padded, padded);
     }
     return total(loss);
   }
 
   template <Level L>
-  void exact_group(const double* X, int e, const double* b, double exposure, Vec* loss) {
-    Vec eta[kUnroll], em[kUnroll];
-    linear_predictor<kUnroll>(X, design_.padded, e, b, eta);
+  void exact_group(const double* X, int e, const double* b, Vec* loss) {
     constexpr int U = kUnroll;
-    LOG1PNMF_EACH eta[u] = Link::clamp_eta(eta[u]);
-    Link::template mean_part<U>(eta, em);
+    EntriesAt<U> at;
+    linear_predictor<U>(X, design_.padded, e, b, at.eta);
+    LOG1PNMF_EACH at.eta[u] = Link::clamp_eta(at.eta[u]);
+    Link::template mean_part<U>(at.eta, at.em);
+    belongings<U>(X, design_.padded, e, at);
+    ZeroTerms<U> z;
+    if constexpr (!kSparseIsExact) Noise::template zero_terms<Link, U>(at, z);
     LOG1PNMF_EACH {
-      const int at = e + u * kLanes;
-      const Vec t = exposure * load(X + K_ * design_.padded + at);
-      Vec own, slope;
-      Noise::zero_terms(t, em[u], own, slope);
-      if constexpr (!Noise::kWhole) loss[u] += own;
-      store(em_ + at, em[u]);
-      if constexpr (L != Level::loss) store(residual_ + at, slope);
-      if constexpr (L == Level::hessian) store(weight_ + at, slope);
+      const int to = e + u * kLanes;
+      if constexpr (!Noise::kWhole) loss[u] += z.loss[u];
+      store(em_ + to, at.em[u]);
+      if constexpr (L != Level::loss) store(residual_ + to, z.residual[u]);
+      if constexpr (L == Level::hessian) store(weight_ + to, z.weight[u]);
     }
   }
 
   template <Level L>
   void scatter_counts(const Row& row, std::int64_t first, int n, std::int64_t from, Vec* loss) {
-    alignas(64) double em[kLargestBlock], mean[kLargestBlock], residual[kLargestBlock], weight[kLargestBlock];
+    alignas(64) double em[kLargestBlock], t[kLargestBlock], phi[kLargestBlock];
+    alignas(64) double residual[kLargestBlock], weight[kLargestBlock];
     const std::int32_t* indices = row.indices + first;
-    for (int p = 0; p < n; ++p) em[p] = em_[indices[p] - from];
-    if constexpr (Noise::kWhole) {   // their loss has the mean
-      const double* t = design_.transposed + K_ * design_.padded;
-      for (int p = 0; p < n; ++p) {
-        mean[p] = row.exposure * t[indices[p]] * em[p];
-        em_[indices[p] - from] = 0.0;
-      }
-    }
-    read_values(h_.rows, row.offset + first, n, y_);
     const int padded = static_cast<int>(round_up(n, kLanes));
+    for (int p = 0; p < n; ++p) em[p] = em_[indices[p] - from];
     std::fill(em + n, em + padded, 1.0);
-    if constexpr (Noise::kWhole) std::fill(mean + n, mean + padded, 0.0);
+    if constexpr (Noise::kWhole || Noise::kDispersed) {
+      const double* exposure = design_.transposed + design_.exposure * design_.padded;
+      for (int p = 0; p < n; ++p) t[p] = row.exposure * exposure[indices[p]];
+      std::fill(t + n, t + padded, 0.0);
+    }
+    if constexpr (Noise::kDispersed) {
+      const double* dispersion = design_.transposed + design_.dispersion * design_.padded;
+      for (int p = 0; p < n; ++p) phi[p] = design_.dispersion >= 0 ? dispersion[indices[p]] : own_dispersion_[0];
+      std::fill(phi + n, phi + padded, 0.0);
+    }
+    if constexpr (Noise::kWhole)   // their loss has the mean
+      for (int p = 0; p < n; ++p) em_[indices[p] - from] = 0.0;
+    read_values(h_.rows, row.offset + first, n, y_);
     std::fill(y_ + n, y_ + padded, 0.0);
     for (int p = 0; p < padded; p += kLanes) {
-      const Vec at = load(em + p);
-      Vec mean_at = Vec{};
-      if constexpr (Noise::kWhole) mean_at = load(mean + p);
-      loss[0] += load(y_ + p) * impossible(at);
+      EntriesAt<1> at;
+      at.em[0] = load(em + p);
+      if constexpr (Noise::kWhole || Noise::kDispersed) at.t[0] = load(t + p);
+      if constexpr (Noise::kDispersed) at.phi[0] = load(phi + p);
+      loss[0] += load(y_ + p) * impossible(at.em[0]);
       CountTerms<1> c;
-      Noise::template count_terms<Link, 1>(y_ + p, &at, &mean_at, c);
+      Noise::template count_terms<Link, 1>(y_ + p, at, c);
       loss[0] += c.loss[0];
       store(residual + p, c.residual[0]);
       store(weight + p, c.weight[0]);
@@ -444,7 +462,7 @@ class RowEvaluator {
   Accumulator sums_;
   std::int64_t kept_;            // longest row whose gathered blocks are kept
   Buffer X_, y_, eta_, em_, residual_, weight_, inverse_;
-  Buffer own_exposure_, own_a1_, own_a2_;   // of the row, once for every entry of a block
+  Buffer own_exposure_, own_dispersion_, own_quadratic_;   // of the row, once for every entry of a block
   Buffer linear_, gram_, gram_b_;
   Row row_{};
   bool keeps_ = false;           // whether the row's gathered blocks are kept

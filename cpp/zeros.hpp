@@ -1,18 +1,27 @@
 // Zero entries and the quadratics that stand in for them: which ones to visit, and how far off the others are.
 //
-// Rows are features and columns samples, as in the factors' half-step. A row's eta and expm1(eta) are laid out once over
-// all samples; eta is -1 where there is a count, and beyond the end.
+// Rows are features and columns samples, as in the factors' half-step. What a row's zeros cost over t, and the measure that
+// is held against caps, are laid out once over all samples; the measure is -1 where there is a count, and beyond the end.
+// Poisson: the cost is expm1(eta), the measure eta. With a dispersion the cost is log(1 + phi t em) / (phi t), and the
+// measure the larger of eta (not with the identity link, where em = eta) and phi t em.
 #pragma once
 
 #include "row.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
+// A row's zeros, sample by sample.
+struct ZerosScratch final : Plan::Workspace {
+  explicit ZerosScratch(std::int64_t padded) : eta(padded), cost(padded), measure(padded) {}
+  Buffer eta, cost, measure;
+};
+
 // The design by component, padded with zeros, and the exposures.
 class Samples {
  public:
-  Samples(const Rows& rows, const double* design, int K)
-      : K_(K), n_(rows.n_columns), padded_(round_up(n_, kStep)), transposed_(padded_ * K), exposure_(padded_) {
+  Samples(const Rows& rows, Link link, const double* design, int K)
+      : rows_(rows), link_(link), K_(K), n_(rows.n_columns), padded_(round_up(n_, kStep)), transposed_(padded_ * K),
+        exposure_(padded_) {
     for (std::int64_t i = 0; i < n_; ++i) {
       for (int k = 0; k < K; ++k) transposed_[k * padded_ + i] = design[i * K + k];
       exposure_[i] = rows.column_exposure != nullptr ? rows.column_exposure[i] : 1.0;
@@ -20,130 +29,219 @@ class Samples {
   }
   std::int64_t padded() const { return padded_; }
   Vec exposure(std::int64_t e) const { return load(exposure_ + e); }
+  bool dispersed() const { return rows_.row_dispersion != nullptr; }
 
-  // eta of a row, and expm1(eta) where em is not null.
-  void lay_out(const double* b, const Entries& counts, const Entries& stored, double* eta_out, double* em_out) const {
-    constexpr int U = kUnroll;
-    for (std::int64_t e = 0; e < padded_; e += kStep) {
-      Vec eta[U] = {}, em[U];
-      for (int k = 0; k < K_; ++k)
-        LOG1PNMF_EACH eta[u] += b[k] * load(transposed_ + k * padded_ + e + u * kLanes);
-      LOG1PNMF_EACH store(eta_out + e + u * kLanes, eta[u]);
-      if (em_out == nullptr) continue;
-      LOG1PNMF_EACH eta[u] = ShiftedLogLink::clamp_eta(eta[u]);
-      ShiftedLogLink::mean_part<U>(eta, em);
-      LOG1PNMF_EACH store(em_out + e + u * kLanes, em[u]);
-    }
-    for (std::int64_t p = 0; p < counts.count; ++p) eta_out[counts.indices[p]] = -1.0;
-    for (std::int64_t p = 0; p < stored.count; ++p) eta_out[stored.indices[p]] = -1.0;
-    std::fill(eta_out + n_, eta_out + padded_, -1.0);
+  void lay_out(std::int64_t j, const double* b, const Entries& stored, bool with_cost, ZerosScratch& to) const {
+    if (link_ == Link::identity) fill<IdentityLink>(j, b, with_cost, to);
+    else fill<ShiftedLogLink>(j, b, with_cost, to);
+    const Entries counts = entries_at(rows_.indptr, rows_.indices, rows_.n_rows, j);
+    for (std::int64_t p = 0; p < counts.count; ++p) to.measure[counts.indices[p]] = -1.0;
+    for (std::int64_t p = 0; p < stored.count; ++p) to.measure[stored.indices[p]] = -1.0;
+    std::fill(to.measure + n_, to.measure + padded_, -1.0);
   }
 
  private:
+  template <class L>
+  void fill(std::int64_t j, const double* b, bool with_cost, ZerosScratch& to) const {
+    constexpr int U = kUnroll;
+    const Vec phi = splat(dispersed() ? rows_.row_dispersion[j] : 0.0);
+    for (std::int64_t e = 0; e < padded_; e += kStep) {
+      EntriesAt<U> at;
+      LOG1PNMF_EACH at.eta[u] = Vec{};
+      for (int k = 0; k < K_; ++k)
+        LOG1PNMF_EACH at.eta[u] += b[k] * load(transposed_ + k * padded_ + e + u * kLanes);
+      LOG1PNMF_EACH store(to.eta + e + u * kLanes, at.eta[u]);
+      if (!with_cost && !dispersed()) {
+        LOG1PNMF_EACH store(to.measure + e + u * kLanes, at.eta[u]);
+        continue;
+      }
+      Vec measure[U];
+      LOG1PNMF_EACH measure[u] = L::kLinear ? Vec{} : at.eta[u];
+      LOG1PNMF_EACH at.eta[u] = L::clamp_eta(at.eta[u]);
+      L::template mean_part<U>(at.eta, at.em);
+      LOG1PNMF_EACH store(to.cost + e + u * kLanes, at.em[u]);
+      if (dispersed()) {   // with t = 1 and phi t for the dispersion the zero terms are those over t
+        LOG1PNMF_EACH at.t[u] = splat(1.0);
+        LOG1PNMF_EACH at.phi[u] = phi * load(exposure_ + e + u * kLanes);
+        LOG1PNMF_EACH measure[u] = vmax(measure[u], at.phi[u] * at.em[u]);
+        ZeroTerms<U> z;
+        NegativeBinomial::zero_terms<L, U>(at, z);
+        LOG1PNMF_EACH store(to.cost + e + u * kLanes, z.loss[u]);
+      }
+      LOG1PNMF_EACH store(to.measure + e + u * kLanes, measure[u]);
+    }
+  }
+
+  Rows rows_;
+  Link link_;
   int K_;
   std::int64_t n_, padded_;
   Buffer transposed_, exposure_;
 };
 
-struct ZerosScratch final : Plan::Workspace {
-  explicit ZerosScratch(std::int64_t padded) : eta(padded), em(padded) {}
-  Buffer eta, em;
+// The cost of a zero over t as a polynomial in eta; with a dispersion its coefficients depend linearly on t.
+struct Polynomial {
+  double a[5] = {};
+  bool dispersed = false;
+  Vec at(Vec eta, Vec t) const {
+    const Vec own = a[0] + eta * (a[1] + a[2] * eta);
+    return dispersed ? own + t * (a[3] + eta * a[4]) : own;
+  }
 };
+
+// Least squares with n unknowns, made solvable by a tiny ridge; the matrix is symmetric, its lower triangle filled.
+template <int N>
+inline void least_squares(double (&A)[N][N], double* right) {
+  const double ridge = 1e-9 * A[0][0] + 1e-300;
+  for (int i = 0; i < N; ++i)
+    for (int l = i + 1; l < N; ++l) A[i][l] = A[l][i];
+  for (int i = 0; i < N; ++i) A[i][i] += i == 0 ? 1e-300 : ridge + 1e-9 * A[i][i];
+  for (int i = 0; i < N; ++i)
+    for (int l = i + 1; l < N; ++l) {
+      const double factor = A[l][i] / A[i][i];
+      for (int c = i; c < N; ++c) A[l][c] -= factor * A[i][c];
+      right[l] -= factor * right[i];
+    }
+  for (int i = N - 1; i >= 0; --i) {
+    for (int l = i + 1; l < N; ++l) right[i] -= A[i][l] * right[l];
+    right[i] /= A[i][i];
+  }
+}
 
 class ZeroSurveyPlan final : public Plan {
  public:
-  explicit ZeroSurveyPlan(const ZeroSurvey& s) : s_(s), samples_(s.rows, s.design, s.n_components) {}
+  explicit ZeroSurveyPlan(const ZeroSurvey& s) : s_(s), samples_(s.rows, s.link, s.design, s.n_components) {}
   std::unique_ptr<Workspace> workspace() const override { return std::make_unique<ZerosScratch>(samples_.padded()); }
 
   void run_row(std::int64_t j, Workspace& workspace) const override {
     auto& at = static_cast<ZerosScratch&>(workspace);
-    samples_.lay_out(s_.start + j * s_.n_components, entries_at(s_.rows.indptr, s_.rows.indices, s_.rows.n_rows, j), {},
-                     at.eta, at.em);
+    samples_.lay_out(j, s_.start + j * s_.n_components, {}, true, at);
     Vec most = Vec{};
-    for (std::int64_t e = 0; e < samples_.padded(); e += kLanes) most = vmax(most, load(at.eta + e));
+    for (std::int64_t e = 0; e < samples_.padded(); e += kLanes) most = vmax(most, load(at.measure + e));
     const double largest = largest_lane(most);
     for (int g = 0; g < s_.n_caps; ++g) {
       if (g > 0 && s_.caps[g - 1] >= largest) copy_last(j, g);   // no entry lies between the two caps
-      else fit(at, j, g);
+      else if (samples_.dispersed()) fit<5>(at, j, g);
+      else fit<3>(at, j, g);
     }
   }
 
  private:
-  static Vec below(Vec eta, double cap, Vec t) { return (eta >= 0.0) & (eta <= cap) ? t : Vec{}; }
+  // Mean and spread of a number over the entries below a cap, weighed by exposure.
+  struct Scale {
+    double mean = 0.0, spread = 1.0;
+  };
+  static Scale scale_of(double total, double sum, double squares) {
+    if (!(total > 0.0)) return {};
+    const double mean = sum / total, variance = std::max(0.0, squares / total - mean * mean);
+    return {mean, std::max(std::sqrt(variance), 1e-7 * (1.0 + std::abs(mean)))};
+  }
 
-  // Least squares of expm1(eta) on 1, eta, eta^2 over the entries below the cap, weighed by exposure: as a correction to
-  // the expansion around the mean, so that nothing is lost where all eta are nearly equal.
+  // Weighed least squares over the entries below the cap, on powers of the standardised eta; of 5, the last two are 1 and
+  // eta multiplied by the standardised t. Poisson: as a correction to the expansion around the mean, so that nothing is
+  // lost where all eta are nearly equal. Where the quadratic coefficient would be negative it is left out.
+  template <int N>
   void fit(const ZerosScratch& at, std::int64_t j, int g) const {
     const double cap = s_.caps[g];
     const std::int64_t n = samples_.padded();
-    Vec sums[3] = {};
+    Vec sums[5] = {};
     for (std::int64_t e = 0; e < n; e += kLanes) {
-      const Vec eta = load(at.eta + e), w = below(eta, cap, samples_.exposure(e));
+      const Vec eta = load(at.eta + e), t = samples_.exposure(e), w = below(at, e, cap, t);
       sums[0] += w;
       sums[1] += w * eta;
       sums[2] += w * eta * eta;
+      sums[3] += w * t;
+      sums[4] += w * t * t;
     }
     const double total = horizontal_sum(sums[0]);
-    const double mean = total > 0.0 ? horizontal_sum(sums[1]) / total : 0.0;
-    const double variance = total > 0.0 ? std::max(0.0, horizontal_sum(sums[2]) / total - mean * mean) : 0.0;
-    const double slope = std::exp(mean), scale = std::max(std::sqrt(variance), 1e-7 * (1.0 + mean));
-    const double level = std::expm1(mean);
-    Vec powers[5] = {}, pulls[3] = {};
+    const Scale of_eta = scale_of(total, horizontal_sum(sums[1]), horizontal_sum(sums[2]));
+    const Scale of_t = scale_of(total, horizontal_sum(sums[3]), horizontal_sum(sums[4]));
+    const double slope = N == 3 ? std::exp(of_eta.mean) : 0.0, level = N == 3 ? std::expm1(of_eta.mean) : 0.0;
+    Vec products[N][N] = {}, pulls[N] = {};
     for (std::int64_t e = 0; e < n; e += kLanes) {
-      const Vec eta = load(at.eta + e), w = below(eta, cap, samples_.exposure(e));
-      const Vec d = eta - mean, x = d * (1.0 / scale);
-      const Vec rest = load(at.em + e) - (level + slope * d * (1.0 + 0.5 * d));
-      Vec power = w;
-      for (int i = 0; i < 5; ++i) {
-        powers[i] += power;
-        if (i < 3) pulls[i] += power * rest;
-        power *= x;
+      const Vec eta = load(at.eta + e), t = samples_.exposure(e), w = below(at, e, cap, t);
+      const Vec d = eta - of_eta.mean, rest = load(at.cost + e) - (level + slope * d * (1.0 + 0.5 * d));
+      Vec basis[N];
+      basis[0] = splat(1.0);
+      basis[1] = d * (1.0 / of_eta.spread);
+      basis[2] = basis[1] * basis[1];
+      if constexpr (N == 5)
+        for (int i = 3; i < 5; ++i) basis[i] = basis[i - 3] * ((t - of_t.mean) * (1.0 / of_t.spread));
+      for (int i = 0; i < N; ++i) {
+        const Vec wi = w * basis[i];
+        pulls[i] += wi * rest;
+        for (int l = 0; l <= i; ++l) products[i][l] += wi * basis[l];
       }
     }
-    double moments[5], right[3];
-    for (int i = 0; i < 5; ++i) moments[i] = horizontal_sum(powers[i]);
-    for (int i = 0; i < 3; ++i) right[i] = horizontal_sum(pulls[i]);
-    solve(moments, right);
-    // In powers of eta: level + slope d + slope d^2 / 2 + right0 + right1 x + right2 x^2.
-    const double linear = slope + right[1] / scale, square = std::max(0.0, 0.5 * slope + right[2] / (scale * scale));
-    const double a[3] = {level + right[0] - mean * (linear - mean * square), linear - 2.0 * mean * square, square};
+    double x[5] = {};
+    for (bool linear : {false, true}) {
+      double A[N][N];
+      for (int i = 0; i < N; ++i) {
+        x[i] = horizontal_sum(pulls[i]);
+        for (int l = 0; l <= i; ++l) A[i][l] = horizontal_sum(products[i][l]);
+      }
+      if (linear) {
+        for (int i = 0; i < N; ++i) A[std::max(i, 2)][std::min(i, 2)] = i == 2 ? 1.0 : 0.0;
+        x[2] = 0.0;
+      }
+      least_squares<N>(A, x);
+      if (N == 3 || x[2] >= 0.0) break;
+    }
+    finish<N>(at, j, g, unscaled<N>(x, of_eta, of_t, level, slope));
+  }
+
+  // From the standardised numbers back to powers of eta and t.
+  template <int N>
+  static Polynomial unscaled(const double* x, const Scale& of_eta, const Scale& of_t, double level, double slope) {
+    const auto powers = [&](const double* c, double* to) {
+      const double linear = c[1] / of_eta.spread, square = c[2] / (of_eta.spread * of_eta.spread), m = of_eta.mean;
+      to[0] = c[0] - m * (linear - m * square);
+      to[1] = linear - 2.0 * m * square;
+      to[2] = square;
+    };
+    Polynomial p;
+    if constexpr (N == 3) {
+      const double whole[3] = {x[0] + level, x[1] + slope * of_eta.spread,
+                               x[2] + 0.5 * slope * of_eta.spread * of_eta.spread};
+      powers(whole, p.a);
+      p.a[2] = std::max(0.0, p.a[2]);
+    } else {
+      p.dispersed = true;
+      double by_t[3] = {x[3] / of_t.spread, x[4] / of_t.spread, 0.0}, own[3], unused[3];
+      for (int i = 0; i < 3; ++i) own[i] = x[i] - of_t.mean * by_t[i];
+      powers(own, p.a);
+      powers(by_t, unused);
+      std::copy_n(unused, 2, p.a + 3);
+    }
+    return p;
+  }
+
+  template <int N>
+  void finish(const ZerosScratch& at, std::int64_t j, int g, const Polynomial& p) const {
+    const double cap = s_.caps[g];
     Vec error = Vec{}, above = Vec{};
-    for (std::int64_t e = 0; e < n; e += kLanes) {
-      const Vec eta = load(at.eta + e), w = below(eta, cap, samples_.exposure(e));
-      const Vec off = load(at.em + e) - (a[0] + eta * (a[1] + a[2] * eta));
-      error += w * vmax(off, -off);
-      above += eta > cap ? splat(1.0) : Vec{};
+    for (std::int64_t e = 0; e < samples_.padded(); e += kLanes) {
+      const Vec t = samples_.exposure(e), off = load(at.cost + e) - p.at(load(at.eta + e), t);
+      error += below(at, e, cap, t) * vmax(off, -off);
+      above += load(at.measure + e) > cap ? splat(1.0) : Vec{};
     }
     const std::int64_t to = j * s_.n_caps + g;
     s_.error[to] = horizontal_sum(error);
     s_.n_above[to] = horizontal_sum(above);
-    std::copy_n(a, 3, s_.quadratic + 3 * to);
+    std::copy_n(p.a, N, s_.quadratic + N * to);
   }
 
-  // Normal equations of a quadratic, made solvable by a tiny ridge.
-  static void solve(const double* moments, double* right) {
-    double A[3][3];
-    for (int i = 0; i < 3; ++i)
-      for (int l = 0; l < 3; ++l) A[i][l] = moments[i + l];
-    const double ridge = 1e-9 * moments[0] + 1e-300;
-    for (int i = 0; i < 3; ++i) A[i][i] = A[i][i] * (1.0 + 1e-9) + ridge;
-    for (int i = 0; i < 3; ++i)
-      for (int l = i + 1; l < 3; ++l) {
-        const double factor = A[l][i] / A[i][i];
-        for (int c = i; c < 3; ++c) A[l][c] -= factor * A[i][c];
-        right[l] -= factor * right[i];
-      }
-    for (int i = 2; i >= 0; --i) {
-      for (int l = i + 1; l < 3; ++l) right[i] -= A[i][l] * right[l];
-      right[i] /= A[i][i];
-    }
+  static Vec below(const ZerosScratch& at, std::int64_t e, double cap, Vec t) {
+    const Vec measure = load(at.measure + e);
+    return (measure >= 0.0) & (measure <= cap) ? t : Vec{};
   }
 
   void copy_last(std::int64_t j, int g) const {
     const std::int64_t to = j * s_.n_caps + g;
+    const int width = samples_.dispersed() ? 5 : 3;
     s_.error[to] = s_.error[to - 1];
     s_.n_above[to] = s_.n_above[to - 1];
-    std::copy_n(s_.quadratic + 3 * (to - 1), 3, s_.quadratic + 3 * to);
+    std::copy_n(s_.quadratic + width * (to - 1), width, s_.quadratic + width * to);
   }
 
   ZeroSurvey s_;
@@ -152,34 +250,36 @@ class ZeroSurveyPlan final : public Plan {
 
 class ZeroCollectionPlan final : public Plan {
  public:
-  explicit ZeroCollectionPlan(const ZeroCollection& c) : c_(c), samples_(c.rows, c.design, c.n_components) {}
+  explicit ZeroCollectionPlan(const ZeroCollection& c) : c_(c), samples_(c.rows, c.link, c.design, c.n_components) {}
   std::unique_ptr<Workspace> workspace() const override { return std::make_unique<ZerosScratch>(samples_.padded()); }
 
   void run_row(std::int64_t j, Workspace& workspace) const override {
     auto& at = static_cast<ZerosScratch&>(workspace);
     if (c_.n_above == nullptr && c_.indptr[j] == c_.indptr[j + 1]) return;
-    samples_.lay_out(c_.start + j * c_.n_components, entries_at(c_.rows.indptr, c_.rows.indices, c_.rows.n_rows, j), {},
-                     at.eta, nullptr);
+    samples_.lay_out(j, c_.start + j * c_.n_components, {}, false, at);
     if (c_.n_above != nullptr) count(at, j);
     else list(at, j);
   }
 
  private:
   void count(const ZerosScratch& at, std::int64_t j) const {
-    Vec above = Vec{}, below = Vec{};
+    Vec above = Vec{}, below = Vec{}, squares = Vec{};
     for (std::int64_t e = 0; e < samples_.padded(); e += kLanes) {
-      const Vec eta = load(at.eta + e);
-      above += eta > c_.caps[j] ? splat(1.0) : Vec{};
-      below += (eta >= 0.0) & (eta <= c_.caps[j]) ? samples_.exposure(e) : Vec{};
+      const Vec measure = load(at.measure + e);
+      const Vec t = (measure >= 0.0) & (measure <= c_.caps[j]) ? samples_.exposure(e) : Vec{};
+      above += measure > c_.caps[j] ? splat(1.0) : Vec{};
+      below += t;
+      squares += t * t;
     }
     c_.n_above[j] = static_cast<std::int64_t>(horizontal_sum(above));
-    c_.exposure[j] = horizontal_sum(below);
+    c_.exposure[2 * j] = horizontal_sum(below);
+    c_.exposure[2 * j + 1] = horizontal_sum(squares);
   }
 
   void list(const ZerosScratch& at, std::int64_t j) const {
     std::int64_t to = c_.indptr[j];
     for (std::int64_t i = 0; i < c_.rows.n_columns && to < c_.indptr[j + 1]; ++i)
-      if (at.eta[i] > c_.caps[j]) c_.indices[to++] = static_cast<std::int32_t>(i);
+      if (at.measure[i] > c_.caps[j]) c_.indices[to++] = static_cast<std::int32_t>(i);
   }
 
   ZeroCollection c_;
@@ -188,22 +288,22 @@ class ZeroCollectionPlan final : public Plan {
 
 class ZeroErrorsPlan final : public Plan {
  public:
-  explicit ZeroErrorsPlan(const ZeroErrors& z) : z_(z), samples_(z.rows, z.design, z.n_components) {}
+  explicit ZeroErrorsPlan(const ZeroErrors& z) : z_(z), samples_(z.rows, z.link, z.design, z.n_components) {}
   std::unique_ptr<Workspace> workspace() const override { return std::make_unique<ZerosScratch>(samples_.padded()); }
 
   void run_row(std::int64_t j, Workspace& workspace) const override {
     auto& at = static_cast<ZerosScratch&>(workspace);
-    const std::int64_t n = z_.rows.n_rows;
     Entries stored;
-    if (z_.stored.indptr != nullptr) stored = entries_at(z_.stored.indptr, z_.stored.indices, n, j);
-    samples_.lay_out(z_.start + j * z_.n_components, entries_at(z_.rows.indptr, z_.rows.indices, n, j), stored, at.eta,
-                     at.em);
-    const double* a = z_.quadratic + 3 * j;
+    if (z_.stored.indptr != nullptr) stored = entries_at(z_.stored.indptr, z_.stored.indices, z_.rows.n_rows, j);
+    samples_.lay_out(j, z_.start + j * z_.n_components, stored, true, at);
+    Polynomial p;
+    p.dispersed = samples_.dispersed();
+    const int width = p.dispersed ? 5 : 3;
+    std::copy_n(z_.quadratic + width * j, width, p.a);
     Vec sum = Vec{}, absolute = Vec{};
     for (std::int64_t e = 0; e < samples_.padded(); e += kLanes) {
-      const Vec eta = load(at.eta + e);
-      const Vec off = load(at.em + e) - (a[0] + eta * (a[1] + a[2] * eta));
-      const Vec w = eta >= 0.0 ? samples_.exposure(e) : Vec{};
+      const Vec t = samples_.exposure(e), off = load(at.cost + e) - p.at(load(at.eta + e), t);
+      const Vec w = load(at.measure + e) >= 0.0 ? t : Vec{};
       sum += w * off;
       absolute += w * vmax(off, -off);
     }

@@ -19,6 +19,8 @@ class Side:
         column_exposure: _Floats | None,
         link: str,
         noise: str,
+        row_dispersion: _Floats | None,
+        column_dispersion: _Floats | None,
     ) -> None: ...
     def set_zeros(
         self,

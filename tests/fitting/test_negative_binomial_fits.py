@@ -228,10 +228,10 @@ def test_a_checkpoint_is_of_the_same_dispersions(counts, tmp_path):
         ({"noise": "nb", "dispersion": ["a"] * 6}, "dispersion must be numbers"),
         (
             {"noise": "nb", "likelihood": "approximate"},
-            "likelihood must be 'auto' or 'exact' with noise='nb'",
+            "likelihood='approximate', the paper's, has no noise='nb'",
         ),
         ({"noise": "nb", "row_solver": "coordinate"}, "row_solver must be 'newton' with noise='nb'"),
-        ({"noise": "nb", "dispersion": PHI, "engine": "native"}, "no negative binomial noise"),
+        ({"noise": "nb", "dispersion": PHI, "engine": "torch"}, "no negative binomial noise"),
         ({"noise": "nb", "dispersion": PHI, "engine": "streaming"}, "load the counts into memory"),
     ],
 )

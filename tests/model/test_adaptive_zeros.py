@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from log1pnmf.counts.sparse_rows import Pattern
+from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.zeros import ZeroSurvey, caps_for, choose, survey_feature
 
 
@@ -20,7 +21,7 @@ def polyval(coefficients, x):
 def test_the_quadratic_of_a_feature(etas, cap, seed):
     eta = np.array(etas)
     t = np.random.default_rng(seed).uniform(0.1, 5.0, len(eta))
-    error, n_above, quadratic = survey_feature(eta, t, cap)
+    error, n_above, quadratic = survey_feature(eta, t, cap, link=ShiftedLog(1.0))
     below = eta <= cap
     off = np.expm1(eta[below]) - polyval(quadratic, eta[below])
     assert n_above == (~below).sum()
@@ -36,7 +37,7 @@ def test_the_quadratic_of_a_feature(etas, cap, seed):
 
 def test_nearly_equal_etas_lose_no_digits():
     eta = 0.3 + 1e-9 * np.arange(20)
-    error, _, quadratic = survey_feature(eta, np.ones(20), 1.0)
+    error, _, quadratic = survey_feature(eta, np.ones(20), 1.0, link=ShiftedLog(1.0))
     assert error < 1e-12
     assert polyval(quadratic, 0.3) == pytest.approx(np.expm1(0.3), abs=1e-13)
 

@@ -163,7 +163,7 @@ class Engine(Protocol):
     ) -> tuple[Pattern, NDArray[np.float64]]:
         """List the zeros whose eta is above the cap of their feature, features x samples.
 
-        Also gives the sum of the exposures of the other zeros of every feature.
+        Also gives the sums of t and t^2 over the other zeros of every feature, features x 2.
         """
         ...
 

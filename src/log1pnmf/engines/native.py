@@ -28,6 +28,8 @@ from log1pnmf._core import (
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
+from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem, Side
 from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey
 
@@ -191,15 +193,15 @@ class NativeEngine(InMemory):
 
     def survey_zeros(self, loadings: Array, factors: Array, caps: Array) -> ZeroSurvey:
         """Fit quadratics to the zeros; see `log1pnmf.engines.base.Engine.survey_zeros`."""
-        shape = (len(factors), len(caps))
-        out = ZeroSurvey(caps, *(np.empty(size) for size in (shape, shape, (*shape, 3))))
+        shape, width = (len(factors), len(caps)), 3 if self.problem.noise.zero_loss_is_mean else 5
+        out = ZeroSurvey(caps, *(np.empty(size) for size in (shape, shape, (*shape, width))))
         survey_zeros(*self._zeros(loadings, factors), *out, self.n_threads)
         return out
 
     def collect_zeros(self, loadings: Array, factors: Array, caps: Array) -> tuple[Pattern, Array]:
         """List zeros above their cap; see `log1pnmf.engines.base.Engine.collect_zeros`."""
         where, caps = self._zeros(loadings, factors), np.ascontiguousarray(caps)
-        n_above, exposure = np.empty(len(factors), dtype=np.int64), np.empty(len(factors))
+        n_above, exposure = np.empty(len(factors), dtype=np.int64), np.empty((len(factors), 2))
         count_zeros(*where, caps, n_above, exposure, self.n_threads)
         indptr = np.concatenate(([0], np.cumsum(n_above)))
         indices = np.empty(indptr[-1], dtype=np.int32)
@@ -235,7 +237,11 @@ class NativeEngine(InMemory):
             if len(self._sides) >= MOST_SIDES:
                 self._sides.clear()
             rows, zeros, column = side.rows, side.zeros, side.column_exposure
-            noise = "large_poisson" if self.problem.is_large else "poisson"
+            noise = "large_poisson" if self.problem.is_large else side.noise.name
+            dispersion = None
+            if isinstance(side.noise, NegativeBinomial):
+                n = rows.shape[0 if side.rows_are_features else 1]
+                dispersion = np.ascontiguousarray(np.broadcast_to(side.noise.dispersion, n))
             core = CoreSide(
                 rows.indptr,
                 rows.indices,
@@ -245,6 +251,8 @@ class NativeEngine(InMemory):
                 None if (column == 1.0).all() else column,
                 self.problem.link.name,
                 noise,
+                dispersion if side.rows_are_features else None,
+                None if side.rows_are_features else dispersion,
             )
             if zeros is not None:
                 stored = zeros.stored
@@ -266,6 +274,12 @@ class NativeFactory(Factory):
     """Makes native engines."""
 
     name = "native"
+
+    def lacks_noise(self, noise: Noise, row_solver: RowSolver) -> str | None:
+        """Take negative binomial noise with Newton's steps."""
+        if isinstance(noise, NegativeBinomial) and row_solver == "newton":
+            return None
+        return super().lacks_noise(noise, row_solver)
 
     def __call__(self, problem: Problem, n_threads: int | None = None, *, verbose: int = 0) -> NativeEngine:
         """Make an engine for a problem."""

@@ -12,10 +12,11 @@ from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.link import LARGEST_ETA, SMALLEST_ETA
+from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import Noise
 from log1pnmf.model.objective import entry_curvature, entry_gradient, entry_loss
 from log1pnmf.model.problem import Problem, Side, zeros_of_row
-from log1pnmf.model.zeros import AdaptiveZeros, EntryZeros, ZeroSurvey, survey_feature
+from log1pnmf.model.zeros import AdaptiveZeros, EntryZeros, ZeroSurvey, polynomial, survey_feature, zero_costs
 
 from .base import Factory, HalfStep, InMemory, RowSolver, check_row_solver
 
@@ -76,20 +77,22 @@ class ReferenceEngine(InMemory):
 
     def survey_zeros(self, loadings: Array, factors: Array, caps: Array) -> ZeroSurvey:
         """Fit quadratics to the zeros; see `log1pnmf.engines.base.Engine.survey_zeros`."""
-        shape = (len(factors), len(caps))
-        out = ZeroSurvey(caps, *(np.empty(size) for size in (shape, shape, (*shape, 3))))
+        shape, width = (len(factors), len(caps)), 3 if dispersion_of(self.problem, 0) is None else 5
+        out = ZeroSurvey(caps, *(np.empty(size) for size in (shape, shape, (*shape, width))))
         for j, (_, eta, t) in enumerate(self._zeros(loadings, factors)):
             for g, cap in enumerate(caps):
-                found = survey_feature(eta, t, cap)
+                dispersion = dispersion_of(self.problem, j)
+                found = survey_feature(eta, t, cap, link=self.problem.link, dispersion=dispersion)
                 out.error[j, g], out.n_above[j, g], out.quadratics[j, g] = found
         return out
 
     def collect_zeros(self, loadings: Array, factors: Array, caps: Array) -> tuple[Pattern, Array]:
         """List zeros above their cap; see `log1pnmf.engines.base.Engine.collect_zeros`."""
-        lists, exposure = [], np.empty(len(factors))
+        lists, exposure = [], np.empty((len(factors), 2))
         for j, (where, eta, t) in enumerate(self._zeros(loadings, factors)):
-            lists.append(where[eta > caps[j]])
-            exposure[j] = t[eta <= caps[j]].sum()
+            above = zero_costs(eta, t, self.problem.link, dispersion_of(self.problem, j))[1] > caps[j]
+            lists.append(where[above])
+            exposure[j] = t[~above].sum(), np.sum(t[~above] ** 2)
         indptr = np.concatenate(([0], np.cumsum([len(one) for one in lists], dtype=np.int64)))
         indices = np.concatenate(lists).astype(np.int32)
         return Pattern((len(factors), len(loadings)), indptr, indices), exposure
@@ -100,8 +103,9 @@ class ReferenceEngine(InMemory):
         if not isinstance(zeros, AdaptiveZeros):
             return 0.0, 0.0
         for j, (where, eta, t) in enumerate(self._zeros(loadings, factors)):
-            off = t * (np.expm1(eta) - np.polynomial.polynomial.polyval(eta, zeros.quadratics[j]))
-            off[zeros.of_feature(j).stored[where]] = 0.0
+            cost, _ = zero_costs(eta, t, self.problem.link, dispersion_of(self.problem, j))
+            off = t * (cost - polynomial(eta, t, zeros.quadratics[j]))
+            off[zeros.stored.to_dense(slice(j, j + 1))[0][where]] = 0.0
             signed, absolute = signed + float(off.sum()), absolute + float(np.abs(off).sum())
         return signed, absolute
 
@@ -122,6 +126,12 @@ class ReferenceEngine(InMemory):
             y[side.rows.indices[entries]] = side.rows.values[entries]
             t = side.row_exposure[i] * side.column_exposure
             yield _Row(y, t, design, penalty, upper, self.problem, side.noise_of(i), zeros_of_row(side, i))
+
+
+def dispersion_of(problem: Problem, j: int) -> float | None:
+    """Give the dispersion of a feature; None with Poisson noise."""
+    noise = problem.noise
+    return float(noise.of_features(j).dispersion) if isinstance(noise, NegativeBinomial) else None
 
 
 class ReferenceFactory(Factory):

@@ -263,7 +263,7 @@ def _certificate(fit: Fit, counts: Counts, request: Request, messages: list[str]
 
 def _about_zeros(asked: Settings, settings: Settings, run: Run, problem: Problem) -> list[str]:
     """Say how zero counts were treated, and why, unless that was asked for."""
-    if settings.link.is_identity or run.errors is None:
+    if (settings.link.is_identity and settings.noise == "poisson") or run.errors is None:
         return []
     if settings.likelihood == "exact" and asked.likelihood == "auto":
         return [f"every zero count was visited: {settings.why_exact(problem.counts)}"]

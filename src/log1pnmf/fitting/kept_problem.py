@@ -49,8 +49,8 @@ def _zeros(arrays: Mapping[str, Any], shape: tuple[int, int]) -> AdaptiveZeros |
         return None
     indptr, indices, (m, n) = arrays["zeros.indptr"], arrays["zeros.indices"], shape
     quadratics, error = arrays["zeros.quadratics"], arrays["zeros.error"]
-    _check_finite("zeros.quadratics", quadratics, (m, 3))
-    check_numbers("zeros.exposure", arrays["zeros.exposure"], (m,))
+    _check_finite("zeros.quadratics", quadratics, (m, 5 if "noise.dispersion" in arrays else 3))
+    check_numbers("zeros.exposure", arrays["zeros.exposure"], (m, 2))
     check_numbers("zeros.caps", arrays["zeros.caps"], (m,))
     check_numbers("zeros.error", error, (1,))
     # the compiled core would read beyond its arrays

@@ -99,7 +99,7 @@ class AdaptiveRenewal:
         rates = problem.counts.by_column.row_sums() / problem.size_factors.sum()
         profile = (problem.link.link(rates) / problem.link.alpha)[:, None]
         at = Pair(np.ones((problem.counts.n_samples, 1)), profile)
-        return self._chosen(engine, at, self.tolerance * problem.counts.total)
+        return self.chosen(engine, at, problem.counts.total)
 
     def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Engine | None:
         """See `Renewal`."""
@@ -109,11 +109,13 @@ class AdaptiveRenewal:
         error = engine.zero_errors(at.loadings, at.factors)[1]
         if error <= max(limit, zeros.error):  # where it cannot be less, there is no use in trying again
             return None
-        return self._chosen(engine, at, SLACK * limit)
+        return self.chosen(engine, at, loss)
 
-    def _chosen(self, engine: Engine, at: Pair, limit: float) -> Engine:
-        problem = engine.problem
-        chosen = choose(engine.survey_zeros(at.loadings, at.factors, caps_for(self.tolerance)), limit)
+    def chosen(self, engine: Engine, at: Pair, loss: float) -> Engine:
+        """Choose anew."""
+        problem, limit = engine.problem, SLACK * self.tolerance * abs(loss)
+        caps = caps_for(self.tolerance, dispersed=problem.noise.name != "poisson")
+        chosen = choose(engine.survey_zeros(at.loadings, at.factors, caps), limit)
         if chosen.n_above > LARGEST_STORED * math.prod(problem.counts.shape):
             return self.remake(replace(problem, zeros=None))
         stored, exposure = engine.collect_zeros(at.loadings, at.factors, chosen.caps)
@@ -131,25 +133,30 @@ class DispersionRenewal:
         Makes the engine of the renewed problem.
     tol : float
         Dispersions that lower the objective by less, relative to its size, are not worth a renewal.
+    zeros : AdaptiveRenewal, optional
+        Chooses zeros anew for new dispersions, and where these stay.
     """
 
     remake: Remake
     kind: DispersionKind
     tol: float
+    zeros: AdaptiveRenewal | None = None
 
     def begin(self, engine: Engine) -> Engine:
         """Find the start with the dispersions there are."""
-        return engine
+        return engine if self.zeros is None else self.zeros.begin(engine)
 
     def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Engine | None:
         """See `Renewal`."""
         problem, noise = engine.problem, engine.problem.noise
         assert isinstance(noise, NegativeBinomial)
-        if noise.prior is None and index < FIRST_DISPERSIONS and not final:
-            return None
-        loadings, factors = on_host(at.loadings), on_host(at.factors)
-        new, gain = renewed(problem, loadings, factors, kind=self.kind, before=noise)
-        return self.remake(replace(problem, noise=new)) if gain > self.tol * abs(loss) else None
+        if noise.prior is not None or index >= FIRST_DISPERSIONS or final:
+            loadings, factors = on_host(at.loadings), on_host(at.factors)
+            new, gain = renewed(problem, loadings, factors, kind=self.kind, before=noise)
+            if gain > self.tol * abs(loss):
+                exact = self.remake(replace(problem, noise=new, zeros=None))
+                return exact if self.zeros is None else self.zeros.chosen(exact, at, loss)
+        return None if self.zeros is None else self.zeros(engine, at, loss, index=index, final=final)
 
 
 def first_noise(settings: Settings, n_features: int) -> Noise:
@@ -161,6 +168,7 @@ def first_noise(settings: Settings, n_features: int) -> Noise:
 
 def renewal_of(settings: Settings, remake: Remake) -> Renewal | None:
     """Give what changes the problem of a fit on the way; None for most fits. Of resolved settings."""
+    zeros = AdaptiveRenewal(remake, settings.zeros_tol) if settings.likelihood == "adaptive" else None
     if settings.noise == "nb" and settings.dispersion in get_args(DispersionKind):
-        return DispersionRenewal(remake, cast(DispersionKind, settings.dispersion), settings.tol)
-    return AdaptiveRenewal(remake, settings.zeros_tol) if settings.likelihood == "adaptive" else None
+        return DispersionRenewal(remake, cast(DispersionKind, settings.dispersion), settings.tol, zeros)
+    return zeros

@@ -115,8 +115,10 @@ class Settings:
         check_choice("dispersion", self.dispersion, (*DISPERSIONS, GIVEN), otherwise="an array")
         if self.noise == "poisson" and self.dispersion != Settings.dispersion:
             raise ValueError("dispersion is used by noise='nb' only; leave it out, or pass noise='nb'")
-        if self.noise == "nb" and self.likelihood not in ("auto", "exact"):
-            raise ValueError(f"likelihood must be 'auto' or 'exact' with noise='nb', got {self.likelihood!r}")
+        if self.noise == "nb" and self.likelihood == "approximate":
+            raise ValueError(
+                "likelihood='approximate', the paper's, has no noise='nb'; use 'adaptive' or 'auto'"
+            )
         if self.noise == "nb" and self.row_solver != "newton":
             raise ValueError(f"row_solver must be 'newton' with noise='nb', got {self.row_solver!r}")
 
@@ -140,9 +142,7 @@ class Settings:
     def resolved(self, engine: str, counts: Counts) -> Settings:
         """Replace every "auto" by what it stands for, for these counts and a resolved engine."""
         likelihood = self.likelihood
-        if self.noise == "nb":
-            likelihood = "exact"
-        elif self.link.is_identity:
+        if self.link.is_identity and self.noise == "poisson":
             likelihood = "exact"  # at sparse cost
         elif likelihood == "auto":
             here = replace(self, engine=engine)
@@ -162,8 +162,6 @@ class Settings:
         entries = math.prod(counts.shape)
         if self.row_solver == "coordinate":
             return "coordinate descent has no adaptive form"
-        if self.noise != "poisson":
-            return f"{self.noise} noise has no adaptive form"
         if entries <= SMALL:
             return f"there are {entries:,} entries only"
         if counts.nnz >= DENSE * entries:

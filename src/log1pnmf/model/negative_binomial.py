@@ -115,6 +115,16 @@ class NegativeBinomial:
             sums.append(float(np.sum(stirling(y) + excess_constant(y, phi))))
         return math.fsum(sums)
 
+    def plain_constant(self, counts: Counts) -> float:
+        """Give the same for the loss ``-y log(mean) + (y + r) log(1 + phi mean)``."""
+        rows, sums = counts.by_row, [self.constant(counts)]
+        for start in range(0, rows.nnz, CHUNK):
+            entries = slice(start, start + CHUNK)
+            phi = self.of_features(rows.indices[entries]).dispersion
+            y = rows.values[entries].astype(np.float64)
+            sums.append(-float(np.sum(y * (np.log1p(phi * y) + log1p_ratio(phi * y) - np.log(y)))))
+        return math.fsum(sums)
+
     def _variance_ratio(self, t: Array, at: Derivatives) -> Array:
         return 1.0 + self.dispersion * (t * at.share * at.slope)
 

@@ -64,6 +64,10 @@ class Noise(Protocol):
         """Difference between the negative log-likelihood of all entries and the sum of their losses."""
         ...
 
+    def plain_constant(self, counts: Counts) -> float:
+        """Give the same for losses that leave out all terms in which the mean does not appear."""
+        ...
+
 
 @dataclass(frozen=True)
 class Poisson:
@@ -98,6 +102,10 @@ class Poisson:
     def constant(self, counts: Counts) -> float:
         """Sum of ``log(y!) - y * log(y) + y``."""
         return counts.stirling
+
+    def plain_constant(self, counts: Counts) -> float:
+        """Sum of ``log(y!)``, for the loss ``mean - y log(mean)``."""
+        return counts.log_factorial
 
 
 POISSON = Poisson()

@@ -103,7 +103,8 @@ def entry_loss(
         loss = noise.loss(y, t * link.em(eta))
     if zeros is None:
         return loss
-    return np.where(_at(zeros).in_place(y), t * eta * (zeros.a1 + zeros.a2 * eta), loss)
+    stand_in = _at(zeros)
+    return np.where(stand_in.in_place(y), stand_in.loss(eta, t), loss)
 
 
 def entry_gradient(
@@ -120,7 +121,8 @@ def entry_gradient(
     gradient = noise.gradient(y, t, link.derivatives(eta))
     if zeros is None:
         return gradient
-    return np.where(_at(zeros).in_place(y), t * (zeros.a1 + 2.0 * zeros.a2 * eta), gradient)
+    stand_in = _at(zeros)
+    return np.where(stand_in.in_place(y), stand_in.gradient(eta, t), gradient)
 
 
 def entry_curvature(
@@ -135,7 +137,10 @@ def entry_curvature(
     """Curvature of `entry_loss` for steps, see `Noise.curvature`; parameters as there. Always finite."""
     y, eta, t = _float(y), _float(eta), _float(t)
     curvature = noise.curvature(y, t, link.derivatives(eta))
-    return curvature if zeros is None else np.where(_at(zeros).in_place(y), 2.0 * zeros.a2 * t, curvature)
+    if zeros is None:
+        return curvature
+    stand_in = _at(zeros)
+    return np.where(stand_in.in_place(y), stand_in.curvature(t), curvature)
 
 
 def _at(zeros: EntryZeros | Quadratic) -> EntryZeros:
@@ -234,10 +239,11 @@ def plain_constant(problem: Model) -> float:
     """Difference between the Poisson negative log-likelihood and the sum of ``t*em - y*log(em)``.
 
     ``sum lgamma(y+1) - sum y*log(t)``, and the zeros' part as in `likelihood_constant`. This form is quicker
-    to sum, but loses digits where counts are large.
+    to sum, but loses digits where counts are large. With other noise: the same for what the sum becomes where
+    ``y*log(em)`` alone is taken off the loss of a zero with the same mean, see `Noise.plain_constant`.
     """
     counts, exposure = problem.counts, problem.link.exposure_scale * problem.size_factors
-    own = counts.log_factorial - float(np.sum(xlogy(counts.row_sums, exposure)))
+    own = problem.noise.plain_constant(counts) - float(np.sum(xlogy(counts.row_sums, exposure)))
     return own + _offset_of_zeros(problem)
 
 

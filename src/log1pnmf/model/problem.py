@@ -15,7 +15,7 @@ from log1pnmf.counts.sparse_rows import Pattern
 from .link import ShiftedLog
 from .noise import POISSON, Noise
 from .objective import likelihood_constant, plain_constant
-from .zeros import EXACT_FOR_IDENTITY, AdaptiveZeros, EntryZeros, Zeros
+from .zeros import EXACT_FOR_IDENTITY, AdaptiveZeros, EntryZeros, Quadratic, Zeros
 
 __all__ = ["LARGE_ROW", "Likelihood", "Problem", "Side", "SideZeros", "zeros_of_row"]
 
@@ -40,7 +40,8 @@ class SideZeros:
     stored : Pattern or None
         Zeros that are visited.
     row_quadratic, column_quadratic : ndarray of shape (rows, 2) or (columns, 2), or None
-        Linear and quadratic coefficient in place of ``expm1(eta)``; one of the two.
+        Linear and quadratic coefficient in place of ``expm1(eta)``; one of the two. With dispersions there is
+        a third: what is multiplied by the exposure and added to the linear one.
     row_linear, row_square : ndarray of shape (rows, P)
     column_linear, column_square : ndarray of shape (P, columns)
     """
@@ -95,7 +96,7 @@ def zeros_of_row(side: Side, i: int) -> EntryZeros | None:
         return None
     own = zeros.row_quadratic[i] if zeros.row_quadratic is not None else zeros.column_quadratic.T  # type: ignore[union-attr]
     stored = False if zeros.stored is None else zeros.stored.to_dense(slice(i, i + 1))[0]
-    return EntryZeros(own[0], own[1], stored)
+    return EntryZeros(own[0], own[1], stored, *own[2:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,13 +133,13 @@ class Problem:
             )
         if self.link.is_identity and self.noise.zero_loss_is_mean:
             object.__setattr__(self, "zeros", EXACT_FOR_IDENTITY)
-        elif self.zeros is not None and not self.noise.zero_loss_is_mean:
+        elif isinstance(self.zeros, Quadratic) and not self.noise.zero_loss_is_mean:
             raise ValueError(f"zeros must be None (exact) with {self.noise.name} noise, got {self.zeros}")
 
     @property
     def is_exact(self) -> bool:
         """Whether the loss is the model's own; approximate zeros of the identity link are."""
-        return self.zeros is None or self.link.is_identity
+        return self.zeros is None or (self.link.is_identity and self.noise.zero_loss_is_mean)
 
     @property
     def likelihood(self) -> Likelihood:
@@ -161,27 +162,35 @@ class Problem:
 
     @property
     def _loadings_zeros(self) -> SideZeros | None:
-        zeros, (n, m) = self.zeros, self.counts.shape
-        if zeros is None:
+        if self.zeros is None:
             return None
-        a1, a2 = (np.ascontiguousarray(np.broadcast_to(one, m)[None]) for one in (zeros.a1, zeros.a2))
-        t = self._exposure[:, None]
-        if isinstance(zeros, AdaptiveZeros):
-            return SideZeros(
-                zeros.by_sample, None, np.ascontiguousarray(zeros.quadratics[:, 1:]), t, t, a1, a2
-            )
-        return SideZeros(None, np.tile([zeros.a1, zeros.a2], (n, 1)), None, t, t, a1, a2)
+        own, linear, square = self._quadratics
+        t = self._exposure[:, None] ** np.arange(1, 1 + len(linear))
+        if isinstance(self.zeros, AdaptiveZeros):
+            return SideZeros(self.zeros.by_sample, None, own, t, t, linear, square)
+        return SideZeros(None, np.tile(own[0], (self.counts.n_samples, 1)), None, t, t, linear, square)
 
     @property
     def _factors_zeros(self) -> SideZeros | None:
-        zeros, m = self.zeros, self.counts.shape[1]
-        if zeros is None:
+        if self.zeros is None:
             return None
+        own, linear, square = self._quadratics
+        t = self._exposure[None] ** np.arange(1, 1 + len(linear))[:, None]
+        linear, square = (np.ascontiguousarray(one.T) for one in (linear, square))
+        stored = self.zeros.stored if isinstance(self.zeros, AdaptiveZeros) else None
+        return SideZeros(stored, own, None, linear, square, t, t)
+
+    @property
+    def _quadratics(self) -> tuple[Array, Array, Array]:
+        """Coefficients of every feature, (m, 2) or (m, 3), and the linear and quadratic ones as (P, m)."""
+        zeros, m = self.zeros, self.counts.n_features
+        assert zeros is not None
         own = np.stack([np.broadcast_to(one, m) for one in (zeros.a1, zeros.a2)], axis=1).astype(np.float64)
-        stored = zeros.stored if isinstance(zeros, AdaptiveZeros) else None
-        a1, a2 = (np.ascontiguousarray(own[:, [p]]) for p in (0, 1))
-        t = self._exposure[None]
-        return SideZeros(stored, own, None, a1, a2, t, t)
+        linear, square = (np.ascontiguousarray(own[:, p][None]) for p in (0, 1))
+        if self.noise.zero_loss_is_mean or not isinstance(zeros, AdaptiveZeros):
+            return own, linear, square
+        by_t = zeros.by_exposure[:, 1]
+        return np.column_stack([own, by_t]), np.vstack([linear, by_t]), np.vstack([square, np.zeros(m)])
 
     @cached_property
     def constant(self) -> float:
@@ -196,7 +205,8 @@ class Problem:
     @cached_property
     def is_large(self) -> bool:
         """Whether counts are so large that ``t*em - y*log(em)`` would lose digits that matter."""
-        return bool(np.max(self.counts.row_sums, initial=0.0) > LARGE_ROW)
+        large = bool(np.max(self.counts.row_sums, initial=0.0) > LARGE_ROW)
+        return large and self.noise.zero_loss_is_mean
 
     @property
     def native_constant(self) -> float:

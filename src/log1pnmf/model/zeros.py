@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import check_choice
 from log1pnmf.counts.sparse_rows import Pattern
 
-from .link import ShiftedLog
+from .link import Link, ShiftedLog
 
 __all__ = [
     "EXACT_FOR_IDENTITY",
@@ -31,9 +31,11 @@ __all__ = [
     "caps_for",
     "chebyshev",
     "choose",
+    "polynomial",
     "quadratic",
     "survey_feature",
     "taylor",
+    "zero_costs",
 ]
 
 Array = NDArray[np.float64]
@@ -65,25 +67,37 @@ class Quadratic:
         """Give what stands in for the zeros of some samples."""
         return EntryZeros(self.a1, self.a2)
 
-    def of_feature(self, j: int) -> EntryZeros:
-        """Give what stands in for the zeros of one feature."""
-        return EntryZeros(self.a1, self.a2)
-
     def offset(self, exposure: Array, n_zeros: NDArray[np.int64]) -> float:
         """Sum the constant term over all zeros: `n_zeros` of every sample."""
         return self.a0m1 * float(exposure @ n_zeros)
 
 
 class EntryZeros(NamedTuple):
-    """Linear and quadratic coefficients at some entries, and which zeros are visited exactly instead."""
+    """What stands in for the zero loss of some entries: ``t ((a1 + t b1) eta + a2 eta**2)``.
+
+    `stored` says which zeros are visited exactly instead.
+    """
 
     a1: Any
     a2: Any
     stored: Any = False
+    b1: Any = 0.0
 
     def in_place(self, y: Array) -> NDArray[np.bool_]:
         """Whether the quadratic stands in for an entry."""
         return np.logical_not((y > 0) | self.stored)
+
+    def loss(self, eta: Array, t: Array) -> Array:
+        """Evaluate the quadratic."""
+        return t * eta * (self.a1 + t * self.b1 + self.a2 * eta)
+
+    def gradient(self, eta: Array, t: Array) -> Array:
+        """Differentiate it in eta."""
+        return t * (self.a1 + t * self.b1 + 2.0 * self.a2 * eta)
+
+    def curvature(self, t: Array) -> Array:
+        """Differentiate it twice."""
+        return 2.0 * t * self.a2
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,16 +106,18 @@ class AdaptiveZeros:
 
     Parameters
     ----------
-    quadratics : ndarray of shape (m, 3)
-        Constant, linear and quadratic coefficient of every feature: ``expm1(eta)`` is about their polynomial.
+    quadratics : ndarray of shape (m, 3) or (m, 5)
+        Constant, linear and quadratic coefficient of every feature: the loss over t (``expm1(eta)`` with
+        Poisson noise) is about their polynomial in eta. The quadratic one is not negative: a concave form has
+        no minimum. With dispersions the last two are a constant and a linear one that are multiplied by t.
     stored : Pattern
         Zeros that are visited, features x samples.
-    exposure : ndarray of shape (m,)
-        Sum of the exposures of the other zeros.
+    exposure : ndarray of shape (m, 2)
+        Sums of t and t^2 over the other zeros.
     caps : ndarray of shape (m,)
-        Those with eta above it were chosen to be visited.
+        Those whose measure (see `zero_costs`) is above it were chosen to be visited.
     error : float
-        Sum over the others of ``t * |expm1(eta) - quadratic|`` where the set was chosen.
+        Sum over the others of ``t * |loss / t - quadratic|`` where the set was chosen.
     """
 
     quadratics: Array
@@ -120,6 +136,12 @@ class AdaptiveZeros:
         """Quadratic coefficient of every feature."""
         return self.quadratics[:, 2]
 
+    @property
+    def by_exposure(self) -> Array:
+        """Coefficients that are multiplied by t, features x 2; zeros with Poisson noise."""
+        own = self.quadratics
+        return own[:, 3:] if own.shape[1] == 5 else np.zeros((len(own), 2))
+
     @cached_property
     def by_sample(self) -> Pattern:
         """Zeros that are visited, samples x features."""
@@ -127,15 +149,16 @@ class AdaptiveZeros:
 
     def of_samples(self, block: slice) -> EntryZeros:
         """Give what stands in for the zeros of some samples."""
-        return EntryZeros(self.a1[None, :], self.a2[None, :], self.by_sample.to_dense(block))
-
-    def of_feature(self, j: int) -> EntryZeros:
-        """Give what stands in for the zeros of one feature."""
-        return EntryZeros(self.a1[j], self.a2[j], self.stored.to_dense(slice(j, j + 1))[0])
+        return EntryZeros(self.a1, self.a2, self.by_sample.to_dense(block), self.by_exposure[:, 1])
 
     def offset(self, exposure: Array, n_zeros: NDArray[np.int64]) -> float:
         """Sum the constant terms over all zeros that are not visited."""
-        return float(self.quadratics[:, 0] @ self.exposure)
+        return float(np.sum(self.constants))
+
+    @property
+    def constants(self) -> Array:
+        """Sum the constant terms of every feature."""
+        return self.quadratics[:, 0] * self.exposure[:, 0] + self.by_exposure[:, 0] * self.exposure[:, 1]
 
 
 Zeros = Quadratic | AdaptiveZeros
@@ -247,11 +270,11 @@ class ZeroSurvey(NamedTuple):
     caps : ndarray of shape (G,)
         Ascending.
     error : ndarray of shape (m, G)
-        Sum of ``t * |expm1(eta) - quadratic|`` over the zeros below the cap.
+        Sum of ``t * |loss / t - quadratic|`` over the zeros below the cap.
     n_above : ndarray of shape (m, G)
         Zeros above it.
-    quadratics : ndarray of shape (m, G, 3)
-        Fitted by least squares, weighed by exposure.
+    quadratics : ndarray of shape (m, G, 3) or (m, G, 5)
+        Fitted by least squares, weighed by exposure; see `AdaptiveZeros`.
     """
 
     caps: Array
@@ -269,15 +292,16 @@ class Chosen(NamedTuple):
     error: float
 
 
-def caps_for(tolerance: float) -> Array:
-    """Caps to look at; a tighter tolerance needs smaller ones.
+def caps_for(tolerance: float, *, dispersed: bool = False) -> Array:
+    """Caps to look at; a tighter tolerance and dispersions need smaller ones.
 
     Examples
     --------
     >>> [round(float(cap), 3) for cap in caps_for(1e-4)[[0, -1]]]
     [0.05, 1.5]
     """
-    return np.geomspace(min(0.05, 2.0 * np.cbrt(max(tolerance, 1e-15))), LARGEST_CAP, N_CAPS)
+    smallest = min(0.05, 2.0 * np.cbrt(max(tolerance, 1e-15)))
+    return np.geomspace(0.2 * smallest if dispersed else smallest, LARGEST_CAP, N_CAPS)
 
 
 def choose(survey: ZeroSurvey, limit: float) -> Chosen:
@@ -300,34 +324,86 @@ def choose(survey: ZeroSurvey, limit: float) -> Chosen:
     )
 
 
-def survey_feature(eta: Array, t: Array, cap: float) -> tuple[float, int, Array]:
-    """Survey the zeros of one feature for one cap; engines are tested against it.
+def zero_costs(eta: Array, t: Array, link: Link, dispersion: float | None) -> tuple[Array, Array]:
+    """Give what zeros cost over t, and the measure that is held against caps.
 
     Parameters
     ----------
     eta, t : ndarray of shape (zeros,)
-        Linear predictor and exposure of the zeros.
+        Linear predictor and exposure of the zeros of one feature.
+    dispersion : float or None
+        Of the feature; None is Poisson. With it the measure is the larger of eta (not with the identity link)
+        and ``dispersion * mean``.
+    """
+    em = link.em(eta)
+    if dispersion is None:
+        return em, eta
+    x = dispersion * t * em
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(x == 0.0, 1.0, np.log1p(x) / x)
+    return em * ratio, x if link.is_identity else np.maximum(eta, x)
+
+
+def polynomial(eta: Array, t: Array, quadratic: Array) -> Array:
+    """Evaluate what stands in for the costs, see `AdaptiveZeros.quadratics`."""
+    value: Array = quadratic[0] + eta * (quadratic[1] + eta * quadratic[2])
+    return value + t * (quadratic[3] + eta * quadratic[4]) if len(quadratic) == 5 else value
+
+
+def survey_feature(
+    eta: Array, t: Array, cap: float, *, link: Link, dispersion: float | None = None
+) -> tuple[float, int, Array]:
+    """Survey the zeros of one feature for one cap; engines are tested against it.
+
+    Parameters
+    ----------
+    eta, t, dispersion
+        As in `zero_costs`.
 
     Returns
     -------
     error, n_above, quadratic
         As in `ZeroSurvey`.
     """
-    below = eta <= cap
-    x, w, em = eta[below], t[below], np.expm1(eta[below])
-    total = float(w.sum())
-    mean = float(w @ x) / total if total > 0 else 0.0
-    variance = max(0.0, float(w @ (x - mean) ** 2) / total) if total > 0 else 0.0
-    d, scale = x - mean, max(math.sqrt(variance), 1e-7 * (1.0 + mean))
-    rest = em - (math.expm1(mean) + math.exp(mean) * d * (1.0 + 0.5 * d))  # around the mean
-    powers = np.vander(d / scale, 3, increasing=True)
-    normal = powers.T @ (w[:, None] * powers)
-    normal += np.diag(1e-9 * np.diag(normal) + 1e-9 * total + 1e-300)
-    by0, by1, by2 = np.linalg.solve(normal, powers.T @ (w * rest))
-    linear = math.exp(mean) + by1 / scale
-    square = max(0.0, 0.5 * math.exp(mean) + by2 / scale**2)
-    quadratic = np.array(
-        [math.expm1(mean) + by0 - mean * (linear - mean * square), linear - 2.0 * mean * square, square]
-    )
-    error = float(w @ np.abs(em - np.polynomial.polynomial.polyval(x, quadratic)))
+    cost, measure = zero_costs(eta, t, link, dispersion)
+    below = measure <= cap
+    x, w, cost = eta[below], t[below], cost[below]
+    center, scale = _standard(x, w)
+    basis = np.vander((x - center) / scale, 3, increasing=True)
+    if dispersion is not None:
+        middle, spread = _standard(w, w)
+        basis = np.hstack([basis, basis[:, :2] * ((w - middle) / spread)[:, None]])
+    around = np.zeros(
+        3
+    )  # Poisson: expansion around the mean, so that nothing is lost where all eta are close
+    if dispersion is None:
+        around = np.array([math.expm1(center), math.exp(center) * scale, 0.5 * math.exp(center) * scale**2])
+    root, rest = np.sqrt(w), cost - basis[:, :3] @ around
+    found = np.zeros(5)
+    for kept in (basis, np.where(np.arange(basis.shape[1]) == 2, 0.0, basis)):
+        if len(x):
+            found = np.linalg.lstsq(root[:, None] * kept, root * rest, rcond=1e-9)[0].astype(np.float64)
+        if dispersion is None or found[2] >= 0.0:
+            break
+    quadratic = _powers(found[:3] + around, center, scale)
+    if dispersion is None:
+        quadratic[2] = max(0.0, quadratic[2])
+    else:
+        by_t = _powers(np.append(found[3:], 0.0), center, scale) / spread
+        quadratic = np.concatenate([quadratic - middle * by_t, by_t[:2]])
+    error = float(w @ np.abs(cost - polynomial(x, w, quadratic)))
     return error, int(np.count_nonzero(~below)), quadratic
+
+
+def _standard(x: Array, w: Array) -> tuple[float, float]:
+    """Weighed mean and standard deviation; the latter is never zero."""
+    total = float(w.sum())
+    mean = float(w @ x) / total if total > 0.0 else 0.0
+    variance = float(w @ (x - mean) ** 2) / total if total > 0.0 else 0.0
+    return mean, max(math.sqrt(variance), 1e-7 * (1.0 + mean))
+
+
+def _powers(standardised: Array, center: float, scale: float) -> Array:
+    """Coefficients of ``(x - center) / scale`` to those of x."""
+    constant, linear, square = standardised / np.array([1.0, scale, scale**2])
+    return np.array([constant - center * (linear - center * square), linear - 2.0 * center * square, square])

@@ -136,7 +136,7 @@ class StreamingEngine:
 
     def collect_zeros(self, loadings: Any, factors: Any, caps: Array) -> tuple[Pattern, Array]:
         """List none: every chunk finds its own in every pass, and adds the constant terms of the others."""
-        return Pattern.empty((len(factors), 0)), np.zeros(len(factors))
+        return Pattern.empty((len(factors), 0)), np.zeros((len(factors), 2))
 
     def zero_errors(self, loadings: Any, factors: Any) -> tuple[float, float]:
         """Say how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""

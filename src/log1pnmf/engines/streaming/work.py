@@ -151,7 +151,7 @@ class ChunkPass:
         if isinstance(self.zeros, AdaptiveZeros) and values is not start:
             engine = self._engine(counts, sizes, values)
         if isinstance(engine.problem.zeros, AdaptiveZeros):
-            into.rows.loss[:] += engine.problem.zeros.quadratics[:, 0] * engine.problem.zeros.exposure
+            into.rows.loss[:] += engine.problem.zeros.constants
         engine.add_statistics(engine.problem.factors_side, self.factors, values, into=into.rows)
         into.linear[:] += side.row_exposure @ values
         most = float(np.finfo(np.float32).max)

@@ -58,11 +58,12 @@ class Zeros:
         """See `log1pnmf.engines.base.Engine.collect_zeros`."""
         limits = torch.as_tensor(caps, device=self.factors.device)[:, None]
         exposure, n_above, samples = [], [], []
+        powers = torch.stack([self.exposure, self.exposure**2], dim=1)
         for at, eta in self._eta():
             above = eta > limits[at]
             n_above.append(above.sum(1))
             samples.append(torch.nonzero(above)[:, 1].int())
-            exposure.append(((eta >= 0.0) & ~above).double() @ self.exposure)
+            exposure.append(((eta >= 0.0) & ~above).double() @ powers)
         indptr = np.concatenate(([0], np.cumsum(on_host(torch.cat(n_above))))).astype(np.int64)
         shape = (len(self.factors), len(self.loadings))
         return TensorPattern(shape, indptr, torch.cat(samples)), on_host(torch.cat(exposure))
