@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from importlib import import_module
 from types import ModuleType
 from typing import Any, Literal
 
@@ -132,21 +131,24 @@ class TorchEngine(InMemory):
     def _zeros(self, loadings: Any, factors: Any) -> Zeros:
         side = self.problem.factors_side
         exposure = self._keep(side).column_exposure
-        features = self._with_triton("triton_zeros", torch_zeros)
+        features = torch_zeros if self._triton is None else self._triton[1]
         return Zeros(features, self._rows(side), exposure, self.adopt(loadings), self.adopt(factors))
 
     @cached_property
     def terms(self) -> ModuleType:
         """What sums over non-zeros: Triton kernels on a card, plain PyTorch elsewhere and in float64."""
-        return torch_terms if self.precision != "float32" else self._with_triton("triton_terms", torch_terms)
+        return torch_terms if self.precision != "float32" or self._triton is None else self._triton[0]
 
-    def _with_triton(self, name: str, otherwise: ModuleType) -> ModuleType:
+    @cached_property
+    def _triton(self) -> tuple[ModuleType, ModuleType] | None:
+        """Kernels for non-zeros and for zeros, on a card with Triton."""
         if self.device.type != "cuda":
-            return otherwise
+            return None
         try:
-            return import_module(f".{name}", __package__)
+            from . import triton_terms, triton_zeros
         except ImportError:
-            return otherwise
+            return None
+        return triton_terms, triton_zeros
 
     def terms_for(self, K: int) -> ModuleType:
         """Give `terms`, if it can do K factors."""
