@@ -15,6 +15,7 @@ from .metrics import (
     log_likelihood,
     match_factors,
 )
+from .scorer import heldout_score
 from .selection import Selection, Setting, select
 from .stability import Relation, Stability, consensus, fit_seeds, relate, stability, stability_table
 from .suggest import read_gmt, suggest_names
@@ -43,6 +44,7 @@ __all__ = [
     "heldout_by_sample",
     "heldout_log_likelihood",
     "heldout_rows_log_likelihood",
+    "heldout_score",
     "hoyer",
     "loading_errors",
     "log_likelihood",
