@@ -159,6 +159,14 @@ def test_a_factor_of_all_samples_shows_what_it_is_made_of(tmp_path):
     assert listed[0][0] == str(np.argmax(noise.sum(axis=0)))
 
 
+def test_long_names_have_room(models, tmp_path):
+    """Identifiers that differ only at their end are not cut off."""
+    for length, found in ((11, 0), (15, 3)):
+        names = [f"ENSG{j:0{length - 4}d}" for j in range(models[0].components_.shape[1])]
+        text = write_report(tmp_path / "long.html", models[0], feature_names=names).read_text()
+        assert text.count('class="bars long"') == found
+
+
 def test_colours_are_shared_by_factors_that_correspond(models):
     loadings = models[0].loadings_
     colors = colors_of_fits([loadings, loadings[:, ::-1]])
