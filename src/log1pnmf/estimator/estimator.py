@@ -57,7 +57,7 @@ class Log1pNMF(FittedModel):
         Exposure of the samples; "total" is their total count divided by its mean.
     noise : {"poisson", "nb"}
         How counts scatter around their means: "nb" is negative binomial, with the variance
-        ``mean + dispersion * mean**2``. It visits every entry.
+        ``mean + dispersion * mean**2``.
     dispersion : {"feature", "shared"}, float or array of shape (n_features,)
         With "nb": one for each feature, or the same for all, found by maximum likelihood; those of the
         features are pulled towards their trend over the mean counts. Numbers are taken as they are.
