@@ -21,8 +21,9 @@ struct Design {
   std::int64_t padded;       // columns rounded up to the largest block
   Buffer packed;             // sparse form: n_columns x streams
   Buffer transposed;         // exact form: (K + 1) x padded, the exposure last, zeros beyond the end
-  int rank;                  // terms of the zeros; in exact form one, the exposure
+  int rank;                  // terms of the zeros in sparse form
   Buffer gram, linear;       // of every term: sum_j w_j x_j x_j' (sparse form, not the identity link) and sum_j w_j x_j
+  Buffer decline;            // sum_j t_j x_j: how steeply the loss of zeros rises at least
   Buffer largest;            // max_j x_jk
   Buffer log_exposure;       // coordinate solver, large counts: log t_j
 
@@ -36,9 +37,10 @@ struct Design {
         padded(round_up(h.rows.n_columns, 128)),
         packed(h.model.exact_zeros ? 0 : h.rows.n_columns * streams),
         transposed(h.model.exact_zeros ? padded * (K + 1 + (dispersion >= 0)) : 0),
-        rank(h.model.exact_zeros ? 1 : h.zeros.rank),
+        rank(h.model.exact_zeros ? 0 : h.zeros.rank),
         gram(has_gram(h) ? static_cast<std::int64_t>(rank) * K * K : 0),
         linear(static_cast<std::int64_t>(rank) * K),
+        decline(K),
         largest(K),
         log_exposure(with_logs(h) ? h.rows.n_columns : 0) {
     for (std::int64_t j = 0; j < h.rows.n_columns; ++j) {
@@ -62,8 +64,8 @@ struct Design {
       }
     }
     const std::int64_t m = h.rows.n_columns;
-    if (h.model.exact_zeros) whole_matrix_sums(h, h.rows.column_exposure, nullptr, linear, nullptr);
-    else
+    whole_matrix_sums(h, h.rows.column_exposure, nullptr, decline, nullptr);
+    if (!h.model.exact_zeros)
       for (int p = 0; p < rank; ++p)
         whole_matrix_sums(h, h.zeros.column_linear + p * m, h.zeros.column_quadratics + p * m, linear + p * K,
                           has_gram(h) ? gram + static_cast<std::int64_t>(p) * K * K : nullptr);

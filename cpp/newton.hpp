@@ -44,7 +44,7 @@ class NewtonRow {
         return;
       }
       double after = now;
-      if (leap(out)) after = try_point(leap_, now, predicted, out);
+      if (leap(row, out)) after = try_point(leap_, now, predicted, out);
       if (!(after < now)) after = backtrack(now, predicted, out, h_.rejected[i]);
       h_.decrease[i] += now - after;
       if (!(after < now)) return;
@@ -72,12 +72,11 @@ class NewtonRow {
   // A Newton step can at best double an eta that is far too small for its count. The multiplicative update of an additive
   // model, b_k * up / down with the positive and negative parts of the gradient, goes all the way in one step. It replaces
   // Newton's coordinate where that ratio is large.
-  bool leap(const double* b) {
+  bool leap(const Row& row, const double* b) {
     bool any = false;
-    const double* decline = evaluator_.linear();
     for (int k = 0; k < K_; ++k) {
       leap_[k] = x_[k];
-      const double down = decline[k] + h_.penalty[k];
+      const double down = row.exposure * design_.decline[k] + h_.penalty[k];
       const double up = down - g_[k];
       if (down > 0.0 && up > 4.0 * down) {   // a coefficient at zero is lifted to a tenth of the smallest count
         leap_[k] = std::min(h_.upper, b[k] > 0.0 ? b[k] * (up / down) : 0.1 * smallest_ / down);

@@ -99,7 +99,7 @@ class RowEvaluator {
         std::fill_n(own_quadratic_ + i * block_, block_, h_.zeros.row_quadratic[Noise::kQuadratic * row.number + i]);
   }
 
-  // Sum of the quadratic over all entries of the row: linear'b + b'gram b. In exact form: linear is that of the exposure.
+  // Sum of the quadratic over all entries of the row: linear'b + b'gram b; sparse form only.
   const double* linear() const { return linear_; }
   const double* gram() const { return gram_; }
 
@@ -135,10 +135,6 @@ class RowEvaluator {
   void combine_terms(const Row& row) {
     std::fill_n(static_cast<double*>(linear_), K_, 0.0);
     std::fill_n(static_cast<double*>(gram_), K_ * K_, 0.0);
-    if (h_.model.exact_zeros) {
-      for (int k = 0; k < K_; ++k) linear_[k] = row.exposure * design_.linear[k];
-      return;
-    }
     const std::int64_t i = row.number;
     for (int p = 0; p < design_.rank; ++p) {
       const double u = h_.zeros.row_linear[i * design_.rank + p], v = h_.zeros.row_quadratics[i * design_.rank + p];

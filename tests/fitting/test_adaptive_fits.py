@@ -48,7 +48,7 @@ def test_a_tighter_tolerance_is_kept():
 
 
 def test_the_objective_falls_between_renewals():
-    fit = fit_log1p_nmf(Y, 3, likelihood="adaptive", **OPTIONS)
+    fit = fit_log1p_nmf(Y, 3, likelihood="adaptive", init="rank1", **OPTIONS)
     history = fit.history
     renewed = np.isnan(history["relative_change"])
     assert renewed.sum() > 1
@@ -61,7 +61,7 @@ def test_the_objective_falls_between_renewals():
 
 
 def test_what_a_renewal_changes_is_no_gain():
-    fit = fit_log1p_nmf(Y, 3, likelihood="adaptive", **OPTIONS)
+    fit = fit_log1p_nmf(Y, 3, likelihood="adaptive", init="rank1", **OPTIONS)
     renewed = np.flatnonzero(np.isnan(fit.history["relative_change"]))[-1]
     jumped = fit.history["objective"] + np.where(np.arange(len(fit.history["iteration"])) < renewed, 1e6, 0.0)
     other = replace(fit, history={**fit.history, "objective": jumped})
@@ -117,3 +117,14 @@ def test_the_best_of_several_starts_is_chosen_by_the_exact_likelihood():
 
 def test_looks_become_rare():
     assert [index for index in range(300) if is_due(index)] == [1, 3, 7, 15, 31, 63, 127, 255]
+
+
+def test_a_poor_start_does_not_decide_for_good():
+    """Where it makes all zeros poor, they are visited; later most are not any more."""
+    rng = np.random.default_rng(0)
+    sparse = sp.csr_matrix(rng.poisson(0.05, size=(200, 150)))
+    start = (rng.uniform(1.0, 2.0, (200, 2)), rng.uniform(1.0, 2.0, (150, 2)))
+    fit = fit_log1p_nmf(sparse, 2, likelihood="adaptive", init=start, **OPTIONS)
+    likelihoods = fit.history["likelihood"]
+    assert likelihoods[0] == "exact"
+    assert likelihoods[-1] == "adaptive"

@@ -33,6 +33,9 @@ __all__ = [
 LARGEST_STORED = 1.0 / 3.0
 """Part of all entries from which visiting all of them costs less than visiting the poor ones."""
 
+LAST_SECOND_LOOK = 31
+"""Iteration up to which a fit that visits all zeros looks whether fewer would do by now."""
+
 SLACK = 0.5
 """Part of the tolerance that a renewal may use: factors change afterwards, and errors grow."""
 
@@ -104,12 +107,19 @@ class AdaptiveRenewal:
     def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Engine | None:
         """See `Renewal`."""
         zeros, limit = engine.problem.zeros, self.tolerance * abs(loss)
-        if not isinstance(zeros, AdaptiveZeros):  # all zeros are visited
-            return None
+        if not isinstance(zeros, AdaptiveZeros):  # all zeros are visited; a poor start may be the reason
+            return None if final or index > LAST_SECOND_LOOK else self._fewer(engine, at, loss)
         error = engine.zero_errors(at.loadings, at.factors)[1]
         if error <= max(limit, zeros.error):  # where it cannot be less, there is no use in trying again
             return None
         return self.chosen(engine, at, loss)
+
+    def _fewer(self, engine: Engine, at: Pair, loss: float) -> Engine | None:
+        """Choose anew where all zeros are visited; None where most would have to be."""
+        fresh = self.chosen(engine, at, loss)
+        zeros = fresh.problem.zeros
+        few = 0.5 * LARGEST_STORED * math.prod(engine.problem.counts.shape)
+        return fresh if isinstance(zeros, AdaptiveZeros) and zeros.stored.nnz <= few else None
 
     def chosen(self, engine: Engine, at: Pair, loss: float) -> Engine:
         """Choose anew."""
