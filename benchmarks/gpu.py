@@ -19,7 +19,8 @@ from log1pnmf.fitting.solver.alternate import alternate
 from log1pnmf.fitting.solver.extrapolate import Extrapolation
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose, quadratic
+from log1pnmf.model.zero_survey import caps_for, choose
+from log1pnmf.model.zeros import AdaptiveZeros, quadratic
 
 CASES = {
     "100k": {"n": 100_000, "m": 20_000, "K": 16, "density": 0.05},

@@ -16,7 +16,7 @@ from log1pnmf.engines.torch import terms as torch_terms
 from log1pnmf.engines.torch import triton_terms, triton_zeros
 from log1pnmf.engines.torch import zeros as torch_zeros
 from log1pnmf.engines.torch.engine import TorchEngine
-from log1pnmf.model.zeros import caps_for
+from log1pnmf.model.zero_survey import caps_for
 
 
 @triton.jit

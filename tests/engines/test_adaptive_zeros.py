@@ -18,7 +18,8 @@ from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import POISSON
 from log1pnmf.model.objective import gradients, negative_log_likelihood
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose
+from log1pnmf.model.zero_survey import caps_for, choose
+from log1pnmf.model.zeros import AdaptiveZeros
 
 
 def other_engines(problem):

@@ -25,7 +25,8 @@ from log1pnmf.model.constraint import Bounds  # noqa: E402
 from log1pnmf.model.link import ShiftedLog  # noqa: E402
 from log1pnmf.model.objective import entry_gradient  # noqa: E402
 from log1pnmf.model.problem import Problem  # noqa: E402
-from log1pnmf.model.zeros import AdaptiveZeros, caps_for, quadratic  # noqa: E402
+from log1pnmf.model.zero_survey import caps_for  # noqa: E402
+from log1pnmf.model.zeros import AdaptiveZeros, quadratic  # noqa: E402
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 FORMS = [

@@ -388,24 +388,6 @@ def test_the_form_of_the_counts_does_not_matter(tmp_path):
         assert_same(fitted(), fitted(counts=same, resume=path))
 
 
-def test_files_that_cannot_be(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"resume is .*none, but there is no such file"):
-        fitted(resume=tmp_path / "none")
-    with pytest.raises(FileNotFoundError, match=r"checkpoint is .* no folder"):
-        fitted(checkpoint=tmp_path / "none" / "file")
-    with pytest.raises(ValueError, match="checkpoint_every must be finite and not negative, got -1"):
-        fitted(checkpoint_every=-1)
-    (tmp_path / "foreign").write_bytes(b"no")
-    with pytest.raises(ValueError, match="foreign is damaged"):
-        fitted(resume=tmp_path / "foreign")
-    fitted().save(tmp_path / "fit")
-    with pytest.raises(ValueError, match="holds a fit, not a checkpoint"):
-        fitted(resume=tmp_path / "fit")
-    write_archive(tmp_path / "part", {}, {"kind": "checkpoint"})
-    with pytest.raises(ValueError, match="holds a checkpoint that is not whole"):
-        fitted(resume=tmp_path / "part")
-
-
 def test_global_state_is_left_alone(tmp_path):
     path, options = tmp_path / "checkpoint", {"init": "random", "tol": 1e-4}
     fit_log1p_nmf(Y, 3, checkpoint=path, callbacks=[StopAt(2)], **options)

@@ -257,10 +257,31 @@ def test_what_is_put_there_during_the_fit_stays(tmp_path):
 
     with pytest.warns(RuntimeWarning, match="checkpoint could not be written.*is not a checkpoint"):
         fit_log1p_nmf(
-            Y, 2, checkpoint=path, checkpoint_every=0, callbacks=[put], random_state=0, n_jobs=1, tol=1e-4
+            Y, 2, checkpoint=path, checkpoint_every=0, callbacks=[put], random_state=0, n_jobs=1, tol=1e-9
         )
     assert path.read_text() == "mine"
     path.unlink()
     for _ in range(2):  # over nothing, and over a checkpoint
         ignored(fit_log1p_nmf, Y, checkpoint=path, **OPTIONS)
     assert read_archive(path)[1]["kind"] == "checkpoint"
+
+
+def test_files_that_cannot_be(tmp_path):
+    def fitted(**options):
+        return ignored(fit_log1p_nmf, Y, **{**OPTIONS, **options})
+
+    with pytest.raises(FileNotFoundError, match=r"resume is .*none, but there is no such file"):
+        fitted(resume=tmp_path / "none")
+    with pytest.raises(FileNotFoundError, match=r"checkpoint is .* no folder"):
+        fitted(checkpoint=tmp_path / "none" / "file")
+    with pytest.raises(ValueError, match="checkpoint_every must be finite and not negative, got -1"):
+        fitted(checkpoint_every=-1)
+    (tmp_path / "foreign").write_bytes(b"no")
+    with pytest.raises(ValueError, match="foreign is damaged"):
+        fitted(resume=tmp_path / "foreign")
+    fitted().save(tmp_path / "fit")
+    with pytest.raises(ValueError, match="holds a fit, not a checkpoint"):
+        fitted(resume=tmp_path / "fit")
+    write_archive(tmp_path / "part", {}, {"kind": "checkpoint"})
+    with pytest.raises(ValueError, match="holds a checkpoint that is not whole"):
+        fitted(resume=tmp_path / "part")

@@ -14,7 +14,6 @@ from log1pnmf.analysis.groups import Groups
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.report import document, structure, write_report
 from log1pnmf.report.comparison import compare
-from log1pnmf.report.figures import Curve, histogram, log_curves
 from log1pnmf.report.inputs import MOST_GROUPS, ReportInput
 
 
@@ -381,26 +380,3 @@ def test_anndata_gives_fit_names_and_groups(tmp_path, counts, embedded):
 def test_missing_folder_is_said_before_any_work(tmp_path, models):
     with pytest.raises(FileNotFoundError, match="make it first"):
         write_report(tmp_path / "no" / "r.html", models)
-
-
-# ---------------------------------------------------------------- charts
-
-
-def test_histogram_bars_cover_all_values():
-    chart = histogram(np.array([0.5, 1.0, 1.0, 2.0, 0.0]), label="", x_title="", n_bins=3)
-    heights = [height for *_, height in chart.bars]
-    assert len(heights) == 3
-    np.testing.assert_allclose(np.array(heights) / min(heights), [1, 2, 1], rtol=1e-2)
-    assert [tick.text for tick in chart.x_ticks] == ["0.5", "1", "2"]
-    assert histogram(np.ones(4), label="", x_title="") is None
-
-
-def test_log_curve_is_straight_where_the_values_fall_by_a_factor():
-    x = np.arange(5.0)
-    chart = log_curves([Curve("exact", x, 10.0**-x)], label="", x_title="", y_title="", level=(0.01, "tol"))
-    points = np.array([point.split(",") for point in chart.lines[0][2][1:].split("L")], dtype=float)
-    np.testing.assert_allclose(
-        np.diff(points, axis=0), np.diff(points, axis=0)[:1].repeat(4, axis=0), atol=0.02
-    )
-    assert chart.level[0] == points[2, 1]
-    assert log_curves([Curve("exact", x[:1], x[:1])], label="", x_title="", y_title="") is None

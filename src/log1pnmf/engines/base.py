@@ -15,7 +15,7 @@ from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds, Constraint
 from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem, Side
-from log1pnmf.model.zeros import ZeroSurvey
+from log1pnmf.model.zero_survey import ZeroSurvey
 
 __all__ = [
     "ROW_SOLVERS",

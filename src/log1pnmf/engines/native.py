@@ -31,7 +31,8 @@ from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem, Side
-from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey
+from log1pnmf.model.zero_survey import ZeroSurvey
+from log1pnmf.model.zeros import AdaptiveZeros
 
 from .base import Factory, HalfStep, InMemory, RowSolver, check_row_solver
 

@@ -16,7 +16,8 @@ from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import Noise
 from log1pnmf.model.objective import entry_curvature, entry_gradient, entry_loss
 from log1pnmf.model.problem import Problem, Side, zeros_of_row
-from log1pnmf.model.zeros import AdaptiveZeros, EntryZeros, ZeroSurvey, polynomial, survey_feature, zero_costs
+from log1pnmf.model.zero_survey import ZeroSurvey, polynomial, survey_feature, zero_costs
+from log1pnmf.model.zeros import AdaptiveZeros, EntryZeros
 
 from .base import Factory, HalfStep, InMemory, RowSolver, check_row_solver
 

@@ -308,7 +308,10 @@ def _progress_from_parts(arrays: Mapping[str, np.ndarray], metadata: Mapping[str
 
     def best() -> Run:
         found = metadata["best_run"]
-        errors = None if found["errors"] is None else tuple(found["errors"])
+        errors = found["errors"]
+        if errors is not None:
+            signed, absolute = errors
+            errors = (signed, absolute)
         return Run(*run("best", None), found["stopped"], *problem("best"), errors, found["start"])
 
     def run(name: str, state: State | None) -> tuple[Iteration, History]:

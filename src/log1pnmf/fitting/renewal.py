@@ -16,7 +16,8 @@ from log1pnmf.model.dispersion import FIRST_DISPERSION, DispersionKind, renewed
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import POISSON, Noise
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose
+from log1pnmf.model.zero_survey import caps_for, choose
+from log1pnmf.model.zeros import AdaptiveZeros
 
 from .settings import Settings
 

@@ -19,7 +19,8 @@ from log1pnmf.engines.native import NativeEngine, effective_threads
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem, Side
-from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey
+from log1pnmf.model.zero_survey import ZeroSurvey
+from log1pnmf.model.zeros import AdaptiveZeros
 
 from .progress import PassBar
 from .step import damped_step

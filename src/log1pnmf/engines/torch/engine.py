@@ -15,7 +15,8 @@ from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.engines.base import HalfStep, InMemory, RowSolver
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.problem import Problem, Side
-from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey
+from log1pnmf.model.zero_survey import ZeroSurvey
+from log1pnmf.model.zeros import AdaptiveZeros
 
 from . import terms as torch_terms
 from . import zeros as torch_zeros

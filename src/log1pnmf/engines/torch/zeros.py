@@ -16,7 +16,7 @@ import torch
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.model.link import LARGEST_ETA
-from log1pnmf.model.zeros import ZeroSurvey
+from log1pnmf.model.zero_survey import ZeroSurvey
 
 from . import dense
 from .counts import TensorPattern
@@ -111,7 +111,7 @@ def survey(eta: Any, exposure: Any, caps: np.ndarray) -> tuple[Any, Any, Any]:
     Returns
     -------
     error, n_above, quadratics
-        As in `log1pnmf.model.zeros.ZeroSurvey`.
+        As in `log1pnmf.model.zero_survey.ZeroSurvey`.
     """
     error, n_above = eta.new_empty((2, len(eta), len(caps)))
     quadratics = eta.new_empty((len(eta), len(caps), 3))
