@@ -14,6 +14,7 @@ to go on. It prints its table as it is in the documentation. One thread. Large d
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import re
@@ -86,6 +87,11 @@ class Watch:
         (first, begin), (last, end) = self.seen[0], self.seen[-1]
         return (end - begin) / max(1, last - first)
 
+    def between_renewals(self) -> float:
+        """Median over iterations that no renewal came before or after."""
+        steps = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(self.seen)]
+        return float(np.median([seconds for index, seconds in steps if index == 1] or [math.nan]))
+
 
 def _fitted(counts: Counts, n_components: int, **options: Any) -> tuple[Fit, Record]:
     """Fit from the rank-one start, unless told otherwise."""
@@ -110,6 +116,7 @@ def _fitted(counts: Counts, n_components: int, **options: Any) -> tuple[Fit, Rec
         "stopped": fit.stopped,
         "cpu": cpu,
         "cpu_iteration": watch.per_iteration(),
+        "cpu_between": watch.between_renewals(),
     }
 
 
