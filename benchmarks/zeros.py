@@ -36,7 +36,7 @@ from log1pnmf.fitting.solver.iteration import Iteration
 from .data import DATA, ROOT, Folder, MissingError
 from .measuring import Clock
 from .streaming import blocks
-from .zeros_tables import N_COMPONENTS, Record, draw, table_of
+from .zeros_tables import N_COMPONENTS, PACED, Record, draw, table_of
 
 SAMPLES = {"ap": 1200, "pbmc": 1800, "baron": 1000, "kang": 1000, "her2st": 800, "newsgroups": 1000}
 SHIFTS = (1.0, 0.1, 10.0)
@@ -161,7 +161,7 @@ def _pace(folder: Samples) -> Iterator[Job]:
             for name in names
         ]
 
-    for c in SHIFTS:
+    for c in PACED:
         for data in N_COMPONENTS:
             yield {"data": data, "c": c}, lambda data=data, c=c: measure(data, c)
 
