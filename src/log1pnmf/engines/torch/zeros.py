@@ -1,6 +1,6 @@
 """Zero entries and the quadratics that stand in for them, in blocks of features of a bounded size.
 
-What is computed is that of ``cpp/zeros.hpp`` and `log1pnmf.model.zero_survey.survey_feature`; always in float64.
+It computes what ``cpp/zeros.hpp`` and `log1pnmf.model.zero_survey.survey_feature` do; always in float64.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def errors(eta: Any, exposure: Any, quadratics: Any) -> Any:
 
 
 def _survey(eta: Any, em: Any, exposure: Any, cap: float) -> tuple[Any, Any, Any]:
-    """Error, zeros above the cap and quadratics: `log1pnmf.model.zero_survey.survey_feature` of many features."""
+    """Error, zeros above the cap and quadratics of many features, as `survey_feature` gives them for one."""
     w = torch.where((eta >= 0.0) & (eta <= cap), exposure, 0.0)
     total = w.sum(1)
     some = torch.where(total > 0.0, total, 1.0)
