@@ -98,6 +98,7 @@ struct ZeroSurvey {
   int n_components;
   const double* start;       // n_rows x K
   const double* design;      // n_columns x K
+  std::int64_t stride;       // only every so many-th sample is looked at; sums are scaled up
   int n_caps;
   const double* caps;        // ascending
   double* error;             // n_rows x n_caps, out: sum of t |loss / t - quadratic| over the entries below the cap

@@ -19,14 +19,15 @@ struct ZerosScratch final : Plan::Workspace {
 // The design by component, padded with zeros, and the exposures.
 class Samples {
  public:
-  Samples(const Rows& rows, Link link, const double* design, int K)
-      : rows_(rows), link_(link), K_(K), n_(rows.n_columns), padded_(round_up(n_, kStep)), transposed_(padded_ * K),
-        exposure_(padded_) {
+  Samples(const Rows& rows, Link link, const double* design, int K, std::int64_t stride = 1)
+      : rows_(rows), link_(link), K_(K), stride_(stride), n_((rows.n_columns + stride - 1) / stride),
+        padded_(round_up(n_, kStep)), transposed_(padded_ * K), exposure_(padded_) {
     for (std::int64_t i = 0; i < n_; ++i) {
-      for (int k = 0; k < K; ++k) transposed_[k * padded_ + i] = design[i * K + k];
-      exposure_[i] = rows.column_exposure != nullptr ? rows.column_exposure[i] : 1.0;
+      for (int k = 0; k < K; ++k) transposed_[k * padded_ + i] = design[i * stride * K + k];
+      exposure_[i] = rows.column_exposure != nullptr ? rows.column_exposure[i * stride] : 1.0;
     }
   }
+  double scale() const { return n_ > 0 ? static_cast<double>(rows_.n_columns) / static_cast<double>(n_) : 1.0; }
   std::int64_t padded() const { return padded_; }
   Vec exposure(std::int64_t e) const { return load(exposure_ + e); }
   bool dispersed() const { return rows_.row_dispersion != nullptr; }
@@ -35,7 +36,8 @@ class Samples {
     if (link_ == Link::identity) fill<IdentityLink>(j, b, with_cost, to);
     else fill<ShiftedLogLink>(j, b, with_cost, to);
     const Entries counts = entries_at(rows_.indptr, rows_.indices, rows_.n_rows, j);
-    for (std::int64_t p = 0; p < counts.count; ++p) to.measure[counts.indices[p]] = -1.0;
+    for (std::int64_t p = 0; p < counts.count; ++p)
+      if (stride_ == 1 || counts.indices[p] % stride_ == 0) to.measure[counts.indices[p] / stride_] = -1.0;
     for (std::int64_t p = 0; p < stored.count; ++p) to.measure[stored.indices[p]] = -1.0;
     std::fill(to.measure + n_, to.measure + padded_, -1.0);
   }
@@ -75,7 +77,7 @@ class Samples {
   Rows rows_;
   Link link_;
   int K_;
-  std::int64_t n_, padded_;
+  std::int64_t stride_, n_, padded_;
   Buffer transposed_, exposure_;
 };
 
@@ -110,7 +112,7 @@ inline void least_squares(double (&A)[N][N], double* right) {
 
 class ZeroSurveyPlan final : public Plan {
  public:
-  explicit ZeroSurveyPlan(const ZeroSurvey& s) : s_(s), samples_(s.rows, s.link, s.design, s.n_components) {}
+  explicit ZeroSurveyPlan(const ZeroSurvey& s) : s_(s), samples_(s.rows, s.link, s.design, s.n_components, s.stride) {}
   std::unique_ptr<Workspace> workspace() const override { return std::make_unique<ZerosScratch>(samples_.padded()); }
 
   void run_row(std::int64_t j, Workspace& workspace) const override {
@@ -226,8 +228,8 @@ class ZeroSurveyPlan final : public Plan {
       above += load(at.measure + e) > cap ? splat(1.0) : Vec{};
     }
     const std::int64_t to = j * s_.n_caps + g;
-    s_.error[to] = horizontal_sum(error);
-    s_.n_above[to] = horizontal_sum(above);
+    s_.error[to] = samples_.scale() * horizontal_sum(error);
+    s_.n_above[to] = samples_.scale() * horizontal_sum(above);
     std::copy_n(p.a, N, s_.quadratic + N * to);
   }
 

@@ -66,6 +66,7 @@ def survey_zeros(
     side: Side,
     start: _Floats,
     design: _Floats,
+    stride: int,
     caps: _Floats,
     error: _Floats,
     n_above: _Floats,

@@ -152,7 +152,10 @@ class Engine(Protocol):
     def survey_zeros(
         self, loadings: NDArray[np.float64], factors: NDArray[np.float64], caps: NDArray[np.float64]
     ) -> ZeroSurvey:
-        """Fit a quadratic to the zeros of every feature, for every cap above which they are visited."""
+        """Fit a quadratic to the zeros of every feature, for every cap above which they are visited.
+
+        Where there are many samples, some of them may be enough; sums are then scaled up.
+        """
         ...
 
     def collect_zeros(

@@ -43,6 +43,9 @@ Array = NDArray[np.float64]
 MOST_JOBS = 4096
 """Threads that may be asked for."""
 
+SURVEYED = 8192
+"""Samples that are enough to choose which zeros to visit; of many more, some are looked at."""
+
 MOST_SIDES = 4
 """Sides that an engine keeps ready for the compiled core."""
 
@@ -196,7 +199,8 @@ class NativeEngine(InMemory):
         """Fit quadratics to the zeros; see `log1pnmf.engines.base.Engine.survey_zeros`."""
         shape, width = (len(factors), len(caps)), 3 if self.problem.noise.zero_loss_is_mean else 5
         out = ZeroSurvey(caps, *(np.empty(size) for size in (shape, shape, (*shape, width))))
-        survey_zeros(*self._zeros(loadings, factors), *out, self.n_threads)
+        stride = max(1, len(loadings) // SURVEYED)
+        survey_zeros(*self._zeros(loadings, factors), stride, *out, self.n_threads)
         return out
 
     def collect_zeros(self, loadings: Array, factors: Array, caps: Array) -> tuple[Pattern, Array]:

@@ -7,9 +7,10 @@ those that say nearly the same. Neither is the best everywhere, and a few iterat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -28,6 +29,7 @@ from log1pnmf.model.zeros import quadratic
 
 from .arrangement import arranged
 from .merging import merged
+from .renewal import AdaptiveRenewal, is_due
 from .sampled_start import spread
 from .settings import Settings
 from .starts import Taken, adapt_start, initialize, lifted
@@ -46,6 +48,8 @@ BEFORE, AFTER = 15, 10
 """Iterations before and after factors are merged."""
 ALONE = 30
 """Iterations from the other start. After fewer, slow ones that end well are not yet ahead."""
+RACED_ERRORS = 1e-3
+"""`zeros_tol` of the race."""
 SETTLING = 5
 """Newton steps in which all loadings adapt to given factors."""
 
@@ -63,7 +67,7 @@ def race(
     engine : Engine
         Of the problem that is to be started.
     make : callable
-        Makes engines for the race, which has Poisson noise and the paper's quadratic for zeros.
+        Makes engines for the race, which has Poisson noise and adaptive zeros.
     number : int
         How many starts there were before. The SVD is the same each time, so later ones are random instead.
     verbose : int
@@ -74,45 +78,93 @@ def race(
     if K == 1 or problem.link.c < SMALLEST_RACED:
         name = "rank1" if K == 1 else other
         return Taken(Pair(*initialize(engine, K, name, rng)), name)
-    cheap = replace(problem, zeros=quadratic(problem.link, "chebyshev", None), noise=POISSON)
+    exact = replace(problem, zeros=None, noise=POISSON)
     part, rows = problem.counts.part_in_memory(MOST_RACED)
     whole = len(rows) == problem.counts.n_samples
-    raced = cheap if whole else replace(cheap, counts=part, size_factors=problem.size_factors[rows])
-    racer = make(raced)
+    raced = exact if whole else replace(exact, counts=part, size_factors=problem.size_factors[rows])
     with _shown(verbose) as watch:
-        name, best = "merged", _from_merged(racer, K, rng, watch)
-        rival = _advance(racer, initialize(racer, K, other, rng), ALONE, watch, BEFORE + AFTER)
-    if rival.objective < best.objective:
-        name, best = other, rival
-    pair = Pair(best.loadings, best.factors)
+        racer = _Racer(make, make(raced), watch)
+        name, (pair, objective) = "merged", racer.merged(K, rng)
+        rival = racer.advance(initialize(racer.engine, K, other, rng), ALONE, BEFORE + AFTER)
+    if rival[1] < objective:
+        name, pair = other, rival[0]
     if not whole:
-        everyone = make(cheap)
+        everyone = make(replace(exact, zeros=quadratic(problem.link, "chebyshev", None)))
         pair = spread(everyone, _settling(everyone), pair, FREE)
     # with a penalty, the first factor is the one without
     ordered = arranged(pair.loadings, pair.factors, replace(settings, l1=0.0, normalize="none"))
     return Taken(Pair(*adapt_start(problem, *ordered, rng)), name)
 
 
-def _from_merged(engine: Engine, n_components: int, rng: Random, watch: Callback) -> Iteration:
-    many = n_components + max(2, int(TOO_MANY * n_components))
-    before = _advance(engine, initialize(engine, many, "random", rng), BEFORE, watch)
-    fewer = merged(engine.problem, before.loadings, before.factors, n_components)
-    return _advance(engine, lifted(engine.problem, *fewer), AFTER, watch, BEFORE)
-
-
-def _advance(
-    engine: Engine, start: tuple[Array, Array], n_iterations: int, watch: Callback, done: int = 0
-) -> Iteration:
-    """Follow the solver for some iterations.
+@dataclass(frozen=True, eq=False)
+class _Racer:
+    """Follows the solver from a start for some iterations, with adaptive zeros.
 
     Parameters
     ----------
-    done : int
-        Iterations that the progress bar has seen.
+    engine : Engine
+        Of the problem that is raced, with all zeros visited.
+    watch : callable
+        Called with every iteration.
     """
-    for iteration in alternate(engine, *start, extrapolation=Extrapolation(), max_iter=n_iterations):
-        watch(replace(iteration, index=done + iteration.index))
-    return iteration.on_host()
+
+    make: Make
+    engine: Engine
+    watch: Callback
+
+    def merged(self, n_components: int, rng: Random) -> tuple[Pair, float]:
+        """Start from more random factors than are wanted, and merge those that say nearly the same."""
+        many, problem = n_components + max(2, int(TOO_MANY * n_components)), self.engine.problem
+        before, _ = self.advance(initialize(self.engine, many, "random", rng), BEFORE)
+        fewer = merged(problem, before.loadings, before.factors, n_components)
+        return self.advance(lifted(problem, *fewer), AFTER, BEFORE)
+
+    def advance(self, start: tuple[Array, Array], n_iterations: int, done: int = 0) -> tuple[Pair, float]:
+        """Give where some iterations lead, and the objective there, with the errors of zeros put right.
+
+        Parameters
+        ----------
+        done : int
+            Iterations that the progress bar has seen.
+        """
+        engine, pair = self.engine, Pair(*start)
+        renewal = None if engine.problem.is_exact and engine.problem.link.is_identity else self._renewal
+        if renewal is not None:
+            engine = renewal.chosen(engine, pair, engine.problem.counts.total)
+        last: Iteration | None = None
+        while last is None or last.index < n_iterations:
+            before, fresh = last, None
+            for iteration in self._iterations(engine, pair, n_iterations, last):
+                last = iteration
+                self.watch(replace(last, index=done + last.index))
+                if renewal is not None and is_due(last.index) and not math.isnan(last.relative_change):
+                    pair = Pair(last.loadings, last.factors)
+                    fresh = renewal(engine, pair, last.loss, index=last.index, final=False)
+                    if fresh is not None:
+                        break
+            if fresh is None or last is before:  # to the end, or nothing is left to gain
+                break
+            engine = fresh
+        assert last is not None
+        reached = last.on_host()
+        signed, _ = engine.zero_errors(last.loadings, last.factors)
+        return Pair(reached.loadings, reached.factors), reached.objective + signed
+
+    @property
+    def _renewal(self) -> AdaptiveRenewal:
+        return AdaptiveRenewal(self.make, RACED_ERRORS)
+
+    def _iterations(self, engine: Engine, pair: Pair, n: int, last: Iteration | None) -> Iterator[Iteration]:
+        state = None if last is None else last.state
+        return alternate(
+            engine,
+            pair.loadings,
+            pair.factors,
+            extrapolation=Extrapolation(),
+            max_iter=n,
+            state=state,
+            renewed=state is not None,
+        )
 
 
 def _settling(engine: Engine) -> Callable[[Array, Array, Bounds], Array]:
