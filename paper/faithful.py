@@ -126,6 +126,6 @@ def _fit(settings: Settings, engine: Engine, start: tuple[Array, Array], sizes: 
     residual = residual_at(engine, last.loadings, last.factors, constraint=settings.constraint)
     shown = replace(last, loadings=last.loadings * (engine.problem.size_factors / sizes)[:, None])
     stopped: Stopped = "max_iter" if last.index == settings.max_iter else "converged"
-    run = Run(shown, history, stopped, 0)
     problem = replace(engine.problem, size_factors=sizes)
+    run = Run(shown, history, stopped, problem.zeros, problem.noise, (0.0, 0.0), start="given")
     return replace(run.as_fit(settings, problem, kkt_residual=residual), messages=(message,))

@@ -54,7 +54,9 @@ def test_bug_report_is_complete(capsys):
 def test_stubs_name_what_the_extension_has():
     stubs = (ROOT / "src" / "log1pnmf" / "_core.pyi").read_text()
     for name in dir(_core):
-        if not name.startswith("_"):
+        if isinstance(getattr(_core, name), type):
+            assert f"class {name}:" in stubs
+        elif not name.startswith("_"):
             assert f"def {name}(" in stubs
             # arguments of nanobind's signature are counted against those of the stub
             given = getattr(_core, name).__doc__.partition("\n")[0].count(": ")

@@ -243,7 +243,7 @@ def test_score_refuses_other_shapes():
 @pytest.mark.parametrize("sizes", ["total", "none"])
 def test_rows_left_out_are_scored_at_their_own_loadings(sizes):
     y = simulated(shape=(90, 40), mean=10.0)
-    model = Log1pNMF(3, c=0.5, size_factors=sizes, **OPTIONS).fit(y[:60])
+    model = Log1pNMF(3, c=0.5, size_factors=sizes, init="rank1", **OPTIONS).fit(y[:60])
     train, test = split_counts(y[60:], 0.25, random_state=0)
     given = 0.75 * np.ones(30) if sizes == "none" else train.row_sums / y[:60].sum(axis=1).mean()
     means = model.inverse_transform(model.transform(train, size_factors=given), given) / 3.0
@@ -251,7 +251,7 @@ def test_rows_left_out_are_scored_at_their_own_loadings(sizes):
     found = heldout_rows_log_likelihood(model, train, test, test_fraction=0.25, background=0.0)
     assert found == pytest.approx(expected, rel=1e-9)
     # the number of factors is judged, too: twelve are worse than the true three
-    many = Log1pNMF(12, c=0.5, size_factors=sizes, **{**OPTIONS, "tol": 1e-4}).fit(y[:60])
+    many = Log1pNMF(12, c=0.5, size_factors=sizes, init="rank1", **{**OPTIONS, "tol": 1e-4}).fit(y[:60])
     few, many = (heldout_rows_log_likelihood(one, train, test, test_fraction=0.25) for one in (model, many))
     assert many < few
 

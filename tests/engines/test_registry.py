@@ -41,7 +41,7 @@ def problem_of(counts):
 
 def test_an_engine_of_ones_own_fits_end_to_end():
     own = CountingFactory()
-    options = {"c": 1.0, "likelihood": "exact", "max_iter": 5, "tol": 0.0}
+    options = {"c": 1.0, "likelihood": "exact", "init": "rank1", "max_iter": 5, "tol": 0.0}
     with pytest.warns(ConvergenceWarning):
         fit = log1pnmf.fit_log1p_nmf(Y, 2, engine=own, **options)
     with pytest.warns(ConvergenceWarning):

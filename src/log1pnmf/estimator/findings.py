@@ -171,7 +171,7 @@ class Findings(BaseEstimator):
         Examples
         --------
         >>> from log1pnmf import Log1pNMF
-        >>> model = Log1pNMF(2, c=np.inf).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
+        >>> model = Log1pNMF(2, c=float("inf")).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
         >>> topics = model.to_topic_model()
         >>> topics.proportions.sum(axis=1), topics.words.sum(axis=1)
         (array([1., 1., 1.]), array([1., 1.]))
