@@ -24,7 +24,7 @@ def simulated(n=40, m=30, k=3, seed=0):
 
 
 Y = simulated()
-QUICK = {"tol": 1e-6, "random_state": 0, "n_jobs": 1}
+QUICK = {"tol": 1e-6, "random_state": 0, "n_jobs": 1, "init": "rank1"}
 KINDS = {
     "newton": {},
     "exact": {"c": 0.01},
@@ -276,7 +276,7 @@ def wait(iteration):
         hold()
 fit_log1p_nmf(np.load(sys.argv[3]), 3, tol=0.0, max_iter=60, resume={"resume": path}.get(mode), c=0.5,
     likelihood="adaptive", zeros_tol=1e-3, checkpoint=path, checkpoint_every=0,
-    callbacks=[wait], random_state=0, n_jobs=1)
+    callbacks=[wait], random_state=0, n_jobs=1, init="rank1")
 """
 
 

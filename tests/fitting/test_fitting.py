@@ -199,7 +199,7 @@ def test_callbacks_see_every_iteration_and_can_stop():
         seen.append(iteration.index)
         return iteration.index >= 4
 
-    fit = fit_log1p_nmf(Y, 3, callbacks=[watch], **QUICK)
+    fit = fit_log1p_nmf(Y, 3, init="rank1", callbacks=[watch], **QUICK)
     assert seen == [0, 1, 2, 3, 4]
     assert fit.n_iter == 4
     assert not fit.converged
