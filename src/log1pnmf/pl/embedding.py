@@ -42,7 +42,7 @@ def embedding(
     adata : AnnData, or whatever holds a fit
         With a fit by `log1pnmf.tl.log1p_nmf`.
     basis : str or array of shape (n, 2), optional
-        Name of the map in ``adata.obsm``, with or without "X_" before it; by default the UMAP, or the first
+        Name of the map in ``adata.obsm``, with or without ``X_`` before it; by default the UMAP, or the first
         that is there of t-SNE, force-directed graph, positions in space and PCA. Without AnnData: the
         positions.
     factors : sequence of int or str, optional
