@@ -179,3 +179,14 @@ def test_any_number_of_threads_gives_the_same_bits(n_threads):
         strict=True,
     ):
         np.testing.assert_array_equal(first, second)
+
+
+def test_of_many_samples_some_are_enough():
+    exact, problem, (loadings, factors), _ = case(8, n=40_000, m=6, limit=20.0)
+    assert problem.zeros.stored.nnz > 1000
+    _, absolute = NativeEngine(problem).zero_errors(loadings, factors)
+    assert absolute == pytest.approx(problem.zeros.error, rel=0.1)  # the estimate of the survey
+    whole = ReferenceEngine(exact).survey_zeros(loadings, factors, caps_for(1e-4))
+    some = NativeEngine(exact).survey_zeros(loadings, factors, caps_for(1e-4))
+    many = whole.n_above > 1000
+    np.testing.assert_allclose(some.n_above[many], whole.n_above[many], rtol=0.1)
