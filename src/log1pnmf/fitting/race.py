@@ -128,7 +128,7 @@ class _Racer:
             Iterations that the progress bar has seen.
         """
         engine, pair = self.engine, Pair(*start)
-        renewal = None if engine.problem.is_exact and engine.problem.link.is_identity else self._renewal
+        renewal = None if engine.problem.link.is_identity else AdaptiveRenewal(self.make, RACED_ERRORS)
         if renewal is not None:
             engine = renewal.chosen(engine, pair, engine.problem.counts.total)
         last: Iteration | None = None
@@ -149,10 +149,6 @@ class _Racer:
         reached = last.on_host()
         signed, _ = engine.zero_errors(last.loadings, last.factors)
         return Pair(reached.loadings, reached.factors), reached.objective + signed
-
-    @property
-    def _renewal(self) -> AdaptiveRenewal:
-        return AdaptiveRenewal(self.make, RACED_ERRORS)
 
     def _iterations(self, engine: Engine, pair: Pair, n: int, last: Iteration | None) -> Iterator[Iteration]:
         state = None if last is None else last.state
