@@ -146,7 +146,7 @@ def usage(
     reference : str, optional
         Group that the others are compared with; by default the first.
     covariates : array, data frame or mapping of name to values, optional
-        What else may shift loadings: numbers or labels, one for each sample.
+        Covariates to adjust for: numbers or labels, one for each sample.
     key : str, optional
         Name of the fit in an AnnData.
 

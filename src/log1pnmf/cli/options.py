@@ -156,7 +156,11 @@ SizeFactors = Annotated[
 ]
 Noise = Annotated[
     str,
-    typer.Option("--noise", metavar="KIND", help="Scatter of the counts: poisson, or nb, with more of it."),
+    typer.Option(
+        "--noise",
+        metavar="KIND",
+        help="Distribution of the counts: poisson, or nb (negative binomial) for overdispersed ones.",
+    ),
 ]
 Dispersion = Annotated[
     str,

@@ -36,7 +36,7 @@ def usage(
         typer.Option(
             "--replicate",
             metavar="COLUMN",
-            help="Donor (animal, patient) of the samples: these are compared.",
+            help="Donor, animal or patient of each sample: replicates are compared, not samples.",
         ),
     ] = None,
     samples_are_replicates: Annotated[
@@ -50,7 +50,7 @@ def usage(
     ] = None,
     covariate: Annotated[
         list[str] | None,
-        typer.Option("--covariate", metavar="COLUMN", help="What else may shift loadings; can be repeated."),
+        typer.Option("--covariate", metavar="COLUMN", help="Covariate to adjust for; can be repeated."),
     ] = None,
     c: Annotated[
         str | None, typer.Option("-c", "--shift", metavar="C", help="Which model, where there are several.")
