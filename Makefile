@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BUILT := $(VENV)/.built
 STAMP := $(VENV)/.installed
 EXTRAS := dev,bench,docs
 # Tests of engine="torch"; this release has a CPU build where no card is. Empty leaves it and its tests out.
@@ -19,7 +20,7 @@ CODE := src tests $(wildcard benchmarks docs tools examples paper)
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
 
-demo: $(STAMP) ## fit the bundled data and print what was found
+demo: $(BUILT) ## fit the bundled data and print what was found
 	$(BIN)/python -m log1pnmf demo
 
 # The fits of the tests are short. Threads that spin while they wait for work would cost more than the work.
@@ -71,11 +72,17 @@ clean: ## remove the environment and everything built
 	rm -rf $(VENV) build dist bench-out demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks tools -name __pycache__ -type d -exec rm -rf {} +
 
-# The build runs inside .venv (no isolation), so a change in cpp/ recompiles only what it touches.
-$(STAMP): pyproject.toml $(CORE)
+# What the demo needs, and nothing else. The build runs inside .venv (no isolation), so a change in cpp/ recompiles only
+# what it touches.
+$(BUILT): pyproject.toml $(CORE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet "scikit-build-core>=0.11" "nanobind>=2.4" "cmake>=3.26" ninja "setuptools-scm>=8"
+	$(BIN)/python -m pip install --quiet --no-build-isolation -e ".[cli,report]"
+	touch $@
+
+# What tests, documentation and benchmarks need.
+$(STAMP): $(BUILT)
 	test -z "$(TORCH)" || $(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --no-build-isolation -e ".[$(EXTRAS)]"
 	touch $@

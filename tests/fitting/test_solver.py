@@ -1,6 +1,7 @@
 """Laws of the outer loop."""
 
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -259,10 +260,23 @@ def test_time_limit():
         TimeLimit(0)
 
 
-def test_progress_bar_writes_to_standard_error(capsys):
+def test_a_terminal_shows_a_bar_on_standard_error(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with ProgressBar(7, "exact") as bar:
         bar(iteration(3))
     out, err = capsys.readouterr()
     assert out == ""
     assert "3/7" in err
     assert "exact" in err
+
+
+def test_a_log_file_gets_one_line_for_each_phase(capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    with ProgressBar(7, "exact") as bar:
+        for index in range(4):
+            bar(iteration(index))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("exact: 3 iterations in ")
+    assert err.count("\n") == 1
+    assert "\r" not in err

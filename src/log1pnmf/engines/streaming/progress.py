@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from log1pnmf._common.live import is_live
+
 __all__ = ["PassBar"]
 
 
 class PassBar:
     """A progress bar on standard error for every pass, with the time left; called after each chunk.
 
-    It goes when the pass is done, so that the bar of the iterations stays.
+    It goes when the pass is done, so that the bar of the iterations stays. A log file gets no bar.
     """
 
     def __init__(self) -> None:
@@ -25,7 +27,8 @@ class PassBar:
 
         if self._bar is None:
             self._number += 1
-            self._bar = tqdm(total=of_all, desc=f"pass {self._number}", unit="chunk", leave=False)
+            label, hidden = f"pass {self._number}", not is_live()
+            self._bar = tqdm(total=of_all, desc=label, unit="chunk", leave=False, disable=hidden)
             self._bar.start_t = self._ended  # the first chunk took time as well
         self._bar.update(done - self._bar.n)
         if done == of_all:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+
+from log1pnmf._common.live import is_live
 
 from .iteration import Iteration
 
@@ -98,7 +101,9 @@ class History:
 
 
 class ProgressBar:
-    """Progress bar on standard error; a context manager, so that it is closed whatever happens.
+    """Progress on standard error; a context manager, so that it is closed whatever happens.
+
+    A terminal and a notebook show a bar. A log file gets one line at the end.
 
     Parameters
     ----------
@@ -111,17 +116,27 @@ class ProgressBar:
     def __init__(self, max_iter: int, label: str = "fit") -> None:
         from tqdm.auto import tqdm
 
-        self._bar = tqdm(total=max_iter, desc=label, unit="it", leave=True)
+        self._label, self._started = label, time.perf_counter()
+        self._last: Iteration | None = None
+        self._live = is_live()
+        self._bar = tqdm(total=max_iter, desc=label, unit="it", leave=True, disable=not self._live)
 
     def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._bar.close()
+        if self._last is not None and not self._live:
+            seconds = time.perf_counter() - self._started
+            text = f"{self._label}: {self._last.index} iterations in {seconds:.1f} s, {_state(self._last)}"
+            sys.stderr.write(f"{text}\n")
 
     def __call__(self, iteration: Iteration) -> None:
         """Show an iteration."""
+        self._last = iteration
         self._bar.update(iteration.index - self._bar.n)
-        self._bar.set_postfix_str(
-            f"objective {iteration.objective:.9g}, change {iteration.relative_change:.1e}", refresh=False
-        )
+        self._bar.set_postfix_str(_state(iteration), refresh=False)
+
+
+def _state(iteration: Iteration) -> str:
+    return f"objective {iteration.objective:.9g}, change {iteration.relative_change:.1e}"
