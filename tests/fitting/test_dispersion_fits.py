@@ -91,7 +91,7 @@ def test_forged_noise_in_a_checkpoint_is_refused(drawn, tmp_path, part):
     path = tmp_path / "state"
     stop = [lambda iteration: iteration.index == 8]
     lp.fit_log1p_nmf(drawn.counts[:16, :12], 2, checkpoint=path, callbacks=stop, **OPTIONS)
-    assert load_checkpoint(path).progress.noise.prior is not None
+    assert load_checkpoint(path).progress.changed.noise.prior is not None
     arrays, metadata = read_archive(path, kind="checkpoint")
     arrays[f"current.noise.{part}"] = arrays[f"current.noise.{part}"] * math.nan
     write_archive(path, arrays, metadata)

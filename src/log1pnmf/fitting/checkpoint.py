@@ -27,12 +27,10 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import checksum_of
 from log1pnmf.fitting.solver.callbacks import History
 from log1pnmf.fitting.solver.iteration import Iteration, Pair, State
-from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Likelihood
-from log1pnmf.model.zeros import AdaptiveZeros
 
 from .fit import Stopped
-from .kept_problem import changed_arrays, changed_from
+from .kept_problem import Changed
 from .runs import Progress, Run
 from .settings import GIVEN, LIKELIHOODS, Settings
 from .starts import Start
@@ -149,7 +147,7 @@ def _progress_parts(progress: Progress) -> Parts:
         named = ("stopped", "errors", "start")
         metadata["best_run"] = {name: getattr(progress.best, name) for name in named}
     for name, one in runs.items():
-        last, changed = one.last, changed_arrays(one.zeros, one.noise)
+        last, changed = one.last, one.changed.arrays()
         arrays.update({f"{name}.loadings": last.loadings, f"{name}.factors": last.factors})
         arrays.update({f"{name}.history.{column}": values for column, values in one.history.table().items()})
         arrays.update({f"{name}.{part}": array for part, array in changed.items()})
@@ -270,12 +268,13 @@ def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
     for one in runs:
         iteration = one.last
         History.check(one.history.table())
-        if (one.noise.name == "poisson") != (settings["noise"] == "poisson"):
-            raise ValueError(f"{one.noise.name} noise is not that of the settings")
+        noise = one.changed.noise
+        if (noise.name == "poisson") != (settings["noise"] == "poisson"):
+            raise ValueError(f"{noise.name} noise is not that of the settings")
         for name, kind in PLAIN.items():
             check_value(name, getattr(iteration, name), kind)
         check_choice("likelihood", iteration.likelihood, get_args(Likelihood))
-        if (iteration.likelihood == "adaptive") != (one.zeros is not None):
+        if (iteration.likelihood == "adaptive") != (one.changed.zeros is not None):
             raise ValueError(f"an iteration that is {iteration.likelihood} does not fit its zeros")
     check_value("restart", progress.restart, int)
     if progress.restart >= settings["n_init"] or (progress.best is None) != (progress.restart == 0):
@@ -300,11 +299,11 @@ def _check_state(progress: Progress, state: State, *, extrapolates: Any) -> None
 
 
 def _progress_from_parts(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> Progress:
-    def problem(name: str) -> tuple[AdaptiveZeros | None, Noise]:
+    def changed(name: str) -> Changed:
         own = {
             part.removeprefix(f"{name}."): array for part, array in arrays.items() if part.startswith(name)
         }
-        return changed_from(own, (len(own["factors"]), len(own["loadings"])))
+        return Changed.from_arrays(own, (len(own["factors"]), len(own["loadings"])))
 
     def best() -> Run:
         found = metadata["best_run"]
@@ -312,7 +311,7 @@ def _progress_from_parts(arrays: Mapping[str, np.ndarray], metadata: Mapping[str
         if errors is not None:
             signed, absolute = errors
             errors = (signed, absolute)
-        return Run(*run("best", None), found["stopped"], *problem("best"), errors, found["start"])
+        return Run(*run("best", None), found["stopped"], changed("best"), errors, found["start"])
 
     def run(name: str, state: State | None) -> tuple[Iteration, History]:
         prefix = f"{name}.history."
@@ -329,15 +328,14 @@ def _progress_from_parts(arrays: Mapping[str, np.ndarray], metadata: Mapping[str
         previous=Pair(arrays["previous.loadings"], arrays["previous.factors"]),
         schedule=None if schedule is None else tuple(schedule),
     )
-    (last, history), (zeros, noise) = run("current", state), problem("current")
+    last, history = run("current", state)
     in_a_row, restarted = metadata["stopping"]
     return Progress(
         restart=metadata["restart"],
         last=last,
         stopping=(in_a_row, restarted),
         history=history,
-        zeros=zeros,
-        noise=noise,
+        changed=changed("current"),
         random=metadata["random"],
         best=best() if "best" in metadata else None,
         start=metadata["start"],

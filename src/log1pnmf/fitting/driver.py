@@ -147,7 +147,7 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     )
     if keep is not None:
         keep.close()
-    ended = remake(replace(problem, zeros=run.zeros, noise=run.noise))
+    ended = remake(run.changed.put_into(problem))
     try:
         fit = _finish(settings, ended, run, request)
     except KeyboardInterrupt:  # the fit is worth keeping without its last figures
@@ -269,7 +269,8 @@ def _about_zeros(asked: Settings, settings: Settings, run: Run, problem: Problem
         return [f"every zero count was visited: {settings.why_exact(problem.counts)}"]
     if settings.likelihood != "adaptive":
         return []
-    if not isinstance(run.zeros, AdaptiveZeros):
+    zeros = run.changed.zeros
+    if not isinstance(zeros, AdaptiveZeros):
         message = (
             f"every zero count was visited: to keep their errors within zeros_tol={settings.zeros_tol:g}, "
             f"more than {LARGEST_STORED:.0%} of all entries would have to be, which costs as much"
@@ -278,7 +279,7 @@ def _about_zeros(asked: Settings, settings: Settings, run: Run, problem: Problem
             warn(f"{message}; raise zeros_tol, or use likelihood='exact'", ApproximationWarning)
         return [message]
     share = run.errors[1] / abs(run.last.loss) if run.last.loss else 0.0
-    visited = f"{run.zeros.stored.nnz:,} of them were" if problem.counts.in_memory else "some of them were"
+    visited = f"{zeros.stored.nnz:,} of them were" if problem.counts.in_memory else "some of them were"
     return [
         f"zero counts: {visited} visited one by one, and a quadratic for every feature stands in for the "
         f"others; its errors sum up to {share:.1e} of the log-likelihood (zeros_tol={settings.zeros_tol:g})"

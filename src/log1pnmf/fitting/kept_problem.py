@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,37 +12,63 @@ from log1pnmf._common.archive import check_numbers
 from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import POISSON, Noise
+from log1pnmf.model.problem import Problem
 from log1pnmf.model.trend import Prior
 from log1pnmf.model.zeros import AdaptiveZeros, Zeros
 
-__all__ = ["changed_arrays", "changed_from"]
+__all__ = ["Changed"]
 
 
-def changed_arrays(zeros: Zeros | None, noise: Noise) -> dict[str, np.ndarray]:
-    """Take zeros and noise apart; there is nothing to keep of those that no renewal changes."""
-    arrays: dict[str, Any] = {}
-    if isinstance(zeros, AdaptiveZeros):
-        stored = {"indptr": zeros.stored.indptr, "indices": zeros.stored.indices}
-        arrays |= {f"zeros.{name}": array for name, array in stored.items()}
-        arrays |= {f"zeros.{name}": getattr(zeros, name) for name in ("quadratics", "exposure", "caps")}
-        arrays["zeros.error"] = np.array([zeros.error])
-    if isinstance(noise, NegativeBinomial):
-        arrays["noise.dispersion"] = noise.dispersion
-        if noise.prior is not None:
-            arrays |= {f"noise.{name}": getattr(noise.prior, name) for name in ("centre", "freedom", "level")}
-            arrays["noise.spread"] = np.array([noise.prior.spread])
-    return arrays
-
-
-def changed_from(arrays: Mapping[str, Any], shape: tuple[int, int]) -> tuple[AdaptiveZeros | None, Noise]:
-    """Put together and check what `changed_arrays` took apart; other arrays are left alone.
+@dataclass(frozen=True, eq=False)
+class Changed:
+    """What renewals change in the problem of a fit: a run ends with it, and a checkpoint keeps it.
 
     Parameters
     ----------
-    shape : (int, int)
-        Features and samples.
+    zeros, noise : Zeros or None, Noise
+        See `log1pnmf.model.problem.Problem`.
     """
-    return _zeros(arrays, shape), _noise(arrays, shape[0])
+
+    zeros: Zeros | None
+    noise: Noise
+
+    @classmethod
+    def of(cls, problem: Problem) -> Changed:
+        """Give what may have been changed in a problem."""
+        return cls(problem.zeros, problem.noise)
+
+    def put_into(self, problem: Problem) -> Problem:
+        """Give the problem of a fit as it is after the changes."""
+        zeros = self.zeros if isinstance(self.zeros, AdaptiveZeros) else problem.zeros
+        return replace(problem, zeros=zeros, noise=self.noise)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Take it apart; there is nothing to keep of what no renewal changes."""
+        arrays: dict[str, Any] = {}
+        zeros, noise = self.zeros, self.noise
+        if isinstance(zeros, AdaptiveZeros):
+            stored = {"indptr": zeros.stored.indptr, "indices": zeros.stored.indices}
+            arrays |= {f"zeros.{name}": array for name, array in stored.items()}
+            arrays |= {f"zeros.{name}": getattr(zeros, name) for name in ("quadratics", "exposure", "caps")}
+            arrays["zeros.error"] = np.array([zeros.error])
+        if isinstance(noise, NegativeBinomial):
+            arrays["noise.dispersion"] = noise.dispersion
+            if noise.prior is not None:
+                prior = {name: getattr(noise.prior, name) for name in ("centre", "freedom", "level")}
+                arrays |= {f"noise.{name}": array for name, array in prior.items()}
+                arrays["noise.spread"] = np.array([noise.prior.spread])
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any], shape: tuple[int, int]) -> Changed:
+        """Put together and check what `arrays` took apart; other arrays are left alone.
+
+        Parameters
+        ----------
+        shape : (int, int)
+            Features and samples.
+        """
+        return cls(_zeros(arrays, shape), _noise(arrays, shape[0]))
 
 
 def _zeros(arrays: Mapping[str, Any], shape: tuple[int, int]) -> AdaptiveZeros | None:

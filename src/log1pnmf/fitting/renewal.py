@@ -9,7 +9,6 @@ from typing import Protocol, TypeAlias, cast, get_args
 
 import numpy as np
 
-from log1pnmf._common.arrays import on_host
 from log1pnmf.engines.base import Engine
 from log1pnmf.fitting.solver.iteration import Pair
 from log1pnmf.model.dispersion import FIRST_DISPERSION, DispersionKind, renewed
@@ -24,7 +23,9 @@ from .settings import Settings
 __all__ = [
     "LARGEST_STORED",
     "AdaptiveRenewal",
-    "DispersionRenewal",
+    "BetterDispersions",
+    "Improvement",
+    "ParameterRenewal",
     "Remake",
     "Renewal",
     "is_due",
@@ -134,40 +135,81 @@ class AdaptiveRenewal:
         return self.remake(replace(problem, zeros=adaptive))
 
 
+class Improvement(Protocol):
+    """Finds better parameters of the model for the loadings and factors there are."""
+
+    def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> tuple[Problem, float]:
+        """Give the problem with other parameters, and how much lower its objective is at that point.
+
+        Parameters
+        ----------
+        at : Pair
+            NumPy arrays.
+        index, final
+            As in `Renewal`.
+
+        Returns
+        -------
+        problem : Problem
+            The same one where nothing is better. Its zeros do not matter.
+        gain : float
+            Of ``loss + problem.cost``, all zeros visited; inf for a change that is made in any case.
+        """
+        ...
+
+
 @dataclass(frozen=True, eq=False)
-class DispersionRenewal:
-    """Finds the dispersions of negative binomial noise for the factors there are.
+class ParameterRenewal:
+    """Improves parameters of the model one after the other, and then chooses zeros anew.
 
     Parameters
     ----------
     remake : callable
         Makes the engine of the renewed problem.
+    improvements : tuple of Improvement
+        Each is given the problem that the one before has left.
     tol : float
-        Dispersions that lower the objective by less, relative to its size, are not worth a renewal.
+        What lowers the objective by less, relative to its size, is not worth a renewal.
     zeros : AdaptiveRenewal, optional
-        Chooses zeros anew for new dispersions, and where these stay.
+        Chooses zeros for new parameters, and where these stay.
     """
 
     remake: Remake
-    kind: DispersionKind
+    improvements: tuple[Improvement, ...]
     tol: float
     zeros: AdaptiveRenewal | None = None
 
     def begin(self, engine: Engine) -> Engine:
-        """Find the start with the dispersions there are."""
+        """Find the start with the parameters there are."""
         return engine if self.zeros is None else self.zeros.begin(engine)
 
     def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Engine | None:
         """See `Renewal`."""
-        problem, noise = engine.problem, engine.problem.noise
-        assert isinstance(noise, NegativeBinomial)
-        if noise.prior is not None or index >= FIRST_DISPERSIONS or final:
-            loadings, factors = on_host(at.loadings), on_host(at.factors)
-            new, gain = renewed(problem, loadings, factors, kind=self.kind, before=noise)
+        problem, here = engine.problem, at.on_host()
+        for improve in self.improvements:
+            better, gain = improve(problem, here, index=index, final=final)
             if gain > self.tol * abs(loss):
-                exact = self.remake(replace(problem, noise=new, zeros=None))
-                return exact if self.zeros is None else self.zeros.chosen(exact, at, loss)
+                problem = better
+        if problem is not engine.problem:
+            exact = self.remake(replace(problem, zeros=None))
+            return exact if self.zeros is None else self.zeros.chosen(exact, at, loss)
         return None if self.zeros is None else self.zeros(engine, at, loss, index=index, final=final)
+
+
+@dataclass(frozen=True)
+class BetterDispersions:
+    """Finds the dispersions of negative binomial noise."""
+
+    kind: DispersionKind
+
+    def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> tuple[Problem, float]:
+        """See `Improvement`."""
+        noise = problem.noise
+        assert isinstance(noise, NegativeBinomial)
+        if noise.prior is None and index < FIRST_DISPERSIONS and not final:
+            return problem, 0.0
+        new, gain = renewed(problem, at.loadings, at.factors, kind=self.kind, before=noise)
+        return replace(problem, noise=new), gain
 
 
 def first_noise(settings: Settings, n_features: int) -> Noise:
@@ -180,6 +222,9 @@ def first_noise(settings: Settings, n_features: int) -> Noise:
 def renewal_of(settings: Settings, remake: Remake) -> Renewal | None:
     """Give what changes the problem of a fit on the way; None for most fits. Of resolved settings."""
     zeros = AdaptiveRenewal(remake, settings.zeros_tol) if settings.likelihood == "adaptive" else None
+    improvements: list[Improvement] = []
     if settings.noise == "nb" and settings.dispersion in get_args(DispersionKind):
-        return DispersionRenewal(remake, cast(DispersionKind, settings.dispersion), settings.tol, zeros)
-    return zeros
+        improvements.append(BetterDispersions(cast(DispersionKind, settings.dispersion)))
+    if not improvements:
+        return zeros
+    return ParameterRenewal(remake, tuple(improvements), settings.tol, zeros)

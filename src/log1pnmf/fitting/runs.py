@@ -17,12 +17,11 @@ from log1pnmf.fitting.solver.extrapolate import Extrapolation
 from log1pnmf.fitting.solver.iteration import Iteration, Pair
 from log1pnmf.fitting.solver.stopping import STATIONARY, Stopping
 from log1pnmf.model.negative_binomial import NegativeBinomial
-from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.zeros import AdaptiveZeros, Zeros
 
 from .arrangement import arranged
 from .fit import Fit, Stopped
+from .kept_problem import Changed
 from .renewal import Remake, Renewal, is_due
 from .settings import Settings
 from .starts import Start
@@ -40,7 +39,7 @@ class Run:
         Where it ended.
     stopped : {"converged", "max_iter", "stalled", "callback", "interrupted"}
         Why it ended.
-    zeros, noise : Zeros or None, Noise
+    changed : Changed
         Of the problem it ended with.
     errors : (float, float) or None
         Errors of adaptive zeros at the end, see `log1pnmf.engines.base.Engine.zero_errors`; None where they
@@ -52,8 +51,7 @@ class Run:
     last: Iteration
     history: History
     stopped: Stopped
-    zeros: Zeros | None
-    noise: Noise
+    changed: Changed
     errors: tuple[float, float] | None
     start: str
 
@@ -63,7 +61,8 @@ class Run:
 
         What the noise's own parameters cost is left out: every start has found a prior of its own for them.
         """
-        return self.last.objective - self.noise.cost + (0.0 if self.errors is None else self.errors[0])
+        signed = 0.0 if self.errors is None else self.errors[0]
+        return self.last.objective - self.changed.noise.cost + signed
 
     def as_fit(self, settings: Settings, problem: Problem, *, kkt_residual: float | None = None) -> Fit:
         """Make the `Fit` of this run; no other code makes one.
@@ -73,12 +72,12 @@ class Run:
         settings : Settings
             Resolved.
         problem : Problem
-            What was fitted; its zeros and its noise do not matter.
+            What was fitted, before any renewal.
         kkt_residual : float, optional
             Where it is known better than the last iteration knows it.
         """
         last, counts, exact = self.last, problem.counts, self.last.likelihood == "exact"
-        n, certificate = counts.n_samples, None
+        n, certificate, ended = counts.n_samples, None, self.changed.put_into(problem)
         if last.likelihood != "approximate" and self.errors is not None:
             signed, absolute = self.errors
             approximate = None if exact else -last.loss
@@ -87,7 +86,7 @@ class Run:
         return Fit(
             loadings=loadings,
             factors=factors,
-            size_factors=problem.size_factors,
+            size_factors=ended.size_factors,
             settings=settings,
             asked=settings,
             data=DataFacts.of(counts),
@@ -101,7 +100,7 @@ class Run:
             certificate=certificate,
             sample_names=counts.sample_names,
             feature_names=counts.feature_names,
-            dispersion=self.noise.dispersion if isinstance(self.noise, NegativeBinomial) else None,
+            dispersion=ended.noise.dispersion if isinstance(ended.noise, NegativeBinomial) else None,
         )
 
 
@@ -121,7 +120,7 @@ class Progress:
         `log1pnmf.fitting.solver.stopping.Stopping.state`.
     history : History
         Of this start, `last` included.
-    zeros, noise : Zeros or None, Noise
+    changed : Changed
         Of the problem that is being solved.
     random : dict
         `log1pnmf._common.randomness.random_parts` of the generator, from which later starts are drawn.
@@ -135,8 +134,7 @@ class Progress:
     last: Iteration
     stopping: tuple[int, bool]
     history: History
-    zeros: Zeros | None
-    noise: Noise
+    changed: Changed
     random: Mapping[str, Any]
     best: Run | None
     start: str
@@ -239,8 +237,7 @@ class _OneStart:
                 loss = engine.loss(point.loadings, point.factors)
                 engine = self.renewal(engine, point, loss, index=0, final=False) or engine
         else:
-            zeros = resumed.zeros if isinstance(resumed.zeros, AdaptiveZeros) else problem.zeros
-            engine = remake(replace(problem, zeros=zeros, noise=resumed.noise))
+            engine = remake(resumed.changed.put_into(problem))
             point = Pair(resumed.last.loadings, resumed.last.factors)
             self.last, self.history, self.start = resumed.last, resumed.history, resumed.start
             self.stopping.restore(resumed.stopping)
@@ -261,8 +258,8 @@ class _OneStart:
         errors = None
         if reason != "interrupted":
             errors = engine.zero_errors(self.last.loadings, self.last.factors)
-        ended = engine.problem
-        return Run(self.last.on_host(), self.history, reason, ended.zeros, ended.noise, errors, self.start)
+        changed = Changed.of(engine.problem)
+        return Run(self.last.on_host(), self.history, reason, changed, errors, self.start)
 
     def _solve(
         self, engine: Engine, point: Pair, watchers: Sequence[Callback], *, renewed: bool
@@ -323,7 +320,7 @@ class _OneStart:
             self.history(last)
             self.last = last
             if self.keep is not None:
-                now = (self.stopping.state, self.history.copy(), engine.problem.zeros, engine.problem.noise)
+                now = (self.stopping.state, self.history.copy(), Changed.of(engine.problem))
                 self.keep(Progress(self.restart, last, *now, self.random, self.best, self.start))
             yield last.on_host() if self.callbacks else replace(last, state=None)
 

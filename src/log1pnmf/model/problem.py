@@ -142,6 +142,11 @@ class Problem:
         return self.zeros is None or (self.link.is_identity and self.noise.zero_loss_is_mean)
 
     @property
+    def cost(self) -> float:
+        """What the model's own parameters cost in the objective, beside loadings and factors."""
+        return self.noise.cost
+
+    @property
     def likelihood(self) -> Likelihood:
         """How zero counts are treated."""
         if self.is_exact:

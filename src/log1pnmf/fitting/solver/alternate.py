@@ -172,7 +172,7 @@ class _Moves:
     row_solver: RowSolver
 
     def objective(self, loss: float, at: Pair) -> float:
-        return loss + self.constraint.cost(at.loadings, at.factors) + self.engine.problem.noise.cost
+        return loss + self.constraint.cost(at.loadings, at.factors) + self.engine.problem.cost
 
     def adopt(self, pair: Pair) -> Pair:
         return Pair(self.engine.adopt(pair.loadings), self.engine.adopt(pair.factors))
