@@ -78,6 +78,7 @@ def recover(out: Path, *, seeds: int, mean: float, n_jobs: int) -> None:
                 NUMBERS,
                 size_factors="none",
                 n_starts=1,
+                n_seeds=0,
                 random_state=seed,
                 n_jobs=n_jobs,
             )
@@ -142,7 +143,7 @@ def sparse(out: Path, *, seeds: int, n_jobs: int) -> None:
             "random_state": seed,
             "n_jobs": n_jobs,
         }
-        found = select(counts, 1.0, 4, l1=PENALTIES, likelihood="exact", **options)
+        found = select(counts, 1.0, 4, l1=PENALTIES, likelihood="exact", n_seeds=0, **options)
         chosen = {"best": found.best.l1, "one_se": found.one_se.l1}
         scores = {}
         for penalty in PENALTIES:
@@ -209,6 +210,7 @@ def real(name: str, out: Path, arguments: argparse.Namespace) -> Selection:
         REAL[name],
         holdout=arguments.holdout,
         n_starts=arguments.n_starts,
+        n_seeds=0,
         tol=arguments.tol,
         random_state=0,
         n_jobs=arguments.n_jobs,

@@ -231,6 +231,7 @@ def choose_l1_by_samples(case: Case, penalties: Sequence[float]) -> Choice:
         l1=[0.0, *penalties],
         holdout="samples",
         n_folds=options.pick(3, 2),
+        n_seeds=0,
         likelihood=case.likelihood,
         tol=1e-6,
         max_iter=options.pick(300, 10),

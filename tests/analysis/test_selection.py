@@ -19,7 +19,15 @@ from log1pnmf.analysis.selection.grid import Grid
 from log1pnmf.analysis.selection.paths import Record
 from log1pnmf.model.link import ShiftedLog
 
-QUICK = {"n_folds": 2, "n_starts": 1, "tol": 1e-4, "random_state": 0, "n_jobs": 1, "size_factors": "none"}
+QUICK = {
+    "n_folds": 2,
+    "n_seeds": 0,
+    "n_starts": 1,
+    "tol": 1e-4,
+    "random_state": 0,
+    "n_jobs": 1,
+    "size_factors": "none",
+}
 
 
 def simulated_rates(c, n_components, *, shape=(90, 120), mean=4.0, seed=0):
@@ -169,7 +177,7 @@ def test_one_standard_error_takes_fewest_factors_then_penalty_then_c():
 def test_says_when_the_best_is_at_the_edge(counts):
     found = select(counts, [0.001, 0.01], [2, 3], **QUICK)
     assert "n_components" in found.at_edge
-    assert "try further" in str(found)
+    assert "the largest tried: try larger ones" in str(found)
     assert select(counts, 1.0, [2, 3, 4], **QUICK).at_edge == ()
 
 

@@ -126,7 +126,15 @@ def test_plots_show_what_was_found(truth):
     from log1pnmf.analysis.selection import select
 
     y = truth[0]
-    quick = {"size_factors": "none", "n_folds": 2, "n_starts": 1, "tol": 1e-4, "random_state": 0, "n_jobs": 1}
+    quick = {
+        "size_factors": "none",
+        "n_seeds": 0,
+        "n_folds": 2,
+        "n_starts": 1,
+        "tol": 1e-4,
+        "random_state": 0,
+        "n_jobs": 1,
+    }
     found = select(y, [0.01, 1.0, math.inf], [2, 3, 4], **quick)
     ax = pl.heldout(found, ax=figures.Figure().subplots())
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0.01", "1", "∞"]

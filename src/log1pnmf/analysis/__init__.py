@@ -16,7 +16,7 @@ from .metrics import (
     match_factors,
 )
 from .scorer import heldout_score
-from .selection import Selection, Setting, select
+from .selection import Judgement, Selection, Setting, select
 from .stability import Relation, Stability, consensus, fit_seeds, relate, stability, stability_table
 from .suggest import read_gmt, suggest_names
 from .sweep import Sweep, sweep
@@ -26,6 +26,7 @@ from .usage import Usage, usage
 __all__ = [
     "Diagnostics",
     "FactorMatch",
+    "Judgement",
     "Markers",
     "Relation",
     "Selection",

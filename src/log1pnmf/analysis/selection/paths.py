@@ -70,6 +70,8 @@ class PathFitter:
         Random numbers of a fit depend on this, the fold and the setting, and on nothing else.
     stopped : callable
         True when the user has interrupted.
+    finished : callable
+        Called after every fit, in the thread that made it.
     """
 
     fold: Fold
@@ -78,6 +80,7 @@ class PathFitter:
     n_starts: int
     seed: int
     stopped: Callable[[], bool]
+    finished: Callable[[], None] = lambda: None
 
     def begin(self, n_components: int, fewer: Fit | None) -> tuple[Fit, Record]:
         """Fit the first setting of a path, starting also from a fit with fewer factors."""
@@ -96,29 +99,44 @@ class PathFitter:
             records.append(record)
         return records
 
-    def _fit(self, setting: Setting, before: Fit | None) -> tuple[Fit, Record]:
-        started = time.thread_time()
-        rng = self._random(setting)
-        settings = replace(
+    def with_seeds(self, setting: Setting, n_seeds: int) -> list[Fit]:
+        """Fit one setting several times, each from another random start."""
+        settings = replace(self._settings(setting), init="random")
+        fits = []
+        for number in range(n_seeds):
+            run = self._run(settings, named(settings, n_jobs=1), self._random(setting, number))
+            fits.append(run.as_fit(settings, self._problem(settings)))
+            self.finished()
+        return fits
+
+    def _settings(self, setting: Setting) -> Settings:
+        """Give the settings of a fit to this fold."""
+        return replace(
             self.settings,
             c=setting.c,
             n_components=setting.n_components,
             l1=self.fold.penalty_scale * setting.l1,
         ).resolved(self.settings.engine, self.fold.train)
+
+    def _fit(self, setting: Setting, before: Fit | None) -> tuple[Fit, Record]:
+        started = time.thread_time()
+        rng = self._random(setting)
+        settings = self._settings(setting)
         starts: list[Start] = [] if before is None else [self._continued(settings, before, rng)]
         more = max(0 if before is not None else 1, self.n_starts - len(starts))
         starts += [named(settings, n_jobs=1, number=number) for number in range(more)]
         best = min((self._run(settings, start, rng) for start in starts), key=lambda run: run.objective)
         fit = best.as_fit(settings, self._problem(settings))
         by_sample = self.fold.score(fit)
+        self.finished()
         seconds, met = time.thread_time() - started, best.stopped == "converged"
         return fit, Record(self.fold.number, setting, by_sample, best.last.index, met, seconds)
 
-    def _random(self, setting: Setting) -> Random:
+    def _random(self, setting: Setting, *number: int) -> Random:
         place = (self.grid.n_components, self.grid.c, self.grid.l1)
         value = (setting.n_components, setting.c, setting.l1)
         indices = [where.index(one) for where, one in zip(place, value, strict=True)]
-        return np.random.default_rng([self.seed, 1, self.fold.number, *indices])
+        return np.random.default_rng([self.seed, 1, self.fold.number, *indices, *number])
 
     def _continued(self, settings: Settings, before: Fit, rng: Random) -> Start:
         start = continued_start(before, self._problem(settings), settings.n_components, rng)

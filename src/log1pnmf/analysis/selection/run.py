@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,13 +31,18 @@ from log1pnmf.fitting.settings import INITS, Settings
 from log1pnmf.fitting.start_choice import named
 
 from .folding import HOLDOUTS, Fold, make_folds
-from .grid import Grid
+from .grid import Grid, Setting
 from .paths import PathFitter, Record
+from .progress import OnFit, shown
+from .seeds import Agreement, WholeData, agreement
 from .selection import Selection, read_records, write_records
 
-__all__ = ["select"]
+__all__ = ["N_SEEDS", "select"]
 
-NOT_FOR_SELECTION = ("checkpoint", "checkpoint_every", "callbacks", "verbose", "n_init")
+NOT_FOR_SELECTION = ("checkpoint", "checkpoint_every", "callbacks", "n_init")
+
+N_SEEDS = 5
+"""Fits of every setting to all counts, by default: their agreement is the setting's stability."""
 
 
 def select(
@@ -50,12 +55,15 @@ def select(
     n_folds: int = 3,
     test_fraction: float = 0.2,
     n_starts: int = 2,
+    n_seeds: int = N_SEEDS,
     random_state: Any = 0,
     n_jobs: int | None = None,
+    verbose: int = 0,
     resume: StrPath | None = None,
+    on_fit: OnFit | None = None,
     **parameters: Any,
 ) -> Selection:
-    """Compare settings by the log-likelihood of counts that were held out.
+    """Compare settings by the log-likelihood of counts that were held out, and by stability over seeds.
 
     Parameters
     ----------
@@ -76,19 +84,27 @@ def select(
         Starts of every fit. The first is its neighbour's end (one factor fewer at the largest c; then the
         next larger c; then the next larger penalty), the others are fresh, as `init` says. The one with the
         best training objective is kept.
+    n_seeds : int
+        Fits of every setting to all counts, from random starts: the mean similarity of their matched factors
+        is the stability of the setting. 0: leave that out, which about halves the time.
     random_state : int, RandomState, Generator or None
     n_jobs : int, optional
         Fits at a time, each with one thread; None and -1 are all available cores. The result does not depend
         on it.
+    verbose : int
+        1 shows a progress bar.
     resume : str or PathLike, optional
         File for what is done, written after every path along c. If it is there already, what it holds is not
         done again, and the result is as if there had been no stop; counts and settings have to be the same.
+    on_fit : callable, optional
+        Called with the number of fits done so far and the number of all, after every fit.
     **parameters : optional
         Of all fits: others of `log1pnmf.Log1pNMF`, with the same defaults. Scores are exact in any case.
 
     Returns
     -------
     Selection
+        ``print`` shows what the data say, and what they do not say.
 
     Warns
     -----
@@ -112,7 +128,7 @@ def select(
     --------
     >>> from log1pnmf.datasets import pancreas
     >>> counts = pancreas().counts[:150, :300]
-    >>> found = select(counts, [0.1, 1, float("inf")], [1, 3], n_folds=2)
+    >>> found = select(counts, [0.1, 1, float("inf")], [1, 3], n_folds=2, n_seeds=0)
     >>> found.best.n_components, len(found.settings)
     (3, 6)
     >>> found.one_se.parameters["n_components"]  # Log1pNMF(**found.one_se.parameters).fit(counts)
@@ -122,6 +138,9 @@ def select(
     check_choice("holdout", holdout, HOLDOUTS)
     check_whole("n_folds", n_folds, least=1 if holdout == "counts" else 2)
     check_whole("n_starts", n_starts, least=1)
+    check_whole("n_seeds", n_seeds, least=0)
+    if n_seeds == 1:
+        raise ValueError("n_seeds must be 0 or at least 2, got 1: fits are compared with each other")
     check_absent(parameters, NOT_FOR_SELECTION, "the fits of a selection")
     if "init" in parameters:
         check_choice("init", parameters["init"], INITS)  # every fold needs a start of its own
@@ -145,11 +164,12 @@ def select(
         "n_folds": int(n_folds),
         "test_fraction": check_fraction(test_fraction),
         "n_starts": int(n_starts),
+        "n_seeds": int(n_seeds),
         "seed": seed,
     }
-    done, about = _resumed(resume, about, keeps_seed=random_state is None)
-    plan = _Plan(data, grid, settings, size_factors, about, done)
-    with warnings.catch_warnings(), threadpool_limits(1, user_api="blas"):
+    done, agreements, about = _resumed(resume, about, keeps_seed=random_state is None)
+    plan = _Plan(data, grid, settings, size_factors, about, done, agreements)
+    with shown(on_fit, verbose) as plan.on_fit, warnings.catch_warnings(), threadpool_limits(1, "blas"):
         # filters belong to the whole process: set once here, and not by the threads
         warnings.simplefilter("ignore")
         finished = plan.run(effective_threads(n_jobs), resume)
@@ -157,7 +177,7 @@ def select(
 
 
 def _finish(plan: _Plan, finished: bool) -> Selection:
-    total = len(plan.grid) * plan.about["n_folds"]
+    total = len(plan.grid) * plan.about["n_folds"]  # those with other seeds are not counted
     if not finished:
         if not plan.has_whole_setting():
             raise KeyboardInterrupt
@@ -166,7 +186,7 @@ def _finish(plan: _Plan, finished: bool) -> Selection:
             "every fold are left out",
             RuntimeWarning,
         )
-    selection = Selection.of(plan.grid, plan.records, plan.about)
+    selection = Selection.of(plan.grid, plan.records, plan.about, plan.agreements)
     missed = int(np.count_nonzero(~selection.numbers["converged"]))
     if missed:
         warn(f"{missed} of {total} fits have not converged; raise max_iter", ConvergenceWarning)
@@ -178,13 +198,13 @@ def _finish(plan: _Plan, finished: bool) -> Selection:
 
 def _resumed(
     path: StrPath | None, about: dict[str, Any], *, keeps_seed: bool
-) -> tuple[list[Record], dict[str, Any]]:
+) -> tuple[list[Record], list[Agreement], dict[str, Any]]:
     """Read what is done, where there is a file; refuse one that is about something else."""
     if path is None or not os.path.exists(path):
         if path is not None:
             check_writable(path, "resume")
-        return [], about
-    records, before = read_records(path)
+        return [], [], about
+    records, agreements, before = read_records(path)
     here = dict(about)
     if keeps_seed:  # no seed was asked for: go on with the one of the file
         here["seed"] = before["seed"]
@@ -195,7 +215,7 @@ def _resumed(
             f"resume: {os.fspath(path)} is of another selection: {', '.join(different)} differ. Pass the "
             "same counts and options, or another file"
         )
-    return records, before
+    return records, agreements, before
 
 
 # ---------------------------------------------------------------- the work
@@ -211,7 +231,12 @@ class _Plan:
     size_factors: Any
     about: Mapping[str, Any]
     records: list[Record]
+    agreements: list[Agreement]
+    on_fit: OnFit = lambda done, of_all: None
     _interrupted: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _done: int = 0
+    _of_all: int = 0
 
     def has_whole_setting(self) -> bool:
         """Whether a setting was fitted in every fold."""
@@ -230,11 +255,17 @@ class _Plan:
             seed=self.about["seed"],
         )
         todo = [(fold, left) for fold in made if (left := self._left(fold.number))]
+        seeds = self._left_to_agree()
+        several = sum(setting.n_components > 1 for setting in seeds)
+        self._of_all = self._fits_of(left for _, left in todo) + several * self.about["n_seeds"]
         pending: set[Future[Any]] = set()
         with ThreadPoolExecutor(n_jobs) as pool:
             try:
                 for fold, left in todo:
                     pending.add(pool.submit(self._begin, fold, max(left)))
+                fitter = self._fitter(self._whole())
+                for setting in seeds:
+                    pending.add(pool.submit(agreement, fitter, setting, self.about["n_seeds"]))
                 while pending:
                     finished, pending = wait(pending, return_when=FIRST_COMPLETED)
                     for future in finished:
@@ -249,10 +280,13 @@ class _Plan:
 
     def _take(self, result: Any, pool: ThreadPoolExecutor, path: StrPath | None) -> set[Future[Any]]:
         """Keep records; let first fits be followed by the rest of their paths, the longest first."""
-        if isinstance(result, list):
-            self.records.extend(result)
+        if isinstance(result, list | Agreement):
+            if isinstance(result, list):
+                self.records.extend(result)
+            else:
+                self.agreements.append(result)
             if path is not None:
-                write_records(path, self.records, self.about)
+                write_records(path, self.records, self.agreements, self.about)
             return set()
         fitter, firsts = result
         left = self._left(fitter.fold.number)
@@ -265,15 +299,42 @@ class _Plan:
         done = {record.setting.n_components for record in self.records if record.fold == fold}
         return [number for number in self.grid.n_components if number not in done]
 
-    def _begin(self, fold: Fold, last: int) -> tuple[PathFitter, dict[int, tuple[Fit, Record]]]:
-        fitter = PathFitter(
+    def _left_to_agree(self) -> list[Setting]:
+        """List the settings to be fitted with several seeds, those that take longest first."""
+        done = {one.setting for one in self.agreements}
+        wanted = self.grid if self.about["n_seeds"] else ()
+        return sorted((one for one in wanted if one not in done), key=lambda one: -one.n_components)
+
+    def _fits_of(self, left: Iterable[list[int]]) -> int:
+        """Count the fits of paths to be done: first ones up to the last, and what follows them."""
+        followers = len(self.grid.c) * len(self.grid.l1) - 1
+        return sum(
+            sum(number <= max(some) for number in self.grid.n_components) + followers * len(some)
+            for some in left
+        )
+
+    def _finished(self) -> None:
+        """Count a fit; called by the threads."""
+        with self._lock:
+            self._done += 1
+            self.on_fit(self._done, self._of_all)
+
+    def _whole(self) -> WholeData:
+        return WholeData(self.data, self.data.size_factors(self.size_factors), self.about["n_folds"])
+
+    def _fitter(self, fold: Fold) -> PathFitter:
+        return PathFitter(
             fold,
             self.grid,
             self.settings,
             self.about["n_starts"],
             self.about["seed"],
             self._interrupted.is_set,
+            self._finished,
         )
+
+    def _begin(self, fold: Fold, last: int) -> tuple[PathFitter, dict[int, tuple[Fit, Record]]]:
+        fitter = self._fitter(fold)
         firsts: dict[int, tuple[Fit, Record]] = {}
         fit = None
         for number in self.grid.n_components:

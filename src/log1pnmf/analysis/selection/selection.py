@@ -1,4 +1,4 @@
-"""What a selection returns: a table of held-out log-likelihoods, and two choices."""
+"""What a selection returns: a table of held-out log-likelihoods, two choices, and what the data say."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from log1pnmf._common.atomic import StrPath
 from log1pnmf._common.words import plural
 
 from .grid import Grid, Setting
+from .judgement import Judgement, judge
 from .paths import Record
+from .seeds import Agreement, stability_with_error
 
 __all__ = ["KIND", "Selection"]
 
@@ -42,6 +44,8 @@ class Selection:
         `n_iter`, `converged` and `seconds` (CPU) of the fits.
     about : dict
         What was asked for: data, options, seed.
+    agreement : ndarray of shape (settings, seeds, seeds)
+        Mean similarity of the matched factors of fits with different seeds; NaN where they were not fitted.
 
     Notes
     -----
@@ -58,9 +62,16 @@ class Selection:
     scores: Array
     numbers: Mapping[str, np.ndarray]
     about: Mapping[str, Any]
+    agreement: Array
 
     @classmethod
-    def of(cls, grid: Grid, records: Sequence[Record], about: Mapping[str, Any]) -> Selection:
+    def of(
+        cls,
+        grid: Grid,
+        records: Sequence[Record],
+        about: Mapping[str, Any],
+        agreements: Sequence[Agreement] = (),
+    ) -> Selection:
         """Put records together; settings that miss a fold are left out."""
         found = {(record.setting, record.fold): record for record in records}
         n_folds = int(about["n_folds"])
@@ -68,6 +79,9 @@ class Selection:
         if not whole:
             raise ValueError("no setting was fitted in every fold yet: go on with resume=")
         rows = [[found[setting, fold] for fold in range(n_folds)] for setting in whole]
+        n_seeds = int(about.get("n_seeds", 0))
+        between = {one.setting: one.between for one in agreements}
+        unknown = np.full((n_seeds, n_seeds), np.nan)
         return cls(
             settings=tuple(whole),
             scores=np.array([[record.by_sample for record in row] for row in rows]),
@@ -76,6 +90,7 @@ class Selection:
                 for name in NUMBERS
             },
             about=dict(about),
+            agreement=np.array([between.get(setting, unknown) for setting in whole]),
         )
 
     # ---------------------------------------------------------------- tables
@@ -99,7 +114,8 @@ class Selection:
 
         Columns: `c`, `n_components`, `l1`; `log_likelihood`, mean over folds, and its raw standard error
         `se` over folds (NaN for one fold); `difference` to the best setting, its standard error
-        `se_difference` over samples and `se_folds` over folds; `within_one_se` of the best.
+        `se_difference` over samples and `se_folds` over folds; `within_one_se` of the best; `stability` over
+        seeds (1: all fits have the same factors) and its standard error `se_stability`, NaN where unknown.
         """
         by_fold = self.scores.sum(axis=2)
         means = by_fold.mean(axis=1)
@@ -115,7 +131,12 @@ class Selection:
             "se_difference": spread,
             "se_folds": _standard_error_of_mean(by_fold - by_fold[best]),
             "within_one_se": difference >= -spread,
+            **dict(zip(("stability", "se_stability"), self._stability(), strict=True)),
         }
+
+    def _stability(self) -> tuple[Array, Array]:
+        known = np.array([stability_with_error(between) for between in self.agreement])
+        return known[:, 0], known[:, 1]
 
     def _settings_columns(self) -> dict[str, np.ndarray]:
         return {
@@ -141,6 +162,11 @@ class Selection:
         return min(near, key=lambda setting: setting.complexity)
 
     @property
+    def judgement(self) -> Judgement:
+        """What the data say about every parameter, with the reasons, and what they do not say."""
+        return judge(self.summary, holdout=self.about["holdout"])
+
+    @property
     def at_edge(self) -> tuple[str, ...]:
         """Names of the parameters whose best value is the first or last of several that were tried."""
         columns, best = self._settings_columns(), self.best
@@ -163,9 +189,7 @@ class Selection:
             f"best: {self.best} (held-out log-likelihood {highest:,.0f} per fold)",
             f"simplest within one standard error: {self.one_se}",
         ]
-        if self.at_edge:
-            names = " and ".join(self.at_edge)
-            lines.append(f"the best {names} lies at the end of the values tried: try further ones")
+        lines += [self.judgement.headline, *self.judgement.reasons]
         missed = int(np.count_nonzero(~self.numbers["converged"]))
         if missed:
             n_fits = self.numbers["converged"].size
@@ -186,22 +210,27 @@ class Selection:
         -------
         Selection
         """
-        records, about = read_records(path)
-        return cls.of(Grid.of(**about["grid"]), records, about)
+        records, agreements, about = read_records(path)
+        return cls.of(Grid.of(**about["grid"]), records, about, agreements)
 
 
-def write_records(path: StrPath, records: Sequence[Record], about: Mapping[str, Any]) -> None:
+def write_records(
+    path: StrPath, records: Sequence[Record], agreements: Sequence[Agreement], about: Mapping[str, Any]
+) -> None:
     """Write everything done so far, atomically."""
     plain = [
-        {"fold": r.fold, "c": r.setting.c, "n_components": r.setting.n_components, "l1": r.setting.l1}
-        | {name: getattr(r, name) for name in NUMBERS}
+        {"fold": r.fold, **r.setting.parameters} | {name: getattr(r, name) for name in NUMBERS}
         for r in records
     ]
-    scores = np.array([record.by_sample for record in records])
-    write_archive(path, {"by_sample": scores}, {"kind": KIND, "about": about, "records": plain})
+    arrays = {
+        "by_sample": np.array([record.by_sample for record in records]),
+        "agreement": np.array([one.between for one in agreements]),
+    }
+    seeds = [one.setting.parameters for one in agreements]
+    write_archive(path, arrays, {"kind": KIND, "about": about, "records": plain, "seeds": seeds})
 
 
-def read_records(path: StrPath) -> tuple[list[Record], dict[str, Any]]:
+def read_records(path: StrPath) -> tuple[list[Record], list[Agreement], dict[str, Any]]:
     """Read what `write_records` wrote."""
     arrays, metadata = read_archive(path, kind=KIND)
     try:
@@ -214,7 +243,11 @@ def read_records(path: StrPath) -> tuple[list[Record], dict[str, Any]]:
             )
             for one, by_sample in zip(metadata["records"], arrays["by_sample"], strict=True)
         ]
-        return records, dict(metadata["about"])
+        agreements = [
+            Agreement(Setting(**one), between)
+            for one, between in zip(metadata["seeds"], arrays["agreement"], strict=True)
+        ]
+        return records, agreements, dict(metadata["about"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} holds a selection that is not whole ({error!r}); start anew") from error
 

@@ -1,0 +1,167 @@
+"""What the data say about K and c: one judgement, which says also when they do not say it."""
+
+import contextlib
+import math
+import warnings
+
+import numpy as np
+import pytest
+
+from log1pnmf.analysis import Setting
+from log1pnmf.analysis.selection import judge, select
+from log1pnmf.analysis.selection import run as running
+
+
+def table(rows, stability=None):
+    """Columns of a summary; rows are (c, K, difference, standard error of it)."""
+    c, numbers, difference, error = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    columns = {"c": c, "n_components": numbers, "l1": np.zeros(len(c))}
+    columns |= {"difference": difference, "se_difference": error}
+    if stability is not None:
+        columns |= {"stability": np.array(stability), "se_stability": np.full(len(c), 0.01)}
+    return columns
+
+
+CLEAR = [(1.0, 2, -90.0, 9.0), (1.0, 3, 0.0, 0.0), (1.0, 4, -40.0, 8.0)]
+
+
+def test_a_clear_answer_is_given_with_its_reason():
+    found = judge(table(CLEAR, [0.7, 0.99, 0.8]))
+    assert found.setting == Setting(1.0, 3)
+    assert found.clear
+    assert str(found).splitlines() == [
+        "Suggested: c=1, K=3.",
+        "K = 3 predicts held-out counts best; K = 4 is 5.0 standard errors behind.",
+        "Fits with other seeds find the same factors (stability 0.99).",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([(1.0, 2, -90.0, 9.0), (1.0, 3, 0.0, 0.0)], "K = 3 predicts best, the largest tried: try larger"),
+        ([(1.0, 2, 0.0, 0.0), (1.0, 3, -90.0, 9.0)], "K = 2 predicts best, the smallest tried: try smaller"),
+        ([(0.1, 3, 0.0, 0.0), (1.0, 3, -90.0, 9.0)], "c = 0.1 predicts best, the smallest tried"),
+        ([(0.1, 3, -90.0, 9.0), (1.0, 3, 0.0, 0.0)], "c = 1 predicts best, the largest tried"),
+    ],
+)
+def test_the_best_at_the_end_of_the_grid_is_no_answer(rows, words):
+    found = judge(table(rows))
+    assert found.setting is None
+    assert not found.clear
+    assert found.headline.startswith("The data do not say which")
+    assert words in found.reasons[0]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(1.0, 1, 0.0, 0.0), (1.0, 2, -90.0, 9.0)],  # there are no fewer factors than one
+        [(1.0, 3, -90.0, 9.0), (math.inf, 3, 0.0, 0.0)],  # and no larger c than inf
+    ],
+)
+def test_an_end_of_what_is_possible_is_an_answer(rows):
+    assert judge(table(rows)).clear
+
+
+def test_settings_within_error_of_each_other_are_not_told_apart():
+    rows = [(1.0, 2, -90.0, 9.0), (1.0, 3, -4.0, 5.0), (1.0, 4, 0.0, 0.0), (1.0, 5, -30.0, 6.0)]
+    found = judge(table(rows))
+    assert found.setting == Setting(1.0, 3)  # the simplest
+    assert not found.clear
+    assert "do not say which K is best" in found.headline
+    assert found.reasons == ("K = 3 and 4 predict held-out counts equally well, within one standard error.",)
+
+
+def test_the_end_of_the_grid_is_named_also_where_others_are_as_good():
+    found = judge(table([(1.0, 2, -4.0, 5.0), (1.0, 3, 0.0, 0.0)]), holdout="samples")
+    assert "held-out samples equally well" in found.reasons[0]
+    assert found.reasons[0].endswith("; 3 is the largest tried.")
+
+
+def test_fewer_factors_that_are_clearly_more_stable_contradict():
+    found = judge(table(CLEAR, [0.97, 0.6, 0.5]))
+    assert found.setting is None
+    assert "contradict" in found.headline
+    assert "stability 0.60 at K = 3, 0.97 at K = 2" in found.reasons[-1]
+    hardly = judge(table(CLEAR, [0.69, 0.6, 0.5]))  # within the error of stability
+    assert hardly.setting == Setting(1.0, 3)
+    assert "partly other factors" in hardly.reasons[-1]
+
+
+def test_overdispersion_is_named_where_split_counts_want_ever_more_factors():
+    rows = [(1.0, 2, -90.0, 9.0), (1.0, 3, 0.0, 0.0)]
+    assert "hold out samples" in judge(table(rows)).reasons[0]
+    assert "hold out samples" not in judge(table(rows), holdout="samples").reasons[0]
+
+
+# ---------------------------------------------------------------- stability over seeds, in a selection
+
+QUICK = {"n_folds": 2, "n_starts": 1, "n_seeds": 3, "tol": 1e-4, "size_factors": "none", "n_jobs": 1}
+
+
+@pytest.fixture(scope="module")
+def counts():
+    """Three groups of samples, each with features of its own."""
+    rng = np.random.default_rng(0)
+    rates = np.full((60, 45), 0.3)
+    for k in range(3):
+        rates[20 * k : 20 * k + 20, 15 * k : 15 * k + 15] = rng.gamma(4.0, 2.0, size=15)
+    return rng.poisson(rates)
+
+
+@pytest.fixture(scope="module")
+def found(counts):
+    return select(counts, math.inf, [1, 2, 3, 4], **QUICK)
+
+
+def test_stability_and_likelihood_agree_on_what_is_there(found):
+    stability = found.summary["stability"]
+    assert found.judgement.setting == Setting(math.inf, 3)
+    assert stability[0] == 1.0  # one factor alone
+    assert stability[2] > 0.99 > stability[3]
+    assert str(found.judgement) in str(found)
+
+
+def test_without_seeds_nothing_is_said_about_stability(counts):
+    plain = select(counts, math.inf, [2, 3], **{**QUICK, "n_seeds": 0})
+    assert np.isnan(plain.summary["stability"]).all()
+    assert "seeds" not in str(plain.judgement)
+    with pytest.raises(ValueError, match="n_seeds must be 0 or at least 2"):
+        select(counts, math.inf, [2, 3], **{**QUICK, "n_seeds": 1})
+
+
+def test_stability_is_kept_and_does_not_depend_on_how_it_is_run(counts, found, tmp_path, monkeypatch):
+    path, told = tmp_path / "selection.npz", []
+    wait, calls = running.wait, iter(range(100))
+
+    def one_by_one_and_pressed(pending, **options):
+        if next(calls) == 10:  # of 14: begin and follow in two folds, and seeds
+            raise KeyboardInterrupt
+        finished, others = wait(pending, **options)
+        first = finished.pop()
+        return {first}, others | finished
+
+    monkeypatch.setattr(running, "wait", one_by_one_and_pressed)
+    with contextlib.suppress(KeyboardInterrupt), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        select(counts, math.inf, [1, 2, 3, 4], resume=path, **QUICK)
+    monkeypatch.setattr(running, "wait", wait)
+    options = {**QUICK, "n_jobs": 2}
+    whole = select(
+        counts,
+        math.inf,
+        [1, 2, 3, 4],
+        resume=path,
+        on_fit=lambda done, of_all: told.append((done, of_all)),
+        **options,
+    )
+    np.testing.assert_array_equal(whole.agreement, found.agreement)
+    np.testing.assert_array_equal(running.Selection.load(path).agreement, found.agreement)
+    assert told[-1][0] == told[-1][1] == len(told)  # all fits of this call were counted, and no more
+    assert len(told) < 4 * 2 + 3 * 3  # some were done before
+
+
+def test_a_progress_bar_counts_all_fits(counts, capsys):
+    select(counts, math.inf, [1, 2], verbose=1, **QUICK)
+    assert "7/7" in capsys.readouterr().err
