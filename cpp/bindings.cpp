@@ -136,7 +136,7 @@ class Side {
     rows = {n, n_columns, indptr.data(), indices.data(),
             single ? static_cast<const float*>(counts.data()) : nullptr,
             wide ? static_cast<const double*>(counts.data()) : nullptr, row_exposure.data(), data_or_null(column_exposure),
-            data_or_null(row_dispersion), data_or_null(column_dispersion)};
+            data_or_null(row_dispersion), data_or_null(column_dispersion), {}};
     model = {link_named(link), noise_named(noise), true};
     const bool dispersed = model.noise == log1pnmf::Noise::negative_binomial;
     require(row_dispersion.has_value() + column_dispersion.has_value() == dispersed,
@@ -146,15 +146,37 @@ class Side {
             "column_dispersion must have one number a column");
   }
 
+  // Batches of rows, with effects of batches x columns; or of columns, with effects of rows x batches.
+  void set_batches(Maybe<Vector<std::int32_t>> row_batch, Maybe<Vector<std::int32_t>> column_batch, Matrix effects) {
+    const auto n = static_cast<std::size_t>(rows.n_rows), m = static_cast<std::size_t>(rows.n_columns);
+    require(row_batch.has_value() != column_batch.has_value(), "batches are of rows or of columns");
+    require(!row_batch || (row_batch->size() == n && effects.shape(1) == m && rows.column_exposure == nullptr),
+            "batches of rows need a label for every row, effects of batches x columns, and no exposure of columns");
+    require(!column_batch || (column_batch->size() == m && effects.shape(0) == n),
+            "batches of columns need a label for every column, and effects of rows x batches");
+    require(zeros.rank == 0, "batches are set before zeros");
+    const auto& labels = row_batch ? *row_batch : *column_batch;
+    const auto count = static_cast<std::int32_t>(effects.shape(row_batch ? 0 : 1));
+    require(std::all_of(labels.data(), labels.data() + labels.size(), [&](std::int32_t b) { return b >= 0 && b < count; }),
+            "a label is not that of a batch");
+    row_batch_ = row_batch, column_batch_ = column_batch, effects_ = effects;
+    rows.batches = {count, data_or_null(row_batch), data_or_null(column_batch), effects.data()};
+  }
+
   // Leave the exact form for quadratics, and zeros that are visited.
   void set_zeros(Maybe<Vector<std::int64_t>> stored_indptr, Maybe<Vector<std::int32_t>> stored_indices,
                  Maybe<Matrix> row_quadratic, Maybe<Matrix> column_quadratic, Matrix row_linear, Matrix row_quadratics,
                  Matrix column_linear, Matrix column_quadratics) {
     const auto n = static_cast<std::size_t>(rows.n_rows), m = static_cast<std::size_t>(rows.n_columns);
-    const std::size_t rank = row_linear.shape(1), width = model.noise == log1pnmf::Noise::negative_binomial ? 3 : 2;
-    require(row_linear.shape(0) == n && row_quadratics.shape(0) == n && row_quadratics.shape(1) == rank &&
-                column_linear.shape(0) == rank && column_quadratics.shape(0) == rank && column_linear.shape(1) == m &&
-                column_quadratics.shape(1) == m,
+    const log1pnmf::Batches& batches = rows.batches;
+    const std::size_t of_rows = row_linear.shape(1), of_columns = column_linear.shape(0);
+    const std::size_t rank = batches.column_batch != nullptr ? of_columns : of_rows;
+    const std::size_t width = model.noise == log1pnmf::Noise::negative_binomial ? 3 : 2;
+    require(of_rows == rank * (batches.column_batch != nullptr ? batches.count : 1) &&
+                of_columns == rank * (batches.row_batch != nullptr ? batches.count : 1) && rank > 0,
+            "the terms of the zeros do not fit the batches");
+    require(row_linear.shape(0) == n && row_quadratics.shape(0) == n && row_quadratics.shape(1) == of_rows &&
+                column_quadratics.shape(0) == of_columns && column_linear.shape(1) == m && column_quadratics.shape(1) == m,
             "the terms of the zeros must be rows x rank and rank x columns");
     require(row_quadratic.has_value() != column_quadratic.has_value(), "quadratics belong to rows or to columns");
     require(!row_quadratic || (row_quadratic->shape(0) == n && row_quadratic->shape(1) == width),
@@ -184,6 +206,8 @@ class Side {
   Values counts_;
   Vector<double> row_exposure_;
   Maybe<Vector<double>> column_exposure_, row_dispersion_, column_dispersion_;
+  Maybe<Vector<std::int32_t>> row_batch_, column_batch_;
+  Maybe<Matrix> effects_;
   Maybe<Vector<std::int64_t>> stored_indptr_;
   Maybe<Vector<std::int32_t>> stored_indices_;
   Maybe<Matrix> row_quadratic_, column_quadratic_;
@@ -232,6 +256,7 @@ void run(const std::string& kernel, const std::string& task, const Side& side, M
   h.task = task_named(task);
   require(h.task != log1pnmf::Task::coordinate || h.model.noise != log1pnmf::Noise::negative_binomial,
           "coordinate descent has no negative binomial noise");
+  require(h.task != log1pnmf::Task::coordinate || !h.rows.batches.any(), "coordinate descent has no batches");
   require(h.task != log1pnmf::Task::coordinate || h.model.exact_zeros ||
               (h.zeros.row_quadratic != nullptr && h.zeros.stored.indptr == nullptr),
           "coordinate descent has one quadratic for a row and no stored zeros");
@@ -277,7 +302,8 @@ void check_zeros(const Side& side, const Matrix& start, const Matrix& design) {
   half_step(side, start, design);
   const bool dispersed = side.model.noise == log1pnmf::Noise::negative_binomial;
   require(side.model.link == log1pnmf::Link::shifted_log || dispersed, "the identity link has no zeros to survey");
-  require(!dispersed || side.rows.row_dispersion != nullptr, "zeros are surveyed on the factors' side");
+  require((!dispersed || side.rows.row_dispersion != nullptr) && side.rows.batches.row_batch == nullptr,
+          "zeros are surveyed on the factors' side");
 }
 
 void survey_zeros(const std::string& kernel, const Side& side, Matrix start, Matrix design, std::int64_t stride,
@@ -352,6 +378,7 @@ NB_MODULE(_core, m) {
            nb::arg("indptr"), nb::arg("indices"), nb::arg("counts"), nb::arg("row_exposure"), nb::arg("n_columns"),
            nb::arg("column_exposure").none(), nb::arg("link"), nb::arg("noise"), nb::arg("row_dispersion").none(),
            nb::arg("column_dispersion").none())
+      .def("set_batches", &Side::set_batches, nb::arg("row_batch").none(), nb::arg("column_batch").none(), nb::arg("effects"))
       .def("set_zeros", &Side::set_zeros, nb::arg("stored_indptr").none(), nb::arg("stored_indices").none(),
            nb::arg("row_quadratic").none(), nb::arg("column_quadratic").none(), nb::arg("row_linear"),
            nb::arg("row_quadratics"), nb::arg("column_linear"), nb::arg("column_quadratics"));

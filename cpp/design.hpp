@@ -21,9 +21,10 @@ struct Design {
   std::int64_t padded;       // columns rounded up to the largest block
   Buffer packed;             // sparse form: n_columns x streams
   Buffer transposed;         // exact form: (K + 1) x padded, the exposure last, zeros beyond the end
-  int rank;                  // terms of the zeros in sparse form
+  int rank;                  // terms of the zeros in sparse form, of every batch
+  int batches;               // 1 without
   Buffer gram, linear;       // of every term: sum_j w_j x_j x_j' (sparse form, not the identity link) and sum_j w_j x_j
-  Buffer decline;            // sum_j t_j x_j: how steeply the loss of zeros rises at least
+  Buffer decline;            // of every batch: sum_j t_j x_j, how steeply the loss of zeros rises at least
   Buffer largest;            // max_j x_jk
   Buffer log_exposure;       // coordinate solver, large counts: log t_j
 
@@ -38,9 +39,10 @@ struct Design {
         packed(h.model.exact_zeros ? 0 : h.rows.n_columns * streams),
         transposed(h.model.exact_zeros ? padded * (K + 1 + (dispersion >= 0)) : 0),
         rank(h.model.exact_zeros ? 0 : h.zeros.rank),
-        gram(has_gram(h) ? static_cast<std::int64_t>(rank) * K * K : 0),
-        linear(static_cast<std::int64_t>(rank) * K),
-        decline(K),
+        batches(h.rows.batches.any() ? h.rows.batches.count : 1),
+        gram(has_gram(h) ? static_cast<std::int64_t>(rank) * batches * K * K : 0),
+        linear(static_cast<std::int64_t>(rank) * batches * K),
+        decline(static_cast<std::int64_t>(batches) * K),
         largest(K),
         log_exposure(with_logs(h) ? h.rows.n_columns : 0) {
     for (std::int64_t j = 0; j < h.rows.n_columns; ++j) {
@@ -64,11 +66,26 @@ struct Design {
       }
     }
     const std::int64_t m = h.rows.n_columns;
-    whole_matrix_sums(h, h.rows.column_exposure, nullptr, decline, nullptr);
-    if (!h.model.exact_zeros)
-      for (int p = 0; p < rank; ++p)
-        whole_matrix_sums(h, h.zeros.column_linear + p * m, h.zeros.column_quadratics + p * m, linear + p * K,
-                          has_gram(h) ? gram + static_cast<std::int64_t>(p) * K * K : nullptr);
+    const Batches& own = h.rows.batches;
+    for (int b = 0; b < batches; ++b) {
+      whole_matrix_sums(h, b, own.row_batch != nullptr ? own.effects + b * m : h.rows.column_exposure, nullptr, decline + b * K,
+                        nullptr);
+      for (int p = 0; p < rank; ++p) {
+        const std::int64_t term = b * rank + p, from = own.row_batch != nullptr ? term : p;
+        whole_matrix_sums(h, b, h.zeros.column_linear + from * m, h.zeros.column_quadratics + from * m, linear + term * K,
+                          has_gram(h) ? gram + term * K * K : nullptr);
+      }
+    }
+  }
+
+  // What the zeros of a row add at least for one more of component k, but for the row's exposure.
+  double decline_of(const Rows& rows, std::int64_t i, int k) const {
+    const Batches& own = rows.batches;
+    if (own.row_batch != nullptr) return decline[own.row_batch[i] * K + k];
+    if (own.column_batch == nullptr) return decline[k];
+    double sum = 0.0;
+    for (int b = 0; b < batches; ++b) sum += own.effects[i * batches + b] * decline[b * K + k];
+    return sum;
   }
 
  private:
@@ -86,16 +103,18 @@ struct Design {
   }
 
   // Summed in blocks so that the error grows with the number of blocks, not of columns; the order never changes. Weights
-  // that are null are 1; a gram that is null is left out.
-  void whole_matrix_sums(const HalfStep& h, const double* weight, const double* square_weight, double* linear_sum,
+  // that are null are 1; a gram that is null is left out. Where columns are in batches, only those of batch b count.
+  void whole_matrix_sums(const HalfStep& h, int b, const double* weight, const double* square_weight, double* linear_sum,
                          double* gram_sum) {
     constexpr std::int64_t kBlock = 512;
     const std::int64_t m = h.rows.n_columns;
+    const std::int32_t* batch = h.rows.batches.column_batch;
     Buffer partial(static_cast<std::int64_t>(K) * (K + 1));
     double* partial_linear = partial + static_cast<std::int64_t>(K) * K;
     for (std::int64_t from = 0; from < m; from += kBlock) {
       std::fill_n(static_cast<double*>(partial), K * (K + 1), 0.0);
       for (std::int64_t j = from; j < std::min(m, from + kBlock); ++j) {
+        if (batch != nullptr && batch[j] != b) continue;
         const double *x = h.design + j * K, w = weight != nullptr ? weight[j] : 1.0;
         for (int k = 0; k < K; ++k) partial_linear[k] += w * x[k];
         if (gram_sum == nullptr || square_weight[j] == 0.0) continue;

@@ -14,7 +14,17 @@ struct Pattern {
   const std::int32_t* indices;
 };
 
-// Compressed rows of the counts, with the rank-one exposure t_ij = row_exposure_i * column_exposure_j.
+// How well batches of samples capture features: t_ij is multiplied by effects[row_batch_i][j] (n_batches x n_columns), or by
+// effects[i][column_batch_j] (n_rows x n_batches). One of the two is set, or none: no batches.
+struct Batches {
+  int count;
+  const std::int32_t* row_batch;
+  const std::int32_t* column_batch;
+  const double* effects;
+  bool any() const { return effects != nullptr; }
+};
+
+// Compressed rows of the counts, with the exposure t_ij = row_exposure_i * column_exposure_j, batches aside.
 struct Rows {
   std::int64_t n_rows, n_columns;
   const std::int64_t* indptr;
@@ -25,6 +35,7 @@ struct Rows {
   const double* column_exposure;   // null: all 1
   const double* row_dispersion;      // negative binomial noise: one of the two is set
   const double* column_dispersion;
+  Batches batches;
 };
 
 // The zero entries in sparse form. Those in `stored` are visited one by one, with their exact loss. For all others a
@@ -32,14 +43,15 @@ struct Rows {
 // row or to the column; with negative binomial noise the linear one is a1 + t b1. The quadratic one is never negative: a
 // concave form would have no minimum. The sum over all entries of a row is taken in the form of rank P
 //   sum_p row_linear_ip (sum_j column_linear_pj eta_ij) + row_quadratics_ip (sum_j column_quadratics_pj eta_ij^2),
-// and every entry that is visited subtracts its own.
+// and every entry that is visited subtracts its own. With batches there are that many terms for each of them, batch by batch:
+// of columns, of which a row takes those of its batch; or of rows, where a column adds to those of its batch.
 struct Zeros {
   Pattern stored;                  // indptr null: none
   const double* row_quadratic;     // n_rows x 2, (a1, a2), or x 3, (a1, a2, b1); one of the two is set
   const double* column_quadratic;  // n_columns x 2 or x 3
   int rank;
-  const double *row_linear, *row_quadratics;         // n_rows x rank
-  const double *column_linear, *column_quadratics;   // rank x n_columns
+  const double *row_linear, *row_quadratics;         // n_rows x rank; x (batches rank) with column_batch
+  const double *column_linear, *column_quadratics;   // rank x n_columns; (batches rank) x with row_batch
 };
 
 // See policies.hpp for what each link and noise is.

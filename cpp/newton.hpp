@@ -76,7 +76,7 @@ class NewtonRow {
     bool any = false;
     for (int k = 0; k < K_; ++k) {
       leap_[k] = x_[k];
-      const double down = row.exposure * design_.decline[k] + h_.penalty[k];
+      const double down = row.exposure * design_.decline_of(h_.rows, row.number, k) + h_.penalty[k];
       const double up = down - g_[k];
       if (down > 0.0 && up > 4.0 * down) {   // a coefficient at zero is lifted to a tenth of the smallest count
         leap_[k] = std::min(h_.upper, b[k] > 0.0 ? b[k] * (up / down) : 0.1 * smallest_ / down);

@@ -27,6 +27,7 @@ class RowEvaluator {
         own_exposure_(block_),
         own_dispersion_(block_),
         own_quadratic_(Noise::kQuadratic * block_),
+        effects_(!h.rows.batches.any() ? 0 : h.model.exact_zeros ? design.padded : kept_),
         linear_(K_),
         gram_(static_cast<std::int64_t>(K_) * K_),
         gram_b_(K_) {}
@@ -38,6 +39,9 @@ class RowEvaluator {
     keeps_ = first_zero_ + row.stored.count <= kept_;
     gathered_ = 0;
     combine_terms(row);
+    if (is_exact() && h_.rows.batches.any()) {
+      for (std::int64_t j = 0; j < h_.rows.n_columns; ++j) effects_[j] = effect_of(j);
+    }
     std::fill_n(static_cast<double*>(own_exposure_), block_, row.exposure);
     if (h_.rows.row_dispersion != nullptr)
       std::fill_n(static_cast<double*>(own_dispersion_), block_, h_.rows.row_dispersion[row.number]);
@@ -83,9 +87,12 @@ class RowEvaluator {
     std::fill_n(static_cast<double*>(linear_), K_, 0.0);
     std::fill_n(static_cast<double*>(gram_), K_ * K_, 0.0);
     const std::int64_t i = row.number;
-    for (int p = 0; p < design_.rank; ++p) {
-      const double u = h_.zeros.row_linear[i * design_.rank + p], v = h_.zeros.row_quadratics[i * design_.rank + p];
-      const double *linear = design_.linear + p * K_, *gram = design_.gram + static_cast<std::int64_t>(p) * K_ * K_;
+    const Batches& batches = h_.rows.batches;
+    const int n = batches.column_batch != nullptr ? design_.rank * design_.batches : design_.rank;
+    const std::int64_t first = batches.row_batch != nullptr ? batches.row_batch[i] * design_.rank : 0;
+    for (int p = 0; p < n; ++p) {
+      const double u = h_.zeros.row_linear[i * n + p], v = h_.zeros.row_quadratics[i * n + p];
+      const double *linear = design_.linear + (first + p) * K_, *gram = design_.gram + (first + p) * K_ * K_;
       if (u != 0.0)
         for (int k = 0; k < K_; ++k) linear_[k] += u * linear[k];
       if (!kSparseIsExact && v != 0.0)
@@ -124,9 +131,16 @@ class RowEvaluator {
     for (std::int64_t j = 0; j < h_.rows.n_columns; ++j) {
       const double* x = design_.packed + j * design_.streams;
       if (next < row_.count && row_.indices[next] == j) ++next;
-      else sum += (design_.exposure >= 0 ? x[design_.exposure] : 1.0) * dot(x, b);
+      else sum += (design_.exposure >= 0 ? x[design_.exposure] : 1.0) * (h_.rows.batches.any() ? effect_of(j) : 1.0) * dot(x, b);
     }
     return sum;
+  }
+
+  // By which the exposure of a column of the row is multiplied, with batches.
+  double effect_of(std::int64_t j) const {
+    const Batches& own = h_.rows.batches;
+    if (own.row_batch != nullptr) return own.effects[own.row_batch[row_.number] * h_.rows.n_columns + j];
+    return own.effects[row_.number * own.count + own.column_batch[j]];
   }
 
   void sparse_changes(const double* d, Vec& shrink, Vec& growth) const {
@@ -207,8 +221,22 @@ class RowEvaluator {
     if (place >= gathered_ || !keeps_) {
       gather(design_, entries.indices + from, n, entries.readable - from, X, block_);
       gathered_ = place + n;
+      if (h_.rows.batches.any()) gather_effects(entries.indices + from, n, effects_ + (keeps_ ? place : 0));
     }
+    if (h_.rows.batches.any()) effects_here_ = effects_ + (keeps_ ? place : 0);
     return X;
+  }
+
+  void gather_effects(const std::int32_t* indices, int n, double* to) const {
+    const Batches& own = h_.rows.batches;
+    if (own.row_batch != nullptr) {
+      const double* effects = own.effects + own.row_batch[row_.number] * h_.rows.n_columns;
+      for (int e = 0; e < n; ++e) to[e] = effects[indices[e]];
+    } else {
+      const double* effects = own.effects + row_.number * own.count;
+      for (int e = 0; e < n; ++e) to[e] = effects[own.column_batch[indices[e]]];
+    }
+    std::fill(to + n, to + round_up(n, kLanes), 0.0);
   }
 
   template <int U>
@@ -236,6 +264,7 @@ class RowEvaluator {
   void belongings(const double* X, std::int64_t stride, int e, EntriesAt<U>& at) const {
     LOG1PNMF_EACH at.t[u] = load(own_exposure_ + u * kLanes);
     if (design_.exposure >= 0) LOG1PNMF_EACH at.t[u] *= load(X + design_.exposure * stride + e + u * kLanes);
+    if (effects_here_ != nullptr) LOG1PNMF_EACH at.t[u] *= load(effects_here_ + e + u * kLanes);
     if constexpr (Noise::kDispersed) {
       const double* from = design_.dispersion >= 0 ? X + design_.dispersion * stride + e : own_dispersion_;
       LOG1PNMF_EACH at.phi[u] = load(from + u * kLanes);
@@ -310,13 +339,18 @@ class RowEvaluator {
     for (std::int64_t from = 0; from < m; from += block_) {
       const double* X = design_.transposed + from;
       const int padded = static_cast<int>(std::min<std::int64_t>(block_, m - from));
+      if (h_.rows.batches.any()) effects_here_ = effects_ + from;
       for (int e = 0; e < padded; e += kStep) exact_group<L>(X, e, b, loss);
       std::int64_t end = next;
       while (end < row.count && row.indices[end] < from + padded) ++end;
       if (end > next) scatter_counts<L>(row, next, static_cast<int>(end - next), from, loss);
       next = end;
       if constexpr (Noise::kWhole)   // em of the counts is zero by now
-        for (int e = 0; e < padded; e += kLanes) loss[0] += row.exposure * load(X + design_.exposure * design_.padded + e) * load(em_ + e);
+        for (int e = 0; e < padded; e += kLanes) {
+          EntriesAt<1> at;
+          belongings<1>(X, design_.padded, e, at);
+          loss[0] += at.t[0] * load(em_ + e);
+        }
       accumulate<L>(X, design_.padded, padded);
     }
     return total(loss);
@@ -352,6 +386,8 @@ class RowEvaluator {
     if constexpr (Noise::kWhole || Noise::kDispersed) {
       const double* exposure = design_.transposed + design_.exposure * design_.padded;
       for (int p = 0; p < n; ++p) t[p] = row.exposure * exposure[indices[p]];
+      if (h_.rows.batches.any())
+        for (int p = 0; p < n; ++p) t[p] *= effects_[indices[p]];
       std::fill(t + n, t + padded, 0.0);
     }
     if constexpr (Noise::kDispersed) {
@@ -406,6 +442,8 @@ class RowEvaluator {
   std::int64_t kept_;            // longest row whose gathered blocks are kept
   Buffer X_, y_, eta_, em_, residual_, weight_, inverse_;
   Buffer own_exposure_, own_dispersion_, own_quadratic_;   // of the row, once for every entry of a block
+  Buffer effects_;               // with batches: of the entries whose blocks are kept; exact form: of all columns
+  const double* effects_here_ = nullptr;   // where those of the block at hand begin
   Buffer linear_, gram_, gram_b_;
   Row row_{};
   bool keeps_ = false;           // whether the row's gathered blocks are kept

@@ -12,11 +12,15 @@ namespace log1pnmf::LOG1PNMF_ISA {
 
 // A row's zeros, sample by sample.
 struct ZerosScratch final : Plan::Workspace {
-  explicit ZerosScratch(std::int64_t padded) : eta(padded), cost(padded), measure(padded) {}
+  ZerosScratch(std::int64_t padded, bool in_batches)
+      : eta(padded), cost(padded), measure(padded), own(in_batches ? padded : 0) {}
   Buffer eta, cost, measure;
+  Buffer own;                  // with batches: exposures, which are the row's own
+  const double* t = nullptr;   // exposures
+  Vec exposure(std::int64_t e) const { return load(t + e); }
 };
 
-// The design by component, padded with zeros, and the exposures.
+// The design by component, padded with zeros, and the exposures; with batches, without their effects.
 class Samples {
  public:
   Samples(const Rows& rows, Link link, const double* design, int K, std::int64_t stride = 1)
@@ -29,10 +33,18 @@ class Samples {
   }
   double scale() const { return n_ > 0 ? static_cast<double>(rows_.n_columns) / static_cast<double>(n_) : 1.0; }
   std::int64_t padded() const { return padded_; }
-  Vec exposure(std::int64_t e) const { return load(exposure_ + e); }
+  std::unique_ptr<ZerosScratch> scratch() const {
+    return std::make_unique<ZerosScratch>(padded_, rows_.batches.any());
+  }
   bool dispersed() const { return rows_.row_dispersion != nullptr; }
 
   void lay_out(std::int64_t j, const double* b, const Entries& stored, bool with_cost, ZerosScratch& to) const {
+    to.t = exposure_;
+    if (rows_.batches.any()) {
+      const double* effects = rows_.batches.effects + j * rows_.batches.count;
+      for (std::int64_t i = 0; i < n_; ++i) to.own[i] = exposure_[i] * effects[rows_.batches.column_batch[i * stride_]];
+      to.t = to.own;
+    }
     if (link_ == Link::identity) fill<IdentityLink>(j, b, with_cost, to);
     else fill<ShiftedLogLink>(j, b, with_cost, to);
     const Entries counts = entries_at(rows_.indptr, rows_.indices, rows_.n_rows, j);
@@ -64,7 +76,7 @@ class Samples {
       LOG1PNMF_EACH store(to.cost + e + u * kLanes, at.em[u]);
       if (dispersed()) {   // with t = 1 and phi t for the dispersion the zero terms are those over t
         LOG1PNMF_EACH at.t[u] = splat(1.0);
-        LOG1PNMF_EACH at.phi[u] = phi * load(exposure_ + e + u * kLanes);
+        LOG1PNMF_EACH at.phi[u] = phi * to.exposure(e + u * kLanes);
         LOG1PNMF_EACH measure[u] = vmax(measure[u], at.phi[u] * at.em[u]);
         ZeroTerms<U> z;
         NegativeBinomial::zero_terms<L, U>(at, z);
@@ -113,7 +125,7 @@ inline void least_squares(double (&A)[N][N], double* right) {
 class ZeroSurveyPlan final : public Plan {
  public:
   explicit ZeroSurveyPlan(const ZeroSurvey& s) : s_(s), samples_(s.rows, s.link, s.design, s.n_components, s.stride) {}
-  std::unique_ptr<Workspace> workspace() const override { return std::make_unique<ZerosScratch>(samples_.padded()); }
+  std::unique_ptr<Workspace> workspace() const override { return samples_.scratch(); }
 
   void run_row(std::int64_t j, Workspace& workspace) const override {
     auto& at = static_cast<ZerosScratch&>(workspace);
@@ -148,7 +160,7 @@ class ZeroSurveyPlan final : public Plan {
     const std::int64_t n = samples_.padded();
     Vec sums[5] = {};
     for (std::int64_t e = 0; e < n; e += kLanes) {
-      const Vec eta = load(at.eta + e), t = samples_.exposure(e), w = below(at, e, cap, t);
+      const Vec eta = load(at.eta + e), t = at.exposure(e), w = below(at, e, cap, t);
       sums[0] += w;
       sums[1] += w * eta;
       sums[2] += w * eta * eta;
@@ -161,7 +173,7 @@ class ZeroSurveyPlan final : public Plan {
     const double slope = N == 3 ? std::exp(of_eta.mean) : 0.0, level = N == 3 ? std::expm1(of_eta.mean) : 0.0;
     Vec products[N][N] = {}, pulls[N] = {};
     for (std::int64_t e = 0; e < n; e += kLanes) {
-      const Vec eta = load(at.eta + e), t = samples_.exposure(e), w = below(at, e, cap, t);
+      const Vec eta = load(at.eta + e), t = at.exposure(e), w = below(at, e, cap, t);
       const Vec d = eta - of_eta.mean, rest = load(at.cost + e) - (level + slope * d * (1.0 + 0.5 * d));
       Vec basis[N];
       basis[0] = splat(1.0);
@@ -223,7 +235,7 @@ class ZeroSurveyPlan final : public Plan {
     const double cap = s_.caps[g];
     Vec error = Vec{}, above = Vec{};
     for (std::int64_t e = 0; e < samples_.padded(); e += kLanes) {
-      const Vec t = samples_.exposure(e), off = load(at.cost + e) - p.at(load(at.eta + e), t);
+      const Vec t = at.exposure(e), off = load(at.cost + e) - p.at(load(at.eta + e), t);
       error += below(at, e, cap, t) * vmax(off, -off);
       above += load(at.measure + e) > cap ? splat(1.0) : Vec{};
     }
@@ -253,7 +265,7 @@ class ZeroSurveyPlan final : public Plan {
 class ZeroCollectionPlan final : public Plan {
  public:
   explicit ZeroCollectionPlan(const ZeroCollection& c) : c_(c), samples_(c.rows, c.link, c.design, c.n_components) {}
-  std::unique_ptr<Workspace> workspace() const override { return std::make_unique<ZerosScratch>(samples_.padded()); }
+  std::unique_ptr<Workspace> workspace() const override { return samples_.scratch(); }
 
   void run_row(std::int64_t j, Workspace& workspace) const override {
     auto& at = static_cast<ZerosScratch&>(workspace);
@@ -268,7 +280,7 @@ class ZeroCollectionPlan final : public Plan {
     Vec above = Vec{}, below = Vec{}, squares = Vec{};
     for (std::int64_t e = 0; e < samples_.padded(); e += kLanes) {
       const Vec measure = load(at.measure + e);
-      const Vec t = (measure >= 0.0) & (measure <= c_.caps[j]) ? samples_.exposure(e) : Vec{};
+      const Vec t = (measure >= 0.0) & (measure <= c_.caps[j]) ? at.exposure(e) : Vec{};
       above += measure > c_.caps[j] ? splat(1.0) : Vec{};
       below += t;
       squares += t * t;
@@ -291,7 +303,7 @@ class ZeroCollectionPlan final : public Plan {
 class ZeroErrorsPlan final : public Plan {
  public:
   explicit ZeroErrorsPlan(const ZeroErrors& z) : z_(z), samples_(z.rows, z.link, z.design, z.n_components) {}
-  std::unique_ptr<Workspace> workspace() const override { return std::make_unique<ZerosScratch>(samples_.padded()); }
+  std::unique_ptr<Workspace> workspace() const override { return samples_.scratch(); }
 
   void run_row(std::int64_t j, Workspace& workspace) const override {
     auto& at = static_cast<ZerosScratch&>(workspace);
@@ -304,7 +316,7 @@ class ZeroErrorsPlan final : public Plan {
     std::copy_n(z_.quadratic + width * j, width, p.a);
     Vec sum = Vec{}, absolute = Vec{};
     for (std::int64_t e = 0; e < samples_.padded(); e += kLanes) {
-      const Vec t = samples_.exposure(e), off = load(at.cost + e) - p.at(load(at.eta + e), t);
+      const Vec t = at.exposure(e), off = load(at.cost + e) - p.at(load(at.eta + e), t);
       const Vec w = load(at.measure + e) >= 0.0 ? t : Vec{};
       sum += w * off;
       absolute += w * vmax(off, -off);

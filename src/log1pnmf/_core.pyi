@@ -22,6 +22,12 @@ class Side:
         row_dispersion: _Floats | None,
         column_dispersion: _Floats | None,
     ) -> None: ...
+    def set_batches(
+        self,
+        row_batch: NDArray[np.int32] | None,
+        column_batch: NDArray[np.int32] | None,
+        effects: _Floats,
+    ) -> None: ...
     def set_zeros(
         self,
         stored_indptr: NDArray[np.int64] | None,

@@ -205,12 +205,15 @@ class Factory:
     row_solvers: tuple[RowSolver, ...] = ROW_SOLVERS
     takes_chunks: bool = False
     """Whether the counts have to be in chunks, and not in memory."""
+    takes_batches: bool = False
+    """Whether there may be batches of samples."""
 
     def supports(self, problem: Problem, row_solver: RowSolver, constraint: Constraint) -> str | None:
         """Say why the engine cannot fit this; see `EngineFactory.supports`."""
         return (
             self.lacks(row_solver)
             or self.lacks_noise(problem.noise, row_solver)
+            or (None if problem.batches is None else self.lacks_batches(row_solver))
             or self.refuses(problem.counts)
             or _beyond_a_box(constraint)
         )
@@ -227,6 +230,12 @@ class Factory:
     def lacks_noise(self, noise: Noise, row_solver: RowSolver) -> str | None:
         """Say that the noise is not known; Poisson is."""
         return None if noise.name == "poisson" else f"it has no {noise.name} noise; use engine='reference'"
+
+    def lacks_batches(self, row_solver: RowSolver) -> str | None:
+        """Say that it knows no batches; the paper's solver has none anywhere."""
+        if row_solver != "newton":
+            return f"row_solver={row_solver!r} has no batches; use 'newton'"
+        return None if self.takes_batches else "it has no batches; use engine='native'"
 
     def refuses(self, counts: Counts) -> str | None:
         """Say that the counts are not where the engine needs them."""

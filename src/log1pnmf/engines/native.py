@@ -259,6 +259,12 @@ class NativeEngine(InMemory):
                 dispersion if side.rows_are_features else None,
                 None if side.rows_are_features else dispersion,
             )
+            if side.batches is not None:
+                labels, effects = side.batches.labels, side.batches.effects
+                if side.rows_are_features:
+                    core.set_batches(None, labels, np.ascontiguousarray(effects.T))
+                else:
+                    core.set_batches(labels, None, effects)
             if zeros is not None:
                 stored = zeros.stored
                 core.set_zeros(
@@ -279,6 +285,7 @@ class NativeFactory(Factory):
     """Makes native engines."""
 
     name = "native"
+    takes_batches = True
 
     def lacks_noise(self, noise: Noise, row_solver: RowSolver) -> str | None:
         """Take negative binomial noise with Newton's steps."""

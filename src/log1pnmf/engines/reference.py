@@ -116,7 +116,7 @@ class ReferenceEngine(InMemory):
         for j in range(len(factors)):
             counted = side.rows.indices[side.rows.indptr[j] : side.rows.indptr[j + 1]]
             where = np.setdiff1d(np.arange(len(loadings)), counted)
-            yield where, loadings[where] @ factors[j], side.column_exposure[where]
+            yield where, loadings[where] @ factors[j], side.exposure_of(j)[where]
 
     def _rows(self, side: Side, design: Array, bounds: Bounds) -> Iterator[_Row]:
         (n, m), K = side.rows.shape, design.shape[1]
@@ -125,8 +125,8 @@ class ReferenceEngine(InMemory):
             entries = slice(side.rows.indptr[i], side.rows.indptr[i + 1])
             y = np.zeros(m)
             y[side.rows.indices[entries]] = side.rows.values[entries]
-            t = side.row_exposure[i] * side.column_exposure
-            yield _Row(y, t, design, penalty, upper, self.problem, side.noise_of(i), zeros_of_row(side, i))
+            t, noise, zeros = side.exposure_of(i), side.noise_of(i), zeros_of_row(side, i)
+            yield _Row(y, t, design, penalty, upper, self.problem, noise, zeros)
 
 
 def dispersion_of(problem: Problem, j: int) -> float | None:
@@ -139,6 +139,7 @@ class ReferenceFactory(Factory):
     """Makes reference engines."""
 
     name = "reference"
+    takes_batches = True
 
     def lacks_noise(self, noise: Noise, row_solver: RowSolver) -> str | None:
         """Take any noise with Newton's steps; the paper's curvature is that of Poisson counts."""

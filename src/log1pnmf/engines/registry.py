@@ -107,6 +107,7 @@ def resolve_engine(
     row_solver: RowSolver = "newton",
     *,
     noise: Noise = POISSON,
+    batched: bool = False,
 ) -> str:
     """Decide what "auto" stands for.
 
@@ -116,12 +117,14 @@ def resolve_engine(
         One of `ENGINES`; returned as it is unless it is "auto". A factory is "given".
     counts : Counts
         Counts that are on a device stay there.
+    batched : bool
+        Whether there are batches of samples.
 
     Returns
     -------
     str
         "streaming" for counts in chunks; "torch" where there is a CUDA card and enough to do; else "native".
-        "reference" where none of them has the noise.
+        "reference" where none of them has the noise or batches.
     """
     if not isinstance(name, str):
         return "given"
@@ -130,6 +133,8 @@ def resolve_engine(
         return name
     suited = [one for one in PREFERRED if FACTORIES[one].suits(counts, n_components, row_solver)]
     able = [one for one in suited if FACTORIES[one].lacks_noise(noise, row_solver) is None]
+    if batched:
+        able = [one for one in able if FACTORIES[one].lacks_batches(row_solver) is None]
     return (able or (["reference"] if counts.in_memory else suited))[0]
 
 
@@ -159,7 +164,9 @@ def make_engine(
     """
     factory: EngineFactory
     if isinstance(name, str):
-        factory = FACTORIES[resolve_engine(name, problem.counts, 0, row_solver, noise=problem.noise)]
+        batched = problem.batches is not None
+        noise, counts = problem.noise, problem.counts
+        factory = FACTORIES[resolve_engine(name, counts, 0, row_solver, noise=noise, batched=batched)]
     else:
         factory = name
     why = factory.supports(problem, row_solver, constraint)

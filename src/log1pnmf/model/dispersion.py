@@ -218,7 +218,9 @@ class _Likelihood:
     def _x(self, phi: Array, which: Any) -> Array:
         """``phi`` times the means of all samples, features as rows."""
         link = self.model.link
-        exposure = link.exposure_scale * self.model.size_factors
+        exposure, batches = link.exposure_scale * self.model.size_factors, self.model.batches
+        if batches is not None:
+            exposure = exposure * batches.effects[:, which].T[:, batches.labels]
         return phi[:, None] * exposure * link.em(self.factors[which] @ self.loadings.T)
 
     def _block(self, theta: Array, which: Which) -> tuple[Array, Array, Array]:

@@ -19,6 +19,7 @@ from log1pnmf._common.arrays import like
 from log1pnmf.counts.counts import Counts, SparseRows
 from log1pnmf.counts.sparse_rows import dense_blocks
 
+from .batches import Batches
 from .constraint import FREE, Bounds, Constraint
 from .link import Link, ShiftedLog
 from .noise import POISSON, Noise
@@ -29,6 +30,7 @@ __all__ = [
     "entry_curvature",
     "entry_gradient",
     "entry_loss",
+    "exposure_of",
     "gradients",
     "kkt_residual",
     "likelihood_constant",
@@ -59,6 +61,8 @@ class Model(Protocol):
     def zeros(self) -> Zeros | None: ...
     @property
     def noise(self) -> Noise: ...
+    @property
+    def batches(self) -> Batches | None: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +74,7 @@ class _Given:
     link: Link
     zeros: Zeros | None
     noise: Noise = POISSON
+    batches: Batches | None = None
 
 
 # ---------------------------------------------------------------- one entry
@@ -209,22 +214,40 @@ def negative_log_likelihood(problem: Model, loadings: Array, factors: Array) -> 
     loadings, factors : ndarray of shape (n, K) and (m, K)
         On the eta scale.
     """
-    link, zeros, rows = problem.link, problem.zeros, problem.counts.by_row
-    exposure = link.exposure_scale * problem.size_factors
+    link, zeros = problem.link, problem.zeros
     if link.is_identity and problem.counts.total > LARGE_TOTAL:
         zeros = None
     if isinstance(zeros, AdaptiveZeros):
         return _dense_loss(problem, loadings, factors) + likelihood_constant(problem)
     if zeros is None:
         loss = _loss_of_zeros(problem, loadings, factors)
-    else:  # sum t*eta and sum t*eta^2 over all entries
-        linear = (exposure @ loadings) @ factors.sum(axis=0)
-        square = np.sum((loadings.T @ (exposure[:, None] * loadings)) * (factors.T @ factors))
-        loss = float(zeros.a1 * linear + zeros.a2 * square)
-    for j, y, eta, t in _nonzeros(rows, loadings, factors, exposure):
+    else:
+        loss = _quadratic_loss(problem, zeros, loadings, factors)
+    for j, y, eta, t in _nonzeros(problem, loadings, factors):
         own = entry_loss(y, eta, t, link, noise=problem.noise.of_features(j))
         loss += float(np.sum(own if zeros is None else own - t * eta * (zeros.a1 + zeros.a2 * eta)))
     return loss + likelihood_constant(problem)
+
+
+def _quadratic_loss(problem: Model, zeros: Quadratic, loadings: Array, factors: Array) -> float:
+    """Sum ``t (a1 eta + a2 eta^2)`` over all entries, by rank-K algebra."""
+    exposure, batches, loss = problem.link.exposure_scale * problem.size_factors, problem.batches, 0.0
+    if batches is None:
+        linear = (exposure @ loadings) @ factors.sum(axis=0)
+        square = np.sum((loadings.T @ (exposure[:, None] * loadings)) * (factors.T @ factors))
+        return float(zeros.a1 * linear + zeros.a2 * square)
+    for b, weights in enumerate(batches.effects):
+        own = np.where(batches.labels == b, exposure, 0.0)
+        linear = (own @ loadings) @ (weights @ factors)
+        square = np.sum((loadings.T @ (own[:, None] * loadings)) * ((weights * factors.T) @ factors))
+        loss += float(zeros.a1 * linear + zeros.a2 * square)
+    return loss
+
+
+def exposure_of(problem: Model, samples: slice) -> Array:
+    """Exposure of the entries of some samples: samples x 1, or x features with batches."""
+    own = problem.link.exposure_scale * problem.size_factors[samples, None]
+    return own if problem.batches is None else own * problem.batches.rows(samples)
 
 
 def likelihood_constant(problem: Model) -> float:
@@ -244,6 +267,8 @@ def plain_constant(problem: Model) -> float:
     """
     counts, exposure = problem.counts, problem.link.exposure_scale * problem.size_factors
     own = problem.noise.plain_constant(counts) - float(np.sum(xlogy(counts.row_sums, exposure)))
+    if problem.batches is not None:
+        own -= float(np.sum(xlogy(problem.batches.totals(counts), problem.batches.effects)))
     return own + _offset_of_zeros(problem)
 
 
@@ -252,6 +277,9 @@ def _offset_of_zeros(problem: Model) -> float:
         return 0.0
     exposure = problem.link.exposure_scale * problem.size_factors
     n_zeros = problem.counts.shape[1] - np.diff(problem.counts.by_row.indptr)
+    if problem.batches is not None and isinstance(problem.zeros, Quadratic):
+        a0m1 = problem.zeros.a0m1
+        return a0m1 * problem.batches.exposure_of_zeros(problem.counts, exposure) if a0m1 else 0.0
     return problem.zeros.offset(exposure, n_zeros)
 
 
@@ -266,10 +294,9 @@ def gradients(problem: Model, loadings: Array, factors: Array) -> tuple[Array, A
         On the eta scale.
     """
     rows, how = problem.counts.by_row, {"noise": problem.noise}
-    exposure = problem.link.exposure_scale * problem.size_factors
     gradient_loadings, gradient_factors = np.zeros_like(loadings), np.zeros_like(factors)
     for block in _row_blocks(rows, arrays=8):
-        y, t = rows.to_dense(block), exposure[block, None]
+        y, t = rows.to_dense(block), exposure_of(problem, block)
         zeros = None if problem.zeros is None else problem.zeros.of_samples(block)
         slope = entry_gradient(y, loadings[block] @ factors.T, t, problem.link, zeros, **how)
         gradient_loadings[block] = slope @ factors
@@ -279,10 +306,10 @@ def gradients(problem: Model, loadings: Array, factors: Array) -> tuple[Array, A
 
 def _dense_loss(problem: Model, loadings: Array, factors: Array) -> float:
     """Sum of the losses of all entries, one by one."""
-    total, rows, exposure = 0.0, problem.counts.by_row, problem.link.exposure_scale * problem.size_factors
+    total, rows = 0.0, problem.counts.by_row
     for block in _row_blocks(rows, arrays=8):
         zeros = None if problem.zeros is None else problem.zeros.of_samples(block)
-        eta, t = loadings[block] @ factors.T, exposure[block, None]
+        eta, t = loadings[block] @ factors.T, exposure_of(problem, block)
         own = entry_loss(rows.to_dense(block), eta, t, problem.link, zeros, noise=problem.noise)
         total += float(own.sum())
     return total
@@ -294,6 +321,8 @@ def _loss_of_zeros(problem: Model, loadings: Array, factors: Array) -> float:
     with np.errstate(over="ignore"):
         for block in _row_blocks(rows, arrays=8):
             means = problem.size_factors[block, None] * problem.link.mean(loadings[block] @ factors.T)
+            if problem.batches is not None:
+                means = means * problem.batches.rows(block)
             losses = problem.noise.loss(none, means)
             losses[rows.to_scipy(block.start, block.stop).nonzero()] = 0.0
             total += float(losses.sum())
@@ -306,14 +335,17 @@ def _row_blocks(rows: SparseRows, arrays: int) -> Iterator[slice]:
 
 
 def _nonzeros(
-    rows: SparseRows, loadings: Array, factors: Array, exposure: Array
+    problem: Model, loadings: Array, factors: Array
 ) -> Iterator[tuple[NDArray[np.int32], Array, Array, Array]]:
     """Feature, count, eta and exposure of the non-zero entries, in blocks."""
+    rows, batches = problem.counts.by_row, problem.batches
+    exposure = problem.link.exposure_scale * problem.size_factors
     size = max(1, int(BLOCK_BYTES / (8 * (3 * loadings.shape[1] + 8))))
     for i, entries in rows.entry_blocks(size):
         j = rows.indices[entries]
         eta = np.einsum("ek,ek->e", loadings[i], factors[j])
-        yield j, rows.values[entries].astype(np.float64), eta, exposure[i]
+        t = exposure[i] if batches is None else exposure[i] * batches.effects[batches.labels[i], j]
+        yield j, rows.values[entries].astype(np.float64), eta, t
 
 
 # ---------------------------------------------------------------- optimality

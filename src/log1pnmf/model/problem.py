@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from log1pnmf.counts.counts import Counts, SparseRows
 from log1pnmf.counts.sparse_rows import Pattern
 
+from .batches import Batches
 from .link import ShiftedLog
 from .noise import POISSON, Noise
 from .objective import likelihood_constant, plain_constant
@@ -44,6 +45,9 @@ class SideZeros:
         a third: what is multiplied by the exposure and added to the linear one.
     row_linear, row_square : ndarray of shape (rows, P)
     column_linear, column_square : ndarray of shape (P, columns)
+        With batches there are P terms for each of them, batch by batch. Where rows are samples, columns have
+        P B terms, and a row uses those of its batch. Where columns are samples, rows have P B terms, and a
+        column adds to those of its batch.
     """
 
     stored: Pattern | None
@@ -57,9 +61,10 @@ class SideZeros:
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """Compressed rows with rank-one exposure ``t_ij = row_exposure_i * column_exposure_j``, and noise.
+    """Compressed rows with exposure ``t_ij = row_exposure_i * column_exposure_j``, and noise.
 
-    `zeros` is None where all zeros are visited.
+    `zeros` is None where all zeros are visited. With batches, t is multiplied by the effect of the sample's
+    batch on the feature.
     """
 
     rows: SparseRows
@@ -68,6 +73,16 @@ class Side:
     noise: Noise = POISSON
     rows_are_features: bool = False
     zeros: SideZeros | None = None
+    batches: Batches | None = None
+
+    def exposure_of(self, row: int) -> Array:
+        """Exposure of the entries of one row."""
+        exposure, batches = self.row_exposure[row] * self.column_exposure, self.batches
+        if batches is None:
+            return exposure
+        if self.rows_are_features:
+            return exposure * batches.effects[batches.labels, row]
+        return exposure * batches.effects[batches.labels[row]]
 
     def noise_of(self, row: int) -> Noise:
         """Noise of the entries of one row."""
@@ -76,17 +91,19 @@ class Side:
     def at(self, features: NDArray[np.intp], samples: NDArray[np.intp] | None = None) -> Side:
         """Give some features and samples of the factors' side; the zeros must not be adaptive."""
         matrix, exposure, zeros = self.rows.to_scipy()[features], self.column_exposure, self.zeros
+        batches = None if self.batches is None else self.batches.of_features(features)
         if zeros is not None:
             own = None if zeros.row_quadratic is None else zeros.row_quadratic[features]
             linear, square = zeros.row_linear[features], zeros.row_square[features]
             zeros = replace(zeros, row_quadratic=own, row_linear=linear, row_square=square)
         if samples is not None:
             matrix, exposure = matrix[:, samples], exposure[samples]
+            batches = None if batches is None else batches.of_samples(samples)
             if zeros is not None:
                 linear, square = (one[:, samples] for one in (zeros.column_linear, zeros.column_square))
                 zeros = replace(zeros, column_linear=linear, column_square=square)
         rows, noise = SparseRows.from_scipy(matrix), self.noise.of_features(features)
-        return Side(rows, self.row_exposure[features], exposure, noise, True, zeros)
+        return Side(rows, self.row_exposure[features], exposure, noise, True, zeros, batches)
 
 
 def zeros_of_row(side: Side, i: int) -> EntryZeros | None:
@@ -112,6 +129,8 @@ class Problem:
     zeros : Quadratic, AdaptiveZeros or None
         What replaces ``expm1`` at zero counts; None visits them exactly. With the identity link this always
         becomes ``Quadratic(0, 1, 0)``, which is exact at sparse cost.
+    batches : Batches, optional
+        How well each batch of samples captures every feature.
     """
 
     counts: Counts
@@ -119,6 +138,7 @@ class Problem:
     link: ShiftedLog
     zeros: Zeros | None = None
     noise: Noise = POISSON
+    batches: Batches | None = None
 
     def __post_init__(self) -> None:
         size_factors = np.ascontiguousarray(self.size_factors, dtype=np.float64)
@@ -131,6 +151,10 @@ class Problem:
             raise ValueError(
                 f"noise must be that of {self.counts.shape[1]} features, got {self.noise.n_features}"
             )
+        if self.batches is not None:
+            shape = (len(self.batches.labels), self.batches.effects.shape[1])
+            if shape != self.counts.shape:
+                raise ValueError(f"batches must be those of counts of shape {self.counts.shape}, got {shape}")
         if self.link.is_identity and self.noise.zero_loss_is_mean:
             object.__setattr__(self, "zeros", EXACT_FOR_IDENTITY)
         elif isinstance(self.zeros, Quadratic) and not self.noise.zero_loss_is_mean:
@@ -144,7 +168,7 @@ class Problem:
     @property
     def cost(self) -> float:
         """What the model's own parameters cost in the objective, beside loadings and factors."""
-        return self.noise.cost
+        return self.noise.cost + (0.0 if self.batches is None else self.batches.cost)
 
     @property
     def likelihood(self) -> Likelihood:
@@ -157,13 +181,15 @@ class Problem:
     def loadings_side(self) -> Side:
         """Rows of the counts: what the loadings are fitted to, with the factors as design."""
         ones = np.ones(self.counts.shape[1])
-        return Side(self.counts.by_row, self._exposure, ones, self.noise, zeros=self._loadings_zeros)
+        zeros = self._loadings_zeros
+        return Side(self.counts.by_row, self._exposure, ones, self.noise, False, zeros, self.batches)
 
     @cached_property
     def factors_side(self) -> Side:
         """Columns of the counts: what the factors are fitted to, with the loadings as design."""
         ones = np.ones(self.counts.shape[1])
-        return Side(self.counts.by_column, ones, self._exposure, self.noise, True, self._factors_zeros)
+        zeros = self._factors_zeros
+        return Side(self.counts.by_column, ones, self._exposure, self.noise, True, zeros, self.batches)
 
     @property
     def _loadings_zeros(self) -> SideZeros | None:
@@ -171,6 +197,7 @@ class Problem:
             return None
         own, linear, square = self._quadratics
         t = self._exposure[:, None] ** np.arange(1, 1 + len(linear))
+        linear, square = (self._in_batches(one) for one in (linear, square))
         if isinstance(self.zeros, AdaptiveZeros):
             return SideZeros(self.zeros.by_sample, None, own, t, t, linear, square)
         return SideZeros(None, np.tile(own[0], (self.counts.n_samples, 1)), None, t, t, linear, square)
@@ -181,7 +208,7 @@ class Problem:
             return None
         own, linear, square = self._quadratics
         t = self._exposure[None] ** np.arange(1, 1 + len(linear))[:, None]
-        linear, square = (np.ascontiguousarray(one.T) for one in (linear, square))
+        linear, square = (np.ascontiguousarray(self._in_batches(one).T) for one in (linear, square))
         stored = self.zeros.stored if isinstance(self.zeros, AdaptiveZeros) else None
         return SideZeros(stored, own, None, linear, square, t, t)
 
@@ -196,6 +223,13 @@ class Problem:
             return own, linear, square
         by_t = zeros.by_exposure[:, 1]
         return np.column_stack([own, by_t]), np.vstack([linear, by_t]), np.vstack([square, np.zeros(m)])
+
+    def _in_batches(self, terms: Array) -> Array:
+        """Give terms (P, m) of every batch, one after the other: (B P, m)."""
+        if self.batches is None:
+            return terms
+        powers = self.batches.effects[:, None] ** np.arange(1, 1 + len(terms))[:, None]
+        return np.ascontiguousarray((powers * terms).reshape(-1, terms.shape[1]))
 
     @cached_property
     def constant(self) -> float:

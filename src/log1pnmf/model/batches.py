@@ -1,0 +1,139 @@
+"""Batches: every feature is captured with an efficiency of its own in every batch of samples.
+
+The exposure of a count is ``t_ij = s_i q_bj``, with the batch b of its sample. The effects q of a feature
+have the geometric mean 1 over the batches, and are pulled towards 1: `cost` sums ``strength * (q - log(q) -
+1)``, as if every batch had seen `strength` counts of the feature more, and had expected as many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from log1pnmf.counts.counts import Counts
+
+__all__ = ["Batches", "balanced_effects"]
+
+Array = NDArray[np.float64]
+
+LARGEST_EFFECT = 1e9
+"""Effects stay between its inverse and itself."""
+MOST_STEPS, PRECISION = 200, 1e-14
+
+
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """Which batch every sample is of, and how well each batch captures every feature.
+
+    Parameters
+    ----------
+    labels : ndarray of int32, shape (n,)
+        Number of the batch of every sample.
+    effects : ndarray of shape (B, m)
+        Positive.
+    strength : float
+        Counts by which every effect is pulled towards 1.
+    """
+
+    labels: NDArray[np.int32]
+    effects: Array
+    strength: float = 0.0
+
+    def __post_init__(self) -> None:
+        labels = np.ascontiguousarray(self.labels, dtype=np.int32)
+        effects = np.ascontiguousarray(self.effects, dtype=np.float64)
+        if labels.ndim != 1 or effects.ndim != 2:
+            raise ValueError(
+                "batches must have a label for every sample and effects of batches x features, "
+                f"got shapes {labels.shape} and {effects.shape}"
+            )
+        if labels.size and not (labels.min() >= 0 and labels.max() < len(effects)):
+            raise ValueError(
+                f"labels of batches must be from 0 to {len(effects) - 1}, "
+                f"got {labels.min()} to {labels.max()}"
+            )
+        if not (np.isfinite(effects) & (effects > 0.0)).all():
+            raise ValueError("effects of batches must be positive and finite")
+        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "effects", effects)
+
+    @classmethod
+    def without_effect(cls, labels: Any, n_features: int, *, n_batches: int, strength: float) -> Batches:
+        """Make batches that capture every feature alike."""
+        return cls(labels, np.ones((n_batches, n_features)), strength)
+
+    @property
+    def n_batches(self) -> int:
+        """Number of batches."""
+        return len(self.effects)
+
+    @property
+    def cost(self) -> float:
+        """What the effects cost in the objective; 0 where they are all 1."""
+        return self.strength * float(np.sum(self.effects - np.log(self.effects) - 1.0))
+
+    def of_samples(self, which: Any) -> Batches:
+        """Batches of some samples, in that order."""
+        return replace(self, labels=self.labels[which])
+
+    def of_features(self, which: Any) -> Batches:
+        """Batches with the effects of some features."""
+        return replace(self, effects=self.effects[:, which])
+
+    def rows(self, which: Any) -> Array:
+        """Effects of some samples, samples x features."""
+        return self.effects[self.labels[which]]
+
+    def sums(self, weights: Array) -> Array:
+        """Sum of a number of every sample in each batch."""
+        return np.bincount(self.labels, weights, self.n_batches).astype(np.float64)
+
+    def totals(self, counts: Counts) -> Array:
+        """Sum of the counts of every feature in each batch, batches x features."""
+        return np.asarray((self.members() @ counts.to_scipy()).todense(), dtype=np.float64)
+
+    def exposure_of_zeros(self, counts: Counts, exposure: Array) -> float:
+        """Sum of ``exposure_i q_bj`` over all zero counts."""
+        matrix = counts.to_scipy()
+        counted = sparse.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape)
+        elsewhere = np.asarray((self.members(exposure) @ counted).todense())
+        return float(np.sum((self.sums(exposure)[:, None] - elsewhere) * self.effects))
+
+    def members(self, weights: Array | None = None) -> sparse.csr_array:
+        """Which samples each batch has, batches x samples; ones, or weights of the samples."""
+        n = len(self.labels)
+        data = np.ones(n) if weights is None else weights
+        return sparse.csr_array((data, (self.labels, np.arange(n))), shape=(self.n_batches, n))
+
+
+def balanced_effects(seen: Array, expected: Array) -> Array:
+    """Minimise ``expected * q - seen * log(q)``, summed up, where the geometric mean of every column is 1.
+
+    That is ``q = (seen + x) / expected``, with a number x for every column.
+
+    Parameters
+    ----------
+    seen, expected : ndarray of shape (B, m)
+        Positive.
+
+    Examples
+    --------
+    >>> balanced_effects(np.array([[8.0], [2.0]]), np.array([[5.0], [5.0]])).round(3).tolist()
+    [[1.766], [0.566]]
+    """
+    beyond, level = seen - seen.min(axis=0), np.log(expected).mean(axis=0)
+    # the mean of log(beyond + exp(z)) is convex in z, with a slope of at least 1 / B: Newton comes from above
+    z = level.copy()
+    for _ in range(MOST_STEPS):
+        effects = beyond + np.exp(z)
+        off = np.log(effects).mean(axis=0) - level
+        z -= off / (np.exp(z) / effects).mean(axis=0)
+        if (np.abs(off) <= PRECISION).all():
+            break
+    # what is left of rounding, and of effects beyond all bounds
+    logs = np.clip(np.log(effects / expected), -np.log(LARGEST_EFFECT), np.log(LARGEST_EFFECT))
+    return np.exp(logs - logs.mean(axis=0))

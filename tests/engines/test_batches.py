@@ -1,0 +1,127 @@
+"""Batches in the compiled engine, against the reference: half-steps, losses, zeros, threads."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from log1pnmf.counts import Counts
+from log1pnmf.engines.native import NativeEngine
+from log1pnmf.engines.reference import ReferenceEngine
+from log1pnmf.engines.registry import make_engine
+from log1pnmf.model.batches import Batches
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.noise import POISSON
+from log1pnmf.model.objective import negative_log_likelihood
+from log1pnmf.model.problem import Problem
+from log1pnmf.model.zero_survey import caps_for, choose
+from log1pnmf.model.zeros import AdaptiveZeros, quadratic
+
+N, M, K, B = 150, 40, 3, 4
+DISPERSED = NegativeBinomial(np.linspace(0.0, 0.9, M))
+
+
+def problem_of(c, *, noise=POISSON, scale=1.0):
+    rng = np.random.default_rng(5)
+    means = scale * rng.gamma(0.4, 1.0, (N, K)) @ rng.gamma(0.4, 1.0, (K, M))
+    batches = Batches(rng.integers(0, B, N), np.exp(rng.normal(0.0, 0.5, (B, M))), 3.0)
+    counts = Counts.from_any(rng.poisson(means))
+    return Problem(counts, rng.uniform(0.5, 2.0, N), ShiftedLog(c), noise=noise, batches=batches)
+
+
+def point():
+    rng = np.random.default_rng(6)
+    return rng.uniform(0.05, 0.8, (N, K)), rng.uniform(0.05, 0.8, (M, K))
+
+
+def adaptive(problem, engine):
+    caps = caps_for(1e-2, dispersed=problem.noise is not POISSON)
+    chosen = choose(engine.survey_zeros(*point(), caps), 20.0)
+    stored, exposure = engine.collect_zeros(*point(), chosen.caps)
+    zeros = AdaptiveZeros(chosen.quadratics, stored, exposure, chosen.caps, chosen.error)
+    return replace(problem, zeros=zeros)
+
+
+def cases():
+    for c in (1.0, 0.05):
+        plain = problem_of(c)
+        yield f"exact, c={c}", plain
+        yield f"approximate, c={c}", replace(plain, zeros=quadratic(plain.link))
+        yield f"adaptive, c={c}", adaptive(plain, ReferenceEngine(plain))
+    yield "identity", problem_of(math.inf)
+    for c in (1.0, math.inf):
+        dispersed = problem_of(c, noise=DISPERSED)
+        yield f"dispersed, c={c}", dispersed
+        yield f"dispersed and adaptive, c={c}", adaptive(dispersed, ReferenceEngine(dispersed))
+    yield "large counts", problem_of(1.0, scale=1e7)
+    yield "large counts, identity", problem_of(math.inf, scale=1e10)
+
+
+CASES = dict(cases())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_half_steps_are_those_of_the_reference(name):
+    problem, (loadings, factors) = CASES[name], point()
+    native, reference = NativeEngine(problem, 1), ReferenceEngine(problem)
+    for side, start, design in (
+        (problem.loadings_side, loadings, factors),
+        (problem.factors_side, factors, loadings),
+    ):
+        ours, theirs = native.half_step(side, start, design), reference.half_step(side, start, design)
+        assert ours.loss == pytest.approx(theirs.loss, rel=1e-9)
+        scale = np.abs(theirs.gradient).max()
+        assert ours.gradient == pytest.approx(theirs.gradient, rel=1e-7, abs=1e-9 * scale)
+        pair = (ours.values, factors) if side is problem.loadings_side else (loadings, ours.values)
+        assert native.loss(*pair) < ours.loss
+    expected = negative_log_likelihood(problem, loadings, factors)
+    assert native.loss(loadings, factors) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "adaptive" in name])
+def test_zeros_are_surveyed_with_the_exposure_of_their_batch(name):
+    problem = CASES[name]
+    native, reference = NativeEngine(problem, 1), ReferenceEngine(problem)
+    caps = caps_for(1e-2, dispersed=problem.noise is not POISSON)
+    ours, theirs = (engine.survey_zeros(*point(), caps) for engine in (native, reference))
+    assert (ours.n_above == theirs.n_above).all()
+    assert ours.error == pytest.approx(theirs.error, rel=0.02, abs=1e-6)
+    for (stored, exposure), (same, sums) in [
+        tuple(engine.collect_zeros(*point(), problem.zeros.caps) for engine in (native, reference))
+    ]:
+        assert (stored.indices == same.indices).all()
+        assert exposure == pytest.approx(sums, rel=1e-12)
+    assert native.zero_errors(*point()) == pytest.approx(reference.zero_errors(*point()), rel=1e-6, abs=1e-8)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_any_number_of_threads_gives_the_same_bits(name):
+    problem, (loadings, factors) = CASES[name], point()
+    for side, start, design in (
+        (problem.loadings_side, loadings, factors),
+        (problem.factors_side, factors, loadings),
+    ):
+        one, three = (NativeEngine(problem, n).half_step(side, start, design) for n in (1, 3))
+        assert (one.values == three.values).all()
+        assert one.loss == three.loss
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_effects_of_one_change_nothing(name):
+    problem = CASES[name]
+    if isinstance(problem.zeros, AdaptiveZeros):
+        pytest.skip("the zeros were chosen with the effects")
+    flat = replace(problem, batches=replace(problem.batches, effects=np.ones((B, M))))
+    with_, without = NativeEngine(flat, 1), NativeEngine(replace(problem, batches=None), 1)
+    assert with_.loss(*point()) == pytest.approx(without.loss(*point()), rel=1e-12)
+
+
+def test_engines_without_batches_say_so():
+    problem = problem_of(1.0)
+    assert isinstance(make_engine("auto", problem), NativeEngine)
+    with pytest.raises(ValueError, match="it has no batches; use engine='native'"):
+        make_engine("torch", problem)
+    with pytest.raises(ValueError, match="row_solver='coordinate' has no batches"):
+        make_engine("native", problem, row_solver="coordinate")
