@@ -46,6 +46,7 @@ SMALLER = {
 """Every so many-th cell and gene of the bundled data is enough to see that the code of a page runs."""
 
 HOSTS = {
+    "arxiv.org",
     "github.com",
     "keepachangelog.com",
     "scikit-learn.org",
