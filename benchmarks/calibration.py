@@ -2,6 +2,7 @@
 
     python -m benchmarks.calibration           # the tables of docs/markers.md, and bench-out/calibration.json
     python -m benchmarks.calibration --quick   # a tenth of the simulations
+    python -m benchmarks.calibration noise     # overdispersed counts, factors from other samples, both noises
     python -m benchmarks.calibration mcf7      # markers of MCF-7 against differential expression
 
 Simulated are a baseline and two further factors. A third of the features is the same in all samples, a third
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,9 @@ from log1pnmf.analysis.markers import markers
 from log1pnmf.analysis.markers.inference import ERRORS, infer
 from log1pnmf.analysis.markers.regression import FeatureRegressions
 from log1pnmf.analysis.markers.table import STATISTICS
+from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.ranking import stand_ins
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
@@ -35,6 +39,8 @@ from .data import DATA, ROOT
 
 FACTOR = 2
 """The one that is tested."""
+
+NOISES = ("poisson", "nb")
 
 
 @dataclass(frozen=True)
@@ -131,22 +137,72 @@ def calibrate(case: Case, n_simulations: int) -> dict[str, dict[str, float]]:
         coefficients = regressions.solve(factors / problem.link.alpha)
         for errors in ERRORS:
             z = infer(regressions, coefficients, stand_ins(loadings, sizes), errors=errors).z[:, FACTOR]
-            p = student.sf(z, len(loadings) - 3)
-            called = false_discovery_control(p) <= 0.05
-            rows[errors].append(
-                [
-                    np.mean(p[kind == 0] <= 0.05),
-                    np.mean(p[kind == 0] <= 0.01),
-                    np.mean(p[kind == 1] <= 0.05),
-                    np.mean(called[kind == FACTOR]),
-                    np.sum(called[kind != FACTOR]) / max(np.sum(called), 1),
-                ]
-            )
-    names = ("constant", "constant, 0.01", "of another factor", "found", "false discoveries")
+            rows[errors].append(_shares(student.sf(z, len(loadings) - 3), kind))
+    return _means(rows)
+
+
+MEASURED = ("constant", "constant, 0.01", "of another factor", "found", "false discoveries")
+
+
+def _shares(p: np.ndarray, kind: np.ndarray) -> list[float]:
+    """Say how much of each kind of features is called: `MEASURED`."""
+    called = false_discovery_control(p) <= 0.05
+    return [
+        float(np.mean(p[kind == 0] <= 0.05)),
+        float(np.mean(p[kind == 0] <= 0.01)),
+        float(np.mean(p[kind == 1] <= 0.05)),
+        float(np.mean(called[kind == FACTOR])),
+        float(np.sum(called[kind != FACTOR]) / max(np.sum(called), 1)),
+    ]
+
+
+def _means(rows: dict[str, list[list[float]]]) -> dict[str, dict[str, float]]:
     return {
-        errors: dict(zip(names, np.mean(values, axis=0).tolist(), strict=True))
-        for errors, values in rows.items()
+        name: dict(zip(MEASURED, np.mean(values, axis=0).tolist(), strict=True))
+        for name, values in rows.items()
     }
+
+
+NOISY = [
+    Case(
+        f"c = {c:g}, dispersion {phi:g}{', correlated 0.7' if correlation else ''}",
+        c,
+        600,
+        300,
+        1.5,
+        phi,
+        correlation,
+    )
+    for c in (1.0, math.inf)
+    for phi in (0.5, 1.5)
+    for correlation in (0.0, 0.7)
+]
+"""Cases for `projected`: half of the samples are fitted."""
+
+
+def projected(case: Case, n_simulations: int) -> dict[str, dict[str, float]]:
+    """Fit half of the samples, find the loadings of the others from these factors, and test there.
+
+    The start is the truth, so that it is clear which factor is which.
+    """
+    rows: dict[str, list[list[float]]] = {f"{noise}, {one}": [] for noise in NOISES for one in ERRORS}
+    for seed in range(n_simulations):
+        counts, loadings, factors, sizes, kind = simulate(case, seed)
+        half = len(counts) // 2
+        for noise in NOISES:
+            start = loadings[:half], factors
+            fit = fit_log1p_nmf(
+                counts[:half], 3, c=case.c, noise=noise, init=start, size_factors=sizes[:half], n_jobs=1
+            )
+            own = match_factors(loadings[:half], fit.loadings).order()[FACTOR]
+            others = np.ascontiguousarray(project(fit, counts[half:], sizes[half:], n_jobs=1))
+            problem = Problem(Counts.from_any(counts[half:]), sizes[half:], fit.link, noise=fit.noise)
+            regressions = FeatureRegressions(problem, others, 1)
+            coefficients = regressions.solve(fit.factors / fit.link.alpha)
+            for errors in ERRORS:
+                z = infer(regressions, coefficients, stand_ins(others, sizes[half:]), errors=errors).z[:, own]
+                rows[f"{noise}, {errors}"].append(_shares(student.sf(z, half - 3), kind))
+    return _means(rows)
 
 
 # ---------------------------------------------------------------- on fits
@@ -248,19 +304,7 @@ def _rises(loadings: np.ndarray, labels: np.ndarray, treatment: str) -> np.ndarr
 
 def run(out: Path, n_simulations: int) -> None:
     """Compute all cases and print the tables of docs/markers.md."""
-    done: dict[str, Any] = {}
-    print(
-        "| simulated | errors | constant features, p <= 0.05 | p <= 0.01 | of the other factor, p <= 0.05 "
-        "| false among adjusted p <= 0.05 | found |\n|---|---|---|---|---|---|---|"
-    )
-    for case in CASES:
-        done[case.name] = calibrate(case, n_simulations)
-        for errors, row in done[case.name].items():
-            print(
-                f"| {case.name} | {errors} | {row['constant']:.3f} | {row['constant, 0.01']:.4f} "
-                f"| {row['of another factor']:.3f} | {row['false discoveries']:.1%} | {row['found']:.0%} |",
-                flush=True,
-            )
+    done: dict[str, Any] = _table(CASES, calibrate, n_simulations)
     print("\n| tested | p <= 0.05 | p <= 0.01 |\n|---|---|---|")
     for c in (1.0, math.inf):
         for split in (False, True):
@@ -273,6 +317,26 @@ def run(out: Path, n_simulations: int) -> None:
     (out / "calibration.json").write_text(json.dumps(done))
 
 
+def _table(
+    cases: list[Case], measure: Callable[[Case, int], dict[str, dict[str, float]]], n_simulations: int
+) -> dict[str, Any]:
+    """Measure cases and print them."""
+    print(
+        "| simulated | errors | constant features, p <= 0.05 | p <= 0.01 | of the other factor, p <= 0.05 "
+        "| false among adjusted p <= 0.05 | found |\n|---|---|---|---|---|---|---|"
+    )
+    done: dict[str, Any] = {}
+    for case in cases:
+        done[case.name] = measure(case, n_simulations)
+        for errors, row in done[case.name].items():
+            print(
+                f"| {case.name} | {errors} | {row['constant']:.3f} | {row['constant, 0.01']:.4f} "
+                f"| {row['of another factor']:.3f} | {row['false discoveries']:.1%} | {row['found']:.0%} |",
+                flush=True,
+            )
+    return done
+
+
 def _print(done: dict[str, Any], name: str, row: dict[str, float]) -> None:
     done[name] = row
     print(f"| {name} | {row['p below 0.05']:.3f} | {row['p below 0.01']:.4f} |", flush=True)
@@ -281,13 +345,16 @@ def _print(done: dict[str, Any], name: str, row: dict[str, float]) -> None:
 def main() -> None:
     """Read what is wanted from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", nargs="?", default="run", choices=["run", "mcf7"])
+    parser.add_argument("what", nargs="?", default="run", choices=["run", "noise", "mcf7"])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out")
     options = parser.parse_args()
     options.out.mkdir(exist_ok=True)
     if options.what == "run":
         run(options.out, 3 if options.quick else 30)
+    elif options.what == "noise":
+        done = _table(NOISY, projected, 2 if options.quick else 20)
+        (options.out / "calibration-noise.json").write_text(json.dumps(done))
     else:
         for row in mcf7():
             print(json.dumps(row))

@@ -22,9 +22,12 @@ KINDS = ("sandwich", "model")
 
 
 def coverage(
-    c: float, *, n_features: int = 400, overdispersion: float = 0.0, seed: int = 0
+    c: float, *, n_features: int = 400, overdispersion: float = 0.0, noise: str = "poisson", seed: int = 0
 ) -> dict[str, tuple[float, float]]:
-    """How often intervals hold the truth, of loadings that are not zero and of those that are."""
+    """How often intervals hold the truth, of loadings that are not zero and of those that are.
+
+    With negative binomial noise the dispersion is the true one.
+    """
     rng, link, n, k = np.random.default_rng(seed), ShiftedLog(c), 1500, 4
     loadings = rng.uniform(0.2, 1.0, (n, k)) * (rng.random((n, k)) < 0.6)
     loadings[:k] = np.eye(k)
@@ -34,7 +37,10 @@ def coverage(
     if overdispersion:
         means = means * rng.gamma(1.0 / overdispersion, overdispersion, means.shape)
     counts = rng.poisson(means)
-    start = fit_log1p_nmf(counts[:50], k, c=c, size_factors=np.ones(50), tol=1e-2, max_iter=20, n_jobs=1)
+    known = {"noise": noise, "dispersion": np.full(n_features, overdispersion)} if noise == "nb" else {}
+    start = fit_log1p_nmf(
+        counts[:50], k, c=c, size_factors=np.ones(50), tol=1e-2, max_iter=20, n_jobs=1, **known
+    )
     model = Log1pNMF.of(_with(start, loadings[:50], factors))
     found = model.transform(counts, size_factors="none")
     result = {}
@@ -53,12 +59,14 @@ def _with(fit: Fit, loadings: np.ndarray, factors: np.ndarray) -> Fit:
 def main() -> None:
     """Print the table."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
-    print("| counts | errors | loadings above zero | loadings that are zero |\n|---|---|---|---|")
+    print(
+        "| counts | `noise` | errors | loadings above zero | loadings that are zero |\n|---|---|---|---|---|"
+    )
     for c in (0.1, 1.0, math.inf):
-        for overdispersion in (0.0, 0.5):
-            for errors, (above, zero) in coverage(c, overdispersion=overdispersion).items():
+        for overdispersion, noise in ((0.0, "poisson"), (0.5, "poisson"), (0.5, "nb")):
+            for errors, (above, zero) in coverage(c, overdispersion=overdispersion, noise=noise).items():
                 kind = "overdispersed" if overdispersion else "Poisson"
-                print(f"| c = {c:g}, {kind} | {errors} | {above:.1%} | {zero:.1%} |", flush=True)
+                print(f"| c = {c:g}, {kind} | {noise} | {errors} | {above:.1%} | {zero:.1%} |", flush=True)
 
 
 if __name__ == "__main__":

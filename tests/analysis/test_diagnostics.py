@@ -5,11 +5,12 @@ import warnings
 import numpy as np
 import pytest
 from scipy import sparse
-from scipy.stats import poisson
+from scipy.stats import nbinom, poisson
 
-from log1pnmf import Log1pNMF
+from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.analysis import diagnostics
-from log1pnmf.analysis.diagnostics import diagnose, expected_deviance
+from log1pnmf.analysis.deviances import expected_deviance
+from log1pnmf.analysis.diagnostics import diagnose
 from log1pnmf.fitting.driver import ApproximationWarning
 
 
@@ -35,6 +36,17 @@ def test_expected_deviance():
             logs = np.where(y > 0, y * np.log(y / mean), 0.0)
         exact = (poisson.pmf(y, mean) * 2.0 * (logs - y + mean)).sum()
         assert expected_deviance(np.array(mean)) == pytest.approx(exact, rel=2e-4)
+
+
+@pytest.mark.parametrize("phi", [1e-4, 0.02, 0.7, 20.0])
+def test_expected_deviance_of_negative_binomial_counts(phi):
+    y, r = np.arange(40_000.0), 1.0 / phi
+    for mean in (1e-4, 0.03, 0.7, 5.0, 150.0):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.where(y > 0, y * np.log(y / mean), 0.0)
+        deviance = 2.0 * (logs - (y + r) * (np.log1p(phi * y) - np.log1p(phi * mean)))
+        exact = (nbinom.pmf(y, r, 1.0 / (1.0 + phi * mean)) * deviance).sum()
+        assert expected_deviance(np.array([mean]), np.array([phi]))[0] == pytest.approx(exact, rel=0.01)
 
 
 def test_sums_agree_with_plain_formulas(drawn, model, monkeypatch):
@@ -77,6 +89,50 @@ def test_overdispersion_is_estimated():
     found = diagnose(Log1pNMF(1, random_state=0, n_jobs=1).fit(counts), counts)
     assert found.overdispersion == pytest.approx(0.3, rel=0.12)
     assert np.median(found.feature_dispersion) == pytest.approx(1.0 + 0.3 * 4.0, rel=0.1)
+
+
+@pytest.fixture(scope="module")
+def dispersed():
+    """A fit with negative binomial noise to counts with dispersion 0.6, and the same with Poisson noise."""
+    rng = np.random.default_rng(3)
+    loadings = np.column_stack([rng.uniform(0.5, 1.0, 250), rng.random(250) < 0.4])
+    factors = np.column_stack([rng.uniform(0.3, 2.0, 60), rng.exponential(0.5, 60)])
+    means = np.expm1(loadings @ factors.T)
+    counts = rng.poisson(means * rng.gamma(1 / 0.6, 0.6, means.shape))
+    fits = [fit_log1p_nmf(counts, 2, noise=noise, random_state=0, n_jobs=1) for noise in ("nb", "poisson")]
+    return counts, [diagnose(fit, counts) for fit in fits]
+
+
+def test_residuals_are_those_of_the_noise(dispersed):
+    """Variances and deviances are right for the noise of the counts, and not for Poisson noise."""
+    _, (found, wrong) = dispersed
+    busy = found.feature_mean > 1.0
+    assert abs(np.median(found.feature_dispersion[busy]) - 1.0) < 0.12
+    assert abs(np.median(found.feature_deviance[busy]) - 1.0) < 0.12
+    assert np.median(wrong.feature_dispersion[busy]) > 1.5
+    assert np.median(wrong.feature_deviance[busy]) > 1.5
+    assert "times that of the negative binomial" in found.summary()
+    assert "times Poisson's" in wrong.summary()
+
+
+def test_the_largest_residuals_are_of_the_noise(dispersed):
+    """Half the square is the log-likelihood lost against a mean of the count itself, as scipy has it."""
+    _, (found, _) = dispersed
+    at = found.worst
+    r = 1.0 / found.fitted_dispersion[at.feature]
+    own, fitted = (nbinom.logpmf(at.count, r, r / (r + mean)) for mean in (at.count, at.mean))
+    np.testing.assert_allclose(0.5 * at.value**2, own - fitted, rtol=1e-9)
+
+
+def test_trend_of_dispersions(dispersed):
+    """Dispersions scatter around their trend by about its spread; Poisson fits have none."""
+    _, (found, wrong) = dispersed
+    away = np.log(found.fitted_dispersion / found.trend)
+    assert np.mean(np.abs(away) < 2.0 * found.trend_spread) > 0.9
+    assert np.median(found.trend) == pytest.approx(0.6, rel=0.3)
+    assert list(found.features)[-2:] == ["fitted_dispersion", "trend"]
+    assert wrong.trend is None
+    assert "trend" not in wrong.features
 
 
 def test_wrong_rows_columns_and_entries_are_found(drawn):
@@ -148,3 +204,20 @@ def test_counts_that_are_never_expected_do_not_drown_the_others():
     )
     assert np.nan_to_num(found.feature_dispersion).max() < 10
     assert "expects none: 1" in found.summary()
+
+
+def test_plot_of_dispersions(dispersed):
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    from log1pnmf import pl
+
+    _, (found, poisson_fit) = dispersed
+    ax = pl.dispersion(found, n_labels=3, ax=Figure().subplots())
+    points = np.column_stack([found.feature_mean, found.fitted_dispersion])
+    np.testing.assert_allclose(ax.collections[0].get_offsets(), points)
+    x, trend = ax.lines[0].get_data()
+    np.testing.assert_allclose(trend, found.trend[np.argsort(found.feature_mean)])
+    assert (np.diff(x) >= 0.0).all()
+    with pytest.raises(ValueError, match="Poisson noise and so no dispersions"):
+        pl.dispersion(poisson_fit, ax=Figure().subplots())

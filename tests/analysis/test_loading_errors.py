@@ -22,6 +22,16 @@ def test_intervals_hold_the_truth(c, overdispersion):
         assert found["model"][0] < 0.88
 
 
+@pytest.mark.parametrize("c", [0.1, math.inf])
+def test_errors_of_the_model_are_those_of_its_noise(c):
+    """Overdispersed counts: errors that rest on the variance of the noise hold, if the noise is right."""
+    found = coverage(c, n_features=150, overdispersion=0.5, noise="nb")
+    for errors in ("sandwich", "model"):
+        above, zero = found[errors]
+        assert 0.88 < above < 0.97
+        assert zero > 0.93
+
+
 @pytest.fixture(scope="module")
 def fitted():
     counts = np.random.default_rng(0).poisson(np.where(np.eye(2).repeat(20, 0).repeat(10, 1), 6.0, 0.2))

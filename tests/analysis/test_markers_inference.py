@@ -2,24 +2,28 @@
 
 import numpy as np
 import pytest
-from benchmarks.calibration import FACTOR, Case, calibrate, from_noise, planted, simulate
+from benchmarks.calibration import FACTOR, Case, calibrate, from_noise, planted, projected, simulate
 from scipy.optimize import minimize
 from scipy.special import xlogy
+from scipy.stats import nbinom
 
 from log1pnmf import fit_log1p_nmf
+from log1pnmf.analysis.markers import markers
 from log1pnmf.analysis.markers.inference import infer
 from log1pnmf.analysis.markers.regression import FeatureRegressions
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.ranking import stand_ins
 from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.noise import POISSON
 from log1pnmf.model.problem import Problem
 
 LINKS = [0.01, 1.0, 100.0, np.inf]
 
 
-def regressions(case, seed=0):
+def regressions(case, seed=0, noise=POISSON):
     counts, loadings, factors, sizes, _ = simulate(case, seed)
-    problem = Problem(Counts.from_any(counts), sizes, ShiftedLog(case.c))
+    problem = Problem(Counts.from_any(counts), sizes, ShiftedLog(case.c), noise=noise)
     return FeatureRegressions(problem, loadings, 1), factors / problem.link.alpha, counts
 
 
@@ -91,6 +95,28 @@ def test_scores_are_sums_over_samples():
         np.testing.assert_allclose(scores[j], expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("c", [1.0, np.inf])
+def test_regressions_with_negative_binomial_noise(c):
+    """At the maximum of scipy's likelihood, and with the scores of its derivatives."""
+    case, phi = Case("", c, n_samples=40, n_features=5, overdispersion=0.5), np.linspace(0.2, 1.0, 5)
+    found, truth, counts = regressions(case, noise=NegativeBinomial(phi))
+    best = found.solve(truth)
+    link, sizes = found.problem.link, found.problem.size_factors
+    scores = found.scores(best, np.zeros((5, 3, 3)))
+    for j in range(5):
+
+        def loss(b, j=j):
+            mean = np.maximum(sizes * link.mean(found.loadings @ b), 1e-300)
+            return -nbinom.logpmf(counts[:, j], 1.0 / phi[j], 1.0 / (1.0 + phi[j] * mean))
+
+        start = np.maximum(truth[j], 1e-3)
+        other = minimize(lambda b: loss(b).sum(), start, bounds=[(1e-12, None)] * 3, tol=1e-12)
+        assert loss(best[j]).sum() <= other.fun + 1e-5
+        slopes = [(loss(best[j] + e) - loss(best[j] - e)) / 2e-6 for e in 1e-6 * np.eye(3)]
+        if (best[j] > 1e-3).all():
+            np.testing.assert_allclose(scores[j], np.array(slopes) @ np.transpose(slopes), rtol=1e-4)
+
+
 def test_a_count_that_no_other_factor_explains():
     """Samples with one factor only: an effect is a difference of means, and one count is not certainty."""
     loadings = np.array([[1.0, 0.0]] * 10 + [[0.0, 1.0]] * 10)
@@ -141,6 +167,29 @@ def test_errors_for_poisson_counts_do_not_hold_for_others():
     found = calibrate(Case("", 1.0, overdispersion=0.5), 4)
     assert found["model"]["constant"] > 0.08
     assert found["sandwich"]["constant"] < 0.07
+
+
+@pytest.mark.parametrize("c", [1.0, np.inf])
+def test_errors_of_the_model_hold_with_the_noise_of_the_counts(c):
+    """Overdispersed counts, loadings from factors of other samples: 5% tests and false discoveries."""
+    found = projected(Case("", c, n_samples=500, n_features=240, overdispersion=0.7), 2)
+    for errors in ("sandwich", "model"):
+        assert found[f"nb, {errors}"]["constant"] < 0.07
+        assert found[f"nb, {errors}"]["false discoveries"] < 0.06
+        assert found[f"nb, {errors}"]["found"] > 0.6
+    assert found["poisson, model"]["false discoveries"] > 0.06
+
+
+def test_halves_of_negative_binomial_counts_are_independent():
+    """Tests on the other half hold for overdispersed noise, with errors of the model too."""
+    p = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        counts = rng.poisson(rng.uniform(0.5, 4.0, 150) * rng.gamma(2.0, 0.5, (150, 150)))
+        fit = fit_log1p_nmf(counts, 2, noise="nb", dispersion=0.5, random_state=seed, n_jobs=1)
+        p.append(markers(fit, counts, split=True, errors="model", n_jobs=1).p.ravel())
+    p = np.concatenate(p)
+    assert np.mean(p[~np.isnan(p)] <= 0.05) < 0.07
 
 
 @pytest.mark.parametrize("c", [0.1, np.inf])

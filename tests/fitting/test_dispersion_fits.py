@@ -8,6 +8,7 @@ import pytest
 import log1pnmf as lp
 from log1pnmf.analysis import match_factors
 from log1pnmf.fitting.checkpoint import load_checkpoint
+from log1pnmf.fitting.summary import levelled
 from log1pnmf.model.dispersion import renewed
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
@@ -49,6 +50,22 @@ def test_the_objective_falls_between_renewals(fits, kind, c):
     assert (change[~looked] <= 0.0).all()
     np.testing.assert_array_equal(np.diff(history["iteration"])[looked], 0)  # the same point, looked at again
     assert change[looked].min() < -10.0  # with the first dispersions
+
+
+@pytest.mark.parametrize("kind", ["feature", "shared"])
+@pytest.mark.parametrize("c", [1.0, math.inf])
+def test_what_dispersions_gain_is_a_gain(fits, kind, c):
+    """Log-likelihood that is gained where dispersions are renewed stays, what the prior changes does not."""
+    history = fits[kind, c].history
+    rows, objective = levelled(history)
+    assert (np.diff(objective) <= 1e-9 * np.abs(objective[1:])).all()
+    looked = np.isnan(history["relative_change"][1:])
+    iterations, renewals = -np.diff(history["objective"])[~looked], -np.diff(history["loss"])[looked]
+    gain = iterations.sum() + renewals[renewals > 0.0].sum()
+    assert objective[0] - objective[-1] == pytest.approx(gain)
+    assert gain > iterations.sum() + 1.0 or kind == "shared"
+    assert objective[-1] == history["objective"][-1]
+    assert rows.sum() == len(objective)
 
 
 @pytest.mark.parametrize("kind", ["feature", "shared"])

@@ -54,6 +54,7 @@ def shown():
             "iteration": iterations,
             "seconds": 0.5 * iterations,
             "objective": 90.0 + 0.5**iterations,
+            "loss": 90.0 + 0.5**iterations,
             "likelihood": np.repeat("exact", 12),
             "relative_change": np.where(iterations == 0, np.nan, 1e-3),
         },

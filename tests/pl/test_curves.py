@@ -15,6 +15,11 @@ from log1pnmf.fitting.keys import SWEEP
 from log1pnmf.pl.sources import Factorization, drawable
 
 
+def moved(history, by):
+    """Give the history of a fit whose objective is higher throughout."""
+    return history | {name: history[name] + by for name in ("objective", "loss")}
+
+
 class TestLink:
     def test_draws_the_link(self, ax):
         pl.link([0.1, 1.0, 100.0, np.inf], largest=5.0, ax=ax)
@@ -48,16 +53,21 @@ class TestConvergence:
     def test_likelihoods_are_told_apart_and_not_compared(self, shown, ax):
         kinds = ["exact", "adaptive", "approximate"]
         histories = [
-            shown.history | {"likelihood": np.repeat(kind, 12), "objective": shown.history["objective"] + i}
-            for i, kind in enumerate(kinds)
+            moved(shown.history, i) | {"likelihood": np.repeat(kind, 12)} for i, kind in enumerate(kinds)
         ]
         pl.convergence([replace(shown, history=history) for history in histories], names=kinds, ax=ax)
         assert [line.get_linestyle() for line in ax.lines] == ["-", "-.", "--"]
         for line in ax.lines:
             np.testing.assert_allclose(line.get_ydata(), ax.lines[0].get_ydata())
 
+    def test_kinds_of_noise_are_not_compared(self, shown, ax):
+        other = moved(shown.history, -100.0)
+        dispersed = replace(shown, history=other, dispersion=np.ones(len(shown.factors)))
+        pl.convergence([shown, dispersed], names=["Poisson", "nb"], ax=ax)
+        np.testing.assert_allclose(ax.lines[0].get_ydata(), ax.lines[1].get_ydata())
+
     def test_the_best_is_over_fits_of_the_same_c(self, shown, ax):
-        better = {**shown.history, "objective": shown.history["objective"] - 1.0}
+        better = moved(shown.history, -1.0)
         other_c = replace(shown, history=better, c=np.inf)
         pl.convergence([shown, replace(shown, history=better), other_c], names=["one", "two", "three"], ax=ax)
         one, two, three = (line.get_ydata() for line in ax.lines)
@@ -72,6 +82,7 @@ class TestConvergence:
             "iteration": np.array([0, 1, 2, 2, 3, 4]),
             "likelihood": np.repeat("adaptive", 6),
             "objective": np.array([9.0, 5.0, 4.0, 6.0, 5.5, 5.2]),
+            "loss": np.array([9.0, 5.0, 4.0, 6.0, 5.5, 5.2]),
             "relative_change": np.array([np.nan, 1.0, 1.0, np.nan, 1.0, 1.0]),
         }
         pl.convergence(replace(shown, history=history), ax=ax)

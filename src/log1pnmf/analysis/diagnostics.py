@@ -1,28 +1,34 @@
 """Diagnostics: features, samples and entries whose counts a fit does not explain.
 
-**What a deviance is compared with.** The deviance of a count under its own Poisson law is not 1 on average
-when the mean is small: it goes to zero with it. Deviances of features and samples are therefore divided by
-what the model itself expects of them, so that 1 is a good fit whatever the depth.
+**What a deviance is compared with.** The deviance of a count under its own law is not 1 on average when the
+mean is small: it goes to zero with it. Deviances of features and samples are therefore divided by what the
+model itself expects of them, so that 1 is a good fit whatever the depth.
+
+**Which noise.** Deviances, their expectations and Pearson's chi-squares are those of the noise of the fit.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import xlogy
-from scipy.stats import median_abs_deviation, poisson
+from scipy.stats import median_abs_deviation
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import dense_blocks
 from log1pnmf.fitting.as_fit import fit_and_counts
 from log1pnmf.fitting.fit import Fit
+from log1pnmf.model.dispersion import renewed
+from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.objective import BLOCK_BYTES
+from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import Quadratic, quadratic
+
+from .residual_sums import Entries, Sums
 
 __all__ = ["OUTLYING", "Diagnostics", "diagnose"]
 
@@ -32,29 +38,10 @@ Index = NDArray[np.intp]
 OUTLYING = 5.0
 """Robust standard deviations above the median from which a sample is an outlier."""
 
+OWN = {"poisson": "Poisson's", "nb": "that of the negative binomial"}
+"""Whose variance that of a feature is compared with."""
+
 ARRAYS_PER_BLOCK = 10
-LEAST_MEAN = 1e-6
-LEAST_TABLED, LARGEST_TABLED = 1e-9, 200.0
-"""Means between which the expected deviance is tabled; above it is ``1 + 1 / (6 mean)``."""
-
-
-@dataclass(frozen=True, eq=False)
-class Entries:
-    """Some entries of the counts, the most extreme first.
-
-    Parameters
-    ----------
-    count, mean : ndarray
-        What was counted, and what the fit expects.
-    value : ndarray
-        By which they were chosen.
-    """
-
-    sample: Index
-    feature: Index
-    count: Array
-    mean: Array
-    value: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +55,7 @@ class Diagnostics:
     feature_deviance : ndarray of shape (m,)
         Deviance as a multiple of what the model expects; NaN where it expects none.
     feature_dispersion : ndarray of shape (m,)
-        Pearson's chi-square over its degrees of freedom: variance as a multiple of Poisson's.
+        Pearson's chi-square over its degrees of freedom: variance as a multiple of that of the noise.
     feature_overdispersion : ndarray of shape (m,)
         Estimate (of moments, at least 0) of ``phi`` in the variance ``mean + phi mean**2``.
     sample_deviance, sample_dispersion : ndarray of shape (n,)
@@ -88,6 +75,15 @@ class Diagnostics:
         Counts where the model expects none (a mean below 1e-6), as there may be in counts it was not fitted
         to; they are left out of Pearson's chi-square.
     feature_names, sample_names : ndarray of str
+    noise : {"poisson", "nb"}
+        Of the fit.
+    fitted_dispersion : ndarray of shape (m,) or None
+        `phi` of every feature that a fit with negative binomial noise has.
+    trend : ndarray of shape (m,) or None
+        Where its dispersions are estimated feature by feature: those that their mean counts suggest, towards
+        which they are drawn.
+    trend_spread : float
+        Standard deviation of the logarithm of dispersions around the trend, as estimated from all features.
     """
 
     feature_mean: Array
@@ -105,6 +101,10 @@ class Diagnostics:
     n_unexpected: int
     feature_names: NDArray[np.object_] = field(repr=False)
     sample_names: NDArray[np.object_] = field(repr=False)
+    noise: str = "poisson"
+    fitted_dispersion: Array | None = None
+    trend: Array | None = None
+    trend_spread: float = math.nan
 
     def outliers(self, threshold: float = OUTLYING) -> Index:
         """Find samples that are explained much worse than the others, the worst first.
@@ -124,7 +124,7 @@ class Diagnostics:
     @property
     def features(self) -> dict[str, Any]:
         """One row per feature; ``pandas.DataFrame(features)`` shows it."""
-        return _with_gap(
+        return _with_more(
             {
                 "feature": self.feature_names,
                 "mean": self.feature_mean,
@@ -132,20 +132,22 @@ class Diagnostics:
                 "dispersion": self.feature_dispersion,
                 "overdispersion": self.feature_overdispersion,
             },
-            self.feature_gap,
+            fitted_dispersion=self.fitted_dispersion,
+            trend=self.trend,
+            gap=self.feature_gap,
         )
 
     @property
     def samples(self) -> dict[str, Any]:
         """One row per sample; ``pandas.DataFrame(samples)`` shows it."""
-        return _with_gap(
+        return _with_more(
             {
                 "sample": self.sample_names,
                 "deviance": self.sample_deviance,
                 "dispersion": self.sample_dispersion,
                 "score": self.sample_score,
             },
-            self.sample_gap,
+            gap=self.sample_gap,
         )
 
     def entries(self, which: Entries | None = None) -> dict[str, Any]:
@@ -188,8 +190,9 @@ class Diagnostics:
         outliers = self.outliers()
         samples = ", ".join(str(self.sample_names[i]) for i in outliers[:n_top]) or "none"
         lines = [
-            f"Variance of a feature: {dispersion:.2f} times Poisson's (median); most in {named}",
+            f"Variance of a feature: {dispersion:.2f} times {OWN[self.noise]} (median); most in {named}",
             f"Overdispersion: variance = mean + {self.overdispersion:.3g} mean^2, over all entries",
+            *self._fitted(),
             f"Outlying samples: {len(outliers):,} of {len(self.sample_score):,}: {samples}",
         ]
         if self.n_unexpected:
@@ -199,6 +202,13 @@ class Diagnostics:
             named = ", ".join(f"{self.feature_names[j]} ({self.feature_gap[j]:.3g})" for j in most)
             lines.append(f"Misjudged by the approximation, in units of log-likelihood: most in {named}")
         return "\n".join(lines)
+
+    def _fitted(self) -> list[str]:
+        """Say what dispersions the fit has."""
+        if self.fitted_dispersion is None:
+            return []
+        low, middle, high = np.quantile(self.fitted_dispersion, (0.05, 0.5, 0.95))
+        return [f"Fitted dispersions: {middle:.3g} in the median, 90% in {low:.3g} to {high:.3g}"]
 
 
 def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any = None) -> Diagnostics:
@@ -231,7 +241,7 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
     """
     fit, whole = fit_and_counts(fit, counts)
     counts, rows_in_memory = whole.part_in_memory()
-    sums = _Sums(counts.shape, n_entries)
+    sums = Sums(counts.shape, n_entries, fit.noise)
     for rows, y, mean, gap in _blocks(fit, counts, rows_in_memory):
         sums.add(rows, y, mean, gap)
     n, m = counts.shape
@@ -260,70 +270,21 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
         n_unexpected=sums.n_unexpected,
         feature_names=names,
         sample_names=samples,
+        noise=fit.settings.noise,
+        fitted_dispersion=fit.dispersion,
+        **_trend(fit, counts, rows_in_memory),
     )
 
 
-# ---------------------------------------------------------------- sums over entries
-
-
-class _Sums:
-    """What blocks of samples add up to: pairs are by sample and by feature."""
-
-    def __init__(self, shape: tuple[int, int], n_entries: int) -> None:
-        def pair() -> tuple[Array, Array]:
-            return np.zeros(shape[0]), np.zeros(shape[1])
-
-        self.deviance, self.expected, self.pearson, self.gap = pair(), pair(), pair(), pair()
-        self.squares_of_samples, self.squares = pair()
-        self.total, self.differences, self.means = (np.zeros(shape[1]) for _ in range(3))
-        self.worst, self.gaps = _Largest(n_entries), _Largest(n_entries)
-        self.has_gaps, self.n_unexpected = False, 0
-
-    def add(self, rows: slice, y: Array, mean: Array, gap: Array | None) -> None:
-        """Take in a block of samples."""
-        deviance = np.maximum(2.0 * (xlogy(y, np.where(y > 0.0, y, 1.0) / _positive(mean)) - (y - mean)), 0.0)
-        difference = (y - mean) ** 2
-        never = (mean < LEAST_MEAN) & (y > 0.0)  # one of these would outweigh all others together
-        self.n_unexpected += int(np.count_nonzero(never))
-        terms = (deviance, expected_deviance(mean), np.where(never, 0.0, difference / _positive(mean)))
-        for sums, values in zip((self.deviance, self.expected, self.pearson), terms, strict=True):
-            sums[0][rows] = values.sum(axis=1)
-            sums[1][:] += values.sum(axis=0)
-        self.total += y.sum(axis=0)
-        self.differences += difference.sum(axis=0)
-        self.means += mean.sum(axis=0)
-        self.squares += (mean**2).sum(axis=0)
-        self.squares_of_samples[rows] = (mean**2).sum(axis=1)
-        self.worst.add(rows, np.sign(y - mean) * np.sqrt(deviance), y, mean)
-        if gap is not None:
-            self.has_gaps = True
-            self.gap[0][rows] = np.abs(gap).sum(axis=1)
-            self.gap[1][:] += np.abs(gap).sum(axis=0)
-            self.gaps.add(rows, gap, y, mean)
-
-
-class _Largest:
-    """The entries with the largest absolute values seen so far."""
-
-    def __init__(self, n: int) -> None:
-        self.n = n
-        self.kept = [np.zeros(0) for _ in range(5)]
-
-    def add(self, rows: slice, values: Array, y: Array, mean: Array) -> None:
-        """Look at a block of samples."""
-        size = np.abs(values).ravel()
-        n = min(self.n, size.size)
-        flat = np.argpartition(-size, n - 1)[:n] if n else np.zeros(0, dtype=np.intp)
-        i, j = np.unravel_index(flat, values.shape)
-        new = (i + rows.start, j, y[i, j], mean[i, j], values[i, j])
-        joined = [np.concatenate(pair) for pair in zip(self.kept, new, strict=True)]
-        order = np.argsort(-np.abs(joined[-1]), kind="stable")[: self.n]
-        self.kept = [column[order] for column in joined]
-
-    def found(self) -> Entries:
-        """Give what was seen."""
-        sample, feature, count, mean, value = self.kept
-        return Entries(sample.astype(np.intp), feature.astype(np.intp), count, mean, value)
+def _trend(fit: Fit, counts: Counts, place: Index) -> dict[str, Any]:
+    """Find the trend of dispersions that were estimated feature by feature."""
+    if fit.dispersion is None or fit.settings.dispersion != "feature":
+        return {}
+    problem = Problem(counts, fit.size_factors[place], fit.link)
+    at = fit.loadings[place], fit.factors / fit.link.alpha
+    prior = renewed(problem, *at, before=NegativeBinomial(fit.dispersion))[0].prior
+    assert prior is not None  # it was just found
+    return {"trend": np.exp(prior.centre), "trend_spread": prior.spread}
 
 
 def _blocks(fit: Fit, counts: Counts, place: Index) -> Iterator[tuple[slice, Array, Array, Array | None]]:
@@ -345,29 +306,6 @@ def _blocks(fit: Fit, counts: Counts, place: Index) -> Iterator[tuple[slice, Arr
         yield rows, y, mean, gap
 
 
-def expected_deviance(mean: Array) -> Array:
-    """Deviance that a Poisson count with this mean has on average.
-
-    Examples
-    --------
-    >>> expected_deviance(np.array([0.0, 0.01, 1.0, 1000.0])).round(3).tolist()
-    [0.0, 0.092, 1.147, 1.0]
-    """
-    grid, values = _deviance_table()
-    inside = np.interp(np.log(np.clip(mean, LEAST_TABLED, LARGEST_TABLED)), grid, values)
-    inside *= np.minimum(mean / LEAST_TABLED, 1.0)
-    return np.where(mean > LARGEST_TABLED, 1.0 + 1.0 / (6.0 * _positive(mean)), inside)
-
-
-@cache
-def _deviance_table() -> tuple[Array, Array]:
-    grid = np.linspace(np.log(LEAST_TABLED), np.log(LARGEST_TABLED), 600)
-    mean = np.exp(grid)[:, None]
-    y = np.arange(400.0)[None, :]
-    deviance = 2.0 * (xlogy(y, np.where(y > 0.0, y, 1.0) / mean) - (y - mean))
-    return grid, (poisson.pmf(y, mean) * deviance).sum(axis=1)
-
-
 def _robust_score(ratios: Array) -> Array:
     """Robust standard deviations of the logarithms above their median."""
     logs = np.log(np.where(ratios > 0.0, ratios, np.nan))
@@ -377,13 +315,9 @@ def _robust_score(ratios: Array) -> Array:
     return np.nan_to_num((logs - np.nanmedian(logs)) / spread) if spread > 0.0 else np.zeros(len(ratios))
 
 
-def _with_gap(columns: dict[str, Any], gap: Array | None) -> dict[str, Any]:
-    return columns if gap is None else {**columns, "gap": gap}
+def _with_more(columns: dict[str, Any], **more: Array | None) -> dict[str, Any]:
+    return columns | {name: values for name, values in more.items() if values is not None}
 
 
 def _ratio(a: Array, b: Array) -> Array:
     return np.divide(a, b, out=np.full(len(a), np.nan), where=b > 0.0)
-
-
-def _positive(values: Array) -> Array:
-    return np.maximum(values, 1e-300)

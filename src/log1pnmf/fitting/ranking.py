@@ -116,7 +116,7 @@ class Ranking:
         Of the rate in a typical sample with the factor against that with the rest of its mixture in its
         place, one count added to both sides.
     lower : ndarray
-        Lower end of its interval, for counts with Poisson variance: features are ranked by it.
+        Lower end of its interval, for counts with the variance of the noise: features are ranked by it.
     """
 
     log2_fold_change: Array
@@ -128,21 +128,34 @@ class Ranking:
         return order[self.log2_fold_change[order, k] > 0.0][:n]
 
 
-def rank_features(loadings: Array, factors: Array, size_factors: Array, link: ShiftedLog) -> Ranking:
-    """Rank features from loadings and factors on the link scale."""
+def rank_features(
+    loadings: Array,
+    factors: Array,
+    size_factors: Array,
+    link: ShiftedLog,
+    *,
+    dispersion: Array | None = None,
+) -> Ranking:
+    """Rank features from loadings and factors on the link scale.
+
+    With a dispersion, the sum of n counts has the squared relative error 1 / expected count + dispersion / n.
+    """
     around = stand_ins(loadings, size_factors)
     with_it, without = link.inverse(factors @ around.own.T), link.inverse(factors @ around.rest.T)
     totals = with_it.sum(axis=0) / _or_one(without.sum(axis=0))
     without = without * np.where(around.comparable, 1.0, totals)
     more, less = (ADDED_COUNTS + around.weight * rates for rates in (with_it, without))
     change = np.log(more / less)
-    lower = change - CERTAINTY * np.sqrt(1.0 / more + 1.0 / less)
+    variance = 1.0 / more + 1.0 / less
+    if dispersion is not None:
+        variance += 2.0 * dispersion[:, None] / np.maximum(around.weight, 1.0)
+    lower = change - CERTAINTY * np.sqrt(variance)
     return Ranking(change / np.log(2.0), lower / np.log(2.0))
 
 
 def ranking_of(fit: Fit) -> Ranking:
     """Rank the features of a fit."""
-    return rank_features(fit.loadings, fit.factors, fit.size_factors, fit.link)
+    return rank_features(fit.loadings, fit.factors, fit.size_factors, fit.link, dispersion=fit.dispersion)
 
 
 def _or_one(values: Array) -> Array:

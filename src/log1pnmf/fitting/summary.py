@@ -15,6 +15,9 @@ from .ranking import ranking_of
 
 __all__ = ["gained_lately", "last_gain", "levelled", "summarize"]
 
+ROUNDING = 1e-12
+"""Differences of objectives that are smaller than this part of them are none."""
+
 
 def summarize(fit: Fit, *, n_top: int = 8) -> str:
     """Describe a fit in words: data, model, quality, factors and what is worth knowing.
@@ -48,7 +51,8 @@ def levelled(history: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]
     """Take the steps out of the objective that it makes where the problem is renewed.
 
     A renewal looks at the point of the row before it once more, so the step is known; all that was before is
-    moved by it. The end is as it is.
+    moved by it. The end is as it is. Where dispersions were renewed, the log-likelihood that they gained is
+    no such step and stays. What the renewed prior costs is one.
 
     Returns
     -------
@@ -57,10 +61,13 @@ def levelled(history: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]
     objective : ndarray
         Of these rows.
     """
-    objective = np.asarray(history["objective"], dtype=np.float64)
+    objective, loss = (np.asarray(history[name], dtype=np.float64) for name in ("objective", "loss"))
     renewed = np.isnan(np.asarray(history["relative_change"], dtype=np.float64))
     renewed[:1] = False  # the start
-    steps = np.where(renewed, np.diff(objective, prepend=objective[:1]), 0.0).cumsum()
+    step, gain = (np.diff(one, prepend=one[:1]) for one in (objective, loss))
+    dispersions = np.abs(step - gain) > ROUNDING * np.abs(objective)  # no other renewal changes the cost
+    step -= np.where(dispersions, np.minimum(gain, 0.0), 0.0)
+    steps = np.where(renewed, step, 0.0).cumsum()
     return ~renewed, (objective + (steps[-1] - steps))[~renewed]
 
 

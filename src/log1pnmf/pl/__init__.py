@@ -11,7 +11,7 @@ require("matplotlib", extra="plot", purpose="log1pnmf.pl")
 
 from .comparison import compare  # noqa: E402
 from .curves import convergence, link, sweep  # noqa: E402
-from .diagnostics import diagnostics  # noqa: E402
+from .diagnostics import diagnostics, dispersion  # noqa: E402
 from .embedding import embedding  # noqa: E402
 from .features import factor_scatter, top_features  # noqa: E402
 from .group_usage import usage  # noqa: E402
@@ -23,6 +23,7 @@ __all__ = [
     "compare",
     "convergence",
     "diagnostics",
+    "dispersion",
     "embedding",
     "factor_scatter",
     "heldout",

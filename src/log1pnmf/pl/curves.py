@@ -125,9 +125,10 @@ def convergence(
 
     Notes
     -----
-    Objectives are compared among sources with the same c and the same likelihood: exact (solid), adaptive
-    (dash-dotted) or approximate (dashed). Steps of an adaptive objective, where the zeros to visit are chosen
-    anew, are taken out. Where the best is reached there is no gap left to draw, so its line ends before it.
+    Objectives are compared among sources with the same c, the same noise and the same likelihood: exact
+    (solid), adaptive (dash-dotted) or approximate (dashed). Steps of an adaptive objective, where the zeros
+    to visit are chosen anew, are taken out. What renewed dispersions gain in log-likelihood stays. Where the
+    best is reached there is no gap left to draw, so its line ends before it.
 
     Examples
     --------
@@ -147,7 +148,7 @@ def convergence(
     ax = axes_or_new(ax, (4.6, 3.2))
     for one, label, color in zip(shown, labels, distinct_colors(len(shown)), strict=True):
         rows, objective = levelled(one.history)
-        gap = objective - best[one.c, _kind(one)]
+        gap = objective - best[_comparable(one)]
         ax.plot(
             np.asarray(one.history[x])[rows],
             np.where(gap > 0.0, gap, np.nan),
@@ -169,12 +170,17 @@ def _kind(one: Drawable) -> str:
     return str(np.asarray(one.history["likelihood"])[-1])
 
 
-def _best_objectives(shown: Sequence[Drawable]) -> dict[tuple[float, str], float]:
-    best: dict[tuple[float, str], float] = {}
+def _comparable(one: Drawable) -> tuple[float, str, bool]:
+    """Objectives are compared where this is the same."""
+    return one.c, _kind(one), one.dispersion is None
+
+
+def _best_objectives(shown: Sequence[Drawable]) -> dict[tuple[float, str, bool], float]:
+    best: dict[tuple[float, str, bool], float] = {}
     for one in shown:
         if not len(one.history.get("objective", ())):
             raise ValueError(f"{one.name or 'a source'} has no history of iterations; pass the fit itself")
-        which = one.c, _kind(one)
+        which = _comparable(one)
         best[which] = min(best.get(which, math.inf), float(levelled(one.history)[1].min()))
     return best
 

@@ -9,13 +9,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
 from log1pnmf.analysis.diagnostics import OUTLYING, Diagnostics
+from log1pnmf.analysis.markers.inference import Z95
 
-from .canvas import INK, drawing, figure_or_new, set_title, tidy
+from .canvas import INK, axes_or_new, drawing, figure_or_new, set_title, tidy
 from .labels import label_points
 
-__all__ = ["diagnostics"]
+__all__ = ["diagnostics", "dispersion"]
 
-GREY, RED = "#9aa3ab", "#c4473a"
+GREY, RED, BAND = "#9aa3ab", "#c4473a", "#f0d3cf"
+
+VARIANCES = {"poisson": "Poisson", "nb": "negative binomial"}
+"""Whose variance that of a feature is compared with."""
 
 
 @drawing
@@ -56,6 +60,61 @@ def diagnostics(found: Diagnostics, *, n_labels: int = 8, figure: Figure | SubFi
     return figure
 
 
+@drawing
+def dispersion(found: Diagnostics, *, n_labels: int = 8, ax: Axes | None = None) -> Axes:
+    """Draw the dispersions of a fit with negative binomial noise against mean counts, with their trend.
+
+    Parameters
+    ----------
+    found : Diagnostics
+        From `log1pnmf.analysis.diagnostics.diagnose`.
+    n_labels : int
+        Features named at most: those farthest above the trend.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+        The line is the trend. Before its counts are seen, a feature's dispersion is in the band around it
+        with probability 0.95: that is how strongly dispersions are drawn to the trend.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from log1pnmf import Log1pNMF, pl
+    >>> counts = np.random.default_rng(0).negative_binomial(2, 0.4, size=(60, 30))
+    >>> found = Log1pNMF(1, noise="nb").fit(counts).diagnose(counts)
+    >>> pl.dispersion(found, ax=Figure().subplots()).get_ylabel()
+    'dispersion'
+    """
+    if not isinstance(found, Diagnostics):
+        raise TypeError(f"expected Diagnostics, got {type(found).__name__}; pass model.diagnose(counts)")
+    if found.fitted_dispersion is None:
+        raise ValueError(
+            "the fit has Poisson noise and so no dispersions: fit with noise='nb', or draw "
+            "pl.diagnostics(found), which has the variances of features"
+        )
+    ax = axes_or_new(ax, (4.6, 3.6))
+    index = np.flatnonzero(found.feature_mean > 0.0)
+    x, y = found.feature_mean[index], found.fitted_dispersion[index]
+    _scatter(ax, x, y, logs="xy")
+    ax.set_xlabel("mean count", color=INK)
+    ax.set_ylabel("dispersion", color=INK)
+    set_title(ax, None, f"{len(index):,} features: median {np.median(y):.2g}" if len(index) else "no counts")
+    if found.trend is None or not len(index):
+        return ax
+    order, trend = np.argsort(x, kind="stable"), found.trend[index]
+    wide = np.exp(Z95 * found.trend_spread)
+    ax.plot(x[order], trend[order], color=RED, linewidth=1.2, label="trend")
+    band = trend[order] / wide, trend[order] * wide
+    ax.fill_between(x[order], *band, color=BAND, linewidth=0, zorder=0, label="95% around it, a priori")
+    ax.legend(frameon=False, fontsize="small", labelcolor=INK)
+    top = np.argsort(-y / trend, kind="stable")[:n_labels]
+    label_points(ax, [str(found.feature_names[j]) for j in index[top]], x[top], y[top])
+    return ax
+
+
 def _features(ax: Axes, found: Diagnostics, n_labels: int) -> None:
     good = np.isfinite(found.feature_dispersion) & (found.feature_dispersion > 0.0)
     index = np.flatnonzero(good)
@@ -63,12 +122,15 @@ def _features(ax: Axes, found: Diagnostics, n_labels: int) -> None:
     _scatter(ax, x, y, logs="xy")
     order = np.sort(x)
     ax.axhline(1.0, color=INK, linewidth=0.8, linestyle=":")
-    ax.plot(order, 1.0 + found.overdispersion * order, color=RED, linewidth=1.0, zorder=0)
+    median = float(np.median(y)) if len(y) else 1.0
+    title = f"features: median {median:.2g}"
+    if found.noise == "poisson":
+        ax.plot(order, 1.0 + found.overdispersion * order, color=RED, linewidth=1.0, zorder=0)
+        title += f"; line 1 + {found.overdispersion:.2g} mean"
     top = np.argsort(-y, kind="stable")[:n_labels]
     ax.set_xlabel("mean count", color=INK)
-    ax.set_ylabel("variance / Poisson variance", color=INK)
-    median = float(np.median(y)) if len(y) else 1.0
-    set_title(ax, None, f"features: median {median:.2g}; line 1 + {found.overdispersion:.2g} mean")
+    ax.set_ylabel(f"variance / {VARIANCES[found.noise]} variance", color=INK)
+    set_title(ax, None, title)
     label_points(ax, [str(found.feature_names[j]) for j in index[top]], x[top], y[top])
 
 

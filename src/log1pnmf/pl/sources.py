@@ -39,6 +39,8 @@ class Factorization:
     size_factors : ndarray of shape (n,), optional
         Where they are known.
     given_factor_names : tuple of str, optional
+    dispersion : ndarray of shape (m,), optional
+        With negative binomial noise.
     """
 
     loadings: Array
@@ -48,6 +50,7 @@ class Factorization:
     history: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     size_factors: Array | None = None
     given_factor_names: tuple[str, ...] | None = None
+    dispersion: Array | None = None
 
     def __post_init__(self) -> None:
         if self.feature_names is not None and len(self.feature_names) != len(self.factors):
@@ -151,10 +154,14 @@ def _of_anndata(adata: Any, keys: Keys) -> Factorization:
         about["history"],
         sizes if len(sizes) == len(loadings) else None,
         tuple(map(str, about["factor_names"])) if "factor_names" in about else None,
+        np.nan_to_num(adata.var[keys.dispersion].to_numpy(np.float64))
+        if keys.dispersion in adata.var
+        else None,
     )
 
 
 def rank(shown: Drawable) -> Ranking:
     """Rank the features of what is drawn, as all lists do."""
     sizes = np.ones(len(shown.loadings)) if shown.size_factors is None else shown.size_factors
-    return rank_features(shown.loadings, shown.factors, sizes, ShiftedLog(shown.c))
+    link = ShiftedLog(shown.c)
+    return rank_features(shown.loadings, shown.factors, sizes, link, dispersion=shown.dispersion)

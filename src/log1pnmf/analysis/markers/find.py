@@ -58,8 +58,8 @@ def markers(
         The counts it was fitted to, or others of the same samples. Of counts in chunks the samples that are
         kept in memory are tested, up to 8,192 at random.
     errors : {"sandwich", "model"}
-        "sandwich": the variance of counts may be anything. "model": they are Poisson; only for counts that
-        are known to be.
+        "sandwich": the variance of counts may be anything. "model": it is that of the noise of the fit; not
+        for overdispersed counts with Poisson noise.
     split : bool
         Whether loadings are fitted again to a random half of every count, and tested on the other. Without
         it the loadings are taken as known: with many features a single one has little influence on them, but
@@ -105,7 +105,8 @@ def markers(
         sizes = fit.size_factors
     tested_counts, rows = counts.part_in_memory(max_samples)
     loadings = np.ascontiguousarray(fit.loadings[rows])
-    regressions = FeatureRegressions(Problem(tested_counts, sizes[rows], fit.link), loadings, n_jobs)
+    problem = Problem(tested_counts, sizes[rows], fit.link, noise=fit.noise)
+    regressions = FeatureRegressions(problem, loadings, n_jobs)
     alpha = fit.link.alpha
     coefficients = regressions.solve(fit.factors / alpha)
     around = stand_ins(loadings, sizes[rows])
@@ -135,15 +136,22 @@ def markers(
 
 
 def _on_halves(fit: Fit, counts: Counts, sizes: Array, n_jobs: int | None) -> tuple[Fit, Counts]:
-    """Fit to a random half of every count, from where the fit is; also the other half, to test on."""
-    train, test = split_counts(counts, 0.5, random_state=0)
+    """Fit to a random half of every count, from where the fit is; also the other half, to test on.
+
+    Halves of negative binomial counts have twice the dispersion.
+    """
+    twice = None if fit.dispersion is None else 2.0 * fit.dispersion
+    phi = 0.0 if fit.dispersion is None else fit.dispersion
+    train, test = split_counts(counts, 0.5, dispersion=phi, random_state=0)
     request = Request.like(fit).at(init=(fit.loadings, fit.factors), l1=0.5 * fit.asked.l1, normalize="max")
-    request = replace(request, size_factors=0.5 * sizes, n_jobs=n_jobs)
+    given = twice if request.dispersion is not None else None
+    request = replace(request, size_factors=0.5 * sizes, dispersion=given, n_jobs=n_jobs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the fit itself has said so
         half = run_request(request, train)
     order = match_factors(fit.loadings, half.loadings).pairs[:, 1]  # the order is by share, which may change
-    return replace(half, loadings=half.loadings[:, order], factors=half.factors[:, order]), test
+    loadings, factors = half.loadings[:, order], half.factors[:, order]
+    return replace(half, loadings=loadings, factors=factors, dispersion=twice), test
 
 
 def _adjusted(p: Array, tested: NDArray[np.bool_]) -> Array:

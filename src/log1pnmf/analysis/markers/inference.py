@@ -25,8 +25,9 @@ in large samples without an effect:
 Rejecting where both do keeps the level. p-values are from Student's distribution with as many degrees of
 freedom as there are samples beyond factors.
 
-**Overdispersion.** The sandwich ``H^-1 J H^-1``, with J the sum of the outer products of the samples'
-gradients, is right for any variance of the counts; gradients are corrected for leverage, see
+**Overdispersion.** Likelihoods are those of the noise of the fit, Poisson or negative binomial. The sandwich
+``H^-1 J H^-1``, with J the sum of the outer products of the samples' gradients, is right for any variance of
+the counts; gradients are corrected for leverage, see
 `log1pnmf.analysis.markers.regression.FeatureRegressions.scores`. The root of the likelihood ratio is divided
 by the ratio of the two errors.
 """

@@ -1,9 +1,9 @@
 """Every feature's own regression: its row of the factors given the loadings, and what its likelihood says.
 
-With the loadings held fixed, the counts of feature j are a Poisson regression on them with non-negative
-coefficients. It is convex and has nothing to do with any other feature. Here it is fitted again, without
-penalty and with zero counts taken exactly: a penalised or approximate fit has other estimates, around which
-no standard error would be valid.
+With the loadings held fixed, the counts of feature j are a regression on them with non-negative coefficients,
+with Poisson or negative binomial noise. It has nothing to do with any other feature. Here it is fitted again,
+without penalty and with zero counts taken exactly: a penalised or approximate fit has other estimates, around
+which no standard error would be valid. Dispersions are taken as known.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from log1pnmf.counts.counts import SparseRows
 from log1pnmf.counts.sparse_rows import dense_blocks
 from log1pnmf.engines.native import NativeEngine, RowSums
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.objective import BLOCK_BYTES, entry_gradient
+from log1pnmf.model.noise import Noise
+from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient
 from log1pnmf.model.problem import Problem, Side
 
 __all__ = ["FeatureRegressions", "Terms"]
@@ -49,7 +50,8 @@ class Terms:
     loss : ndarray of shape (m,)
         Negative log-likelihood up to a constant.
     information : ndarray of shape (m, K, K)
-        Observed: second derivatives of the loss.
+        Second derivatives of the loss; with negative binomial noise what stands in for them, which has the
+        same expectation (`log1pnmf.model.noise.Noise.curvature`).
     """
 
     loss: Array
@@ -110,11 +112,13 @@ class FeatureRegressions:
         twice = np.where(first == second, 1.0, 2.0)
         pairs = covariance[:, first, second] * twice
         parts, done, link = [], 0, self.problem.link
-        for y, eta, t in self._blocks(factors):
-            leverage = _expected_curvature(eta, t, link) * (pairs[done : done + len(y)] @ self._products.T)
-            slope = entry_gradient(y, eta, t, link) / np.maximum(1.0 - leverage, LEAST_SPARE)
-            parts.append(slope**2 @ self._products)
-            done += len(y)
+        t = self._exposure[:, None]
+        for y, eta, noise in self._blocks(factors):
+            some = slice(done, done + y.shape[1])
+            leverage = _expected_curvature(eta, t, link, noise) * (self._products @ pairs[some].T)
+            slope = entry_gradient(y, eta, t, link, noise=noise) / np.maximum(1.0 - leverage, LEAST_SPARE)
+            parts.append((slope**2).T @ self._products)
+            done = some.stop
         return self._square(np.concatenate(parts))
 
     # ---------------------------------------------------------------- inside
@@ -174,15 +178,15 @@ class FeatureRegressions:
         full[:, first, second] = full[:, second, first] = pairs
         return full
 
-    def _blocks(self, factors: Array) -> Iterator[tuple[Array, Array, Array]]:
-        """Give counts, eta and exposure of some features at a time, features x samples."""
+    def _blocks(self, factors: Array) -> Iterator[tuple[Array, Array, Noise]]:
+        """Give counts, eta and noise of some features at a time, samples x features."""
         for block in dense_blocks(self._rows.shape, BLOCK_BYTES / (8 * 8)):
-            yield self._rows.to_dense(block), factors[block] @ self.loadings.T, self._exposure[None, :]
+            noise = self.problem.noise.of_features(block)
+            yield self._rows.to_dense(block).T, self.loadings @ factors[block].T, noise
 
 
-def _expected_curvature(eta: Array, t: Array, link: ShiftedLog) -> Array:
+def _expected_curvature(eta: Array, t: Array, link: ShiftedLog, noise: Noise) -> Array:
     """Second derivative of the loss on average; the observed one gives large counts a high leverage."""
     at = np.maximum(eta, LEAST_ETA)
-    em, slope = (at, 1.0) if link.is_identity else (np.expm1(at), np.exp(at))
-    curvature: Array = t * slope**2 / em
-    return curvature
+    mean = t * link.em(at)
+    return entry_curvature(mean, at, t, link, noise=noise)
