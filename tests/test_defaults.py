@@ -16,6 +16,7 @@ from log1pnmf.cli import main  # noqa: E402
 from log1pnmf.cli.fit import fit as fit_command  # noqa: E402
 from log1pnmf.cli.options import parse_c  # noqa: E402
 from log1pnmf.cli.run_folder import RunFolder  # noqa: E402
+from log1pnmf.cli.select import select as select_command  # noqa: E402
 from log1pnmf.cli.sweep import sweep as sweep_command  # noqa: E402
 
 COMMAND = {"components": "n_components", "seed": "random_state", "jobs": "n_jobs"}
@@ -28,8 +29,10 @@ FACES = {
     "fit_seeds": lp.analysis.fit_seeds,
     "tl.log1p_nmf": lp.tl.log1p_nmf,
     "tl.sweep": lp.tl.sweep,
+    "tl.select": lp.tl.select,
     "the command fit": fit_command,
     "the command sweep": sweep_command,
+    "the command select": select_command,
 }
 Y = np.random.default_rng(0).poisson(1.0, size=(14, 8))
 

@@ -162,6 +162,7 @@ def test_stability_is_kept_and_does_not_depend_on_how_it_is_run(counts, found, t
     assert len(told) < 4 * 2 + 3 * 3  # some were done before
 
 
-def test_a_progress_bar_counts_all_fits(counts, capsys):
+def test_a_log_file_gets_one_line_about_all_fits(counts, capsys):
     select(counts, math.inf, [1, 2], verbose=1, **QUICK)
-    assert "7/7" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("select: 7 of 7 fits in ")

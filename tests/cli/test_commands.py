@@ -27,7 +27,7 @@ def test_version_and_help(call):
     assert call("--version").out.splitlines()[0] == f"log1pnmf {__version__}"
     helped = call("--help")
     assert helped.code == 0
-    for name in ("fit", "sweep", "transform", "report", "info", "convert", "simulate", "demo"):
+    for name in ("fit", "sweep", "select", "transform", "report", "info", "convert", "simulate", "demo"):
         assert name in helped.out
         assert call(name, "--help").code == 0
 

@@ -50,7 +50,11 @@ __all__ = [
     "WriteH5ad",
     "checked_parameters",
     "parse_c",
+    "parse_numbers",
 ]
+
+LARGEST_NUMBER = 10_000
+"""Factors of which nobody means more; a slip of the keyboard is refused."""
 
 CountFile = Annotated[
     Path,
@@ -129,6 +133,26 @@ def parse_c(values: Sequence[str]) -> list[float]:
         if number in numbers:
             raise typer.BadParameter(f"c must hold different numbers, got {text} twice")
         numbers.append(number)
+    return numbers
+
+
+def parse_numbers(text: str) -> list[int]:
+    """Read numbers of factors: several with commas between, and ranges.
+
+    Examples
+    --------
+    >>> parse_numbers("2-5,8")
+    [2, 3, 4, 5, 8]
+    """
+    numbers: list[int] = []
+    for part in (part.strip() for part in text.split(",")):
+        first, dash, last = part.partition("-")
+        if not (first.isascii() and first.isdigit() and (not dash or (last.isascii() and last.isdigit()))):
+            raise typer.BadParameter(f"numbers of factors are given as in 2-6,8,10, got {part!r}")
+        low, high = int(first), int(last) if dash else int(first)
+        if not 1 <= low <= high <= LARGEST_NUMBER:
+            raise typer.BadParameter(f"numbers of factors must be at least 1 and rise, got {part!r}")
+        numbers += range(low, high + 1)
     return numbers
 
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from log1pnmf.fitting.solver.callbacks import TimeLimit
 from log1pnmf.fitting.solver.iteration import Iteration
 
-__all__ = ["Watch", "iterations_left"]
+__all__ = ["GridWatch", "Watch", "iterations_left"]
 
 TREND = 12
 """Iterations from which the course of a fit is judged."""
@@ -165,3 +165,40 @@ def iterations_left(changes: Sequence[float], *, tol: float, remaining: int) -> 
     mean = sum(logs) / len(logs)
     steps = (math.log(tol) - (mean + slope * middle)) / slope
     return min(remaining, max(0, round(steps)))
+
+
+class GridWatch:
+    """Shows how many fits of a comparison are done; a context manager, called after every fit.
+
+    Parameters
+    ----------
+    console : Console
+        Nothing is shown where it is not a terminal.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("comparing"),
+            BarColumn(bar_width=24),
+            TextColumn("fit {task.completed:.0f} of {task.total:.0f}"),
+            TextColumn("{task.fields[left]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("", total=1, left="", visible=False)
+        self._started = time.perf_counter()
+
+    def __enter__(self) -> GridWatch:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, done: int, of_all: int) -> None:
+        """Show that one more is done."""
+        each = (time.perf_counter() - self._started) / done
+        left = f"about {_clock(each * (of_all - done))} left"
+        self._progress.update(self._task, completed=done, total=of_all, left=left, visible=True)

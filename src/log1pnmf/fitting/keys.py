@@ -75,6 +75,11 @@ class Keys:
         return factor if self.key_added is None else f"{self.key_added}_{factor}"
 
     @property
+    def select(self) -> str:
+        """In `uns`: of a comparison of settings."""
+        return f"{self.uns}_select"
+
+    @property
     def usage(self) -> str:
         """In `uns`: of the comparison of groups."""
         return f"{self.uns}_usage"

@@ -17,6 +17,7 @@ from .features import factor_scatter, top_features  # noqa: E402
 from .group_usage import usage  # noqa: E402
 from .loadings import loadings_by_group, structure  # noqa: E402
 from .markers import volcano  # noqa: E402
+from .select import select  # noqa: E402
 from .selection import heldout, heldout_path, relation  # noqa: E402
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "link",
     "loadings_by_group",
     "relation",
+    "select",
     "structure",
     "sweep",
     "top_features",

@@ -19,7 +19,17 @@ from log1pnmf.analysis.stability import Relation
 
 from .canvas import INK, axes_or_new, color_bar, drawing, figure_or_new, tidy, write_in_cell
 
-__all__ = ["heldout", "heldout_path", "relation"]
+__all__ = [
+    "BEST",
+    "NAMES",
+    "ONE_SE",
+    "heldout",
+    "heldout_path",
+    "path_name",
+    "relation",
+    "short_number",
+    "short_value",
+]
 
 Array = NDArray[np.float64]
 
@@ -105,10 +115,10 @@ def heldout(found: Selection, *, l1: float | None = None, ax: Axes | None = None
 def _label_cells(values: Array, image: Any) -> None:
     for (row, column), value in np.ndenumerate(values):
         if value < 0.0:
-            write_in_cell(image, row, column, -value, _short(value))
+            write_in_cell(image, row, column, -value, short_number(value))
 
 
-def _short(value: float) -> str:
+def short_number(value: float) -> str:
     """Write a number in few characters, with a true minus sign."""
     size = abs(value)
     text = f"{size / 1000:.0f}k" if size >= 9950 else f"{size / 1000:.1f}k" if size >= 995 else f"{size:.0f}"
@@ -163,7 +173,7 @@ def heldout_path(found: Selection, over: str = "c", *, lines: str = "best", ax: 
             np.all([summary[name] == value for name, value in zip(others, path, strict=True)], axis=0)
         )
         on = on[np.argsort(summary[over][on])]
-        label = _path_name(others, path)
+        label = path_name(others, path)
         place = np.searchsorted(values, summary[over][on])
         gap, error = summary["difference"][on], summary["se_difference"][on]
         ax.errorbar(
@@ -189,20 +199,22 @@ def heldout_path(found: Selection, over: str = "c", *, lines: str = "best", ax: 
     return ax
 
 
-def _path_name(others: list[str], path: tuple[float, ...]) -> str:
+def path_name(others: list[str], path: tuple[float, ...]) -> str:
+    """Name a line by the parameters that are the same along it."""
     short = {"n_components": "K", "c": "c", "l1": "l1"}
     given = dict(zip(others, path, strict=True))
     named = [name for name in short if given.get(name)]  # no penalty is not worth a name
-    return ", ".join(f"{short[name]} = {_value(given[name])}" for name in named)
+    return ", ".join(f"{short[name]} = {short_value(given[name])}" for name in named)
 
 
 def _categories(ax: Axes, name: str, values: Array) -> None:
     """Put values of a parameter side by side, whatever lies between them."""
-    ax.set_xticks(range(len(values)), [_value(value) for value in values])
+    ax.set_xticks(range(len(values)), [short_value(value) for value in values])
     ax.set_xlabel(NAMES[name], color=INK)
 
 
-def _value(value: float) -> str:
+def short_value(value: float) -> str:
+    """Write a value of c or of a penalty."""
     return "∞" if math.isinf(value) else f"{value:g}"
 
 

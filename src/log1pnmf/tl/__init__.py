@@ -10,6 +10,7 @@ from .fit import log1p_nmf, sweep
 from .markers import markers
 from .project import transform
 from .rename import rename_factors
+from .select import select
 from .usage import usage
 
-__all__ = ["log1p_nmf", "markers", "rename_factors", "sweep", "transform", "usage"]
+__all__ = ["log1p_nmf", "markers", "rename_factors", "select", "sweep", "transform", "usage"]

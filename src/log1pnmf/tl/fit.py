@@ -11,7 +11,7 @@ from log1pnmf.fitting.driver import check_enough, run_request
 from log1pnmf.fitting.keys import SWEEP, Keys, sweep_key
 from log1pnmf.fitting.request import Request
 
-from .inputs import RAW, check_anndata, chosen_features, read_counts, target
+from .inputs import check_anndata, chosen_features, raw_layer, read_counts, target
 from .store import as_frame, write_fit, write_obs
 
 __all__ = ["log1p_nmf", "sweep"]
@@ -88,10 +88,7 @@ def log1p_nmf(
     check_anndata(adata)
     keys = Keys(key_added)
     request = Request.of(n_components=n_components, c=c, random_state=random_state, **parameters)
-    if use_raw:
-        if layer not in (None, RAW):
-            raise ValueError(f"use_raw=True and layer={layer!r} name different counts; pass one of them")
-        layer = RAW
+    layer = raw_layer(layer, use_raw)
     adata = target(adata, copy)
     selection = read_counts(adata, layer, chosen_features(adata, mask_var))
     check_enough(selection.counts, n_components)

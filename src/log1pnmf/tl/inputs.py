@@ -16,7 +16,16 @@ from log1pnmf.counts.counts import Counts, holds_counts
 from log1pnmf.counts.features import find_features
 from log1pnmf.counts.sparse_rows import dense_blocks
 
-__all__ = ["COUNTS_LAYER", "RAW", "Selection", "check_anndata", "chosen_features", "read_counts", "target"]
+__all__ = [
+    "COUNTS_LAYER",
+    "RAW",
+    "Selection",
+    "check_anndata",
+    "chosen_features",
+    "raw_layer",
+    "read_counts",
+    "target",
+]
 
 logger = logging.getLogger("log1pnmf")
 
@@ -58,6 +67,15 @@ def check_anndata(adata: Any) -> None:
         else:
             advice = "for matrices use log1pnmf.Log1pNMF"
         raise TypeError(f"adata must be an AnnData object, got {type(adata).__name__}; {advice}")
+
+
+def raw_layer(layer: str | None, use_raw: bool) -> str | None:
+    """Give the layer that scanpy's `use_raw` stands for."""
+    if not use_raw:
+        return layer
+    if layer not in (None, RAW):
+        raise ValueError(f"use_raw=True and layer={layer!r} name different counts; pass one of them")
+    return RAW
 
 
 def target(adata: Any, copy: bool) -> Any:

@@ -31,9 +31,11 @@ class Judgement:
 
     Parameters
     ----------
+    simplest : Setting
+        The simplest setting within one standard error of the best.
     setting : Setting or None
-        What to take: the simplest setting within one standard error of the best. None where the data do not
-        say: the best is at the end of the values tried, or stability contradicts.
+        What to take: the simplest one, or None where the data do not say, because the best is at the end of
+        the values tried, or stability contradicts.
     clear : bool
         Whether it stands alone: no other value of any parameter is within one standard error.
     headline : str
@@ -42,6 +44,7 @@ class Judgement:
         One sentence for each parameter of which several values were compared, and one about stability.
     """
 
+    simplest: Setting
     setting: Setting | None
     clear: bool
     headline: str
@@ -90,7 +93,7 @@ def judge(summary: Mapping[str, Any], *, holdout: str = "counts") -> Judgement:
     else:
         headline = f"Suggested: {table.simplest}."
     chosen = None if unsaid or contradiction else table.simplest
-    return Judgement(chosen, chosen is not None and not tied, headline, reasons)
+    return Judgement(table.simplest, chosen, chosen is not None and not tied, headline, reasons)
 
 
 class _Table:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+
+from log1pnmf._common.live import is_live
 
 __all__ = ["OnFit", "shown"]
 
@@ -19,17 +23,22 @@ def shown(on_fit: OnFit | None, verbose: int) -> AbstractContextManager[OnFit]:
 
 
 class _Bar(AbstractContextManager[OnFit]):
-    """Progress bar on standard error."""
+    """Progress on standard error: a bar where someone looks, one line at the end in a log file."""
 
     def __enter__(self) -> OnFit:
         from tqdm.auto import tqdm
 
-        self._bar = tqdm(desc="select", unit="fit")
+        self._started, self._live, self._fits = time.perf_counter(), is_live(), "no fit"
+        self._bar = tqdm(desc="select", unit="fit", disable=not self._live)
         return self._show
 
     def _show(self, done: int, of_all: int) -> None:
+        self._fits = f"{done} of {of_all} fits"
         self._bar.total = of_all
         self._bar.update(done - self._bar.n)
 
     def __exit__(self, *exception: object) -> None:
         self._bar.close()
+        if not self._live:
+            seconds = time.perf_counter() - self._started
+            sys.stderr.write(f"select: {self._fits} in {seconds:.1f} s\n")

@@ -37,9 +37,12 @@ from .progress import OnFit, shown
 from .seeds import Agreement, WholeData, agreement
 from .selection import Selection, read_records, write_records
 
-__all__ = ["N_SEEDS", "select"]
+__all__ = ["N_FOLDS", "N_SEEDS", "select"]
 
 NOT_FOR_SELECTION = ("checkpoint", "checkpoint_every", "callbacks", "n_init")
+
+N_FOLDS = 3
+"""How often counts or samples are held out, by default."""
 
 N_SEEDS = 5
 """Fits of every setting to all counts, by default: their agreement is the setting's stability."""
@@ -51,8 +54,8 @@ def select(
     n_components: Any,
     *,
     l1: Any = 0.0,
-    holdout: str = "counts",
-    n_folds: int = 3,
+    holdout: str = HOLDOUTS[0],
+    n_folds: int = N_FOLDS,
     test_fraction: float = 0.2,
     n_starts: int = 2,
     n_seeds: int = N_SEEDS,

@@ -93,6 +93,13 @@ class Selection:
             agreement=np.array([between.get(setting, unknown) for setting in whole]),
         )
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all settings that were asked for are here, with their stability where it was asked for."""
+        grid = self.about["grid"]
+        missing = bool(self.about["n_seeds"]) and bool(np.isnan(self.summary["stability"]).any())
+        return len(self.settings) == math.prod(map(len, grid.values())) and not missing
+
     # ---------------------------------------------------------------- tables
 
     @property

@@ -1,0 +1,164 @@
+"""``log1pnmf select``: how many factors, and which c."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from log1pnmf._common.checks import check_choice, check_whole
+from log1pnmf.analysis.selection.folding import HOLDOUTS
+from log1pnmf.analysis.selection.run import N_FOLDS, N_SEEDS
+from log1pnmf.analysis.selection.run import select as compare_settings
+from log1pnmf.analysis.selection.selection import Selection
+from log1pnmf.fitting.keys import c_name
+from log1pnmf.fitting.request import Request
+from log1pnmf.fitting.settings import Settings
+
+from . import options as common
+from .console import Screen, one_line
+from .inputs import Reading, read_filtered
+from .progress import GridWatch
+from .select_folder import SelectFolder, writing_selection
+from .signals import KEPT
+
+__all__ = ["select"]
+
+
+def select(
+    *,
+    file: common.CountFile,
+    components: Annotated[
+        str,
+        typer.Option(
+            "-k",
+            "--components",
+            metavar="K,K...",
+            help="Numbers of factors to compare, as in 1-6,8,10.",
+            show_default=False,
+        ),
+    ],
+    output: common.Output,
+    c: common.Shifts = common.DEFAULT_C,
+    holdout: Annotated[
+        str,
+        typer.Option(
+            "--holdout",
+            metavar="WHAT",
+            help="counts: a share of every count is held out; samples: whole samples, which is right for "
+            "overdispersed counts too.",
+        ),
+    ] = HOLDOUTS[0],
+    folds: Annotated[
+        int, typer.Option("--folds", metavar="N", help="How often something is held out.")
+    ] = N_FOLDS,
+    seeds: Annotated[
+        int,
+        typer.Option("--seeds", metavar="N", help="Random starts of every setting, for stability; 0: none."),
+    ] = N_SEEDS,
+    layer: common.Layer = None,
+    min_samples: common.MinSamples = 0,
+    min_counts: common.MinCounts = 0,
+    min_features: common.MinFeatures = 0,
+    transpose: common.Transpose = False,
+    allow_fractions: common.AllowFractions = False,
+    max_memory: common.MaxMemory = None,
+    likelihood: common.Likelihood = Settings.likelihood,
+    size_factors: common.SizeFactors = Settings.size_factors,
+    noise: common.Noise = Settings.noise,
+    l1: common.L1 = Settings.l1,
+    seed: common.Seed = 0,
+    max_iter: common.MaxIter = Settings.max_iter,
+    tol: common.Tol = Settings.tol,
+    jobs: common.Jobs = Request.n_jobs,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on in the folder of a comparison that was stopped.")
+    ] = False,
+    json: common.Json = False,
+    force: common.Force = False,
+) -> int:
+    """Compare numbers of factors (and c): table, picture and a suggestion with its reason.
+
+    Ctrl-C keeps the fits so far; the same command with --resume goes on.
+    """
+    screen = Screen(json=json)
+    numbers, shifts = common.parse_numbers(components), common.parse_c(c)
+    parameters = common.checked_parameters(
+        n_components=max(numbers),
+        likelihood=likelihood,
+        size_factors=size_factors,
+        noise=noise,
+        l1=l1,
+        random_state=seed,
+        max_iter=max_iter,
+        tol=tol,
+        n_jobs=jobs,
+    )
+    reading = Reading(layer, transpose, allow_fractions, min_samples, min_counts, min_features, max_memory)
+    options = {**parameters, "n_components": numbers, "c": shifts}
+    options |= {"holdout": holdout, "n_folds": folds, "n_seeds": seeds}
+    check_choice("--holdout", holdout, HOLDOUTS)
+    check_whole("--folds", folds, least=1)
+    check_whole("--seeds", seeds, least=0)
+    if len(numbers) * len(shifts) < 2:
+        raise typer.BadParameter(
+            "there is one setting only, nothing to compare; give several K, or several c"
+        )
+    with writing_selection(output, force=force, resume=resume) as folder:
+        counts = read_filtered(file, reading, screen).table.counts
+        record = folder.record_of(file, reading, options)
+        try:
+            with GridWatch(screen.errors) as watch, warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                found = compare_settings(counts, resume=folder.state, on_fit=watch, **options)
+        except KeyboardInterrupt:
+            if not folder.state.exists():
+                raise
+            screen.error(f"interrupted: what is done is kept in {output}; the same with --resume goes on")
+            return KEPT
+        finished = found.is_whole
+        screen.notes([one_line(warning.message) for warning in caught])
+        problems = folder.write(found, record)
+        _tell(found, screen)
+        _tell_places(folder, screen, problems)
+        _tell_next(found, file, screen)
+    screen.result({"output": str(output), **folder.summary_of(found), "finished": finished})
+    if not finished:
+        screen.error(f"interrupted: the same command with --resume goes on in {output}")
+        return KEPT
+    return 1 if problems else 0
+
+
+def _tell(found: Selection, screen: Screen) -> None:
+    """Show the table and what the data say."""
+    if not screen.json:
+        screen.say((f"{'K':>4}{'c':>8}{'difference':>14}{'error':>10}{'stability':>11}", "bold"))
+        table = found.summary
+        for row, setting in enumerate(found.settings):
+            mark = "  best" if setting == found.best else ""
+            mark += "  simplest within one error" if setting == found.one_se else ""
+            screen.say(
+                f"{setting.n_components:>4}{setting.c:>8g}{table['difference'][row]:>14,.0f}"
+                f"{table['se_difference'][row]:>10,.0f}{table['stability'][row]:>11.2f}{mark}"
+            )
+    judgement = found.judgement
+    screen.say((judgement.headline, "bold green" if judgement.setting is not None else "bold yellow"))
+    for reason in judgement.reasons:
+        screen.say(f"  {reason}")
+
+
+def _tell_next(found: Selection, file: Path, screen: Screen) -> None:
+    setting = found.judgement.setting
+    if setting is not None:
+        penalty = f" --l1 {setting.l1:g}" if setting.l1 else ""
+        chosen = f"-k {setting.n_components} -c {c_name(setting.c)}{penalty}"
+        screen.say(f"then: log1pnmf fit {file} {chosen} -o FOLDER")
+
+
+def _tell_places(folder: SelectFolder, screen: Screen, problems: dict[str, str]) -> None:
+    there = ", ".join(name for name in folder.names if name not in problems)
+    screen.say(("wrote ", "green"), (str(folder.shown), "bold"), f" ({there})")
+    for name, why in problems.items():
+        screen.error(f"{name} was not written: {why}")

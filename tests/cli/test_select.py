@@ -1,0 +1,126 @@
+"""``log1pnmf select``: table, picture and suggestion; what is done is not lost."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+
+import log1pnmf as lp
+from log1pnmf.analysis.selection import run as running
+
+pytest.importorskip("matplotlib")
+
+QUICK = [
+    "--tol",
+    "1e-4",
+    "--jobs",
+    "1",
+    "--folds",
+    "2",
+    "--seeds",
+    "2",
+    "-c",
+    "inf",
+    "--size-factors",
+    "none",
+]
+
+
+@pytest.fixture(scope="module")
+def counts():
+    """Three groups of samples, each with features of its own."""
+    rng = np.random.default_rng(0)
+    return rng.poisson(np.kron(np.eye(3), np.full((20, 10), 6.0)) + 0.3)
+
+
+@pytest.fixture(scope="module")
+def file(counts, tmp_path_factory):
+    path = tmp_path_factory.mktemp("select") / "counts.npz"
+    np.savez(path, counts=counts)
+    return path
+
+
+def test_a_folder_with_table_picture_and_what_to_take(call, file, counts, tmp_path):
+    done = call("select", file, "-k", "1-4", "-o", tmp_path / "out", *QUICK)
+    assert done.code == 0
+    assert "Suggested: c=inf, K=3." in done.out
+    assert "then: log1pnmf fit" in done.out
+    assert "-k 3 -c inf" in done.out
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"select.json", "settings.csv", "select.png", "selection.npz"}
+    assert (tmp_path / "out" / "select.png").read_bytes().startswith(b"\x89PNG")
+    with open(tmp_path / "out" / "settings.csv", newline="") as table:
+        rows = list(csv.DictReader(table))
+    found = lp.select(
+        counts, math.inf, [1, 2, 3, 4], n_folds=2, n_seeds=2, tol=1e-4, n_jobs=1, size_factors="none"
+    )
+    assert [float(row["difference"]) for row in rows] == found.summary["difference"].tolist()
+    assert [float(row["stability"]) for row in rows] == found.summary["stability"].tolist()
+    record = json.loads((tmp_path / "out" / "select.json").read_text())
+    assert record["suggested"] == {"c": "inf", "n_components": 3, "l1": 0.0}
+    assert record["reasons"] == list(found.judgement.reasons)
+    assert record["source"]["sha256"]
+
+
+def test_no_suggestion_where_the_data_do_not_say(call, file, tmp_path):
+    done = call("select", file, "-k", "1,2", "-o", tmp_path / "out", "--json", *QUICK)
+    assert done.code == 0
+    assert done.json["suggested"] is None
+    assert "do not say which K" in done.json["headline"]
+    assert "then: log1pnmf fit" not in done.err
+
+
+def test_interrupted_goes_on_and_gives_the_same(call, file, tmp_path, monkeypatch):
+    whole = call("select", file, "-k", "1-3", "-o", tmp_path / "whole", "--json", *QUICK).json
+    wait, calls = running.wait, iter(range(100))
+
+    def one_by_one_and_pressed(pending, **options):
+        if next(calls) == 6:
+            raise KeyboardInterrupt
+        finished, others = wait(pending, **options)
+        first = finished.pop()
+        return {first}, others | finished
+
+    monkeypatch.setattr(running, "wait", one_by_one_and_pressed)
+    stopped = call("select", file, "-k", "1-3", "-o", tmp_path / "out", "--json", *QUICK)
+    assert stopped.code == 130
+    assert "--resume goes on" in stopped.err
+    monkeypatch.setattr(running, "wait", wait)
+    refused = call("select", file, "-k", "1-3", "-o", tmp_path / "out", *QUICK)
+    assert refused.code == 2
+    assert "go on with it (--resume)" in refused.err
+    again = call("select", file, "-k", "1-3", "-o", tmp_path / "out", "--resume", "--json", *QUICK)
+    assert again.code == 0
+    assert again.json["settings"] == whole["settings"]
+    other = call("select", file, "-k", "1-4", "-o", tmp_path / "out", "--resume", *QUICK)
+    assert other.code == 2
+    assert "is of another selection: grid" in other.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-k", "two"], "given as in 2-6,8,10, got 'two'"),
+        (["-k", "4-2"], "must be at least 1 and rise, got '4-2'"),
+        (["-k", "3"], "one setting only"),
+        (["-k", "2,2"], "n_components must hold different numbers, got 2 twice"),
+        (["-k", "1-3", "--holdout", "genes"], "--holdout must be one of 'counts', 'samples', got 'genes'"),
+        (["-k", "1-3", "--resume"], "no comparison to go on with"),
+        (["-k", "1-3", "-c", "-1"], "c must be positive or inf"),
+    ],
+)
+def test_refused_and_nothing_is_left(call, file, tmp_path, options, message):
+    done = call("select", file, "-o", tmp_path / "out", *options)
+    assert done.code == 2
+    assert message in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_not_a_comparison_is_never_replaced(call, file, tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    done = call("select", file, "-k", "1-3", "-o", tmp_path, "--force", *QUICK)
+    assert done.code == 2
+    assert "is not the folder of a comparison" in done.err
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"

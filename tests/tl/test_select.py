@@ -1,0 +1,69 @@
+"""`tl.select` and its picture."""
+
+import anndata
+import numpy as np
+import pytest
+
+import log1pnmf as lp
+
+pytest.importorskip("matplotlib")
+from matplotlib.figure import Figure
+
+QUICK = {"n_folds": 2, "n_seeds": 2, "tol": 1e-4, "size_factors": "none", "n_jobs": 1}
+
+
+@pytest.fixture(scope="module")
+def adata():
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(np.kron(np.eye(3), np.full((20, 10), 6.0)) + 0.3)
+    adata = anndata.AnnData(np.log1p(counts), layers={"counts": counts})
+    adata.var["used"] = np.arange(30) % 5 > 0
+    lp.tl.select(adata, [1, 2, 3, 4], c=float("inf"), layer="counts", mask_var="used", **QUICK)
+    return adata
+
+
+def test_results_are_those_of_select_and_small(adata, tmp_path):
+    about = adata.uns["log1p_nmf_select"]
+    found = lp.select(adata.layers["counts"][:, adata.var["used"]], float("inf"), [1, 2, 3, 4], **QUICK)
+    for name, column in found.summary.items():
+        np.testing.assert_array_equal(about["table"][name], column)
+    assert about["suggested"] == found.judgement.setting.parameters
+    assert about["suggested"]["n_components"] == 3
+    assert about["judgement"] == str(found.judgement)
+    adata.write_h5ad(tmp_path / "adata.h5ad")
+    again = anndata.read_h5ad(tmp_path / "adata.h5ad").uns["log1p_nmf_select"]
+    assert again["judgement"] == about["judgement"]
+    assert lp.pl.select(anndata.read_h5ad(tmp_path / "adata.h5ad"), figure=Figure()).axes
+
+
+def test_the_picture_shows_likelihood_stability_and_the_judgement(adata):
+    figure = lp.pl.select(adata, figure=Figure())
+    above, below = figure.axes
+    table = adata.uns["log1p_nmf_select"]["table"]
+    np.testing.assert_array_equal(above.containers[0].lines[0].get_ydata(), table["difference"])
+    np.testing.assert_array_equal(below.containers[0].lines[0].get_ydata(), table["stability"])
+    headline = adata.uns["log1p_nmf_select"]["judgement"].splitlines()[0]
+    assert " ".join(above.get_title(loc="left").split()) == headline
+    star, ring = (points.get_offsets()[0][0] for points in above.collections[-2:])
+    assert star == table["n_components"].to_numpy()[np.argmax(table["difference"])]
+    assert ring == 3.0
+
+
+def test_c_is_the_axis_where_there_is_one_number_of_factors(adata):
+    counts = adata.layers["counts"]
+    found = lp.select(counts, [0.1, float("inf")], 2, **{**QUICK, "n_seeds": 0})
+    (ax,) = lp.pl.select(found, figure=Figure()).axes  # without seeds there is no stability
+    assert ax.get_xlabel() == "c"
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0.1", "∞"]
+
+
+def test_key_and_copy(adata):
+    bare = anndata.AnnData(adata.layers["counts"])
+    kept = lp.tl.select(bare, [1, 2], key_added="mine", copy=True, **QUICK)
+    assert list(bare.uns) == []
+    assert list(kept.uns) == ["mine_select"]
+    assert lp.pl.select(kept, key="mine", figure=Figure()).axes
+    with pytest.raises(KeyError, match="which log1pnmf"):
+        lp.pl.select(kept, figure=Figure())
+    with pytest.raises(TypeError, match="must be an AnnData"):
+        lp.tl.select(adata.layers["counts"], [1, 2])
