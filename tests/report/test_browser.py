@@ -77,6 +77,7 @@ def test_opens_without_trouble_and_fits_the_window(opened, width, scheme):
 
 def test_numbers_sort_by_size_in_both_directions(opened):
     tab = opened(1280)
+    tab.click("details:has(#factor-table-0) > summary")
     before = values(tab, "factor-table-0", 1)
     assert press_head(tab, "factor-table-0", 1) == "descending"
     assert values(tab, "factor-table-0", 1) == sorted(before, reverse=True)
@@ -86,7 +87,7 @@ def test_numbers_sort_by_size_in_both_directions(opened):
 
 def test_texts_sort_by_alphabet_in_both_directions(opened):
     tab = opened(1280)
-    tab.click("#factors-0 summary")
+    tab.click("details:has(#feature-table-0) > summary")
     before = column(tab, "feature-table-0", 2)
     genes = [name for name in before if name.startswith("gene")]
     assert press_head(tab, "feature-table-0", 2) == "ascending"
@@ -109,7 +110,7 @@ def test_rows_stay_together_when_sorted(opened):
 
 def test_filter_leaves_what_matches(opened):
     tab = opened(1280)
-    tab.click("#factors-0 summary")
+    tab.click("details:has(#feature-table-0) > summary")
     tab.fill("#factors-0 input[type=search]", "GENE7")
     shown = tab.eval_on_selector_all(
         "#feature-table-0 tbody tr:not([hidden])", "rows => rows.map(row => row.cells[2].textContent)"

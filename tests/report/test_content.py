@@ -132,7 +132,7 @@ def test_features_that_lead_a_factor_are_its_markers(page, models, counts, about
             assert f'data-value="{found.adjusted_p[j, k]}"' in rest
             n_markers = int((found.adjusted_p[:, k] <= 0.05).sum())
             assert f"{n_markers} features rise significantly with it" in text
-    assert "on 90 samples" in text
+    assert ", 90 samples)" in text
 
 
 def test_without_counts_the_features_are_the_same(models, about, tmp_path):
