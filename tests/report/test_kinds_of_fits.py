@@ -32,3 +32,18 @@ def test_the_iterations_of_an_adaptive_fit_are_drawn(tmp_path):
     text = write_report(tmp_path / "r.html", fit).read_text()
     assert '<i class="line-3"></i>adaptive likelihood' in text
     assert "errors at zero counts sum up to" in text
+
+
+def test_a_fit_with_dispersions_is_judged_by_its_noise(tmp_path):
+    """The report names the noise everywhere, and draws dispersions with their trend."""
+    counts = np.random.default_rng(0).negative_binomial(2, 0.4, (60, 20))
+    texts = {}
+    for noise in ("nb", "poisson"):
+        fit = fit_log1p_nmf(counts, 2, noise=noise, tol=1e-4)
+        texts[noise] = write_report(tmp_path / f"{noise}.html", fit, counts=counts).read_text()
+    assert 'aria-label="Dispersions of features against their mean counts' in texts["nb"]
+    assert texts["nb"].count('class="dots"') == texts["nb"].count('class="band"') == 1
+    assert "times what negative binomial counts would have" in texts["nb"]
+    assert "under negative binomial noise" in texts["nb"]
+    assert "times what Poisson counts would have" in texts["poisson"]
+    assert 'class="dots"' not in texts["poisson"]

@@ -13,7 +13,7 @@ from .fit import Fit
 from .keys import c_name
 from .ranking import ranking_of
 
-__all__ = ["gained_lately", "last_gain", "levelled", "summarize"]
+__all__ = ["gained_lately", "last_gain", "levelled", "noise_in_words", "summarize"]
 
 ROUNDING = 1e-12
 """Differences of objectives that are smaller than this part of them are none."""
@@ -51,8 +51,9 @@ def levelled(history: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]
     """Take the steps out of the objective that it makes where the problem is renewed.
 
     A renewal looks at the point of the row before it once more, so the step is known; all that was before is
-    moved by it. The end is as it is. Where dispersions were renewed, the log-likelihood that they gained is
-    no such step and stays. What the renewed prior costs is one.
+    moved by it. The end is as it is. What a renewal of dispersions or other parameters gains in
+    log-likelihood is no such step and stays; what their renewed prior costs is one, and what other zeros that
+    are visited change.
 
     Returns
     -------
@@ -65,8 +66,10 @@ def levelled(history: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]
     renewed = np.isnan(np.asarray(history["relative_change"], dtype=np.float64))
     renewed[:1] = False  # the start
     step, gain = (np.diff(one, prepend=one[:1]) for one in (objective, loss))
-    dispersions = np.abs(step - gain) > ROUNDING * np.abs(objective)  # no other renewal changes the cost
-    step -= np.where(dispersions, np.minimum(gain, 0.0), 0.0)
+    exact = np.asarray(history["likelihood"]) == "exact"
+    of_zeros = np.abs(step - gain) <= ROUNDING * np.abs(objective)  # of parameters, it changes their cost
+    of_zeros &= ~(exact & np.roll(exact, 1))
+    step -= np.where(of_zeros, 0.0, np.minimum(gain, 0.0))
     steps = np.where(renewed, step, 0.0).cumsum()
     return ~renewed, (objective + (steps[-1] - steps))[~renewed]
 
@@ -113,7 +116,7 @@ def _model(fit: Fit) -> Iterator[tuple[str, str]]:
         yield "link", "identity: parts add up (Poisson NMF)"
     else:
         yield "link", f"{fit.link.alpha:g} * log(1 + rate / {c_name(fit.c)})"
-    yield "noise", _noise(fit)
+    yield "noise", noise_in_words(fit)
     about = {
         "approximate": f" ({settings.approximation})",
         "adaptive": f" (zeros_tol {settings.zeros_tol:g})",
@@ -126,7 +129,8 @@ def _model(fit: Fit) -> Iterator[tuple[str, str]]:
     yield "solver", f"{solver}, {plural(settings.n_init, 'start')} ({settings.init})"
 
 
-def _noise(fit: Fit) -> str:
+def noise_in_words(fit: Fit) -> str:
+    """Say how counts scatter around their means, and how much."""
     if fit.dispersion is None:
         return "Poisson"
     kind = {"feature": "one for each feature", "shared": "the same for all features"}

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Chart", "Curve", "histogram", "log_curves"]
+__all__ = ["Chart", "Curve", "histogram", "log_curves", "log_points"]
 
 Array = NDArray[np.float64]
 
 WIDTH, HEIGHT = 420.0, 210.0
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 12.0, 12.0, 40.0
 MOST_POINTS = 400
+MOST_DOTS = 1500
 MOST_TICKS = 5
 
 
@@ -53,6 +54,10 @@ class Chart:
         What the chart shows, for those who do not see it.
     level : (y, text), optional
         A horizontal line.
+    points : str
+        Path of dots.
+    band : str
+        Path of an area.
     """
 
     label: str
@@ -63,6 +68,8 @@ class Chart:
     bars: list[tuple[float, float, float, float]]
     lines: list[tuple[str, str, str]]
     level: tuple[float, str] | None = None
+    points: str = ""
+    band: str = ""
     width: float = WIDTH
     height: float = HEIGHT
     left: float = LEFT
@@ -124,6 +131,52 @@ def log_curves(
         lines=lines,
         level=None if level is None else (_round(y(math.log10(level[0]))), level[1]),
     )
+
+
+def log_points(
+    x: Array, y: Array, *, trend: Array | None, spread: float, label: str, x_title: str, y_title: str
+) -> Chart | None:
+    """Draw points on two log scales, with a trend and an area of `spread` times and parts of it; some of many.
+
+    None without two different points.
+    """
+    good = np.flatnonzero((x > 0.0) & (y > 0.0))
+    if len(good) < 2 or x[good].min() == x[good].max():
+        return None
+    good = good[np.argsort(x[good], kind="stable")]
+    logs = np.log10(y[good])
+    if trend is not None:
+        middle = np.log10(trend[good])
+        logs = np.concatenate((logs, middle - math.log10(spread), middle + math.log10(spread)))
+    low, high = math.floor(logs.min()), math.ceil(logs.max() + 1e-9)
+    left, right = math.log10(x[good[0]]), math.log10(x[good[-1]])
+    across, up = _Scale(left, right, LEFT, WIDTH - RIGHT), _Scale(low, high, HEIGHT - BOTTOM, TOP)
+    some = good[np.unique(np.linspace(0, len(good) - 1, MOST_DOTS).astype(int))]
+    dots = [f"M{_round(across(math.log10(x[j])))},{_round(up(math.log10(y[j])))}h0" for j in some]
+    lines, band = [], ""
+    if trend is not None:
+        thin = good[np.unique(np.linspace(0, len(good) - 1, MOST_POINTS).astype(int))]
+        edges = [_log_path(across, up, x[thin], by * trend[thin]) for by in (1.0, spread, 1.0 / spread)]
+        lines = [("trend", "line-2", "M" + "L".join(edges[0]))]
+        band = "M" + "L".join(edges[1] + edges[2][::-1]) + "Z"
+    return Chart(
+        label=label,
+        x_title=x_title,
+        y_title=y_title,
+        x_ticks=[Tick(_round(across(math.log10(v))), f"{v:g}") for v in _round_numbers(left, right)],
+        y_ticks=[Tick(_round(up(v)), _power(v)) for v in _spread(low, high)],
+        bars=[],
+        lines=lines,
+        points="".join(dots),
+        band=band,
+    )
+
+
+def _log_path(across: _Scale, up: _Scale, x: Array, y: Array) -> list[str]:
+    return [
+        f"{_round(across(math.log10(a)))},{_round(up(math.log10(b)))}"
+        for a, b in zip(x.tolist(), y.tolist(), strict=True)
+    ]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.certificate import LARGEST_CERTIFIED
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.keys import c_name
-from log1pnmf.fitting.summary import last_gain, levelled
+from log1pnmf.fitting.summary import last_gain, levelled, noise_in_words
 
 from .figures import Chart, Curve, log_curves
 from .inputs import ReportInput
@@ -45,6 +45,7 @@ def describe_fits(inputs: ReportInput) -> FitSection:
     """Describe all fits of a report, side by side."""
     facts: list[tuple[str, Callable[[Fit], str]]] = [
         ("Link", _link),
+        ("Noise", noise_in_words),
         ("Factors (K)", lambda fit: str(fit.n_components)),
         ("Exact log-likelihood", _likelihood),
         ("Certificate of the zero counts", _certificate),
@@ -57,7 +58,7 @@ def describe_fits(inputs: ReportInput) -> FitSection:
     rows = [(name, [fact(fit) for fit in inputs.fits]) for name, fact in facts]
     if inputs.counts is not None:
         counts = inputs.counts
-        rows.insert(3, ("Deviance explained", [_deviance(fit, counts, inputs.n_jobs) for fit in inputs.fits]))
+        rows.insert(4, ("Deviance explained", [_deviance(fit, counts, inputs.n_jobs) for fit in inputs.fits]))
     charts = [(label, _charts(fit)) for label, fit in zip(inputs.labels, inputs.fits, strict=True)]
     return FitSection(rows, charts)
 
@@ -100,7 +101,8 @@ def _deviance(fit: Fit, counts: Counts, n_jobs: int | None) -> str:
     if not fit.link.is_identity and math.prod(counts.shape) > LARGEST_CERTIFIED:
         return f"{UNKNOWN}: {math.prod(counts.shape):.2g} entries would have to be visited"
     share = deviance_explained(fit, counts, n_jobs=n_jobs)
-    return f"{percent(share)} of what totals of samples and features leave"
+    own = "" if fit.dispersion is None else ", under negative binomial noise"
+    return f"{percent(share)} of what totals of samples and features leave{own}"
 
 
 def _certificate(fit: Fit) -> str:

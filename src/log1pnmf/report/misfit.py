@@ -9,17 +9,20 @@ import numpy as np
 
 from log1pnmf._common.words import plural
 from log1pnmf.analysis.diagnostics import OUTLYING, Diagnostics, diagnose
+from log1pnmf.analysis.markers.inference import Z95
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.certificate import LARGEST_CERTIFIED
 from log1pnmf.fitting.fit import Fit
 
-from .figures import Chart, histogram
+from .figures import Chart, histogram, log_points
 from .inputs import ReportInput
 from .words import enumerate_words, significant
 
 __all__ = ["MisfitSection", "describe_misfit"]
 
 N_LISTED = 8
+
+NOISES = {"poisson": "Poisson", "nb": "negative binomial"}
 
 OVERDISPERSED = 1.5
 """Variance of a typical feature, as a multiple of Poisson's, from which the reader is warned."""
@@ -35,15 +38,21 @@ class MisfitSection:
         Of the fit.
     sentences : list of str
         The findings in words.
+    noise : str
+        Whose variance that of features is compared with.
     chart : Chart or None
         Histogram of the variances of features.
+    dispersions : Chart or None
+        Dispersions of the fit against mean counts.
     features, entries : list of list of str
         Rows of the tables of the least explained.
     """
 
     label: str
     sentences: list[str]
+    noise: str
     chart: Chart | None
+    dispersions: Chart | None
     features: list[list[str]]
     entries: list[list[str]]
 
@@ -63,7 +72,7 @@ def _describe(inputs: ReportInput, label: str, fit: Fit, counts: Counts) -> Misf
     chart = histogram(
         np.nan_to_num(found.feature_dispersion),
         label=f"Histogram of the variances of features at {label}",
-        x_title="variance / Poisson variance (log scale)",
+        x_title=f"variance / {NOISES[found.noise]} variance (log scale)",
         y_title="features",
     )
     worst = np.argsort(-np.nan_to_num(found.feature_dispersion), kind="stable")[:N_LISTED]
@@ -87,19 +96,43 @@ def _describe(inputs: ReportInput, label: str, fit: Fit, counts: Counts) -> Misf
         for e in range(min(N_LISTED, len(shown.value)))
     ]
     sentences = [_variance(found), _outliers(inputs, found), *_approximation(found)]
-    return MisfitSection(label, sentences, chart, features, entries)
+    return MisfitSection(
+        label=label,
+        sentences=sentences,
+        noise=NOISES[found.noise],
+        chart=chart,
+        dispersions=_dispersions(found, label),
+        features=features,
+        entries=entries,
+    )
+
+
+def _dispersions(found: Diagnostics, label: str) -> Chart | None:
+    """Draw the dispersions of a fit with negative binomial noise."""
+    if found.fitted_dispersion is None:
+        return None
+    return log_points(
+        found.feature_mean,
+        found.fitted_dispersion,
+        trend=found.trend,
+        spread=1.0 if found.trend is None else math.exp(Z95 * found.trend_spread),
+        label=f"Dispersions of features against their mean counts at {label}",
+        x_title="mean count (log scale)",
+        y_title="dispersion",
+    )
 
 
 def _variance(found: Diagnostics) -> str:
     known = found.feature_dispersion[np.isfinite(found.feature_dispersion)]
     typical = float(np.median(known)) if len(known) else 1.0
-    text = (
-        f"The variance of a typical feature is {typical:.2f} times what Poisson counts would have; over all "
-        f"entries it is mean + {significant(found.overdispersion)} mean²."
-    )
+    text = f"The variance of a typical feature is {typical:.2f} times what {NOISES[found.noise]} counts would have"
+    if found.fitted_dispersion is not None:
+        middle = significant(float(np.median(found.fitted_dispersion)))
+        return f"{text}, with the dispersions of the fit ({middle} in the median)."
+    text += f"; over all entries it is mean + {significant(found.overdispersion)} mean²."
     if typical < OVERDISPERSED:
         return f"{text} Standard errors of Poisson counts are about right."
-    return f"{text} The standard errors of effects allow for that."
+    return f"{text} The standard errors of effects allow for that; noise='nb' would fit it."
 
 
 def _outliers(inputs: ReportInput, found: Diagnostics) -> str:
