@@ -243,13 +243,19 @@ void run_plan(MakePlan make_plan, std::int64_t n_rows, int n_threads) {
   if (!finished) throw nb::python_error();
 }
 
+// Numbers of a bound: one row of them, or one for each row.
+log1pnmf::Bounds::Numbers numbers(const Matrix& given, std::int64_t n, std::int64_t K) {
+  const auto rows = static_cast<std::int64_t>(given.shape(0));
+  require(static_cast<std::int64_t>(given.shape(1)) == K && (rows == 1 || rows == n), "a bound has the wrong shape");
+  return {given.data(), rows == n ? K : 0};
+}
+
 void run(const std::string& kernel, const std::string& task, const Side& side, Matrix start, Matrix design,
-         Vector<double> penalty, double upper, Output<double> values, Output<double> gradient, Output<double> loss,
+         Matrix lower, Matrix upper, Matrix penalty, Output<double> values, Output<double> gradient, Output<double> loss,
          Output<double> decrease, Output<std::uint8_t> rejected, int n_threads) {
   HalfStep h = half_step(side, start, design);
   const auto n = h.rows.n_rows, K = static_cast<std::int64_t>(h.n_components);
   const auto per_entry = static_cast<std::size_t>(n * K), per_row = static_cast<std::size_t>(n);
-  require(static_cast<std::int64_t>(penalty.size()) == K, "penalty must have K numbers");
   require(values.size() == per_entry && gradient.size() == per_entry && loss.size() == per_row &&
               decrease.size() == per_row && rejected.size() == per_row,
           "an output has the wrong size");
@@ -260,8 +266,7 @@ void run(const std::string& kernel, const std::string& task, const Side& side, M
   require(h.task != log1pnmf::Task::coordinate || h.model.exact_zeros ||
               (h.zeros.row_quadratic != nullptr && h.zeros.stored.indptr == nullptr),
           "coordinate descent has one quadratic for a row and no stored zeros");
-  h.penalty = penalty.data();
-  h.upper = upper;
+  h.bounds = {numbers(lower, n, K), numbers(upper, n, K), numbers(penalty, n, K)};
   h.values = values.data();
   h.gradient = gradient.data();
   h.loss = loss.data();
@@ -283,15 +288,16 @@ void add_statistics(const std::string& kernel, const Side& side, Matrix start, M
   run_plan([&] { return log1pnmf::find_kernel(kernel).plan(h); }, h.rows.n_rows, n_threads);
 }
 
-void solve_programs(const std::string& kernel, Matrix hessian, Matrix gradient, Matrix start, Vector<double> penalty,
-                    double upper, Output<double> values, Output<double> decrease, Output<double> curvature, int n_threads) {
+void solve_programs(const std::string& kernel, Matrix hessian, Matrix gradient, Matrix start, Matrix lower,
+                    Matrix upper, Matrix penalty, Output<double> values, Output<double> decrease, Output<double> curvature, int n_threads) {
   const std::size_t n = start.shape(0), K = start.shape(1);
-  require(penalty.size() == K && gradient.shape(0) == n && gradient.shape(1) == K && hessian.shape(0) == n &&
+  require(gradient.shape(0) == n && gradient.shape(1) == K && hessian.shape(0) == n &&
               hessian.shape(1) == K * (K + 1) / 2,
           "the quadratic programs do not fit together");
   require(values.size() == n * K && decrease.size() == n && curvature.size() == n, "an output has the wrong size");
   const log1pnmf::Programs programs{static_cast<std::int64_t>(n), static_cast<int>(K), hessian.data(), gradient.data(),
-                                    start.data(), penalty.data(), upper, values.data(), decrease.data(), curvature.data()};
+                                    start.data(), {numbers(lower, n, K), numbers(upper, n, K), numbers(penalty, n, K)},
+                                    values.data(), decrease.data(), curvature.data()};
   run_plan([&] { return log1pnmf::find_kernel(kernel).programs(programs); }, programs.n_rows, n_threads);
 }
 

@@ -24,6 +24,7 @@ class CoordinateRow {
 
   void run(std::int64_t i) {
     row_ = row_at(h_, i);
+    box_ = Box(h_.bounds, i);
     const double* start = h_.start + i * K_;
     double* out = h_.values + i * K_;
     evaluator_.start_row(row_);
@@ -31,11 +32,11 @@ class CoordinateRow {
     h_.loss[i] = evaluator_.template evaluate<Level::gradient>(start, h_.gradient + i * K_, nullptr);
     h_.rejected[i] = 0;
     std::copy_n(start, K_, static_cast<double*>(b_));
-    if (row_.count == 0) std::fill_n(static_cast<double*>(b_), K_, 0.0);
+    if (row_.count == 0) std::copy_n(box_.lower, K_, static_cast<double*>(b_));
     else solve(h_.loss[i], h_.rejected[i]);
     std::copy_n(static_cast<double*>(b_), K_, out);
-    h_.decrease[i] = h_.loss[i] + penalty_at(h_, start);
-    if (row_.count > 0) h_.decrease[i] = h_.decrease[i] - loss_ - penalty_at(h_, b_);
+    if (row_.count == 0) loss_ = box_.above_zero(K_) ? evaluator_.template evaluate<Level::loss>(b_, nullptr, nullptr) : 0.0;
+    h_.decrease[i] = h_.loss[i] + penalty_at(box_, K_, start) - loss_ - penalty_at(box_, K_, b_);
   }
 
  private:
@@ -318,10 +319,10 @@ class CoordinateRow {
   template <Form F>
   double step(int k, State*& now, State*& next, std::uint8_t& rejected) {
     const Slope at = slope<F>(*now, k);
-    const double g = at.first + h_.penalty[k];
+    const double g = at.first + box_.penalty[k];
     double to = b_[k];
-    if (at.second > std::numeric_limits<double>::min()) to = std::min(h_.upper, std::max(0.0, b_[k] - g / at.second));
-    else if (g > 0.0) to = 0.0;
+    if (at.second > std::numeric_limits<double>::min()) to = std::min(box_.upper[k], std::max(box_.lower[k], b_[k] - g / at.second));
+    else if (g > 0.0) to = box_.lower[k];
     double delta = to - b_[k];
     if (delta == 0.0) return 0.0;
     const bool held = holds(at, delta);
@@ -342,7 +343,7 @@ class CoordinateRow {
       move<F>(*now, *next, k, delta);
       accept(k, attempt == 0 ? to : before + delta, delta, now, next);
       const double after = loss_at<F>(*now);
-      if (after + h_.penalty[k] * delta <= loss_ + 0.01 * g * delta) {
+      if (after + box_.penalty[k] * delta <= loss_ + 0.01 * g * delta) {
         loss_ = after;
         return std::abs(delta);
       }
@@ -389,6 +390,7 @@ class CoordinateRow {
   int K_;
   const HalfStep& h_;
   const Design& design_;
+  Box box_;
   RowEvaluator<Link, Noise> evaluator_;
   std::int64_t entries_;
   Buffer X_, y_, counts_em_, counts_x_, b_, gram_b_;

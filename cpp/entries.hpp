@@ -52,9 +52,9 @@ inline double smallest_count(const Rows& rows, const Row& row) {
   return smallest_of(rows.values_f64 + row.offset, row.count);
 }
 
-inline double penalty_at(const HalfStep& h, const double* b) {
+inline double penalty_at(const Box& box, int K, const double* b) {
   double sum = 0.0;
-  for (int k = 0; k < h.n_components; ++k) sum += h.penalty[k] * b[k];
+  for (int k = 0; k < K; ++k) sum += box.penalty[k] * b[k];
   return sum;
 }
 

@@ -98,11 +98,12 @@ class ProgramsPlan final : public Plan {
     auto& scratch = static_cast<Scratch&>(workspace);
     const int K = p_.n_components;
     const double* packed = p_.hessian + i * (K * (K + 1) / 2);
+    const Box box(p_.bounds, i);
     for (int k = 0; k < K; ++k) {
-      scratch.gradient[k] = p_.gradient[i * K + k] + p_.penalty[k];
+      scratch.gradient[k] = p_.gradient[i * K + k] + box.penalty[k];
       for (int l = 0; l <= k; ++l) scratch.hessian[k * K + l] = scratch.hessian[l * K + k] = *packed++;
     }
-    p_.decrease[i] = scratch.program.solve(scratch.hessian, scratch.gradient, p_.start + i * K, p_.upper, p_.values + i * K,
+    p_.decrease[i] = scratch.program.solve(scratch.hessian, scratch.gradient, p_.start + i * K, box, p_.values + i * K,
                                            p_.curvature[i]);
   }
 

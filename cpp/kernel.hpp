@@ -1,6 +1,7 @@
 // The half-step over independent rows, as plain C++: no Python, no threads of its own, no instruction set.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -69,6 +70,26 @@ struct Model {
 // come in pieces.
 enum class Task { newton, coordinate, evaluate, statistics };
 
+// lower <= b <= upper for the coefficients, and what they cost, penalty'b. Where lower and upper are equal, a coefficient is
+// a constant. Each of the three is the same for all rows, or has a row for each.
+struct Bounds {
+  struct Numbers {
+    const double* values;
+    std::int64_t stride;   // from one row to the next: 0 or K
+    const double* at(std::int64_t row) const { return values + row * stride; }
+  };
+  Numbers lower, upper, penalty;
+};
+
+// Those of one row.
+struct Box {
+  const double *lower, *upper, *penalty;   // K each; upper may be inf
+  Box(const Bounds& bounds, std::int64_t row)
+      : lower(bounds.lower.at(row)), upper(bounds.upper.at(row)), penalty(bounds.penalty.at(row)) {}
+  Box() = default;
+  bool above_zero(int K) const { return std::any_of(lower, lower + K, [](double value) { return value > 0.0; }); }
+};
+
 struct HalfStep {
   Rows rows;
   Zeros zeros;              // unless model.exact_zeros
@@ -77,8 +98,7 @@ struct HalfStep {
   int n_components;
   const double* start;      // n_rows x K
   const double* design;     // n_columns x K
-  const double* penalty;    // K
-  double upper;             // bound on every coefficient, may be inf
+  Bounds bounds;            // of the coefficients
   double* values;           // n_rows x K, out (untouched by evaluate)
   double* gradient;         // n_rows x K, out: at start, without the penalty
   double* loss;             // n_rows, out: at start, without constants and penalty
@@ -87,15 +107,14 @@ struct HalfStep {
   double* hessian;          // n_rows x K(K+1)/2, lower triangle by rows, out: statistics only
 };
 
-// One quadratic program per row, min g'(x - b) + (x - b)'H(x - b)/2 + penalty'x over 0 <= x <= upper.
+// One quadratic program per row, min g'(x - b) + (x - b)'H(x - b)/2 + penalty'x within bounds.
 struct Programs {
   std::int64_t n_rows;
   int n_components;
   const double* hessian;    // as statistics leaves it
   const double* gradient;   // n_rows x K
   const double* start;      // n_rows x K
-  const double* penalty;    // K
-  double upper;
+  Bounds bounds;
   double* values;           // n_rows x K, out
   double* decrease;         // n_rows, out: of the quadratic
   double* curvature;        // n_rows, out: (x - b)'H(x - b)

@@ -1,4 +1,4 @@
-// One safeguarded Newton step on min loss(b) + penalty'b, 0 <= b <= upper.
+// One safeguarded Newton step on min loss(b) + penalty'b, lower <= b <= upper.
 #pragma once
 
 #include "quadratic_program.hpp"
@@ -19,25 +19,27 @@ class NewtonRow {
     const double* b = h_.start + i * K_;
     double* out = h_.values + i * K_;
     double* gradient = h_.gradient + i * K_;
+    box_ = Box(h_.bounds, i);
     evaluator_.start_row(row);
     const double start = evaluator_.template evaluate<Level::hessian>(b, gradient, H_);
     h_.loss[i] = start;
     h_.rejected[i] = 0;
-    if (row.count == 0) {   // without counts the optimum is zero whatever the design
-      std::fill_n(out, K_, 0.0);
-      h_.decrease[i] = start + penalty_at(h_, b);
+    if (row.count == 0) {   // without counts the optimum is the lower bound, whatever the design
+      std::copy_n(box_.lower, K_, out);
+      h_.decrease[i] = start + penalty_at(box_, K_, b);
+      if (box_.above_zero(K_)) h_.decrease[i] -= evaluator_.template evaluate<Level::loss>(out, nullptr, nullptr) + penalty_at(box_, K_, out);
       return;
     }
     std::copy_n(b, K_, out);
     std::copy_n(gradient, K_, static_cast<double*>(g_));
-    double now = start + penalty_at(h_, b);
+    double now = start + penalty_at(box_, K_, b);
     h_.decrease[i] = 0.0;
     smallest_ = smallest_count(h_.rows, row);
     const int most = row.count <= kShortRow ? kMostSteps : kFewSteps;
     for (int step = 0; step < most; ++step) {
-      for (int k = 0; k < K_; ++k) g_[k] += h_.penalty[k];
+      for (int k = 0; k < K_; ++k) g_[k] += box_.penalty[k];
       double curvature;
-      const double predicted = program_.solve(H_, g_, out, h_.upper, x_, curvature);
+      const double predicted = program_.solve(H_, g_, out, box_, x_, curvature);
       if (surely_falls(out, curvature)) {
         std::copy_n(static_cast<double*>(x_), K_, out);
         h_.decrease[i] += predicted;
@@ -76,10 +78,10 @@ class NewtonRow {
     bool any = false;
     for (int k = 0; k < K_; ++k) {
       leap_[k] = x_[k];
-      const double down = row.exposure * design_.decline_of(h_.rows, row.number, k) + h_.penalty[k];
+      const double down = row.exposure * design_.decline_of(h_.rows, row.number, k) + box_.penalty[k];
       const double up = down - g_[k];
-      if (down > 0.0 && up > 4.0 * down) {   // a coefficient at zero is lifted to a tenth of the smallest count
-        leap_[k] = std::min(h_.upper, b[k] > 0.0 ? b[k] * (up / down) : 0.1 * smallest_ / down);
+      if (down > 0.0 && up > 4.0 * down && box_.lower[k] < box_.upper[k]) {   // a coefficient at zero is lifted to a tenth of the smallest count
+        leap_[k] = std::min(box_.upper[k], b[k] > 0.0 ? b[k] * (up / down) : 0.1 * smallest_ / down);
         any = true;
       }
     }
@@ -89,7 +91,7 @@ class NewtonRow {
   // Moves to the point if the penalised loss there is lower by enough; gradient and Hessian are then those at the point.
   // Returns the penalised loss afterwards.
   double try_point(const double* point, double before, double predicted, double* out) {
-    const double after = evaluator_.template evaluate<Level::hessian>(point, trial_g_, trial_H_) + penalty_at(h_, point);
+    const double after = evaluator_.template evaluate<Level::hessian>(point, trial_g_, trial_H_) + penalty_at(box_, K_, point);
     if (!(after <= before - 0.01 * predicted) || !(after < before)) return before;
     std::copy_n(point, K_, out);
     swap(g_, trial_g_);
@@ -114,6 +116,7 @@ class NewtonRow {
   double smallest_ = 1.0;   // of the row's counts
   const HalfStep& h_;
   const Design& design_;
+  Box box_;                 // of the row
   RowEvaluator<Link, Noise> evaluator_;
   QuadraticProgram program_;
   Buffer H_, g_, trial_H_, trial_g_, x_, trial_, leap_;

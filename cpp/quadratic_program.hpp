@@ -1,11 +1,12 @@
-// min g'(x - b) + (x - b)'H(x - b)/2 over 0 <= x <= upper, for a K x K positive semi-definite H.
+// min g'(x - b) + (x - b)'H(x - b)/2 over lower <= x <= upper, for a K x K positive semi-definite H.
 // Coordinate descent finds the active bounds, a Cholesky solve on the free coordinates finishes: neither alone is both
-// quick on ill-conditioned H and safe at the bounds.
+// quick on ill-conditioned H and safe at the bounds. Where both bounds are equal, b has to be there, and stays.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 
+#include "kernel.hpp"
 #include "memory.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
@@ -18,18 +19,18 @@ class QuadraticProgram {
   QuadraticProgram& operator=(const QuadraticProgram&) = delete;
 
   // x holds the solution; curvature is (x-b)'H(x-b); the return value is the decrease of the quadratic, >= 0.
-  double solve(const double* H, const double* g, const double* b, double upper, double* x, double& curvature) {
+  double solve(const double* H, const double* g, const double* b, const Box& box, double* x, double& curvature) {
     for (int k = 0; k < K_; ++k) {
       q_[k] = g[k];
       x[k] = b[k];
     }
     double total = 0.0;
     for (int round = 0; round < kMaxRounds; ++round) {
-      total += sweep(H, upper, x);
-      const double last = sweep(H, upper, x);
+      total += sweep(H, box, x);
+      const double last = sweep(H, box, x);
       total += last;
       if (last <= 1e-13 * total) break;
-      if (subspace_step(H, upper, x) && optimal(upper, x)) break;
+      if (subspace_step(H, box, x) && optimal(box, x)) break;
     }
     double slope = 0.0;
     curvature = 0.0;
@@ -52,13 +53,13 @@ class QuadraticProgram {
   }
 
   // One cycle of coordinate descent; returns the sum of H_kk delta_k^2.
-  double sweep(const double* H, double upper, double* x) {
+  double sweep(const double* H, const Box& box, double* x) {
     double gained = 0.0;
     for (int k = 0; k < K_; ++k) {
       const double h = H[static_cast<std::int64_t>(k) * K_ + k];
       double to;
-      if (h > kTiny) to = std::min(upper, std::max(0.0, x[k] - q_[k] / h));
-      else if (q_[k] > 0.0) to = 0.0;
+      if (h > kTiny) to = std::min(box.upper[k], std::max(box.lower[k], x[k] - q_[k] / h));
+      else if (q_[k] > 0.0) to = box.lower[k];
       else continue;
       const double delta = to - x[k];
       if (delta == 0.0) continue;
@@ -69,10 +70,10 @@ class QuadraticProgram {
   }
 
   // Newton on the coordinates away from the bounds, as far as the bounds allow. True if the whole step was taken.
-  bool subspace_step(const double* H, double upper, double* x) {
+  bool subspace_step(const double* H, const Box& box, double* x) {
     int n = 0;
     for (int k = 0; k < K_; ++k)
-      if (x[k] > 0.0 && x[k] < upper && factor_column(H, k, n)) free_[n++] = k;
+      if (x[k] > box.lower[k] && x[k] < box.upper[k] && factor_column(H, k, n)) free_[n++] = k;
     if (n == 0) return true;
     double* s = move_;
     for (int i = 0; i < n; ++i) {
@@ -88,8 +89,8 @@ class QuadraticProgram {
     double reach = 1.0;
     int blocking = -1;
     for (int i = 0; i < n; ++i) {
-      const double at = x[free_[i]];
-      const double room = s[i] < 0.0 ? -at / s[i] : s[i] > 0.0 ? (upper - at) / s[i] : 2.0;
+      const int k = free_[i];
+      const double room = s[i] < 0.0 ? (box.lower[k] - x[k]) / s[i] : s[i] > 0.0 ? (box.upper[k] - x[k]) / s[i] : 2.0;
       if (room < reach) {
         reach = room;
         blocking = i;
@@ -97,8 +98,8 @@ class QuadraticProgram {
     }
     for (int i = 0; i < n; ++i) {
       const int k = free_[i];
-      double to = std::min(upper, std::max(0.0, x[k] + reach * s[i]));
-      if (i == blocking) to = s[i] < 0.0 ? 0.0 : upper;
+      double to = std::min(box.upper[k], std::max(box.lower[k], x[k] + reach * s[i]));
+      if (i == blocking) to = s[i] < 0.0 ? box.lower[k] : box.upper[k];
       shift(H, x, k, to);
     }
     return blocking < 0;
@@ -122,9 +123,11 @@ class QuadraticProgram {
   }
 
   // After a full subspace step only the coordinates on the bounds can still want to move.
-  bool optimal(double upper, const double* x) const {
-    for (int k = 0; k < K_; ++k)
-      if ((x[k] <= 0.0 && q_[k] < 0.0) || (x[k] >= upper && q_[k] > 0.0)) return false;
+  bool optimal(const Box& box, const double* x) const {
+    for (int k = 0; k < K_; ++k) {
+      if (box.lower[k] == box.upper[k]) continue;
+      if ((x[k] <= box.lower[k] && q_[k] < 0.0) || (x[k] >= box.upper[k] && q_[k] > 0.0)) return false;
+    }
     return true;
   }
 

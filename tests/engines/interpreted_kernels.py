@@ -60,8 +60,15 @@ def compare(problem, side, start, design):
     sums = torch_terms.evaluate(block, rows, b, plain, own=own, hessian=True)
     definite = sums.hessian + sums.hessian.abs().amax((1, 2))[:, None, None] * torch.eye(3)
     H = torch.nn.functional.pad(definite, (0, extra, 0, extra)).contiguous()[:, :3, :3]
-    for upper in (np.inf, float(b.max())):
-        alike(lambda terms, _: terms.solve_box(H, sums.gradient, b, upper), plain, wide, 1e-3)  # noqa: B023
+    none = torch.zeros_like(b)
+    known = torch.where(torch.arange(3) == 1, b, none)
+    for lower, upper in (
+        (none, none + np.inf),
+        (none, none + b.max()),
+        (known, torch.where(known > 0, b, np.inf)),
+    ):
+        box = torch_terms.Box(lower, upper, none)
+        alike(lambda terms, _: terms.solve_box(H, sums.gradient, b, box), plain, wide, 1e-3)  # noqa: B023
     if problem.zeros is None:
         eta = (b @ plain.X.T.double()).float()
         alike(lambda terms, d: terms.rises(eta, 0.1 * eta, d.exposure, 80.0), plain, wide)

@@ -70,9 +70,10 @@ def test_every_engine_says_what_it_cannot_do(name):
     assert factory.supports(problem, "newton", Constraint()) is None
     assert factory.supports(problem, "newton", Constraint.sparse_factors(0.5, 2)) is None
     for bounds in (Bounds(lower=0.1), Bounds(upper=np.ones(2)), Bounds(penalty=np.ones((9, 2)))):
-        why = factory.supports(problem, "newton", Constraint(factors=bounds))
-        assert why is not None
-        assert "factors" in why
+        assert factory.supports(problem, "newton", Constraint(factors=bounds)) is None
+    partly = Bounds(upper=np.where(np.eye(len(Y), 2) > 0, 1.0, np.inf))
+    why = factory.supports(problem, "newton", Constraint(loadings=partly))
+    assert (why is not None) == (name == "streaming")
     has_coordinate = factory.supports(problem, "coordinate", Constraint()) is None
     assert has_coordinate == (name in {"native", "reference"})
 

@@ -25,11 +25,30 @@ def test_clipping_leads_inside_and_changes_nothing_there(lower, upper):
     assert np.array_equal(bounds.clip(inside), inside)
 
 
-def test_only_a_box_with_a_penalty_per_column_is_simple():
-    assert NON_NEGATIVE.beyond_a_box is None
-    assert Bounds(upper=1.0, penalty=[0.0, 1.0]).beyond_a_box is None
-    for bounds in (Bounds(lower=0.1), Bounds(upper=[1.0, 2.0]), Bounds(penalty=np.ones((3, 2)))):
-        assert bounds.beyond_a_box is not None
+def test_rows_that_differ_may_still_have_columns_that_are_known():
+    assert NON_NEGATIVE.by_column == (NON_NEGATIVE, ())
+    known = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]])
+    bounds = Bounds(known, np.where(known > 0.0, known, 1.0))
+    columns, held = bounds.by_column
+    assert held == (0,)
+    assert columns.upper.tolist() == [math.inf, 1.0]
+    again = columns.holding(known, held)
+    assert all(np.array_equal(*pair) for pair in zip(again.tables(2), bounds.tables(2), strict=True))
+    assert Bounds(known, np.where(known == 1.0, 1.0, math.inf)).by_column is None
+    assert bounds.of_rows([2, 0]).lower[:, 0].tolist() == [3.0, 1.0]
+
+
+def test_only_columns_without_known_numbers_have_a_free_scale():
+    lower, upper = np.zeros((3, 4)), np.full((3, 4), math.inf)
+    lower[:, 0] = upper[:, 0] = [1.0, 0.0, 1.0]  # known loadings
+    upper[:, 1] = 1.0
+    mask = np.full((5, 4), math.inf)
+    mask[2:, 2] = 0.0  # zero whatever the scale
+    free, largest = Constraint(Bounds(lower, upper), Bounds(0.0, mask)).scales(4)
+    assert free.tolist() == [False, False, True, True]
+    np.testing.assert_array_equal(largest, [math.nan, 1.0, math.nan, math.nan])
+    profile = Bounds(np.eye(5, 4), np.where(np.arange(4) == 3, np.eye(5, 4), math.inf))
+    assert not Constraint(factors=profile).scales(4)[0][3]
 
 
 def test_settings_make_the_constraint():
@@ -38,6 +57,6 @@ def test_settings_make_the_constraint():
     assert free.cost(VALUES, VALUES) == 0.0
     penalised = Settings(n_components=3, l1=0.5, c=4.0).constraint
     assert not penalised.scale_is_free
-    assert penalised.loadings.box_upper == 1.0
-    assert penalised.factors.column_penalty(3).tolist() == [0.0, 2.0, 2.0]  # on the eta scale, alpha = 4
+    assert penalised.loadings.upper == 1.0
+    assert penalised.factors.penalty.tolist() == [0.0, 2.0, 2.0]  # on the eta scale, alpha = 4
     assert Constraint().cost(VALUES, VALUES) == 0.0

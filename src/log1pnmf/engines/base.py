@@ -196,7 +196,7 @@ class EngineFactory(Protocol):
 
 
 class Factory:
-    """Base of factories: counts in memory, Poisson noise, bounds that are a box, a penalty per column.
+    """Base of factories: counts in memory, Poisson noise, any bounds and penalties.
 
     A subclass has a `name` and ``__call__``, and changes below what differs.
     """
@@ -215,7 +215,7 @@ class Factory:
             or self.lacks_noise(problem.noise, row_solver)
             or (None if problem.batches is None else self.lacks_batches(row_solver))
             or self.refuses(problem.counts)
-            or _beyond_a_box(constraint)
+            or self.lacks_bounds(constraint)
         )
 
     def lacks(self, row_solver: str) -> str | None:
@@ -237,6 +237,10 @@ class Factory:
             return f"row_solver={row_solver!r} has no batches; use 'newton'"
         return None if self.takes_batches else "it has no batches; use engine='native'"
 
+    def lacks_bounds(self, constraint: Constraint) -> str | None:
+        """Say that the engine cannot hold bounds; most can hold any."""
+        return None
+
     def refuses(self, counts: Counts) -> str | None:
         """Say that the counts are not where the engine needs them."""
         if counts.in_memory != self.takes_chunks:
@@ -256,10 +260,3 @@ class Factory:
     def extra_memory(self, n_features: int, n_components: int) -> float:
         """Bytes that the engine needs beside the matrices of every solver."""
         return 0.0
-
-
-def _beyond_a_box(constraint: Constraint) -> str | None:
-    for name, bounds in (("loadings", constraint.loadings), ("factors", constraint.factors)):
-        if bounds.beyond_a_box is not None:
-            return f"it cannot hold the {name} to {bounds.beyond_a_box}"
-    return None

@@ -228,11 +228,11 @@ class NativeEngine(InMemory):
 
     def _run(self, task: str, side: Side, start: Array, design: Array, bounds: Bounds) -> _Outputs:
         start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (start, design))
-        n, penalty = len(start), np.ascontiguousarray(bounds.column_penalty(design.shape[1]))
+        n = len(start)
         out = _Outputs(
             np.empty_like(start), np.empty_like(start), np.empty(n), np.empty(n), np.empty(n, dtype=np.uint8)
         )
-        problem = (self._core(side), start, design, penalty, bounds.box_upper)
+        problem = (self._core(side), start, design, *bounds.tables(design.shape[1]))
         run(self.kernel, task, *problem, *out, self.n_threads)
         return out
 
@@ -333,7 +333,6 @@ def solve_rows(
     start = np.ascontiguousarray(start, dtype=np.float64)
     out = Solutions(np.empty_like(start), np.empty(len(start)), np.empty(len(start)))
     kernel = runnable_kernels()[0]
-    penalty = np.ascontiguousarray(bounds.column_penalty(start.shape[1]))
-    model = (sums.hessian, sums.gradient, start, penalty)
-    solve_programs(kernel, *model, bounds.box_upper, *out, effective_threads(n_threads))
+    model = (sums.hessian, sums.gradient, start, *bounds.tables(start.shape[1]))
+    solve_programs(kernel, *model, *out, effective_threads(n_threads))
     return out

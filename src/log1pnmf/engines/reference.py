@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,13 +121,14 @@ class ReferenceEngine(InMemory):
 
     def _rows(self, side: Side, design: Array, bounds: Bounds) -> Iterator[_Row]:
         (n, m), K = side.rows.shape, design.shape[1]
-        penalty, upper = bounds.column_penalty(K), bounds.box_upper
+        lower, upper, penalty = (np.broadcast_to(one, (n, K)) for one in bounds.tables(K))
         for i in range(n):
             entries = slice(side.rows.indptr[i], side.rows.indptr[i + 1])
             y = np.zeros(m)
             y[side.rows.indices[entries]] = side.rows.values[entries]
             t, noise, zeros = side.exposure_of(i), side.noise_of(i), zeros_of_row(side, i)
-            yield _Row(y, t, design, penalty, upper, self.problem, noise, zeros)
+            box = _Box(lower[i], upper[i], penalty[i])
+            yield _Row(y, t, design, box, self.problem, noise, zeros)
 
 
 def dispersion_of(problem: Problem, j: int) -> float | None:
@@ -152,15 +154,22 @@ class ReferenceFactory(Factory):
         return ReferenceEngine(problem)
 
 
+class _Box(NamedTuple):
+    """Bounds and penalties of the K coefficients of a row."""
+
+    lower: Array
+    upper: Array
+    penalty: Array
+
+
 @dataclass(frozen=True, eq=False)
 class _Row:
-    """The problem of one row: ``min loss(b) + penalty'b, 0 <= b <= upper``."""
+    """The problem of one row: ``min loss(b) + penalty'b, lower <= b <= upper``."""
 
     y: Array
     t: Array
     design: Array
-    penalty: Array
-    upper: float
+    box: _Box
     problem: Problem
     noise: Noise
     zeros: EntryZeros | None
@@ -180,7 +189,7 @@ class _Row:
         return float(self._entries(entry_loss, b).sum())
 
     def penalised(self, b: Array) -> float:
-        return self.loss(b) + float(self.penalty @ b)
+        return self.loss(b) + float(self.box.penalty @ b)
 
     def gradient(self, b: Array) -> Array:
         return self.design.T @ self._entries(entry_gradient, b)
@@ -194,14 +203,15 @@ class _Row:
 
 
 def _empty(row: _Row, b: Array) -> tuple[Array, float, bool]:
-    """Give zeros, the optimum of a row without counts, even if a crude quadratic has another one."""
-    return np.zeros_like(b), row.penalised(b), False
+    """Give the least values, the optimum of a row without counts, even if a crude quadratic has another."""
+    least = row.box.lower.copy()
+    return least, row.penalised(b) - row.penalised(least), False
 
 
 def _newton(row: _Row, b: Array) -> tuple[Array, float, bool]:
     """One projected Newton step: improved row, predicted decrease, whether the full step was refused."""
-    gradient, hessian = row.gradient(b) + row.penalty, row.hessian(b)
-    target = _box_quadratic_program(gradient, hessian, b, row.upper)
+    gradient, hessian = row.gradient(b) + row.box.penalty, row.hessian(b)
+    target = _box_quadratic_program(gradient, hessian, b, row.box)
     step = target - b
     values, rejected = _backtrack(row, b, target)
     return values, -float(gradient @ step + 0.5 * step @ hessian @ step), rejected
@@ -215,10 +225,10 @@ def _coordinate(row: _Row, b: Array) -> tuple[Array, float, bool]:
     predicted, any_rejected = 0.0, False
     for _ in range(N_CYCLES):
         for k in range(len(b)):
-            g = float(row.gradient(b)[k] + row.penalty[k])
+            g = float(row.gradient(b)[k] + row.box.penalty[k])
             h = float(row.hessian(b)[k, k] + row.published_excess(b, k))
             target = b.copy()
-            target[k] = _minimise_parabola(g, h, b[k], row.upper)
+            target[k] = _minimise_parabola(g, h, b[k], row.box.lower[k], row.box.upper[k])
             step = target[k] - b[k]
             b, rejected = _backtrack(row, b, target)
             predicted -= g * step + 0.5 * h * step**2
@@ -226,8 +236,8 @@ def _coordinate(row: _Row, b: Array) -> tuple[Array, float, bool]:
     return b, predicted, any_rejected
 
 
-def _box_quadratic_program(gradient: Array, hessian: Array, b: Array, upper: float) -> Array:
-    """Minimise ``gradient'd + d'hessian d/2`` over ``0 <= b + d <= upper``; returns ``b + d``.
+def _box_quadratic_program(gradient: Array, hessian: Array, b: Array, box: _Box) -> Array:
+    """Minimise ``gradient'd + d'hessian d/2`` over ``lower <= b + d <= upper``; returns ``b + d``.
 
     Cyclic coordinate descent until no coordinate moves, measured in units of its curvature.
     """
@@ -236,7 +246,7 @@ def _box_quadratic_program(gradient: Array, hessian: Array, b: Array, upper: flo
     for _ in range(MAX_SWEEPS):
         before = x.copy()
         for k in range(len(x)):
-            new = _minimise_parabola(slope[k], hessian[k, k], x[k], upper)
+            new = _minimise_parabola(slope[k], hessian[k, k], x[k], box.lower[k], box.upper[k])
             slope += hessian[:, k] * (new - x[k])
             x[k] = new
         if np.max(unit * np.abs(x - before)) <= TOLERANCE * np.max(unit * x):
@@ -244,14 +254,14 @@ def _box_quadratic_program(gradient: Array, hessian: Array, b: Array, upper: flo
     return x
 
 
-def _minimise_parabola(g: float, h: float, x: float, upper: float) -> float:
-    """Minimiser over [0, upper] of the parabola with slope g and curvature h at x.
+def _minimise_parabola(g: float, h: float, x: float, lower: float, upper: float) -> float:
+    """Minimiser over [lower, upper] of the parabola with slope g and curvature h at x.
 
-    Without curvature (no count depends on this coordinate) the minimiser is 0 if the slope is positive.
+    Without curvature (no count depends on this coordinate) it is the lower bound if the slope is positive.
     """
     if h > np.finfo(np.float64).tiny:
-        return float(min(max(x - g / h, 0.0), upper))
-    return 0.0 if g > 0 else float(x)
+        return float(min(max(x - g / h, lower), upper))
+    return float(lower if g > 0 else x)
 
 
 def _backtrack(row: _Row, b: Array, target: Array) -> tuple[Array, bool]:
@@ -260,7 +270,7 @@ def _backtrack(row: _Row, b: Array, target: Array) -> tuple[Array, bool]:
     accepted = loss + ROUNDING * abs(loss)
     fraction = 1.0
     for _ in range(MAX_HALVINGS):
-        point = np.minimum((1.0 - fraction) * b + fraction * target, row.upper)
+        point = np.clip((1.0 - fraction) * b + fraction * target, row.box.lower, row.box.upper)
         if row.penalised(point) <= accepted:
             return point, fraction < 1.0
         fraction *= 0.5

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,8 @@ __all__ = ["FREE", "NON_NEGATIVE", "Bounds", "Constraint"]
 
 Array = NDArray[np.float64]
 
+NUMBERS = ("lower", "upper", "penalty")
+
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
@@ -23,7 +27,8 @@ class Bounds:
     Parameters
     ----------
     lower, upper, penalty : float or array
-        Broadcast to rows x K: a number, one per column, or one per entry. On the eta scale.
+        Broadcast to rows x K: a number, one per column, or one per entry. On the eta scale. Where both bounds
+        are the same, an entry is a constant.
     """
 
     lower: ArrayLike = 0.0
@@ -31,26 +36,58 @@ class Bounds:
     penalty: ArrayLike = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("lower", "upper", "penalty"):
-            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.float64))
+        for name in NUMBERS:
+            values = np.asarray(getattr(self, name), dtype=np.float64)
+            object.__setattr__(self, name, values[0] if values.ndim == 2 and len(values) == 1 else values)
 
-    @property
-    def beyond_a_box(self) -> str | None:
-        """Name what goes beyond ``0 <= b <= one number`` with a penalty per column; None if nothing does."""
-        if np.any(self.lower):
-            return "lower bounds other than 0"
-        if np.ndim(self.upper):
-            return "an upper bound that differs between entries"
-        return "a penalty that differs between rows" if np.ndim(self.penalty) > 1 else None
+    def table(self, name: str, n_components: int) -> Array:
+        """Give "lower", "upper" or "penalty" as 1 x K where it is the same in all rows, else as rows x K."""
+        values = np.atleast_2d(getattr(self, name))
+        return np.ascontiguousarray(np.broadcast_to(values, (len(values), n_components)))
 
-    @property
-    def box_upper(self) -> float:
-        """The upper bound, where it is one number."""
-        return float(self.upper)  # type: ignore[arg-type]
+    def tables(self, n_components: int) -> tuple[Array, Array, Array]:
+        """Give lower bounds, upper bounds and penalties, see `table`."""
+        lower, upper, penalty = (self.table(name, n_components) for name in NUMBERS)
+        return lower, upper, penalty
 
-    def column_penalty(self, n_components: int) -> Array:
-        """Give the penalty of every column, where it is the same in all rows."""
-        return np.broadcast_to(np.asarray(self.penalty), n_components)
+    @cached_property
+    def differs(self) -> bool:
+        """Whether rows differ in their bounds or penalties."""
+        return any(len(np.atleast_2d(getattr(self, name))) > 1 for name in NUMBERS)
+
+    @cached_property
+    def held(self) -> NDArray[np.bool_]:
+        """Which entries are constants, because both bounds are the same: K or rows x K, or one for all."""
+        return np.asarray(np.equal(self.lower, self.upper))
+
+    def of_rows(self, rows: Any) -> Bounds:
+        """Give the bounds of some rows: a slice or their numbers."""
+        if not self.differs:
+            return self
+        values = (np.asarray(getattr(self, name)) for name in NUMBERS)
+        return Bounds(*(one[rows] if one.ndim > 1 and len(one) > 1 else one for one in values))
+
+    @cached_property
+    def by_column(self) -> tuple[Bounds, tuple[int, ...]] | None:
+        """Bounds that are the same in all rows, and the columns that are constants; None where neither."""
+        if not self.differs:
+            return self, ()
+        held, columns = np.all(np.atleast_2d(self.held), axis=0).reshape(-1), []
+        for name in NUMBERS:
+            table = self.table(name, len(held))
+            if (np.any(table != table[0], axis=0) & ~(held & (name != "penalty"))).any():
+                return None
+            columns.append(np.where(held, {"upper": math.inf}.get(name, 0.0), table[0]))
+        return Bounds(*columns), tuple(int(k) for k in np.flatnonzero(held))
+
+    def holding(self, values: Array, columns: Sequence[int]) -> Bounds:
+        """Give the bounds that keep some columns as they are."""
+        if not columns:
+            return self
+        lower, upper = (np.broadcast_to(one, values.shape).copy() for one in self.tables(values.shape[1])[:2])
+        for bound in (lower, upper):
+            bound[:, columns] = values[:, columns]
+        return Bounds(lower, upper, self.penalty)
 
     def cost(self, values: Any) -> float:
         """Sum the penalties of all entries."""
@@ -58,8 +95,8 @@ class Bounds:
         if not penalty.any():
             return 0.0
         if penalty.ndim < 2:
-            return float(self.column_penalty(values.shape[1]) @ on_host(values.sum(axis=0)))
-        return float((like(values, penalty) * values).sum())
+            return float(np.broadcast_to(penalty, values.shape[1]) @ on_host(values.sum(axis=0)))
+        return float(np.sum(on_host((like(values, penalty) * values).sum(axis=0))))
 
     def clip(self, values: Any) -> Any:
         """Move values to the bounds; none of them is negative."""
@@ -94,10 +131,30 @@ class Constraint:
         penalty[0] = 0.0
         return cls(Bounds(upper=1.0), Bounds(penalty=penalty))
 
+    def scales(self, n_components: int) -> tuple[NDArray[np.bool_], Array]:
+        """Say which columns may be scaled: loadings multiplied and factors divided by a number.
+
+        Returns
+        -------
+        free : ndarray of bool, shape (K,)
+            Any number will do: every bound of the column is 0 or inf.
+        largest : ndarray of shape (K,)
+            Where only the loadings are bounded, by the same number in all rows: that number, which the
+            largest loading is to have; NaN elsewhere.
+        """
+        (low, high, _), (least, most, _) = (
+            side.tables(n_components) for side in (self.loadings, self.factors)
+        )
+        factors_free = ((least == 0.0) & ((most == 0.0) | np.isinf(most))).all(axis=0)
+        loadings_free = ((low == 0.0) & ((high == 0.0) | np.isinf(high))).all(axis=0)
+        bounded = factors_free & ~loadings_free & (low == 0.0).all(axis=0) & (high == high[0]).all(axis=0)
+        return loadings_free & factors_free, np.where(bounded, high[0], np.nan)
+
     @property
     def scale_is_free(self) -> bool:
-        """Whether a column may be scaled freely: loadings multiplied, factors divided by any number."""
-        return not np.isfinite(self.loadings.upper).any()
+        """Whether every column may be scaled freely, see `scales`."""
+        widths = [np.shape(getattr(side, name)) for side in (self.loadings, self.factors) for name in NUMBERS]
+        return bool(self.scales(max((shape[-1] for shape in widths if shape), default=1))[0].all())
 
     def cost(self, loadings: Any, factors: Any) -> float:
         """Sum the penalties of both sides."""

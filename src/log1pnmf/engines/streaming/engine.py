@@ -16,7 +16,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.engines.base import Factory, HalfStep, RowSolver, Sample
 from log1pnmf.engines.native import NativeEngine, effective_threads
-from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
+from log1pnmf.model.constraint import NON_NEGATIVE, Bounds, Constraint
 from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem, Side
 from log1pnmf.model.zero_survey import ZeroSurvey
@@ -153,12 +153,9 @@ class StreamingEngine:
         return Sample(self._kept(), self._in_memory, self.settle)
 
     def settle(self, row: Array, factors: Array, bounds: Bounds = NON_NEGATIVE) -> Rows:
-        """Solve the loadings for given factors in one pass, all samples starting from the same row."""
-        start = Rows(
-            (self.counts.n_samples, len(row)),
-            lambda first, last: np.tile(row, (last - first, 1)),
-            self.counts.source.folder,
-        )
+        """Solve the loadings for given factors in one pass, from one row for all samples, or one for each."""
+        every = np.broadcast_to(row, (self.counts.n_samples, np.shape(row)[-1]))
+        start = Rows.of(every, self.counts.source.folder)
         return self._pass("settle", start, factors, bounds)[0].loadings
 
     # ---------------------------------------------------------------- inside
@@ -203,8 +200,16 @@ class StreamingEngine:
             if self._on_chunk is not None:
                 self._on_chunk(len(seen), len(counts.bounds) - 1)
 
+        columns, held = bounds.by_column or (bounds, ())
         work = ChunkPass(
-            task, np.asarray(factors), problem.link, problem.zeros, bounds, self.n_threads, problem.is_large
+            task,
+            np.asarray(factors),
+            problem.link,
+            problem.zeros,
+            columns,
+            self.n_threads,
+            problem.is_large,
+            held,
         )
         sums: Any = self._runner.run(work, counts, problem.size_factors, start=start, receive=receive)
         ended = start if values is None else values.rows()
@@ -247,6 +252,12 @@ class StreamingFactory(Factory):
         """Say that the noise is not known; Poisson is."""
         why = super().lacks_noise(noise, row_solver)
         return None if why is None else f"it has no {noise.name} noise; load the counts into memory"
+
+    def lacks_bounds(self, constraint: Constraint) -> str | None:
+        """Refuse loadings whose bounds differ between samples, but for those that are known."""
+        if constraint.loadings.by_column is not None:
+            return None
+        return "it cannot hold some loadings of a factor to bounds of their own; load the counts into memory"
 
     def suits(self, counts: Counts, n_components: int, row_solver: str) -> bool:
         """Whether the counts are in chunks."""

@@ -50,8 +50,6 @@ def damped_step(
         Total count of every feature.
     nnz : ndarray of shape (m,)
         Number of samples in which the feature is not zero.
-    bounds : Bounds
-        Without an upper bound.
 
     Returns
     -------
@@ -59,15 +57,18 @@ def damped_step(
         Its loss has no constants.
     """
     typical = np.minimum(1.0, totals / np.maximum(nnz, 1))
-    floor = np.where(start * sums.linear <= VANISHED * typical[:, None], 0.0, LEAST_KEPT * start)
-    solved = solve_rows(sums.rows, start - floor, bounds=bounds, n_threads=n_threads)
-    target = solved.values + floor
+    lower, upper, penalty = bounds.tables(start.shape[1])
+    gone = (start * sums.linear <= VANISHED * typical[:, None]) | (lower == upper)
+    floor = np.where(gone, 0.0, LEAST_KEPT * start)
+    above = Bounds(np.maximum(lower - floor, 0.0), upper - floor, penalty)
+    solved = solve_rows(sums.rows, start - floor, bounds=above, n_threads=n_threads)
+    target = bounds.clip(solved.values + floor)  # rounding
     counted = totals > 0.0
     change = np.sqrt(solved.curvature / np.where(counted, totals, 1.0))
     length = 1.0 / np.maximum(1.0, 1.0 - SMALL_CHANGE + change)
     values = np.where(length[:, None] < 1.0, start + length[:, None] * (target - start), target)
     return HalfStep(
-        values=np.where(counted[:, None], values, 0.0),
+        values=np.where(counted[:, None], values, lower),
         loss=float(np.sum(sums.rows.loss)),
         gradient=sums.rows.gradient,
         predicted_decrease=float(np.sum(solved.decrease)),

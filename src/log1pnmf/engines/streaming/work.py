@@ -113,7 +113,9 @@ class ChunkPass:
     factors : ndarray of shape (m, K)
         On the eta scale.
     bounds : Bounds
-        Of the loadings.
+        Of the loadings, the same for all samples.
+    held : tuple of int
+        Columns that stay as they are.
     large : bool
         `log1pnmf.model.problem.Problem.is_large` of the whole.
     """
@@ -125,6 +127,7 @@ class ChunkPass:
     bounds: Bounds = NON_NEGATIVE
     n_threads: int | None = None
     large: bool = False
+    held: tuple[int, ...] = ()
 
     def no_sums(self) -> FactorSums:
         """Make sums over no chunks."""
@@ -140,9 +143,9 @@ class ChunkPass:
         if self.task == "evaluate":
             values, gradient = start, engine.evaluate(side, start, self.factors)[1]
         else:
-            values = start
+            values, bounds = start, self.bounds.holding(start, self.held)
             for _ in range(SETTLING_STEPS if self.task == "settle" else 1):
-                step = engine.half_step(side, values, self.factors, bounds=self.bounds)
+                step = engine.half_step(side, values, self.factors, bounds=bounds)
                 values, gradient = step.values, step.gradient
                 decrease, rejected = step.predicted_decrease, step.n_rejected
         if self.task == "settle":

@@ -22,7 +22,7 @@ from . import terms as torch_terms
 from . import zeros as torch_zeros
 from .newton import Rows
 from .rows import Block, DevicePattern, device_rows
-from .terms import Design, Form, Own
+from .terms import Box, Design, Form, Own
 from .zeros import Zeros
 
 __all__ = ["Precision", "TorchEngine"]
@@ -77,13 +77,13 @@ class TorchEngine(InMemory):
         """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`."""
         fixed = self._design(side, design)
         b = self.adopt(start)
-        p = self.adopt(bounds.column_penalty(b.shape[1]))
+        boxes = self._boxes(bounds, b)
         values, gradient = torch.empty_like(b), torch.empty_like(b)
         loss, decrease, rejected = torch.empty((3, len(b)), dtype=torch.float64, device=self.device)
         kept, terms = self._keep(side), self.terms_for(b.shape[1])
         for block in self._rows(side).blocks():
             at = slice(block.first, block.first + block.n_rows)
-            rows = Rows(terms, block, fixed, kept.of(block), p, bounds.box_upper)
+            rows = Rows(terms, block, fixed, kept.of(block), boxes.at(at))
             values[at], loss[at], gradient[at], decrease[at], rejected[at] = rows.newton(b[at])
         # the only synchronisation with the card
         totals = torch.stack([loss.sum(), decrease.sum(), rejected.sum()]).tolist()
@@ -98,12 +98,12 @@ class TorchEngine(InMemory):
     def evaluate(self, side: Side, start: Any, design: Any) -> tuple[float, Any]:
         """Loss and gradient at `start`; see `log1pnmf.engines.base.Engine.evaluate`."""
         fixed, b = self._design(side, design), self.adopt(start)
-        none = torch.zeros(b.shape[1], dtype=torch.float64, device=self.device)
+        boxes = self._boxes(NON_NEGATIVE, b)
         kept, terms = self._keep(side), self.terms_for(b.shape[1])
         loss, gradient = 0.0, torch.empty_like(b)
         for block in self._rows(side).blocks():
             at = slice(block.first, block.first + block.n_rows)
-            rows = Rows(terms, block, fixed, kept.of(block), none, np.inf)
+            rows = Rows(terms, block, fixed, kept.of(block), boxes.at(at))
             sums = rows.sums(rows.all, b[at], hessian=False)
             loss += float(sums.loss.sum())
             gradient[at] = sums.gradient
@@ -155,6 +155,9 @@ class TorchEngine(InMemory):
         """Give `terms`, if it can do K factors."""
         too_many = getattr(self.terms, "LARGEST_WIDTH", K) < K
         return torch_terms if too_many else self.terms
+
+    def _boxes(self, bounds: Bounds, b: Any) -> Box:
+        return Box(*(self.adopt(one).expand(b.shape) for one in bounds.tables(b.shape[1])))
 
     def _rows(self, side: Side) -> Any:
         return device_rows(side.rows, self.device, self._dtype)

@@ -11,7 +11,7 @@ import torch
 
 from .dense import dense_change, dense_sums
 from .rows import Block
-from .terms import Design, Own, Sums
+from .terms import Box, Design, Own, Sums
 
 __all__ = ["Rows"]
 
@@ -33,8 +33,7 @@ class Rows:
     block: Block
     design: Design
     own: Own
-    penalty: Any
-    upper: float
+    box: Box
 
     @cached_property
     def all(self) -> Any:
@@ -48,18 +47,23 @@ class Rows:
         values, rejected = b.clone(), torch.zeros(len(b), dtype=torch.bool, device=b.device)
         decrease = torch.zeros_like(sums.loss)
         loss, gradient, active, point = sums.loss, sums.gradient, self.all, b
-        if block.has_empty:  # without counts the optimum is zero whatever the design
+        if block.has_empty:  # without counts the optimum is the lower bound, whatever the design
             empty = block.lengths == 0
-            values[empty] = 0.0
-            decrease[empty] = (loss + b @ self.penalty)[empty]
+            least, none = self.box.lower, torch.nonzero(empty)[:, 0]
+            values[empty] = least[empty]
+            before, after = ((one.penalty * at).sum(1) for one, at in ((self.box, b), (self.box, least)))
+            decrease[empty] = (loss + before - after)[empty] - self.sums(
+                none, least[none], hessian=False
+            ).loss
             active = torch.nonzero(~empty)[:, 0]
             point = b[active]
             sums = Sums(loss[active], gradient[active], sums.hessian[active])
         for step in range(MOST_STEPS):
             if not len(active):
                 break
-            slope = sums.gradient + self.penalty
-            x, predicted, curvature = solve(sums.hessian, slope, point, self.upper)
+            box = self.box.at(active)
+            slope = sums.gradient + box.penalty
+            x, predicted, curvature = solve(sums.hessian, slope, point, box)
             values[active], decrease[active] = x, decrease[active] + predicted
             doubtful = torch.nonzero(~self._surely_small(active, x - point, curvature))[:, 0]
             rows, at, to = active[doubtful], point[doubtful], x[doubtful]
@@ -102,7 +106,7 @@ class Rows:
         """Change of the penalised loss of some rows."""
         terms, own = self.terms, self.own.at(rows)
         part = terms.change(self.block, rows, b, step, self.design, own=own)
-        loss = part.loss + step @ self.penalty
+        loss = part.loss + (step * self.box.penalty[rows]).sum(1)
         if self.design.form.exact:
             return loss + dense_change(terms, b, step, self.design, exposure=own.exposure)[0]
         return loss + _quadratic_change(own, self.design, b, step)
@@ -138,7 +142,7 @@ class Rows:
             if not form.identity:
                 holds &= part.growth <= 0.6
             fall = part.loss + _quadratic_change(own, self.design, b, step)
-        return holds, fall + step @ self.penalty
+        return holds, fall + (step * self.box.penalty[rows]).sum(1)
 
 
 def _quadratic_change(own: Own, design: Design, b: Any, step: Any) -> Any:
@@ -192,10 +196,11 @@ class _Search:
         """Put the additive model's fixed point where an eta is far too small under a count."""
         rows = self._rows
         exposure = rows.own.exposure[self._chosen].double()
-        down = exposure[:, None] * rows.design.decline + rows.penalty
+        box = rows.box.at(self._chosen)
+        down = exposure[:, None] * rows.design.decline + box.penalty
         up = down - self._slope
-        far = (down > 0.0) & (up > 4.0 * down)
+        far = (down > 0.0) & (up > 4.0 * down) & (box.lower < box.upper)
         safe = torch.where(down > 0.0, down, 1.0)
         least = rows.block.smallest[self._chosen][:, None]
         lifted = torch.where(self._at > 0.0, self._at * (up / safe), 0.1 * least / safe)
-        return torch.where(far, lifted.clamp(max=rows.upper), to), far.any(1)
+        return torch.where(far, torch.minimum(lifted, box.upper), to), far.any(1)

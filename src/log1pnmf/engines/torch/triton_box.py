@@ -8,6 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
+from .terms import Box
+
 __all__ = ["solve_box", "width"]
 
 MOST_ROUNDS, SWEEP_TOLERANCE = 12, 1e-9
@@ -20,23 +22,25 @@ def width(K: int) -> int:
     return max(NARROWEST, triton.next_power_of_2(K))
 
 
-def solve_box(H: Any, slope: Any, b: Any, upper: float) -> tuple[Any, Any, Any]:
+def solve_box(H: Any, slope: Any, b: Any, box: Box) -> tuple[Any, Any, Any]:
     """Box-constrained quadratic programs; see `log1pnmf.engines.torch.terms.solve_box`."""
     n, K = b.shape
     W = width(K)
     x = torch.empty_like(b)
     predicted, curvature = torch.empty((2, n), dtype=torch.float64, device=b.device)
     group = max(1, 128 // W)
+    lower, upper = box.lower.contiguous(), box.upper.contiguous()
     _solve_box[(triton.cdiv(n, group),)](
         H,
         H.stride(0),
         H.stride(1),
         slope,
         b,
+        lower,
+        upper,
         x,
         predicted,
         curvature,
-        upper,
         SWEEP_TOLERANCE,
         MOST_ROUNDS,
         n,
@@ -45,7 +49,7 @@ def solve_box(H: Any, slope: Any, b: Any, upper: float) -> tuple[Any, Any, Any]:
         GROUP=group,
         num_warps=1,
     )
-    return x.clamp_(max=upper), predicted, curvature
+    return torch.minimum(x, upper), predicted, curvature
 
 
 @triton.jit
@@ -95,10 +99,11 @@ def _solve_box(
     H_column,
     slope_at,
     b_at,
+    lower_at,
+    upper_at,
     x_at,
     predicted_at,
     curvature_at,
-    upper,
     tolerance,
     most_rounds,
     n,
@@ -112,7 +117,9 @@ def _solve_box(
     place = row[:, None] * K + k[None, :]
     b = tl.load(b_at + place, mask=there, other=0.0)
     slope = tl.load(slope_at + place, mask=there, other=0.0).to(tl.float32)
-    lowest, highest = -b.to(tl.float32), (upper - b).to(tl.float32)
+    lower = tl.load(lower_at + place, mask=there, other=0.0)
+    lowest = (lower - b).to(tl.float32)
+    highest = (tl.load(upper_at + place, mask=there, other=0.0) - b).to(tl.float32)
     line_at = H_at + row[:, None] * H_row + k[None, :]
     diagonal = tl.load(line_at + k[None, :] * H_column, mask=there, other=0.0)
     unit = tl.where(diagonal > TINY, 1.0 / diagonal, 0.0)
@@ -142,7 +149,7 @@ def _solve_box(
     wide = d.to(tl.float64)
     curvature = tl.maximum(tl.sum((q - slope).to(tl.float64) * wide, axis=1), 0.0)
     predicted = tl.maximum(-(tl.sum(slope.to(tl.float64) * wide, axis=1) + 0.5 * curvature), 0.0)
-    x = tl.where(d <= lowest, 0.0, tl.maximum(b + wide, 0.0))
+    x = tl.where(d <= lowest, lower, tl.maximum(b + wide, lower))
     tl.store(x_at + place, x, mask=there)
     tl.store(predicted_at + row, predicted, mask=row < n)
     tl.store(curvature_at + row, curvature, mask=row < n)

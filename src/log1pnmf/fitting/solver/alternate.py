@@ -230,21 +230,22 @@ class _Moves:
 
         Bounded loadings are raised until their largest touches the bound, which lowers the penalty. Otherwise
         the columns' means are balanced to within a factor of two by powers of two, which changes no bit of
-        any product and so neither the loss nor the course of the fit.
+        any product and so neither the loss nor the course of the fit. Columns with known entries keep theirs.
         """
-        free, bounds = self.constraint.scale_is_free, self.constraint.loadings
-        if not free:
-            size = column_max(pair.loadings)
-            target = np.full(len(size), bounds.box_upper)
-        else:
-            size, target = on_host(pair.loadings.mean(axis=0)), on_host(pair.factors.mean(axis=0))
+        free, target = self.constraint.scales(pair.factors.shape[1])
+        bounded, size = np.isfinite(target), np.zeros(len(free))
+        if bounded.any():
+            size[bounded] = column_max(pair.loadings)[bounded]
+        if free.any():
+            size[free], target[free] = (
+                on_host(side.mean(axis=0))[free] for side in (pair.loadings, pair.factors)
+            )
         by, used = np.ones(len(size)), (size > 0.0) & (target > 0.0)
         by[used] = size[used] / target[used]
-        if free:
-            by = np.exp2(np.rint(0.5 * np.log2(by)))
+        by[free] = np.exp2(np.rint(0.5 * np.log2(by[free])))
         scaled = pair.scaled(by)
-        if not free:  # rounding
-            scaled = Pair(bounds.clip(scaled.loadings), scaled.factors)
+        if bounded.any():  # rounding
+            scaled = Pair(self.constraint.loadings.clip(scaled.loadings), scaled.factors)
         return (scaled, *(other.scaled(by) for other in others))
 
 

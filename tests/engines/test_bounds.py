@@ -1,0 +1,189 @@
+"""Bounds and penalties for every entry: known entries stay, and engines find what the reference finds."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from log1pnmf.counts import open_counts
+from log1pnmf.counts.chunked.runners import survey
+from log1pnmf.counts.counts import Counts
+from log1pnmf.engines.native import NativeEngine
+from log1pnmf.engines.reference import ReferenceEngine
+from log1pnmf.engines.streaming.engine import StreamingEngine
+from log1pnmf.fitting.solver.project import solve_loadings
+from log1pnmf.model.constraint import Bounds
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.problem import Problem
+from log1pnmf.model.zeros import quadratic
+
+K = 4
+FORMS = [(1.0, None), (0.1, "chebyshev"), (math.inf, None)]
+
+
+def example(c=1.0, kind=None, *, n=8, m=30, seed=0, noise=None):
+    """A problem with an empty row and an empty column, and a start that is not far off."""
+    rng = np.random.default_rng(seed)
+    link = ShiftedLog(c)
+    loadings, factors = rng.uniform(0.5, 1.5, (n, K)), rng.uniform(0.5, 1.5, (m, K))
+    factors *= (1.0 if link.is_identity else math.log1p(2.0 / c)) / (loadings @ factors.T).mean()
+    sizes = rng.uniform(0.5, 2.0, size=n)
+    y = rng.poisson(sizes[:, None] * link.mean(loadings @ factors.T)).astype(np.float64)
+    y[n // 2], y[:, m // 2] = 0, 0
+    more = {} if noise is None else {"noise": noise}
+    zeros = None if kind is None else quadratic(link, kind)
+    return Problem(Counts.from_any(y), sizes, link, zeros, **more), loadings, factors
+
+
+def random_bounds(values, seed):
+    """Some entries known, some zero, some in a box, some with a penalty; the last column is free."""
+    rng = np.random.default_rng(seed)
+    lower, upper, penalty = np.zeros(values.shape), np.full(values.shape, np.inf), np.zeros(values.shape)
+    kind = rng.integers(0, 5, size=values.shape)
+    kind[:, -1] = 0
+    lower[kind == 1] = upper[kind == 1] = values[kind == 1] * rng.uniform(0.5, 1.5, (kind == 1).sum())
+    upper[kind == 2] = 0.0
+    lower[kind == 3], upper[kind == 3] = 0.5 * values[kind == 3], 1.1 * values[kind == 3]
+    penalty[kind == 4] = rng.uniform(0.0, 5.0, (kind == 4).sum())
+    return Bounds(lower, upper, penalty)
+
+
+def both_sides(problem, loadings, factors):
+    return (problem.loadings_side, loadings, factors), (problem.factors_side, factors, loadings)
+
+
+def check_held(bounds, start, values):
+    held = np.equal(bounds.lower, bounds.upper)
+    assert np.array_equal(values[held], start[held])  # to the bit
+    assert (values >= bounds.lower).all()
+    assert (values <= bounds.upper).all()
+
+
+@pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_native_takes_the_steps_of_the_reference(c, kind, row_solver, seed):
+    problem, loadings, factors = example(c, kind, seed=seed % 7)
+    native, reference = NativeEngine(problem, 1), ReferenceEngine(problem)
+    for side, values, design in both_sides(problem, loadings, factors):
+        bounds = random_bounds(values, seed)
+        start = bounds.clip(values)
+        ours, theirs = (
+            engine.half_step(side, start, design, bounds=bounds, row_solver=row_solver)
+            for engine in (native, reference)
+        )
+        for step in (ours, theirs):
+            check_held(bounds, start, step.values)
+        if row_solver == "newton" and not theirs.n_rejected and not ours.n_rejected:
+            total = [
+                reference.evaluate(side, step.values, design)[0] + bounds.cost(step.values)
+                for step in (ours, theirs)
+            ]
+            assert total[0] <= total[1] + 1e-6 * abs(total[1])  # native may take more than one step
+
+
+@pytest.mark.parametrize("noise", [None, NegativeBinomial(np.full(30, 0.3))])
+@pytest.mark.parametrize("c", [1.0, math.inf])
+def test_engines_find_the_minimum_of_scipy(c, noise):
+    problem, loadings, factors = example(c, noise=noise)
+    bounds = random_bounds(loadings, 3)
+    start = bounds.clip(loadings)
+    side, native, reference = problem.loadings_side, NativeEngine(problem, 1), ReferenceEngine(problem)
+    found = []
+    for engine in (native, reference):
+        values, converged = solve_loadings(engine, start, factors, bounds=bounds, tol=1e-12)
+        assert converged
+        check_held(bounds, start, values)
+        found.append(reference.evaluate(side, values, factors)[0] + bounds.cost(values))
+
+    def penalised(flat):
+        values = flat.reshape(start.shape)
+        loss, gradient = reference.evaluate(side, values, factors)
+        return loss + bounds.cost(values), (gradient + bounds.penalty).ravel()
+
+    box = list(zip(bounds.lower.ravel(), bounds.upper.ravel(), strict=True))
+    best = minimize(
+        penalised, start.ravel(), jac=True, bounds=box, method="L-BFGS-B", options={"ftol": 1e-14}
+    )
+    assert found == pytest.approx([best.fun] * 2, rel=1e-8)
+
+
+def test_any_number_of_threads_gives_the_same_bits():
+    problem, loadings, factors = example(n=40)
+    for side, values, design in both_sides(problem, loadings, factors):
+        bounds = random_bounds(values, 1)
+        one, three = (
+            NativeEngine(problem, threads).half_step(side, bounds.clip(values), design, bounds=bounds)
+            for threads in (1, 3)
+        )
+        assert np.array_equal(one.values, three.values)
+        assert one.loss == three.loss
+
+
+def test_numbers_columns_and_entries_are_the_same_bounds():
+    problem, loadings, factors = example()
+    engine, penalty = NativeEngine(problem, 1), np.arange(4.0)
+    shapes = [
+        (1.0, penalty),
+        (np.ones(K), penalty[None]),
+        (np.ones(loadings.shape), np.tile(penalty, (8, 1))),
+    ]
+    steps = [
+        engine.half_step(problem.loadings_side, loadings.clip(max=1.0), factors, bounds=Bounds(0.0, *one))
+        for one in shapes
+    ]
+    assert np.array_equal(steps[0].values, steps[1].values)
+    assert np.array_equal(steps[0].values, steps[2].values)
+
+
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+def test_torch_finds_what_native_finds(c, kind):
+    pytest.importorskip("torch")
+    from log1pnmf.engines.torch.engine import TorchEngine
+
+    problem, loadings, factors = example(c, kind)
+    engines = TorchEngine(problem, "cpu", "float64"), NativeEngine(problem, 1)
+    for seed in range(3):
+        bounds = random_bounds(loadings, seed)
+        start = bounds.clip(loadings)
+        found = [solve_loadings(engine, start, factors, bounds=bounds, tol=1e-12)[0] for engine in engines]
+        check_held(bounds, start, found[0])
+        loss = [engines[1].loss(one, factors) + bounds.cost(one) for one in found]
+        assert loss[0] == pytest.approx(loss[1], rel=1e-8)
+        side = problem.factors_side
+        bounds = random_bounds(factors, seed)
+        step = engines[0].half_step(side, bounds.clip(factors), loadings, bounds=bounds)
+        check_held(bounds, bounds.clip(factors), step.values)
+
+
+def test_streamed_columns_that_are_known_stay():
+    problem, loadings, factors = example(n=20)
+    counts = survey(open_counts(problem.counts.to_scipy().toarray(), memory=4096))
+    streamed = Problem(counts, problem.size_factors, problem.link)
+    engine, native = StreamingEngine(streamed, 1), NativeEngine(problem, 1)
+    known = loadings[:, :2]
+    lower, upper = np.zeros(loadings.shape), np.full(loadings.shape, np.inf)
+    lower[:, :2] = upper[:, :2] = known
+    upper[:, 2] = 1.0
+    bounds = Bounds(lower, upper)
+    start = bounds.clip(loadings)
+    ours = engine.half_step(streamed.loadings_side, start, factors, bounds=bounds)
+    theirs = native.half_step(problem.loadings_side, start, factors, bounds=bounds)
+    assert np.array_equal(np.asarray(ours.values), theirs.values)
+    of_factors = random_bounds(factors, 5)
+    begin = of_factors.clip(factors)
+    values = begin
+    for _ in range(30):
+        values = engine.half_step(streamed.factors_side, values, start, bounds=of_factors).values
+        check_held(of_factors, begin, values)
+    best, expected = begin, None
+    for _ in range(30):
+        expected = native.half_step(problem.factors_side, best, start, bounds=of_factors)
+        best = expected.values
+    total = [native.loss(start, one) + of_factors.cost(one) for one in (values, best)]
+    assert total[0] == pytest.approx(total[1], rel=1e-7)
