@@ -136,7 +136,7 @@ def log_curves(
 def log_points(
     x: Array, y: Array, *, trend: Array | None, spread: float, label: str, x_title: str, y_title: str
 ) -> Chart | None:
-    """Draw points on two log scales, with a trend and an area of `spread` times and parts of it; some of many.
+    """Draw points on two log scales (some of many), with a trend and the area of `spread` times around it.
 
     None without two different points.
     """

@@ -125,7 +125,8 @@ def _dispersions(found: Diagnostics, label: str) -> Chart | None:
 def _variance(found: Diagnostics) -> str:
     known = found.feature_dispersion[np.isfinite(found.feature_dispersion)]
     typical = float(np.median(known)) if len(known) else 1.0
-    text = f"The variance of a typical feature is {typical:.2f} times what {NOISES[found.noise]} counts would have"
+    noise = NOISES[found.noise]
+    text = f"The variance of a typical feature is {typical:.2f} times what {noise} counts would have"
     if found.fitted_dispersion is not None:
         middle = significant(float(np.median(found.fitted_dispersion)))
         return f"{text}, with the dispersions of the fit ({middle} in the median)."
