@@ -359,6 +359,18 @@ void zero_errors(const std::string& kernel, const Side& side, Matrix start, Matr
   run_plan([&] { return log1pnmf::find_kernel(kernel).zero_errors(errors); }, side.rows.n_rows, n_threads);
 }
 
+void add_spectrum(const std::string& kernel, const Side& side, Matrix start, Matrix design, Vector<double> low, int n_bins,
+                  Output<double> entries, Output<double> counted, int n_threads) {
+  half_step(side, start, design);
+  const auto n = static_cast<std::size_t>(side.rows.n_rows);
+  require(n_bins > 0 && low.size() == n, "there must be bins, and a lower end for every row");
+  const std::size_t cells = n * static_cast<std::size_t>(n_bins) * 8;
+  require(entries.size() == cells && counted.size() == cells, "an output has the wrong size");
+  const log1pnmf::Spectrum spectrum{side.rows, side.model.link, static_cast<int>(start.shape(1)), start.data(), design.data(),
+                                    low.data(), n_bins, entries.data(), counted.data()};
+  run_plan([&] { return log1pnmf::find_kernel(kernel).spectrum(spectrum); }, side.rows.n_rows, n_threads);
+}
+
 void apply(const std::string& kernel, const std::string& function, Vector<double> x, Output<double> y) {
   require(x.size() == y.size(), "x and y differ in length");
   const auto& table = log1pnmf::find_kernel(kernel);
@@ -392,6 +404,7 @@ NB_MODULE(_core, m) {
   m.def("count_zeros", &count_zeros, "Count the zeros of every row above its cap, and sum the exposure of the others.");
   m.def("collect_zeros", &collect_zeros, "List the zeros of every row above its cap.");
   m.def("zero_errors", &zero_errors, "Sum over every row how far its quadratic is off.");
+  m.def("add_spectrum", &add_spectrum, "Condense the means of every row, adding to the given outputs.");
   m.def("run", &run, "Run one task over all rows, writing into the given outputs.");
   m.def("add_statistics", &add_statistics, "Add loss, gradient and Hessian of all rows to the given outputs.");
   m.def("solve_programs", &solve_programs, "Solve one box-constrained quadratic program per row.");

@@ -165,6 +165,19 @@ struct ZeroErrors {
   double* absolute_error;    // n_rows, out
 };
 
+// The means of every row (a feature), condensed: see spectrum.hpp.
+struct Spectrum {
+  Rows rows;
+  Link link;
+  int n_components;
+  const double* start;
+  const double* design;
+  const double* low;         // n_rows: where the first bin begins
+  int n_bins;
+  double* entries;           // n_rows x n_bins x 8, out: added to what it holds
+  double* counted;           // the same, weighed by the counts
+};
+
 // Built once per half-step from the design, shared by all rows and threads.
 class Plan {
  public:
@@ -185,6 +198,7 @@ struct Kernel {
   std::unique_ptr<Plan> (*zero_survey)(const ZeroSurvey&);
   std::unique_ptr<Plan> (*zero_collection)(const ZeroCollection&);
   std::unique_ptr<Plan> (*zero_errors)(const ZeroErrors&);
+  std::unique_ptr<Plan> (*spectrum)(const Spectrum&);
   void (*expm1)(const double* x, double* y, std::int64_t n);   // the vector functions, open to accuracy tests
   void (*log)(const double* x, double* y, std::int64_t n);
 };

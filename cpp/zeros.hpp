@@ -38,13 +38,15 @@ class Samples {
   }
   bool dispersed() const { return rows_.row_dispersion != nullptr; }
 
+  // Logarithms of the means of a row, in `measure`.
+  void log_means(std::int64_t j, const double* b, ZerosScratch& to) const {
+    set_exposures(j, to);
+    if (link_ == Link::identity) fill_log_means<IdentityLink>(b, to);
+    else fill_log_means<ShiftedLogLink>(b, to);
+  }
+
   void lay_out(std::int64_t j, const double* b, const Entries& stored, bool with_cost, ZerosScratch& to) const {
-    to.t = exposure_;
-    if (rows_.batches.any()) {
-      const double* effects = rows_.batches.effects + j * rows_.batches.count;
-      for (std::int64_t i = 0; i < n_; ++i) to.own[i] = exposure_[i] * effects[rows_.batches.column_batch[i * stride_]];
-      to.t = to.own;
-    }
+    set_exposures(j, to);
     if (link_ == Link::identity) fill<IdentityLink>(j, b, with_cost, to);
     else fill<ShiftedLogLink>(j, b, with_cost, to);
     const Entries counts = entries_at(rows_.indptr, rows_.indices, rows_.n_rows, j);
@@ -55,15 +57,42 @@ class Samples {
   }
 
  private:
+  void set_exposures(std::int64_t j, ZerosScratch& to) const {
+    to.t = exposure_;
+    if (!rows_.batches.any()) return;
+    const double* effects = rows_.batches.effects + j * rows_.batches.count;
+    for (std::int64_t i = 0; i < n_; ++i) to.own[i] = exposure_[i] * effects[rows_.batches.column_batch[i * stride_]];
+    to.t = to.own;
+  }
+
+  template <class L>
+  void fill_log_means(const double* b, ZerosScratch& to) const {
+    constexpr int U = kUnroll;
+    for (std::int64_t e = 0; e < padded_; e += kStep) {
+      Vec eta[U], mean[U], log[U], inverse[U];
+      predictors<U>(e, b, eta);
+      LOG1PNMF_EACH eta[u] = L::clamp_eta(eta[u]);
+      L::template mean_part<U>(eta, mean);
+      LOG1PNMF_EACH mean[u] = vmax(mean[u] * to.exposure(e + u * kLanes), splat(1e-100));
+      log_and_reciprocal<U>(mean, log, inverse);
+      LOG1PNMF_EACH store(to.measure + e + u * kLanes, log[u]);
+    }
+  }
+
+  template <int U>
+  void predictors(std::int64_t e, const double* b, Vec* eta) const {
+    LOG1PNMF_EACH eta[u] = Vec{};
+    for (int k = 0; k < K_; ++k)
+      LOG1PNMF_EACH eta[u] += b[k] * load(transposed_ + k * padded_ + e + u * kLanes);
+  }
+
   template <class L>
   void fill(std::int64_t j, const double* b, bool with_cost, ZerosScratch& to) const {
     constexpr int U = kUnroll;
     const Vec phi = splat(dispersed() ? rows_.row_dispersion[j] : 0.0);
     for (std::int64_t e = 0; e < padded_; e += kStep) {
       EntriesAt<U> at;
-      LOG1PNMF_EACH at.eta[u] = Vec{};
-      for (int k = 0; k < K_; ++k)
-        LOG1PNMF_EACH at.eta[u] += b[k] * load(transposed_ + k * padded_ + e + u * kLanes);
+      predictors<U>(e, b, at.eta);
       LOG1PNMF_EACH store(to.eta + e + u * kLanes, at.eta[u]);
       if (!with_cost && !dispersed()) {
         LOG1PNMF_EACH store(to.measure + e + u * kLanes, at.eta[u]);

@@ -114,6 +114,18 @@ def zero_errors(
     n_threads: int,
     /,
 ) -> None: ...
+def add_spectrum(
+    kernel: str,
+    side: Side,
+    start: _Floats,
+    design: _Floats,
+    low: _Floats,
+    n_bins: int,
+    entries: _Floats,
+    counted: _Floats,
+    n_threads: int,
+    /,
+) -> None: ...
 def solve_programs(
     kernel: str,
     hessian: _Floats,

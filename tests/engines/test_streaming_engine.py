@@ -14,6 +14,8 @@ from log1pnmf.engines.streaming import engine as engine_module
 from log1pnmf.engines.streaming.engine import StreamingEngine
 from log1pnmf.model.constraint import Bounds
 from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.noise import POISSON
 from log1pnmf.model.objective import entry_curvature
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
@@ -21,19 +23,20 @@ from log1pnmf.model.zeros import quadratic
 K = 3
 LOWER = np.tril_indices(K)
 CHUNKS = [1, 3, 17, (1, 2, 100, 100, 150)]
+DISPERSED = NegativeBinomial(np.linspace(0.0, 1.0, 60))
 
 
 def options(c, likelihood="approximate", **more):
     return {"c": c, "likelihood": likelihood, "random_state": 0, "n_jobs": 1, "engine": "streaming", **more}
 
 
-def engines(matrix, chunks, c=1.0, exact=False):
+def engines(matrix, chunks, c=1.0, exact=False, noise=POISSON):
     link = ShiftedLog(c)
     zeros = None if exact else quadratic(link)
     counts, chunked = Counts.from_any(matrix), survey(open_counts(chunks))
-    whole = Problem(counts, counts.size_factors("total"), link, zeros)
+    whole = Problem(counts, counts.size_factors("total"), link, zeros, noise)
     return NativeEngine(whole, 1), StreamingEngine(
-        Problem(chunked, chunked.size_factors("total"), link, zeros), 1
+        Problem(chunked, chunked.size_factors("total"), link, zeros, noise), 1
     )
 
 
@@ -43,9 +46,19 @@ def point(matrix, seed=0):
 
 
 @pytest.mark.parametrize("into", CHUNKS)
-@pytest.mark.parametrize(("c", "exact"), [(1.0, False), (0.1, True), (np.inf, False)])
-def test_a_pass_sees_what_the_whole_matrix_shows(matrix, cut, into, c, exact):
-    native, streaming = engines(matrix, cut(into), c, exact)
+@pytest.mark.parametrize(
+    "form",
+    [
+        (1.0, False, POISSON),
+        (0.1, True, POISSON),
+        (np.inf, False, POISSON),
+        (0.1, True, DISPERSED),
+        (np.inf, True, DISPERSED),
+    ],
+)
+def test_a_pass_sees_what_the_whole_matrix_shows(matrix, cut, into, form):
+    """Of c, whether zeros are exact, and noise."""
+    native, streaming = engines(matrix, cut(into), *form)
     loadings, factors = point(matrix)
     whole = native.half_step(native.problem.loadings_side, loadings, factors)
     step = streaming.half_step(streaming.problem.loadings_side, loadings, factors)
@@ -104,9 +117,12 @@ def test_quadratic_programs_are_solved():
     np.testing.assert_allclose(solved.curvature, np.einsum("nk,nkl,nl->n", step, hessian, step), atol=1e-9)
 
 
-@pytest.mark.parametrize("likelihood", ["approximate", "adaptive"])
-def test_any_chunks_give_the_same_fit(cut, likelihood):
-    fits = [fit_log1p_nmf(cut(into), K, **options(1.0, likelihood, tol=1e-6)) for into in CHUNKS]
+@pytest.mark.parametrize(
+    ("likelihood", "noise"), [("approximate", "poisson"), ("adaptive", "poisson"), ("adaptive", "nb")]
+)
+def test_any_chunks_give_the_same_fit(cut, likelihood, noise):
+    more = {"tol": 1e-6 if noise == "poisson" else 1e-4, "noise": noise}
+    fits = [fit_log1p_nmf(cut(into), K, **options(1.0, likelihood, **more)) for into in CHUNKS]
     for fit in fits[1:]:
         assert fit.n_iter == fits[0].n_iter
         np.testing.assert_allclose(fit.history["objective"], fits[0].history["objective"], rtol=1e-11)
@@ -130,6 +146,40 @@ def test_streaming_finds_the_optimum_that_the_native_engine_finds(matrix, cut, c
     assert (streamed.loadings[17] == 0.0).all()
     assert (streamed.factors[5] == 0.0).all()
     assert (streamed.factors == 0.0).mean() == pytest.approx((native.factors == 0.0).mean(), abs=0.1)
+
+
+@pytest.mark.parametrize(("c", "kind"), [(1.0, "feature"), (np.inf, "shared")])
+def test_dispersions_of_chunks_are_those_of_the_whole(matrix, cut, c, kind):
+    more = {"noise": "nb", "dispersion": kind, "tol": 1e-8, "max_iter": 2000}
+    native = fit_log1p_nmf(matrix, K, **options(c, "exact", **more) | {"engine": "native"})
+    start = native.loadings * 1.02 + 1e-4, native.factors * 0.98 + 1e-4
+    streamed = fit_log1p_nmf(cut(3), K, **options(c, "exact", init=start, **more))
+    assert streamed.settings.engine == "streaming"
+    assert streamed.converged
+    assert streamed.log_likelihood == pytest.approx(native.log_likelihood, rel=1e-4)
+    np.testing.assert_allclose(streamed.dispersion, native.dispersion, rtol=0.1)
+    assert streamed.kkt_residual < 1e-3
+
+
+def test_a_fit_with_dispersions_may_be_stopped(cut, tmp_path):
+    """After a renewal it goes on with the same bits, with another number of threads."""
+    path, more = tmp_path / "checkpoint", {"noise": "nb", "max_iter": 17, "tol": 0.0, "init": "rank1"}
+
+    def fitted(**those):
+        with pytest.warns(ConvergenceWarning):
+            return fit_log1p_nmf(cut(3), K, **options(1.0, "adaptive", **more) | those)
+
+    whole = fitted()
+    fit_log1p_nmf(
+        cut(3),
+        K,
+        **options(1.0, "adaptive", **more) | {"n_jobs": 2},
+        checkpoint=path,
+        callbacks=[lambda iteration: iteration.index == 10],
+    )
+    again = fitted(resume=path, n_jobs=3)
+    for name in ("loadings", "factors", "dispersion"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(whole, name))
 
 
 def test_steps_that_go_too_far_are_taken_back(cut, monkeypatch):

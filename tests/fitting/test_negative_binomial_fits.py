@@ -232,7 +232,6 @@ def test_a_checkpoint_is_of_the_same_dispersions(counts, tmp_path):
         ),
         ({"noise": "nb", "row_solver": "coordinate"}, "row_solver must be 'newton' with noise='nb'"),
         ({"noise": "nb", "dispersion": PHI, "engine": "torch"}, "no negative binomial noise"),
-        ({"noise": "nb", "dispersion": PHI, "engine": "streaming"}, "load the counts into memory"),
     ],
 )
 def test_refusals(counts, options, message):

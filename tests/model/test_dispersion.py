@@ -44,7 +44,7 @@ def found_by(*arguments, **options):
 @pytest.mark.parametrize("c", [0.01, 1.0, math.inf])
 def test_the_likelihood_is_that_of_the_noise_and_its_derivatives_are_finite_differences(c):
     problem, loadings, factors, _, _ = drawn(np.full(8, 0.5), c=c, n=30)
-    likelihood, which = _Likelihood(problem, loadings, factors), np.array([6, 0, 3])
+    likelihood, which = _Likelihood(problem.counts, factors, problem, loadings), np.array([6, 0, 3])
     for theta in np.log([1e-5, 1e-3, 0.049, 0.051, 0.4, 20.0]):
         h = 1e-4
         at, up, down = (likelihood(np.full(3, theta + s), which) for s in (0.0, h, -h))

@@ -23,6 +23,7 @@ from log1pnmf._common.words import plural
 from .compress import compress_dense, compress_sparse
 from .factorial import stirling
 from .sparse_rows import MAX_INT32, SparseRows, checksum_of, pieces
+from .tally import Tally
 
 __all__ = ["Counts", "SparseRows", "check_size_factors", "check_unmasked", "frame_of", "holds_counts"]
 
@@ -202,6 +203,15 @@ class Counts:
     def stirling(self) -> float:
         """Sum over the counts of log(y!) - y log(y) + y: what each costs at a mean of its own size."""
         return math.fsum(float(stirling(piece).sum()) for piece in pieces(self.by_row.values))
+
+    @cached_property
+    def tally(self) -> Tally:
+        """How often every feature has every count."""
+        return Tally.of(self.by_column)
+
+    def on_host(self) -> Counts:
+        """Give the same counts in the memory of the host, where these are."""
+        return self
 
     def size_factors(self, kind: Any) -> np.ndarray:
         """Size factor of every sample.

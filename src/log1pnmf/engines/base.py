@@ -15,6 +15,7 @@ from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds, Constraint
 from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem, Side
+from log1pnmf.model.spectrum import MeanSpectrum
 from log1pnmf.model.zero_survey import ZeroSurvey
 
 __all__ = [
@@ -91,6 +92,10 @@ class InMemory:
 
     def sample(self) -> Sample | None:
         """No sample is needed."""
+        return None
+
+    def mean_spectrum(self, loadings: Any, factors: Any) -> MeanSpectrum | None:
+        """Dispersions may look at all means."""
         return None
 
 
@@ -175,6 +180,12 @@ class Engine(Protocol):
 
         The first added to `loss` gives the exact one. Both are 0 unless the zeros are adaptive.
         """
+        ...
+
+    def mean_spectrum(
+        self, loadings: NDArray[np.float64], factors: NDArray[np.float64]
+    ) -> MeanSpectrum | None:
+        """Condense the means, for dispersions; None where all of them may as well be looked at."""
         ...
 
 

@@ -14,6 +14,7 @@ from log1pnmf._common.arrays import on_host
 from log1pnmf._common.checks import check_choice
 from log1pnmf._core import Side as CoreSide
 from log1pnmf._core import (
+    add_spectrum,
     add_statistics,
     after_fork,
     collect_zeros,
@@ -31,6 +32,7 @@ from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem, Side
+from log1pnmf.model.spectrum import FEWEST_SAMPLES, N_BINS, MeanSpectrum
 from log1pnmf.model.zero_survey import ZeroSurvey
 from log1pnmf.model.zeros import AdaptiveZeros
 
@@ -221,6 +223,20 @@ class NativeEngine(InMemory):
         signed, absolute = np.empty((2, len(factors)))
         zero_errors(*self._zeros(loadings, factors), zeros.quadratics, signed, absolute, self.n_threads)
         return float(signed.sum()), float(absolute.sum())
+
+    def mean_spectrum(self, loadings: Array, factors: Array) -> MeanSpectrum | None:
+        """Condense the means; see `log1pnmf.engines.base.Engine.mean_spectrum`."""
+        if len(loadings) < FEWEST_SAMPLES:
+            return None
+        spectrum = MeanSpectrum.zeros(MeanSpectrum.low_for(self.problem.counts.tally))
+        self.add_spectrum(loadings, factors, into=spectrum)
+        return spectrum
+
+    def add_spectrum(self, loadings: Array, factors: Array, *, into: MeanSpectrum) -> None:
+        """Add these samples to the condensed means of others, in place."""
+        into.n_free[0] += np.count_nonzero(loadings)
+        where, sums = self._zeros(loadings, factors), (into.entries, into.counted)
+        add_spectrum(*where, into.low, N_BINS, *sums, self.n_threads)
 
     def _zeros(self, loadings: Array, factors: Array) -> tuple[str, CoreSide, Array, Array]:
         start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (factors, loadings))

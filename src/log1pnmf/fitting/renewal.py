@@ -198,8 +198,15 @@ class ParameterRenewal:
 
 @dataclass(frozen=True)
 class BetterDispersions:
-    """Finds the dispersions of negative binomial noise."""
+    """Finds the dispersions of negative binomial noise.
 
+    Parameters
+    ----------
+    remake : callable
+        Makes the engine that looks at the means.
+    """
+
+    remake: Remake
     kind: DispersionKind
 
     def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> tuple[Problem, float]:
@@ -208,7 +215,9 @@ class BetterDispersions:
         assert isinstance(noise, NegativeBinomial)
         if noise.prior is None and index < FIRST_DISPERSIONS and not final:
             return problem, 0.0
-        new, gain = renewed(problem, at.loadings, at.factors, kind=self.kind, before=noise)
+        means = self.remake(replace(problem, zeros=None)).mean_spectrum(at.loadings, at.factors)
+        point = at.loadings, at.factors
+        new, gain = renewed(problem, *point, kind=self.kind, before=noise, spectrum=means)
         return replace(problem, noise=new), gain
 
 
@@ -224,7 +233,7 @@ def renewal_of(settings: Settings, remake: Remake) -> Renewal | None:
     zeros = AdaptiveRenewal(remake, settings.zeros_tol) if settings.likelihood == "adaptive" else None
     improvements: list[Improvement] = []
     if settings.noise == "nb" and settings.dispersion in get_args(DispersionKind):
-        improvements.append(BetterDispersions(cast(DispersionKind, settings.dispersion)))
+        improvements.append(BetterDispersions(remake, cast(DispersionKind, settings.dispersion)))
     if not improvements:
         return zeros
     return ParameterRenewal(remake, tuple(improvements), settings.tol, zeros)

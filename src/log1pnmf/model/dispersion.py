@@ -6,7 +6,8 @@ fixed, `renewed` never raises
 
     ``negative log-likelihood + sum over features of ((theta - centre) / spread)**2 / 2 - correction``,
 
-of which the sum is the noise's `cost`. All entries are visited, zeros included, in blocks.
+of which the sum is the noise's `cost`. All entries count, zeros included: they are visited in blocks, or
+their means are given in a condensed form (`log1pnmf.model.spectrum`).
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import digamma, polygamma
 
+from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.factorial import LARGE
 from log1pnmf.counts.sparse_rows import dense_blocks
 
 from .negative_binomial import NegativeBinomial, excess_constant, log1p_ratio
 from .objective import BLOCK_BYTES, Model
+from .spectrum import MeanSpectrum, Nodes
 from .trend import VAGUE_CENTRE, Expansion, Prior, prior_of
 
 __all__ = ["FIRST_DISPERSION", "HIGHEST", "LOWEST", "DispersionKind", "renewed"]
@@ -58,6 +61,7 @@ def renewed(
     kind: DispersionKind = "feature",
     before: NegativeBinomial | None = None,
     keep_prior: bool = False,
+    spectrum: MeanSpectrum | None = None,
 ) -> tuple[NegativeBinomial, float]:
     """Find the dispersions for the means that loadings and factors give.
 
@@ -73,6 +77,8 @@ def renewed(
         Where to begin. Its prior stays if a new one would be near it, and the objective does not rise then.
     keep_prior : bool
         Leave the prior of `before` as it is in any case.
+    spectrum : MeanSpectrum, optional
+        The means, condensed; loadings and counts are not looked at then.
 
     Returns
     -------
@@ -80,7 +86,12 @@ def renewed(
     gain : float
         How much lower the objective is than with `before`; inf where the prior is another one.
     """
-    find, known = _Search(_Likelihood(model, loadings, factors), kind), None
+    likelihood: _Gammas
+    if spectrum is None:
+        likelihood = _Likelihood(model.counts, factors, model, loadings)
+    else:
+        likelihood = _Condensed(model.counts, factors, spectrum)
+    find, known = _Search(likelihood, kind), None
     theta = np.full(model.counts.n_features, VAGUE_CENTRE)
     if before is not None:
         theta, known = np.log(np.clip(before.dispersion, LOWEST, HIGHEST)), before.prior
@@ -98,9 +109,9 @@ def renewed(
 class _Search:
     """Finds dispersions for a prior, and the next prior for dispersions."""
 
-    def __init__(self, likelihood: _Likelihood, kind: DispersionKind) -> None:
+    def __init__(self, likelihood: _Gammas, kind: DispersionKind) -> None:
         self.likelihood, self.shared = likelihood, kind == "shared"
-        counts = likelihood.model.counts
+        counts = likelihood.counts
         totals = counts.by_column.row_sums()
         self.log_means = np.log(np.maximum(totals, 1.0) / counts.n_samples)
         self.some = np.flatnonzero(totals >= min(FEWEST_COUNTS, float(totals.max())))
@@ -182,16 +193,15 @@ def _minimised(function: Callable[[Array, Which], Expansion], start: Array) -> t
 
 
 @dataclass(frozen=True, eq=False)
-class _Likelihood:
-    """Negative log-likelihood of features as a function of ``theta = log(phi)``, up to a constant."""
+class _Gammas:
+    """What likelihoods share, whatever form the means have: terms without means, freedom of the fit."""
 
-    model: Model
-    loadings: Array
+    counts: Counts
     factors: Array
 
     def __call__(self, theta: Array, which: Which) -> Expansion:
-        blocks = [self._block(theta[block], which[block]) for block in self._blocks(len(which))]
-        return Expansion(*(np.concatenate(side) for side in zip(*blocks, strict=True)))
+        """Negative log-likelihood of some features in ``theta = log(phi)``, up to a constant."""
+        raise NotImplementedError
 
     def freedom(self, theta: Array) -> tuple[Array, Array]:
         """Give the number of parameters that fitted the means of every feature, and the level of these means.
@@ -200,17 +210,94 @@ class _Likelihood:
         information about them, ``mean / (1 + phi mean)``. The level is such that `Prior.correction` has the
         slope of half the logarithm of the information, if that is a product of such terms.
         """
-        phi, (parts, squares) = np.exp(theta), np.zeros((2, len(theta)))
-        for block in self._blocks(len(theta)):
-            x = self._x(phi[block], block)
-            part = x / (1.0 + x)
-            parts[block], squares[block] = part.sum(axis=1), np.einsum("ij,ij->i", part, part)
+        phi = np.exp(theta)
+        parts, squares = self._parts(phi)
         information = parts / phi
         free = np.count_nonzero(self.factors, axis=1).astype(np.float64)
         if parts.any():
-            free += np.count_nonzero(self.loadings) * information / information.sum()
+            free += self._n_free() * information / information.sum()
         share = np.minimum(squares / np.where(parts > 0.0, parts, 1.0), 1.0 - 1e-12)
-        return HELD * np.minimum(free, len(self.loadings)), share / (1.0 - share) / phi
+        return HELD * np.minimum(free, self.counts.n_samples), share / (1.0 - share) / phi
+
+    def _parts(self, phi: Array) -> tuple[Array, Array]:
+        """Sum ``x / (1 + x)`` and its square over all samples, with ``x = phi mean``."""
+        raise NotImplementedError
+
+    def _n_free(self) -> float:
+        """Count the loadings that are not zero."""
+        raise NotImplementedError
+
+    def _less_gammas(self, phi: Array, which: Which, sums: tuple[Array, Array, Array]) -> Expansion:
+        """Take ``A(y)`` of all counts of some features off, and its derivatives."""
+        some, values = self._times[which], self.counts.tally.values
+        of, m = np.repeat(np.arange(len(which)), np.diff(some.indptr)), len(which)
+        gammas = _gammas(values[some.indices], phi[of])
+        return Expansion(
+            *(one - np.bincount(of, some.data * gamma, m) for one, gamma in zip(sums, gammas, strict=True))
+        )
+
+    @cached_property
+    def _times(self) -> sparse.csr_array:
+        """The tally, features x entries of the tally."""
+        tally = self.counts.tally
+        entries = np.arange(len(tally.values))
+        return sparse.csr_array((tally.times, entries, tally.indptr), shape=(len(self.factors), len(entries)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Condensed(_Gammas):
+    """Likelihood from condensed means."""
+
+    spectrum: MeanSpectrum
+
+    def __call__(self, theta: Array, which: Which) -> Expansion:
+        phi, nodes = np.exp(theta), self._nodes.of(which)
+        x = nodes.spread(phi) * nodes.means
+        log, part = np.log1p(x), x / (1.0 + x)
+        logs, parts = nodes.sums(log, nodes.entries), nodes.sums(part, nodes.entries)
+        squares = nodes.sums(part**2, nodes.entries)
+        value = logs / phi + nodes.sums(log, nodes.counted)
+        slope = (parts - logs) / phi + nodes.sums(part, nodes.counted)
+        bend = (logs - parts - squares) / phi + nodes.sums(part * (1.0 - part), nodes.counted)
+        return self._less_gammas(phi, which, (value, slope, bend))
+
+    def _parts(self, phi: Array) -> tuple[Array, Array]:
+        nodes = self._nodes
+        x = nodes.spread(phi) * nodes.means
+        part = x / (1.0 + x)
+        return nodes.sums(part, nodes.entries), nodes.sums(part**2, nodes.entries)
+
+    def _n_free(self) -> float:
+        return float(self.spectrum.n_free[0])
+
+    @cached_property
+    def _nodes(self) -> Nodes:
+        return self.spectrum.nodes()
+
+
+@dataclass(frozen=True, eq=False)
+class _Likelihood(_Gammas):
+    """Likelihood from loadings and factors; all entries are visited, in blocks."""
+
+    model: Model
+    loadings: Array
+
+    def __call__(self, theta: Array, which: Which) -> Expansion:
+        blocks = [self._block(theta[block], which[block]) for block in self._blocks(len(which))]
+        return Expansion(
+            *(np.concatenate([getattr(one, name) for one in blocks]) for name in ("value", "slope", "bend"))
+        )
+
+    def _parts(self, phi: Array) -> tuple[Array, Array]:
+        parts, squares = np.zeros((2, len(phi)))
+        for block in self._blocks(len(phi)):
+            x = self._x(phi[block], block)
+            part = x / (1.0 + x)
+            parts[block], squares[block] = part.sum(axis=1), np.einsum("ij,ij->i", part, part)
+        return parts, squares
+
+    def _n_free(self) -> float:
+        return float(np.count_nonzero(self.loadings))
 
     def _blocks(self, n_features: int) -> Iterator[slice]:
         return dense_blocks((n_features, len(self.loadings)), BLOCK_BYTES / (8 * 6))
@@ -223,7 +310,7 @@ class _Likelihood:
             exposure = exposure * batches.effects[:, which].T[:, batches.labels]
         return phi[:, None] * exposure * link.em(self.factors[which] @ self.loadings.T)
 
-    def _block(self, theta: Array, which: Which) -> tuple[Array, Array, Array]:
+    def _block(self, theta: Array, which: Which) -> Expansion:
         """``sum of (y + r) log(1 + phi mean) - A(y)`` of some features, and its derivatives in theta."""
         phi = np.exp(theta)
         x = self._x(phi, which)
@@ -236,31 +323,12 @@ class _Likelihood:
         value += np.bincount(feature, y * log[feature, rows.indices], m)
         slope += np.bincount(feature, y * own, m)
         bend += np.bincount(feature, y * own * (1.0 - own), m)
-        different, values = self._different
-        some = different[which]
-        of = np.repeat(np.arange(m), np.diff(some.indptr))
-        gammas = _gammas(values[some.indices], phi[of])
-        value, slope, bend = (
-            one - np.bincount(of, some.data * gamma, m)
-            for one, gamma in zip((value, slope, bend), gammas, strict=True)
-        )
-        return value, slope, bend
+        return self._less_gammas(phi, which, (value, slope, bend))
 
     @cached_property
     def _counts(self) -> sparse.csr_array:
         """Counts, features as rows."""
-        return self.model.counts.by_column.to_scipy()
-
-    @cached_property
-    def _different(self) -> tuple[sparse.csr_array, Array]:
-        """How often every feature has every count, and which counts there are."""
-        rows = self.model.counts.by_column
-        values, code = np.unique(rows.values, return_inverse=True)
-        tally = sparse.csr_array(
-            (np.ones(len(code)), code, rows.indptr.copy()), shape=(rows.shape[0], len(values))
-        )
-        tally.sum_duplicates()
-        return tally, values.astype(np.float64)
+        return self.counts.on_host().by_column.to_scipy()
 
 
 def _gammas(y: Array, phi: Array) -> tuple[Array, Array, Array]:

@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.factorial import LARGE, series, stirling
-from log1pnmf.counts.sparse_rows import CHUNK
 
 from .link import Derivatives
 from .noise import POISSON
@@ -107,23 +106,18 @@ class NegativeBinomial:
 
     def constant(self, counts: Counts) -> float:
         """Sum over the counts of what each costs at a mean of its own size."""
-        rows, sums = counts.by_row, []
-        for start in range(0, rows.nnz, CHUNK):
-            entries = slice(start, start + CHUNK)
-            phi = self.of_features(rows.indices[entries]).dispersion
-            y = rows.values[entries].astype(np.float64)
-            sums.append(float(np.sum(stirling(y) + excess_constant(y, phi))))
-        return math.fsum(sums)
+        y, phi = counts.tally.values, self._of_tally(counts)
+        return float(np.sum(counts.tally.times * (stirling(y) + excess_constant(y, phi))))
 
     def plain_constant(self, counts: Counts) -> float:
         """Give the same for the loss ``-y log(mean) + (y + r) log(1 + phi mean)``."""
-        rows, sums = counts.by_row, [self.constant(counts)]
-        for start in range(0, rows.nnz, CHUNK):
-            entries = slice(start, start + CHUNK)
-            phi = self.of_features(rows.indices[entries]).dispersion
-            y = rows.values[entries].astype(np.float64)
-            sums.append(-float(np.sum(y * (np.log1p(phi * y) + log1p_ratio(phi * y) - np.log(y)))))
-        return math.fsum(sums)
+        y, phi = counts.tally.values, self._of_tally(counts)
+        losses = y * (np.log1p(phi * y) + log1p_ratio(phi * y) - np.log(y))
+        return self.constant(counts) - float(np.sum(counts.tally.times * losses))
+
+    def _of_tally(self, counts: Counts) -> Array:
+        """Dispersion of every entry of the tally."""
+        return self.of_features(counts.tally.feature).dispersion
 
     def _variance_ratio(self, t: Array, at: Derivatives) -> Array:
         return 1.0 + self.dispersion * (t * at.share * at.slope)

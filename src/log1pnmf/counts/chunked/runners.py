@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.rows import Rows
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.tally import Tally
 
 from .cluster import ClusterRunner
 from .opening import CountSource
@@ -129,4 +130,41 @@ def runner_of(source: CountSource) -> Runner:
 
 def survey(source: CountSource) -> ChunkedCounts:
     """Take the first look at a source."""
-    return ChunkedCounts.gather(source, runner_of(source).survey())
+    return ChunkedCounts.gather(source, runner_of(source).survey(), _tally)
+
+
+@dataclass(eq=False)
+class _Tallied:
+    """The tally of the chunks seen so far."""
+
+    tally: Tally
+
+    def plus(self, other: _Tallied) -> _Tallied:
+        return _Tallied(self.tally.plus(other.tally))
+
+
+@dataclass(frozen=True)
+class _TallyTask:
+    """Tallies a chunk."""
+
+    n_features: int
+
+    def no_sums(self) -> _Tallied:
+        return _Tallied(Tally.none(self.n_features))
+
+    def __call__(self, counts: Counts, sizes: Any, *, start: Any, into: _Tallied) -> None:
+        into.tally = into.tally.plus(counts.tally)
+
+
+def _tally(counts: ChunkedCounts) -> Tally:
+    """Tally counts in a pass over their chunks."""
+    (n, m), source = counts.shape, counts.source
+    no_loadings = Rows((n, 0), lambda first, last: np.zeros((last - first, 0)), source.folder)
+    task, done = _TallyTask(m), iter(range(1, len(counts.bounds)))
+
+    def receive(index: int, result: Any) -> None:
+        if source.on_chunk is not None:
+            source.on_chunk(next(done), len(counts.bounds) - 1)
+
+    found: Any = runner_of(source).run(task, counts, np.ones(n), start=no_loadings, receive=receive)
+    return found.tally

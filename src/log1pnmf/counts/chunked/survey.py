@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from scipy import sparse
 from log1pnmf.counts.compress import compress_sparse
 from log1pnmf.counts.counts import Counts, SparseRows
 from log1pnmf.counts.sparse_rows import CHUNK, checksum_of, row_blocks
+from log1pnmf.counts.tally import Tally
 
 from .opening import CountSource
 
@@ -178,6 +179,8 @@ class ChunkedCounts(Counts):
         Which ones.
     row_digests : ndarray of uint64, shape (n,)
         See `row_digests`.
+    tallying : callable
+        Tallies these counts in another pass.
     """
 
     source: CountSource
@@ -187,9 +190,15 @@ class ChunkedCounts(Counts):
     sample: Counts
     sample_index: NDArray[np.int64]
     row_digests: NDArray[np.uint64]
+    tallying: Callable[[ChunkedCounts], Tally]
 
     @classmethod
-    def gather(cls, source: CountSource, surveys: Iterable[ChunkSurvey]) -> ChunkedCounts:
+    def gather(
+        cls,
+        source: CountSource,
+        surveys: Iterable[ChunkSurvey],
+        tallying: Callable[[ChunkedCounts], Tally],
+    ) -> ChunkedCounts:
         """Put together what was seen of the chunks, in their order."""
         n, m = source.shape
         column_nnz, column_sums = np.zeros(m, dtype=np.int64), np.zeros(m)
@@ -229,6 +238,7 @@ class ChunkedCounts(Counts):
             sample=kept,
             sample_index=index,
             row_digests=np.concatenate(digests),
+            tallying=tallying,
         )
 
     @cached_property
@@ -250,6 +260,11 @@ class ChunkedCounts(Counts):
     def stirling(self) -> float:
         """Sum over the counts of log(y!) - y log(y) + y."""
         return self.stirlings
+
+    @cached_property
+    def tally(self) -> Tally:
+        """How often every feature has every count; a pass over the chunks."""
+        return self.tallying(self)
 
     @cached_property
     def column_sums(self) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -17,14 +18,16 @@ from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.engines.base import Factory, HalfStep, RowSolver, Sample
 from log1pnmf.engines.native import NativeEngine, effective_threads
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds, Constraint
+from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem, Side
+from log1pnmf.model.spectrum import MeanSpectrum
 from log1pnmf.model.zero_survey import ZeroSurvey
 from log1pnmf.model.zeros import AdaptiveZeros
 
 from .progress import PassBar
 from .step import damped_step
-from .work import ChunkPass, ChunkRows, FactorSums
+from .work import ChunkPass, ChunkRows, FactorSums, SpectrumPass
 
 __all__ = ["StreamingEngine", "StreamingFactory"]
 
@@ -99,7 +102,7 @@ class StreamingEngine:
         step = damped_step(
             sums,
             np.asarray(start),
-            totals=self.counts.column_sums,
+            totals=self._weights,
             nnz=np.diff(side.rows.indptr),
             bounds=bounds,
             n_threads=self.n_threads,
@@ -148,6 +151,20 @@ class StreamingEngine:
         self._last = last
         return float(signed), float(absolute)
 
+    def mean_spectrum(self, loadings: Any, factors: Any) -> MeanSpectrum:
+        """Condense the means in a pass; see `log1pnmf.engines.base.Engine.mean_spectrum`."""
+        problem, done = self.problem, iter(range(1, len(self.counts.bounds)))
+        low = MeanSpectrum.low_for(self.counts.tally)
+        work = SpectrumPass(np.asarray(factors), problem.link, problem.noise, low, self.n_threads)
+
+        def receive(index: int, nothing: None) -> None:
+            if self._on_chunk is not None:
+                self._on_chunk(next(done), len(self.counts.bounds) - 1)
+
+        start = self.adopt(loadings)
+        sums: Any = self._runner.run(work, self.counts, problem.size_factors, start=start, receive=receive)
+        return cast(MeanSpectrum, sums)
+
     def sample(self) -> Sample:
         """Give the rows that the survey kept in memory."""
         return Sample(self._kept(), self._in_memory, self.settle)
@@ -169,6 +186,18 @@ class StreamingEngine:
         zeros = None if isinstance(problem.zeros, AdaptiveZeros) else problem.zeros
         sizes = problem.size_factors[index]
         return replace(problem, counts=self.counts.sample, size_factors=sizes, zeros=zeros)
+
+    @cached_property
+    def _weights(self) -> Array:
+        """What the counts of every feature weigh in the curvature: their total with Poisson noise.
+
+        With dispersions it is less by ``1 + phi mean``, where each count is taken for its mean.
+        """
+        totals, noise = self.counts.column_sums, self.problem.noise
+        if not isinstance(noise, NegativeBinomial):
+            return totals
+        squares = self.counts.tally.sums(self.counts.tally.values**2)
+        return totals / (1.0 + noise.dispersion * squares / np.maximum(totals, 1e-300))
 
     def _loss(self, sums: FactorSums) -> float:
         return float(np.sum(sums.rows.loss)) + self.problem.native_constant
@@ -206,6 +235,7 @@ class StreamingEngine:
             np.asarray(factors),
             problem.link,
             problem.zeros,
+            problem.noise,
             columns,
             self.n_threads,
             problem.is_large,
@@ -249,9 +279,10 @@ class StreamingFactory(Factory):
         return StreamingEngine(problem, n_threads, PassBar() if verbose else None)
 
     def lacks_noise(self, noise: Noise, row_solver: RowSolver) -> str | None:
-        """Say that the noise is not known; Poisson is."""
-        why = super().lacks_noise(noise, row_solver)
-        return None if why is None else f"it has no {noise.name} noise; load the counts into memory"
+        """Say that the noise is not known; Poisson and negative binomial are."""
+        if isinstance(noise, NegativeBinomial) or super().lacks_noise(noise, row_solver) is None:
+            return None
+        return f"it has no {noise.name} noise; load the counts into memory"
 
     def lacks_bounds(self, constraint: Constraint) -> str | None:
         """Refuse loadings whose bounds differ between samples, but for those that are known."""

@@ -47,7 +47,7 @@ def damped_step(
     sums : FactorSums
         At `start`.
     totals : ndarray of shape (m,)
-        Total count of every feature.
+        Total count of every feature, less where counts weigh less in the curvature.
     nnz : ndarray of shape (m,)
         Number of samples in which the feature is not zero.
 

@@ -13,10 +13,12 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine, RowSums
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem
+from log1pnmf.model.spectrum import MeanSpectrum
 from log1pnmf.model.zeros import AdaptiveZeros, Zeros
 
-__all__ = ["ChunkPass", "ChunkRows", "FactorSums"]
+__all__ = ["ChunkPass", "ChunkRows", "FactorSums", "SpectrumPass"]
 
 Array = NDArray[np.float64]
 
@@ -124,6 +126,7 @@ class ChunkPass:
     factors: Array
     link: ShiftedLog
     zeros: Zeros | None
+    noise: Noise
     bounds: Bounds = NON_NEGATIVE
     n_threads: int | None = None
     large: bool = False
@@ -163,10 +166,36 @@ class ChunkPass:
     def _engine(self, counts: Counts, sizes: Array, loadings: Array) -> NativeEngine:
         """Make the engine of a chunk; its zeros are found at these loadings."""
         zeros = None if isinstance(self.zeros, AdaptiveZeros) else self.zeros
-        problem = _Piece(counts, sizes, self.link, zeros, large=self.large)
+        problem = _Piece(counts, sizes, self.link, zeros, self.noise, large=self.large)
         engine = NativeEngine(problem, self.n_threads)
         if not isinstance(self.zeros, AdaptiveZeros):
             return engine
         stored, exposure = engine.collect_zeros(loadings, self.factors, self.zeros.caps)
         found = replace(self.zeros, stored=stored, exposure=exposure)
         return NativeEngine(replace(problem, zeros=found), self.n_threads)
+
+
+@dataclass(frozen=True, eq=False)
+class SpectrumPass:
+    """One pass that condenses the means of all chunks: a `log1pnmf.counts.chunked.tasks.ChunkTask`.
+
+    Parameters
+    ----------
+    low : ndarray of shape (m,)
+        See `log1pnmf.model.spectrum.MeanSpectrum`.
+    """
+
+    factors: Array
+    link: ShiftedLog
+    noise: Noise
+    low: Array
+    n_threads: int | None = None
+
+    def no_sums(self) -> MeanSpectrum:
+        """Make sums over no chunks."""
+        return MeanSpectrum.zeros(self.low)
+
+    def __call__(self, counts: Counts, sizes: Array, *, start: Array, into: MeanSpectrum) -> None:
+        """Add the rows of one chunk; loadings are on the eta scale."""
+        problem = _Piece(counts, sizes, self.link, None, self.noise)
+        NativeEngine(problem, self.n_threads).add_spectrum(start, self.factors, into=into)

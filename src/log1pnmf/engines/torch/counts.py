@@ -14,6 +14,7 @@ from scipy import sparse
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import Pattern, SparseRows
+from log1pnmf.counts.tally import Tally
 
 __all__ = ["TensorCounts", "TensorPattern", "TensorRows"]
 
@@ -141,6 +142,19 @@ class TensorCounts(Counts):
     def _host(self) -> SparseRows:
         rows: Any = self.by_row
         return rows.to_host()
+
+    @cached_property
+    def tally(self) -> Tally:
+        """How often every feature has every count."""
+        return self.on_host().tally
+
+    def on_host(self) -> Counts:
+        """Give a copy on the host."""
+        return self._copy
+
+    @cached_property
+    def _copy(self) -> Counts:
+        return Counts(self._host, None, self.sample_names, self.feature_names)
 
     def to_scipy(self) -> sparse.csr_array:
         """Copy to the host as a SciPy CSR array."""

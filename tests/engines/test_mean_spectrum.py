@@ -1,0 +1,83 @@
+"""Condensed means stand for all: the likelihood of dispersions from them is that from every entry."""
+
+import math
+
+import numpy as np
+import pytest
+
+from log1pnmf._core import runnable_kernels
+from log1pnmf.counts.counts import Counts
+from log1pnmf.engines import native as native_module
+from log1pnmf.engines.native import NativeEngine
+from log1pnmf.model.dispersion import _Condensed, _Likelihood, renewed
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.problem import Problem
+from log1pnmf.model.spectrum import MeanSpectrum
+
+
+def drawn(c, n=300, m=12, seed=0):
+    """Counts of features between rare and frequent; one has none, and some loadings are zero."""
+    rng, link = np.random.default_rng(seed), ShiftedLog(c)
+    loadings = rng.uniform(0.0, 0.7, (n, 3)) * (rng.random((n, 3)) > 0.3)
+    factors = link.link(np.geomspace(1e-3, 300.0, m)[:, None] * rng.uniform(0.0, 1.0, (m, 3))) / link.alpha
+    sizes = rng.uniform(0.3, 2.0, n)
+    means = sizes[:, None] * link.mean(loadings @ factors.T)
+    y = rng.poisson(means * rng.gamma(2.0, 0.5, (n, m)))
+    y[:, 4] = 0
+    return Problem(Counts.from_any(y), sizes, link, noise=NegativeBinomial(0.5)), loadings, factors
+
+
+def condensed(problem, loadings, factors, **options):
+    spectrum = MeanSpectrum.zeros(MeanSpectrum.low_for(problem.counts.tally))
+    NativeEngine(problem, **options).add_spectrum(loadings, factors, into=spectrum)
+    return spectrum
+
+
+@pytest.mark.parametrize("kernel", runnable_kernels())
+@pytest.mark.parametrize("c", [0.1, 1.0, math.inf])
+def test_condensed_means_have_the_likelihood_of_all(c, kernel):
+    problem, loadings, factors = drawn(c)
+    spectrum = condensed(problem, loadings, factors, kernel=kernel)
+    exact = _Likelihood(problem.counts, factors, problem, loadings)
+    found, which = _Condensed(problem.counts, factors, spectrum), np.array([3, 0, 11, 7, 4, 9])
+    for theta in np.log([1e-6, 1e-3, 0.1, 0.5, 3.0, 50.0]):
+        one, other = exact(np.full(6, theta), which), found(np.full(6, theta), which)
+        for name in ("slope", "bend"):
+            expected = getattr(one, name)
+            size = 1.0 + np.abs(expected)
+            np.testing.assert_allclose(getattr(other, name) / size, expected / size, atol=2e-6)
+        free, level = found.freedom(np.full(12, theta))
+        expected_free, expected_level = exact.freedom(np.full(12, theta))
+        np.testing.assert_allclose(free, expected_free, rtol=1e-3)
+        if theta <= math.log(3.0):  # beyond, tiny means decide about the level, which hardly matters there
+            np.testing.assert_allclose(level, expected_level, rtol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["feature", "shared"])
+def test_dispersions_are_those_of_all_means(kind, monkeypatch):
+    problem, loadings, factors = drawn(1.0)
+    monkeypatch.setattr(native_module, "FEWEST_SAMPLES", 100)
+    spectrum = NativeEngine(problem).mean_spectrum(loadings, factors)
+    assert spectrum is not None
+    expected = renewed(problem, loadings, factors, kind=kind)[0].dispersion
+    found = renewed(problem, loadings, factors, kind=kind, spectrum=spectrum)[0].dispersion
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_samples_add_up_in_any_pieces_and_with_any_number_of_threads():
+    problem, loadings, factors = drawn(1.0)
+    whole, y = condensed(problem, loadings, factors, n_threads=1), problem.counts.to_scipy()
+    for name in ("entries", "counted"):
+        again = condensed(problem, loadings, factors, n_threads=3)
+        np.testing.assert_array_equal(getattr(again, name), getattr(whole, name))
+    low, parts = whole.low, []
+    for rows in (slice(0, 17), slice(17, 300)):
+        some, sizes = Counts.from_any(y[rows]), problem.size_factors[rows]
+        piece = Problem(some, sizes, problem.link, noise=problem.noise)
+        parts.append(MeanSpectrum.zeros(low))
+        NativeEngine(piece).add_spectrum(loadings[rows], factors, into=parts[-1])
+    both = parts[0].plus(parts[1])
+    np.testing.assert_allclose(both.entries, whole.entries, rtol=1e-12, atol=1e-10)
+    np.testing.assert_allclose(both.counted, whole.counted, rtol=1e-12, atol=1e-8)
+    assert both.n_free == np.count_nonzero(loadings)
