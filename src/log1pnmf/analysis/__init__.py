@@ -1,5 +1,6 @@
 """From a `Fit` and its counts to findings."""
 
+from .coherence import coherence, exclusivity
 from .diagnostics import Diagnostics, diagnose
 from .heldout import heldout_by_sample, heldout_log_likelihood, heldout_rows_log_likelihood
 from .identity import top_features
@@ -15,6 +16,7 @@ from .metrics import (
     log_likelihood,
     match_factors,
 )
+from .perplexity import perplexity
 from .scorer import heldout_score
 from .selection import Judgement, Selection, Setting, select
 from .stability import Relation, Stability, consensus, fit_seeds, relate, stability, stability_table
@@ -35,11 +37,13 @@ __all__ = [
     "Sweep",
     "TopicModel",
     "Usage",
+    "coherence",
     "consensus",
     "correlation_matrix",
     "deviance_explained",
     "diagnose",
     "effective_factors",
+    "exclusivity",
     "factor_correlation",
     "fit_seeds",
     "heldout_by_sample",
@@ -51,6 +55,7 @@ __all__ = [
     "log_likelihood",
     "markers",
     "match_factors",
+    "perplexity",
     "read_gmt",
     "relate",
     "select",

@@ -9,10 +9,12 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from log1pnmf._common.atomic import StrPath
+from log1pnmf.analysis.coherence import coherence, exclusivity
 from log1pnmf.analysis.diagnostics import Diagnostics, diagnose
 from log1pnmf.analysis.identity import top_features
 from log1pnmf.analysis.markers.find import markers
 from log1pnmf.analysis.markers.table import Markers
+from log1pnmf.analysis.perplexity import perplexity
 from log1pnmf.analysis.topics import TopicModel, topic_model
 from log1pnmf.analysis.usage import Usage, usage
 from log1pnmf.fitting.fit import Fit
@@ -159,6 +161,59 @@ class Findings(BaseEstimator):
         """
         check_is_fitted(self)
         return diagnose(self.fit_, X, **options)
+
+    def coherence(self, X: Any, n: int = 10, *, by: str = "ranking") -> Any:
+        """NPMI coherence of every factor: how often its first features are in the same samples.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+            Where features are counted: the training data, or better others.
+        n : int
+            First features of every factor.
+        by : {"ranking", "weight"}
+            See `log1pnmf.analysis.coherence`.
+
+        Returns
+        -------
+        ndarray of shape (n_components,)
+        """
+        check_is_fitted(self)
+        return coherence(self.fit_, X, n, by=by)
+
+    def exclusivity(self, n: int = 10, *, by: str = "ranking") -> Any:
+        """How much the first features of every factor are its own, from 1 / K to 1.
+
+        Parameters
+        ----------
+        n : int
+            First features of every factor.
+        by : {"ranking", "weight"}
+            See `log1pnmf.analysis.exclusivity`.
+
+        Returns
+        -------
+        ndarray of shape (n_components,)
+        """
+        check_is_fitted(self)
+        return exclusivity(self.fit_, n, by=by)
+
+    def perplexity(self, X: Any, **options: Any) -> float:
+        """Perplexity of the held-out words of documents, each given its other words; smaller is better.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+            Documents that were not fitted.
+        **options : optional
+            `test_fraction` and others; see `log1pnmf.analysis.perplexity`.
+
+        Returns
+        -------
+        float
+        """
+        check_is_fitted(self)
+        return perplexity(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
 
     def to_topic_model(self) -> TopicModel:
         """Give the equivalent multinomial topic model, at ``c = inf``.

@@ -1,0 +1,119 @@
+"""Coherence, exclusivity and perplexity against values computed by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.decomposition import LatentDirichletAllocation
+
+from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf.analysis import coherence, exclusivity, perplexity
+
+TEXTS = np.array(
+    [  # apple pear plum | iron zinc
+        [3, 2, 0, 0, 0],
+        [2, 4, 1, 0, 0],
+        [1, 0, 2, 0, 0],
+        [0, 0, 0, 5, 2],
+        [0, 0, 0, 1, 0],
+        [0, 0, 0, 0, 0],
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def fit():
+    return fit_log1p_nmf(TEXTS, 2, c=math.inf)
+
+
+def npmi(p_i, p_j, p_ij, eps=1e-12):
+    """The formula of gensim's log-ratio measure, normalised."""
+    return math.log((p_ij + eps) / (p_i * p_j)) / -math.log(p_ij + eps)
+
+
+def test_coherence_is_the_mean_over_pairs_by_hand(fit):
+    found = coherence(fit, TEXTS, 3, by="weight")
+    fruit = np.mean([npmi(3 / 6, 2 / 6, 2 / 6), npmi(3 / 6, 2 / 6, 2 / 6), npmi(2 / 6, 2 / 6, 1 / 6)])
+    metal = npmi(2 / 6, 1 / 6, 1 / 6)
+    assert sorted(found) == pytest.approx(sorted([fruit, metal]))
+    np.testing.assert_allclose(found, coherence(fit, TEXTS, 3))  # both orders have the same first words
+
+
+def test_words_that_never_meet_are_near_minus_one(fit):
+    apart = np.eye(5)[[0, 1, 2, 3, 4]]
+    assert coherence(fit, apart, 2, by="weight") == pytest.approx([npmi(0.2, 0.2, 0.0)] * 2)
+    everywhere = np.ones((4, 5))
+    assert coherence(fit, everywhere, 2).tolist() == [0.0, 0.0]
+
+
+def test_how_often_a_word_is_in_a_document_does_not_matter(fit):
+    np.testing.assert_array_equal(coherence(fit, TEXTS, 3), coherence(fit, np.minimum(TEXTS, 1), 3))
+
+
+def test_a_topic_of_one_word_has_no_coherence():
+    fit = fit_log1p_nmf([[4, 0, 0], [3, 0, 0], [0, 2, 3]], 2, c=math.inf)
+    assert np.isnan(coherence(fit, [[4, 0, 0], [0, 2, 3]], 2)).tolist().count(True) == 1
+
+
+def test_exclusivity_is_the_mean_share_by_hand(fit):
+    np.testing.assert_allclose(exclusivity(fit, 2), 1.0)
+    factors = np.array([[0.6, 0.1], [0.4, 0.1], [0.0, 0.8]])
+    same = Log1pNMF.of(fit_log1p_nmf(np.rint(1000 * factors @ [[1, 0], [0, 1]]).T, 2, c=math.inf))
+    found = exclusivity(same, 2, by="weight")
+    weights = same.fit_.factors / same.fit_.factors.sum(axis=0)
+    for k in range(2):
+        first = np.argsort(-weights[:, k])[:2]
+        assert found[k] == pytest.approx((weights[first, k] / weights[first].sum(axis=1)).mean())
+
+
+def test_the_estimator_has_them(fit):
+    model = Log1pNMF.of(fit)
+    np.testing.assert_array_equal(model.coherence(TEXTS, 2), coherence(fit, TEXTS, 2))
+    np.testing.assert_array_equal(model.exclusivity(2), exclusivity(fit, 2))
+    assert model.perplexity(TEXTS) == perplexity(fit, TEXTS)
+
+
+def topical(n, rng):
+    """Documents of three topics with ten words each, evenly spread."""
+    return rng.poisson(np.kron(np.eye(3), np.full((n // 3, 10), 4.0)))
+
+
+@pytest.mark.parametrize("c", [0.1, 1.0, math.inf])
+@pytest.mark.parametrize("size_factors", ["total", "none"])
+def test_perplexity_is_the_number_of_words_that_are_left(c, size_factors):
+    rng = np.random.default_rng(0)
+    train, new = topical(90, rng), topical(90, rng)
+    values = [
+        Log1pNMF(K, c=c, size_factors=size_factors, tol=1e-6).fit(train).perplexity(new) for K in (1, 3)
+    ]
+    assert values == pytest.approx([30.0, 10.0], rel=0.05)
+
+
+def test_perplexity_does_not_fall_with_topics_that_are_not_there():
+    rng = np.random.default_rng(1)
+    train, new = topical(60, rng), topical(60, rng)
+    three, nine = (Log1pNMF(K, c=math.inf, tol=1e-6).fit(train).perplexity(new) for K in (3, 9))
+    assert nine > three
+    lda = LatentDirichletAllocation(3, random_state=0).fit(train)
+    assert three == pytest.approx(lda.perplexity(new), rel=0.15)  # the same scale
+
+
+def test_no_word_is_impossible_and_no_document_too_short():
+    fit = fit_log1p_nmf([[4, 3, 0], [3, 5, 0], [2, 2, 0]], 1, c=math.inf)
+    assert math.isfinite(perplexity(fit, [[0, 0, 9], [0, 0, 0], [1, 0, 0]]))
+    with pytest.raises(ValueError, match="no count was held out"):
+        perplexity(fit, [[0, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda fit: coherence(fit, TEXTS, 1), "n must be at least 2"),
+        (lambda fit: exclusivity(fit, by="size"), "by must be one of 'ranking', 'weight'"),
+        (lambda fit: coherence(fit, TEXTS[:, :3]), "features"),
+        (lambda fit: perplexity(fit, TEXTS, test_fraction=1.0), "test_fraction"),
+    ],
+)
+def test_refused(fit, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(fit)
