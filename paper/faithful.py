@@ -18,6 +18,7 @@ from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.certificate import certify
 from log1pnmf.fitting.fit import Fit, Stopped
+from log1pnmf.fitting.kept_problem import Changed
 from log1pnmf.fitting.runs import Run
 from log1pnmf.fitting.settings import GIVEN, Settings
 from log1pnmf.fitting.solver.alternate import alternate, residual_at
@@ -127,5 +128,5 @@ def _fit(settings: Settings, engine: Engine, start: tuple[Array, Array], sizes: 
     shown = replace(last, loadings=last.loadings * (engine.problem.size_factors / sizes)[:, None])
     stopped: Stopped = "max_iter" if last.index == settings.max_iter else "converged"
     problem = replace(engine.problem, size_factors=sizes)
-    run = Run(shown, history, stopped, problem.zeros, problem.noise, (0.0, 0.0), start="given")
+    run = Run(shown, history, stopped, Changed.of(problem), (0.0, 0.0), start="given")
     return replace(run.as_fit(settings, problem, kkt_residual=residual), messages=(message,))
