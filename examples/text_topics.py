@@ -1,6 +1,6 @@
 """Topics of a collection of texts, with a scikit-learn pipeline: words -> counts -> Log1pNMF.
 
-    python examples/text_topics.py                                  # small texts made up here
+    python examples/text_topics.py                                  # SciPy's manual pages
     python examples/text_topics.py --path my_texts/ --topics 10     # one text per .txt file
     python examples/text_topics.py --path lines.txt --stem          # one text per line
 
@@ -17,7 +17,7 @@ from sklearn.pipeline import Pipeline
 
 from log1pnmf import Log1pNMF
 from log1pnmf._common.optional import require
-from log1pnmf.datasets import made_up_texts
+from log1pnmf.datasets import manual_pages
 
 
 def read_texts(path: Path) -> tuple[list[str], list[str]]:
@@ -42,12 +42,16 @@ def word_counter(stem: bool) -> CountVectorizer:
 
 
 def main(
-    path: Path | None = None, *, n_topics: int = 5, c: float = 1.0, stem: bool = False
+    path: Path | None = None, *, n_topics: int = 8, c: float = 1.0, stem: bool = False
 ) -> list[list[str]]:
     """Fit, and print the top words of every topic; they are also returned."""
-    texts, labels = made_up_texts() if path is None else read_texts(path)
+    if path is None:
+        pages = manual_pages()
+        texts, labels = pages.texts, pages.names
+    else:
+        texts, labels = read_texts(path)
     vectorizer = word_counter(stem)
-    model = Log1pNMF(n_topics, c=c, init="nndsvd", random_state=0)
+    model = Log1pNMF(n_topics, c=c)
     pipeline = Pipeline([("words", vectorizer), ("topics", model)])
     loadings = pipeline.fit_transform(texts)
 
@@ -59,7 +63,7 @@ def main(
         best = int(np.argmax(loadings[:, k]))
         print(f"topic {k}: {', '.join(top)}\n         most in: {labels[best]}")
     if path is None:
-        new = "The crew took bread from the oven on deck, then the wind turned and the sail tore on the mast."
+        new = "Reject the null hypothesis if the p-value of the test is small, then minimize the objective."
         shares = pipeline.transform([new])[0]
         print(f"\nA text that was not in the fit: {new}")
         for k in np.argsort(-shares)[:2]:
@@ -71,7 +75,7 @@ if __name__ == "__main__":
     as_written = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_written)
     parser.add_argument("--path", type=Path, help="folder of .txt files, or file with one text per line")
-    parser.add_argument("--topics", type=int, default=5, dest="n_topics")
+    parser.add_argument("--topics", type=int, default=8, dest="n_topics")
     parser.add_argument("--c", type=float, default=1.0, help="shift of the link; inf: usual topic model")
     parser.add_argument("--stem", action="store_true", help="cut the endings of words (English)")
     main(**vars(parser.parse_args()))

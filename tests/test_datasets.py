@@ -8,7 +8,7 @@ import pytest
 from scipy import sparse
 
 from log1pnmf.counts.counts import Counts
-from log1pnmf.datasets import pancreas
+from log1pnmf.datasets import manual_pages, pancreas
 
 FULL = Path(__file__).parents[2] / "shared" / "data" / "baron_human_pancreas.h5ad"
 # Textbook markers. The two T cells are too few to test, and quiescent stellate cells share theirs.
@@ -77,3 +77,11 @@ def test_counts_are_those_of_the_full_matrix(data):
     assert full.obs["label"].tolist() == data.sample_labels.tolist()
     same = full[:, data.feature_names].X
     assert (sparse.csr_array(same) != data.counts).nnz == 0
+
+
+def test_manual_pages_are_long_enough_and_named():
+    pages = manual_pages()
+    assert len(pages.texts) == len(pages.names) == len(pages.parts) > 500
+    assert min(len(text.split()) for text in pages.texts) >= 50
+    assert all(name.startswith(f"{part}.") for name, part in zip(pages.names, pages.parts, strict=True))
+    assert not any(">>>" in text.splitlines()[-1] for text in pages.texts)

@@ -1,4 +1,4 @@
-"""Small data sets that come with the package: real cells, and made-up data whose truth is known."""
+"""Small data sets that are at hand everywhere: real cells, real texts, and tumours whose truth is known."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from importlib import resources
 import numpy as np
 from scipy import sparse
 
-from .made_up import Tumours, made_up_texts, made_up_tumours
+from .made_up import Tumours, made_up_tumours
+from .manual import ManualPages, manual_pages
 
-__all__ = ["Dataset", "Tumours", "made_up_texts", "made_up_tumours", "pancreas"]
+__all__ = ["Dataset", "ManualPages", "Tumours", "made_up_tumours", "manual_pages", "pancreas"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Data with a known truth, made up for tutorials: texts about themes, tumours with mutational processes."""
+"""Data with a known truth, made up for a tutorial: tumours with mutational processes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,7 @@ from itertools import product
 
 import numpy as np
 
-__all__ = ["THEMES", "Tumours", "made_up_texts", "made_up_tumours"]
-
-THEMES = {
-    "kitchen": "flour butter oven dough sugar yeast bread recipe salt pan knead bake crust whisk",
-    "garden": "soil seed tomato compost prune rose bee root spade leaf bloom hedge rain mulch",
-    "railway": "train platform signal track driver carriage station ticket timetable tunnel bridge rail",
-    "music": "violin chord rhythm melody concert orchestra tempo piano singer tune drum audience",
-    "sailing": "mast harbour wind rope anchor tide deck sail wave compass keel crew",
-}
-"""Words of each theme."""
-
-EVERYDAY = "morning people little time good today new long work hand begin find"
-FRAME = "then the {} and the {} came, while we kept the {} near a {} for one more {}."
+__all__ = ["Tumours", "made_up_tumours"]
 
 EXCHANGES = ("C>A", "C>G", "C>T", "T>A", "T>C", "T>G")
 
@@ -31,38 +19,6 @@ PROCESSES: dict[str, Callable[[str], float]] = {
     "a little of everything": lambda channel: 1.0,
 }
 """How much each process prefers a channel."""
-
-
-def made_up_texts(n_texts: int = 150, *, seed: int = 0) -> tuple[list[str], list[str]]:
-    """Make up short texts, each about one or two of five themes.
-
-    Parameters
-    ----------
-    n_texts : int
-    seed : int
-
-    Returns
-    -------
-    texts : list of str
-    themes : list of str
-        What each is about, "kitchen" or "kitchen + music".
-
-    Examples
-    --------
-    >>> texts, themes = made_up_texts(3)
-    >>> themes[0], texts[0][:21]
-    ('railway + sailing', 'then the wind and the')
-    """
-    rng = np.random.default_rng(seed)
-    names = list(THEMES)
-    texts, labels = [], []
-    for _ in range(n_texts):
-        chosen = rng.choice(names, size=rng.integers(1, 3), replace=False)
-        words = " ".join(THEMES[name] for name in chosen).split() * 2 + EVERYDAY.split()
-        sentences = [FRAME.format(*rng.choice(words, size=5)) for _ in range(rng.integers(6, 15))]
-        texts.append(" ".join(sentences))
-        labels.append(" + ".join(sorted(chosen)))
-    return texts, labels
 
 
 @dataclass(frozen=True, eq=False)
