@@ -49,6 +49,8 @@ def convert(
     transpose: common.Transpose = False,
     allow_fractions: common.AllowFractions = False,
     max_memory: common.MaxMemory = None,
+    text: common.Text = None,
+    stop_words: common.StopWords = None,
     c: Annotated[str | None, typer.Option("-c", "--shift", metavar="C", help="Which model of a run.")] = None,
     counts: Annotated[
         Path | None, typer.Option("--counts", metavar="FILE", help="Counts to go with a fit for R.")
@@ -58,7 +60,9 @@ def convert(
     """Convert counts between formats, and fits to and from the R package log1pNMF."""
     screen = Screen()
     check_place(target, force=force)
-    reading = Reading(layer, transpose, allow_fractions, max_memory=max_memory)
+    reading = Reading(
+        layer, transpose, allow_fractions, max_memory=max_memory, text=text, stop_words=stop_words
+    )
     if is_run(source) or is_model(source):
         fit = fit_in(source, None if c is None else common.parse_c([c])[0])
         to_r(fit, target, counts=None if counts is None else reading.table(counts).counts, force=force)

@@ -35,6 +35,8 @@ def info(
     layer: common.Layer = None,
     transpose: common.Transpose = False,
     max_memory: common.MaxMemory = None,
+    text: common.Text = None,
+    stop_words: common.StopWords = None,
     json: common.Json = False,
 ) -> int:
     """Say what is in a file of counts, a run or a model."""
@@ -44,7 +46,9 @@ def info(
     elif is_model(path):
         _about_fit(Fit.load(path), screen)
     else:
-        reading = Reading(layer, transpose, allow_fractions=True, max_memory=max_memory)
+        reading = Reading(
+            layer, transpose, allow_fractions=True, max_memory=max_memory, text=text, stop_words=stop_words
+        )
         _about_counts(reading.table(path), screen)
     return 0
 

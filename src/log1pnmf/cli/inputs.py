@@ -20,7 +20,7 @@ class Reading:
 
     Parameters
     ----------
-    max_memory : str, optional
+    max_memory, text, stop_words : str, optional
         See `log1pnmf.counts.files.read_table` and `log1pnmf.counts.files.filter_table`.
     """
 
@@ -31,6 +31,8 @@ class Reading:
     min_counts: float = 0.0
     min_features: int = 0
     max_memory: str | None = None
+    text: str | None = None
+    stop_words: str | None = None
 
     def table(self, path: Path) -> CountTable:
         """Read a file."""
@@ -41,6 +43,8 @@ class Reading:
             transpose=self.transpose,
             fractions=fractions,  # type: ignore[arg-type]
             max_memory=self.max_memory,
+            text=self.text,
+            stop_words=self.stop_words,
         )
 
     def filtered(self, table: CountTable) -> Filtered:

@@ -44,6 +44,8 @@ __all__ = [
     "Seed",
     "Shifts",
     "SizeFactors",
+    "StopWords",
+    "Text",
     "TimeLimit",
     "Tol",
     "Transpose",
@@ -60,7 +62,8 @@ CountFile = Annotated[
     Path,
     typer.Argument(
         metavar="FILE",
-        help="Counts: .h5ad, .zarr, 10x .h5 or folder, .mtx(.gz), .csv/.tsv(.gz), .npz, .npy.",
+        help="Counts: .h5ad, .zarr, 10x .h5 or folder, .mtx(.gz), .csv/.tsv(.gz), .npz, .npy; "
+        "or a folder of .txt files.",
         show_default=False,
     ),
 ]
@@ -96,6 +99,21 @@ MaxMemory = Annotated[
         "--max-memory",
         metavar="SIZE",
         help="Memory that a file you trust may take, as in 8GB. [default: 1 GiB, or 200 times the file]",
+        show_default=False,
+    ),
+]
+Text = Annotated[
+    str | None,
+    typer.Option(
+        "--text", metavar="COLUMN", help="Column of a .csv or .tsv that holds texts: count their words."
+    ),
+]
+StopWords = Annotated[
+    str | None,
+    typer.Option(
+        "--stop-words",
+        metavar="WORDS",
+        help="Words of texts to leave out: english, or a file with one in a line. [default: none]",
         show_default=False,
     ),
 ]

@@ -65,6 +65,8 @@ def select(
     transpose: common.Transpose = False,
     allow_fractions: common.AllowFractions = False,
     max_memory: common.MaxMemory = None,
+    text: common.Text = None,
+    stop_words: common.StopWords = None,
     likelihood: common.Likelihood = Settings.likelihood,
     size_factors: common.SizeFactors = Settings.size_factors,
     noise: common.Noise = Settings.noise,
@@ -96,7 +98,9 @@ def select(
         tol=tol,
         n_jobs=jobs,
     )
-    reading = Reading(layer, transpose, allow_fractions, min_samples, min_counts, min_features, max_memory)
+    reading = Reading(
+        layer, transpose, allow_fractions, min_samples, min_counts, min_features, max_memory, text, stop_words
+    )
     options = {**parameters, "n_components": numbers, "c": shifts}
     options |= {"holdout": holdout, "n_folds": folds, "n_seeds": seeds}
     check_choice("--holdout", holdout, HOLDOUTS)

@@ -14,6 +14,7 @@ from log1pnmf._common.atomic import building, check_place
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import select_features
 from log1pnmf.counts.files import BadFileError, CountTable
+from log1pnmf.counts.files.documents import TEXT_FORMATS
 from log1pnmf.counts.files.write import numbered, write_csv
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.keys import c_name
@@ -56,6 +57,7 @@ def transform(
     transpose: common.Transpose = False,
     allow_fractions: common.AllowFractions = False,
     max_memory: common.MaxMemory = None,
+    text: common.Text = None,
     json: common.Json = False,
     force: common.Force = False,
 ) -> int:
@@ -65,8 +67,10 @@ def transform(
         raise typer.BadParameter(f"-o must end with .csv, .tsv or the same with .gz, got {output}")
     check_place(output, force=force)
     fit = fit_in(run, None if c is None else common.parse_c([c])[0])
-    table = Reading(layer, transpose, allow_fractions, max_memory=max_memory).table(file)
+    table = Reading(layer, transpose, allow_fractions, max_memory=max_memory, text=text).table(file)
     screen.say((file.name, "bold"), f": {describe(table)} ({table.format})")
+    if table.format in TEXT_FORMATS:  # words that no new text has were counted: zero times
+        missing = "zero"
     counts, notes = align(table, fit, missing=missing)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)

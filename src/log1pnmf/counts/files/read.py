@@ -13,6 +13,7 @@ from log1pnmf.counts.chunked.opening import parse_memory
 
 from .annotated import read_anndata
 from .arrays import read_npy, read_npz
+from .documents import Words, holds_texts, read_column, read_folder
 from .market import read_market, read_market_folder
 from .table import BadFileError, CountTable, Fractions, RawTable, checked
 from .tenx import read_tenx_h5
@@ -48,7 +49,7 @@ READERS: dict[str, Callable[[Path, Budget], RawTable]] = {
 
 
 def format_of(path: StrPath) -> str:
-    """Tell the format of a file from its name; a folder that is not a .zarr is a 10x folder.
+    """Tell the format of a file from its name; a folder is a .zarr, one of .txt files, or a 10x folder.
 
     Raises
     ------
@@ -66,9 +67,12 @@ def format_of(path: StrPath) -> str:
         if name.endswith(ending) and name != ending:
             return ENDINGS[ending]
     if place.is_dir():
-        return "zarr" if _is_zarr(place) else "10x folder"
+        return "zarr" if _is_zarr(place) else "texts" if holds_texts(place) else "10x folder"
     known = ", ".join(ENDINGS)
-    raise BadFileError(f"{os.fspath(path)} has no ending that is known; use one of {known}, or a 10x folder")
+    raise BadFileError(
+        f"{os.fspath(path)} has no ending that is known; use one of {known}, a 10x folder or a folder of "
+        "texts (.txt)"
+    )
 
 
 def read_table(
@@ -78,6 +82,8 @@ def read_table(
     transpose: bool = False,
     fractions: Fractions = "refuse",
     max_memory: str | float | None = None,
+    text: str | None = None,
+    stop_words: str | None = None,
 ) -> CountTable:
     r"""Read a table of counts, samples x features, from a file of any known kind.
 
@@ -85,7 +91,8 @@ def read_table(
     ----------
     path : str or PathLike
         .h5ad, .zarr (AnnData), .h5 (10x), a folder with matrix.mtx (10x), .mtx, .csv, .tsv, .txt, .npz, .npy;
-        text and .mtx also with .gz. The files of 10x are features x samples and are turned.
+        text and .mtx also with .gz. The files of 10x are features x samples and are turned. A folder of .txt
+        files is a set of documents, whose words are counted; names of folders in it are labels ("folder").
     layer : str, optional
         AnnData: which layer, "X" or "raw"; by default X, or layers["counts"] where X does not hold counts (a
         note says so). 10x .h5 of several genomes: which genome.
@@ -96,6 +103,11 @@ def read_table(
     max_memory : str or float, optional
         Memory that the file may take, as in "8GB" or in bytes, where it is more than the rule for files from
         strangers gives: 1 GiB, or 200 bytes for each byte of the file. Only for files that you trust.
+    text : str, optional
+        Column of a .csv or .tsv that holds texts, one document in a row; their words are counted. The other
+        columns are labels; a first column such as "id" or "name" has the names of the documents.
+    stop_words : str, optional
+        Words of texts that are not counted: "english", or a file with one word in a line.
 
     Returns
     -------
@@ -121,13 +133,13 @@ def read_table(
     if not place.exists():
         raise FileNotFoundError(f"{name} does not exist; check the path (working folder: {Path.cwd()})")
     check_regular(place)
-    kind = format_of(place)
+    kind = _kind(place, text, stop_words)
     if layer is not None and kind not in WITH_LAYERS:
         raise BadFileError(f"{name} is a {kind} file, which has no layers; leave layer {layer!r} out")
     _check_kind(place, kind)
     budget = Budget(place, None if max_memory is None else parse_memory(max_memory))
     try:
-        raw = _read(place, kind, layer, budget)
+        raw = _read(place, kind, layer, Words(text, stop_words), budget)
     except (BadFileError, ImportError, PermissionError):
         raise
     except (EOFError, zlib.error, OSError, MemoryError) as error:
@@ -140,7 +152,23 @@ def read_table(
     return checked(raw, source=name, format=kind, fractions=fractions, budget=budget)
 
 
-def _read(place: Path, kind: str, layer: str | None, budget: Budget) -> RawTable:
+def _kind(place: Path, text: str | None, stop_words: str | None) -> str:
+    """Tell the format of a file, in which a column may hold texts."""
+    kind = format_of(place)
+    if text is not None and kind in ("csv", "tsv"):
+        return "column of texts"
+    if text is not None and kind != "texts":
+        raise BadFileError(f"{place} is a {kind} file; a column of texts (--text) is one of a .csv or .tsv")
+    if stop_words is not None and kind != "texts":
+        raise BadFileError(f"{place} is a {kind} file; stop words are for texts (--text names their column)")
+    return kind
+
+
+def _read(place: Path, kind: str, layer: str | None, words: Words, budget: Budget) -> RawTable:
+    if kind == "texts":
+        return read_folder(place, words, budget)
+    if kind == "column of texts":
+        return read_column(place, words, budget)
     if kind in ("h5ad", "zarr"):
         return read_anndata(place, layer, budget)
     if kind == "10x h5":
@@ -149,7 +177,7 @@ def _read(place: Path, kind: str, layer: str | None, budget: Budget) -> RawTable
 
 
 def _check_kind(place: Path, kind: str) -> None:
-    folder = kind in ("zarr", "10x folder")
+    folder = kind in ("zarr", "10x folder", "texts")
     if place.is_dir() and not folder:
         raise BadFileError(f"{place} is a folder, but a {kind} file was expected; name the file inside")
     if place.is_file() and kind == "zarr":
