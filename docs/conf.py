@@ -65,6 +65,7 @@ def setup(app):
 html_math_renderer = "native"
 html_theme = "pydata_sphinx_theme"
 html_title = "log1pnmf"
+html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 html_show_sourcelink = False
