@@ -2,6 +2,7 @@
 
 from .coherence import coherence, exclusivity
 from .diagnostics import Diagnostics, diagnose
+from .evidence import Evidence, evidence
 from .heldout import heldout_by_sample, heldout_log_likelihood, heldout_rows_log_likelihood
 from .identity import top_features
 from .loading_errors import loading_errors
@@ -27,6 +28,7 @@ from .usage import Usage, usage
 
 __all__ = [
     "Diagnostics",
+    "Evidence",
     "FactorMatch",
     "Judgement",
     "Markers",
@@ -43,6 +45,7 @@ __all__ = [
     "deviance_explained",
     "diagnose",
     "effective_factors",
+    "evidence",
     "exclusivity",
     "factor_correlation",
     "fit_seeds",

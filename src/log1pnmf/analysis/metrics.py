@@ -31,6 +31,7 @@ __all__ = [
     "hoyer",
     "log_likelihood",
     "match_factors",
+    "null_deviance",
 ]
 
 Array = NDArray[np.float64]
@@ -202,13 +203,13 @@ def deviance_explained(fit: Any, counts: Any, *, n_jobs: int | None = None) -> f
     """
     fit, counts = fit_and_counts(fit, counts)
     saturated = -fit.noise.constant(counts)
-    null = _null_deviance(fit, counts, n_jobs)
+    null = null_deviance(fit, counts, n_jobs)
     if null == 0.0:
         return 0.0
     return 1.0 - (saturated - log_likelihood(fit, counts, n_jobs=n_jobs)) / null
 
 
-def _null_deviance(fit: Fit, counts: Counts, n_jobs: int | None) -> float:
+def null_deviance(fit: Fit, counts: Counts, n_jobs: int | None) -> float:
     """Half the deviance of the null model; 0 where that is rounding error."""
     rows, columns, total = counts.row_sums, counts.by_column.row_sums(), counts.total
     own_terms = math.fsum(_sum_xlogx(piece.astype(np.float64)) for piece in pieces(counts.by_row.values))

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from . import convert, demo, fit, info, rename, report, select, simulate, sweep, transform, usage
+from . import convert, demo, evidence, fit, info, rename, report, select, simulate, sweep, transform, usage
 from .console import Screen, explain
 from .environment import describe_environment
 from .signals import INTERRUPTED, as_interrupts
@@ -36,6 +36,7 @@ app.command("sweep")(sweep.sweep)
 app.command("select")(select.select)
 app.command("transform")(transform.transform)
 app.command("usage")(usage.usage)
+app.command("evidence")(evidence.evidence)
 app.command("rename")(rename.rename)
 app.command("report")(report.report)
 app.command("info")(info.info)

@@ -12,7 +12,11 @@ from log1pnmf._common.optional import require
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.fit import Fit
 
-__all__ = ["report_fits"]
+from .console import one_line
+from .inputs import Reading
+from .run_folder import source_record
+
+__all__ = ["counts_again", "report_fits"]
 
 
 def report_fits(
@@ -51,3 +55,21 @@ def report_fits(
         notes=record["notes"],
         counts=counts,
     )
+
+
+def counts_again(record: Any) -> tuple[Counts | None, str]:
+    """Read the counts of a run again, where they are as they were."""
+    source = Path(record["source"]["path"])
+    if not source.exists():
+        return None, f"{source} is not there any more"
+    if {**source_record(source), "format": record["source"]["format"]} != record["source"]:
+        return None, f"{source} has changed since the fit"
+    try:
+        # How much memory a file may take is not for the folder to say, which may be a stranger's as well.
+        reading = Reading(**{**record["reading"], "max_memory": None})
+        table = reading.filtered(reading.table(source)).table
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        return None, one_line(error)
+    if list(table.shape) != record["shape"]:
+        return None, f"{source} has changed since the fit"
+    return table.counts, ""

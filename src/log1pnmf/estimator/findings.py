@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from log1pnmf._common.atomic import StrPath
 from log1pnmf.analysis.coherence import coherence, exclusivity
 from log1pnmf.analysis.diagnostics import Diagnostics, diagnose
+from log1pnmf.analysis.evidence import Evidence, evidence
 from log1pnmf.analysis.identity import top_features
 from log1pnmf.analysis.markers.find import markers
 from log1pnmf.analysis.markers.table import Markers
@@ -43,10 +44,12 @@ class Findings(BaseEstimator):
         Returns
         -------
         str
-            To be printed.
+            To be printed. With `evidence`, where that was asked for.
         """
         check_is_fitted(self)
-        return summarize(self.fit_.named(feature_names=feature_names), n_top=n_top)
+        text = summarize(self.fit_.named(feature_names=feature_names), n_top=n_top)
+        found = self._known_evidence()
+        return text if found is None else f"{text}\n\n{found.summary()}"
 
     def rename_factors(self, names: Any) -> Findings:
         """Name factors; every table, plot, report and file then has these names.
@@ -125,6 +128,34 @@ class Findings(BaseEstimator):
         """
         check_is_fitted(self)
         return markers(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
+
+    def evidence(self, X: Any, **options: Any) -> Evidence:
+        """Say for every factor what is lost without it, and how often it comes back.
+
+        `summary` and `report` show it from then on.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n_samples, n_features)
+            The training data.
+        **options : optional
+            `n_seeds` and `n_bootstrap` above all; see `log1pnmf.analysis.evidence`.
+
+        Returns
+        -------
+        Evidence
+        """
+        check_is_fitted(self)
+        found = evidence(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
+        self._evidence = self.fit_.loadings, found
+        return found
+
+    def _known_evidence(self) -> Evidence | None:
+        """Give what `evidence` found for this fit, with the names that factors have now."""
+        kept: tuple[Any, Evidence] | None = getattr(self, "_evidence", None)
+        if kept is None or kept[0] is not self.fit_.loadings:
+            return None
+        return kept[1].renamed(self.fit_.factor_names)
 
     def usage(self, groups: Any, replicate: Any = None, **options: Any) -> Usage:
         """Compare the mean loadings of groups of training samples, on the level of replicates.

@@ -80,6 +80,11 @@ class Keys:
         return f"{self.uns}_select"
 
     @property
+    def evidence(self) -> str:
+        """In `uns`: of what speaks for every factor."""
+        return f"{self.uns}_evidence"
+
+    @property
     def usage(self) -> str:
         """In `uns`: of the comparison of groups."""
         return f"{self.uns}_usage"

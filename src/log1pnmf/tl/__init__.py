@@ -6,6 +6,7 @@ user should know without asking (another layer was used, a view became an object
 "log1pnmf", level WARNING, which Python shows by default.
 """
 
+from .evidence import evidence
 from .fit import log1p_nmf, sweep
 from .markers import markers
 from .project import transform
@@ -13,4 +14,4 @@ from .rename import rename_factors
 from .select import select
 from .usage import usage
 
-__all__ = ["log1p_nmf", "markers", "rename_factors", "select", "sweep", "transform", "usage"]
+__all__ = ["evidence", "log1p_nmf", "markers", "rename_factors", "select", "sweep", "transform", "usage"]

@@ -21,8 +21,8 @@ def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> None:
     Parameters
     ----------
     adata : AnnData
-        With a fit by `log1p_nmf`. Tables of `markers` and `usage`, and loadings in `obs`, are renamed as
-        well.
+        With a fit by `log1p_nmf`. Tables of `markers`, `usage` and `evidence`, and loadings in `obs`, are
+        renamed as well.
     names : sequence of str, or mapping of name or number to str
         Of all factors, or of some: ``{"k1": "interferon"}``. `log1pnmf.analysis.suggest_names` suggests some.
     key : str, optional
@@ -45,7 +45,7 @@ def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> None:
     new = fit.renamed(names).factor_names
     changed = dict(zip(fit.factor_names, new, strict=True))
     adata.uns[keys.uns]["factor_names"] = np.array(new, dtype=object)
-    for place in (keys.markers, keys.usage):
+    for place in (keys.markers, keys.usage, keys.evidence):
         if place in adata.uns:
             about = adata.uns[place]
             about["factor_names"] = np.array(

@@ -1,4 +1,4 @@
-"""How far a selection is, for those who wait for it."""
+"""How far a selection, or other work of many fits, is: for those who wait for it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ OnFit = Callable[[int, int], object]
 """Called with the number of fits that are done, and of all; by the thread that made the last one."""
 
 
-def shown(on_fit: OnFit | None, verbose: int) -> AbstractContextManager[OnFit]:
+def shown(on_fit: OnFit | None, verbose: int, label: str = "select") -> AbstractContextManager[OnFit]:
     """Give what is told of every fit: the user's function, a progress bar, or nothing."""
     if on_fit is not None or not verbose:
         return nullcontext(on_fit or (lambda done, of_all: None))
-    return _Bar()
+    return _Bar(label)
 
 
 class _Bar(AbstractContextManager[OnFit]):
     """Progress on standard error: a bar where someone looks, one line at the end in a log file."""
 
+    def __init__(self, label: str) -> None:
+        self.label = label
+
     def __enter__(self) -> OnFit:
         from tqdm.auto import tqdm
 
         self._started, self._live, self._fits = time.perf_counter(), is_live(), "no fit"
-        self._bar = tqdm(desc="select", unit="fit", disable=not self._live)
+        self._bar = tqdm(desc=self.label, unit="fit", disable=not self._live)
         return self._show
 
     def _show(self, done: int, of_all: int) -> None:
@@ -41,4 +44,4 @@ class _Bar(AbstractContextManager[OnFit]):
         self._bar.close()
         if not self._live:
             seconds = time.perf_counter() - self._started
-            sys.stderr.write(f"select: {self._fits} in {seconds:.1f} s\n")
+            sys.stderr.write(f"{self.label}: {self._fits} in {seconds:.1f} s\n")

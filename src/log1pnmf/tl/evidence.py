@@ -1,0 +1,92 @@
+"""Whether factors are there, in AnnData."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from log1pnmf.analysis.evidence import evidence as find_evidence
+from log1pnmf.counts.features import find_features
+from log1pnmf.fitting.annotated import fit_from
+from log1pnmf.fitting.keys import Keys
+
+from .inputs import check_anndata, read_counts, target
+from .store import as_frame
+
+__all__ = ["evidence"]
+
+
+def evidence(
+    adata: Any,
+    *,
+    key: str | None = None,
+    layer: str | None = None,
+    n_seeds: int = 5,
+    n_bootstrap: int = 10,
+    max_samples: int | None = None,
+    random_state: Any = 0,
+    copy: bool = False,
+    n_jobs: int | None = None,
+    verbose: int = 0,
+) -> Any:
+    """Say for every factor what is lost without it, and how often it comes back, and write that as a table.
+
+    Parameters
+    ----------
+    adata : AnnData
+        With a fit by `log1p_nmf`, to the same samples.
+    key : str, optional
+        Name of the fit, if `key_added` was given.
+    layer : str, optional
+        Where the counts are; by default where the fit found them.
+    n_seeds, n_bootstrap, max_samples, random_state, n_jobs, verbose
+        As in `log1pnmf.analysis.evidence`.
+    copy : bool
+        Whether to leave `adata` as it is and return a copy with the table.
+
+    Returns
+    -------
+    AnnData or None
+        The copy, if asked for.
+
+    Notes
+    -----
+    Written is ``uns["log1p_nmf_evidence"]`` (``uns[key + "_evidence"]``), a dictionary with `table`, a data
+    frame with the columns of `log1pnmf.analysis.Evidence.table`, `from_noise`, what a factor fitted to noise
+    is expected to gain, `judgement`, the same in words, and `factor_names`.
+
+    Examples
+    --------
+    >>> import anndata, numpy as np
+    >>> from log1pnmf.tl import log1p_nmf
+    >>> adata = anndata.AnnData(np.random.default_rng(0).poisson(2.0, (60, 10)))
+    >>> log1p_nmf(adata, 2)
+    >>> evidence(adata, n_seeds=2, n_bootstrap=2)
+    >>> adata.uns["log1p_nmf_evidence"]["judgement"][:34]
+    'One factor fewer explains the coun'
+    """
+    check_anndata(adata)
+    keys = Keys(key)
+    fit = fit_from(adata, key)
+    stored = adata.uns[keys.uns]["layer"]
+    layer = layer if layer is not None or stored == "X" else str(stored)
+    counts = read_counts(adata, layer, find_features(adata.var_names, fit.feature_labels.tolist())).counts
+    found = find_evidence(
+        fit,
+        counts,
+        n_seeds=n_seeds,
+        n_bootstrap=n_bootstrap,
+        max_samples=max_samples,
+        random_state=random_state,
+        n_jobs=n_jobs,
+        verbose=verbose,
+    )
+    adata = target(adata, copy)
+    adata.uns[keys.evidence] = {
+        "table": as_frame(found.table()),
+        "from_noise": found.from_noise,
+        "judgement": found.judgement(),
+        "factor_names": np.array(found.factor_names, dtype=object),
+    }
+    return adata if copy else None
