@@ -97,7 +97,8 @@ def test_balanced_effects_minimise_with_a_geometric_mean_of_one():
 
 
 def test_effects_cost_nothing_where_there_are_none_and_something_elsewhere():
-    none = Batches.without_effect(np.zeros(4, dtype=int), 3, n_batches=2, strength=7.0)
+    none = Batches.of(["a", "b", "a", "b"], (4, 3), strength=7.0)
+    assert none.names == ("a", "b")
     assert none.cost == 0.0
     assert replace(none, effects=np.full((2, 3), 2.0)).cost == pytest.approx(7.0 * 6 * (1.0 - math.log(2.0)))
 

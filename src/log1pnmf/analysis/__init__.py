@@ -1,5 +1,6 @@
 """From a `Fit` and its counts to findings."""
 
+from .batches import batch_effects, confounded_groups
 from .coherence import coherence, exclusivity
 from .diagnostics import Diagnostics, diagnose
 from .evidence import Evidence, evidence
@@ -39,7 +40,9 @@ __all__ = [
     "Sweep",
     "TopicModel",
     "Usage",
+    "batch_effects",
     "coherence",
+    "confounded_groups",
     "consensus",
     "correlation_matrix",
     "deviance_explained",

@@ -280,7 +280,8 @@ def _trend(fit: Fit, counts: Counts, place: Index) -> dict[str, Any]:
     """Find the trend of dispersions that were estimated feature by feature."""
     if fit.dispersion is None or fit.settings.dispersion != "feature":
         return {}
-    problem = Problem(counts, fit.size_factors[place], fit.link)
+    batches = None if fit.batches is None else fit.batches.of_samples(place)
+    problem = Problem(counts, fit.size_factors[place], fit.link, batches=batches)
     at = fit.loadings[place], fit.factors / fit.link.alpha
     prior = renewed(problem, *at, before=NegativeBinomial(fit.dispersion))[0].prior
     assert prior is not None  # it was just found
@@ -298,11 +299,11 @@ def _blocks(fit: Fit, counts: Counts, place: Index) -> Iterator[tuple[slice, Arr
     for rows in dense_blocks(counts.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)):
         y = counts.by_row.to_dense(rows)
         eta = fit.loadings[place[rows]] @ fit.factors.T / fit.link.alpha
-        sizes = fit.size_factors[place[rows], None]
-        mean = sizes * fit.link.mean(eta)
+        exposure = fit.exposure(place[rows])
+        mean = exposure * fit.link.mean(eta)
         gap = None
         if approximation is not None:
-            gap = np.where(y > 0.0, 0.0, mean - fit.link.exposure_scale * sizes * approximation.value(eta))
+            gap = np.where(y > 0.0, 0.0, mean - fit.link.exposure_scale * exposure * approximation.value(eta))
         yield rows, y, mean, gap
 
 

@@ -17,6 +17,7 @@ from log1pnmf.counts.splitting import check_fraction, training_size_factors
 from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import NewSamples, new_size_factors
+from log1pnmf.model.batches import Batches
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.negative_binomial import NegativeBinomial, excess_constant
 
@@ -124,7 +125,8 @@ def heldout_by_sample(
     ndarray of shape (n,)
     """
     found = as_fit(fit)
-    rates = _Rates(found.loadings, found.factors, found.link, found.size_factors, found.dispersion)
+    own = (found.size_factors, found.dispersion, found.batches)
+    rates = _Rates(found.loadings, found.factors, found.link, *own)
     return _score_parts(rates, train, test, test_fraction=test_fraction, background=background)
 
 
@@ -229,7 +231,7 @@ def heldout_features_by_sample(
         per_unit = fitted.by_column.row_sums()[given].sum() / fit.size_factors.sum()
         size_factors = np.where(seen.row_sums > 0, seen.row_sums / per_unit, 1.0)
     dispersion = None if fit.dispersion is None else fit.dispersion[given]
-    part = replace(fit, factors=fit.factors[given], dispersion=dispersion)
+    part = replace(fit, factors=fit.factors[given], dispersion=dispersion, batches=None)
     loadings, _ = NewSamples(part, seen, size_factors, n_jobs=n_jobs).solve()
     dispersion = None if fit.dispersion is None else fit.dispersion[scored]
     rates = _Rates(loadings, fit.factors[scored], fit.link, size_factors, dispersion)
@@ -248,24 +250,32 @@ class _Rates:
     link: ShiftedLog
     size_factors: Array
     dispersion: Array | None = None
+    batches: Batches | None = None
 
     def of_rows(self, rows: slice) -> Array:
-        return self.size_factors[rows, None] * self.link.inverse(self.loadings[rows] @ self.factors.T)
+        means = self.size_factors[rows, None] * self.link.inverse(self.loadings[rows] @ self.factors.T)
+        return means if self.batches is None else means * self.batches.rows(rows)
 
     def row_sums(self) -> Array:
         """Sum over the features of every sample's means."""
-        if self.link.is_identity:
+        if self.link.is_identity and self.batches is None:
             return self.size_factors * (self.loadings @ self.factors.sum(axis=0))
         eta_factors = np.ascontiguousarray(self.factors.T) / self.link.alpha
         sums = np.empty(len(self.loadings))
         for rows in dense_blocks((len(sums), len(self.factors)), BLOCK_ENTRIES):
+            if self.batches is not None:
+                sums[rows] = self.of_rows(rows).sum(axis=1)
+                continue
             eta = self.loadings[rows] @ eta_factors
             sums[rows] = np.expm1(eta, out=eta).sum(axis=1)
+        if self.batches is not None:
+            return sums
         return self.link.exposure_scale * self.size_factors * sums
 
     def at(self, i: NDArray[np.intp], j: NDArray[np.int32]) -> Array:
         b = np.einsum("ek,ek->e", self.loadings[i], self.factors[j])
-        return self.size_factors[i] * self.link.inverse(b)
+        means = self.size_factors[i] * self.link.inverse(b)
+        return means if self.batches is None else means * self.batches.effects[self.batches.labels[i], j]
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,8 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import dense_blocks
 from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.new_samples import counts_of, new_size_factors
+from log1pnmf.fitting.new_samples import counts_of, new_batches, new_size_factors
+from log1pnmf.model.batches import Batches
 from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient
 
 from .markers.inference import ERRORS, Z95, inverse_information
@@ -34,6 +35,7 @@ def loading_errors(
     loadings: Any = None,
     *,
     size_factors: Any = None,
+    batch: Any = None,
     errors: str = "sandwich",
 ) -> Array:
     """Find standard errors of loadings, from the information that the counts of each sample have.
@@ -50,6 +52,8 @@ def loading_errors(
     loadings : array of shape (n, K), optional
         Of other samples, as `log1pnmf.Log1pNMF.transform` gives them; by default those of the fit.
     size_factors : {"total", "none"} or array of shape (n,), optional
+        Of other samples, as in `transform`.
+    batch : array of shape (n,), optional
         Of other samples, as in `transform`.
     errors : {"sandwich", "model"}
         "sandwich": counts may scatter as they like around their means. "model": as the noise of the fit says.
@@ -74,6 +78,7 @@ def loading_errors(
     values = fit.loadings if own else np.asarray(loadings, dtype=np.float64)
     found = np.empty((len(values), fit.n_components))
     given = None if size_factors is None or isinstance(size_factors, str) else np.asarray(size_factors)
+    batches = fit.batches if own else new_batches(fit, batch, len(values))
     for first, part in parts_of(whole if source is None else source):
         here = counts_of(fit, part, same_samples=False)
         rows = slice(first, first + here.n_samples)
@@ -81,11 +86,14 @@ def loading_errors(
             sizes = fit.size_factors[rows]
         else:
             sizes = new_size_factors(fit, here, size_factors if given is None else given[rows])
-        found[rows] = _errors(fit, here, values[rows], sizes, errors)
+        here_batches = None if batches is None else batches.of_samples(rows)
+        found[rows] = _errors(fit, here, values[rows], sizes, errors, batches=here_batches)
     return found
 
 
-def _errors(fit: Fit, counts: Counts, loadings: Array, sizes: Array, errors: str) -> Array:
+def _errors(
+    fit: Fit, counts: Counts, loadings: Array, sizes: Array, errors: str, *, batches: Batches | None
+) -> Array:
     """Errors of samples in memory, block by block."""
     factors = fit.factors / fit.link.alpha
     first, second = np.triu_indices(fit.n_components)
@@ -96,6 +104,8 @@ def _errors(fit: Fit, counts: Counts, loadings: Array, sizes: Array, errors: str
     for rows in dense_blocks(counts.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)):
         y, eta = counts.by_row.to_dense(rows), loadings[rows] @ factors.T
         t = fit.link.exposure_scale * sizes[rows, None]
+        if batches is not None:
+            t = t * batches.rows(rows)
         slope = entry_gradient(y, eta, t, fit.link, noise=fit.noise)
         information = _square(entry_curvature(y, eta, t, fit.link, noise=fit.noise) @ products, first, second)
         scores = _square(slope**2 @ products, first, second) if errors == "sandwich" else None

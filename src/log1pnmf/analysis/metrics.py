@@ -171,8 +171,7 @@ def log_likelihood(fit: Any, counts: Any, *, n_jobs: int | None = None) -> float
     True
     """
     fit, counts = fit_and_counts(fit, counts)
-    problem = Problem(counts, fit.size_factors, fit.link, noise=fit.noise)
-    return -make_engine("auto", problem, n_jobs).loss(fit.loadings, fit.factors / fit.link.alpha)
+    return -make_engine("auto", fit.problem(counts), n_jobs).loss(fit.loadings, fit.factors / fit.link.alpha)
 
 
 def deviance_explained(fit: Any, counts: Any, *, n_jobs: int | None = None) -> float:

@@ -74,5 +74,5 @@ def _fitted_totals(fit: Fit) -> NDArray[np.float64]:
     """Totals of the features over the fitted samples, as the fit has them."""
     totals = np.zeros(len(fit.factors))
     for rows in dense_blocks((len(fit.loadings), len(totals)), BLOCK_BYTES / 32):
-        totals += fit.size_factors[rows] @ fit.link.inverse(fit.loadings[rows] @ fit.factors.T)
+        totals += (fit.exposure(rows) * fit.link.inverse(fit.loadings[rows] @ fit.factors.T)).sum(axis=0)
     return np.rint(totals)

@@ -17,6 +17,8 @@ __all__ = [
     "DEFAULT_C",
     "L1",
     "AllowFractions",
+    "Batch",
+    "BatchStrength",
     "Checkpoint",
     "Components",
     "CountFile",
@@ -129,6 +131,14 @@ MinFeatures = Annotated[
 GroupBy = Annotated[
     str | None,
     typer.Option("--groupby", metavar="COLUMN", help="Labels of the samples, for the report."),
+]
+Batch = Annotated[
+    str | None,
+    typer.Option("--batch", metavar="COLUMN", help="Batches: donor, chip, section of the samples."),
+]
+BatchStrength = Annotated[
+    float,
+    typer.Option("--batch-strength", metavar="N", help="Counts by which effects of batches are pulled to 1."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, everything else to stderr.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is already there.")]

@@ -14,6 +14,7 @@ from typing import Any
 
 from log1pnmf._common.atomic import check_place
 from log1pnmf._common.words import plural
+from log1pnmf.analysis.batches import confounded_groups
 from log1pnmf.analysis.metrics import deviance_explained, factor_correlation, hoyer
 from log1pnmf.analysis.sweep import along_path, fits_along
 from log1pnmf.counts.counts import Counts
@@ -53,6 +54,8 @@ class RunPlan:
         Whether each fit starts from the one before.
     groupby : str, optional
         Column of labels, for the report.
+    batch : str, optional
+        Column of batches.
     time_limit : float, optional
         Seconds for each fit.
     resume : Path, optional
@@ -70,6 +73,7 @@ class RunPlan:
     parameters: Mapping[str, Any]
     along: bool = False
     groupby: str | None = None
+    batch: str | None = None
     time_limit: float | None = None
     resume: Path | None = None
     report: bool = True
@@ -145,6 +149,8 @@ def carry_out(plan: RunPlan, screen: Screen) -> int:
             filtered = read_streamed(plan.file, plan.reading, plan.streaming, screen=screen, watch=watch)
         if plan.groupby is not None:
             filtered.table.labels(plan.groupby)
+        if plan.batch is not None:
+            filtered.table.labels(plan.batch)
         done = _Done(run, filtered.table, _record(plan, filtered))
         try:
             _fit_all(plan, watch, screen, done)
@@ -215,7 +221,10 @@ def _check_places(plan: RunPlan) -> None:
 def _fit_all(plan: RunPlan, watch: Watch, screen: Screen, done: _Done) -> None:
     """Fit, and write every fit as soon as it is there."""
     width = max(len(c_name(c)) for c in plan.c)
-    fits = _fits(plan, done.table.counts, {**plan.parameters, "callbacks": (watch,)})
+    parameters = {**plan.parameters, "callbacks": (watch,)}
+    if plan.batch is not None:
+        parameters["batch"] = done.table.labels(plan.batch)
+    fits = _fits(plan, done.table.counts, parameters)
     path = along_path(plan.c) if plan.along else plan.c
     try:
         for number, c in enumerate(path, start=1):
@@ -228,7 +237,10 @@ def _fit_all(plan: RunPlan, watch: Watch, screen: Screen, done: _Done) -> None:
                 done.finished = number == len(path) and not done.interrupted
                 done.write()
             _tell_fit(fit, row, screen, width=width, by_clock=watch.stopped_by_clock)
-            screen.notes(_notes(fit, [one_line(warning.message) for warning in caught]))
+            notes = [one_line(warning.message) for warning in caught]
+            if plan.groupby is not None:
+                notes += confounded_groups(fit, done.table.labels(plan.groupby))
+            screen.notes(_notes(fit, notes))
             if done.interrupted:
                 return
     except KeyboardInterrupt:

@@ -61,6 +61,9 @@ class Log1pNMF(FittedModel):
     dispersion : {"feature", "shared"}, float or array of shape (n_features,)
         With "nb": one for each feature, or the same for all, found by maximum likelihood; those of the
         features are pulled towards their trend over the mean counts. Numbers are taken as they are.
+    batch_strength : float
+        With `batch` in `fit`: counts by which the effect of a batch on a feature is pulled towards 1, as if
+        the batch had seen so many more and had expected them.
     init : {"auto", "rank1", "random", "nndsvd"}, (loadings, factors), Fit or callable
         The start. "auto" tries two for a few iterations and takes the better one. Arrays are on the link
         scale; factors may have the shape of `components_`. A fit: where it ended. A function is called with
@@ -114,6 +117,8 @@ class Log1pNMF(FittedModel):
         Loadings of the training samples.
     dispersion_ : ndarray of shape (n_features,) or None
         Of the counts of every feature, with ``noise="nb"``.
+    batch_effects_ : DataFrame or ndarray of shape (n_batches, n_features), or None
+        By what rates of a feature are multiplied in a batch, where `fit` was given `batch`.
     log_likelihood_ : float or None
         Exact log-likelihood; None where it was not computed, see `certify`.
     approximate_objective_ : float or None
@@ -147,9 +152,9 @@ class Log1pNMF(FittedModel):
     """
 
     # Pipelines pass size factors on unless they are told not to; `fit` and `transform` have to agree on it.
-    __metadata_request__fit: ClassVar = {"size_factors": True}
-    __metadata_request__transform: ClassVar = {"size_factors": True}
-    __metadata_request__score: ClassVar = {"size_factors": True}
+    __metadata_request__fit: ClassVar = {"size_factors": True, "batch": True}
+    __metadata_request__transform: ClassVar = {"size_factors": True, "batch": True}
+    __metadata_request__score: ClassVar = {"size_factors": True, "batch": True}
 
     def __init__(
         self,
@@ -163,6 +168,7 @@ class Log1pNMF(FittedModel):
         size_factors: Any = "total",
         noise: str = "poisson",
         dispersion: Any = "feature",
+        batch_strength: float = 10.0,
         init: Any = "auto",
         n_init: int = 1,
         l1: float = 0.0,
@@ -189,6 +195,7 @@ class Log1pNMF(FittedModel):
         self.size_factors = size_factors
         self.noise = noise
         self.dispersion = dispersion
+        self.batch_strength = batch_strength
         self.init = init
         self.n_init = n_init
         self.l1 = l1
@@ -214,6 +221,7 @@ class Log1pNMF(FittedModel):
         y: Any = None,
         *,
         size_factors: Any = None,
+        batch: Any = None,
         loadings: Any = None,
         factors: Any = None,
         resume: StrPath | None = None,
@@ -228,6 +236,10 @@ class Log1pNMF(FittedModel):
         size_factors : {"total", "none"} or array of shape (n_samples,), optional
             Takes the place of the parameter `size_factors` in this fit. Metadata routing of scikit-learn
             passes it on without being asked to, here and in `transform` and `score`.
+        batch : array of shape (n_samples,), optional
+            Batch of every sample (donor, chip, section). Every feature then has an effect of its own in
+            every batch, by which its rates are multiplied; see `batch_strength` and `batch_effects_`. Routed
+            like `size_factors`.
         loadings, factors : array of shape (n_samples, K) and (n_features, K), optional
             Where to start, on the link scale; takes the place of `init` and `warm_start`. Factors may also
             have the shape of `components_`, (K, n_features).
@@ -242,7 +254,7 @@ class Log1pNMF(FittedModel):
         """
         if not isinstance(self.warm_start, bool | np.bool_):
             raise TypeError(f"warm_start must be True or False, got {self.warm_start!r}")
-        request, X = self._request(size_factors, loadings, factors), frame_of(X)
+        request, X = self._request(size_factors, batch, loadings, factors), frame_of(X)
         counts = as_counts(X, self.engine)
         check_enough(counts, request.settings.n_components)
         features = seen_features(X, counts)
@@ -257,7 +269,7 @@ class Log1pNMF(FittedModel):
         X : array, sparse matrix or data frame of shape (n_samples, n_features)
         y : ignored
         **options : optional
-            `size_factors`, `loadings`, `factors` and `resume`, as in `fit`.
+            `size_factors`, `batch`, `loadings`, `factors` and `resume`, as in `fit`.
 
         Returns
         -------
@@ -265,7 +277,7 @@ class Log1pNMF(FittedModel):
         """
         return self.fit(X, y, **options).loadings_
 
-    def _request(self, size_factors: Any, loadings: Any, factors: Any) -> Request:
+    def _request(self, size_factors: Any, batch: Any, loadings: Any, factors: Any) -> Request:
         """Check all parameters, before any work."""
         parameters = self.get_params(deep=False)
         del parameters["warm_start"]
@@ -276,7 +288,7 @@ class Log1pNMF(FittedModel):
             raise ValueError(f"loadings and factors go together, but {missing} is missing: pass both or none")
         if loadings is not None:
             parameters["init"] = (loadings, factors)
-        request = Request.of(**parameters)
+        request = Request.of(batch=batch, **parameters)
         if loadings is None and self.warm_start and hasattr(self, "fit_"):
             return request.at(init=self.fit_)
         return request

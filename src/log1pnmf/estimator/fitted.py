@@ -12,6 +12,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from log1pnmf._common.atomic import StrPath
+from log1pnmf.analysis.batches import batch_effects
 from log1pnmf.analysis.loading_errors import loading_errors
 from log1pnmf.counts.chunked.opening import CountSource
 from log1pnmf.counts.chunked.parts import source_of
@@ -48,6 +49,11 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
     def dispersion_(self) -> Array | None:
         """Dispersion of every feature; None with Poisson noise."""
         return self.fit_.dispersion
+
+    @property
+    def batch_effects_(self) -> Any:
+        """Effects of batches on features, batches x features (a data frame with pandas); None without."""
+        return None if self.fit_.batches is None else batch_effects(self.fit_)
 
     @property
     def log_likelihood_(self) -> float | None:
@@ -88,7 +94,9 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
     def _n_features_out(self) -> int:
         return self.fit_.n_components
 
-    def transform(self, X: Any, *, size_factors: Any = None, return_std: bool = False) -> Any:
+    def transform(
+        self, X: Any, *, size_factors: Any = None, batch: Any = None, return_std: bool = False
+    ) -> Any:
         """Find the loadings of other samples; the factors stay as they are.
 
         Features that are zero in every factor say nothing about the loadings and are left out. Where both the
@@ -101,6 +109,9 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
         size_factors : {"total", "none"} or array of shape (n,), optional
             By default what the model was fitted with; "total" divides by the mean total of the training
             samples. Needed where the model was fitted with an array.
+        batch : array of shape (n,), optional
+            Labels of batches, where the model was fitted with some. A batch that it does not know has no
+            effects, and neither have samples without this.
         return_std : bool
             Whether to return standard errors as well; see `log1pnmf.analysis.loading_errors`.
 
@@ -118,10 +129,11 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
         array([[1.]])
         """
         new = self._new_samples(X)
-        loadings = project(self.fit_, new, size_factors, engine=self.engine, n_jobs=self.n_jobs)
+        own = {"batch": batch, "engine": self.engine, "n_jobs": self.n_jobs}
+        loadings = project(self.fit_, new, size_factors, **own)
         if not return_std:
             return loadings
-        return loadings, loading_errors(self.fit_, new, loadings, size_factors=size_factors)
+        return loadings, loading_errors(self.fit_, new, loadings, size_factors=size_factors, batch=batch)
 
     def inverse_transform(self, loadings: Any, size_factors: Any = None) -> Array:
         """Mean counts that loadings stand for, ``s_i c expm1(L F' / alpha_c)``.
@@ -174,7 +186,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
             )
         return sizes[:, None] * rates
 
-    def score(self, X: Any, y: Any = None, *, size_factors: Any = None) -> float:
+    def score(self, X: Any, y: Any = None, *, size_factors: Any = None, batch: Any = None) -> float:
         """Mean log-likelihood per entry of other samples, exactly.
 
         Their loadings are found as in `transform`, so the samples help to fit themselves: values compare
@@ -188,13 +200,15 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
         y : ignored
         size_factors : {"total", "none"} or array of shape (n,), optional
             As in `transform`.
+        batch : array of shape (n,), optional
+            As in `transform`.
 
         Returns
         -------
         float
         """
         new = self._new_samples(X)
-        return score(self.fit_, new, size_factors, engine=self.engine, n_jobs=self.n_jobs)
+        return score(self.fit_, new, size_factors, batch=batch, engine=self.engine, n_jobs=self.n_jobs)
 
     def certify(self, X: Any = None) -> Certificate:
         """Exact log-likelihood of the fit, and how far off the fitted one was.

@@ -15,6 +15,7 @@ from log1pnmf._common.version import versions
 from log1pnmf.counts.features import find_features
 
 from .fit import ARRAYS, DISPERSION, HISTORY, NAMES, NUMBERS, Fit
+from .kept_batches import BATCHES
 from .keys import Keys
 from .naming import usual_factor_names
 from .settings import Settings
@@ -49,6 +50,7 @@ def uns_of(fit: Fit, layer: str | None) -> dict[str, Any]:
             "messages": np.array(fit.messages, dtype=object),
             "history": {name: _storable(column) for name, column in fit.history.items()},
             **{name: arrays[name] for name in ("size_factors", "feature_names") if name in arrays},
+            **{name: _storable(arrays[name]) for name in BATCHES if name in arrays},
             "factor_names": np.array(fit.factor_names, dtype=object),
             "c": fit.c,
             "n_components": fit.n_components,
@@ -113,6 +115,7 @@ def fit_from(adata: Any, key: str | None = None, *, whole: bool = True) -> Fit:
             ),
             **_dispersion(adata, keys, places),
             **_factor_names(about),
+            **_batches(about, len(loadings), changed=changed),
             **{HISTORY + name: _text(np.asarray(column)) for name, column in about["history"].items()},
         }
         return Fit.from_parts(arrays, metadata)
@@ -124,6 +127,15 @@ def _factor_names(about: Mapping[str, Any]) -> dict[str, np.ndarray]:
     if names.ndim != 1 or names.tolist() == usual_factor_names(len(names)):
         return {}
     return {NAMES[2]: names}
+
+
+def _batches(about: Mapping[str, Any], n_samples: int, *, changed: bool) -> dict[str, np.ndarray]:
+    """Give the batches, where there are any; samples that have changed have lost theirs."""
+    if BATCHES[0] not in about:
+        return {}
+    labels, effects, names = (np.asarray(about[name]) for name in BATCHES)
+    own = np.zeros(n_samples, dtype=np.int32) if changed else labels
+    return dict(zip(BATCHES, (own, effects, _text(names)), strict=True))
 
 
 def _dispersion(adata: Any, keys: Keys, places: Any) -> dict[str, NDArray[np.float64]]:

@@ -13,7 +13,6 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import dense_blocks
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.facts import Certificate
-from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import Quadratic, quadratic
 
 from .fit import Fit
@@ -90,7 +89,7 @@ def exact_log_likelihood(
     fit: Fit, counts: Counts, *, engine: Any = "auto", n_jobs: int | None = None
 ) -> Certificate:
     """Visit all entries once, with whatever engine suits."""
-    problem, n = Problem(counts, fit.size_factors, fit.link, noise=fit.noise), counts.n_samples
+    problem, n = fit.problem(counts), counts.n_samples
     exact = -make_engine(engine, problem, n_jobs).loss(fit.loadings, fit.factors / fit.link.alpha)
     return Certificate(exact, 0.0, fit.approximate_log_likelihood, n, n)
 
@@ -98,11 +97,10 @@ def exact_log_likelihood(
 def _excess(fit: Fit, matrix: sparse.csr_array, rows: NDArray[np.intp], zeros: Quadratic) -> Array:
     """Approximate minus exact log-likelihood of the rows that the matrix holds: only zero counts differ."""
     factors = fit.factors / fit.link.alpha
-    exposure = fit.link.exposure_scale * fit.size_factors
     excess = np.empty(len(rows))
     for block in dense_blocks(matrix.shape, BLOCK_ENTRIES):
         eta = fit.loadings[rows[block]] @ factors.T
         error = np.expm1(eta) - zeros.value(eta)
         error[matrix[block].nonzero()] = 0.0
-        excess[block] = exposure[rows[block]] * error.sum(axis=1)
+        excess[block] = fit.link.exposure_scale * (fit.exposure(rows[block]) * error).sum(axis=1)
     return excess

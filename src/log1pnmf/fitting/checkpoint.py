@@ -27,6 +27,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import checksum_of
 from log1pnmf.fitting.solver.callbacks import History
 from log1pnmf.fitting.solver.iteration import Iteration, Pair, State
+from log1pnmf.model.batches import Batches
 from log1pnmf.model.problem import Likelihood
 
 from .fit import Stopped
@@ -346,7 +347,13 @@ def _progress_from_parts(arrays: Mapping[str, np.ndarray], metadata: Mapping[str
 
 
 def fingerprint(
-    settings: Settings, counts: Counts, sizes: np.ndarray, start: Start, dispersion: Any = None
+    settings: Settings,
+    counts: Counts,
+    sizes: np.ndarray,
+    start: Start,
+    dispersion: Any = None,
+    *,
+    batches: Batches | None = None,
 ) -> dict[str, Any]:
     """Describe the data and settings of a fit; a checkpoint is resumed only if they are the same.
 
@@ -356,6 +363,8 @@ def fingerprint(
         Size factors.
     dispersion : number or array of shape (m,), optional
         Where it was given.
+    batches : Batches, optional
+        Their labels matter.
 
     Returns
     -------
@@ -373,6 +382,9 @@ def fingerprint(
         own["size_factors"] = f"given, with checksum {checksum_of([sizes])}"
     if settings.dispersion == GIVEN:
         own["dispersion"] = f"given, with checksum {checksum_of([np.asarray(dispersion, dtype=np.float64)])}"
+    own["batch"] = "none"
+    if batches is not None:
+        own["batch"] = f"{batches.n_batches}, with checksum {checksum_of([batches.labels])}"
     if start.arrays is not None:
         own["init"] = f"given, with checksum {checksum_of(start.arrays)}"
     if settings.random_state is None:

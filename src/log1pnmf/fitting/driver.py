@@ -23,6 +23,7 @@ from log1pnmf.fitting.certificate import LARGEST_CERTIFIED
 from log1pnmf.fitting.facts import Certificate
 from log1pnmf.fitting.solver.alternate import residual_at
 from log1pnmf.fitting.solver.stopping import PATIENCE, STATIONARY, largest_residual
+from log1pnmf.model.batches import Batches
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem
@@ -40,6 +41,9 @@ from .start_choice import start_of
 __all__ = ["ApproximationWarning", "check_any", "check_enough", "fit_log1p_nmf", "run_request"]
 
 Array = NDArray[np.float64]
+
+MOST_NAMED = 5
+"""Features that a message about batches names."""
 
 POOR_APPROXIMATION = 0.02
 """Part of the log-likelihood by which the approximation may be off before a fit warns."""
@@ -104,9 +108,15 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     started = time.perf_counter()
     data = as_counts(counts, request.engine or asked.engine)
     sizes = data.size_factors(asked.size_factors if request.size_factors is None else request.size_factors)
-    noise = _noise(request, data)
+    noise, given = _noise(request, data), _batches(request, data)
+    batches = given if given is not None and given.n_batches > 1 else None  # one is none, to the last bit
     engine = resolve_engine(
-        request.engine or asked.engine, data, asked.n_components, asked.row_solver, noise=noise
+        request.engine or asked.engine,
+        data,
+        asked.n_components,
+        asked.row_solver,
+        noise=noise,
+        batched=batches is not None,
     )
     settings = asked.resolved(engine, data)
     check_memory(engine, data, asked.n_components, effective_threads(request.n_jobs))
@@ -121,11 +131,11 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
             verbose=request.verbose,
         )
 
-    problem = Problem(data, sizes, settings.link, settings.zeros, noise)
+    problem = Problem(data, sizes, settings.link, settings.zeros, noise, batches)
     start = start_of(request, problem)
     identity = {}
     if loaded is not None or request.checkpoint is not None:  # it reads all counts
-        identity = fingerprint(settings, data, sizes, start, request.dispersion)
+        identity = fingerprint(settings, data, sizes, start, request.dispersion, batches=batches)
     if loaded is not None:
         loaded.check_same(identity)
         rng, started = loaded.rng, started - loaded.seconds
@@ -139,7 +149,7 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
         problem,
         rng,
         start=start,
-        renewal=renewal_of(settings, remake),
+        renewal=renewal_of(settings, remake, batched=batches is not None),
         callbacks=request.callbacks,
         verbose=request.verbose,
         resumed=None if loaded is None else loaded.progress,
@@ -152,7 +162,19 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
         fit = _finish(settings, ended, run, request)
     except KeyboardInterrupt:  # the fit is worth keeping without its last figures
         fit = _finish(settings, ended, replace(run, stopped="interrupted"), request)
+    fit = replace(fit, batches=given if batches is None else fit.batches)
     return replace(fit, asked=asked, seconds=time.perf_counter() - started)
+
+
+def _batches(request: Request, counts: Counts) -> Batches | None:
+    """Give the batches with which a fit begins; their effects are those of an earlier fit, or 1."""
+    if request.batch is None:
+        return None
+    own = Batches.of(request.batch, counts.shape, request.settings.batch_strength)
+    known = request.init.batches if isinstance(request.init, Fit) else None
+    if known is not None and known.names == own.names and known.effects.shape == own.effects.shape:
+        return replace(own, effects=known.effects)
+    return own
 
 
 def _noise(request: Request, counts: Counts) -> Noise:
@@ -199,6 +221,7 @@ def _finish(settings: Settings, engine: Engine, run: Run, request: Request) -> F
         messages.append(f"not converged {_why_not(settings, run, kkt_residual)}")
         warn(messages[-1], ConvergenceWarning)
     messages += _about_zeros(request.settings, settings, run, problem)
+    messages += _about_batches(engine, run)
     fit = run.as_fit(settings, problem, kkt_residual=kkt_residual)
     certificate = fit.certificate
     if certificate is None:
@@ -283,6 +306,27 @@ def _about_zeros(asked: Settings, settings: Settings, run: Run, problem: Problem
     return [
         f"zero counts: {visited} visited one by one, and a quadratic for every feature stands in for the "
         f"others; its errors sum up to {share:.1e} of the log-likelihood (zeros_tol={settings.zeros_tol:g})"
+    ]
+
+
+def _about_batches(engine: Engine, run: Run) -> list[str]:
+    """Say how much of the deviance the effects of batches take, and where they are largest."""
+    problem, last = engine.problem, run.last
+    batches = problem.batches
+    if batches is None or run.stopped == "interrupted" or not problem.counts.in_memory:
+        return []
+    exact, constant = replace(problem, zeros=None), problem.noise.constant(problem.counts)
+    deviance, without = (
+        make_engine("auto", one).loss(last.loadings, last.factors) - constant
+        for one in (exact, replace(exact, batches=None))
+    )
+    names = problem.counts.feature_names
+    spread = np.abs(np.log2(batches.effects)).max(axis=0)
+    largest = np.argsort(-spread, kind="stable")[:MOST_NAMED]
+    listed = ", ".join(f"{j if names is None else names[j]} ({2 ** spread[j]:.1f} times)" for j in largest)
+    return [
+        f"{batches.n_batches} batches: without their effects the deviance of this fit would be "
+        f"{without / deviance - 1.0:.1%} larger; features that differ most: {listed}"
     ]
 
 

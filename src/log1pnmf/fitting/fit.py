@@ -13,13 +13,18 @@ from log1pnmf._common.archive import check_numbers, check_value, making_whole, r
 from log1pnmf._common.atomic import StrPath
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.words import plural
+from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.facts import Certificate, DataFacts
 from log1pnmf.fitting.solver.callbacks import History
+from log1pnmf.model.batches import Batches
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import POISSON, Noise
+from log1pnmf.model.problem import Problem
+from log1pnmf.model.zeros import Zeros
 
 from .arrangement import scale_of, scaled
+from .kept_batches import batch_parts, batches_from
 from .keys import c_label
 from .naming import check_factor_names, new_factor_names, usual_factor_names
 from .settings import Settings
@@ -55,7 +60,7 @@ class Fit:
         those that users see: the baseline first, then by share of the signal; scaled as
         ``settings.normalize`` says.
     size_factors : ndarray of shape (n,)
-        The means of the counts are ``size_factors_i * lam_ij``.
+        The means of the counts are ``size_factors_i * lam_ij``; with batches that times their effect.
     settings : Settings
         What was done: "auto" is replaced by what it stood for.
     asked : Settings
@@ -83,6 +88,8 @@ class Fit:
     dispersion : ndarray of shape (m,) or None
         With negative binomial noise the variance of a count is ``mean + dispersion_j * mean**2``; None with
         Poisson noise.
+    batches : Batches or None
+        How well each batch of samples captures every feature, where there are batches.
     given_factor_names : ndarray of str, optional
         See `renamed`; `factor_names` are always there.
     """
@@ -106,6 +113,7 @@ class Fit:
     messages: tuple[str, ...] = ()
     dispersion: Array | None = None
     given_factor_names: Names | None = None
+    batches: Batches | None = None
 
     def __repr__(self) -> str:
         n, m = len(self.loadings), len(self.factors)
@@ -128,6 +136,15 @@ class Fit:
     def noise(self) -> Noise:
         """How counts scatter around their means."""
         return POISSON if self.dispersion is None else NegativeBinomial(self.dispersion)
+
+    def exposure(self, rows: Any = slice(None)) -> Array:
+        """Give what the rates of samples (all, or these `rows`) are multiplied by; with batches n x m."""
+        sizes = self.size_factors[rows, None]
+        return sizes if self.batches is None else sizes * self.batches.rows(rows)
+
+    def problem(self, counts: Counts, zeros: Zeros | None = None) -> Problem:
+        """Give the problem of the counts of the fit, at its end, with some form of the `zeros`."""
+        return Problem(counts, self.size_factors, self.link, zeros, self.noise, self.batches)
 
     @property
     def n_components(self) -> int:
@@ -276,6 +293,8 @@ class Fit:
         arrays = {name: np.asarray(getattr(self, name)) for name in ARRAYS}
         if self.dispersion is not None:
             arrays[DISPERSION] = self.dispersion
+        if self.batches is not None:
+            arrays |= batch_parts(self.batches)
         arrays |= {
             name: names.astype(np.str_) for name in NAMES if (names := getattr(self, name)) is not None
         }
@@ -318,6 +337,7 @@ class Fit:
             messages=tuple(metadata["messages"]),
             dispersion=arrays.get(DISPERSION),
         )
+        fit = replace(fit, batches=batches_from(arrays, fit.loadings, fit.factors, fit.settings))
         _check(fit)
         return fit
 

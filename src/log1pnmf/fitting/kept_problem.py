@@ -27,25 +27,33 @@ class Changed:
     ----------
     zeros, noise : Zeros or None, Noise
         See `log1pnmf.model.problem.Problem`.
+    effects : ndarray of shape (B, m), optional
+        Of batches.
     """
 
     zeros: Zeros | None
     noise: Noise
+    effects: np.ndarray | None = None
 
     @classmethod
     def of(cls, problem: Problem) -> Changed:
         """Give what may have been changed in a problem."""
-        return cls(problem.zeros, problem.noise)
+        return cls(problem.zeros, problem.noise, None if problem.batches is None else problem.batches.effects)
 
     def put_into(self, problem: Problem) -> Problem:
         """Give the problem of a fit as it is after the changes."""
         zeros = self.zeros if isinstance(self.zeros, AdaptiveZeros) else problem.zeros
-        return replace(problem, zeros=zeros, noise=self.noise)
+        batches = problem.batches
+        if batches is not None and self.effects is not None:
+            batches = replace(batches, effects=self.effects)
+        return replace(problem, zeros=zeros, noise=self.noise, batches=batches)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Take it apart; there is nothing to keep of what no renewal changes."""
         arrays: dict[str, Any] = {}
         zeros, noise = self.zeros, self.noise
+        if self.effects is not None:
+            arrays["effects"] = self.effects
         if isinstance(zeros, AdaptiveZeros):
             stored = {"indptr": zeros.stored.indptr, "indices": zeros.stored.indices}
             arrays |= {f"zeros.{name}": array for name, array in stored.items()}
@@ -68,7 +76,12 @@ class Changed:
         shape : (int, int)
             Features and samples.
         """
-        return cls(_zeros(arrays, shape), _noise(arrays, shape[0]))
+        effects = arrays.get("effects")
+        if effects is not None:
+            if effects.ndim != 2:
+                raise ValueError(f"effects must be batches x features, got shape {effects.shape}")
+            check_numbers("effects", effects, (len(effects), shape[0]), positive=True)
+        return cls(_zeros(arrays, shape), _noise(arrays, shape[0]), effects)
 
 
 def _zeros(arrays: Mapping[str, Any], shape: tuple[int, int]) -> AdaptiveZeros | None:

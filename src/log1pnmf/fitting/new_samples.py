@@ -20,12 +20,13 @@ from log1pnmf.counts.features import align_features, select_features
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import as_counts, for_parts, make_engine
 from log1pnmf.fitting.solver.project import solve_loadings
+from log1pnmf.model.batches import Batches
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import Quadratic, quadratic
 
 from .fit import Fit
 
-__all__ = ["NewSamples", "counts_of", "new_size_factors", "project", "score"]
+__all__ = ["NewSamples", "counts_of", "new_batches", "new_size_factors", "project", "score"]
 
 Array = NDArray[np.float64]
 
@@ -48,7 +49,13 @@ def counts_of(fit: Fit, X: Any, *, same_samples: bool = True) -> Counts:
 
 
 def project(
-    fit: Fit, X: Any, size_factors: Any = None, *, engine: Any = "auto", n_jobs: int | None = None
+    fit: Fit,
+    X: Any,
+    size_factors: Any = None,
+    *,
+    batch: Any = None,
+    engine: Any = "auto",
+    n_jobs: int | None = None,
 ) -> Array:
     """Find the loadings of samples; the factors stay as they are.
 
@@ -58,6 +65,8 @@ def project(
         Counts in chunks are taken chunk by chunk, in this process.
     size_factors : {"total", "none"} or array of shape (n,), optional
         By default what the fit had.
+    batch : array of shape (n,), optional
+        Labels of batches; those that the fit does not know, and all by default, have no effects.
 
     Returns
     -------
@@ -66,7 +75,8 @@ def project(
     """
     source, found = source_of(X), np.zeros((0, fit.n_components))
     file = None if source is None else RowFile((source.shape[0], fit.n_components), folder=source.folder)
-    for first, samples in _in_parts(fit, X if source is None else source, size_factors, engine, n_jobs):
+    whole = X if source is None else source
+    for first, samples in _in_parts(fit, whole, size_factors, batch, engine=engine, n_jobs=n_jobs):
         found = samples.solved()
         if file is not None:
             file.write(first, found)
@@ -74,18 +84,24 @@ def project(
 
 
 def score(
-    fit: Fit, X: Any, size_factors: Any = None, *, engine: Any = "auto", n_jobs: int | None = None
+    fit: Fit,
+    X: Any,
+    size_factors: Any = None,
+    *,
+    batch: Any = None,
+    engine: Any = "auto",
+    n_jobs: int | None = None,
 ) -> float:
     """Mean exact log-likelihood per entry of samples, with the loadings that `project` finds.
 
     Parameters
     ----------
-    fit, X, size_factors, engine, n_jobs
+    fit, X, size_factors, batch, engine, n_jobs
         As in `project`.
     """
     found = [
         (samples.log_likelihood(samples.solved()), samples.n_entries)
-        for _, samples in _in_parts(fit, X, size_factors, engine, n_jobs)
+        for _, samples in _in_parts(fit, X, size_factors, batch, engine=engine, n_jobs=n_jobs)
     ]
     n_entries = sum(n for _, n in found)
     if not n_entries:
@@ -94,7 +110,7 @@ def score(
 
 
 def _in_parts(
-    fit: Fit, X: Any, size_factors: Any, engine: Any, n_jobs: int | None
+    fit: Fit, X: Any, size_factors: Any, batch: Any, **how: Any
 ) -> Iterator[tuple[int, NewSamples]]:
     """All samples, or chunk by chunk where they are not in memory, with the number of the first one."""
     source, given = source_of(X), None
@@ -107,8 +123,12 @@ def _in_parts(
             )
     for first, part in parts_of(X if source is None else source):
         counts = counts_of(fit, part, same_samples=False)
-        own = size_factors if given is None else given[first : first + counts.n_samples]
-        yield first, NewSamples(fit, counts, new_size_factors(fit, counts, own), engine, n_jobs)
+        rows = slice(first, first + counts.n_samples)
+        own = size_factors if given is None else given[rows]
+        here = batch if batch is None or source is None else np.asarray(batch, dtype=object)[rows]
+        batches = new_batches(fit, here, counts.n_samples)
+        sizes = new_size_factors(fit, counts, own)
+        yield first, NewSamples(fit, counts, sizes, batches=batches, **how)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +148,8 @@ class NewSamples:
         "streaming" is "native" here.
     n_jobs : int, optional
         Threads.
+    batches : Batches, optional
+        Of these samples.
     """
 
     fit: Fit
@@ -135,6 +157,7 @@ class NewSamples:
     size_factors: Array
     engine: Any = field(default="auto")
     n_jobs: int | None = None
+    batches: Batches | None = None
 
     def solve(self) -> tuple[Array, bool]:
         """Find the loadings.
@@ -203,8 +226,18 @@ class NewSamples:
         used = self._used
         counts = self.counts if len(used) == self.counts.n_features else select_features(self.counts, used)
         noise = self.fit.noise.of_features(used)
-        problem = Problem(counts, self.size_factors, self.fit.link, zeros, noise)
+        batches = None if self.batches is None else self.batches.of_features(used)
+        problem = Problem(counts, self.size_factors, self.fit.link, zeros, noise, batches)
         return make_engine(for_parts(self.engine), problem, self.n_jobs)
+
+
+def new_batches(fit: Fit, batch: Any, n_samples: int) -> Batches | None:
+    """Effects of batches on new samples; None where no sample is of a batch that the fit knows."""
+    if batch is None:
+        return None
+    if fit.batches is None:
+        raise ValueError("batch is given, but the fit has no batches; leave it out, or fit with batch=...")
+    return fit.batches.for_samples(batch, n_samples)
 
 
 def new_size_factors(fit: Fit, counts: Counts, kind: Any = None) -> Array:

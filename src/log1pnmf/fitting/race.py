@@ -78,7 +78,7 @@ def race(
     if K == 1 or problem.link.c < SMALLEST_RACED:
         name = "rank1" if K == 1 else other
         return Taken(Pair(*initialize(engine, K, name, rng)), name)
-    exact = replace(problem, zeros=None, noise=POISSON)
+    exact = replace(problem, zeros=None, noise=POISSON, batches=None)
     part, rows = problem.counts.part_in_memory(MOST_RACED)
     whole = len(rows) == problem.counts.n_samples
     raced = exact if whole else replace(exact, counts=part, size_factors=problem.size_factors[rows])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias, cast, get_args
+from typing import ClassVar, Protocol, TypeAlias, cast, get_args
 
 import numpy as np
 
 from log1pnmf.engines.base import Engine
 from log1pnmf.fitting.solver.iteration import Pair
+from log1pnmf.model.batch_effects import renewed_effects
 from log1pnmf.model.dispersion import FIRST_DISPERSION, DispersionKind, renewed
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import POISSON, Noise
@@ -24,6 +25,7 @@ __all__ = [
     "LARGEST_STORED",
     "AdaptiveRenewal",
     "BetterDispersions",
+    "BetterEffects",
     "Improvement",
     "ParameterRenewal",
     "Remake",
@@ -72,14 +74,25 @@ class Renewal(Protocol):
         ...
 
 
-def is_due(index: int) -> bool:
+def is_due(index: int, *, often: bool = False) -> bool:
     """Whether to look after that iteration: often at first, when factors change most.
+
+    Parameters
+    ----------
+    often : bool
+        About twice as often: what batches change the factors must not take for themselves.
 
     Examples
     --------
     >>> [index for index in range(100) if is_due(index)]
     [1, 3, 7, 15, 31, 63]
+    >>> [index for index in range(100) if is_due(index, often=True)]
+    [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96]
     """
+    if often:
+        return (
+            index > 0 and index >> max(0, index.bit_length() - 2) << max(0, index.bit_length() - 2) == index
+        )
     return index > 0 and index & (index + 1) == 0
 
 
@@ -138,6 +151,9 @@ class AdaptiveRenewal:
 class Improvement(Protocol):
     """Finds better parameters of the model for the loadings and factors there are."""
 
+    keeps_zeros: ClassVar[bool]
+    """Whether the zeros of the problem that it gives are those of its parameters."""
+
     def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> tuple[Problem, float]:
         """Give the problem with other parameters, and how much lower its objective is at that point.
 
@@ -151,7 +167,7 @@ class Improvement(Protocol):
         Returns
         -------
         problem : Problem
-            The same one where nothing is better. Its zeros do not matter.
+            The same one where nothing is better. Its zeros do not matter, unless `keeps_zeros`.
         gain : float
             Of ``loss + problem.cost``, all zeros visited; inf for a change that is made in any case.
         """
@@ -185,11 +201,15 @@ class ParameterRenewal:
 
     def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Engine | None:
         """See `Renewal`."""
-        problem, here = engine.problem, at.on_host()
+        problem, here, same_zeros = engine.problem, at.on_host(), True
         for improve in self.improvements:
             better, gain = improve(problem, here, index=index, final=final)
             if gain > self.tol * abs(loss):
-                problem = better
+                problem, same_zeros = better, same_zeros and improve.keeps_zeros
+        if problem is not engine.problem and same_zeros:
+            fresh = self.remake(problem)
+            chosen = None if self.zeros is None else self.zeros(fresh, at, loss, index=index, final=final)
+            return fresh if chosen is None else chosen
         if problem is not engine.problem:
             exact = self.remake(replace(problem, zeros=None))
             return exact if self.zeros is None else self.zeros.chosen(exact, at, loss)
@@ -206,6 +226,7 @@ class BetterDispersions:
         Makes the engine that looks at the means.
     """
 
+    keeps_zeros: ClassVar[bool] = False
     remake: Remake
     kind: DispersionKind
 
@@ -221,6 +242,23 @@ class BetterDispersions:
         return replace(problem, noise=new), gain
 
 
+@dataclass(frozen=True)
+class BetterEffects:
+    """Finds the effects of batches; with Poisson noise what stands in for zeros does not depend on them."""
+
+    keeps_zeros: ClassVar[bool] = True
+
+    def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> tuple[Problem, float]:
+        """See `Improvement`."""
+        batches, gain = renewed_effects(problem, at.loadings, at.factors)
+        zeros = problem.zeros
+        if isinstance(zeros, AdaptiveZeros):
+            exposure = problem.link.exposure_scale * problem.size_factors
+            sums = batches.exposure_of_rest(problem.counts, exposure, zeros.by_sample)
+            zeros = replace(zeros, exposure=sums)
+        return replace(problem, batches=batches, zeros=zeros), gain
+
+
 def first_noise(settings: Settings, n_features: int) -> Noise:
     """Give the noise with which a fit begins whose dispersions are not given."""
     if settings.noise == "poisson":
@@ -228,12 +266,14 @@ def first_noise(settings: Settings, n_features: int) -> Noise:
     return NegativeBinomial(np.full(n_features, FIRST_DISPERSION))
 
 
-def renewal_of(settings: Settings, remake: Remake) -> Renewal | None:
+def renewal_of(settings: Settings, remake: Remake, *, batched: bool = False) -> Renewal | None:
     """Give what changes the problem of a fit on the way; None for most fits. Of resolved settings."""
     zeros = AdaptiveRenewal(remake, settings.zeros_tol) if settings.likelihood == "adaptive" else None
     improvements: list[Improvement] = []
     if settings.noise == "nb" and settings.dispersion in get_args(DispersionKind):
         improvements.append(BetterDispersions(remake, cast(DispersionKind, settings.dispersion)))
+    if batched:
+        improvements.append(BetterEffects())
     if not improvements:
         return zeros
     return ParameterRenewal(remake, tuple(improvements), settings.tol, zeros)

@@ -35,6 +35,8 @@ class Request:
         "given" stands for what the next four hold.
     size_factors, dispersion, init, engine : optional
         Arrays; pair of arrays, `Fit` or function; factory of engines.
+    batch : array of shape (n,), optional
+        Labels of batches.
     n_jobs, callbacks, verbose, checkpoint, checkpoint_every
         How to run the fit; they do not change the result, and are not kept with it.
     """
@@ -44,6 +46,7 @@ class Request:
     dispersion: Any = None
     init: Any = None
     engine: EngineFactory | None = None
+    batch: Any = None
     random_state: Any = 0
     n_jobs: int | None = None
     callbacks: Sequence[Callback] = ()
@@ -70,11 +73,13 @@ class Request:
             check_checkpoint(self.checkpoint)
 
     @classmethod
-    def of(cls, **parameters: Any) -> Request:
+    def of(cls, *, batch: Any = None, **parameters: Any) -> Request:
         """Check parameters as a user passes them, and tell settings from what was given beside them.
 
         Parameters
         ----------
+        batch : array of shape (n,), optional
+            See `log1pnmf.Log1pNMF.fit`.
         **parameters : optional
             Those of `log1pnmf.Log1pNMF`, but `warm_start`; see there.
         """
@@ -104,7 +109,7 @@ class Request:
         running = {name: parameters[name] for name in RUNNING if name in parameters}
         if "callbacks" in running and isinstance(running["callbacks"], Iterable):
             running["callbacks"] = tuple(running["callbacks"])
-        return cls(Settings(**values), random_state=seed, **given, **running)
+        return cls(Settings(**values), random_state=seed, batch=batch, **given, **running)
 
     @classmethod
     def like(cls, fit: Fit) -> Request:
@@ -117,6 +122,7 @@ class Request:
             replace(asked, **forgotten),
             size_factors=fit.size_factors if asked.size_factors == GIVEN else None,
             dispersion=fit.dispersion if asked.dispersion == GIVEN else None,
+            batch=None if fit.batches is None else fit.batches.sample_names,
             random_state=asked.random_state,
         )
 

@@ -101,6 +101,7 @@ class Run:
             sample_names=counts.sample_names,
             feature_names=counts.feature_names,
             dispersion=ended.noise.dispersion if isinstance(ended.noise, NegativeBinomial) else None,
+            batches=ended.batches,
         )
 
 
@@ -300,7 +301,8 @@ class _OneStart:
         """Renew the problem where that is due, or say that the fit has converged."""
         met = self.stopping.met
         looked = math.isnan(last.relative_change)  # at a problem that was just renewed
-        if (met or is_due(last.index)) and not looked and self._renews(engine, last, final=met):
+        due = is_due(last.index, often=engine.problem.batches is not None)
+        if (met or due) and not looked and self._renews(engine, last, final=met):
             return "renewed"
         return "converged" if met else None
 

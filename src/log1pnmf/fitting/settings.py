@@ -47,6 +47,8 @@ LARGEST_EXACT_ON_CARD = 1e9
 SMALLEST_C, LARGEST_C = 1e-9, 1e12
 """Beyond that double precision does not hold the model."""
 
+FLOATS = ("c", "l1", "tol", "zeros_tol", "batch_strength")
+
 SMALL, DENSE = 2e6, 0.25
 """Entries up to which, and part of them that is not zero from which, visiting all of them costs little."""
 
@@ -68,6 +70,7 @@ class Settings:
     size_factors: str = "total"
     noise: str = "poisson"
     dispersion: str = "feature"
+    batch_strength: float = 10.0
     init: str = "auto"
     n_init: int = 1
     l1: float = 0.0
@@ -97,6 +100,12 @@ class Settings:
         quadratic(link, self.approximation, self.interval)
         check_choice("size_factors", self.size_factors, (*SIZE_FACTORS, GIVEN))
         self._check_noise()
+        check_number("batch_strength", self.batch_strength)
+        if self.batch_strength == 0:
+            raise ValueError(
+                "batch_strength must be above 0: without a pull, a feature that a batch has not seen would "
+                "have the effect 0; use a small number, such as 0.1"
+            )
         check_choice("init", self.init, (*INITS, GIVEN))
         check_whole("n_init", self.n_init, least=1)
         check_number("l1", self.l1)
@@ -124,7 +133,7 @@ class Settings:
 
     def _make_plain(self) -> None:
         """Replace the numbers of NumPy and the like, so that settings compare and go into files."""
-        plain: dict[str, Any] = {name: float(getattr(self, name)) for name in ("c", "l1", "tol", "zeros_tol")}
+        plain: dict[str, Any] = {name: float(getattr(self, name)) for name in FLOATS}
         plain |= {name: int(getattr(self, name)) for name in ("n_components", "n_init", "max_iter")}
         if self.extrapolate != "auto":
             plain["extrapolate"] = bool(self.extrapolate)

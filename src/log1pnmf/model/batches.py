@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.sparse_rows import Pattern, SparseRows
 
-__all__ = ["Batches", "balanced_effects"]
+__all__ = ["LARGEST_EFFECT", "Batches", "balanced_effects", "batch_labels"]
 
 Array = NDArray[np.float64]
 
@@ -37,11 +38,14 @@ class Batches:
         Positive.
     strength : float
         Counts by which every effect is pulled towards 1.
+    names : tuple of str
+        Of the batches; their numbers, unless given.
     """
 
     labels: NDArray[np.int32]
     effects: Array
     strength: float = 0.0
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         labels = np.ascontiguousarray(self.labels, dtype=np.int32)
@@ -58,13 +62,35 @@ class Batches:
             )
         if not (np.isfinite(effects) & (effects > 0.0)).all():
             raise ValueError("effects of batches must be positive and finite")
+        names = self.names or tuple(map(str, range(len(effects))))
+        if len(names) != len(effects) or len(set(names)) != len(names):
+            raise ValueError(f"the {len(effects)} batches must have a name each, got {', '.join(names)}")
         object.__setattr__(self, "labels", labels)
         object.__setattr__(self, "effects", effects)
+        object.__setattr__(self, "names", names)
 
     @classmethod
-    def without_effect(cls, labels: Any, n_features: int, *, n_batches: int, strength: float) -> Batches:
-        """Make batches that capture every feature alike."""
-        return cls(labels, np.ones((n_batches, n_features)), strength)
+    def of(cls, given: Any, shape: tuple[int, int], strength: float) -> Batches:
+        """Make batches of a label for every sample, without effects so far; numbered as they appear."""
+        labels = batch_labels(given, shape[0])
+        names = tuple(dict.fromkeys(labels))
+        number = {name: place for place, name in enumerate(names)}
+        own = np.array([number[name] for name in labels], dtype=np.int32)
+        return cls(own, np.ones((len(names), shape[1])), strength, names)
+
+    def for_samples(self, given: Any, n_samples: int) -> Batches:
+        """Give the same effects for other samples: their labels; None, and new ones, have effects of 1."""
+        effects = np.vstack([self.effects, np.ones((1, self.effects.shape[1]))])
+        number = {name: place for place, name in enumerate(self.names)}
+        own = np.full(n_samples, len(number), dtype=np.int32)
+        if given is not None:
+            own[:] = [number.get(name, len(number)) for name in batch_labels(given, n_samples)]
+        return Batches(own, effects, self.strength)
+
+    @property
+    def sample_names(self) -> NDArray[np.object_]:
+        """Name of the batch of every sample."""
+        return np.array(self.names, dtype=object)[self.labels]
 
     @property
     def n_batches(self) -> int:
@@ -97,17 +123,55 @@ class Batches:
         return np.asarray((self.members() @ counts.to_scipy()).todense(), dtype=np.float64)
 
     def exposure_of_zeros(self, counts: Counts, exposure: Array) -> float:
-        """Sum of ``exposure_i q_bj`` over all zero counts."""
-        matrix = counts.to_scipy()
-        counted = sparse.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape)
-        elsewhere = np.asarray((self.members(exposure) @ counted).todense())
-        return float(np.sum((self.sums(exposure)[:, None] - elsewhere) * self.effects))
+        """Sum of ``t_ij = exposure_i q_bj`` over all zero counts."""
+        return float(self.exposure_of_rest(counts, exposure)[:, 0].sum())
+
+    def exposure_of_rest(self, counts: Counts, exposure: Array, stored: Pattern | None = None) -> Array:
+        """Give sums of t and t^2 over the zeros of every feature that are not stored, features x 2.
+
+        Parameters
+        ----------
+        stored : Pattern, optional
+            Samples x features.
+        """
+        there: list[SparseRows | Pattern] = [counts.by_row]
+        if stored is not None:
+            there.append(stored)
+        sums = []
+        for power in (1, 2):
+            rest = np.tile(self.sums(exposure**power)[:, None], (1, self.effects.shape[1]))
+            for rows in there:
+                matrix = sparse.csr_array((np.ones(rows.nnz), rows.indices, rows.indptr), shape=rows.shape)
+                rest -= np.asarray((self.members(exposure**power) @ matrix).todense())
+            sums.append((np.maximum(rest, 0.0) * self.effects**power).sum(axis=0))
+        return np.stack(sums, axis=1)
 
     def members(self, weights: Array | None = None) -> sparse.csr_array:
         """Which samples each batch has, batches x samples; ones, or weights of the samples."""
         n = len(self.labels)
         data = np.ones(n) if weights is None else weights
         return sparse.csr_array((data, (self.labels, np.arange(n))), shape=(self.n_batches, n))
+
+
+def batch_labels(given: Any, n_samples: int) -> list[str]:
+    """Check the labels of batches, one for every sample, and give them as text."""
+    values = np.asarray(given, dtype=object)
+    if isinstance(given, str) or values.shape != (n_samples,):
+        raise ValueError(
+            f"batch must have one label for each of the {n_samples} samples, "
+            f"got {'a string' if isinstance(given, str) else f'shape {values.shape}'}"
+        )
+    missing = [place for place, value in enumerate(values) if value is None or _is_nan(value)]
+    if missing:
+        raise ValueError(
+            f"batch must have a label for every sample, but {len(missing)} have none (first at position "
+            f"{missing[0]}); drop these samples, or call them a batch of their own"
+        )
+    return [str(value) for value in values]
+
+
+def _is_nan(value: object) -> bool:
+    return bool(value != value)  # noqa: PLR0124 - of any library's own kind
 
 
 def balanced_effects(seen: Array, expected: Array) -> Array:

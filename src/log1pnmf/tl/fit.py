@@ -11,7 +11,7 @@ from log1pnmf.fitting.driver import check_enough, run_request
 from log1pnmf.fitting.keys import SWEEP, Keys, sweep_key
 from log1pnmf.fitting.request import Request
 
-from .inputs import check_anndata, chosen_features, raw_layer, read_counts, target
+from .inputs import check_anndata, chosen_features, obs_column, raw_layer, read_counts, target
 from .store import as_frame, write_fit, write_obs
 
 __all__ = ["log1p_nmf", "sweep"]
@@ -25,6 +25,7 @@ def log1p_nmf(
     layer: str | None = None,
     use_raw: bool = False,
     mask_var: Any = None,
+    batch_key: str | None = None,
     key_added: str | None = None,
     std: bool = False,
     obs_keys: bool = False,
@@ -50,6 +51,9 @@ def log1p_nmf(
     mask_var : str or array of bool, optional
         Features to use: a column of `var`, such as "highly_variable", or one value for each. By default all
         of them, also where `var` has a column "highly_variable".
+    batch_key : str, optional
+        Column of `obs` with the batch of every sample (donor, chip, section); see `batch` of
+        `log1pnmf.Log1pNMF.fit`.
     key_added : str, optional
         Name of the results in all three places; see below for the usual ones.
     std : bool
@@ -87,7 +91,9 @@ def log1p_nmf(
     """
     check_anndata(adata)
     keys = Keys(key_added)
-    request = Request.of(n_components=n_components, c=c, random_state=random_state, **parameters)
+    batch = None if batch_key is None else obs_column(adata, batch_key, "batch_key")
+    settings = {"n_components": n_components, "c": c, "random_state": random_state}
+    request = Request.of(batch=batch, **settings, **parameters)
     layer = raw_layer(layer, use_raw)
     adata = target(adata, copy)
     selection = read_counts(adata, layer, chosen_features(adata, mask_var))

@@ -22,6 +22,7 @@ __all__ = [
     "Selection",
     "check_anndata",
     "chosen_features",
+    "obs_column",
     "raw_layer",
     "read_counts",
     "target",
@@ -182,3 +183,11 @@ def _read_blocks(stored: Any, positions: NDArray[np.intp] | None) -> Any:
         block = stored[rows]
         blocks.append(sparse.csr_array(block if positions is None else block[:, positions]))
     return sparse.vstack(blocks, format="csr")
+
+
+def obs_column(adata: Any, key: str, what: str) -> Any:
+    """Give a column of `obs`, which an argument named `what` asks for."""
+    if key not in adata.obs:
+        known = ", ".join(map(repr, adata.obs.columns)) or "none"
+        raise KeyError(f"{what}={key!r} is not a column of adata.obs (it has: {known})")
+    return adata.obs[key].to_numpy(dtype=object)

@@ -13,7 +13,7 @@ from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.keys import Keys
 from log1pnmf.fitting.new_samples import project
 
-from .inputs import check_anndata, read_counts, target
+from .inputs import check_anndata, obs_column, read_counts, target
 from .store import write_loadings
 
 __all__ = ["transform"]
@@ -26,6 +26,7 @@ def transform(
     key: str | None = None,
     layer: str | None = None,
     size_factors: Any = None,
+    batch_key: str | None = None,
     std: bool = False,
     copy: bool = False,
     n_jobs: int | None = None,
@@ -46,6 +47,8 @@ def transform(
         Where the counts are, as in `log1p_nmf`.
     size_factors : {"total", "none"} or array, optional
         As in `Log1pNMF.transform`.
+    batch_key : str, optional
+        Column of `obs` with the batch of every sample; those that the fit does not know have no effects.
     std : bool
         Whether to write standard errors of the loadings as well, to ``obsm["X_log1p_nmf_std"]``.
     copy : bool
@@ -78,8 +81,10 @@ def transform(
         positions = find_features(adata.var_names, fit.feature_names.tolist())
     adata = target(adata, copy)
     counts = read_counts(adata, layer, positions).counts
-    loadings = project(fit, counts, size_factors, n_jobs=n_jobs)
+    batch = None if batch_key is None else obs_column(adata, batch_key, "batch_key")
+    loadings = project(fit, counts, size_factors, batch=batch, n_jobs=n_jobs)
     write_loadings(adata, keys, loadings)
     if std:
-        adata.obsm[keys.std] = loading_errors(fit, counts, loadings, size_factors=size_factors)
+        own = {"size_factors": size_factors, "batch": batch}
+        adata.obsm[keys.std] = loading_errors(fit, counts, loadings, **own)
     return adata if copy else None

@@ -105,7 +105,8 @@ def markers(
         sizes = fit.size_factors
     tested_counts, rows = counts.part_in_memory(max_samples)
     loadings = np.ascontiguousarray(fit.loadings[rows])
-    problem = Problem(tested_counts, sizes[rows], fit.link, noise=fit.noise)
+    batches = None if fit.batches is None else fit.batches.of_samples(rows)
+    problem = Problem(tested_counts, sizes[rows], fit.link, noise=fit.noise, batches=batches)
     regressions = FeatureRegressions(problem, loadings, n_jobs)
     alpha = fit.link.alpha
     coefficients = regressions.solve(fit.factors / alpha)

@@ -112,9 +112,9 @@ class FeatureRegressions:
         twice = np.where(first == second, 1.0, 2.0)
         pairs = covariance[:, first, second] * twice
         parts, done, link = [], 0, self.problem.link
-        t = self._exposure[:, None]
         for y, eta, noise in self._blocks(factors):
             some = slice(done, done + y.shape[1])
+            t = self._exposure(some)
             leverage = _expected_curvature(eta, t, link, noise) * (self._products @ pairs[some].T)
             slope = entry_gradient(y, eta, t, link, noise=noise) / np.maximum(1.0 - leverage, LEAST_SPARE)
             parts.append((slope**2).T @ self._products)
@@ -127,9 +127,10 @@ class FeatureRegressions:
     def _engine(self) -> NativeEngine:
         return NativeEngine(self.problem, self.n_jobs)
 
-    @property
-    def _exposure(self) -> Array:
-        return self.problem.factors_side.column_exposure
+    def _exposure(self, features: slice) -> Array:
+        """Exposure of some features: samples x 1, or x features with batches."""
+        t, batches = self.problem.factors_side.column_exposure[:, None], self.problem.batches
+        return t if batches is None else t * batches.effects[:, features][batches.labels]
 
     @property
     def _rows(self) -> SparseRows:

@@ -153,6 +153,10 @@ def select(
     check_any(data)
     first = {"n_components": grid.n_components[0], "c": grid.c[0], "l1": grid.l1[0]}
     seed = new_seed(as_random(random_state))
+    if parameters.get("batch") is not None:
+        raise ValueError(
+            "batch is not known here: parts of the data are fitted; choose without, then fit with batch"
+        )
     request = Request.of(**first, **parameters, random_state=seed)
     if request.dispersion is not None:
         raise ValueError("dispersion must be 'feature' or 'shared' here: every fold finds its own")

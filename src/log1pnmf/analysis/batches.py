@@ -1,0 +1,99 @@
+"""What batches do: their effects as a table, the features that differ most, and what cannot be told apart."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from log1pnmf._common.optional import require
+from log1pnmf.fitting.as_fit import as_fit
+from log1pnmf.model.batches import Batches, batch_labels
+
+__all__ = ["batch_effects", "confounded_groups"]
+
+MOST = 0.95
+"""Part of a group, or of a batch, that makes it nearly all of it."""
+
+
+def batch_effects(fit: Any) -> Any:
+    """Effects of batches on features: what the rates of a feature are multiplied by in a batch.
+
+    Parameters
+    ----------
+    fit : Fit, or what `log1pnmf.as_fit` takes
+        Fitted with `batch`.
+
+    Returns
+    -------
+    DataFrame or ndarray of shape (n_batches, n_features)
+        A data frame with names, where pandas is installed. The geometric mean over the batches is 1 for
+        every feature.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from log1pnmf import fit_log1p_nmf
+    >>> counts = np.random.default_rng(0).poisson(5.0, (40, 3)) * [1, 1, 2]
+    >>> counts[:20, 0] *= 3
+    >>> fit = fit_log1p_nmf(counts, 1, batch=np.repeat(["a", "b"], 20))
+    >>> np.asarray(batch_effects(fit)).shape
+    (2, 3)
+    """
+    found = as_fit(fit)
+    if found.batches is None:
+        raise ValueError("the fit has no batches; fit with batch=...")
+    effects = found.batches.effects
+    if find_spec("pandas") is None:
+        return effects.copy()
+    pandas = require("pandas", extra="anndata", purpose="batch_effects")
+    return pandas.DataFrame(effects.copy(), index=list(found.batches.names), columns=found.feature_labels)
+
+
+def confounded_groups(fit: Any, groups: Any) -> list[str]:
+    """Say which groups of samples coincide with a batch, so that their differences cannot be told apart.
+
+    Parameters
+    ----------
+    fit : Fit, or what `log1pnmf.as_fit` takes
+        Fitted with `batch`.
+    groups : array of shape (n,)
+        Group of interest of every sample: condition, tissue, cell type.
+
+    Returns
+    -------
+    list of str
+        One sentence for every group that is (nearly) all of its batches.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from log1pnmf import fit_log1p_nmf
+    >>> counts = np.random.default_rng(0).poisson(5.0, (40, 3))
+    >>> fit = fit_log1p_nmf(counts, 1, batch=np.repeat(["a", "b"], 20))
+    >>> confounded_groups(fit, np.repeat(["treated", "control"], 20))[0][:49]
+    "group 'treated' is all of batch 'a': what differs"
+    """
+    batches = as_fit(fit).batches
+    return [] if batches is None else _confounded(batches, groups)
+
+
+def _confounded(batches: Batches, groups: Any) -> list[str]:
+    names = np.array(batch_labels(groups, len(batches.labels)), dtype=object)
+    kinds = list(dict.fromkeys(names))
+    if len(kinds) < 2:
+        return []
+    sentences = []
+    for kind in kinds:
+        inside = np.bincount(batches.labels[names == kind], minlength=batches.n_batches)
+        sizes = np.bincount(batches.labels, minlength=batches.n_batches)
+        own = inside >= MOST * np.maximum(sizes, 1)  # batches that are nearly all of this group
+        if own.any() and inside[own].sum() >= MOST * inside.sum():
+            listed = ", ".join(repr(batches.names[b]) for b in np.flatnonzero(own))
+            which = f"batch {listed}" if own.sum() == 1 else f"the batches {listed}"
+            sentences.append(
+                f"group {kind!r} is all of {which}: what differs there in single features is taken for an "
+                "effect of the batch, and may be one of the group"
+            )
+    return sentences

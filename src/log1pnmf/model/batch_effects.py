@@ -1,0 +1,161 @@
+"""Effects of batches for the loadings and factors there are: the most likely ones, pulled towards 1.
+
+Logarithms of effects sum to 0 over the batches, for every feature: the factors have the level of the feature.
+Weighed by the features' counts they sum to 0 over the features, for every batch: size factors and loadings
+have the level of the batch. Within that the objective is convex in the logarithms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf.counts.sparse_rows import dense_blocks
+
+from .batches import LARGEST_EFFECT, Batches, balanced_effects
+from .negative_binomial import NegativeBinomial, log1p_ratio
+from .objective import BLOCK_BYTES, Model
+
+__all__ = ["MeanSums", "mean_sums", "renewed_effects"]
+
+Array = NDArray[np.float64]
+MeanSums: TypeAlias = Callable[[Model, Array, Array], Array]
+"""See `mean_sums`."""
+Expand: TypeAlias = Callable[[Array], tuple[Array, Array, Array]]
+"""Gives the objective of every feature, and its derivatives in the logarithms of effects."""
+
+MOST_STEPS, LONGEST_STEP, PRECISION = 20, 1.0, 1e-6
+FEW_STEPS, ROUGHLY = 4, 1e-3
+"""Where every step visits all entries."""
+
+
+def renewed_effects(
+    model: Model, loadings: Array, factors: Array, *, sums: MeanSums | None = None
+) -> tuple[Batches, float]:
+    """Find the effects that minimise the objective.
+
+    Parameters
+    ----------
+    model : Problem
+        With batches, whose effects are where the search begins; its zeros do not matter.
+    loadings, factors : ndarray of shape (n, K) and (m, K)
+        On the eta scale.
+    sums : callable, optional
+        A quicker `mean_sums`.
+
+    Returns
+    -------
+    batches : Batches
+    gain : float
+        How much lower the objective is than before; never negative.
+    """
+    batches = model.batches
+    assert batches is not None
+    before, totals = np.log(batches.effects), batches.totals(model.counts)
+    weights = totals.sum(axis=0) / max(float(totals.sum()), 1.0)
+    if model.noise.zero_loss_is_mean:
+        pull = batches.strength
+        seen = totals + pull
+        expected = (mean_sums if sums is None else sums)(model, loadings, factors) + pull
+
+        def expand(logs: Array) -> tuple[Array, Array, Array]:
+            bend = expected * np.exp(logs)
+            return (bend - seen * logs).sum(axis=0), bend - seen, bend
+
+        start = _levelled(np.log(balanced_effects(seen, expected)), weights)
+        new = _minimised(expand, start, weights, MOST_STEPS, PRECISION)
+    else:
+
+        def expand(logs: Array) -> tuple[Array, Array, Array]:
+            return _expansion(model, logs, totals, loadings, factors)
+
+        new = _minimised(expand, before, weights, FEW_STEPS, ROUGHLY)
+    gain = float(np.sum(expand(before)[0] - expand(new)[0]))
+    return (replace(batches, effects=np.exp(new)), gain) if gain > 0.0 else (batches, 0.0)
+
+
+def mean_sums(model: Model, loadings: Array, factors: Array) -> Array:
+    """Sum of the means of every feature in each batch, were its effects 1; batches x features."""
+    batches, link, sizes = model.batches, model.link, model.size_factors
+    assert batches is not None
+    if link.is_identity:
+        return np.asarray((batches.members(sizes) @ loadings) @ factors.T)
+    members, total = batches.members(sizes).tocsc(), np.zeros(batches.effects.shape)
+    for block in _blocks(model):
+        total += members[:, block] @ link.mean(loadings[block] @ factors.T)
+    return total
+
+
+def _blocks(model: Model) -> list[slice]:
+    return list(dense_blocks(model.counts.shape, BLOCK_BYTES / (8 * 6)))
+
+
+def _levelled(logs: Array, weights: Array) -> Array:
+    """Take off the levels of features and of batches."""
+    logs = logs - logs.mean(axis=0)
+    return logs - (logs @ weights)[:, None]
+
+
+def _minimised(expand: Expand, start: Array, weights: Array, most: int, precision: float) -> Array:
+    """Minimise by Newton's steps with both kinds of sums held at 0; the best point seen is given."""
+    largest = np.log(LARGEST_EFFECT)
+    logs = best = start
+    value, slope, bend = expand(logs)
+    lowest = float(value.sum())
+    for _ in range(most):
+        step = _newton(slope, bend, weights)
+        longest = float(np.abs(step).max(initial=0.0))
+        if longest <= precision:
+            break
+        # far from the optimum every feature moves by a bounded amount, and the levels are put right
+        step = step / np.maximum(1.0, np.abs(step).max(axis=0) / LONGEST_STEP)
+        logs = _levelled(np.clip(logs + step, -largest, largest), weights)
+        value, slope, bend = expand(logs)
+        if value.sum() < lowest:
+            best, lowest = logs, float(value.sum())
+    return best
+
+
+def _newton(slope: Array, bend: Array, weights: Array) -> Array:
+    """Newton's step whose sums over batches, and weighed ones over features, are 0.
+
+    ``step_bj = -(slope_bj + x_j + z_b w_j) / bend_bj``: x is found for given z, and z from B equations.
+    """
+    inverse = 1.0 / bend
+    share = inverse / inverse.sum(axis=0)
+    free = -inverse * slope
+    free -= share * free.sum(axis=0)
+    # d(weighed sum of batch b) / d z_a
+    by_weight = weights**2 * inverse
+    matrix = np.diag(by_weight.sum(axis=1)) - by_weight @ share.T
+    z = np.linalg.lstsq(matrix, free @ weights, rcond=1e-12)[0]
+    pushed = inverse * (z[:, None] * weights)
+    return np.asarray(free - (pushed - share * pushed.sum(axis=0)))
+
+
+def _expansion(
+    model: Model, logs: Array, totals: Array, loadings: Array, factors: Array
+) -> tuple[Array, Array, Array]:
+    """Expand the objective with negative binomial noise.
+
+    With ``D = 1 + phi mean`` the loss is ``(y + r) log(D) - y log(mean)``, its derivative ``(mean - y) / D``
+    and its second one ``mean (1 + phi y) / D^2``.
+    """
+    batches, noise, effects = model.batches, model.noise, np.exp(logs)
+    assert batches is not None
+    assert isinstance(noise, NegativeBinomial)
+    phi, pull, members = noise.dispersion, batches.strength, batches.members().tocsc()
+    value = (pull * (effects - logs) - totals * logs).sum(axis=0)
+    slope, bend = pull * (effects - 1.0), pull * effects
+    for block in _blocks(model):
+        means = model.size_factors[block, None] * model.link.mean(loadings[block] @ factors.T)
+        means *= effects[batches.labels[block]]
+        y, ratio = model.counts.by_row.to_dense(block), 1.0 / (1.0 + phi * means)
+        value += (means * log1p_ratio(phi * means) - y * np.log(ratio)).sum(axis=0)
+        slope += members[:, block] @ ((means - y) * ratio)
+        bend += members[:, block] @ (means * (1.0 + phi * y) * ratio**2)
+    return value, slope, bend

@@ -1,0 +1,181 @@
+"""Fits with batches: effects are found and told apart from factors, kept in files, and resumed."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.optimize import linear_sum_assignment
+
+from log1pnmf import Fit, Log1pNMF, fit_log1p_nmf
+from log1pnmf.analysis import batch_effects, confounded_groups
+from log1pnmf.counts import Counts
+from log1pnmf.model.batch_effects import mean_sums, renewed_effects
+from log1pnmf.model.batches import Batches
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.noise import POISSON
+from log1pnmf.model.objective import negative_log_likelihood
+from log1pnmf.model.problem import Problem
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+N, M, K, B = 240, 50, 3, 3
+
+
+def simulated(seed=0):
+    """Counts of three kinds of samples in unequal parts of three batches, with and without effects."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, B, N)
+    kinds = np.array([rng.choice(K, p=np.roll([0.6, 0.3, 0.1], b)) for b in labels])
+    loadings = 0.02 * rng.random((N, K))
+    loadings[np.arange(N), kinds] = rng.uniform(0.6, 1.0, N)
+    factors = np.full((M, K), 1.0) + 2.0 * (rng.random((M, K)) < 0.3)
+    effects = np.exp(rng.normal(0.0, 0.5, (B, M)))
+    effects /= np.exp(np.log(effects).mean(axis=0))
+    rates = ShiftedLog(1.0).inverse(loadings @ factors.T)
+    names = np.array(["north", "east", "west"])[labels]
+    return rng.poisson(rates), rng.poisson(rates * effects[labels]), names, loadings, effects
+
+
+PLAIN, COUNTS, NAMES, LOADINGS, EFFECTS = simulated()
+
+
+def recovery(fit):
+    both = np.corrcoef(LOADINGS.T, fit.loadings.T)[:K, K:]
+    rows, columns = linear_sum_assignment(-both)
+    return both[rows, columns].mean()
+
+
+def fitted(**parameters):
+    given = {"batch": NAMES, "max_iter": 60, "tol": 1e-6, "n_jobs": 1} | parameters
+    return fit_log1p_nmf(COUNTS, K, **given)
+
+
+@pytest.fixture(scope="module")
+def fit():
+    return fitted()
+
+
+def test_effects_are_found_and_loadings_are_those_without_batches(fit):
+    order = [fit.batches.names.index(name) for name in ("north", "east", "west")]
+    off = np.log(fit.batches.effects[order] / EFFECTS)
+    off -= (off @ COUNTS.sum(axis=0) / COUNTS.sum())[:, None]  # size factors have the level of a batch
+    assert np.median(np.abs(off)) < 0.1
+    without = fit_log1p_nmf(PLAIN, K, max_iter=60, tol=1e-6, n_jobs=1)
+    assert recovery(fit) > recovery(without) - 0.02
+    assert recovery(fit) > recovery(fitted(batch=None))
+    assert np.log(fit.batches.effects).sum(axis=0) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("noise", ["poisson", "nb"])
+def test_the_objective_never_rises_and_includes_the_pull(noise):
+    found = fitted(noise=noise, max_iter=25)
+    objective = found.history["objective"]
+    if noise == "poisson":  # dispersions have a prior of their own, which changes
+        assert (np.diff(objective) <= 1e-9 * np.abs(objective[1:])).all()
+        assert found.objective == pytest.approx(found.batches.cost - found.log_likelihood, rel=1e-9)
+    assert "3 batches" in found.messages[-1]
+
+
+def test_one_batch_is_no_batch_to_the_last_bit():
+    one, none = fitted(batch=np.repeat("a", N), max_iter=8), fitted(batch=None, max_iter=8)
+    assert (one.loadings == none.loadings).all()
+    assert (one.factors == none.factors).all()
+    assert (one.batches.effects == 1.0).all()
+
+
+def test_batches_with_other_names_give_the_same_fit(fit):
+    other = fitted(batch=[{"north": 2, "east": 1, "west": 0}[name] for name in NAMES])
+    assert (other.loadings == fit.loadings).all()
+    assert (other.batches.effects == fit.batches.effects).all()
+
+
+@pytest.mark.parametrize("parameters", [{"likelihood": "adaptive"}, {"likelihood": "approximate"}])
+def test_other_forms_of_the_zeros_give_about_the_same_effects(fit, parameters):
+    found = fitted(**parameters)
+    assert np.median(np.abs(np.log(found.batches.effects / fit.batches.effects))) < 0.02
+
+
+def test_a_resumed_fit_has_the_same_bits(fit, tmp_path):
+    path = tmp_path / "checkpoint.npz"
+    fitted(checkpoint=path, checkpoint_every=0, callbacks=[lambda iteration: iteration.index >= 5])
+    resumed = fitted(resume=path)
+    assert (resumed.loadings == fit.loadings).all()
+    assert (resumed.batches.effects == fit.batches.effects).all()
+    with pytest.raises(ValueError, match="batch"):
+        fitted(resume=path, batch=None)
+
+
+def test_a_fit_keeps_its_batches_in_a_file(fit, tmp_path):
+    fit.save(tmp_path / "fit.npz")
+    loaded = Fit.load(tmp_path / "fit.npz")
+    assert loaded.batches.names == fit.batches.names
+    assert (loaded.batches.effects == fit.batches.effects).all()
+    assert (loaded.batches.labels == fit.batches.labels).all()
+
+
+def test_new_samples_of_a_known_batch_have_the_loadings_of_training(fit):
+    model = Log1pNMF.of(fit)
+    same = model.transform(COUNTS, batch=NAMES)
+    assert same == pytest.approx(fit.loadings, abs=0.02)
+    assert (model.transform(COUNTS, batch=np.repeat("south", N)) == model.transform(COUNTS)).all()
+    assert model.score(COUNTS, batch=NAMES) > model.score(COUNTS)
+    with pytest.raises(ValueError, match="the fit has no batches"):
+        Log1pNMF(2).fit(COUNTS).transform(COUNTS, batch=NAMES)
+
+
+def test_the_estimator_shows_effects_with_names(fit):
+    model = Log1pNMF.of(fit)
+    assert list(model.batch_effects_.index) == list(fit.batches.names)
+    assert np.asarray(batch_effects(fit)) == pytest.approx(fit.batches.effects)
+    assert Log1pNMF.of(fitted(batch=None, max_iter=2)).batch_effects_ is None
+
+
+def test_groups_that_coincide_with_batches_are_named(fit):
+    groups = np.where(NAMES == "west", "treated", "control")
+    sentences = confounded_groups(fit, groups)
+    assert any("'treated' is all of batch 'west'" in one for one in sentences)
+    assert confounded_groups(fit, np.resize(["a", "b"], N)) == []
+
+
+@pytest.mark.parametrize("noise", [POISSON, NegativeBinomial(np.linspace(0.1, 0.6, M))])
+@pytest.mark.parametrize("c", [1.0, math.inf])
+def test_renewed_effects_are_a_minimum(noise, c):
+    rng = np.random.default_rng(4)
+    loadings, factors = rng.uniform(0.2, 1.0, (N, K)), rng.uniform(0.2, 1.0, (M, K))
+    batches = Batches.of(NAMES, COUNTS.shape, 3.0)
+    problem = Problem(Counts.from_any(COUNTS), np.ones(N), ShiftedLog(c), noise=noise, batches=batches)
+
+    def objective(effects):
+        moved = Problem(problem.counts, problem.size_factors, problem.link, None, noise, effects)
+        return negative_log_likelihood(moved, loadings, factors) + effects.cost
+
+    found, gain = renewed_effects(problem, loadings, factors)
+    assert objective(batches) - objective(found) == pytest.approx(gain, rel=1e-6)
+    weights = COUNTS.sum(axis=0) / COUNTS.sum()
+    assert np.log(found.effects) @ weights == pytest.approx(0.0, abs=1e-9)
+    for _ in range(3):
+        aside = 0.05 * rng.normal(size=found.effects.shape)
+        aside -= aside.mean(axis=0)
+        aside -= (aside @ weights)[:, None]
+        moved = Batches(found.labels, found.effects * np.exp(aside), 3.0)
+        assert objective(moved) > objective(found)
+    again, more = renewed_effects(
+        Problem(problem.counts, problem.size_factors, problem.link, None, noise, found), loadings, factors
+    )
+    assert more <= 1e-5 * gain
+    assert mean_sums(problem, loadings, factors).shape == found.effects.shape
+    assert again.names == batches.names
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (NAMES[:-1], "one label for each of the 240 samples"),
+        ("donor", "got a string"),
+        ([None, *NAMES[1:]], "1 have none"),
+    ],
+)
+def test_labels_that_make_no_sense_are_refused(batch, message):
+    with pytest.raises(ValueError, match=message):
+        fitted(batch=batch, max_iter=1)
