@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -250,9 +251,19 @@ def quarters(values: Array) -> Groups:
     Examples
     --------
     >>> quarters(np.arange(100.0)).names
-    ('0 to 24.8', '24.8 to 49.5', '49.5 to 74.2', '74.2 to 99')
+    ('0.0 to 24.8', '24.8 to 49.5', '49.5 to 74.2', '74.2 to 99.0')
     """
     ends = np.quantile(values[~np.isnan(values)], np.linspace(0.0, 1.0, 5))
-    names = [*(f"{low:.3g} to {high:.3g}" for low, high in pairwise(ends.tolist())), MISSING]
+    names = [*(f"{low} to {high}" for low, high in pairwise(_alike(ends))), MISSING]
     codes = np.where(np.isnan(values), 4, np.searchsorted(ends[1:-1], values, side="right"))
     return Groups._without_empty(codes, names)
+
+
+def _alike(values: Array) -> list[str]:
+    """Write numbers with as many decimals each, so that three digits tell them apart."""
+    span = float(np.ptp(values))
+    large = float(np.abs(values).max())
+    if not 1e-3 <= span <= 1e6 or large > 1e6:
+        return [f"{value:.3g}" for value in values]
+    decimals = max(0, 2 - math.floor(math.log10(span)))
+    return [f"{value:.{decimals}f}" for value in values]

@@ -20,7 +20,7 @@ from .keys import Keys
 from .naming import usual_factor_names
 from .settings import Settings
 
-__all__ = ["fit_from", "is_annotated", "uns_of"]
+__all__ = ["fit_from", "is_annotated", "symbols_of", "uns_of"]
 
 TEXT = "OTU"
 """Kinds of arrays as which text comes back, from memory, zarr and h5ad."""
@@ -33,6 +33,23 @@ MAY_BE_MISSING = ("approximate_log_likelihood", "certificate")
 def is_annotated(source: object) -> bool:
     """Whether something has the slots of an AnnData object."""
     return all(hasattr(source, slot) for slot in ("obsm", "varm", "uns"))
+
+
+def symbols_of(source: Any, gene_symbols: str | None, feature_names: Any = None) -> Any:
+    """Give the names of features that a column of ``adata.var`` holds; otherwise those that were given."""
+    if gene_symbols is None:
+        return feature_names
+    if feature_names is not None:
+        raise ValueError("gene_symbols and feature_names both name the features; pass one of them")
+    if not is_annotated(source):
+        raise ValueError(
+            f"gene_symbols={gene_symbols!r} names a column of adata.var, but the source is a "
+            f"{type(source).__name__}; pass feature_names, one for each feature"
+        )
+    if gene_symbols not in source.var:
+        known = ", ".join(map(repr, source.var.columns)) or "none"
+        raise KeyError(f"adata.var has no column {gene_symbols!r}; it has: {known}")
+    return source.var[gene_symbols].astype(str).tolist()
 
 
 def uns_of(fit: Fit, layer: str | None) -> dict[str, Any]:

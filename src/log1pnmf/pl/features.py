@@ -14,10 +14,11 @@ from log1pnmf._common.checks import check_choice
 from log1pnmf._common.colors import factor_colors
 from log1pnmf.analysis.markers.table import Markers
 from log1pnmf.analysis.metrics import correlation_matrix
+from log1pnmf.fitting.annotated import symbols_of
 
 from .canvas import INK, axes_or_new, color_bar, drawing, figure_or_new, heat_map, set_title, tidy
 from .labels import label_points
-from .sources import Drawable, drawable, need_factors, rank, symbols_of
+from .sources import Drawable, drawable, need_factors, rank
 
 __all__ = ["KINDS", "SCALES", "factor_scatter", "top_features"]
 

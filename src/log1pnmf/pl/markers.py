@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.colors import factor_colors
 from log1pnmf.analysis.markers.table import Markers
+from log1pnmf.fitting.annotated import symbols_of
 from log1pnmf.fitting.keys import Keys
 
 from .canvas import INK, axes_or_new, drawing, set_title, tidy
 from .labels import label_points
-from .sources import symbols_of
 
 __all__ = ["volcano"]
 

@@ -18,7 +18,7 @@ from log1pnmf.fitting.naming import usual_factor_names
 from log1pnmf.fitting.ranking import Ranking, rank_features
 from log1pnmf.model.link import ShiftedLog
 
-__all__ = ["Drawable", "Factorization", "colors_in", "drawable", "need_factors", "rank", "symbols_of"]
+__all__ = ["Drawable", "Factorization", "colors_in", "drawable", "need_factors", "rank"]
 
 Array = NDArray[np.float64]
 
@@ -81,23 +81,6 @@ class Factorization:
 
 
 Drawable: TypeAlias = Fit | Factorization
-
-
-def symbols_of(source: Any, gene_symbols: str | None, feature_names: Any = None) -> Any:
-    """Give the names of features that a column of ``adata.var`` holds; otherwise those that were given."""
-    if gene_symbols is None:
-        return feature_names
-    if feature_names is not None:
-        raise ValueError("gene_symbols and feature_names both name the features; pass one of them")
-    if not is_annotated(source):
-        raise ValueError(
-            f"gene_symbols={gene_symbols!r} names a column of adata.var, but the source is a "
-            f"{type(source).__name__}; pass feature_names, one for each feature"
-        )
-    if gene_symbols not in source.var:
-        known = ", ".join(map(repr, source.var.columns)) or "none"
-        raise KeyError(f"adata.var has no column {gene_symbols!r}; it has: {known}")
-    return source.var[gene_symbols].astype(str).tolist()
 
 
 def colors_in(adata: Any, column: str) -> dict[str, str] | None:

@@ -51,6 +51,7 @@ def write_report(
     title: str | None = None,
     sample_names: Any = None,
     feature_names: Any = None,
+    gene_symbols: str | None = None,
     groupby: Any = None,
     group_name: str | None = None,
     source: str | None = None,
@@ -75,6 +76,8 @@ def write_report(
     title : str, optional
     sample_names, feature_names : sequence of str, optional
         By default those of the counts or the fit, or numbers.
+    gene_symbols : str, optional
+        Column of ``adata.var`` with names to show, where `fits` are AnnData whose features have identifiers.
     groupby : str or array-like of shape (n_samples,), optional
         Column of ``adata.obs`` (of the first fit), or what is known about each sample, a cell type for
         instance. Numbers on a scale (more than 60 of them differ, or most fractions) are cut into four
@@ -117,6 +120,7 @@ def write_report(
         title=title,
         sample_names=sample_names,
         feature_names=feature_names,
+        gene_symbols=gene_symbols,
         groupby=groupby,
         group_name=group_name,
         source=source,

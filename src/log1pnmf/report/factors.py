@@ -21,6 +21,9 @@ __all__ = ["SERVED", "Factor", "FactorSection", "describe_factors", "served_grou
 
 Array = NDArray[np.float64]
 
+MOST_NAMED = 2
+"""Groups of a factor that are named after the first; the others are counted."""
+
 SERVED = 0.5
 """A factor serves the groups whose mean loading is at least this part of its highest."""
 
@@ -188,7 +191,7 @@ def _sentence(loading: Array, groups: Groups | None, means: Array | None, served
     first = f"{served[0]} (mean loading {value[served[0]]})"
     if len(served) == 1:
         return f"Serves one group: {first}."
-    others = enumerate_words([f"{name} ({value[name]})" for name in served[1:]], most=4)
+    others = enumerate_words([f"{name} ({value[name]})" for name in served[1:]], most=MOST_NAMED)
     return f"Shared by {len(served)} of {len(groups.names)} groups: {first}, {others}."
 
 

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from log1pnmf.analysis.groups import Groups, as_numbers, check_length, fold_groups, labels_of, quarters
 from log1pnmf.analysis.sweep import Sweep
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.features import find_features
+from log1pnmf.fitting.annotated import symbols_of
 from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import counts_of
@@ -75,6 +77,7 @@ class ReportInput:
         title: str | None = None,
         sample_names: Any = None,
         feature_names: Any = None,
+        gene_symbols: str | None = None,
         groupby: Any = None,
         group_name: str | None = None,
         source: str | None = None,
@@ -88,6 +91,10 @@ class ReportInput:
         fits = fits.fits if isinstance(fits, Sweep) else fits
         sources = list(fits) if isinstance(fits, list | tuple) else [fits]
         found = _same_data(sources)
+        if gene_symbols is not None:
+            shown = symbols_of(sources[0], gene_symbols, feature_names)
+            where = find_features(sources[0].var_names, found[0].feature_labels.tolist())
+            feature_names = [shown[j] for j in where]
         checked = None if counts is None else counts_of(found[0], counts)
         if checked is not None:
             feature_names = checked.feature_names if feature_names is None else feature_names
