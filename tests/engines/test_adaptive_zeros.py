@@ -23,9 +23,9 @@ from log1pnmf.model.zeros import AdaptiveZeros
 
 
 def other_engines(problem):
-    """The reference, and PyTorch's where that is installed and knows the noise."""
+    """The reference, and PyTorch's where that is installed."""
     yield ReferenceEngine(problem)
-    if find_spec("torch") is not None and problem.noise is POISSON:
+    if find_spec("torch") is not None:
         from log1pnmf.engines.torch.engine import TorchEngine
 
         yield TorchEngine(problem, "cpu", "float64")

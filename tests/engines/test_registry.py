@@ -1,5 +1,7 @@
 """Engines by name and by factory: what each supports, and one of the user's own."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
@@ -11,6 +13,7 @@ from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.engines.registry import FACTORIES, as_counts, check_memory, make_engine, resolve_engine
 from log1pnmf.model.constraint import Bounds, Constraint
 from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.problem import Problem
 
 Y = np.random.default_rng(0).poisson(1.5, size=(12, 9)).astype(float)
@@ -74,6 +77,9 @@ def test_every_engine_says_what_it_cannot_do(name):
     partly = Bounds(upper=np.where(np.eye(len(Y), 2) > 0, 1.0, np.inf))
     why = factory.supports(problem, "newton", Constraint(loadings=partly))
     assert (why is not None) == (name == "streaming")
+    dispersed = replace(problem, noise=NegativeBinomial(0.5))
+    assert factory.supports(dispersed, "newton", Constraint()) is None
+    assert factory.supports(dispersed, "coordinate", Constraint()) is not None
     has_coordinate = factory.supports(problem, "coordinate", Constraint()) is None
     assert has_coordinate == (name in {"native", "reference"})
 

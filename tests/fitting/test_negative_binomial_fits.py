@@ -231,7 +231,6 @@ def test_a_checkpoint_is_of_the_same_dispersions(counts, tmp_path):
             "likelihood='approximate', the paper's, has no noise='nb'",
         ),
         ({"noise": "nb", "row_solver": "coordinate"}, "row_solver must be 'newton' with noise='nb'"),
-        ({"noise": "nb", "dispersion": PHI, "engine": "torch"}, "no negative binomial noise"),
     ],
 )
 def test_refusals(counts, options, message):

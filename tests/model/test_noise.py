@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from log1pnmf.counts.counts import Counts
+from log1pnmf.engines.base import Factory
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.engines.registry import make_engine
@@ -72,10 +73,16 @@ def test_the_reference_engine_fits_any_noise(data):
     assert objective[-1] < objective[0] - 1.0
 
 
+class OnlyPoisson(Factory):
+    """Makes no engines; all it has are the answers of the base."""
+
+    name = "only poisson"
+
+
 def test_an_engine_that_knows_poisson_noise_only_says_so(data):
     problem = Problem(Counts.from_any(data[0]), np.ones(6), ShiftedLog(1.0), noise=NegativeBinomial(0.4))
     with pytest.raises(ValueError, match="no negative binomial noise"):
-        make_engine("torch", problem)
+        make_engine(OnlyPoisson(), problem)
     assert isinstance(make_engine("auto", problem), NativeEngine)
 
 

@@ -13,13 +13,17 @@ import torch
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.engines.base import HalfStep, InMemory, RowSolver
+from log1pnmf.engines.native import NativeEngine
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
+from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.problem import Problem, Side
+from log1pnmf.model.spectrum import MeanSpectrum
 from log1pnmf.model.zero_survey import ZeroSurvey
 from log1pnmf.model.zeros import AdaptiveZeros
 
 from . import terms as torch_terms
 from . import zeros as torch_zeros
+from .dispersed_zeros import Noise
 from .newton import Rows
 from .rows import Block, DevicePattern, device_rows
 from .terms import Box, Design, Form, Own
@@ -57,6 +61,7 @@ class TorchEngine(InMemory):
             exact=problem.zeros is None,
             smallest=SMALLEST_ETA[precision],
             largest=LARGEST_ETA[precision],
+            dispersed=isinstance(problem.noise, NegativeBinomial),
         )
 
     def adopt(self, array: Any) -> Any:
@@ -133,7 +138,16 @@ class TorchEngine(InMemory):
         side = self.problem.factors_side
         exposure = self._keep(side).column_exposure
         features = torch_zeros if self._triton is None else self._triton[1]
-        return Zeros(features, self._rows(side), exposure, self.adopt(loadings), self.adopt(factors))
+        at, noise = (self.adopt(loadings), self.adopt(factors)), None
+        if isinstance(side.noise, NegativeBinomial):
+            dispersion = self.adopt(np.broadcast_to(side.noise.dispersion, len(factors)))
+            noise = Noise(dispersion, self.problem.link.is_identity)
+        return Zeros(features, self._rows(side), exposure, *at, noise)
+
+    def mean_spectrum(self, loadings: Any, factors: Any) -> MeanSpectrum | None:
+        """Condense the means on the host; see `log1pnmf.engines.base.Engine.mean_spectrum`."""
+        host = replace(self.problem, counts=self.problem.counts.on_host())
+        return NativeEngine(host).mean_spectrum(on_host(loadings), on_host(factors))
 
     @cached_property
     def terms(self) -> ModuleType:
@@ -152,9 +166,9 @@ class TorchEngine(InMemory):
         return triton_terms, triton_zeros
 
     def terms_for(self, K: int) -> ModuleType:
-        """Give `terms`, if it can do K factors."""
+        """Give `terms`, if it can do K factors and the noise."""
         too_many = getattr(self.terms, "LARGEST_WIDTH", K) < K
-        return torch_terms if too_many else self.terms
+        return torch_terms if too_many or self._form.dispersed else self.terms
 
     def _boxes(self, bounds: Bounds, b: Any) -> Box:
         return Box(*(self.adopt(one).expand(b.shape) for one in bounds.tables(b.shape[1])))
@@ -185,6 +199,7 @@ class TorchEngine(InMemory):
             linear=torch.stack([(one[:, None] * X).sum(0) for one in kept.column_linear]),
             gram=torch.stack([(one[:, None] * X).T @ X for one in kept.column_square]),
             quadratic=kept.column_quadratic,
+            dispersion=kept.column_dispersion,
         )
 
 
@@ -213,7 +228,12 @@ class _Kept:
                 quadratic = there(zeros.row_quadratic).to(dtype)
             else:
                 self.column_quadratic = there(zeros.column_quadratic).to(dtype)
-        self._own = Own(row.to(dtype), linear, square, quadratic)
+        self.column_dispersion, own = None, None
+        if isinstance(side.noise, NegativeBinomial):
+            n = side.rows.shape[0 if side.rows_are_features else 1]
+            phi = there(np.broadcast_to(side.noise.dispersion, n).copy()).to(dtype)
+            self.column_dispersion, own = (None, phi) if side.rows_are_features else (phi, None)
+        self._own = Own(row.to(dtype), linear, square, quadratic, dispersion=own)
 
     def of(self, block: Block) -> Own:
         """Give what the rows of a block have of their own."""

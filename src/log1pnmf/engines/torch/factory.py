@@ -9,7 +9,9 @@ import numpy as np
 
 from log1pnmf._common.optional import require
 from log1pnmf.counts.counts import Counts
-from log1pnmf.engines.base import Engine, Factory
+from log1pnmf.engines.base import Engine, Factory, RowSolver
+from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import LARGE_ROW, Problem
 
 __all__ = ["TorchFactory"]
@@ -34,6 +36,10 @@ class TorchFactory(Factory):
         precision = self.precision if _largest_total(problem.counts) <= SINGLE_ROW else "float64"
         engine: Engine = module.TorchEngine(problem, precision=precision)
         return engine
+
+    def lacks_noise(self, noise: Noise, row_solver: RowSolver) -> str | None:
+        """Take negative binomial noise as well."""
+        return None if isinstance(noise, NegativeBinomial) else super().lacks_noise(noise, row_solver)
 
     def refuses(self, counts: Counts) -> str | None:
         """Say that counts are in chunks, or so large that their log-likelihood would be lost in rounding."""

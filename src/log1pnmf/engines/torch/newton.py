@@ -92,12 +92,12 @@ class Rows:
         form = design.form
         loss, gradient, H = terms.evaluate(self.block, rows, b, design, own=own, hessian=hessian)
         if form.exact:
-            whole = dense_sums(terms, b, design, exposure=own.exposure, hessian=hessian)
+            whole = dense_sums(terms, b, design, own=own, hessian=hessian)
             return Sums(loss + whole.loss, gradient + whole.gradient, H + whole.hessian if hessian else None)
         linear, bend = own.linear @ design.linear, _bend(own, design, b)
         loss = loss + (b * (linear + bend)).sum(1)
         gradient = gradient + linear + 2.0 * bend
-        if hessian and not form.identity:
+        if hessian and not form.linear:
             gram = (2.0 * own.square).to(H.dtype) @ design.gram.flatten(1).to(H.dtype)
             H = H + gram.view(H.shape)
         return Sums(loss, gradient, H)
@@ -108,11 +108,13 @@ class Rows:
         part = terms.change(self.block, rows, b, step, self.design, own=own)
         loss = part.loss + (step * self.box.penalty[rows]).sum(1)
         if self.design.form.exact:
-            return loss + dense_change(terms, b, step, self.design, exposure=own.exposure)[0]
+            return loss + dense_change(terms, b, step, self.design, own=own)[0]
         return loss + _quadratic_change(own, self.design, b, step)
 
     def _surely_small(self, rows: Any, step: Any, curvature: Any) -> Any:
         """Whether every eta changes so little that the full step must lower the loss; a cheap bound."""
+        if self.design.form.dispersed:  # D may be large: there is no cheap bound
+            return torch.zeros(len(rows), dtype=torch.bool, device=step.device)
         small = curvature <= 0.04 * self.block.smallest[rows]
         if not self.design.form.identity:
             small &= abs(step) @ self.design.largest <= 0.2
@@ -124,23 +126,24 @@ class Rows:
         The change is only known, and only needed, where it does not hold.
         """
         form = self.design.form
+        least, most = (0.2, 0.5) if form.dispersed else (0.27, 0.6)
+        most = float("inf") if form.identity else most
         fall = torch.zeros(len(rows), dtype=torch.float64, device=b.device)
         if not len(rows):
             return fall == 0.0, fall
         terms, own = self.terms, self.own.at(rows)
         part = terms.change(self.block, rows, b, step, self.design, own=own)
-        holds = part.shrink <= 0.27
+        holds = part.shrink <= least
         if form.exact:
-            holds &= step.clamp(min=0.0) @ self.design.largest <= 0.6
+            holds &= step.clamp(min=0.0) @ self.design.largest <= most
             left = torch.nonzero(~holds)[:, 0]
             if len(left):
-                t = own.exposure[left]
-                whole, growth = dense_change(terms, b[left], step[left], self.design, exposure=t)
+                some = own.at(left)
+                whole, growth = dense_change(terms, b[left], step[left], self.design, own=some)
                 fall[left] = part.loss[left] + whole
-                holds[left] = (part.shrink[left] <= 0.27) & (growth <= 0.6)
+                holds[left] = (part.shrink[left] <= least) & (growth <= most)
         else:
-            if not form.identity:
-                holds &= part.growth <= 0.6
+            holds &= part.growth <= most
             fall = part.loss + _quadratic_change(own, self.design, b, step)
         return holds, fall + (step * self.box.penalty[rows]).sum(1)
 

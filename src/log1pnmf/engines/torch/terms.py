@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .box import Box, solve_box
+from .dispersed import count_terms, rise_terms, zero_terms
 from .rows import Block, Stored
 
 __all__ = [
@@ -32,8 +34,6 @@ ENTRY_BYTES = 1 << 28
 IMPOSSIBLE = 1e30
 LEAST_RATIO = 1e-6
 """Smallest fraction to which a step may shrink the mean of a count."""
-SWEEP_TOLERANCE = 1e-12
-MOST_ROUNDS, RIDGE, TINY = 20, 1e-13, 1e-38
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,25 @@ class Form:
         Identity link; all zeros visited.
     smallest, largest : float
         Derivatives are taken with eta held in between.
+    dispersed : bool
+        Negative binomial noise.
     """
 
     identity: bool
     exact: bool
     smallest: float
     largest: float
+    dispersed: bool = False
+
+    @property
+    def linear(self) -> bool:
+        """Whether zeros cost their mean, and that is linear in eta: nothing differs from a quadratic."""
+        return self.identity and not self.dispersed
 
     @property
     def quadratic(self) -> bool:
-        """Whether a quadratic stands in for zeros; at the identity link nothing differs from it."""
-        return not (self.exact or self.identity)
+        """Whether a quadratic stands in for zeros."""
+        return not (self.exact or self.linear)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +87,10 @@ class Design:
         Sums of ``x`` and ``x x'`` over all columns with the weights of `log1pnmf.model.problem.SideZeros`; of
         the exposure where all zeros are visited.
     quadratic : Tensor of shape (columns, 2) or None
-        Linear and quadratic coefficient for zeros, where columns have their own.
+        Linear and quadratic coefficient for zeros, where columns have their own; with dispersions a third is
+        multiplied by the exposure and added to the linear one.
+    dispersion : Tensor of shape (columns,) or None
+        Where columns have their own.
     """
 
     form: Form
@@ -91,6 +102,7 @@ class Design:
     linear: Any
     gram: Any
     quadratic: Any = None
+    dispersion: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,9 +116,11 @@ class Own:
     linear, square : Tensor of float64, shape (n, P)
         Weights of ``Design.linear`` and ``Design.gram``.
     quadratic : Tensor of shape (n, 2) or None
-        Linear and quadratic coefficient for zeros, where rows have their own.
+        As in `Design`, where rows have their own.
     stored : Stored or None
         Zeros that are visited, of all rows of the block.
+    dispersion : Tensor of shape (n,) or None
+        Where rows have their own.
     """
 
     exposure: Any
@@ -114,23 +128,12 @@ class Own:
     square: Any
     quadratic: Any = None
     stored: Stored | None = None
+    dispersion: Any = None
 
     def at(self, rows: Any) -> Own:
         """Take some rows of the block."""
-        quadratic = None if self.quadratic is None else self.quadratic[rows]
-        return Own(self.exposure[rows], self.linear[rows], self.square[rows], quadratic, self.stored)
-
-
-class Box(NamedTuple):
-    """Bounds and penalties of the coefficients of some rows, each of shape (n, K)."""
-
-    lower: Any
-    upper: Any
-    penalty: Any
-
-    def at(self, rows: Any) -> Box:
-        """Give those of some of the rows."""
-        return Box(*(one[rows] for one in self))
+        quadratic, phi = (None if one is None else one[rows] for one in (self.quadratic, self.dispersion))
+        return Own(self.exposure[rows], self.linear[rows], self.square[rows], quadratic, self.stored, phi)
 
 
 class Sums(NamedTuple):
@@ -193,35 +196,6 @@ def change(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: O
     return Change(loss, shrink, growth)
 
 
-def solve_box(H: Any, slope: Any, b: Any, box: Box) -> tuple[Any, Any, Any]:
-    """Minimise ``slope'd + d'Hd/2`` over ``lower <= b + d <= upper`` for every row.
-
-    Coordinate descent finds the active bounds, a Newton step on the free coordinates finishes. Where both
-    bounds are the same, `b` has to be there, and stays.
-
-    Returns
-    -------
-    x : Tensor of shape (n, K)
-        ``b + d``.
-    predicted, curvature : Tensor of shape (n,)
-        How much the quadratic falls, and ``d'Hd``.
-    """
-    H = H.double()
-    x, q = b.clone(), slope.clone()
-    total = torch.zeros_like(x[:, 0])
-    for _ in range(MOST_ROUNDS):
-        total += _sweep(H, q, x, box)
-        gained = _sweep(H, q, x, box)
-        total += gained
-        if bool((gained <= SWEEP_TOLERANCE * total).all()):
-            break
-        _subspace_step(H, q, x, box)
-    d = x - b
-    curvature = ((q - slope) * d).sum(1).clamp(min=0.0)
-    predicted = -((slope * d).sum(1) + 0.5 * curvature)
-    return x, predicted.clamp(min=0.0), curvature
-
-
 def exponentials_(eta: Any, exposure: Any, largest: float) -> Any:
     """Turn eta into ``t expm1(eta)`` in place.
 
@@ -243,38 +217,6 @@ def rises(eta: Any, delta: Any, exposure: Any, largest: float) -> tuple[Any, Any
     """Change of the sum of ``t exp`` from eta to ``eta + delta``, and the largest delta above 0."""
     rise = torch.exp(eta.clamp(max=largest)) * torch.expm1(delta.clamp(max=largest))
     return (rise * exposure).sum(1, dtype=torch.float64), delta.amax(1).clamp(min=0.0)
-
-
-def _sweep(H: Any, q: Any, x: Any, box: Box) -> Any:
-    """Do a cycle of coordinate descent in place; `q` is the slope at `x`. Gives ``H_kk delta_k^2`` summed."""
-    gained = torch.zeros_like(x[:, 0])
-    for k in range(x.shape[1]):
-        h, lower = H[:, k, k], box.lower[:, k]
-        to = (x[:, k] - q[:, k] / h.clamp(min=TINY)).clamp(lower, box.upper[:, k])
-        to = torch.where(h > TINY, to, torch.where(q[:, k] > 0.0, lower, x[:, k]))
-        delta = to - x[:, k]
-        gained += h * delta**2
-        q += delta[:, None] * H[:, k]
-        x[:, k] = to
-    return gained
-
-
-def _subspace_step(H: Any, q: Any, x: Any, box: Box) -> None:
-    """Newton on the coordinates away from the bounds, as far as the bounds allow, in place."""
-    diagonal = torch.diagonal(H, dim1=1, dim2=2)
-    lower, upper = box.lower, box.upper
-    free = (x > lower) & (x < upper) & (diagonal > TINY)
-    both = free[:, :, None] & free[:, None, :]
-    stiff = torch.where(free, RIDGE * diagonal, 1.0)
-    step = torch.linalg.solve(torch.where(both, H, 0.0) + torch.diag_embed(stiff), -q * free)
-    ahead = torch.where(step < 0.0, lower - x, upper - x) / step
-    room = torch.where(step == 0.0, float("inf"), ahead).amin(1, keepdim=True)
-    reach = room.clamp(max=1.0)
-    to = (x + reach * step).clamp(lower, upper)
-    blocked = (ahead <= room) & (room < 1.0) & (step != 0.0)
-    to = torch.where(blocked, torch.where(step < 0.0, lower, upper), to)
-    q += torch.einsum("nkl,nl->nk", H, to - x)
-    x.copy_(to)
 
 
 # ---------------------------------------------------------------- entries
@@ -318,11 +260,18 @@ def _gather(source: Block | Stored, rows: Any, at: slice) -> _Entries:
 def _of_entries(entries: _Entries, design: Design, own: Own) -> tuple[Any, Any, Any]:
     """Exposure, and the coefficients of the quadratics."""
     t = own.exposure[entries.at][entries.row] * design.exposure[entries.column]
-    if design.quadratic is not None:
-        return t, *design.quadratic[entries.column].unbind(1)
-    if own.quadratic is not None:
-        return t, *own.quadratic[entries.at][entries.row].unbind(1)
-    return t, 0.0, 0.0
+    quadratic = _own_of(entries, design.quadratic, own.quadratic)
+    if quadratic is None:
+        return t, 0.0, 0.0
+    a1, a2, *by_t = quadratic.unbind(1)
+    return t, a1 + t * by_t[0] if by_t else a1, a2
+
+
+def _own_of(entries: _Entries, of_columns: Any, of_rows: Any) -> Any:
+    """Give what every entry has of its column, or of its row; None where neither has anything."""
+    if of_columns is not None:
+        return of_columns[entries.column]
+    return None if of_rows is None else of_rows[entries.at][entries.row]
 
 
 def _evaluate(entries: _Entries, b: Any, design: Design, own: Own, hessian: bool) -> Sums:
@@ -331,16 +280,20 @@ def _evaluate(entries: _Entries, b: Any, design: Design, own: Own, hessian: bool
     inside = _inside(eta, form)
     em = inside if form.identity else torch.expm1(inside)
     loss = residual = weight = torch.zeros_like(em)
-    if y is not None:
+    if form.dispersed:
+        loss, residual, weight = _dispersed(entries, em, design, own)
+    elif y is not None:
         inverse, one = 1.0 / em, 0.0 if form.identity else 1.0
         loss, residual = -y * torch.log(em), -y * (one + inverse)
         weight = -residual * inverse
+    if y is not None:
         loss = loss + y * IMPOSSIBLE * (1.0 - eta * (0.5 / form.smallest)).clamp(min=0.0)
     if form.quadratic:
         t, a1, a2 = _of_entries(entries, design, own)
-        loss = loss + t * (em - inside * (a1 + a2 * inside))
-        residual = residual + t * (em + 1.0 - a1 - 2.0 * a2 * inside)
-        weight = weight + t * (em + 1.0 - 2.0 * a2)
+        zero, slope = (0.0, 0.0) if form.dispersed else (em, em + 1.0)
+        loss = loss + t * (zero - inside * (a1 + a2 * inside))
+        residual = residual + t * (slope - a1 - 2.0 * a2 * inside)
+        weight = weight + t * (slope - 2.0 * a2)
     H = None
     if hessian:
         products = ((X * weight[:, None])[:, :, None] * X[:, None, :]).flatten(1)
@@ -350,6 +303,18 @@ def _evaluate(entries: _Entries, b: Any, design: Design, own: Own, hessian: bool
         _sum((X * residual[:, None]).double(), entries.lengths),
         H,
     )
+
+
+def _dispersed(entries: _Entries, em: Any, design: Design, own: Own) -> tuple[Any, Any, Any]:
+    """Loss, residual and weight with negative binomial noise; in exact form, beyond those of zeros."""
+    t, phi = _of_entries(entries, design, own)[0], _own_of(entries, design.dispersion, own.dispersion)
+    terms: list[Any] = [torch.zeros_like(em)] * 3
+    identity = design.form.identity
+    if entries.y is not None:
+        terms = list(count_terms(entries.y, em, t, phi, identity=identity))
+    if not design.form.exact:
+        terms = [a + b for a, b in zip(terms, zero_terms(em, t, phi, identity=identity), strict=True)]
+    return terms[0], terms[1], terms[2]
 
 
 def _change(entries: _Entries, b: Any, step: Any, design: Design, own: Own) -> Change:
@@ -364,9 +329,13 @@ def _change(entries: _Entries, b: Any, step: Any, design: Design, own: Own) -> C
         loss = -y * torch.log(ratio.clamp(min=LEAST_RATIO))
         loss = loss + torch.where(ratio < LEAST_RATIO, y * IMPOSSIBLE, 0.0)
         shrink = -delta * ((0.0 if form.identity else 1.0) + 1.0 / em)
+    t, a1, a2 = _of_entries(entries, design, own)
+    zero = t * rise
+    if form.dispersed:
+        zero, spread = rise_terms(em, rise, t, _own_of(entries, design.dispersion, own.dispersion))
+        loss = loss if y is None else loss + y * spread
     if form.quadratic:
-        t, a1, a2 = _of_entries(entries, design, own)
-        loss = loss + t * (rise - delta * (a1 + a2 * (2.0 * inside + delta)))
+        loss = loss + zero - t * delta * (a1 + a2 * (2.0 * inside + delta))
     return Change(
         _sum(loss.double(), entries.lengths),
         _max(shrink, entries.lengths),

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .terms import Box
+from .box import Box
 
 __all__ = ["solve_box", "width"]
 

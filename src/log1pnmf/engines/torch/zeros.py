@@ -18,7 +18,7 @@ from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.model.link import LARGEST_ETA
 from log1pnmf.model.zero_survey import ZeroSurvey
 
-from . import dense
+from . import dense, dispersed_zeros
 from .counts import TensorPattern
 from .rows import Block, DevicePattern, DeviceRows, Stored
 
@@ -38,6 +38,8 @@ class Zeros:
     exposure : Tensor of float64, shape (n,)
         Of the samples.
     loadings, factors : Tensor of float64
+    noise : Noise or None
+        Dispersions of the features; None with Poisson noise.
     """
 
     features: ModuleType
@@ -45,13 +47,18 @@ class Zeros:
     exposure: Any
     loadings: Any
     factors: Any
+    noise: dispersed_zeros.Noise | None = None
 
     def survey(self, caps: np.ndarray) -> ZeroSurvey:
         """See `log1pnmf.engines.base.Engine.survey_zeros`."""
         error, n_above = self.factors.new_empty((2, len(self.factors), len(caps)))
-        quadratics = self.factors.new_empty((len(self.factors), len(caps), 3))
+        width = 3 if self.noise is None else 5
+        quadratics = self.factors.new_empty((len(self.factors), len(caps), width))
         for at, eta in self._eta():
-            error[at], n_above[at], quadratics[at] = self.features.survey(eta, self.exposure, caps)
+            if self.noise is None:
+                error[at], n_above[at], quadratics[at] = self.features.survey(eta, self.exposure, caps)
+                continue
+            error[at], n_above[at], quadratics[at] = self.noise.at(at).survey(eta, self.exposure, caps)
         return ZeroSurvey(caps, on_host(error), on_host(n_above), on_host(quadratics))
 
     def collect(self, caps: np.ndarray) -> tuple[Pattern, np.ndarray]:
@@ -60,7 +67,8 @@ class Zeros:
         exposure, n_above, samples = [], [], []
         powers = torch.stack([self.exposure, self.exposure**2], dim=1)
         for at, eta in self._eta():
-            above = eta > limits[at]
+            measure = eta if self.noise is None else self.noise.at(at).costs(eta, self.exposure)[1]
+            above = measure > limits[at]
             n_above.append(above.sum(1))
             samples.append(torch.nonzero(above)[:, 1].int())
             exposure.append(((eta >= 0.0) & ~above).double() @ powers)
@@ -73,7 +81,8 @@ class Zeros:
         a = torch.as_tensor(quadratics, device=self.factors.device)
         total = a.new_zeros(2)
         for at, eta in self._eta(stored):
-            total += self.features.errors(eta, self.exposure, a[at])
+            found = self.features if self.noise is None else self.noise.at(at)
+            total += found.errors(eta, self.exposure, a[at])
         signed, absolute = total.tolist()
         return signed, absolute
 
