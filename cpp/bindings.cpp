@@ -371,6 +371,17 @@ void add_spectrum(const std::string& kernel, const Side& side, Matrix start, Mat
   run_plan([&] { return log1pnmf::find_kernel(kernel).spectrum(spectrum); }, side.rows.n_rows, n_threads);
 }
 
+void mean_sums(const std::string& kernel, const Side& side, Matrix start, Matrix design, Output<double> sums, int n_threads) {
+  half_step(side, start, design);
+  require(side.rows.batches.column_batch != nullptr && side.model.noise != log1pnmf::Noise::negative_binomial,
+          "means are summed up over batches of columns, with Poisson noise");
+  require(sums.size() == static_cast<std::size_t>(side.rows.n_rows) * static_cast<std::size_t>(side.rows.batches.count),
+          "an output has the wrong size");
+  const log1pnmf::MeanSums all{side.rows, side.model.link, static_cast<int>(start.shape(1)), start.data(), design.data(),
+                               sums.data()};
+  run_plan([&] { return log1pnmf::find_kernel(kernel).mean_sums(all); }, side.rows.n_rows, n_threads);
+}
+
 void apply(const std::string& kernel, const std::string& function, Vector<double> x, Output<double> y) {
   require(x.size() == y.size(), "x and y differ in length");
   const auto& table = log1pnmf::find_kernel(kernel);
@@ -404,6 +415,7 @@ NB_MODULE(_core, m) {
   m.def("count_zeros", &count_zeros, "Count the zeros of every row above its cap, and sum the exposure of the others.");
   m.def("collect_zeros", &collect_zeros, "List the zeros of every row above its cap.");
   m.def("zero_errors", &zero_errors, "Sum over every row how far its quadratic is off.");
+  m.def("mean_sums", &mean_sums, "Sum the means of every row over the columns of each batch.");
   m.def("add_spectrum", &add_spectrum, "Condense the means of every row, adding to the given outputs.");
   m.def("run", &run, "Run one task over all rows, writing into the given outputs.");
   m.def("add_statistics", &add_statistics, "Add loss, gradient and Hessian of all rows to the given outputs.");

@@ -11,6 +11,7 @@
 #include "coordinate.hpp"
 #include "newton.hpp"
 #include "spectrum.hpp"
+#include "mean_sums.hpp"
 #include "zeros.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
@@ -133,6 +134,7 @@ std::unique_ptr<Plan> make_survey(const ZeroSurvey& s) { return std::make_unique
 std::unique_ptr<Plan> make_collection(const ZeroCollection& c) { return std::make_unique<ZeroCollectionPlan>(c); }
 std::unique_ptr<Plan> make_errors(const ZeroErrors& z) { return std::make_unique<ZeroErrorsPlan>(z); }
 std::unique_ptr<Plan> make_spectrum(const Spectrum& s) { return std::make_unique<SpectrumPlan>(s); }
+std::unique_ptr<Plan> make_mean_sums(const MeanSums& s) { return std::make_unique<MeanSumsPlan>(s); }
 
 template <class Function>
 void elementwise(const double* x, double* y, std::int64_t n, Function f) {
@@ -159,6 +161,6 @@ void log_all(const double* x, double* y, std::int64_t n) {
 #define LOG1PNMF_STRING(x) LOG1PNMF_STRING2(x)
 extern const Kernel kernel_table;
 const Kernel kernel_table = {LOG1PNMF_STRING(LOG1PNMF_ISA), make_plan,   make_programs, make_survey,
-                             make_collection,               make_errors, make_spectrum, expm1_all, log_all};
+                             make_collection,               make_errors, make_spectrum, make_mean_sums, expm1_all, log_all};
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

@@ -178,6 +178,16 @@ struct Spectrum {
   double* counted;           // the same, weighed by the counts
 };
 
+// The means of every row (a feature), summed up over the columns of each batch.
+struct MeanSums {
+  Rows rows;
+  Link link;
+  int n_components;
+  const double* start;
+  const double* design;
+  double* sums;              // n_rows x batches, out
+};
+
 // Built once per half-step from the design, shared by all rows and threads.
 class Plan {
  public:
@@ -199,6 +209,7 @@ struct Kernel {
   std::unique_ptr<Plan> (*zero_collection)(const ZeroCollection&);
   std::unique_ptr<Plan> (*zero_errors)(const ZeroErrors&);
   std::unique_ptr<Plan> (*spectrum)(const Spectrum&);
+  std::unique_ptr<Plan> (*mean_sums)(const MeanSums&);
   void (*expm1)(const double* x, double* y, std::int64_t n);   // the vector functions, open to accuracy tests
   void (*log)(const double* x, double* y, std::int64_t n);
 };

@@ -114,6 +114,9 @@ def zero_errors(
     n_threads: int,
     /,
 ) -> None: ...
+def mean_sums(
+    kernel: str, side: Side, start: _Floats, design: _Floats, sums: _Floats, n_threads: int
+) -> None: ...
 def add_spectrum(
     kernel: str,
     side: Side,

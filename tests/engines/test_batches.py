@@ -118,6 +118,13 @@ def test_effects_of_one_change_nothing(name):
     assert with_.loss(*point()) == pytest.approx(without.loss(*point()), rel=1e-12)
 
 
+def test_means_are_summed_up_over_batches():
+    for problem in (CASES["exact, c=1.0"], CASES["adaptive, c=0.05"], CASES["identity"]):
+        ours = NativeEngine(problem, 1).batch_sums(*point())
+        assert ours == pytest.approx(ReferenceEngine(problem).batch_sums(*point()), rel=1e-10)
+        assert (NativeEngine(problem, 3).batch_sums(*point()) == ours).all()
+
+
 def test_engines_without_batches_say_so():
     problem = problem_of(1.0)
     assert isinstance(make_engine("auto", problem), NativeEngine)

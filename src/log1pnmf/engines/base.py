@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import check_choice
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import Pattern
+from log1pnmf.model.batch_effects import mean_sums
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds, Constraint
 from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem, Side
@@ -90,6 +91,8 @@ class Sample:
 class InMemory:
     """Base of engines whose counts are all at hand."""
 
+    problem: Problem
+
     def sample(self) -> Sample | None:
         """No sample is needed."""
         return None
@@ -97,6 +100,10 @@ class InMemory:
     def mean_spectrum(self, loadings: Any, factors: Any) -> MeanSpectrum | None:
         """Dispersions may look at all means."""
         return None
+
+    def batch_sums(self, loadings: NDArray[np.float64], factors: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sum of the means of every feature in each batch, were its effects 1; batches x features."""
+        return mean_sums(self.problem, loadings, factors)
 
 
 class Engine(Protocol):

@@ -20,6 +20,7 @@ from log1pnmf._core import (
     collect_zeros,
     count_zeros,
     max_threads,
+    mean_sums,
     run,
     runnable_kernels,
     solve_programs,
@@ -237,6 +238,15 @@ class NativeEngine(InMemory):
         into.n_free[0] += np.count_nonzero(loadings)
         where, sums = self._zeros(loadings, factors), (into.entries, into.counted)
         add_spectrum(*where, into.low, N_BINS, *sums, self.n_threads)
+
+    def batch_sums(self, loadings: Array, factors: Array) -> Array:
+        """Sum means over batches; see `log1pnmf.engines.base.InMemory.batch_sums`."""
+        batches, problem = self.problem.batches, self.problem
+        if batches is None or problem.link.is_identity or not problem.noise.zero_loss_is_mean:
+            return super().batch_sums(loadings, factors)
+        sums = np.empty((len(factors), batches.n_batches))
+        mean_sums(*self._zeros(loadings, factors), sums, self.n_threads)
+        return np.ascontiguousarray(sums.T) / batches.effects
 
     def _zeros(self, loadings: Array, factors: Array) -> tuple[str, CoreSide, Array, Array]:
         start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (factors, loadings))

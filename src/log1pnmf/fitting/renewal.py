@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol, TypeAlias, cast, get_args
 
 import numpy as np
 
-from log1pnmf.engines.base import Engine
+from log1pnmf.engines.base import Engine, InMemory
 from log1pnmf.fitting.solver.iteration import Pair
 from log1pnmf.model.batch_effects import renewed_effects
 from log1pnmf.model.dispersion import FIRST_DISPERSION, DispersionKind, renewed
@@ -208,8 +208,9 @@ class ParameterRenewal:
                 problem, same_zeros = better, same_zeros and improve.keeps_zeros
         if problem is not engine.problem and same_zeros:
             fresh = self.remake(problem)
-            chosen = None if self.zeros is None else self.zeros(fresh, at, loss, index=index, final=final)
-            return fresh if chosen is None else chosen
+            if self.zeros is None or not (final or is_due(index)):
+                return fresh
+            return self.zeros(fresh, at, loss, index=index, final=final) or fresh
         if problem is not engine.problem:
             exact = self.remake(replace(problem, zeros=None))
             return exact if self.zeros is None else self.zeros.chosen(exact, at, loss)
@@ -247,15 +248,18 @@ class BetterEffects:
     """Finds the effects of batches; with Poisson noise what stands in for zeros does not depend on them."""
 
     keeps_zeros: ClassVar[bool] = True
+    remake: Remake
 
     def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> tuple[Problem, float]:
         """See `Improvement`."""
-        batches, gain = renewed_effects(problem, at.loadings, at.factors)
+        engine = self.remake(problem)
+        sums = engine.batch_sums if isinstance(engine, InMemory) else None
+        batches, gain = renewed_effects(problem, at.loadings, at.factors, sums=sums)
         zeros = problem.zeros
         if isinstance(zeros, AdaptiveZeros):
             exposure = problem.link.exposure_scale * problem.size_factors
-            sums = batches.exposure_of_rest(problem.counts, exposure, zeros.by_sample)
-            zeros = replace(zeros, exposure=sums)
+            rest = batches.exposure_of_rest(problem.counts, exposure, zeros.by_sample)
+            zeros = replace(zeros, exposure=rest)
         return replace(problem, batches=batches, zeros=zeros), gain
 
 
@@ -273,7 +277,7 @@ def renewal_of(settings: Settings, remake: Remake, *, batched: bool = False) -> 
     if settings.noise == "nb" and settings.dispersion in get_args(DispersionKind):
         improvements.append(BetterDispersions(remake, cast(DispersionKind, settings.dispersion)))
     if batched:
-        improvements.append(BetterEffects())
+        improvements.append(BetterEffects(remake))
     if not improvements:
         return zeros
     return ParameterRenewal(remake, tuple(improvements), settings.tol, zeros)

@@ -20,11 +20,9 @@ from .batches import LARGEST_EFFECT, Batches, balanced_effects
 from .negative_binomial import NegativeBinomial, log1p_ratio
 from .objective import BLOCK_BYTES, Model
 
-__all__ = ["MeanSums", "mean_sums", "renewed_effects"]
+__all__ = ["mean_sums", "renewed_effects"]
 
 Array = NDArray[np.float64]
-MeanSums: TypeAlias = Callable[[Model, Array, Array], Array]
-"""See `mean_sums`."""
 Expand: TypeAlias = Callable[[Array], tuple[Array, Array, Array]]
 """Gives the objective of every feature, and its derivatives in the logarithms of effects."""
 
@@ -34,7 +32,7 @@ FEW_STEPS, ROUGHLY = 4, 1e-3
 
 
 def renewed_effects(
-    model: Model, loadings: Array, factors: Array, *, sums: MeanSums | None = None
+    model: Model, loadings: Array, factors: Array, *, sums: Callable[[Array, Array], Array] | None = None
 ) -> tuple[Batches, float]:
     """Find the effects that minimise the objective.
 
@@ -45,7 +43,7 @@ def renewed_effects(
     loadings, factors : ndarray of shape (n, K) and (m, K)
         On the eta scale.
     sums : callable, optional
-        A quicker `mean_sums`.
+        A quicker `mean_sums`, of this model.
 
     Returns
     -------
@@ -60,7 +58,8 @@ def renewed_effects(
     if model.noise.zero_loss_is_mean:
         pull = batches.strength
         seen = totals + pull
-        expected = (mean_sums if sums is None else sums)(model, loadings, factors) + pull
+        own = mean_sums(model, loadings, factors) if sums is None else sums(loadings, factors)
+        expected = own + pull
 
         def expand(logs: Array) -> tuple[Array, Array, Array]:
             bend = expected * np.exp(logs)
