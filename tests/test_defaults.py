@@ -65,7 +65,10 @@ def test_the_estimator_shows_all_parameters_in_their_order():
 
 @pytest.mark.parametrize(
     ("command", "others"),
-    [(fit_command, {"engine", "checkpoint", "batch_strength"}), (sweep_command, set())],
+    [
+        (fit_command, {"engine", "checkpoint", "batch_strength", "fixed_factors", "mask", "mask_penalty"}),
+        (sweep_command, set()),
+    ],
     ids=["fit", "sweep"],
 )
 def test_the_command_shows_what_is_asked_for_most(command, others):

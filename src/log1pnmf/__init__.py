@@ -8,6 +8,7 @@ from log1pnmf._common.version import __version__
 from log1pnmf.counts.chunked.opening import open_counts
 from log1pnmf.estimator import Log1pNMF
 from log1pnmf.fitting.as_fit import as_fit
+from log1pnmf.fitting.background import background
 from log1pnmf.fitting.driver import ApproximationWarning, fit_log1p_nmf
 from log1pnmf.fitting.facts import Certificate, DataFacts
 from log1pnmf.fitting.fit import Fit
@@ -37,6 +38,7 @@ __all__ = [
     "__version__",
     "analysis",
     "as_fit",
+    "background",
     "callbacks",
     "counts",
     "datasets",

@@ -46,12 +46,12 @@ def check_whole(name: str, value: object, *, least: int) -> None:
         raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
-def check_number(name: str, value: object) -> None:
-    """Refuse what is not a finite number >= 0."""
+def check_number(name: str, value: object, *, finite: bool = True) -> None:
+    """Refuse what is not a finite number >= 0; inf may be allowed."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    if not 0.0 <= float(value) < math.inf:
-        raise ValueError(f"{name} must be finite and not negative, got {value}")
+    if not 0.0 <= float(value) <= math.inf or (finite and math.isinf(value)):
+        raise ValueError(f"{name} must be {'finite and ' if finite else ''}not negative, got {value}")
 
 
 def one_for_each(name: str, given: Any, length: int, *, of: str = "features") -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ from log1pnmf.fitting.settings import Settings
 from . import options as common
 from .console import Screen
 from .inputs import Reading
+from .known import KnownFiles
 from .running import RunPlan, carry_out
 from .streamed import Streaming
 
@@ -43,6 +44,10 @@ def fit(
     init: common.Init = Settings.init,
     n_init: common.NInit = Settings.n_init,
     l1: common.L1 = Settings.l1,
+    fixed_loadings: common.FixedLoadings = None,
+    fixed_factors: common.FixedFactors = None,
+    mask: common.Mask = None,
+    mask_penalty: common.MaskPenalty = Settings.mask_penalty,
     seed: common.Seed = 0,
     max_iter: common.MaxIter = Settings.max_iter,
     tol: common.Tol = Settings.tol,
@@ -76,6 +81,7 @@ def fit(
         init=init,
         n_init=n_init,
         l1=l1,
+        mask_penalty=mask_penalty,
         random_state=seed,
         max_iter=max_iter,
         tol=tol,
@@ -115,6 +121,7 @@ def fit(
         report=report,
         force=force,
         write_h5ad=write_h5ad,
+        known=KnownFiles(fixed_loadings, fixed_factors, mask),
         streaming=Streaming(size, scheduler) if engine == "streaming" else None,
     )
     return carry_out(plan, Screen(json=json))

@@ -24,6 +24,8 @@ __all__ = [
     "CountFile",
     "Dispersion",
     "Engine",
+    "FixedFactors",
+    "FixedLoadings",
     "Force",
     "GroupBy",
     "Init",
@@ -31,6 +33,8 @@ __all__ = [
     "Json",
     "Layer",
     "Likelihood",
+    "Mask",
+    "MaskPenalty",
     "MaxIter",
     "MaxMemory",
     "Memory",
@@ -221,6 +225,32 @@ Dispersion = Annotated[
 Init = Annotated[str, typer.Option("--init", metavar="KIND", help="Start: auto, rank1, random or nndsvd.")]
 NInit = Annotated[int, typer.Option("--n-init", metavar="N", help="Starts, of which the best is kept.")]
 L1 = Annotated[float, typer.Option("--l1", metavar="X", help="Penalty on all factors but the baseline.")]
+FixedLoadings = Annotated[
+    Path | None,
+    typer.Option(
+        "--fixed-loadings",
+        metavar="TABLE",
+        help="Loadings that are known, such as a design: rows are samples, columns factors.",
+    ),
+]
+FixedFactors = Annotated[
+    Path | None,
+    typer.Option(
+        "--fixed-factors",
+        metavar="TABLE",
+        help="Factors that are known, on the link scale: rows are features, columns factors.",
+    ),
+]
+Mask = Annotated[
+    Path | None,
+    typer.Option("--mask", metavar="GMT", help="Gene sets: a factor for each, with these features only."),
+]
+MaskPenalty = Annotated[
+    float,
+    typer.Option(
+        "--mask-penalty", metavar="X", help="Penalty on features outside of their set; inf: there are none."
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the random numbers.")]
 MaxIter = Annotated[int, typer.Option("--max-iter", metavar="N", help="Iterations at most.")]
 Tol = Annotated[float, typer.Option("--tol", metavar="X", help="Relative fall of the objective to stop at.")]

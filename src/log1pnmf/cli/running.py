@@ -28,6 +28,7 @@ from log1pnmf.fitting.keys import c_name
 from .annotate import write_annotated_fits
 from .console import Screen, explain, one_line
 from .inputs import Reading, read_filtered
+from .known import NOTHING_KNOWN, KnownFiles
 from .progress import Watch
 from .reporting import report_fits
 from .run_folder import REPORT, source_record
@@ -64,6 +65,8 @@ class RunPlan:
         Where to write AnnData with the results.
     streaming : Streaming, optional
         Counts stay on disk.
+    known : KnownFiles
+        What is known of some factors.
     """
 
     file: Path
@@ -80,6 +83,7 @@ class RunPlan:
     force: bool = False
     write_h5ad: Path | None = None
     streaming: Streaming | None = None
+    known: KnownFiles = NOTHING_KNOWN
 
 
 @dataclass
@@ -221,7 +225,7 @@ def _check_places(plan: RunPlan) -> None:
 def _fit_all(plan: RunPlan, watch: Watch, screen: Screen, done: _Done) -> None:
     """Fit, and write every fit as soon as it is there."""
     width = max(len(c_name(c)) for c in plan.c)
-    parameters = {**plan.parameters, "callbacks": (watch,)}
+    parameters = {**plan.parameters, "callbacks": (watch,)} | plan.known.parameters()
     if plan.batch is not None:
         parameters["batch"] = done.table.labels(plan.batch)
     fits = _fits(plan, done.table.counts, parameters)
@@ -365,4 +369,5 @@ def _record(plan: RunPlan, filtered: Filtered) -> dict[str, Any]:
         "notes": list(filtered.table.notes),
         "groupby": plan.groupby,
         "parameters": dict(plan.parameters),
+        "known": plan.known.as_dict(),
     }

@@ -79,13 +79,16 @@ class Sample:
     remake : callable
         Makes an engine for it.
     settle : callable
-        Called with one row of loadings, where all rows start, with factors and the bounds of the loadings;
-        gives the loadings of all rows of the problem for these factors.
+        Called with one row of loadings, where all rows start, or one for each, with factors and the bounds of
+        the loadings; gives the loadings of all rows of the problem for these factors.
+    rows : ndarray of int
+        Which rows they are.
     """
 
     problem: Problem
     remake: Callable[[Problem], Engine]
     settle: Callable[[NDArray[np.float64], NDArray[np.float64], Bounds], Any]
+    rows: NDArray[np.int64]
 
 
 class InMemory:

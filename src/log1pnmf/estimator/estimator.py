@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -73,6 +74,9 @@ class Log1pNMF(FittedModel):
     l1 : float
         Penalty on the sum of all factors but the first (the baseline), in units of log-likelihood on the link
         scale. Where it is positive, loadings are bounded by 1.
+    mask_penalty : float
+        With `mask`: what entries outside of it cost, in the units of `l1`; inf does not allow any. Where it
+        is finite, the loadings of these factors are bounded by 1.
     row_solver : {"newton", "coordinate"}
         "coordinate" is the paper's own algorithm.
     extrapolate : bool or "auto"
@@ -91,6 +95,13 @@ class Log1pNMF(FittedModel):
         solver left them. The order is the same for all: the baseline first (the factor with the most even
         loadings, or the one without penalty where `l1` is positive), then by share of the signal.
     random_state : int, RandomState, Generator or None
+    fixed_factors : mapping of str to array, data frame or array of shape (K_0, n_features), optional
+        Factors that are known, on the link scale, such as the background of `log1pnmf.background`; arrays may
+        be transposed. `n_components` counts all factors. Known ones come first and keep order, name and
+        scale: those of `fixed_loadings` (see `fit`), then these, then those of `mask`.
+    mask : mapping of str to features, or array of bool of shape (K_1, n_features), optional
+        Which features factors may have, such as gene sets: names, or numbers where features have no names.
+        Names that the data do not have are left out.
     n_jobs : int, optional
         Threads; None and -1 are all available cores, -2 all but one. The result is the same for any number.
     callbacks : sequence of callables
@@ -152,8 +163,8 @@ class Log1pNMF(FittedModel):
     """
 
     # Pipelines pass size factors on unless they are told not to; `fit` and `transform` have to agree on it.
-    __metadata_request__fit: ClassVar = {"size_factors": True, "batch": True}
-    __metadata_request__transform: ClassVar = {"size_factors": True, "batch": True}
+    __metadata_request__fit: ClassVar = {"size_factors": True, "batch": True, "fixed_loadings": True}
+    __metadata_request__transform: ClassVar = {"size_factors": True, "batch": True, "fixed_loadings": True}
     __metadata_request__score: ClassVar = {"size_factors": True, "batch": True}
 
     def __init__(
@@ -172,6 +183,7 @@ class Log1pNMF(FittedModel):
         init: Any = "auto",
         n_init: int = 1,
         l1: float = 0.0,
+        mask_penalty: float = math.inf,
         row_solver: RowSolver = "newton",
         extrapolate: bool | Literal["auto"] = "auto",
         max_iter: int = 1000,
@@ -179,6 +191,8 @@ class Log1pNMF(FittedModel):
         engine: Any = "auto",
         normalize: str = "max",
         random_state: Any = 0,
+        fixed_factors: Any = None,
+        mask: Any = None,
         n_jobs: int | None = None,
         callbacks: Sequence[Callback] = (),
         verbose: int = 0,
@@ -199,6 +213,7 @@ class Log1pNMF(FittedModel):
         self.init = init
         self.n_init = n_init
         self.l1 = l1
+        self.mask_penalty = mask_penalty
         self.row_solver = row_solver
         self.extrapolate = extrapolate
         self.max_iter = max_iter
@@ -206,6 +221,8 @@ class Log1pNMF(FittedModel):
         self.engine = engine
         self.normalize = normalize
         self.random_state = random_state
+        self.fixed_factors = fixed_factors
+        self.mask = mask
         self.n_jobs = n_jobs
         self.callbacks = callbacks
         self.verbose = verbose
@@ -224,6 +241,7 @@ class Log1pNMF(FittedModel):
         batch: Any = None,
         loadings: Any = None,
         factors: Any = None,
+        fixed_loadings: Any = None,
         resume: StrPath | None = None,
     ) -> Log1pNMF:
         """Fit the model to counts. Where that fails, an earlier fit stays as it was.
@@ -243,6 +261,10 @@ class Log1pNMF(FittedModel):
         loadings, factors : array of shape (n_samples, K) and (n_features, K), optional
             Where to start, on the link scale; takes the place of `init` and `warm_start`. Factors may also
             have the shape of `components_`, (K, n_features).
+        fixed_loadings : mapping of str to array, data frame or array of shape (n_samples, K_0), optional
+            Loadings that are known, such as a design: ``{"everyone": 1, "treated": treated}``. A column may
+            also be 0 where a factor is not, and NaN where its loadings are to be found. Metadata routing
+            passes them on as well. New samples are free to have others, see `transform`.
         resume : str or PathLike, optional
             Checkpoint of a fit with the same counts and parameters, from which to go on: the result has the
             same bits as if that fit had never stopped.
@@ -254,7 +276,8 @@ class Log1pNMF(FittedModel):
         """
         if not isinstance(self.warm_start, bool | np.bool_):
             raise TypeError(f"warm_start must be True or False, got {self.warm_start!r}")
-        request, X = self._request(size_factors, batch, loadings, factors), frame_of(X)
+        known = {"batch": batch, "fixed_loadings": fixed_loadings}
+        request, X = self._request(size_factors, loadings, factors, known), frame_of(X)
         counts = as_counts(X, self.engine)
         check_enough(counts, request.settings.n_components)
         features = seen_features(X, counts)
@@ -269,7 +292,7 @@ class Log1pNMF(FittedModel):
         X : array, sparse matrix or data frame of shape (n_samples, n_features)
         y : ignored
         **options : optional
-            `size_factors`, `batch`, `loadings`, `factors` and `resume`, as in `fit`.
+            `size_factors`, `batch`, `loadings`, `factors`, `fixed_loadings` and `resume`, as in `fit`.
 
         Returns
         -------
@@ -277,7 +300,7 @@ class Log1pNMF(FittedModel):
         """
         return self.fit(X, y, **options).loadings_
 
-    def _request(self, size_factors: Any, batch: Any, loadings: Any, factors: Any) -> Request:
+    def _request(self, size_factors: Any, loadings: Any, factors: Any, of_samples: dict[str, Any]) -> Request:
         """Check all parameters, before any work."""
         parameters = self.get_params(deep=False)
         del parameters["warm_start"]
@@ -288,7 +311,7 @@ class Log1pNMF(FittedModel):
             raise ValueError(f"loadings and factors go together, but {missing} is missing: pass both or none")
         if loadings is not None:
             parameters["init"] = (loadings, factors)
-        request = Request.of(batch=batch, **parameters)
+        request = Request.of(**of_samples, **parameters)
         if loadings is None and self.warm_start and hasattr(self, "fit_"):
             return request.at(init=self.fit_)
         return request
@@ -351,6 +374,7 @@ class Log1pNMF(FittedModel):
             parameters["size_factors"] = fit.size_factors
         if fit.asked.dispersion == GIVEN:
             parameters["dispersion"] = fit.dispersion
+        _, parameters["fixed_factors"], parameters["mask"] = fit.known_parts
         return cls(**parameters)._take(fit)
 
     def __sklearn_tags__(self) -> Any:

@@ -95,7 +95,13 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
         return self.fit_.n_components
 
     def transform(
-        self, X: Any, *, size_factors: Any = None, batch: Any = None, return_std: bool = False
+        self,
+        X: Any,
+        *,
+        size_factors: Any = None,
+        batch: Any = None,
+        fixed_loadings: Any = None,
+        return_std: bool = False,
     ) -> Any:
         """Find the loadings of other samples; the factors stay as they are.
 
@@ -112,6 +118,9 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
         batch : array of shape (n,), optional
             Labels of batches, where the model was fitted with some. A batch that it does not know has no
             effects, and neither have samples without this.
+        fixed_loadings : optional
+            Loadings of the factors whose loadings were known in `fit`, where they are known here, too; by
+            default they are found as all others.
         return_std : bool
             Whether to return standard errors as well; see `log1pnmf.analysis.loading_errors`.
 
@@ -130,7 +139,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
         """
         new = self._new_samples(X)
         own = {"batch": batch, "engine": self.engine, "n_jobs": self.n_jobs}
-        loadings = project(self.fit_, new, size_factors, **own)
+        loadings = project(self.fit_, new, size_factors, fixed_loadings=fixed_loadings, **own)
         if not return_std:
             return loadings
         return loadings, loading_errors(self.fit_, new, loadings, size_factors=size_factors, batch=batch)

@@ -14,7 +14,8 @@ from log1pnmf._common.archive import check_value, making_whole
 from log1pnmf._common.version import versions
 from log1pnmf.counts.features import find_features
 
-from .fit import ARRAYS, DISPERSION, HISTORY, NAMES, NUMBERS, Fit
+from .fit import ARRAYS, HISTORY, MASK, NUMBERS, Fit
+from .fit_checks import DISPERSION, NAMES
 from .kept_batches import BATCHES
 from .keys import Keys
 from .naming import usual_factor_names
@@ -69,6 +70,7 @@ def uns_of(fit: Fit, layer: str | None) -> dict[str, Any]:
             **{name: arrays[name] for name in ("size_factors", "feature_names") if name in arrays},
             **{name: _storable(arrays[name]) for name in BATCHES if name in arrays},
             "factor_names": np.array(fit.factor_names, dtype=object),
+            "factor_kinds": None if fit.factor_kinds is None else fit.factor_kinds.astype(object),
             "c": fit.c,
             "n_components": fit.n_components,
             "log_likelihood": fit.log_likelihood,
@@ -133,6 +135,7 @@ def fit_from(adata: Any, key: str | None = None, *, whole: bool = True) -> Fit:
             **_dispersion(adata, keys, places),
             **_factor_names(about),
             **_batches(about, len(loadings), changed=changed),
+            **_known(adata, keys, about, places),
             **{HISTORY + name: _text(np.asarray(column)) for name, column in about["history"].items()},
         }
         return Fit.from_parts(arrays, metadata)
@@ -153,6 +156,16 @@ def _batches(about: Mapping[str, Any], n_samples: int, *, changed: bool) -> dict
     labels, effects, names = (np.asarray(about[name]) for name in BATCHES)
     own = np.zeros(n_samples, dtype=np.int32) if changed else labels
     return dict(zip(BATCHES, (own, effects, _text(names)), strict=True))
+
+
+def _known(adata: Any, keys: Keys, about: Mapping[str, Any], places: Any) -> dict[str, np.ndarray]:
+    """Give what was known of factors, where anything was."""
+    if "factor_kinds" not in about:
+        return {}
+    kinds = _text(np.asarray(about["factor_kinds"], dtype=object))
+    if keys.mask not in adata.varm:
+        return {NAMES[3]: kinds}
+    return {NAMES[3]: kinds, MASK: np.asarray(adata.varm[keys.mask], dtype=bool)[places]}
 
 
 def _dispersion(adata: Any, keys: Keys, places: Any) -> dict[str, NDArray[np.float64]]:

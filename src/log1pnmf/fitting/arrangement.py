@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.rows import Rows
+from log1pnmf.model.structure import Structure
 
 from .settings import Settings
 
@@ -19,27 +21,36 @@ LEAST_BASELINE = 0.5
 """Part of the average share of the signal that a factor has to carry to be taken for the baseline."""
 
 
-def arranged(loadings: Array, factors: Array, settings: Settings) -> tuple[Array, Array]:
+def arranged(
+    loadings: Array, factors: Array, settings: Settings, known: Structure | None = None
+) -> tuple[Array, Array]:
     """Bring the columns of a solver into the order and scale that users see.
 
     The baseline comes first: column 0 of a penalised fit (it is the one without penalty), otherwise the
     factor with the most even loadings among those that carry at least half of the average share of the
-    signal. The others follow by their share of the signal, largest first.
+    signal. The others follow by their share of the signal, largest first. Factors of which something is known
+    come before all others, in their own order; known numbers stay as they are.
 
     Parameters
     ----------
     loadings, factors : ndarray of shape (n, K) and (m, K)
         On the link scale.
     """
-    share = shares(loadings, factors)
-    baseline = 0
-    if settings.l1 == 0:
-        eligible = share >= LEAST_BASELINE * share.mean()
-        baseline = int(np.argmax(np.where(eligible, evenness(loadings), -1.0)))
-    by_share = np.argsort(-share, kind="stable")
-    order = np.concatenate(([baseline], by_share[by_share != baseline]))
-    scale = scale_of(loadings, factors, settings.normalize)
-    return scaled(loadings, factors, scale[order], order)
+    kinds = [] if known is None else known.kinds
+    first, share = len(kinds), shares(loadings, factors)
+    order = np.arange(first)
+    if first < len(share):
+        free, baseline = share[first:], 0
+        if settings.l1 == 0:
+            eligible = free >= LEAST_BASELINE * free.mean()
+            baseline = int(np.argmax(np.where(eligible, evenness(loadings)[first:], -1.0)))
+        by_share = np.argsort(-free, kind="stable")
+        order = np.concatenate((order, [first + baseline], first + by_share[by_share != baseline]))
+    scale = scale_of(loadings, factors, settings.normalize, kinds)
+    loadings, factors = scaled(loadings, factors, scale[order], order)
+    if known is not None:
+        factors[:, np.flatnonzero(np.array(kinds) == "factors")] = known.factors
+    return loadings, factors
 
 
 def shares(loadings: Array, factors: Array) -> Array:
@@ -58,8 +69,20 @@ def evenness(loadings: Array) -> Array:
     return relative.sum(axis=0) ** 2 / (len(loadings) * _or_one((relative**2).sum(axis=0)))
 
 
-def scale_of(loadings: Array, factors: Array, normalize: str) -> Array:
-    """Divide loadings and multiply factors by this, column by column."""
+def scale_of(loadings: Array, factors: Array, normalize: str, kinds: Sequence[str] = ()) -> Array:
+    """Divide loadings and multiply factors by this, column by column.
+
+    Parameters
+    ----------
+    kinds : sequence of str
+        What is known of the first factors; those with known numbers keep their scale.
+    """
+    scale = _scale_of(loadings, factors, normalize)
+    scale[[k for k, kind in enumerate(kinds) if kind in ("loadings", "factors")]] = 1.0
+    return scale
+
+
+def _scale_of(loadings: Array, factors: Array, normalize: str) -> Array:
     if normalize == "max":
         return _or_one(loadings.max(axis=0))
     if normalize == "factor_max":

@@ -48,7 +48,7 @@ def continued_start(
     loadings, factors : ndarray of shape (n, n_components) and (m, n_components)
         On the link scale of `problem`, with the baseline first.
     """
-    scale = scale_of(fit.loadings, fit.factors, "max")
+    scale = scale_of(fit.loadings, fit.factors, "max", fit.kinds)
     old = scaled(fit.loadings if loadings is None else loadings, fit.factors, scale)
     old_loadings, old_factors = (side[:, :n_components] for side in old)
     if problem.link != fit.link:

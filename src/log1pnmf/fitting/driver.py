@@ -27,13 +27,15 @@ from log1pnmf.model.batches import Batches
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem
+from log1pnmf.model.structure import Structure
 from log1pnmf.model.zeros import AdaptiveZeros
 
 from .certificate import exact_log_likelihood
 from .checkpoint import CheckpointWriter, fingerprint, load_checkpoint
 from .fit import Fit
+from .known import checksums, constraint_of, structure_of
 from .renewal import LARGEST_STORED, first_noise, renewal_of
-from .request import Request
+from .request import KNOWN, Request
 from .runs import Run, best_run
 from .settings import Settings
 from .start_choice import start_of
@@ -119,6 +121,8 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
         batched=batches is not None,
     )
     settings = asked.resolved(engine, data)
+    known = structure_of(data, settings, **{name: getattr(request, name) for name in KNOWN})
+    constraint = constraint_of(settings, known)
     check_memory(engine, data, asked.n_components, effective_threads(request.n_jobs))
 
     def remake(problem: Problem) -> Engine:
@@ -127,15 +131,16 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
             problem,
             request.n_jobs,
             row_solver=settings.row_solver,
-            constraint=settings.constraint,
+            constraint=constraint,
             verbose=request.verbose,
         )
 
     problem = Problem(data, sizes, settings.link, settings.zeros, noise, batches)
-    start = start_of(request, problem)
+    start = start_of(request, problem, known)
     identity = {}
     if loaded is not None or request.checkpoint is not None:  # it reads all counts
         identity = fingerprint(settings, data, sizes, start, request.dispersion, batches=batches)
+        identity["settings"] |= checksums(known)
     if loaded is not None:
         loaded.check_same(identity)
         rng, started = loaded.rng, started - loaded.seconds
@@ -150,6 +155,7 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
         rng,
         start=start,
         renewal=renewal_of(settings, remake, batched=batches is not None),
+        known=known,
         callbacks=request.callbacks,
         verbose=request.verbose,
         resumed=None if loaded is None else loaded.progress,
@@ -159,9 +165,9 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
         keep.close()
     ended = remake(run.changed.put_into(problem))
     try:
-        fit = _finish(settings, ended, run, request)
+        fit = _finish(settings, ended, run, request, known)
     except KeyboardInterrupt:  # the fit is worth keeping without its last figures
-        fit = _finish(settings, ended, replace(run, stopped="interrupted"), request)
+        fit = _finish(settings, ended, replace(run, stopped="interrupted"), request, known)
     fit = replace(fit, batches=given if batches is None else fit.batches)
     return replace(fit, asked=asked, seconds=time.perf_counter() - started)
 
@@ -204,14 +210,15 @@ def check_enough(counts: Counts, n_components: int) -> None:
         )
 
 
-def _finish(settings: Settings, engine: Engine, run: Run, request: Request) -> Fit:
+def _finish(settings: Settings, engine: Engine, run: Run, request: Request, known: Structure | None) -> Fit:
     last, problem = run.last, engine.problem
     messages = _about_data(problem.counts)
     if run.start != settings.init:
         messages.append(f"init={settings.init!r} took the start {run.start!r}")
     kkt_residual = last.kkt_residual
     if run.stopped != "interrupted":
-        kkt_residual = residual_at(engine, last.loadings, last.factors, constraint=settings.constraint)
+        constraint = constraint_of(settings, known)
+        kkt_residual = residual_at(engine, last.loadings, last.factors, constraint=constraint)
     if run.stopped == "interrupted":
         messages.append(f"interrupted after {last.index} iterations: the fit has not converged")
         warn(f"{messages[-1]}; it is what was reached so far", RuntimeWarning)
@@ -222,7 +229,7 @@ def _finish(settings: Settings, engine: Engine, run: Run, request: Request) -> F
         warn(messages[-1], ConvergenceWarning)
     messages += _about_zeros(request.settings, settings, run, problem)
     messages += _about_batches(engine, run)
-    fit = run.as_fit(settings, problem, kkt_residual=kkt_residual)
+    fit = run.as_fit(settings, problem, known=known, kkt_residual=kkt_residual)
     certificate = fit.certificate
     if certificate is None:
         certificate = _certificate(fit, problem.counts, request, messages)

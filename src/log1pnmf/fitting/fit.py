@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.archive import check_numbers, check_value, making_whole, read_archive, write_archive
+from log1pnmf._common.archive import making_whole, read_archive, write_archive
 from log1pnmf._common.atomic import StrPath
-from log1pnmf._common.checks import check_choice
 from log1pnmf._common.words import plural
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.facts import Certificate, DataFacts
-from log1pnmf.fitting.solver.callbacks import History
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.negative_binomial import NegativeBinomial
@@ -24,9 +22,11 @@ from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import Zeros
 
 from .arrangement import scale_of, scaled
+from .fit_checks import DISPERSION, NAMES, check_fit
 from .kept_batches import batch_parts, batches_from
 from .keys import c_label
-from .naming import check_factor_names, new_factor_names, usual_factor_names
+from .known_parts import known_parts
+from .naming import new_factor_names, usual_factor_names
 from .settings import Settings
 
 __all__ = ["Fit", "Stopped"]
@@ -39,14 +39,9 @@ Stopped: TypeAlias = Literal["converged", "max_iter", "stalled", "interrupted", 
 
 KIND = "fit"
 ARRAYS = ("loadings", "factors", "size_factors")
-DISPERSION = "dispersion"
-"""An array that only fits with negative binomial noise have."""
-NAMES = ("sample_names", "feature_names", "given_factor_names")
+MASK = "mask"
 NUMBERS = ("stopped", "objective", "approximate_log_likelihood", "kkt_residual", "n_iter", "seconds")
 HISTORY = "history."
-
-MOST_COMPONENTS = 10_000
-"""Factors that the settings in a file may ask for, beyond those it has."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,6 +87,11 @@ class Fit:
         How well each batch of samples captures every feature, where there are batches.
     given_factor_names : ndarray of str, optional
         See `renamed`; `factor_names` are always there.
+    factor_kinds : ndarray of str, shape (K,), optional
+        What was known of each factor: "loadings", "pattern" (samples without it), "factors", "mask", or
+        "free" for nothing; None where nothing was known of any.
+    mask : ndarray of bool, shape (m, K_masked), optional
+        The features that factors of kind "mask" were to have.
     """
 
     loadings: Array
@@ -114,6 +114,8 @@ class Fit:
     dispersion: Array | None = None
     given_factor_names: Names | None = None
     batches: Batches | None = None
+    factor_kinds: Names | None = None
+    mask: NDArray[np.bool_] | None = None
 
     def __repr__(self) -> str:
         n, m = len(self.loadings), len(self.factors)
@@ -175,6 +177,18 @@ class Fit:
         return usual_factor_names(self.n_components)
 
     @property
+    def kinds(self) -> list[str]:
+        """What was known of each factor, see `factor_kinds`; "free" for nothing."""
+        if self.factor_kinds is None:
+            return ["free"] * self.n_components
+        return [str(kind) for kind in self.factor_kinds]
+
+    @property
+    def known_parts(self) -> tuple[Any, Any, Any]:
+        """Loadings, factors and mask that were known, as ``fixed_loadings=`` and so on take them, or None."""
+        return known_parts(self.kinds, self.factor_names, self.loadings, self.factors, self.mask)
+
+    @property
     def feature_labels(self) -> Names:
         """Names of the features, or their numbers where they have none."""
         if self.feature_names is not None:
@@ -193,7 +207,7 @@ class Fit:
         -------
         Fit
         """
-        scale = scale_of(self.loadings, self.factors, normalize)
+        scale = scale_of(self.loadings, self.factors, normalize, self.kinds)
         settings = replace(self.settings, normalize=normalize)
         loadings, factors = scaled(self.loadings, self.factors, scale)
         return replace(self, loadings=loadings, factors=factors, settings=settings)
@@ -291,8 +305,9 @@ class Fit:
         metadata : dict
         """
         arrays = {name: np.asarray(getattr(self, name)) for name in ARRAYS}
-        if self.dispersion is not None:
-            arrays[DISPERSION] = self.dispersion
+        for name in (DISPERSION, MASK):
+            if getattr(self, name) is not None:
+                arrays[name] = getattr(self, name)
         if self.batches is not None:
             arrays |= batch_parts(self.batches)
         arrays |= {
@@ -336,59 +351,8 @@ class Fit:
             history={name[column:]: array for name, array in arrays.items() if name.startswith(HISTORY)},
             messages=tuple(metadata["messages"]),
             dispersion=arrays.get(DISPERSION),
+            mask=arrays.get(MASK),
         )
         fit = replace(fit, batches=batches_from(arrays, fit.loadings, fit.factors, fit.settings))
-        _check(fit)
+        check_fit(fit)
         return fit
-
-
-# ---------------------------------------------------------------- checks of what comes from files
-
-
-def _check_noise(fit: Fit) -> None:
-    if fit.asked.noise != fit.settings.noise or (fit.settings.noise == "nb") != (fit.dispersion is not None):
-        raise ValueError(f"noise is {fit.settings.noise!r}, which does not go with the rest")
-    if fit.dispersion is not None:
-        check_numbers(DISPERSION, fit.dispersion, (len(fit.factors),))
-
-
-def _check_names(fit: Fit) -> None:
-    lengths = (len(fit.loadings), len(fit.factors), fit.n_components)
-    for what, length in zip(NAMES, lengths, strict=True):
-        names = getattr(fit, what)
-        if names is not None and names.shape != (length,):
-            raise ValueError(f"{what} must be {length}, got shape {names.shape}")
-    if fit.given_factor_names is not None:
-        check_factor_names(fit.given_factor_names, fit.n_components)
-
-
-def _check(fit: Fit) -> None:
-    """Refuse a fit whose parts do not fit together; only damaged or forged files hold one."""
-    if fit.loadings.ndim != 2 or fit.factors.ndim != 2 or 0 in fit.loadings.shape + fit.factors.shape:
-        raise ValueError(f"loadings and factors have shapes {fit.loadings.shape} and {fit.factors.shape}")
-    (n, k), m = fit.loadings.shape, len(fit.factors)
-    check_numbers("loadings", fit.loadings, (n, k))
-    check_numbers("factors", fit.factors, (m, k))
-    check_numbers("size_factors", fit.size_factors, (n,), positive=True)
-    _check_noise(fit)
-    _check_names(fit)
-    check_choice("stopped", fit.stopped, get_args(Stopped))
-    for name in ("objective", "kkt_residual", "seconds"):
-        check_value(name, getattr(fit, name), float)
-    if fit.approximate_log_likelihood is not None:
-        check_value("approximate_log_likelihood", fit.approximate_log_likelihood, float)
-    check_value("n_iter", fit.n_iter, int)
-    for message in fit.messages:
-        check_value("message", message, str)
-    fit.data.check()
-    if fit.certificate is not None:
-        fit.certificate.check()
-    if (fit.data.n_samples, fit.data.n_features) != (n, m):
-        raise ValueError(f"data must be of {n} samples and {m} features, got {fit.data}")
-    if fit.settings.n_components != k or fit.settings.link != fit.asked.link:
-        raise ValueError(f"settings are of another fit: {fit.settings}")
-    if fit.asked.n_components > max(MOST_COMPONENTS, k):
-        raise ValueError(f"n_components is {fit.asked.n_components:,}")
-    if "auto" in (fit.settings.likelihood, fit.settings.extrapolate):
-        raise ValueError("settings must be those of a finished fit")
-    History.check(fit.history)

@@ -56,6 +56,11 @@ class Keys:
         return f"{self.varm}_dispersion"
 
     @property
+    def mask(self) -> str:
+        """In `varm`: of the features that factors were to have, where there was a mask."""
+        return f"{self.varm}_mask"
+
+    @property
     def uns(self) -> str:
         """Of everything else."""
         return "log1p_nmf" if self.key_added is None else self.key_added

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,10 +21,14 @@ from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import as_counts, for_parts, make_engine
 from log1pnmf.fitting.solver.project import solve_loadings
 from log1pnmf.model.batches import Batches
+from log1pnmf.model.constraint import Bounds
 from log1pnmf.model.problem import Problem
+from log1pnmf.model.structure import KINDS
 from log1pnmf.model.zeros import Quadratic, quadratic
 
+from .arrangement import scale_of
 from .fit import Fit
+from .known import known_columns
 
 __all__ = ["NewSamples", "counts_of", "new_batches", "new_size_factors", "project", "score"]
 
@@ -56,6 +60,7 @@ def project(
     batch: Any = None,
     engine: Any = "auto",
     n_jobs: int | None = None,
+    fixed_loadings: Any = None,
 ) -> Array:
     """Find the loadings of samples; the factors stay as they are.
 
@@ -67,6 +72,8 @@ def project(
         By default what the fit had.
     batch : array of shape (n,), optional
         Labels of batches; those that the fit does not know, and all by default, have no effects.
+    fixed_loadings : optional
+        Of the factors whose loadings were known in the fit, where they are known here; free by default.
 
     Returns
     -------
@@ -76,8 +83,13 @@ def project(
     source, found = source_of(X), np.zeros((0, fit.n_components))
     file = None if source is None else RowFile((source.shape[0], fit.n_components), folder=source.folder)
     whole = X if source is None else source
+    if source is not None and fixed_loadings is not None:
+        fixed_loadings, _ = known_columns("fixed_loadings", fixed_loadings, source.shape[0])
     for first, samples in _in_parts(fit, whole, size_factors, batch, engine=engine, n_jobs=n_jobs):
-        found = samples.solved()
+        own = fixed_loadings
+        if source is not None and own is not None:
+            own = own[first : first + samples.counts.n_samples]
+        found = replace(samples, fixed_loadings=own).solved()
         if file is not None:
             file.write(first, found)
     return found if file is None else file.rows().to_array()
@@ -150,6 +162,8 @@ class NewSamples:
         Threads.
     batches : Batches, optional
         Of these samples.
+    fixed_loadings : optional
+        Of factors whose loadings were known when the model was fitted.
     """
 
     fit: Fit
@@ -158,6 +172,7 @@ class NewSamples:
     engine: Any = field(default="auto")
     n_jobs: int | None = None
     batches: Batches | None = None
+    fixed_loadings: Any = None
 
     def solve(self) -> tuple[Array, bool]:
         """Find the loadings.
@@ -172,13 +187,13 @@ class NewSamples:
         fit, settings, zeros = self._bounded, self.fit.settings, None
         if settings.likelihood == "approximate":
             zeros = quadratic(fit.link, settings.approximation, settings.interval)
-        typical = fit.loadings.mean(axis=0)
+        typical, bounds = fit.loadings.mean(axis=0), self._bounds
         start = np.tile(np.maximum(typical, 1e-3 * typical.max()), (self.counts.n_samples, 1))
         loadings, converged = solve_loadings(
             self._engine(zeros),
-            start,
+            bounds.clip(start),
             self._factors(fit),
-            bounds=settings.constraint.loadings,
+            bounds=bounds,
             row_solver=settings.row_solver,
         )
         return loadings * self._scale, converged
@@ -212,8 +227,32 @@ class NewSamples:
         """What brings loadings back to the scale of the fit."""
         if self._bounded is self.fit:
             return 1.0
-        largest = self.fit.loadings.max(axis=0)
-        return np.where(largest > 0.0, largest, 1.0)
+        return scale_of(self.fit.loadings, self.fit.factors, "max", self.fit.kinds)
+
+    @property
+    def _bounds(self) -> Bounds:
+        """Bounds of the loadings; those that were known of other samples are free here, unless given."""
+        fit, settings, given = self.fit, self.fit.settings, self.fixed_loadings
+        if fit.factor_kinds is None:
+            if given is not None:
+                raise ValueError("fixed_loadings: no loadings were known when the model was fitted")
+            return settings.constraint.loadings
+        kinds = np.array(fit.kinds)
+        n_fixed = int(np.isin(kinds, KINDS[:2]).sum())
+        soft = (kinds == "mask") & (settings.mask_penalty < math.inf)
+        bounded = soft if settings.l1 == 0.0 else ~np.isin(kinds, ("loadings", "factors"))
+        upper = np.where(bounded, 1.0, math.inf)
+        if given is None:
+            return Bounds(upper=upper)
+        names = self.counts.sample_names
+        known, _ = known_columns("fixed_loadings", given, self.counts.n_samples, names)
+        if known.shape[1] != n_fixed:
+            raise ValueError(
+                f"fixed_loadings must have {n_fixed} columns, as in the fit; got {known.shape[1]}"
+            )
+        whole = np.full((len(known), fit.n_components), np.nan)
+        whole[:, :n_fixed] = known
+        return Bounds(np.nan_to_num(whole), np.where(np.isnan(whole), upper, whole))
 
     @cached_property
     def _used(self) -> NDArray[np.intp]:

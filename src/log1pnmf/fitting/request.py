@@ -37,6 +37,8 @@ class Request:
         Arrays; pair of arrays, `Fit` or function; factory of engines.
     batch : array of shape (n,), optional
         Labels of batches.
+    fixed_loadings, fixed_factors, mask : optional
+        What is known of some factors, see `log1pnmf.fitting.known`.
     n_jobs, callbacks, verbose, checkpoint, checkpoint_every
         How to run the fit; they do not change the result, and are not kept with it.
     """
@@ -47,6 +49,9 @@ class Request:
     init: Any = None
     engine: EngineFactory | None = None
     batch: Any = None
+    fixed_loadings: Any = None
+    fixed_factors: Any = None
+    mask: Any = None
     random_state: Any = 0
     n_jobs: int | None = None
     callbacks: Sequence[Callback] = ()
@@ -84,7 +89,7 @@ class Request:
             Those of `log1pnmf.Log1pNMF`, but `warm_start`; see there.
         """
         for name in parameters:
-            if name not in PARAMETERS:
+            if name not in (*PARAMETERS, *KNOWN):
                 check_choice("a parameter of the fit", name, PARAMETERS)
         given: dict[str, Any] = {}
         sizes, init, engine = (parameters.get(name) for name in ("size_factors", "init", "engine"))
@@ -106,7 +111,7 @@ class Request:
         values |= dict.fromkeys(given, GIVEN)
         whole = isinstance(seed, Integral) and not isinstance(seed, bool | np.bool_)
         values["random_state"] = int(cast(int, seed)) if whole else None
-        running = {name: parameters[name] for name in RUNNING if name in parameters}
+        running = {name: parameters[name] for name in (*KNOWN, *RUNNING) if name in parameters}
         if "callbacks" in running and isinstance(running["callbacks"], Iterable):
             running["callbacks"] = tuple(running["callbacks"])
         return cls(Settings(**values), random_state=seed, batch=batch, **given, **running)
@@ -123,6 +128,7 @@ class Request:
             size_factors=fit.size_factors if asked.size_factors == GIVEN else None,
             dispersion=fit.dispersion if asked.dispersion == GIVEN else None,
             batch=None if fit.batches is None else fit.batches.sample_names,
+            **dict(zip(KNOWN, fit.known_parts, strict=True)),
             random_state=asked.random_state,
         )
 
@@ -137,8 +143,10 @@ class Request:
 
 SETTINGS = tuple(field.name for field in fields(Settings))
 RUNNING = ("n_jobs", "callbacks", "verbose", "checkpoint", "checkpoint_every")
-PARAMETERS = (*SETTINGS, *RUNNING)
-"""All parameters of a fit, in the order in which users see them."""
+KNOWN = ("fixed_loadings", "fixed_factors", "mask")
+"""What may be known of factors."""
+PARAMETERS = (*SETTINGS, *KNOWN[1:], *RUNNING)
+"""All parameters of a fit, in the order in which users see them; known loadings go with the counts."""
 
 
 def default_of(name: str) -> Any:

@@ -16,12 +16,15 @@ from log1pnmf.fitting.solver.callbacks import Callback, History, ProgressBar
 from log1pnmf.fitting.solver.extrapolate import Extrapolation
 from log1pnmf.fitting.solver.iteration import Iteration, Pair
 from log1pnmf.fitting.solver.stopping import STATIONARY, Stopping
+from log1pnmf.model.constraint import Constraint
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.problem import Problem
+from log1pnmf.model.structure import Structure
 
 from .arrangement import arranged
 from .fit import Fit, Stopped
 from .kept_problem import Changed
+from .known import constraint_of, parts_of_known
 from .renewal import Remake, Renewal, is_due
 from .settings import Settings
 from .starts import Start
@@ -64,7 +67,14 @@ class Run:
         signed = 0.0 if self.errors is None else self.errors[0]
         return self.last.objective - self.changed.noise.cost + signed
 
-    def as_fit(self, settings: Settings, problem: Problem, *, kkt_residual: float | None = None) -> Fit:
+    def as_fit(
+        self,
+        settings: Settings,
+        problem: Problem,
+        *,
+        known: Structure | None = None,
+        kkt_residual: float | None = None,
+    ) -> Fit:
         """Make the `Fit` of this run; no other code makes one.
 
         Parameters
@@ -73,6 +83,8 @@ class Run:
             Resolved.
         problem : Problem
             What was fitted, before any renewal.
+        known : Structure, optional
+            What is known of some factors.
         kkt_residual : float, optional
             Where it is known better than the last iteration knows it.
         """
@@ -82,7 +94,7 @@ class Run:
             signed, absolute = self.errors
             approximate = None if exact else -last.loss
             certificate = Certificate(-last.loss - signed, 0.0, approximate, n, n, absolute)
-        loadings, factors = arranged(last.loadings, last.factors * settings.link.alpha, settings)
+        loadings, factors = arranged(last.loadings, last.factors * settings.link.alpha, settings, known)
         return Fit(
             loadings=loadings,
             factors=factors,
@@ -102,6 +114,7 @@ class Run:
             feature_names=counts.feature_names,
             dispersion=ended.noise.dispersion if isinstance(ended.noise, NegativeBinomial) else None,
             batches=ended.batches,
+            **({} if known is None else parts_of_known(known, settings.n_components)),
         )
 
 
@@ -153,6 +166,7 @@ def best_run(
     *,
     start: Start,
     renewal: Renewal | None = None,
+    known: Structure | None = None,
     callbacks: Sequence[Callback] = (),
     verbose: int = 0,
     resumed: Progress | None = None,
@@ -168,6 +182,8 @@ def best_run(
         What is to be solved, before any renewal.
     renewal : Renewal, optional
         Changes the problem on the way.
+    known : Structure, optional
+        What is known of some factors.
     verbose : int
         1 shows a progress bar.
     resumed : Progress, optional
@@ -183,7 +199,14 @@ def best_run(
     begin, best = (0, None) if resumed is None else (resumed.restart, resumed.best)
     for restart in range(begin, settings.n_init):
         one = _OneStart(
-            settings, restart, best, renewal=renewal, keep=keep, callbacks=callbacks, verbose=verbose
+            settings,
+            restart,
+            best,
+            constraint=constraint_of(settings, known),
+            renewal=renewal,
+            keep=keep,
+            callbacks=callbacks,
+            verbose=verbose,
         )
         try:
             run = one(remake, problem, rng, start, resumed)
@@ -210,6 +233,7 @@ class _OneStart:
         restart: int,
         best: Run | None,
         *,
+        constraint: Constraint,
         renewal: Renewal | None,
         keep: Keep | None,
         callbacks: Sequence[Callback],
@@ -217,6 +241,7 @@ class _OneStart:
     ) -> None:
         self.settings, self.restart, self.best, self.keep = settings, restart, best, keep
         self.renewal, self.callbacks, self.verbose = renewal, callbacks, verbose
+        self.constraint = constraint
         self.last: Iteration | None = None
         self.history, self.stopping = History(), Stopping(settings.tol)
         self.random: Mapping[str, Any] = {}
@@ -276,7 +301,7 @@ class _OneStart:
                 engine,
                 point.loadings,
                 point.factors,
-                constraint=settings.constraint,
+                constraint=self.constraint,
                 row_solver=settings.row_solver,
                 extrapolation=Extrapolation() if settings.extrapolate else None,
                 max_iter=settings.max_iter,
@@ -335,5 +360,5 @@ class _OneStart:
             return "max_iter"
         if not math.isnan(last.relative_change) and self._renews(engine, last, final=True):
             return "renewed"
-        residual = residual_at(engine, last.loadings, last.factors, constraint=settings.constraint)
+        residual = residual_at(engine, last.loadings, last.factors, constraint=self.constraint)
         return "converged" if residual <= STATIONARY else "stalled"

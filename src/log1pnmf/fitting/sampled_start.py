@@ -13,7 +13,9 @@ from log1pnmf._common.randomness import Random
 from log1pnmf.engines.base import Engine, Sample
 from log1pnmf.fitting.solver.iteration import Pair
 from log1pnmf.model.constraint import Bounds, Constraint
+from log1pnmf.model.structure import Structure
 
+from .known import constraint_of
 from .renewal import renewal_of
 from .runs import best_run
 from .settings import Settings
@@ -29,7 +31,15 @@ LIFTED = 1e-3
 """Of a feature's mean: what its entries are given at least, where the sample has no count for them."""
 
 
-def sampled_start(engine: Engine, sample: Sample, settings: Settings, rng: Random, *, start: Start) -> Taken:
+def sampled_start(
+    engine: Engine,
+    sample: Sample,
+    settings: Settings,
+    rng: Random,
+    *,
+    start: Start,
+    known: Structure | None = None,
+) -> Taken:
     """Fit the rows that were kept in memory, and find the loadings of all rows for their factors.
 
     Parameters
@@ -40,6 +50,8 @@ def sampled_start(engine: Engine, sample: Sample, settings: Settings, rng: Rando
         Rows that are in memory, ``engine.sample()``.
     start : Start
         Of these rows.
+    known : Structure, optional
+        What is known of some factors, for all rows.
     """
     part = replace(
         settings,
@@ -51,9 +63,10 @@ def sampled_start(engine: Engine, sample: Sample, settings: Settings, rng: Rando
     )
 
     renewal = renewal_of(part, sample.remake)
-    run = best_run(part, sample.remake, sample.problem, rng, start=start, renewal=renewal)
+    here = None if known is None else known.of_samples(sample.rows)
+    run = best_run(part, sample.remake, sample.problem, rng, start=start, renewal=renewal, known=here)
     pair = Pair(run.last.loadings, run.last.factors)
-    return Taken(spread(engine, sample.settle, pair, settings.constraint), run.start)
+    return Taken(spread(engine, sample.settle, pair, constraint_of(settings, known)), run.start)
 
 
 def spread(
@@ -73,7 +86,7 @@ def spread(
     loadings, factors = pair.loadings, pair.factors
     if constraint.scale_is_free:
         loadings, factors = _balanced(loadings, factors)
-    factors = _lifted(engine, loadings.mean(axis=0), factors)
+    factors = constraint.factors.clip(_lifted(engine, loadings.mean(axis=0), factors))
     typical = np.maximum(loadings.mean(axis=0), 1e-3 * loadings.mean())
     return Pair(settle(constraint.loadings.clip(typical), factors, constraint.loadings), factors)
 

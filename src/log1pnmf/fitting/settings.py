@@ -47,7 +47,7 @@ LARGEST_EXACT_ON_CARD = 1e9
 SMALLEST_C, LARGEST_C = 1e-9, 1e12
 """Beyond that double precision does not hold the model."""
 
-FLOATS = ("c", "l1", "tol", "zeros_tol", "batch_strength")
+FLOATS = ("c", "l1", "mask_penalty", "tol", "zeros_tol", "batch_strength")
 
 SMALL, DENSE = 2e6, 0.25
 """Entries up to which, and part of them that is not zero from which, visiting all of them costs little."""
@@ -74,6 +74,7 @@ class Settings:
     init: str = "auto"
     n_init: int = 1
     l1: float = 0.0
+    mask_penalty: float = math.inf
     row_solver: RowSolver = "newton"
     extrapolate: bool | Literal["auto"] = "auto"
     max_iter: int = 1000
@@ -109,6 +110,7 @@ class Settings:
         check_choice("init", self.init, (*INITS, GIVEN))
         check_whole("n_init", self.n_init, least=1)
         check_number("l1", self.l1)
+        check_number("mask_penalty", self.mask_penalty, finite=False)
         check_choice("row_solver", self.row_solver, ROW_SOLVERS)
         if not isinstance(self.extrapolate, bool | np.bool_) and self.extrapolate != "auto":
             raise ValueError(f"extrapolate must be True, False or 'auto', got {self.extrapolate!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,12 @@ from log1pnmf.engines.base import Engine, EngineFactory
 from log1pnmf.engines.registry import for_parts, make_engine
 from log1pnmf.fitting.solver.iteration import Pair
 from log1pnmf.model.problem import Problem
+from log1pnmf.model.structure import Structure
 
 from .continuation import continued_start
 from .fit import Fit
+from .known import constraint_of
+from .known_start import beside_known, within
 from .new_samples import project
 from .race import race
 from .request import Request
@@ -27,11 +31,33 @@ __all__ = ["given", "named", "start_of"]
 Array = NDArray[np.float64]
 
 
-def start_of(request: Request, problem: Problem) -> Start:
+def start_of(request: Request, problem: Problem, known: Structure | None = None) -> Start:
     """Find the start that was asked for; what can be refused is refused here, before any work."""
     init, settings = request.init, request.settings
     if init is None:
-        return named(settings, engine=request.engine, n_jobs=request.n_jobs, verbose=request.verbose)
+        return named(
+            settings, known=known, engine=request.engine, n_jobs=request.n_jobs, verbose=request.verbose
+        )
+    start = _given_start(request, problem)
+    return start if known is None else _held(start, settings, known)
+
+
+def _held(start: Start, settings: Settings, known: Structure) -> Start:
+    """Put what is known into a start of the user; counts that are impossible then are seen to."""
+    constraint = constraint_of(settings, known)
+
+    def make(engine: Engine, rng: Random, number: int) -> Taken:
+        taken = start(engine, rng, number)
+        pair = within(constraint, taken.pair)
+        if engine.sample() is None:
+            pair = within(constraint, Pair(*adapt_start(engine.problem, pair.loadings, pair.factors, rng)))
+        return Taken(pair, taken.name)
+
+    return Start(make, start.arrays)
+
+
+def _given_start(request: Request, problem: Problem) -> Start:
+    init, settings = request.init, request.settings
     if isinstance(init, Fit):
         return given(_continued(init, problem, request), settings)
     if callable(init):
@@ -42,6 +68,7 @@ def start_of(request: Request, problem: Problem) -> Start:
 def named(
     settings: Settings,
     *,
+    known: Structure | None = None,
     engine: EngineFactory | None = None,
     number: int = 0,
     n_jobs: int | None = None,
@@ -51,6 +78,8 @@ def named(
 
     Parameters
     ----------
+    known : Structure, optional
+        What is known of some factors: the named start is that of the others.
     engine : EngineFactory, optional
         A user's own; it is not asked to race.
     number : int
@@ -63,18 +92,31 @@ def named(
     def racer(problem: Problem) -> Engine:
         return make_engine(kind, problem, n_jobs)
 
-    def found(whole: Engine, rng: Random, before: int) -> Taken:
+    n_free = settings.n_components - (0 if known is None else known.n_known)
+    of_free = replace(settings, n_components=max(1, n_free))
+
+    def free(whole: Engine, rng: Random, before: int) -> Taken:
         if settings.init == "auto":
-            return race(whole, settings, rng, make=racer, number=number + before, verbose=verbose)
-        pair = Pair(*initialize(whole, settings.n_components, settings.init, rng))
+            return race(whole, of_free, rng, make=racer, number=number + before, verbose=verbose)
+        pair = Pair(*initialize(whole, n_free, settings.init, rng))
         return Taken(pair, settings.init)
+
+    def found(whole: Engine, rng: Random, before: int, here: Structure | None) -> Taken:
+        if here is None:
+            return free(whole, rng, before)
+        others = free(whole, rng, before) if n_free else None
+        constraint = constraint_of(settings, here)
+        beside = None if others is None else others.pair
+        pair = beside_known(whole.problem, here, beside, constraint, rng)
+        return Taken(pair, "known" if others is None else others.name)
 
     def make(whole: Engine, rng: Random, before: int) -> Taken:
         sample = whole.sample()
         if sample is None:
-            return found(whole, rng, before)
-        start = Start(lambda part, rng, _: found(part, rng, before))
-        return sampled_start(whole, sample, settings, rng, start=start)
+            return found(whole, rng, before, known)
+        here = None if known is None else known.of_samples(sample.rows)
+        start = Start(lambda part, rng, _: found(part, rng, before, here))
+        return sampled_start(whole, sample, settings, rng, start=start, known=known)
 
     return Start(make)
 

@@ -125,6 +125,8 @@ def _model(fit: Fit) -> Iterator[tuple[str, str]]:
     yield "size factors", str(settings.size_factors)
     if settings.l1 > 0:
         yield "penalty", f"l1 = {settings.l1:g} on all factors but the baseline (factor 0), loadings <= 1"
+    if fit.factor_kinds is not None:
+        yield "known", _known(fit)
     solver = f"{settings.row_solver}{', extrapolated' if settings.extrapolate else ''}"
     yield "solver", f"{solver}, {plural(settings.n_init, 'start')} ({settings.init})"
 
@@ -139,6 +141,20 @@ def noise_in_words(fit: Fit) -> str:
     return text + (
         f"{middle:.3g}" if low == high else f"{middle:.3g} (median; 90% in {low:.3g} to {high:.3g})"
     )
+
+
+def _known(fit: Fit) -> str:
+    """Say what was known of which factors."""
+    about = {"loadings": "loadings of", "pattern": "samples of", "factors": "factors", "mask": "features of"}
+    parts = []
+    for kind, text in about.items():
+        names = [name for name, own in zip(fit.factor_names, fit.kinds, strict=True) if own == kind]
+        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        if names:
+            parts.append(f"{text} {shown}")
+    if "mask" in fit.kinds and np.isfinite(fit.settings.mask_penalty):
+        parts[-1] += f" (others pay {fit.settings.mask_penalty:g})"
+    return "; ".join(parts)
 
 
 def _quality(fit: Fit) -> Iterator[tuple[str, str]]:

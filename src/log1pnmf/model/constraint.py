@@ -139,16 +139,18 @@ class Constraint:
         free : ndarray of bool, shape (K,)
             Any number will do: every bound of the column is 0 or inf.
         largest : ndarray of shape (K,)
-            Where only the loadings are bounded, by the same number in all rows: that number, which the
-            largest loading is to have; NaN elsewhere.
+            Where only the loadings are bounded, by the same number in all rows or by 0: that number, which
+            the largest loading is to have; NaN elsewhere.
         """
         (low, high, _), (least, most, _) = (
             side.tables(n_components) for side in (self.loadings, self.factors)
         )
         factors_free = ((least == 0.0) & ((most == 0.0) | np.isinf(most))).all(axis=0)
         loadings_free = ((low == 0.0) & ((high == 0.0) | np.isinf(high))).all(axis=0)
-        bounded = factors_free & ~loadings_free & (low == 0.0).all(axis=0) & (high == high[0]).all(axis=0)
-        return loadings_free & factors_free, np.where(bounded, high[0], np.nan)
+        top = high.max(axis=0)
+        alike = ((low == 0.0) & ((high == top) | (high == 0.0))).all(axis=0) & np.isfinite(top)
+        bounded = factors_free & ~loadings_free & alike
+        return loadings_free & factors_free, np.where(bounded, top, np.nan)
 
     @property
     def scale_is_free(self) -> bool:

@@ -12,6 +12,7 @@ from log1pnmf.fitting.keys import SWEEP, Keys, sweep_key
 from log1pnmf.fitting.request import Request
 
 from .inputs import check_anndata, chosen_features, obs_column, raw_layer, read_counts, target
+from .known import known_loadings
 from .store import as_frame, write_fit, write_obs
 
 __all__ = ["log1p_nmf", "sweep"]
@@ -29,6 +30,7 @@ def log1p_nmf(
     key_added: str | None = None,
     std: bool = False,
     obs_keys: bool = False,
+    fixed_loadings: Any = None,
     copy: bool = False,
     random_state: Any = 0,
     **parameters: Any,
@@ -61,11 +63,15 @@ def log1p_nmf(
     obs_keys : bool
         Whether to write loadings to columns of `obs` as well: "k0", "k1" and so on, with `key_added` before
         them; for ``scanpy.pl.umap(adata, color=["k0", "k1"])``.
+    fixed_loadings : list of str, mapping or array, optional
+        Loadings that are known: columns of `obs`, where a column of labels becomes one of 0 and 1 for each
+        label; or as in `log1pnmf.Log1pNMF.fit`.
     copy : bool
         Whether to leave `adata` as it is and return a copy with the results.
     random_state : int, RandomState, Generator or None
     **parameters : optional
-        Others of `log1pnmf.Log1pNMF`, with the same defaults, but `warm_start`.
+        Others of `log1pnmf.Log1pNMF`, with the same defaults, but `warm_start`; ``mask=`` takes gene sets,
+        as a dict of name to names of features.
 
     Returns
     -------
@@ -93,7 +99,8 @@ def log1p_nmf(
     keys = Keys(key_added)
     batch = None if batch_key is None else obs_column(adata, batch_key, "batch_key")
     settings = {"n_components": n_components, "c": c, "random_state": random_state}
-    request = Request.of(batch=batch, **settings, **parameters)
+    loadings = known_loadings(adata, fixed_loadings)
+    request = Request.of(batch=batch, fixed_loadings=loadings, **settings, **parameters)
     layer = raw_layer(layer, use_raw)
     adata = target(adata, copy)
     selection = read_counts(adata, layer, chosen_features(adata, mask_var))

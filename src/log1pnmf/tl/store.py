@@ -39,6 +39,12 @@ def write_fit(adata: Any, keys: Keys, fit: Fit, selection: Selection) -> None:
         adata.var[keys.dispersion] = dispersion
     elif keys.dispersion in adata.var:  # of an earlier fit
         del adata.var[keys.dispersion]
+    if fit.mask is not None:
+        mask = np.zeros((adata.n_vars, fit.mask.shape[1]), dtype=bool)
+        mask[selection.positions] = fit.mask
+        adata.varm[keys.mask] = mask
+    elif keys.mask in adata.varm:
+        del adata.varm[keys.mask]
     adata.uns[keys.uns] = uns_of(fit, selection.layer)
 
 

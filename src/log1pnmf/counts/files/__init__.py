@@ -2,6 +2,7 @@
 
 from .filters import Filtered, filter_table
 from .read import read_table
+from .sets import read_sets
 from .stream import write_chunks
 from .table import BadFileError, CountTable
 from .write import write_table
@@ -11,6 +12,7 @@ __all__ = [
     "CountTable",
     "Filtered",
     "filter_table",
+    "read_sets",
     "read_table",
     "write_chunks",
     "write_table",

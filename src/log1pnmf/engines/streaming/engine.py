@@ -167,7 +167,7 @@ class StreamingEngine:
 
     def sample(self) -> Sample:
         """Give the rows that the survey kept in memory."""
-        return Sample(self._kept(), self._in_memory, self.settle)
+        return Sample(self._kept(), self._in_memory, self.settle, self.counts.sample_index)
 
     def settle(self, row: Array, factors: Array, bounds: Bounds = NON_NEGATIVE) -> Rows:
         """Solve the loadings for given factors in one pass, from one row for all samples, or one for each."""

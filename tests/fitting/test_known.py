@@ -1,0 +1,255 @@
+"""Known loadings, known factors and masks: held to the bit, named, kept, and the rest is fitted as ever."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.optimize import minimize
+
+import log1pnmf as lp
+from log1pnmf.counts.counts import Counts
+from log1pnmf.engines.native import NativeEngine
+from log1pnmf.fitting.known import structure_of
+from log1pnmf.fitting.settings import Settings
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.objective import entry_gradient, entry_loss
+from log1pnmf.model.problem import Problem
+
+N, M = 40, 25
+RNG = np.random.default_rng(0)
+DESIGN = np.c_[np.ones(N), np.arange(N) % 2, (np.arange(N) // 2) % 2 * 0.7]
+FACTORS = RNG.gamma(0.5, 1.0, (M, 3)) + 0.05
+NAMES = [f"g{j}" for j in range(M)]
+COUNTS = RNG.poisson(np.expm1(0.8 * DESIGN @ FACTORS.T))
+COUNTS[3], COUNTS[:, 7] = 0, 0  # a sample and a feature without counts
+FRAME = pd.DataFrame(COUNTS, columns=NAMES)
+SETS = {"first": NAMES[:12], "second": [*NAMES[8:20], "not in the data"]}
+
+
+def fit(n_components, **parameters):
+    return lp.fit_log1p_nmf(FRAME, n_components, **{"n_jobs": 1, "init": "nndsvd", **parameters})
+
+
+@pytest.mark.parametrize("c", [1.0, math.inf])
+def test_all_loadings_known_is_a_regression_for_every_feature(c):
+    found = fit(3, fixed_loadings=DESIGN, c=c)
+    assert found.converged
+    assert np.array_equal(found.loadings, DESIGN)
+    link, sizes = ShiftedLog(c), found.size_factors
+    t = link.exposure_scale * sizes
+    for j in range(0, M, 4):
+        y = COUNTS[:, j].astype(float)
+
+        def regression(b, y=y):
+            eta = DESIGN @ b
+            return entry_loss(y, eta, t, link).sum(), DESIGN.T @ entry_gradient(y, eta, t, link)
+
+        best = minimize(
+            regression,
+            np.full(3, 0.1),
+            jac=True,
+            bounds=[(0.0, None)] * 3,
+            method="L-BFGS-B",
+            options={"ftol": 1e-15, "gtol": 1e-10},
+        )
+        ours = regression(found.factors[j] / link.alpha)[0]
+        assert ours <= best.fun + 1e-6 * abs(best.fun) + 1e-9
+
+
+def test_from_any_start_all_known_loadings_lead_to_the_same_factors():
+    ends = [fit(3, fixed_loadings=DESIGN, init=init, random_state=1).factors for init in ("random", "rank1")]
+    np.testing.assert_allclose(ends[0], ends[1], atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:not converged")
+@pytest.mark.parametrize("engine", ["native", "reference", "torch-float64"])
+@pytest.mark.parametrize("normalize", ["max", "factor_sum"])
+def test_known_columns_keep_every_bit_beside_free_ones(engine, normalize):
+    if engine.startswith("torch"):
+        pytest.importorskip("torch")
+    profile = FACTORS[:, 1] / 3.0
+    known = {"fixed_loadings": DESIGN[:, :2], "fixed_factors": profile}
+    found = fit(5, **known, engine=engine, c=3.0, normalize=normalize, max_iter=8)
+    assert found.kinds == ["loadings", "loadings", "factors", "free", "free"]
+    assert np.array_equal(found.loadings[:, :2], DESIGN[:, :2])
+    assert np.array_equal(found.factors[:, 2], profile)
+    again = found.normalized("factor_max")
+    assert np.array_equal(again.factors[:, 2], profile)
+    assert np.array_equal(again.loadings[:, :2], DESIGN[:, :2])
+    assert again.factors[:, 3].max() == pytest.approx(1.0)
+
+
+def test_a_known_factor_of_any_c_is_part_of_the_optimum():
+    whole = fit(3, c=0.5)
+    held = fit(3, c=0.5, fixed_factors=whole.factors[:, 1].copy(), init=whole)
+    assert held.objective == pytest.approx(whole.objective, rel=1e-6)
+
+
+def test_a_strict_mask_allows_nothing_outside_and_a_penalty_little():
+    strict = fit(3, mask=SETS)
+    assert strict.factor_names == ["first", "second", "k2"]
+    inside = strict.mask
+    assert inside.sum(axis=0).tolist() == [12, 12]
+    assert not strict.factors[:, :2][~inside].any()
+    soft, softer = (fit(3, mask=SETS, mask_penalty=value) for value in (30.0, 1.0))
+    outside = [one.factors[:, :2][~inside].sum() for one in (soft, softer)]
+    assert 0.0 <= outside[0] < outside[1]
+    assert soft.loadings.max() <= 1.0
+    assert (
+        softer.log_likelihood
+        >= soft.log_likelihood
+        >= strict.log_likelihood - 1e-6 * abs(strict.log_likelihood)
+    )
+    for one in (strict, soft, softer):
+        assert one.converged
+        assert one.kkt_residual < 1e-3
+
+
+def test_numbers_of_features_and_arrays_are_masks_too():
+    by_name = fit(2, mask={"a": NAMES[:20]})
+    table = np.zeros((1, M), dtype=bool)
+    table[0, :20] = True
+    by_table = fit(2, mask=table)
+    assert by_table.factor_names == ["k0", "k1"]
+    assert np.array_equal(by_name.factors, by_table.factors)
+
+
+@pytest.mark.filterwarnings("ignore:not converged")
+def test_more_threads_give_the_same_bits():
+    one, three = (
+        fit(4, fixed_loadings=DESIGN[:, :1], mask=SETS, n_jobs=jobs, max_iter=20) for jobs in (1, 3)
+    )
+    assert np.array_equal(one.loadings, three.loadings)
+    assert np.array_equal(one.factors, three.factors)
+
+
+def test_a_penalty_spares_the_constant_column_wherever_it_is():
+    known = structure_of(Counts.from_any(COUNTS), Settings(4, l1=2.0), fixed_loadings=DESIGN[:, [1, 0]])
+    constraint = known.constraint(4, l1=2.0, mask_penalty=math.inf, alpha=1.0)
+    assert constraint.factors.table("penalty", 4)[0].tolist() == [2.0, 0.0, 2.0, 2.0]
+    first = structure_of(Counts.from_any(COUNTS), Settings(3, l1=2.0), fixed_loadings=DESIGN[:, 1])
+    assert first.constraint(3, l1=2.0, mask_penalty=math.inf, alpha=1.0).factors.table("penalty", 3)[
+        0
+    ].tolist() == [
+        2.0,
+        0.0,
+        2.0,
+    ]
+
+
+def test_streamed_is_whole(cut_known):
+    whole = fit(4, fixed_loadings=DESIGN[:, :2], mask={"a": NAMES[:20]}, likelihood="exact")
+    streamed = lp.fit_log1p_nmf(
+        lp.open_counts(cut_known),
+        4,
+        fixed_loadings=DESIGN[:, :2],
+        mask={"a": range(20)},
+        init=whole,
+        likelihood="exact",
+        n_jobs=1,
+    )
+    assert np.array_equal(streamed.loadings[:, :2], DESIGN[:, :2])
+    assert streamed.objective == pytest.approx(whole.objective, rel=1e-6)
+    alone = lp.fit_log1p_nmf(
+        lp.open_counts(cut_known), 3, fixed_loadings=DESIGN, likelihood="exact", n_jobs=1
+    )
+    assert alone.objective == pytest.approx(fit(3, fixed_loadings=DESIGN).objective, rel=1e-6)
+
+
+@pytest.fixture
+def cut_known():
+    return COUNTS.astype(np.float32)
+
+
+def test_files_keep_what_was_known(tmp_path):
+    found = fit(4, fixed_loadings={"everyone": 1, "treated": DESIGN[:, 1]}, mask={"a": NAMES[:20]})
+    found.save(tmp_path / "fit.npz")
+    again = lp.Fit.load(tmp_path / "fit.npz")
+    assert again.kinds == found.kinds == ["loadings", "loadings", "mask", "free"]
+    assert again.factor_names == ["everyone", "treated", "a", "k3"]
+    assert np.array_equal(again.mask, found.mask)
+    model = lp.Log1pNMF.of(again)
+    assert list(model.mask) == ["a"]
+    assert model.fixed_factors is None
+
+
+def test_a_checkpoint_is_not_resumed_with_other_structure(tmp_path):
+    path = tmp_path / "state"
+    found = fit(3, fixed_loadings=DESIGN[:, :2], checkpoint=path)
+    same = fit(3, fixed_loadings=DESIGN[:, :2], resume=path)
+    assert np.array_equal(same.factors, found.factors)
+    with pytest.raises(ValueError, match=r"fixed_loadings .settings. is 'given, with checksum"):
+        fit(3, fixed_loadings=DESIGN[:, 1:], resume=path)
+    with pytest.raises(ValueError, match="fixed_loadings"):
+        fit(3, resume=path)
+
+
+def test_new_samples_are_free_unless_their_loadings_are_given():
+    model = lp.Log1pNMF(3, init="nndsvd", n_jobs=1).fit(FRAME, fixed_loadings=DESIGN[:, :2])
+    free = model.transform(FRAME.iloc[:6])
+    assert not np.array_equal(free[:, :2], DESIGN[:6, :2])
+    given = model.transform(FRAME.iloc[:6], fixed_loadings=DESIGN[:6, :2])
+    assert np.array_equal(given[:, :2], DESIGN[:6, :2])
+    counted = COUNTS[:6].any(axis=1)
+    np.testing.assert_allclose(given[counted, 2], model.loadings_[:6][counted, 2], atol=1e-3)
+    problem = Problem(Counts.from_any(COUNTS[:6]), model.fit_.size_factors[:6], model.fit_.link)
+    engine, factors = NativeEngine(problem, 1), model.fit_.factors / model.fit_.link.alpha
+    assert engine.loss(free, factors) <= engine.loss(given, factors) + 1e-9
+
+
+def test_the_same_request_again_gives_the_same_fit():
+    from log1pnmf.fitting.driver import run_request
+    from log1pnmf.fitting.request import Request
+
+    found = fit(4, fixed_loadings={"everyone": 1.0}, mask={"a": NAMES[:20]})
+    again = run_request(replace(Request.like(found), n_jobs=1), FRAME)
+    assert again.factor_names == found.factor_names
+    assert np.array_equal(again.factors, found.factors)
+
+
+@pytest.mark.parametrize("l1", [0.0, 1.0])
+def test_who_has_a_factor_may_be_known_and_how_much_found(l1):
+    pattern = np.where(DESIGN[:, 1:] > 0.0, np.nan, 0.0)
+    found = fit(3, fixed_loadings={"one": pattern[:, 0], "two": pattern[:, 1]}, l1=l1)
+    assert found.kinds == ["pattern", "pattern", "free"]
+    assert not found.loadings[:, :2][pattern == 0.0].any()
+    np.testing.assert_allclose(found.loadings.max(axis=0), 1.0)
+    assert found.kkt_residual < 1e-3
+    again = found.known_parts[0]["one"]
+    assert np.array_equal(np.isnan(again), found.loadings[:, 0] > 0.0)
+    if l1 == 0.0:
+        assert found.log_likelihood > fit(3, fixed_loadings=DESIGN[:, 1:], tol=1e-7).log_likelihood
+
+
+def test_frames_are_brought_into_the_order_of_the_data():
+    order = RNG.permutation(M)
+    frame = pd.DataFrame({"known": FACTORS[:, 1]}, index=NAMES).iloc[order]
+    found = fit(2, fixed_factors=frame)
+    assert found.factor_names == ["known", "k1"]
+    assert np.array_equal(found.factors[:, 0], FACTORS[:, 1])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"fixed_loadings": DESIGN[:5]}, "fixed_loadings must have 40 samples"),
+        ({"fixed_loadings": -DESIGN}, "not negative, got -1.0 in row 0"),
+        ({"fixed_loadings": np.where(DESIGN > 0, np.inf, 1.0)}, "finite"),
+        ({"fixed_loadings": np.where(DESIGN > 0, np.nan, 1.0)}, "or 0 in some, and NaN"),
+        ({"fixed_loadings": {"a": "x"}}, "must be numbers"),
+        ({"fixed_loadings": 0.0 * DESIGN}, "zero throughout"),
+        ({"fixed_factors": np.ones(7)}, "fixed_factors must have 25 features"),
+        ({"fixed_factors": pd.DataFrame({"a": 1.0}, index=NAMES[1:])}, "no row for feature 'g0'"),
+        ({"mask": {"a": ["x", "y"]}}, "none of the 2 features of set 'a' is in the data"),
+        ({"mask": {"a": "g1"}}, "must be a list of features"),
+        ({"mask": np.ones((1, 4), dtype=bool)}, "mask must be True or False"),
+        ({"mask": {"a": NAMES[:3], "b": NAMES[4:]}}, "'g3' has counts in sample"),
+        ({"fixed_loadings": DESIGN}, "n_components counts all factors"),
+        ({"mask": {"a": NAMES}, "mask_penalty": -1.0}, "mask_penalty must be not negative"),
+    ],
+)
+def test_contradictions_are_refused_in_one_sentence(given, message):
+    with pytest.raises(ValueError, match=message):
+        fit(2, **given)
