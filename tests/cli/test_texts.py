@@ -8,17 +8,29 @@ import pytest
 
 from log1pnmf import Log1pNMF
 from log1pnmf.counts.files import read_table
-from log1pnmf.datasets import made_up_texts
 from log1pnmf.fitting.new_samples import project
 
 QUICK = ["--tol", "1e-3", "--jobs", "1", "--no-report"]
+
+
+THEMES = {"sea": "sail mast wind wave harbour crew", "kitchen": "bread oven flour butter salt knife"}
+
+
+def made_up(n):
+    """Texts about one of two themes, with words of their own and words of all."""
+    rng, texts, themes = np.random.default_rng(0), [], []
+    for i in range(n):
+        themes.append(list(THEMES)[i % 2])
+        words = [*THEMES[themes[-1]].split(), "the", "and", f"rare{i // 2}"]
+        texts.append(" ".join(rng.choice(words, size=20)))
+    return texts, themes
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     """Made-up texts: a folder of them, the same as a table, and a folder of new ones."""
     place = tmp_path_factory.mktemp("corpus")
-    texts, themes = made_up_texts(60)
+    texts, themes = made_up(60)
     for folder, chosen in (("old", range(50)), ("new", range(58, 60))):
         (place / folder).mkdir()
         for i in chosen:
