@@ -5,9 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from log1pnmf import fit_log1p_nmf
 from log1pnmf.analysis.groups import Groups
 from log1pnmf.report import write_report
 from log1pnmf.report.comparison import compare
+from log1pnmf.report.inputs import ReportInput
+from log1pnmf.report.sameness import Sameness
 from log1pnmf.report.verdict import CLUSTERED, MOST, SAME, Figure, verdict
 
 
@@ -54,7 +57,10 @@ class TestEachClaim:
         assert headline(per_sample)[0].startswith(start)
 
     def test_figures_that_disagree_make_no_claim(self):
-        assert headline((2.0, 1.5), (0.9, 0.5))[0].startswith("Samples mix about as many")
+        """And do not call numbers about the same that are not."""
+        said = headline((2.0, 1.5), (0.9, 0.5))[0]
+        assert said.startswith("In which fit samples mix more factors is not clear: 2.00 factors per sample")
+        assert "about as many" not in said
 
     def test_clusters_take_a_strongest_factor_that_is_strong_and_stronger(self):
         assert "At c = ∞ samples fall into clusters" in headline((2, 1.5), (0.5, CLUSTERED))[0]
@@ -64,6 +70,64 @@ class TestEachClaim:
 
     def test_weights_of_factors(self):
         assert "more distinct at c = 1 than at c = ∞" in headline()[1]
+
+
+class TestStarts:
+    """Differences are said only where they are beyond those between starts."""
+
+    def test_within_the_differences_between_starts_nothing_differs(self):
+        assert Figure("", "", 2.0, 1.5, between_starts=0.6).direction == 0
+        assert Figure("", "", 2.0, 1.5, between_starts=0.4).direction == 1
+
+    def test_one_start_each_cannot_tell(self):
+        assert "from one start each" in headline((2.0, 1.5))[0]
+        assert "from one start each" not in headline((2.0, 2.0))[0]
+
+    def test_other_fits_of_a_setting_are_other_starts(self, fit_of):
+        rng = np.random.default_rng(0)
+        sparse, even = (rng.gamma(shape, size=(40, 3)) for shape in (0.1, 5.0))
+        fits = [
+            fit_of(one / one.max(axis=0), rng.random((8, 3)), c=c)
+            for one, c in ((even, 1.0), (sparse, np.inf), (sparse, 1.0))
+        ]
+        alone, several = compare(fits[:2]), compare(fits)
+        assert "mix more factors at c = 1" in alone.headline
+        assert "one start for each c" in alone.paragraphs[-1]
+        assert "mix more" not in several.headline  # another start at c = 1 mixes as few
+        assert "2 at finite c, 1 at c = ∞" in several.paragraphs[-1]
+
+
+def test_nearly_the_same_factors_are_said_first_whatever_else_differs(tmp_path, fit_of):
+    """Seed, noise or number of factors, with labels that tell the fits apart."""
+    own = (np.arange(40)[:, None] < 20) == (np.arange(16) < 8)
+    counts = np.random.default_rng(0).poisson(np.where(own, 8.0, 0.5))
+    fits = {
+        "seed": fit_log1p_nmf(counts, 2, tol=1e-4, random_state=1),
+        "noise": fit_log1p_nmf(counts, 2, tol=1e-4, noise="nb"),
+        "size": fit_log1p_nmf(counts, 4, tol=1e-4, init="random"),
+    }
+    one = fit_log1p_nmf(counts, 2, tol=1e-4)
+    leads = {}
+    for what, other in fits.items():
+        text = write_report(tmp_path / "r.html", [one, other]).read_text()
+        leads[what] = text.split('class="lead">')[1].split("</p>")[0].replace("\xa0", " ")
+        assert "explained in 2 ways. " in leads[what]
+    for what in ("seed", "noise"):
+        assert "ways. Both fits have nearly the same factors" in leads[what]
+    assert "Of 4 factors, " in leads["size"]
+    labels = ReportInput.of([one, *fits.values()]).labels
+    assert len(set(labels)) == 4
+    assert "negative binomial" in labels[2]
+    assert "seed 1" in labels[1]
+
+
+def test_pairs_of_several_fits(fit_of):
+    rng = np.random.default_rng(0)
+    a, b = rng.gamma(0.3, size=(2, 40, 3))
+    fits = [fit_of(one, rng.random((8, 3)), c=1.0) for one in (a, b, a)]
+    assert Sameness(fits, ["x", "y", "z"]).sentence() == "Nearly the same factors: x and z."
+    assert Sameness([fits[0]] * 3, ["x", "y", "z"]).sentence().startswith("All 3 fits have nearly the same")
+    assert Sameness(fits[:1], ["x"]).sentence() == ""
 
 
 @settings(max_examples=60, deadline=None)

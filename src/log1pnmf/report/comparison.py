@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,25 +46,33 @@ class Comparison:
 
 
 def compare(
-    fits: Sequence[Fit], which: tuple[int, int] = (0, 1), *, groups: Groups | None = None
+    fits: Sequence[Fit],
+    which: tuple[int, int] = (0, 1),
+    *,
+    groups: Groups | None = None,
+    said_same: bool = False,
 ) -> Comparison:
-    """Compare a fit at finite c with one at c = inf; `which` are their positions."""
+    """Compare a fit at finite c with one at c = inf; `which` are their positions.
+
+    Other fits with the settings of either say how much figures change from start to start. `said_same`: that
+    their factors are nearly the same has been said.
+    """
     first, second = (fits[i] for i in which)
     match = match_factors(first.loadings, second.loadings)
-    figures = _figures(first, second)
-    if groups is not None:
-        figures = _group_figures((first, second), groups) + figures
+    finite, additive = ([one, *_other_starts(one, fits)] for one in (first, second))
+    figures = _figures(finite, additive, groups)
     headline, paragraphs = verdict(
         figures,
         first.name,
         similarity=match.similarity.tolist(),
         n_factors=max(first.n_components, second.n_components),
+        said_same=said_same,
     )
     return Comparison(
         finite=which[0],
         additive=which[1],
         figures=figures,
-        paragraphs=paragraphs,
+        paragraphs=[*paragraphs, _about_starts(len(finite), len(additive))],
         headline=headline,
         pairs=[
             (int(a), int(b), float(similarity))
@@ -73,66 +81,95 @@ def compare(
     )
 
 
-def _figures(first: Fit, second: Fit) -> list[Figure]:
-    def figure(name: str, meaning: str, measure: Callable[[Fit], float]) -> Figure:
-        return Figure(name, meaning, measure(first), measure(second))
-
+def _other_starts(one: Fit, fits: Sequence[Fit]) -> list[Fit]:
+    """Find the fits that differ from one in their starts only."""
+    names = ("c", "n_components", "noise", "l1", "size_factors", "dispersion")
     return [
-        figure(
+        other
+        for other in fits
+        if other is not one and all(getattr(one.asked, name) == getattr(other.asked, name) for name in names)
+    ]
+
+
+def _about_starts(n_finite: int, n_additive: int) -> str:
+    """Say what is known of how much the figures change from start to start."""
+    if n_finite == n_additive == 1:
+        return (
+            "There is one start for each c, so these figures cannot tell a difference between the links from "
+            "one between two starts. Put fits with other values of random_state into the report to see that."
+        )
+    return (
+        f"A difference is named only where it is larger than those between starts ({n_finite} at finite c, "
+        f"{n_additive} at c = ∞)."
+    )
+
+
+def _figures(finite: Sequence[Fit], additive: Sequence[Fit], groups: Groups | None) -> list[Figure]:
+    """Measure the first fit of each; the others of the same setting say how far starts are apart."""
+    tables = [[_measures(one, groups) for one in several] for several in (finite, additive)]
+    known = max(len(finite), len(additive)) > 1
+    figures = []
+    for row, (name, meaning, _) in enumerate(tables[0][0]):
+        values = [[table[row][2] for table in several] for several in tables]
+        apart = max(max(several) - min(several) for several in values) if known else None
+        whole = name == "Factors that serve one group"
+        figures.append(Figure(name, meaning, values[0][0], values[1][0], whole=whole, between_starts=apart))
+    return figures
+
+
+def _measures(one: Fit, groups: Groups | None) -> list[tuple[str, str, float]]:
+    """Name, meaning and value of every figure of a fit."""
+    found = [] if groups is None else _group_measures(one, groups)
+    return [
+        *found,
+        (
             "Factors per sample",
             "effective number: exp of the entropy of a sample's loadings, mean over samples",
-            lambda one: _mean_positive(effective_factors(one.loadings)),
+            _mean_positive(effective_factors(one.loadings)),
         ),
-        figure(
+        (
             "Share of the strongest factor",
             "in a sample, mean over samples: 1 where every sample has a single factor",
-            lambda one: _strongest(one.loadings),
+            _strongest(one.loadings),
         ),
-        figure(
+        (
             "Correlation of factors",
             "mean absolute Spearman correlation between the weights of two factors",
-            lambda one: factor_correlation(one.factors),
+            factor_correlation(one.factors),
         ),
-        figure(
+        (
             "Sparsity of factors",
             "Hoyer, mean over factors: 1 where a factor is a single feature",
-            lambda one: float(hoyer(one.factors).mean()),
+            float(hoyer(one.factors).mean()),
         ),
-        figure(
+        (
             "Sparsity of loadings",
             "Hoyer, mean over factors: 1 where a factor is in a single sample",
-            lambda one: float(hoyer(one.loadings).mean()),
+            float(hoyer(one.loadings).mean()),
         ),
     ]
 
 
-def _group_figures(pair: tuple[Fit, Fit], groups: Groups) -> list[Figure]:
-    means = [group_means(one.loadings, groups) for one in pair]
-    served = [[len(served_groups(column, groups.names)) for column in mean.T] for mean in means]
-    spread = [_mean_positive(effective_factors(mean.T)) for mean in means]
-    strongest = [one.loadings.argmax(axis=1) for one in pair]
-    agreement = [float(adjusted_mutual_info_score(groups.codes, labels)) for labels in strongest]
+def _group_measures(one: Fit, groups: Groups) -> list[tuple[str, str, float]]:
+    mean = group_means(one.loadings, groups)
+    served = [len(served_groups(column, groups.names)) for column in mean.T]
+    agreement = adjusted_mutual_info_score(groups.codes, one.loadings.argmax(axis=1))
     return [
-        Figure(
+        (
             "Groups served per factor",
             "groups whose mean loading is at least half of the factor's highest, mean over factors",
-            float(np.mean(served[0])),
-            float(np.mean(served[1])),
+            float(np.mean(served)),
         ),
-        Figure(
-            "Factors that serve one group", "and no other", served[0].count(1), served[1].count(1), whole=True
-        ),
-        Figure(
+        ("Factors that serve one group", "and no other", served.count(1)),
+        (
             "Groups per factor",
             "effective number: exp of the entropy of a factor's mean loadings by group, mean over factors",
-            spread[0],
-            spread[1],
+            _mean_positive(effective_factors(mean.T)),
         ),
-        Figure(
+        (
             "Strongest factor tells the group",
             "adjusted mutual information of groups and strongest factors: 1 where one gives the other",
-            agreement[0],
-            agreement[1],
+            float(agreement),
         ),
     ]
 

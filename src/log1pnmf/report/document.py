@@ -30,6 +30,7 @@ from .factors import FactorSection, describe_factors
 from .fits import describe_fits, early_stopping_note
 from .inputs import MOST_GROUPS, ReportInput
 from .misfit import describe_misfit
+from .sameness import Sameness
 from .structure import MOST_SAMPLES, arrange_samples, structure_data
 from .words import decimal, enumerate_words, keep_together, link_in_words, percent, significant
 
@@ -147,11 +148,16 @@ def _render(inputs: ReportInput) -> str:
             inputs.fits, inputs.labels, colors, find_evidence(inputs), strict=True
         )
     ]
-    comparison = None if pair is None else compare(inputs.fits, pair, groups=inputs.groups)
+    alike = Sameness(inputs.fits, inputs.labels)
+    first = alike.sentence(skip=pair) if pair is None or len(inputs.fits) > 2 else ""
+    comparison = None
+    if pair is not None:
+        said = bool(first) and alike.all_same
+        comparison = compare(inputs.fits, pair, groups=inputs.groups, said_same=said)
     script = _text("report.js")
     return _template().render(
         inputs=inputs,
-        lead=_lead(inputs, sections, comparison),
+        lead=_lead(inputs, sections, comparison, first),
         data=describe_data(inputs),
         fits=describe_fits(inputs),
         misfit=describe_misfit(inputs),
@@ -211,12 +217,19 @@ def _heat(value: float, highest: float = 1.0) -> str:
     return f"{'n' if value < 0 and step else 'h'}{step}"
 
 
-def _lead(inputs: ReportInput, sections: list[FactorSection], comparison: Comparison | None) -> str:
-    """Say the result in a sentence or two."""
+def _lead(
+    inputs: ReportInput, sections: list[FactorSection], comparison: Comparison | None, alike: str
+) -> str:
+    """Say the result in a sentence or two; which fits have nearly the same factors comes first."""
     fit = inputs.fits[0]
     size = f"{plural(len(fit.loadings), 'sample')} and {plural(len(fit.factors), 'feature')}"
-    if comparison is not None:
-        return f"{size}, explained in {len(sections)} ways. {comparison.headline}"
+    if len(sections) > 1:
+        said = [
+            f"{size}, explained in {len(sections)} ways.",
+            alike,
+            comparison.headline if comparison else "",
+        ]
+        return " ".join(text for text in said if text)
     first = sections[0]
     factors = plural(len(first.factors), "factor")
     text = f"{size}, explained by {factors} at {fit.name}: {link_in_words(fit.c)}."

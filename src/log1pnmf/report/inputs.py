@@ -141,12 +141,17 @@ class ReportInput:
 
     @property
     def labels(self) -> list[str]:
-        """Name of every fit: its c, and its number of factors where that tells fits apart."""
+        """Name of every fit: its c, and whatever else it takes to tell fits apart."""
         labels = [fit.name for fit in self.fits]
-        if len(set(labels)) < len(labels):
-            labels = [f"{fit.name}, K = {fit.n_components}" for fit in self.fits]
-        if len(set(labels)) < len(labels):
-            labels = [f"{label} (fit {i})" for i, label in enumerate(labels, start=1)]
+        for more in (
+            [f"K = {fit.n_components}" for fit in self.fits],
+            ["negative binomial" if fit.settings.noise == "nb" else "Poisson" for fit in self.fits],
+            [f"l1 = {fit.settings.l1:g}" for fit in self.fits],
+            [f"seed {fit.settings.random_state}" for fit in self.fits],
+            [f"fit {i}" for i in range(1, len(labels) + 1)],
+        ):
+            if len(set(labels)) < len(labels) and len(set(more)) > 1:
+                labels = [f"{label}, {text}" for label, text in zip(labels, more, strict=True)]
         return [keep_together(label) for label in labels]
 
 

@@ -37,6 +37,8 @@ class Figure:
         At finite c, and at c = inf.
     whole : bool
         Whether it is a number of things.
+    between_starts : float or None
+        How far it is apart between fits of one setting; None where there is one fit of each.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Figure:
     finite: float
     additive: float
     whole: bool = False
+    between_starts: float | None = None
 
     def shown(self, value: float) -> str:
         """Write one of the two."""
@@ -51,28 +54,41 @@ class Figure:
 
     @property
     def direction(self) -> int:
-        """1 where it is clearly larger at finite c, -1 where it is clearly smaller, else 0."""
-        apart = self.finite - self.additive
-        if abs(apart) <= max(LEAST, CLEARLY * max(abs(self.finite), abs(self.additive))):
+        """1 where it is clearly larger at finite c, -1 where it is clearly smaller, else 0.
+
+        Clear is what is beyond the differences between starts, where these are known.
+        """
+        apart, starts = self.finite - self.additive, self.between_starts or 0.0
+        if abs(apart) <= max(LEAST, CLEARLY * max(abs(self.finite), abs(self.additive)), starts):
             return 0
         return 1 if apart > 0 else -1
 
 
 def verdict(
-    figures: list[Figure], name: str, *, similarity: Sequence[float], n_factors: int
+    figures: list[Figure],
+    name: str,
+    *,
+    similarity: Sequence[float],
+    n_factors: int,
+    said_same: bool = False,
 ) -> tuple[str, list[str]]:
     """Say in words what the figures say: a headline, and paragraphs on what to look at.
 
     `similarity` has the correlation of the loadings of each matched pair, `n_factors` is that of the larger
-    fit. Where most factors are nearly the same in both fits, the headline says so first.
+    fit. Where most factors are nearly the same in both fits, the headline says so first, unless that has
+    been said.
     """
     by_name = {figure.name: figure for figure in figures}
     per_sample, strongest = by_name["Factors per sample"], by_name["Share of the strongest factor"]
     grouped = "Groups per factor" in by_name
     same, mixed = _same(similarity, n_factors, name), _mixed(per_sample, strongest)
-    said = [same or "", _mixing(per_sample, mixed, name) if mixed or not same else ""]
-    if not same:
-        said.append(_clusters(strongest, name))
+    said = [
+        "" if said_same else same or "",
+        _mixing(per_sample, strongest, mixed, name) if mixed or not same else "",
+        "" if same else _clusters(strongest, name),
+    ]
+    if per_sample.between_starts is None and (mixed or said[-1]):
+        said.append("That is from one start each; other starts may show another picture.")
     headline = " ".join(text for text in said if text)
     if same or not mixed:
         look = "The pairs with the lowest correlation in the table of matched factors show where they differ."
@@ -110,10 +126,15 @@ def _mixed(per_sample: Figure, strongest: Figure) -> int:
     return 0 if strongest.direction == per_sample.direction else per_sample.direction
 
 
-def _mixing(per_sample: Figure, mixed: int, name: str) -> str:
+def _mixing(per_sample: Figure, strongest: Figure, mixed: int, name: str) -> str:
     numbers = (
         f"{decimal(per_sample.finite)} factors per sample at {name}, {decimal(per_sample.additive)} at c = ∞"
     )
+    if mixed == 0 and per_sample.direction:
+        return (
+            f"In which fit samples mix more factors is not clear: {numbers}, but the strongest factor makes "
+            f"up {strongest.finite:.0%} and {strongest.additive:.0%} of a sample's loadings."
+        )
     if mixed == 0:
         return f"Samples mix about as many factors in both fits ({numbers})."
     more, less = (name, "c = ∞") if mixed > 0 else ("c = ∞", name)
