@@ -3,8 +3,10 @@
 import dataclasses
 
 import numpy as np
+import pytest
 
-from log1pnmf import fit_log1p_nmf, sweep
+from log1pnmf import Log1pNMF, fit_log1p_nmf, sweep
+from log1pnmf.analysis import evidence
 from log1pnmf.report import write_report
 
 COUNTS = np.random.default_rng(0).poisson(2.0, (30, 8))
@@ -47,3 +49,23 @@ def test_a_fit_with_dispersions_is_judged_by_its_noise(tmp_path):
     assert "under negative binomial noise" in texts["nb"]
     assert "times what Poisson counts would have" in texts["poisson"]
     assert 'class="dots"' not in texts["poisson"]
+
+
+def test_whether_factors_are_there(tmp_path, monkeypatch):
+    """Found where the counts are small, taken where it is known, and otherwise the report says why not."""
+    model = Log1pNMF(2, tol=1e-4, n_jobs=1).fit(COUNTS)
+
+    def text(**more):
+        return model.report(tmp_path / "r.html", counts=COUNTS, **more).read_text()
+
+    assert "One factor fewer explains the counts about as well" in text()
+    assert "of 5</td>" in text()
+    monkeypatch.setattr("log1pnmf.report.presence.LARGEST", 0.0)
+    assert "What speaks for each factor" not in text()
+    assert "was not computed: for counts of this size it takes long, 9 more fits" in text()
+    model.evidence(COUNTS, n_seeds=0, n_bootstrap=3)
+    model.rename_factors({"k1": "rare"})
+    assert "of 3</td>" in text()
+    assert "was not computed: for" not in text()
+    with pytest.raises(ValueError, match="evidence must be what"):
+        text(evidence=evidence(fit_log1p_nmf(COUNTS, 1), COUNTS, n_seeds=0, n_bootstrap=0))

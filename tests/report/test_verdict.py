@@ -125,7 +125,7 @@ def test_pairs_of_several_fits(fit_of):
     rng = np.random.default_rng(0)
     a, b = rng.gamma(0.3, size=(2, 40, 3))
     fits = [fit_of(one, rng.random((8, 3)), c=1.0) for one in (a, b, a)]
-    assert Sameness(fits, ["x", "y", "z"]).sentence() == "Nearly the same factors: x and z."
+    assert Sameness(fits, ["x", "y", "z"]).sentence() == "Nearly the same factors: x as z."
     assert Sameness([fits[0]] * 3, ["x", "y", "z"]).sentence().startswith("All 3 fits have nearly the same")
     assert Sameness(fits[:1], ["x"]).sentence() == ""
 

@@ -92,7 +92,8 @@ class Findings(BaseEstimator):
             Of the file.
         """
         check_is_fitted(self)
-        return write_report(path, self.fit_, **{"n_jobs": self.n_jobs, **about})
+        known = {"n_jobs": self.n_jobs, "evidence": self._known_evidence()}
+        return write_report(path, self.fit_, **{**known, **about})
 
     def top_features(self, n: int = 10, *, feature_names: Any = None) -> Any:
         """List the features that tell each factor from the others, as a data frame.

@@ -30,6 +30,7 @@ from .factors import FactorSection, describe_factors
 from .fits import describe_fits, early_stopping_note
 from .inputs import MOST_GROUPS, ReportInput
 from .misfit import describe_misfit
+from .presence import find_presence, presence_note
 from .sameness import Sameness
 from .structure import MOST_SAMPLES, arrange_samples, structure_data
 from .words import decimal, enumerate_words, keep_together, link_in_words, percent, significant
@@ -62,6 +63,7 @@ def write_report(
     counts: Any = None,
     date: str | None = None,
     n_jobs: int | None = None,
+    evidence: Any = None,
 ) -> Path:
     """Write a report about fits as one HTML file.
 
@@ -98,6 +100,9 @@ def write_report(
         By default today's.
     n_jobs : int, optional
         Threads.
+    evidence : Evidence or sequence of Evidence, optional
+        What `log1pnmf.analysis.evidence` found for the fits: whether their factors are there. Without it, and
+        with counts that are small, the report finds it itself, with 2 seeds and 5 bootstrap samples.
 
     Returns
     -------
@@ -130,6 +135,7 @@ def write_report(
         notes=notes,
         date=date,
         n_jobs=n_jobs,
+        evidence=evidence,
     )
     page = _render(inputs)
     with replacing(path) as file:
@@ -143,9 +149,11 @@ def _render(inputs: ReportInput) -> str:
     colors = colors_of_fits([fit.loadings for fit in inputs.fits], pair[0] if pair else 0)
     arrangement = arrange_samples(inputs)
     sections = [
-        describe_factors(fit, label=label, colors=palette, groups=inputs.groups, evidence=evidence)
-        for fit, label, palette, evidence in zip(
-            inputs.fits, inputs.labels, colors, find_evidence(inputs), strict=True
+        describe_factors(
+            fit, label=label, colors=palette, groups=inputs.groups, evidence=tests, presence=presence
+        )
+        for fit, label, palette, tests, presence in zip(
+            inputs.fits, inputs.labels, colors, find_evidence(inputs), find_presence(inputs), strict=True
         )
     ]
     alike = Sameness(inputs.fits, inputs.labels)
@@ -258,7 +266,7 @@ def _notes(inputs: ReportInput) -> list[tuple[str, bool]]:
         notes.append(
             (f"Of {inputs.n_groups:,} groups the {MOST_GROUPS - 1} largest are shown one by one.", False)
         )
-    notes += [(text, False) for text in inputs.notes]
+    notes += [(text, False) for text in (presence_note(inputs), *inputs.notes) if text]
     return [*notes, (NOT_THE_ONLY_ONE, False)]
 
 

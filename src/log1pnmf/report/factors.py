@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.words import plural
+from log1pnmf.analysis.evidence import Evidence as Presence
 from log1pnmf.analysis.groups import Groups, group_means
 from log1pnmf.analysis.metrics import correlation_matrix, hoyer
 from log1pnmf.fitting.arrangement import evenness, shares
@@ -83,6 +84,9 @@ class Factor:
     n_markers : int or None
         Features that rise significantly with it; None where they were not tested, or nothing can be compared
         with it.
+    presence : list of str
+        What is lost without it, times what noise gives, and in how many other starts and bootstrap samples it
+        comes back; empty where that is not known.
     """
 
     name: str
@@ -95,6 +99,7 @@ class Factor:
     top: list[Feature]
     table: list[Feature]
     n_markers: int | None
+    presence: list[str]
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,8 @@ class FactorSection:
         Spearman's, between factors.
     n_tested : int or None
         Samples on which features were tested; None where they were not.
+    judgement : str
+        Whether the factors are there, in words; empty where that is not known.
     """
 
     label: str
@@ -120,6 +127,7 @@ class FactorSection:
     means: list[list[float]]
     correlations: list[list[float]]
     n_tested: int | None
+    judgement: str
 
 
 def describe_factors(
@@ -129,6 +137,7 @@ def describe_factors(
     colors: list[str],
     groups: Groups | None,
     evidence: Evidence | None = None,
+    presence: Presence | None = None,
 ) -> FactorSection:
     """Describe the factors of a fit; with evidence, list the features that rise significantly with each."""
     means = None if groups is None else group_means(fit.loadings, groups)
@@ -151,6 +160,7 @@ def describe_factors(
                 top=table[:N_TOP],
                 table=table,
                 n_markers=None if evidence is None else evidence.rising(k),
+                presence=[] if presence is None else _presence(presence, k),
             )
         )
     return FactorSection(
@@ -161,7 +171,16 @@ def describe_factors(
         means=[] if means is None else means.tolist(),
         correlations=correlation_matrix(fit.factors).tolist(),
         n_tested=None if evidence is None else evidence.n_samples,
+        judgement="" if presence is None else presence.judgement(),
     )
+
+
+def _presence(found: Presence, k: int) -> list[str]:
+    """Write what speaks for a factor, as the cells of a table."""
+    shares = [(found.seeds[k], found.n_seeds), (found.bootstrap[k], found.n_bootstrap)]
+    loss = found.loss[k]
+    known = ["–", "–"] if np.isnan(loss) else [f"{loss:,.0f}", f"{loss / found.from_noise:.1f}"]
+    return [*known, *(f"{share * n:.0f} of {n}" if n else "–" for share, n in shares)]
 
 
 def served_groups(means: Array, names: tuple[str, ...]) -> list[str]:

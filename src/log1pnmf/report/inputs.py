@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from log1pnmf.analysis.evidence import Evidence
 from log1pnmf.analysis.groups import Groups, as_numbers, check_length, fold_groups, labels_of, quarters
 from log1pnmf.analysis.sweep import Sweep
 from log1pnmf.counts.counts import Counts
@@ -52,6 +53,8 @@ class ReportInput:
         When it was made.
     n_jobs : int, optional
         Threads.
+    evidence : tuple of Evidence or None
+        What is known of whether factors are there: for every fit, or nothing.
     """
 
     fits: tuple[Fit, ...]
@@ -67,6 +70,7 @@ class ReportInput:
     notes: tuple[str, ...]
     date: str
     n_jobs: int | None = None
+    evidence: tuple[Evidence | None, ...] = ()
 
     @classmethod
     def of(
@@ -86,6 +90,7 @@ class ReportInput:
         notes: Sequence[str] = (),
         date: str | None = None,
         n_jobs: int | None = None,
+        evidence: Any = None,
     ) -> ReportInput:
         """Check what `log1pnmf.report.write_report` was given; its parameters are explained there."""
         fits = fits.fits if isinstance(fits, Sweep) else fits
@@ -130,6 +135,7 @@ class ReportInput:
             notes=said,
             date=str(date or datetime.date.today().isoformat()),
             n_jobs=n_jobs,
+            evidence=_evidence(evidence, named),
         )
 
     @property
@@ -164,6 +170,22 @@ def _same_data(sources: Sequence[Any]) -> list[Fit]:
     if len(shapes) > 1:
         raise ValueError(f"fits must be of the same data, got shapes {sorted(shapes)}")
     return fits
+
+
+def _evidence(given: Any, fits: Sequence[Fit]) -> tuple[Evidence | None, ...]:
+    """Check what was given for each fit."""
+    if given is None:
+        return ()
+    found = tuple(given) if isinstance(given, list | tuple) else (given,)
+    fine = all(one is None or isinstance(one, Evidence) for one in found) and len(found) == len(fits)
+    if not fine or any(
+        one is not None and len(one.loss) != fit.n_components for one, fit in zip(found, fits, strict=True)
+    ):
+        raise ValueError(
+            f"evidence must be what log1pnmf.analysis.evidence found for each of the {len(fits)} fits, or "
+            "None for some"
+        )
+    return found
 
 
 def _texts(what: str, values: Any) -> tuple[str, ...]:

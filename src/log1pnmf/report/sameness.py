@@ -10,9 +10,12 @@ from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.fitting.fit import Fit
 
 from .verdict import SAME
-from .words import decimal, enumerate_words
+from .words import decimal
 
 __all__ = ["Sameness"]
+
+MOST_PAIRS = 4
+"""Pairs of fits that are named."""
 
 MOST_FITS = 20
 """Of more fits, only these are compared with each other."""
@@ -58,8 +61,9 @@ class Sameness:
         others = [pair for pair in self.shared if skip is None or pair != tuple(sorted(skip))]
         same = [pair for pair in others if self.is_same(*pair)]
         if same:
-            pairs = enumerate_words([f"{self.labels[a]} and {self.labels[b]}" for a, b in same], most=4)
-            return f"Nearly the same factors: {pairs}."
+            pairs = [f"{self.labels[a]} as {self.labels[b]}" for a, b in same[:MOST_PAIRS]]
+            more = [f"{len(same) - MOST_PAIRS} more pairs"] if len(same) > MOST_PAIRS else []
+            return f"Nearly the same factors: {'; '.join([*pairs, *more])}."
         if len(others) == 1 and skip is None:
             ((a, b),) = others
             n, of = self.shared[a, b][0], max(self.n_factors[a], self.n_factors[b])
