@@ -37,7 +37,8 @@ __all__ = ["RList", "read_r_list", "write_r_list"]
 Array = NDArray[np.float64]
 
 COUNTS, DISPERSION = "counts.mtx", "dispersion.csv"
-FILES = ("LL.csv", "FF.csv", "s.csv", "parameters.csv", DISPERSION, COUNTS)
+EFFECTS, BATCHES = "batch_effects.csv", "batches.csv"
+FILES = ("LL.csv", "FF.csv", "s.csv", "parameters.csv", DISPERSION, EFFECTS, BATCHES, COUNTS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +136,11 @@ def write_r_list(
     counts : array, sparse matrix, data frame or Counts, optional
         Written as counts.mtx (MatrixMarket).
 
+    Notes
+    -----
+    Of a fit with batches there are also batch_effects.csv (features x batches; means are multiplied by them)
+    and batches.csv (which column every sample has). R's list has no place for them: they are not read back.
+
     Examples
     --------
     >>> import os, tempfile
@@ -165,6 +171,10 @@ def write_r_list(
     _write_table(place / "parameters.csv", ["1"], ["cc", "alpha"], parameters)
     if fit.dispersion is not None:
         _write_table(place / DISPERSION, columns, ["dispersion"], fit.dispersion[:, None])
+    batches = getattr(fit, "batches", None)
+    if batches is not None:  # R's list has no place for them, so that they are not read back
+        _write_table(place / EFFECTS, columns, batches.names, batches.effects.T)
+        _write_table(place / BATCHES, rows, ["batch"], 1.0 + batches.labels[:, None])
     if data is not None:
         _write_counts(place / COUNTS, data)
 

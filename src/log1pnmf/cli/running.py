@@ -368,6 +368,7 @@ def _record(plan: RunPlan, filtered: Filtered) -> dict[str, Any]:
         "filters": list(filtered.report),
         "notes": list(filtered.table.notes),
         "groupby": plan.groupby,
+        "batch": plan.batch,
         "parameters": dict(plan.parameters),
         "known": plan.known.as_dict(),
     }

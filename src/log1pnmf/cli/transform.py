@@ -53,6 +53,7 @@ def transform(
             "--missing", help="Features of the model that the file does not have: refuse, or take as zero."
         ),
     ] = "refuse",
+    batch: common.Batch = None,
     layer: common.Layer = None,
     transpose: common.Transpose = False,
     allow_fractions: common.AllowFractions = False,
@@ -74,7 +75,7 @@ def transform(
     counts, notes = align(table, fit, missing=missing)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
-        loadings = project(fit, counts)
+        loadings = project(fit, counts, batch=None if batch is None else table.labels(batch))
     notes += [one_line(warning.message) for warning in caught]
     screen.notes([*table.notes, *notes])
     header = ["sample", *fit.factor_names]
