@@ -1,13 +1,14 @@
 """Fits with batches: effects are found and told apart from factors, kept in files, and resumed."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from log1pnmf import Fit, Log1pNMF, fit_log1p_nmf
-from log1pnmf.analysis import batch_effects, confounded_groups
+from log1pnmf import Fit, Log1pNMF, fit_log1p_nmf, open_counts, select
+from log1pnmf.analysis import batch_effects, confounded_groups, deviance_explained, evidence, markers
 from log1pnmf.counts import Counts
 from log1pnmf.model.batch_effects import mean_sums, renewed_effects
 from log1pnmf.model.batches import Batches
@@ -124,11 +125,27 @@ def test_new_samples_of_a_known_batch_have_the_loadings_of_training(fit):
         Log1pNMF(2).fit(COUNTS).transform(COUNTS, batch=NAMES)
 
 
+def test_counts_in_chunks_have_no_batches_and_the_fit_says_so():
+    with pytest.raises(ValueError, match="engine='streaming' cannot be used here: it has no batches; load"):
+        fit_log1p_nmf(open_counts(COUNTS), K, batch=NAMES)
+    with pytest.raises(ValueError, match="batch is not known here"):
+        select(COUNTS, n_components=[2, 3], c=[1.0], batch=NAMES)
+
+
+def test_other_samples_of_the_fit_bring_their_batches_along(fit):
+    first = fitted(max_iter=10)
+    known = evidence(first, COUNTS, n_seeds=0, n_bootstrap=1, n_jobs=1)
+    assert (known.bootstrap == 1.0).all()
+    assert markers(fit, COUNTS, n_jobs=1).effect.shape == (M, K)
+    assert deviance_explained(fit, COUNTS) > deviance_explained(replace(fit, batches=None), COUNTS)
+
+
 def test_the_estimator_shows_effects_with_names(fit):
     model = Log1pNMF.of(fit)
     assert list(model.batch_effects_.index) == list(fit.batches.names)
     assert np.asarray(batch_effects(fit)) == pytest.approx(fit.batches.effects)
     assert Log1pNMF.of(fitted(batch=None, max_iter=2)).batch_effects_ is None
+    assert "batches         3, 90% of their effects in" in model.summary()
 
 
 def test_groups_that_coincide_with_batches_are_named(fit):

@@ -278,8 +278,10 @@ class _Known:
         asked = Request.like(fit)
         tol = max(asked.settings.tol, LOOSEST)
         request = replace(asked.at(tol=tol, n_init=1, size_factors=GIVEN), n_jobs=n_jobs)
-        request = replace(request, size_factors=fit.size_factors[rows])
-        part = replace(fit, loadings=fit.loadings[rows], size_factors=fit.size_factors[rows])
+        batches = None if fit.batches is None else fit.batches.of_samples(rows)
+        batch = None if batches is None else batches.sample_names
+        request = replace(request, size_factors=fit.size_factors[rows], batch=batch)
+        part = replace(fit, loadings=fit.loadings[rows], size_factors=fit.size_factors[rows], batches=batches)
         if len(rows) < len(fit.loadings):
             again = run_request(request.at(init=(part.loadings, part.factors)), data)
             order = match_factors(part.loadings, again.loadings).pairs[:, 1]
@@ -310,7 +312,8 @@ class _Known:
         """Fit to samples drawn with replacement, from where the fit is; give the same."""
         own = self.fit.loadings[chosen]
         request = self.request.at(init=(own, self.fit.factors))
-        request = replace(request, size_factors=self.fit.size_factors[chosen])
+        batch = None if request.batch is None else request.batch[chosen]
+        request = replace(request, size_factors=self.fit.size_factors[chosen], batch=batch)
         other = run_request(request, Counts.from_any(self.data.to_scipy()[chosen]))
         return match_factors(own, other.loadings).similarity
 

@@ -290,6 +290,10 @@ class StreamingFactory(Factory):
             return None
         return "it cannot hold some loadings of a factor to bounds of their own; load the counts into memory"
 
+    def lacks_batches(self, row_solver: RowSolver) -> str | None:
+        """Say that there are no batches here."""
+        return "it has no batches; load the counts into memory"
+
     def suits(self, counts: Counts, n_components: int, row_solver: str) -> bool:
         """Whether the counts are in chunks."""
         return not counts.in_memory
