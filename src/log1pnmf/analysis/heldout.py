@@ -16,7 +16,7 @@ from log1pnmf.counts.sparse_rows import dense_blocks
 from log1pnmf.counts.splitting import check_fraction, training_size_factors
 from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.new_samples import NewSamples, new_size_factors
+from log1pnmf.fitting.new_samples import NewSamples, fits_new_sizes, new_size_factors
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.negative_binomial import NegativeBinomial, excess_constant
@@ -33,6 +33,10 @@ Array = NDArray[np.float64]
 
 BACKGROUND = 1e-3
 """Share of the rank-one background in the predicted means; see `heldout_by_sample`."""
+
+PULL = 1.0
+"""Weight of the exponential prior of held-out samples' loadings, around the mean of the training samples.
+Without it, a few samples whose loadings run away decide which setting predicts best."""
 
 BLOCK_ENTRIES = 1 << 18
 """Means computed at a time: they stay in the cache."""
@@ -154,7 +158,7 @@ def heldout_rows_log_likelihood(
         Parts of the new samples, from `split_counts`.
     test_fraction : float
         With which they were split.
-    size_factors : {"total", "none"} or array, optional
+    size_factors : {"total", "fit", "none"} or array, optional
         Of the new samples at their full depth; see `Log1pNMF.transform`.
     background : float
         See `heldout_by_sample`; here it is made from the training part of the new samples.
@@ -180,12 +184,13 @@ def heldout_rows_log_likelihood(
     seen = Counts.from_any(train)
     found = as_fit(fit)
     kind = found.settings.size_factors if size_factors is None else size_factors
-    if isinstance(kind, str) and kind in ("total", "given"):
+    if isinstance(kind, str) and kind in ("total", "fit", "given"):
         sizes = new_size_factors(found, seen, size_factors)  # totals have shrunk with the counts
     else:
         sizes = training_size_factors(seen, share, kind)
-    loadings, _ = NewSamples(found, seen, sizes, n_jobs=n_jobs).solve()
-    rates = _Rates(loadings, found.factors, found.link, sizes, found.dispersion)
+    held = NewSamples(found, seen, sizes, n_jobs=n_jobs, pull=PULL)
+    held = held.sized() if fits_new_sizes(found, size_factors) else held
+    rates = _Rates(held.solve()[0], found.factors, found.link, held.size_factors, found.dispersion)
     return float(_score_parts(rates, seen, test, test_fraction=share, background=background).sum())
 
 
@@ -227,14 +232,16 @@ def heldout_features_by_sample(
     given = np.setdiff1d(np.arange(found.n_features), scored)
     totals = fitted.by_column.row_sums() + 0.5
     seen, unseen = select_features(found, given), select_features(found, scored)
+    unsized = size_factors is None and fits_new_sizes(fit)
     if size_factors is None:
         per_unit = fitted.by_column.row_sums()[given].sum() / fit.size_factors.sum()
         size_factors = np.where(seen.row_sums > 0, seen.row_sums / per_unit, 1.0)
     dispersion = None if fit.dispersion is None else fit.dispersion[given]
     part = replace(fit, factors=fit.factors[given], dispersion=dispersion, batches=None)
-    loadings, _ = NewSamples(part, seen, size_factors, n_jobs=n_jobs).solve()
+    held = NewSamples(part, seen, size_factors, n_jobs=n_jobs, pull=PULL)
+    held = held.sized() if unsized else held
     dispersion = None if fit.dispersion is None else fit.dispersion[scored]
-    rates = _Rates(loadings, fit.factors[scored], fit.link, size_factors, dispersion)
+    rates = _Rates(held.solve()[0], fit.factors[scored], fit.link, held.size_factors, dispersion)
     beside = _Background(seen.row_sums + 0.5, totals[scored] / totals[given].sum(), background)
     if rates.dispersion is not None:
         return _score_dispersed(rates, None, unseen, beside, scale=1.0)

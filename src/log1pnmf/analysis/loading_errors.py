@@ -13,7 +13,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import dense_blocks
 from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.new_samples import counts_of, new_batches, new_size_factors
+from log1pnmf.fitting.new_samples import counts_of, new_batches, new_samples
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient
 
@@ -51,7 +51,7 @@ def loading_errors(
         Of the samples.
     loadings : array of shape (n, K), optional
         Of other samples, as `log1pnmf.Log1pNMF.transform` gives them; by default those of the fit.
-    size_factors : {"total", "none"} or array of shape (n,), optional
+    size_factors : {"total", "fit", "none"} or array of shape (n,), optional
         Of other samples, as in `transform`.
     batch : array of shape (n,), optional
         Of other samples, as in `transform`.
@@ -85,7 +85,8 @@ def loading_errors(
         if own:
             sizes = fit.size_factors[rows]
         else:
-            sizes = new_size_factors(fit, here, size_factors if given is None else given[rows])
+            kind = size_factors if given is None else given[rows]
+            sizes = new_samples(fit, here, kind).size_factors
         here_batches = None if batches is None else batches.of_samples(rows)
         found[rows] = _errors(fit, here, values[rows], sizes, errors, batches=here_batches)
     return found

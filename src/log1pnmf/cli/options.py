@@ -208,7 +208,11 @@ ZerosTol = Annotated[
 ]
 SizeFactors = Annotated[
     str,
-    typer.Option("--size-factors", metavar="KIND", help="total: counts of a sample over their mean; none."),
+    typer.Option(
+        "--size-factors",
+        metavar="KIND",
+        help="total: counts of a sample over their mean; fit: with the model; none.",
+    ),
 ]
 Noise = Annotated[
     str,

@@ -27,7 +27,7 @@ from .tally import Tally
 
 __all__ = ["Counts", "SparseRows", "check_size_factors", "check_unmasked", "frame_of", "holds_counts"]
 
-SIZE_FACTORS = ("total", "none")
+SIZE_FACTORS = ("total", "fit", "none")
 """Size factors by name."""
 
 
@@ -218,8 +218,9 @@ class Counts:
 
         Parameters
         ----------
-        kind : {"total", "none"} or array-like of shape (n_samples,)
-            "total": the sample's total count divided by the mean total, 1 for samples without counts;
+        kind : {"total", "fit", "none"} or array-like of shape (n_samples,)
+            "total": the sample's total count divided by the mean total, 1 for samples without counts; "fit":
+            the same, from which a fit begins;
             "none": ones; an array is checked and copied.
 
         Returns

@@ -192,7 +192,7 @@ def training_size_factors(train: Counts, test_fraction: float, size_factors: Any
         From `split_counts` or `folds`.
     test_fraction : float
         With which it was split.
-    size_factors : {"total", "none"} or array of shape (n,)
+    size_factors : {"total", "fit", "none"} or array of shape (n,)
         What the whole data would be fitted with; "total" is taken from the training part, not from the whole.
 
     Returns

@@ -54,8 +54,9 @@ class Log1pNMF(FittedModel):
         With "approximate": a quadratic that is good over an interval, or the expansion around zero.
     interval : (low, high), optional
         Where "chebyshev" is to hold, on the link scale.
-    size_factors : {"total", "none"} or array of shape (n_samples,)
-        Exposure of the samples; "total" is their total count divided by its mean.
+    size_factors : {"total", "fit", "none"} or array of shape (n_samples,)
+        Exposure of the samples; "total" is their total count divided by its mean. "fit" begins there and
+        fits them with the model, for programmes that change totals (docs/explanation/sizes.md).
     noise : {"poisson", "nb"}
         How counts scatter around their means: "nb" is negative binomial, with the variance
         ``mean + dispersion * mean**2``.
@@ -251,7 +252,7 @@ class Log1pNMF(FittedModel):
         X : array, sparse matrix or data frame of shape (n_samples, n_features)
             Raw counts. Those larger than memory: see `log1pnmf.open_counts`.
         y : ignored
-        size_factors : {"total", "none"} or array of shape (n_samples,), optional
+        size_factors : {"total", "fit", "none"} or array of shape (n_samples,), optional
             Takes the place of the parameter `size_factors` in this fit. Metadata routing of scikit-learn
             passes it on without being asked to, here and in `transform` and `score`.
         batch : array of shape (n_samples,), optional

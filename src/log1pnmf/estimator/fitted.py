@@ -112,7 +112,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
         ----------
         X : array, sparse matrix or data frame of shape (n, n_features)
             Or what `log1pnmf.open_counts` gives: then chunk by chunk, in this process.
-        size_factors : {"total", "none"} or array of shape (n,), optional
+        size_factors : {"total", "fit", "none"} or array of shape (n,), optional
             By default what the model was fitted with; "total" divides by the mean total of the training
             samples. Needed where the model was fitted with an array.
         batch : array of shape (n,), optional
@@ -207,7 +207,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
         X : array, sparse matrix or data frame of shape (n, n_features)
             Or counts in chunks, as in `transform`.
         y : ignored
-        size_factors : {"total", "none"} or array of shape (n,), optional
+        size_factors : {"total", "fit", "none"} or array of shape (n,), optional
             As in `transform`.
         batch : array of shape (n,), optional
             As in `transform`.

@@ -272,6 +272,9 @@ def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
         noise = one.changed.noise
         if (noise.name == "poisson") != (settings["noise"] == "poisson"):
             raise ValueError(f"{noise.name} noise is not that of the settings")
+        fitted = settings["size_factors"] == "fit" and np.isfinite(settings["c"])
+        if fitted != (one.changed.size_factors is not None):
+            raise ValueError("size factors are not those of the settings")
         for name, kind in PLAIN.items():
             check_value(name, getattr(iteration, name), kind)
         check_choice("likelihood", iteration.likelihood, get_args(Likelihood))

@@ -34,7 +34,7 @@ from .certificate import exact_log_likelihood
 from .checkpoint import CheckpointWriter, fingerprint, load_checkpoint
 from .fit import Fit
 from .known import checksums, constraint_of, structure_of
-from .renewal import LARGEST_STORED, first_noise, renewal_of
+from .renewal import LARGEST_STORED, first_noise, first_problem, renewal_of
 from .request import KNOWN, Request
 from .runs import Run, best_run
 from .settings import Settings
@@ -110,6 +110,7 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     started = time.perf_counter()
     data = as_counts(counts, request.engine or asked.engine)
     sizes = data.size_factors(asked.size_factors if request.size_factors is None else request.size_factors)
+    _check_sizes(asked, data)
     noise, given = _noise(request, data), _batches(request, data)
     batches = given if given is not None and given.n_batches > 1 else None  # one is none, to the last bit
     engine = resolve_engine(
@@ -135,7 +136,10 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
             verbose=request.verbose,
         )
 
-    problem = Problem(data, sizes, settings.link, settings.zeros, noise, batches)
+    problem = first_problem(settings, data, sizes, noise, batches)
+    before = request.init
+    if settings.fits_sizes and isinstance(before, Fit) and before.size_factors.shape == sizes.shape:
+        problem = replace(problem, size_factors=before.size_factors)
     start = start_of(request, problem, known)
     identity = {}
     if loaded is not None or request.checkpoint is not None:  # it reads all counts
@@ -154,7 +158,7 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
         problem,
         rng,
         start=start,
-        renewal=renewal_of(settings, remake, batched=batches is not None),
+        renewal=renewal_of(settings, remake, batched=batches is not None, bounds=constraint.loadings),
         known=known,
         callbacks=request.callbacks,
         verbose=request.verbose,
@@ -181,6 +185,14 @@ def _batches(request: Request, counts: Counts) -> Batches | None:
     if known is not None and known.names == own.names and known.effects.shape == own.effects.shape:
         return replace(own, effects=known.effects)
     return own
+
+
+def _check_sizes(asked: Settings, counts: Counts) -> None:
+    if asked.fits_sizes and not counts.in_memory:
+        raise ValueError(
+            "size_factors='fit' needs counts in memory, but these are in chunks; load them, or use "
+            "size_factors='total'"
+        )
 
 
 def _noise(request: Request, counts: Counts) -> Noise:
@@ -229,6 +241,10 @@ def _finish(settings: Settings, engine: Engine, run: Run, request: Request, know
         warn(messages[-1], ConvergenceWarning)
     messages += _about_zeros(request.settings, settings, run, problem)
     messages += _about_batches(engine, run)
+    if settings.size_factors == "fit" and not settings.fits_sizes:
+        messages.append(
+            "size factors are the totals: at c=inf loadings make up for any size, so there is nothing to fit"
+        )
     fit = run.as_fit(settings, problem, known=known, kkt_residual=kkt_residual)
     certificate = fit.certificate
     if certificate is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from log1pnmf._common.archive import check_numbers
 from log1pnmf.counts.sparse_rows import Pattern
@@ -17,6 +18,8 @@ from log1pnmf.model.trend import Prior
 from log1pnmf.model.zeros import AdaptiveZeros, Zeros
 
 __all__ = ["Changed"]
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,16 +32,21 @@ class Changed:
         See `log1pnmf.model.problem.Problem`.
     effects : ndarray of shape (B, m), optional
         Of batches.
+    size_factors : ndarray of shape (n,) or None
+        Where they are fitted.
     """
 
     zeros: Zeros | None
     noise: Noise
     effects: np.ndarray | None = None
+    size_factors: Array | None = None
 
     @classmethod
     def of(cls, problem: Problem) -> Changed:
         """Give what may have been changed in a problem."""
-        return cls(problem.zeros, problem.noise, None if problem.batches is None else problem.batches.effects)
+        effects = None if problem.batches is None else problem.batches.effects
+        sizes = None if problem.size_prior is None else problem.size_factors
+        return cls(problem.zeros, problem.noise, effects, sizes)
 
     def put_into(self, problem: Problem) -> Problem:
         """Give the problem of a fit as it is after the changes."""
@@ -46,7 +54,8 @@ class Changed:
         batches = problem.batches
         if batches is not None and self.effects is not None:
             batches = replace(batches, effects=self.effects)
-        return replace(problem, zeros=zeros, noise=self.noise, batches=batches)
+        after = replace(problem, zeros=zeros, noise=self.noise, batches=batches)
+        return after if self.size_factors is None else replace(after, size_factors=self.size_factors)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Take it apart; there is nothing to keep of what no renewal changes."""
@@ -65,6 +74,8 @@ class Changed:
                 prior = {name: getattr(noise.prior, name) for name in ("centre", "freedom", "level")}
                 arrays |= {f"noise.{name}": array for name, array in prior.items()}
                 arrays["noise.spread"] = np.array([noise.prior.spread])
+        if self.size_factors is not None:
+            arrays["size_factors"] = self.size_factors
         return arrays
 
     @classmethod
@@ -76,12 +87,14 @@ class Changed:
         shape : (int, int)
             Features and samples.
         """
-        effects = arrays.get("effects")
+        effects, sizes = arrays.get("effects"), arrays.get("size_factors")
         if effects is not None:
             if effects.ndim != 2:
                 raise ValueError(f"effects must be batches x features, got shape {effects.shape}")
             check_numbers("effects", effects, (len(effects), shape[0]), positive=True)
-        return cls(_zeros(arrays, shape), _noise(arrays, shape[0]), effects)
+        if sizes is not None:
+            check_numbers("size_factors", sizes, (shape[1],), positive=True)
+        return cls(_zeros(arrays, shape), _noise(arrays, shape[0]), effects, sizes)
 
 
 def _zeros(arrays: Mapping[str, Any], shape: tuple[int, int]) -> AdaptiveZeros | None:

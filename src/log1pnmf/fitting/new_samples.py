@@ -22,7 +22,8 @@ from log1pnmf.engines.registry import as_counts, for_parts, make_engine
 from log1pnmf.fitting.solver.project import solve_loadings
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.constraint import Bounds
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.problem import Problem, SizePrior
+from log1pnmf.model.size_factors import WEIGHT, resized
 from log1pnmf.model.structure import KINDS
 from log1pnmf.model.zeros import Quadratic, quadratic
 
@@ -30,9 +31,21 @@ from .arrangement import scale_of
 from .fit import Fit
 from .known import known_columns
 
-__all__ = ["NewSamples", "counts_of", "new_batches", "new_size_factors", "project", "score"]
+__all__ = [
+    "NewSamples",
+    "counts_of",
+    "fits_new_sizes",
+    "new_batches",
+    "new_samples",
+    "new_size_factors",
+    "project",
+    "score",
+]
 
 Array = NDArray[np.float64]
+
+MOST_RESIZED, RESIZED_TOL = 50, 1e-9
+"""Steps in which size factors of new samples are fitted at most, and the gain per count that ends them."""
 
 
 def counts_of(fit: Fit, X: Any, *, same_samples: bool = True) -> Counts:
@@ -68,7 +81,7 @@ def project(
     ----------
     X : array, sparse matrix, data frame, Counts or source
         Counts in chunks are taken chunk by chunk, in this process.
-    size_factors : {"total", "none"} or array of shape (n,), optional
+    size_factors : {"total", "fit", "none"} or array of shape (n,), optional
         By default what the fit had.
     batch : array of shape (n,), optional
         Labels of batches; those that the fit does not know, and all by default, have no effects.
@@ -139,8 +152,25 @@ def _in_parts(
         own = size_factors if given is None else given[rows]
         here = batch if batch is None or source is None else np.asarray(batch, dtype=object)[rows]
         batches = new_batches(fit, here, counts.n_samples)
-        sizes = new_size_factors(fit, counts, own)
-        yield first, NewSamples(fit, counts, sizes, batches=batches, **how)
+        yield first, new_samples(fit, counts, own, batches=batches, **how)
+
+
+def new_samples(fit: Fit, counts: Counts, size_factors: Any = None, **options: Any) -> NewSamples:
+    """Hold samples in memory against a fit, with size factors of that kind; see `new_size_factors`.
+
+    Parameters
+    ----------
+    **options : optional
+        Others of `NewSamples`.
+    """
+    made = NewSamples(fit, counts, new_size_factors(fit, counts, size_factors), **options)
+    return made.sized() if fits_new_sizes(fit, size_factors) else made
+
+
+def fits_new_sizes(fit: Fit, kind: Any = None) -> bool:
+    """Whether size factors of new samples are to be fitted."""
+    kind = fit.settings.size_factors if kind is None else kind
+    return isinstance(kind, str) and kind == "fit" and not fit.link.is_identity
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +194,9 @@ class NewSamples:
         Of these samples.
     fixed_loadings : optional
         Of factors whose loadings were known when the model was fitted.
+    pull : float
+        Weight of an exponential prior of the loadings. With 1, their mean is that of the training samples; it
+        keeps the loadings of samples with few counts from running away.
     """
 
     fit: Fit
@@ -173,6 +206,18 @@ class NewSamples:
     n_jobs: int | None = None
     batches: Batches | None = None
     fixed_loadings: Any = None
+    pull: float = 0.0
+
+    def sized(self) -> NewSamples:
+        """Fit the size factors as well, beginning with those there are."""
+        loadings, factors = self.solve()[0] / self._scale, self._factors(self._bounded)
+        problem = replace(self._problem(None), size_prior=SizePrior(self.size_factors, WEIGHT))
+        for _ in range(MOST_RESIZED):
+            found = resized(problem, loadings, factors, bounds=self._bounds, free=True)
+            loadings, problem = found.loadings, replace(problem, size_factors=found.size_factors)
+            if found.gain <= RESIZED_TOL * max(1.0, self.counts.total):
+                break
+        return replace(self, size_factors=problem.size_factors)
 
     def solve(self) -> tuple[Array, bool]:
         """Find the loadings.
@@ -230,7 +275,7 @@ class NewSamples:
         return scale_of(self.fit.loadings, self.fit.factors, "max", self.fit.kinds)
 
     @property
-    def _bounds(self) -> Bounds:
+    def _known_bounds(self) -> Bounds:
         """Bounds of the loadings; those that were known of other samples are free here, unless given."""
         fit, settings, given = self.fit, self.fit.settings, self.fixed_loadings
         if fit.factor_kinds is None:
@@ -261,13 +306,23 @@ class NewSamples:
     def _factors(self, fit: Fit) -> Array:
         return fit.factors[self._used] / fit.link.alpha
 
+    @property
+    def _bounds(self) -> Bounds:
+        """Bounds and prior of loadings on the bounded scale."""
+        bounds, typical = self._known_bounds, self._bounded.loadings.mean(axis=0)
+        if self.pull == 0.0:
+            return bounds
+        return replace(bounds, penalty=self.pull / np.where(typical > 0.0, typical, np.inf))
+
     def _engine(self, zeros: Quadratic | None) -> Engine:
+        return make_engine(for_parts(self.engine), self._problem(zeros), self.n_jobs)
+
+    def _problem(self, zeros: Quadratic | None) -> Problem:
         used = self._used
         counts = self.counts if len(used) == self.counts.n_features else select_features(self.counts, used)
         noise = self.fit.noise.of_features(used)
         batches = None if self.batches is None else self.batches.of_features(used)
-        problem = Problem(counts, self.size_factors, self.fit.link, zeros, noise, batches)
-        return make_engine(for_parts(self.engine), problem, self.n_jobs)
+        return Problem(counts, self.size_factors, self.fit.link, zeros, noise, batches)
 
 
 def new_batches(fit: Fit, batch: Any, n_samples: int) -> Batches | None:
@@ -284,9 +339,9 @@ def new_size_factors(fit: Fit, counts: Counts, kind: Any = None) -> Array:
 
     Parameters
     ----------
-    kind : {"total", "none"}, array of shape (n,) or None
+    kind : {"total", "fit", "none"}, array of shape (n,) or None
         None: as the fit had them. "total" divides by the mean total count of the training samples; samples
-        without counts have 1.
+        without counts have 1. "fit" begins with the same, see `NewSamples.sized`.
     """
     if kind is None:
         kind = fit.settings.size_factors
@@ -295,6 +350,6 @@ def new_size_factors(fit: Fit, counts: Counts, kind: Any = None) -> Array:
                 "size_factors are needed: the model was fitted with an array of them, and new samples need "
                 "their own; pass size_factors=..."
             )
-    if isinstance(kind, str) and kind == "total":
+    if isinstance(kind, str) and kind in ("total", "fit"):
         return np.where(counts.row_sums > 0, counts.row_sums / fit.data.mean_total, 1.0)
     return counts.size_factors(kind)

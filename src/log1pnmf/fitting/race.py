@@ -78,7 +78,7 @@ def race(
     if K == 1 or problem.link.c < SMALLEST_RACED:
         name = "rank1" if K == 1 else other
         return Taken(Pair(*initialize(engine, K, name, rng)), name)
-    exact = replace(problem, zeros=None, noise=POISSON, batches=None)
+    exact = replace(problem, zeros=None, noise=POISSON, batches=None, size_prior=None)
     part, rows = problem.counts.part_in_memory(MOST_RACED)
     whole = len(rows) == problem.counts.n_samples
     raced = exact if whole else replace(exact, counts=part, size_factors=problem.size_factors[rows])
@@ -144,7 +144,7 @@ class _Racer:
                         break
             if fresh is None or last is before:  # to the end, or nothing is left to gain
                 break
-            engine = fresh
+            engine = fresh.engine
         assert last is not None
         reached = last.on_host()
         signed, _ = engine.zero_errors(last.loadings, last.factors)

@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, TypeAlias, cast, get_args
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias, cast, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
+from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine, InMemory
 from log1pnmf.fitting.solver.iteration import Pair
 from log1pnmf.model.batch_effects import renewed_effects
+from log1pnmf.model.batches import Batches
+from log1pnmf.model.constraint import Bounds
 from log1pnmf.model.dispersion import FIRST_DISPERSION, DispersionKind, renewed
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import POISSON, Noise
-from log1pnmf.model.problem import Problem
+from log1pnmf.model.problem import Problem, SizePrior
+from log1pnmf.model.size_factors import WEIGHT, resized
 from log1pnmf.model.zero_survey import caps_for, choose
 from log1pnmf.model.zeros import AdaptiveZeros
 
@@ -26,13 +31,20 @@ __all__ = [
     "AdaptiveRenewal",
     "BetterDispersions",
     "BetterEffects",
+    "BetterSizes",
+    "Improved",
     "Improvement",
     "ParameterRenewal",
     "Remake",
     "Renewal",
+    "Renewed",
+    "first_noise",
+    "first_problem",
     "is_due",
     "renewal_of",
 ]
+
+Array = NDArray[np.float64]
 
 LARGEST_STORED = 1.0 / 3.0
 """Part of all entries from which visiting all of them costs less than visiting the poor ones."""
@@ -48,8 +60,18 @@ FIRST_DISPERSIONS = 7
 explain what the factors do not explain yet, and fits would end in poor optima. Without any dispersion factors
 would follow the scatter of the largest counts, and stay there."""
 
+FIRST_SIZES = 3
+"""Iterations with the first size factors."""
+
 Remake: TypeAlias = Callable[[Problem], Engine]
 """Makes an engine of the same kind for another problem of the same counts."""
+
+
+class Renewed(NamedTuple):
+    """The engine of a renewed problem, and the point from which to go on."""
+
+    engine: Engine
+    at: Pair
 
 
 class Renewal(Protocol):
@@ -59,8 +81,8 @@ class Renewal(Protocol):
         """Give the engine with which the start is found."""
         ...
 
-    def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Engine | None:
-        """Give the engine of the renewed problem; None where the old one is good enough.
+    def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Renewed | None:
+        """Give the engine of the renewed problem and where to go on; None where the old one is good enough.
 
         Parameters
         ----------
@@ -119,15 +141,16 @@ class AdaptiveRenewal:
         at = Pair(np.ones((problem.counts.n_samples, 1)), profile)
         return self.chosen(engine, at, problem.counts.total)
 
-    def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Engine | None:
+    def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Renewed | None:
         """See `Renewal`."""
         zeros, limit = engine.problem.zeros, self.tolerance * abs(loss)
         if not isinstance(zeros, AdaptiveZeros):  # all zeros are visited; a poor start may be the reason
-            return None if final or index > LAST_SECOND_LOOK else self._fewer(engine, at, loss)
+            fewer = None if final or index > LAST_SECOND_LOOK else self._fewer(engine, at, loss)
+            return None if fewer is None else Renewed(fewer, at)
         error = engine.zero_errors(at.loadings, at.factors)[1]
         if error <= max(limit, zeros.error):  # where it cannot be less, there is no use in trying again
             return None
-        return self.chosen(engine, at, loss)
+        return Renewed(self.chosen(engine, at, loss), at)
 
     def _fewer(self, engine: Engine, at: Pair, loss: float) -> Engine | None:
         """Choose anew where all zeros are visited; None where most would have to be."""
@@ -148,14 +171,32 @@ class AdaptiveRenewal:
         return self.remake(replace(problem, zeros=adaptive))
 
 
+class Improved(NamedTuple):
+    """A problem with better parameters.
+
+    Parameters
+    ----------
+    problem : Problem
+        The same one where nothing is better. Its zeros do not matter, unless the improvement `keeps_zeros`.
+    gain : float
+        Of ``loss + problem.cost``, all zeros visited; inf for a change that is made in any case.
+    at : Pair, optional
+        Where loadings had to move along.
+    """
+
+    problem: Problem
+    gain: float
+    at: Pair | None = None
+
+
 class Improvement(Protocol):
     """Finds better parameters of the model for the loadings and factors there are."""
 
     keeps_zeros: ClassVar[bool]
     """Whether the zeros of the problem that it gives are those of its parameters."""
 
-    def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> tuple[Problem, float]:
-        """Give the problem with other parameters, and how much lower its objective is at that point.
+    def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> Improved:
+        """Give the problem with other parameters, and how much lower its objective is.
 
         Parameters
         ----------
@@ -163,13 +204,6 @@ class Improvement(Protocol):
             NumPy arrays.
         index, final
             As in `Renewal`.
-
-        Returns
-        -------
-        problem : Problem
-            The same one where nothing is better. Its zeros do not matter, unless `keeps_zeros`.
-        gain : float
-            Of ``loss + problem.cost``, all zeros visited; inf for a change that is made in any case.
         """
         ...
 
@@ -199,21 +233,23 @@ class ParameterRenewal:
         """Find the start with the parameters there are."""
         return engine if self.zeros is None else self.zeros.begin(engine)
 
-    def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Engine | None:
+    def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Renewed | None:
         """See `Renewal`."""
         problem, here, same_zeros = engine.problem, at.on_host(), True
         for improve in self.improvements:
-            better, gain = improve(problem, here, index=index, final=final)
-            if gain > self.tol * abs(loss):
-                problem, same_zeros = better, same_zeros and improve.keeps_zeros
+            better = improve(problem, here, index=index, final=final)
+            if better.gain > self.tol * abs(loss):
+                problem, same_zeros = better.problem, same_zeros and improve.keeps_zeros
+                if better.at is not None:
+                    at = here = better.at
         if problem is not engine.problem and same_zeros:
             fresh = self.remake(problem)
             if self.zeros is None or not (final or is_due(index)):
-                return fresh
-            return self.zeros(fresh, at, loss, index=index, final=final) or fresh
+                return Renewed(fresh, at)
+            return self.zeros(fresh, at, loss, index=index, final=final) or Renewed(fresh, at)
         if problem is not engine.problem:
             exact = self.remake(replace(problem, zeros=None))
-            return exact if self.zeros is None else self.zeros.chosen(exact, at, loss)
+            return Renewed(exact if self.zeros is None else self.zeros.chosen(exact, at, loss), at)
         return None if self.zeros is None else self.zeros(engine, at, loss, index=index, final=final)
 
 
@@ -231,16 +267,46 @@ class BetterDispersions:
     remake: Remake
     kind: DispersionKind
 
-    def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> tuple[Problem, float]:
+    def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> Improved:
         """See `Improvement`."""
         noise = problem.noise
         assert isinstance(noise, NegativeBinomial)
         if noise.prior is None and index < FIRST_DISPERSIONS and not final:
-            return problem, 0.0
+            return Improved(problem, 0.0)
         means = self.remake(replace(problem, zeros=None)).mean_spectrum(at.loadings, at.factors)
         point = at.loadings, at.factors
         new, gain = renewed(problem, *point, kind=self.kind, before=noise, spectrum=means)
-        return replace(problem, noise=new), gain
+        return Improved(replace(problem, noise=new), gain)
+
+
+@dataclass(frozen=True, eq=False)
+class BetterSizes:
+    """Improves size factors, and the loadings with them.
+
+    Parameters
+    ----------
+    bounds : Bounds
+        Of the loadings.
+    """
+
+    bounds: Bounds
+    keeps_zeros: ClassVar[bool] = False
+
+    def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> Improved:
+        """See `Improvement`."""
+        if not final and (index < FIRST_SIZES or not is_due(index)):
+            return Improved(problem, 0.0)
+        found = resized(problem, at.loadings, at.factors, bounds=self.bounds)
+        better = replace(problem, size_factors=found.size_factors)
+        return Improved(better, found.gain, Pair(found.loadings, at.factors))
+
+
+def first_problem(
+    settings: Settings, counts: Counts, size_factors: Array, noise: Noise, batches: Batches | None = None
+) -> Problem:
+    """Give the problem with which a fit begins. Of resolved settings."""
+    prior = SizePrior(size_factors, WEIGHT) if settings.fits_sizes else None
+    return Problem(counts, size_factors, settings.link, settings.zeros, noise, batches, prior)
 
 
 @dataclass(frozen=True)
@@ -250,7 +316,7 @@ class BetterEffects:
     keeps_zeros: ClassVar[bool] = True
     remake: Remake
 
-    def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> tuple[Problem, float]:
+    def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> Improved:
         """See `Improvement`."""
         engine = self.remake(problem)
         sums = engine.batch_sums if isinstance(engine, InMemory) else None
@@ -260,7 +326,7 @@ class BetterEffects:
             exposure = problem.link.exposure_scale * problem.size_factors
             rest = batches.exposure_of_rest(problem.counts, exposure, zeros.by_sample)
             zeros = replace(zeros, exposure=rest)
-        return replace(problem, batches=batches, zeros=zeros), gain
+        return Improved(replace(problem, batches=batches, zeros=zeros), gain)
 
 
 def first_noise(settings: Settings, n_features: int) -> Noise:
@@ -270,10 +336,20 @@ def first_noise(settings: Settings, n_features: int) -> Noise:
     return NegativeBinomial(np.full(n_features, FIRST_DISPERSION))
 
 
-def renewal_of(settings: Settings, remake: Remake, *, batched: bool = False) -> Renewal | None:
-    """Give what changes the problem of a fit on the way; None for most fits. Of resolved settings."""
+def renewal_of(
+    settings: Settings, remake: Remake, *, batched: bool = False, bounds: Bounds | None = None
+) -> Renewal | None:
+    """Give what changes the problem of a fit on the way; None for most fits. Of resolved settings.
+
+    Parameters
+    ----------
+    bounds : Bounds, optional
+        Of the loadings; those of the settings by default.
+    """
     zeros = AdaptiveRenewal(remake, settings.zeros_tol) if settings.likelihood == "adaptive" else None
     improvements: list[Improvement] = []
+    if settings.fits_sizes:
+        improvements.append(BetterSizes(settings.constraint.loadings if bounds is None else bounds))
     if settings.noise == "nb" and settings.dispersion in get_args(DispersionKind):
         improvements.append(BetterDispersions(remake, cast(DispersionKind, settings.dispersion)))
     if batched:

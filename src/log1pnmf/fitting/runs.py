@@ -25,7 +25,7 @@ from .arrangement import arranged
 from .fit import Fit, Stopped
 from .kept_problem import Changed
 from .known import constraint_of, parts_of_known
-from .renewal import Remake, Renewal, is_due
+from .renewal import Remake, Renewal, Renewed, is_due
 from .settings import Settings
 from .starts import Start
 
@@ -245,7 +245,7 @@ class _OneStart:
         self.last: Iteration | None = None
         self.history, self.stopping = History(), Stopping(settings.tol)
         self.random: Mapping[str, Any] = {}
-        self.fresh: Engine | None = None
+        self.fresh: Renewed | None = None
         self.start = ""
 
     def __call__(
@@ -261,7 +261,7 @@ class _OneStart:
             point, self.start = taken.pair, taken.name
             if self.renewal is not None:
                 loss = engine.loss(point.loadings, point.factors)
-                engine = self.renewal(engine, point, loss, index=0, final=False) or engine
+                engine, point = self.renewal(engine, point, loss, index=0, final=False) or (engine, point)
         else:
             engine = remake(resumed.changed.put_into(problem))
             point = Pair(resumed.last.loadings, resumed.last.factors)
@@ -278,8 +278,7 @@ class _OneStart:
                 if reason != "renewed":
                     break
                 assert self.fresh is not None
-                assert self.last is not None
-                engine, point, renewed = self.fresh, Pair(self.last.loadings, self.last.factors), True
+                (engine, point), renewed = self.fresh, True
         assert self.last is not None
         errors = None
         if reason != "interrupted":

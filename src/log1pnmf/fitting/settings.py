@@ -150,6 +150,11 @@ class Settings:
         """The link function."""
         return ShiftedLog(self.c)
 
+    @property
+    def fits_sizes(self) -> bool:
+        """Whether size factors are fitted; at c = inf loadings make up for any size."""
+        return self.size_factors == "fit" and not self.link.is_identity
+
     def resolved(self, engine: str, counts: Counts) -> Settings:
         """Replace every "auto" by what it stands for, for these counts and a resolved engine."""
         likelihood = self.likelihood

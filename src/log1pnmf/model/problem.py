@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from .noise import POISSON, Noise
 from .objective import likelihood_constant, plain_constant
 from .zeros import EXACT_FOR_IDENTITY, AdaptiveZeros, EntryZeros, Quadratic, Zeros
 
-__all__ = ["LARGE_ROW", "Likelihood", "Problem", "Side", "SideZeros", "zeros_of_row"]
+__all__ = ["LARGE_ROW", "Likelihood", "Problem", "Side", "SideZeros", "SizePrior", "zeros_of_row"]
 
 LARGE_ROW = 1e9
 """Total count of a sample from which rounding errors of its log-likelihood exceed about 1e-6."""
@@ -117,6 +117,31 @@ def zeros_of_row(side: Side, i: int) -> EntryZeros | None:
 
 
 @dataclass(frozen=True, eq=False)
+class SizePrior:
+    """Gamma law of fitted size factors, see `log1pnmf.model.size_factors`.
+
+    Parameters
+    ----------
+    centre : ndarray of shape (n,)
+        Its mean for every sample.
+    weight : float
+        Its shape: about 1 over the variance of the logarithms.
+    """
+
+    centre: Array
+    weight: float
+
+    def of(self, which: Any) -> SizePrior:
+        """Give the prior of some samples."""
+        return SizePrior(self.centre[which], self.weight)
+
+    def costs(self, size_factors: Array) -> Array:
+        """Say what every size factor costs in the objective; 0 at the centre."""
+        ratio = size_factors / self.centre
+        return self.weight * (ratio - np.log(ratio) - 1.0)
+
+
+@dataclass(frozen=True, eq=False)
 class Problem:
     """Counts, exposure, link and the treatment of zero counts.
 
@@ -131,6 +156,8 @@ class Problem:
         becomes ``Quadratic(0, 1, 0)``, which is exact at sparse cost.
     batches : Batches, optional
         How well each batch of samples captures every feature.
+    size_prior : SizePrior, optional
+        Where size factors are fitted.
     """
 
     counts: Counts
@@ -139,6 +166,7 @@ class Problem:
     zeros: Zeros | None = None
     noise: Noise = POISSON
     batches: Batches | None = None
+    size_prior: SizePrior | None = None
 
     def __post_init__(self) -> None:
         size_factors = np.ascontiguousarray(self.size_factors, dtype=np.float64)
@@ -168,7 +196,9 @@ class Problem:
     @property
     def cost(self) -> float:
         """What the model's own parameters cost in the objective, beside loadings and factors."""
-        return self.noise.cost + (0.0 if self.batches is None else self.batches.cost)
+        cost = self.noise.cost + (0.0 if self.batches is None else self.batches.cost)
+        prior = self.size_prior
+        return cost + (0.0 if prior is None else float(prior.costs(self.size_factors).sum()))
 
     @property
     def likelihood(self) -> Likelihood:

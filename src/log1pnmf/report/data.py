@@ -63,6 +63,7 @@ def _sizes(inputs: ReportInput) -> tuple[Chart | None, str]:
     positive = sizes[sizes > 0.0]
     how = {
         "total": "Size factors are the total count of a sample divided by the mean total",
+        "fit": "Size factors were fitted with the model, beginning with the total counts",
         "none": "No size factors were used: every sample counts as equally large",
     }.get(str(fit.settings.size_factors), "Size factors were given")
     chart = histogram(

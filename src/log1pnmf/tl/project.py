@@ -45,7 +45,7 @@ def transform(
         Name of the fit in `ref`, if `key_added` was given, and of the loadings in `adata`.
     layer : str, optional
         Where the counts are, as in `log1p_nmf`.
-    size_factors : {"total", "none"} or array, optional
+    size_factors : {"total", "fit", "none"} or array, optional
         As in `Log1pNMF.transform`.
     batch_key : str, optional
         Column of `obs` with the batch of every sample; those that the fit does not know have no effects.

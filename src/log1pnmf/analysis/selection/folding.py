@@ -62,7 +62,7 @@ def make_folds(
             for k, (train, test) in enumerate(pairs)
         ]
     full = counts.size_factors(size_factors)
-    by_total = isinstance(size_factors, str) and size_factors == "total"
+    by_total = isinstance(size_factors, str) and size_factors in ("total", "fit")
     n_scored = max(1, round(test_fraction * counts.n_features))
     made: list[Fold] = []
     for k, part in enumerate(np.array_split(rng.permutation(counts.n_samples), n_folds)):

@@ -14,7 +14,7 @@ from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.continuation import continued_start
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.renewal import first_noise, renewal_of
+from log1pnmf.fitting.renewal import first_noise, first_problem, renewal_of
 from log1pnmf.fitting.runs import Run, best_run
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.start_choice import given, named
@@ -144,7 +144,7 @@ class PathFitter:
 
     def _problem(self, settings: Settings) -> Problem:
         noise = first_noise(settings, self.fold.train.n_features)
-        return Problem(self.fold.train, self.fold.size_factors, settings.link, settings.zeros, noise)
+        return first_problem(settings, self.fold.train, self.fold.size_factors, noise)
 
     def _run(self, settings: Settings, start: Start, rng: Random) -> Run:
         def remake(problem: Problem) -> Engine:

@@ -185,7 +185,9 @@ class StreamingEngine:
         problem, index = self.problem, self.counts.sample_index
         zeros = None if isinstance(problem.zeros, AdaptiveZeros) else problem.zeros
         sizes = problem.size_factors[index]
-        return replace(problem, counts=self.counts.sample, size_factors=sizes, zeros=zeros)
+        prior = None if problem.size_prior is None else problem.size_prior.of(index)
+        counts = self.counts.sample
+        return replace(problem, counts=counts, size_factors=sizes, zeros=zeros, size_prior=prior)
 
     @cached_property
     def _weights(self) -> Array:

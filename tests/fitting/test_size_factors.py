@@ -1,0 +1,139 @@
+"""Size factors that are fitted with the model, and those of new samples."""
+
+import numpy as np
+import pytest
+
+import log1pnmf as lp
+from log1pnmf.fitting.new_samples import new_samples
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.size_factors import WEIGHT
+
+OPTIONS = {"size_factors": "fit", "tol": 1e-7, "init": "nndsvd"}
+
+
+def drawn(seed=0, *, shape=(40, 30), dispersion=0.0):
+    """Counts of programmes that change totals, and the true size factors."""
+    rng, link, (n, m) = np.random.default_rng(seed), ShiftedLog(1.0), shape
+    up = np.exp(rng.normal(0.0, 1.2, (m, 3)) * (rng.random((m, 3)) < 0.4) + [0.0, 1.5, -1.0])
+    loadings = rng.dirichlet([0.1] * 3, n)
+    means = link.inverse(loadings @ link.link(np.exp(rng.normal(1.0, 1.0, m))[:, None] * up).T)
+    sizes = np.exp(rng.normal(0.0, 0.5, n))
+    means *= sizes[:, None] / sizes.mean()
+    if dispersion:
+        means *= rng.gamma(1.0 / dispersion, dispersion, means.shape)
+    return rng.poisson(means), sizes / sizes.mean()
+
+
+@pytest.fixture(scope="module")
+def counts():
+    return drawn()[0]
+
+
+@pytest.fixture(scope="module")
+def fit(counts):
+    return lp.fit_log1p_nmf(counts, 3, **OPTIONS)
+
+
+@pytest.mark.parametrize("c", [0.01, 1.0, 30.0])
+@pytest.mark.parametrize("noise", ["poisson", "nb"])
+def test_the_objective_never_rises(c, noise):
+    y, _ = drawn(dispersion=0.3 if noise == "nb" else 0.0)
+    given = {"dispersion": 0.3} if noise == "nb" else {}
+    fit = lp.fit_log1p_nmf(y, 3, c=c, noise=noise, **given, **OPTIONS)
+    assert np.diff(fit.history["objective"]).max() <= 1e-9 * abs(fit.objective)
+    assert fit.size_factors.mean() == pytest.approx(1.0)
+    total = lp.fit_log1p_nmf(y, 3, c=c, noise=noise, **given, **{**OPTIONS, "size_factors": "total"})
+    assert fit.objective < total.objective
+
+
+def test_no_size_can_be_better_than_the_fitted_ones(counts, fit):
+    """The objective has the same slope in every size factor: what one gains another loses."""
+    mean = fit.size_factors[:, None] * fit.link.inverse(fit.loadings @ fit.factors.T)
+    ratio = fit.size_factors / (counts.sum(axis=1) / counts.sum(axis=1).mean())
+    slope = ((mean - counts).sum(axis=1) + WEIGHT * (ratio - 1.0)) / fit.size_factors
+    assert np.ptp(slope) < 0.02 * counts.sum(axis=1).mean()
+
+
+def test_fitted_sizes_are_not_the_totals_where_programmes_change_totals(counts, fit):
+    total = counts.sum(axis=1) / counts.sum(axis=1).mean()
+    assert np.median(np.abs(np.log(fit.size_factors / total))) > 0.02
+
+
+def test_both_engines_find_the_same(counts):
+    y = counts[:25, :20]
+    found = [lp.fit_log1p_nmf(y, 2, engine=engine, **OPTIONS) for engine in ("native", "reference")]
+    assert found[0].objective == pytest.approx(found[1].objective, rel=1e-6)
+
+
+@pytest.mark.parametrize("after", [3, 4, 9, 20])
+def test_going_on_later_has_the_same_bits(counts, fit, tmp_path, after):
+    path = tmp_path / "state"
+    stop = [lambda iteration: iteration.index == after]
+    lp.fit_log1p_nmf(counts, 3, checkpoint=path, callbacks=stop, **OPTIONS)
+    again = lp.fit_log1p_nmf(counts, 3, resume=path, **OPTIONS)
+    np.testing.assert_array_equal(again.size_factors, fit.size_factors)
+    np.testing.assert_array_equal(again.factors, fit.factors)
+    assert again.objective == fit.objective
+
+
+def test_same_bits_for_any_number_of_threads(counts, fit):
+    again = lp.fit_log1p_nmf(counts, 3, n_jobs=2, **OPTIONS)
+    np.testing.assert_array_equal(again.size_factors, fit.size_factors)
+
+
+def test_forged_sizes_in_a_checkpoint_are_refused(counts, tmp_path):
+    from log1pnmf._common.archive import read_archive, write_archive
+    from log1pnmf.fitting.checkpoint import load_checkpoint
+
+    path = tmp_path / "state"
+    lp.fit_log1p_nmf(counts, 3, checkpoint=path, callbacks=[lambda it: it.index == 5], **OPTIONS)
+    arrays, metadata = read_archive(path, kind="checkpoint")
+    write_archive(path, {**arrays, "current.size_factors": -arrays["current.size_factors"]}, metadata)
+    with pytest.raises(ValueError, match="size_factors"):
+        load_checkpoint(path)
+    del arrays["current.size_factors"]
+    write_archive(path, arrays, metadata)
+    with pytest.raises(ValueError, match="size factors are not those of the settings"):
+        load_checkpoint(path)
+
+
+def test_a_fit_goes_on_with_the_sizes_of_another(counts, fit):
+    again = lp.fit_log1p_nmf(counts, 3, **{**OPTIONS, "init": fit})
+    np.testing.assert_allclose(again.size_factors, fit.size_factors, rtol=0.02)
+    assert again.n_iter < fit.n_iter
+
+
+def test_without_counts_a_sample_keeps_its_size(counts):
+    y = np.vstack([counts[:30], np.zeros((1, counts.shape[1]), dtype=int)])
+    fit = lp.fit_log1p_nmf(y, 2, **OPTIONS)
+    assert fit.size_factors[-1] == 1.0
+    assert np.isfinite(fit.size_factors).all()
+
+
+def test_at_the_identity_sizes_are_the_totals(counts):
+    options = {**OPTIONS, "c": np.inf}
+    fit = lp.fit_log1p_nmf(counts, 2, **options)
+    total = lp.fit_log1p_nmf(counts, 2, **{**options, "size_factors": "total"})
+    np.testing.assert_array_equal(fit.loadings, total.loadings)
+    assert any("at c=inf loadings make up for any size" in message for message in fit.messages)
+
+
+def test_counts_in_chunks_are_refused(counts):
+    with pytest.raises(ValueError, match="size_factors='fit' needs counts in memory"):
+        lp.fit_log1p_nmf(lp.open_counts(counts), 2, size_factors="fit")
+
+
+def test_new_samples_get_sizes_as_the_fit_had_them(counts, fit):
+    """Those of the training samples are what the fit found, or nearly: their sum is free now."""
+    found = new_samples(fit, lp.counts.Counts.from_any(counts))
+    assert np.corrcoef(np.log(found.size_factors), np.log(fit.size_factors))[0, 1] > 0.99
+    model = lp.Log1pNMF(3, **OPTIONS).fit(counts)
+    assert model.score(counts) > model.score(counts, size_factors="total")
+    assert model.transform(counts, return_std=True)[1].shape == fit.loadings.shape
+
+
+def test_selection_fits_sizes(counts):
+    options = {"n_folds": 2, "n_starts": 1, "tol": 1e-4, "random_state": 0, "n_jobs": 1}
+    for holdout in ("counts", "samples"):
+        found = lp.select(counts, [1.0, np.inf], [2], size_factors="fit", holdout=holdout, **options)
+        assert np.isfinite(found.scores).all()
