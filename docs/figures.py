@@ -109,6 +109,19 @@ def _draw_together(ax) -> None:
     ax.set_title("What two factors give together:\nA + B + A × B / c")
 
 
+def choose_k() -> Figure:
+    """Held-out likelihood and stability against K, for a part of the bundled data."""
+    counts = lp.datasets.pancreas().counts
+    rng = np.random.default_rng(0)
+    counts = counts[np.sort(rng.permutation(counts.shape[0])[:400])]
+    frequent = np.argsort(-np.asarray(counts.sum(axis=0)).ravel())[:700]
+    options = {"holdout": "samples", "tol": 1e-5, "n_jobs": 1}
+    found = lp.select(counts[:, frequent], 1.0, [1, 2, 3, 4, 5, 6, 8, 10, 12], **options)
+    figure = Figure(figsize=(6.2, 4.9), layout="constrained")
+    lp.pl.select(found, figure=figure)
+    return figure
+
+
 def newton_and_coordinate() -> Figure:
     """Objective against CPU time of both row solvers, from the same start, on one thread."""
     data = lp.datasets.pancreas()
@@ -212,6 +225,7 @@ FIGURES = {
     "two-factors": two_factors,
     "same-cells": same_cells,
     "newton-and-coordinate": newton_and_coordinate,
+    "choose-k": choose_k,
     "link-scales": link,
     "approximation": approximation,
     "geometry": geometry,

@@ -14,7 +14,7 @@ from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import counts_of
 from log1pnmf.fitting.ranking import ranking_of
 
-__all__ = ["BY", "coherence", "exclusivity"]
+__all__ = ["BY", "coherence", "exclusivity", "npmi"]
 
 Array = NDArray[np.float64]
 
@@ -64,7 +64,7 @@ def coherence(source: Any, counts: Any, n: int = 10, *, by: str = "ranking", key
     """
     fit, firsts = _first_features(source, n, by, key)
     found = counts_of(fit, counts, same_samples=False)
-    return np.array([_npmi(found, first) for first in firsts])
+    return np.array([npmi(found, first) for first in firsts])
 
 
 def exclusivity(source: Any, n: int = 10, *, by: str = "ranking", key: str | None = None) -> Array:
@@ -115,7 +115,7 @@ def _first_features(source: Any, n: int, by: str, key: str | None) -> tuple[Fit,
     return fit, [order[fit.factors[order[:, k], k] > 0.0, k] for k in range(fit.n_components)]
 
 
-def _npmi(counts: Counts, features: NDArray[np.intp]) -> float:
+def npmi(counts: Counts, features: NDArray[np.intp]) -> float:
     """Mean over all pairs of features that occur."""
     there = (
         np.stack([_present(counts, feature) for feature in features]) if len(features) else np.zeros((0, 1))

@@ -25,7 +25,7 @@ __all__ = ["select"]
 
 Array = NDArray[np.float64]
 
-WIDTH = 76
+WIDTH = 70
 """Characters of a line of the title."""
 
 
@@ -76,7 +76,7 @@ def select(source: Any, *, key: str | None = None, figure: Figure | SubFigure | 
     _label(panels[-1], table, over)
     panels[0].legend(frameon=False, fontsize="small", loc="best")
     title = "\n".join(textwrap.wrap(judgement.headline, WIDTH))
-    panels[0].set_title(title, loc="left", fontsize="medium", color=INK)
+    panels[0].set_title(title, loc="left", fontsize="medium", fontweight="normal", color=INK)
     return figure
 
 
