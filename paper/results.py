@@ -15,6 +15,7 @@ STUDIES = (
     "complexity",
     "approximation",
     "mcf7",
+    "mcf7_design",
     "cytokine",
     "bbc",
     "across_c",

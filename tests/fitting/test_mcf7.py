@@ -6,6 +6,7 @@ The paper reads a baseline factor and one factor per treatment from it. docs/spa
 import numpy as np
 import pytest
 from paper.faithful import fit_as_in_r, r_uniform
+from paper.mcf7_design import known_loadings
 from paper.mcf7_picture import Picture, untreated_column
 
 from log1pnmf import fit_log1p_nmf
@@ -93,3 +94,21 @@ def test_faithful(mcf7):
     for group, means in REFERENCE_MEANS.items():
         np.testing.assert_allclose(picture.means[group], means, atol=0.05, err_msg=group)
     assert min(picture.found()) >= 9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("init", ["nndsvd", "random"])
+def test_known_treatments(mcf7, init):
+    """Who was treated is known: the paper's genes lead from any start."""
+    known = known_loadings(mcf7)["pattern"]
+    found = Picture(fit_mcf7(mcf7, fixed_loadings=known, l1=3.0, init=init), mcf7).found()
+    assert min(found) >= 9
+
+
+def test_the_design_is_the_same_from_any_start(mcf7):
+    """All loadings are known: one optimum, and most of the paper's genes lead."""
+    known = known_loadings(mcf7)["design"]
+    fits = [fit_mcf7(mcf7, fixed_loadings=known, init=init) for init in ("nndsvd", "random")]
+    assert fits[0].log_likelihood == pytest.approx(fits[1].log_likelihood, rel=1e-9)
+    for fit in fits:
+        assert min(found for found in Picture(fit, mcf7, 0).found()) >= 7
