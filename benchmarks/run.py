@@ -19,7 +19,7 @@ from typing import Any
 
 from log1pnmf.engines.native import effective_threads, runnable_kernels
 
-from . import against_sklearn, from_reference, memory, row_solvers, threads
+from . import against_sklearn, from_reference, memory, noise_pace, row_solvers, threads
 from .data import DATA, REFERENCE, ROOT, Folder, MissingError
 from .table import as_text
 
@@ -29,6 +29,7 @@ SECTIONS = {
     "sklearn": "c = inf, K=6: to scikit-learn's likelihood",
     "memory": "Resident memory added by an approximate fit",
     "threads": "Threads",
+    "noise": "Poisson and negative binomial noise: PBMC, K=6, one thread",
 }
 
 
@@ -40,6 +41,7 @@ def _measurements(arguments: argparse.Namespace) -> dict[str, Callable[[Folder],
         "sklearn": lambda folder: against_sklearn.measure(folder, quick, arguments.full),
         "memory": lambda folder: memory.measure(folder, quick),
         "threads": lambda folder: threads.measure(folder, quick),
+        "noise": noise_pace.measure,
     }
 
 
