@@ -79,7 +79,7 @@ def topical(n, rng):
 
 
 @pytest.mark.parametrize("c", [0.1, 1.0, math.inf])
-@pytest.mark.parametrize("size_factors", ["total", "none"])
+@pytest.mark.parametrize("size_factors", ["total", "fit", "none"])
 def test_perplexity_is_the_number_of_words_that_are_left(c, size_factors):
     rng = np.random.default_rng(0)
     train, new = topical(90, rng), topical(90, rng)

@@ -13,9 +13,9 @@ from log1pnmf.counts.sparse_rows import dense_blocks
 from log1pnmf.counts.splitting import check_fraction, split_counts, training_size_factors
 from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.new_samples import NewSamples, counts_of, new_size_factors
+from log1pnmf.fitting.new_samples import NewSamples, counts_of, fits_new_sizes, new_size_factors
 
-from .heldout import BACKGROUND, BLOCK_ENTRIES
+from .heldout import BACKGROUND, BLOCK_ENTRIES, PULL
 
 __all__ = ["perplexity"]
 
@@ -46,7 +46,7 @@ def perplexity(
         Counts of words.
     test_fraction : float
         Share of the counts that is scored.
-    size_factors : {"total", "none"} or array, optional
+    size_factors : {"total", "fit", "none"} or array, optional
         Of these documents; see `log1pnmf.Log1pNMF.transform`.
     random_state : int, RandomState, Generator or None
         Of the split; the same one for models that are compared.
@@ -76,14 +76,16 @@ def perplexity(
     seen, unseen = split_counts(counts, share, random_state=random_state)
     if not unseen.total:
         raise ValueError("no count was held out: X has too few counts; pass more documents")
-    loadings, _ = NewSamples(found, seen, _sizes(found, seen, share, size_factors), n_jobs=n_jobs).solve()
-    return math.exp(-_log_shares(found, loadings, seen, unseen) / unseen.total)
+    sizes = _sizes(found, seen, share, size_factors)
+    held = NewSamples(found, seen, sizes, n_jobs=n_jobs, pull=PULL)
+    held = held.sized() if fits_new_sizes(found, size_factors) else held
+    return math.exp(-_log_shares(found, held.solve()[0], seen, unseen) / unseen.total)
 
 
 def _sizes(fit: Fit, seen: Counts, share: float, size_factors: Any) -> Array:
     """Give the size factors of documents of which a part is seen."""
     kind = fit.settings.size_factors if size_factors is None else size_factors
-    if isinstance(kind, str) and kind in ("total", "given"):
+    if isinstance(kind, str) and kind in ("total", "fit", "given"):
         return new_size_factors(fit, seen, size_factors)  # totals have shrunk with the counts
     return training_size_factors(seen, share, kind)
 
