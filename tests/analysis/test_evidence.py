@@ -60,6 +60,22 @@ def test_one_factor_and_some_samples():
         evidence(fit_log1p_nmf(counts, 1), counts, n_seeds=-1)
 
 
+def test_batches_and_what_is_known_of_factors():
+    """They go along when samples are drawn and factors are dropped."""
+    counts = drawn()
+    batch = np.repeat(["a", "b"], 60)
+    model = Log1pNMF(3, tol=1e-5, n_jobs=1).fit(counts, batch=batch)
+    found = model.evidence(counts, n_seeds=1, n_bootstrap=2)
+    assert (found.loss > 1.5 * found.from_noise).all()
+    assert (found.bootstrap == 1.0).all()
+    known = {"half": (np.arange(120) < 60).astype(float)}
+    fixed = fit_log1p_nmf(counts, 4, tol=1e-5, n_jobs=1, fixed_loadings=known)
+    held = evidence(fixed, counts, n_seeds=1, n_bootstrap=2, max_samples=100, n_jobs=1)
+    assert held.factor_names[0] == "half"
+    assert held.bootstrap[0] == held.seeds[0] == 1.0
+    assert np.isfinite(held.loss).all()
+
+
 def test_it_is_the_same_every_time_and_shown_by_the_summary(capsys):
     counts = drawn()
     model = Log1pNMF(3, tol=1e-5, n_jobs=1).fit(counts)

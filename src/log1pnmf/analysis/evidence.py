@@ -269,56 +269,69 @@ class _Known:
 
     fit: Fit
     data: Counts
-    request: Request
     log_likelihood: float
+    n_jobs: int | None
 
     @classmethod
     def of(cls, fit: Fit, data: Counts, rows: NDArray[np.int64], n_jobs: int | None) -> _Known:
         """Gather it; where only some samples are looked at, their loadings and factors are fitted again."""
-        asked = Request.like(fit)
-        tol = max(asked.settings.tol, LOOSEST)
-        request = replace(asked.at(tol=tol, n_init=1, size_factors=GIVEN), n_jobs=n_jobs)
-        batches = None if fit.batches is None else fit.batches.of_samples(rows)
-        batch = None if batches is None else batches.sample_names
-        request = replace(request, size_factors=fit.size_factors[rows], batch=batch)
-        part = replace(fit, loadings=fit.loadings[rows], size_factors=fit.size_factors[rows], batches=batches)
         if len(rows) < len(fit.loadings):
-            again = run_request(request.at(init=(part.loadings, part.factors)), data)
-            order = match_factors(part.loadings, again.loadings).pairs[:, 1]
-            part = replace(again, loadings=again.loadings[:, order], factors=again.factors[:, order])
-        return cls(part, data, request, _likelihood(part, data, n_jobs))
+            part = _of_samples(fit, rows)
+            again = run_request(_like(part, n_jobs).at(init=(part.loadings, part.factors)), data)
+            fit = _of_factors(again, match_factors(part.loadings, again.loadings).pairs[:, 1])
+        return cls(fit, data, _likelihood(fit, data, n_jobs), n_jobs)
 
     def loss_without(self, k: int) -> float:
         """Drop a factor, fit the rest again, and say how much lower the log-likelihood is."""
-        left = np.arange(self.fit.n_components) != k
-        n_left = int(left.sum())
-        settings = replace(self.fit.settings, n_components=n_left)
-        less = replace(
-            self.fit,
-            loadings=self.fit.loadings[:, left],
-            factors=self.fit.factors[:, left],
-            settings=settings,
-        )
-        without = run_request(self.request.at(init=less, n_components=n_left), self.data)
-        return self.log_likelihood - _likelihood(without, self.data, self.request.n_jobs)
+        less = _of_factors(self.fit, np.delete(np.arange(self.fit.n_components), k))
+        without = run_request(_like(less, self.n_jobs).at(init=less), self.data)
+        return self.log_likelihood - _likelihood(without, self.data, self.n_jobs)
 
     def other_start(self, seed: int) -> Array:
         """Fit from random numbers; give the similarity of each factor's match."""
-        settings = replace(self.request.settings, init="random", random_state=seed)
-        other = run_request(replace(self.request, settings=settings, random_state=seed), self.data)
+        asked = _like(self.fit, self.n_jobs).at(init=None, random_state=seed)
+        settings = replace(asked.settings, init="random")
+        other = run_request(replace(asked, settings=settings, random_state=seed), self.data)
         return match_factors(self.fit.loadings, other.loadings).similarity
 
     def other_samples(self, chosen: NDArray[np.int64]) -> Array:
         """Fit to samples drawn with replacement, from where the fit is; give the same."""
-        own = self.fit.loadings[chosen]
-        request = self.request.at(init=(own, self.fit.factors))
-        batch = None if request.batch is None else request.batch[chosen]
-        request = replace(request, size_factors=self.fit.size_factors[chosen], batch=batch)
+        drawn = _of_samples(self.fit, chosen)
+        request = _like(drawn, self.n_jobs).at(init=(drawn.loadings, drawn.factors))
         other = run_request(request, Counts.from_any(self.data.to_scipy()[chosen]))
-        return match_factors(own, other.loadings).similarity
+        return match_factors(drawn.loadings, other.loadings).similarity
+
+
+def _like(fit: Fit, n_jobs: int | None) -> Request:
+    """Ask for what a fit was asked for, with its own size factors and a looser tolerance."""
+    asked = Request.like(fit)
+    request = asked.at(tol=max(asked.settings.tol, LOOSEST), n_init=1, n_components=fit.n_components)
+    return replace(request.at(size_factors=GIVEN), size_factors=fit.size_factors, n_jobs=n_jobs)
+
+
+def _of_samples(fit: Fit, rows: NDArray[np.int64]) -> Fit:
+    """Take some samples of a fit."""
+    batches = None if fit.batches is None else fit.batches.of_samples(rows)
+    return replace(fit, loadings=fit.loadings[rows], size_factors=fit.size_factors[rows], batches=batches)
+
+
+def _of_factors(fit: Fit, chosen: NDArray[np.intp]) -> Fit:
+    """Take some factors of a fit, with what was known of them."""
+    names, kinds, mask = fit.given_factor_names, fit.factor_kinds, fit.mask
+    if kinds is not None and mask is not None:
+        masked = np.flatnonzero(kinds == "mask")
+        mask = mask[:, [int(np.flatnonzero(masked == k)[0]) for k in chosen if k in masked]]
+    return replace(
+        fit,
+        loadings=fit.loadings[:, chosen],
+        factors=fit.factors[:, chosen],
+        settings=replace(fit.settings, n_components=len(chosen)),
+        given_factor_names=None if names is None else names[chosen],
+        factor_kinds=None if kinds is None else kinds[chosen],
+        mask=mask if mask is not None and mask.shape[1] else None,
+    )
 
 
 def _likelihood(fit: Fit, counts: Counts, n_jobs: int | None) -> float:
     known = fit.log_likelihood
-    same = fit.data.n_samples == counts.n_samples
-    return known if known is not None and same else log_likelihood(fit, counts, n_jobs=n_jobs)
+    return log_likelihood(fit, counts, n_jobs=n_jobs) if known is None else known
