@@ -97,14 +97,23 @@ def test_other_forms_of_the_zeros_give_about_the_same_effects(fit, parameters):
     assert np.median(np.abs(np.log(found.batches.effects / fit.batches.effects))) < 0.02
 
 
-def test_a_resumed_fit_has_the_same_bits(fit, tmp_path):
-    path = tmp_path / "checkpoint.npz"
-    fitted(checkpoint=path, checkpoint_every=0, callbacks=[lambda iteration: iteration.index >= 5])
-    resumed = fitted(resume=path)
-    assert (resumed.loadings == fit.loadings).all()
-    assert (resumed.batches.effects == fit.batches.effects).all()
+@pytest.mark.parametrize("parameters", [{}, {"likelihood": "adaptive"}, {"noise": "nb"}])
+def test_a_resumed_fit_has_the_same_bits(tmp_path, parameters):
+    path, whole = tmp_path / "checkpoint.npz", fitted(max_iter=20, **parameters)
+    stop = [lambda iteration: iteration.index >= 5]
+    fitted(max_iter=20, checkpoint=path, checkpoint_every=0, callbacks=stop, **parameters)
+    resumed = fitted(max_iter=20, resume=path, **parameters)
+    assert (resumed.loadings == whole.loadings).all()
+    assert (resumed.batches.effects == whole.batches.effects).all()
     with pytest.raises(ValueError, match="batch"):
-        fitted(resume=path, batch=None)
+        fitted(max_iter=20, resume=path, batch=None, **parameters)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"likelihood": "adaptive"}])
+def test_fits_have_the_same_bits_with_any_number_of_threads(parameters):
+    one, three = (fitted(max_iter=10, n_jobs=n, **parameters) for n in (1, 3))
+    assert (one.loadings == three.loadings).all()
+    assert (one.batches.effects == three.batches.effects).all()
 
 
 def test_a_fit_keeps_its_batches_in_a_file(fit, tmp_path):
