@@ -23,6 +23,7 @@ from log1pnmf.fitting.certificate import LARGEST_CERTIFIED
 from log1pnmf.fitting.facts import Certificate
 from log1pnmf.fitting.solver.alternate import residual_at
 from log1pnmf.fitting.solver.stopping import PATIENCE, STATIONARY, largest_residual
+from log1pnmf.model.batch_effects import first_effects
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import Noise
@@ -113,6 +114,8 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     _check_sizes(asked, data)
     noise, given = _noise(request, data), _batches(request, data)
     batches = given if given is not None and given.n_batches > 1 else None  # one is none, to the last bit
+    if batches is not None and data.in_memory and (batches.effects == 1.0).all():
+        batches = first_effects(batches, data, sizes)
     engine = resolve_engine(
         request.engine or asked.engine,
         data,

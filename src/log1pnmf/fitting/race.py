@@ -78,10 +78,13 @@ def race(
     if K == 1 or problem.link.c < SMALLEST_RACED:
         name = "rank1" if K == 1 else other
         return Taken(Pair(*initialize(engine, K, name, rng)), name)
-    exact = replace(problem, zeros=None, noise=POISSON, batches=None, size_prior=None)
+    exact = replace(problem, zeros=None, noise=POISSON, size_prior=None)
     part, rows = problem.counts.part_in_memory(MOST_RACED)
     whole = len(rows) == problem.counts.n_samples
-    raced = exact if whole else replace(exact, counts=part, size_factors=problem.size_factors[rows])
+    raced = exact
+    if not whole:
+        batches = None if problem.batches is None else problem.batches.of_samples(rows)
+        raced = replace(exact, counts=part, size_factors=problem.size_factors[rows], batches=batches)
     with _shown(verbose) as watch:
         racer = _Racer(make, make(raced), watch)
         name, (pair, objective) = "merged", racer.merged(K, rng)

@@ -169,7 +169,10 @@ def _nndsvd(problem: Problem, n_components: int, rng: Random) -> tuple[Array, Ar
 def _linked(problem: Problem) -> sparse.csr_array:
     """Take counts to the eta scale, entry by entry; zeros stay zeros."""
     matrix, exposure = problem.counts.to_scipy(), problem.loadings_side.row_exposure
-    values = matrix.data / np.repeat(exposure, np.diff(matrix.indptr))
+    i, batches = np.repeat(np.arange(len(exposure)), np.diff(matrix.indptr)), problem.batches
+    values = matrix.data / exposure[i]
+    if batches is not None:
+        values = values / batches.effects[batches.labels[i], matrix.indices]
     values = values if problem.link.is_identity else np.log1p(values)
     return sparse.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
 

@@ -14,13 +14,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import dense_blocks
 
 from .batches import LARGEST_EFFECT, Batches, balanced_effects
 from .negative_binomial import NegativeBinomial, log1p_ratio
 from .objective import BLOCK_BYTES, Model
 
-__all__ = ["mean_sums", "renewed_effects"]
+__all__ = ["first_effects", "mean_sums", "renewed_effects"]
 
 Array = NDArray[np.float64]
 Expand: TypeAlias = Callable[[Array], tuple[Array, Array, Array]]
@@ -75,6 +76,15 @@ def renewed_effects(
         new = _minimised(expand, before, weights, FEW_STEPS, ROUGHLY)
     gain = float(np.sum(expand(before)[0] - expand(new)[0]))
     return (replace(batches, effects=np.exp(new)), gain) if gain > 0.0 else (batches, 0.0)
+
+
+def first_effects(batches: Batches, counts: Counts, sizes: Array) -> Batches:
+    """Give the effects that explain the totals of features in batches, as if all samples were alike."""
+    totals = batches.totals(counts)
+    every = totals.sum(axis=0)
+    expected = batches.sums(sizes)[:, None] * (every / sizes.sum())
+    logs = np.log(balanced_effects(totals + batches.strength, expected + batches.strength))
+    return replace(batches, effects=np.exp(_levelled(logs, every / max(float(every.sum()), 1.0))))
 
 
 def mean_sums(model: Model, loadings: Array, factors: Array) -> Array:
