@@ -112,3 +112,11 @@ def test_the_design_is_the_same_from_any_start(mcf7):
     assert fits[0].log_likelihood == pytest.approx(fits[1].log_likelihood, rel=1e-9)
     for fit in fits:
         assert min(found for found in Picture(fit, mcf7, 0).found()) >= 7
+
+
+@pytest.mark.filterwarnings("ignore:not converged")
+def test_the_design_with_dispersions(mcf7):
+    """Steps from a crude start went too far, and dispersions were not numbers."""
+    fit = fit_mcf7(mcf7, fixed_loadings=known_loadings(mcf7)["design"], noise="nb", init="nndsvd", max_iter=9)
+    assert np.isfinite(fit.dispersion).all()
+    assert np.isfinite(fit.objective)

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.randomness import Random
+from log1pnmf.engines.base import Engine
+from log1pnmf.fitting.solver.alternate import alternate
 from log1pnmf.fitting.solver.iteration import Pair
 from log1pnmf.model.constraint import Constraint
+from log1pnmf.model.noise import POISSON
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.structure import Structure
+from log1pnmf.model.zeros import quadratic
 
-__all__ = ["beside_known", "within"]
+__all__ = ["beside_known", "settled", "within"]
 
 Array = NDArray[np.float64]
 
 BESIDE = 0.1
 """Part of the mean signal that a known factor has at first, beside free ones."""
+SETTLING = 5
+"""Iterations with Poisson noise before others."""
 OUTSIDE = 1e-3
 """Part of that which features outside of a mask have at first, where they may have any."""
 
@@ -54,6 +63,22 @@ def beside_known(
         loadings.append(free.loadings)
         factors.append(free.factors)
     return within(constraint, Pair(np.hstack(loadings), np.hstack(factors)))
+
+
+def settled(make: Callable[[Problem], Engine], problem: Problem, pair: Pair, constraint: Constraint) -> Pair:
+    """Go some iterations with Poisson noise: with another, steps from a crude start may go too far.
+
+    Parameters
+    ----------
+    make : callable
+        Makes an engine for counts in memory.
+    """
+    zeros = None if problem.link.is_identity else quadratic(problem.link, "chebyshev", None)
+    engine, reached = make(replace(problem, noise=POISSON, zeros=zeros)), pair
+    for iteration in alternate(engine, pair.loadings, pair.factors, constraint=constraint, max_iter=SETTLING):
+        here = iteration.on_host()
+        reached = Pair(here.loadings, here.factors)
+    return reached
 
 
 def within(constraint: Constraint, pair: Pair) -> Pair:

@@ -18,7 +18,7 @@ from log1pnmf.model.structure import Structure
 from .continuation import continued_start
 from .fit import Fit
 from .known import constraint_of
-from .known_start import beside_known, within
+from .known_start import beside_known, settled, within
 from .new_samples import project
 from .race import race
 from .request import Request
@@ -108,6 +108,8 @@ def named(
         constraint = constraint_of(settings, here)
         beside = None if others is None else others.pair
         pair = beside_known(whole.problem, here, beside, constraint, rng)
+        if whole.problem.noise.name != "poisson":
+            pair = settled(racer, whole.problem, pair, constraint)
         return Taken(pair, "known" if others is None else others.name)
 
     def make(whole: Engine, rng: Random, before: int) -> Taken:
