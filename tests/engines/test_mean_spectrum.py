@@ -1,6 +1,7 @@
 """Condensed means stand for all: the likelihood of dispersions from them is that from every entry."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from log1pnmf._core import runnable_kernels
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines import native as native_module
 from log1pnmf.engines.native import NativeEngine
+from log1pnmf.model.batches import Batches
 from log1pnmf.model.dispersion import _Condensed, _Likelihood, renewed
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.negative_binomial import NegativeBinomial
@@ -63,6 +65,18 @@ def test_dispersions_are_those_of_all_means(kind, monkeypatch):
     expected = renewed(problem, loadings, factors, kind=kind)[0].dispersion
     found = renewed(problem, loadings, factors, kind=kind, spectrum=spectrum)[0].dispersion
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_effects_of_batches_are_in_the_means():
+    problem, loadings, factors = drawn(1.0)
+    rng = np.random.default_rng(1)
+    batches = Batches(rng.integers(0, 3, len(loadings)), rng.uniform(0.3, 3.0, (3, len(factors))))
+    problem = replace(problem, batches=batches)
+    spectrum, theta = condensed(problem, loadings, factors), np.log(np.linspace(0.1, 1.0, len(factors)))
+    every = np.arange(len(factors))
+    expected = _Likelihood(problem.counts, factors, problem, loadings)(theta, every).slope
+    found = _Condensed(problem.counts, factors, spectrum)(theta, every).slope
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_samples_add_up_in_any_pieces_and_with_any_number_of_threads():
