@@ -67,7 +67,7 @@ class Log1pNMF(FittedModel):
         With `batch` in `fit`: counts by which the effect of a batch on a feature is pulled towards 1, as if
         the batch had seen so many more and had expected them.
     init : {"auto", "rank1", "random", "nndsvd"}, (loadings, factors), Fit or callable
-        The start. "auto" tries two for a few iterations and takes the better one. Arrays are on the link
+        The start. "auto" tries several for a few iterations and improves the best. Arrays are on the link
         scale; factors may have the shape of `components_`. A fit: where it ended. A function is called with
         the problem, K and a random state, and gives loadings and factors.
     n_init : int

@@ -1,4 +1,4 @@
-"""Merging factors: fewer of them that say nearly the same."""
+"""Fewer factors, where some say nearly the same, and more of them, to leave a poor optimum."""
 
 from __future__ import annotations
 
@@ -6,13 +6,32 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from log1pnmf._common.randomness import Random
 from log1pnmf.model.problem import Problem
 
-__all__ = ["merged"]
+__all__ = ["merged", "widened"]
 
 Array = NDArray[np.float64]
 
 POWER_STEPS = 100
+
+
+def widened(loadings: Array, factors: Array, n_added: int, rng: Random) -> tuple[Array, Array]:
+    """Add columns that are the mean of all samples with noise, and make room for them.
+
+    The sum of all columns stays about the same: in the mean, all columns say less.
+
+    Parameters
+    ----------
+    loadings, factors : ndarray of shape (n, K) and (m, K)
+        On the eta scale, not negative.
+    """
+    n_samples, n_components = loadings.shape
+    n_all = n_components + n_added
+    mean = (factors @ loadings.mean(axis=0))[:, None] / n_all
+    added = rng.uniform(0.1, 1.9, size=(n_samples, n_added))
+    noise = rng.uniform(0.1, 1.9, size=(len(factors), n_added))
+    return np.c_[loadings, added], np.c_[factors * (n_components / n_all), mean * noise]
 
 
 def merged(problem: Problem, loadings: Array, factors: Array, n_components: int) -> tuple[Array, Array]:

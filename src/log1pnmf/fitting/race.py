@@ -1,16 +1,17 @@
-"""The start "auto": a few iterations from two starts at sparse cost, and the better one is taken.
+"""The start "auto": a few iterations from several starts at sparse cost, and moves from the best of them.
 
-One is the non-negative SVD. The other begins with half as many random factors again as are wanted, and merges
-those that say nearly the same. Neither is the best everywhere, and a few iterations tell which one is
-(`benchmarks.starts`). Below c = 1 starts differ little and iterations are dear: there it is the SVD.
+The starts are the non-negative SVD and random ones. From the best of them, factors are added at random and
+after some iterations merged again, to leave a poor optimum: what is there twice becomes one, what was mixed
+can be told apart. A move is kept where it leads to a better point (`benchmarks.starts`). Below c = 1 starts
+differ little and iterations are dear: there it is the SVD.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import cycle, islice
 from typing import TypeAlias
 
 import numpy as np
@@ -28,8 +29,8 @@ from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 
 from .arrangement import arranged
-from .merging import merged
-from .renewal import AdaptiveRenewal, is_due
+from .merging import merged, widened
+from .renewal import AdaptiveRenewal
 from .sampled_start import spread
 from .settings import Settings
 from .starts import Taken, adapt_start, initialize, lifted
@@ -42,12 +43,22 @@ SMALLEST_RACED = 1.0
 """The smallest c at which starts are raced."""
 MOST_RACED = 5000
 """Samples on which starts are raced at most; of larger data the loadings are found afterwards."""
-TOO_MANY = 0.5
-"""Factors beyond those wanted, as a part of them; two at least."""
-BEFORE, AFTER = 15, 10
-"""Iterations before and after factors are merged."""
+SMALL = 1_000_000
+"""Non-zeros up to which iterations are cheap."""
+N_RANDOM, N_RANDOM_OF_SMALL = 2, 4
+"""Random starts that are raced beside the SVD; more where iterations are cheap."""
 ALONE = 30
-"""Iterations from the other start. After fewer, slow ones that end well are not yet ahead."""
+"""Iterations from each. After fewer, slow ones that end well are not yet ahead."""
+ADDED = (0.25, 0.5)
+"""Factors that moves add in turn, as a part of those wanted; two at least."""
+BEFORE, AFTER = 10, 8
+"""Iterations of a move before and after factors are merged."""
+MOST_MOVES, MOST_FAILED = 6, 3
+"""Moves from the best start, and moves in a row without a gain after which there are no more."""
+WORTHWHILE = 1e-4
+"""Gain of a move, relative to the objective, from which on it encourages further ones."""
+FIRST_LOOK = 3
+"""Iterations after which zeros are looked at that were chosen for other loadings and factors."""
 RACED_ERRORS = 1e-3
 """`zeros_tol` of the race."""
 SETTLING = 5
@@ -73,10 +84,10 @@ def race(
     verbose : int
         1 shows a progress bar.
     """
-    other = "nndsvd" if number == 0 else "random"
+    first = "nndsvd" if number == 0 else "random"
     K, problem = settings.n_components, engine.problem
     if K == 1 or problem.link.c < SMALLEST_RACED:
-        name = "rank1" if K == 1 else other
+        name = "rank1" if K == 1 else first
         return Taken(Pair(*initialize(engine, K, name, rng)), name)
     exact = replace(problem, zeros=None, noise=POISSON, size_prior=None)
     part, rows = problem.counts.part_in_memory(MOST_RACED)
@@ -85,85 +96,89 @@ def race(
     if not whole:
         batches = None if problem.batches is None else problem.batches.of_samples(rows)
         raced = replace(exact, counts=part, size_factors=problem.size_factors[rows], batches=batches)
-    with _shown(verbose) as watch:
+    names = [first] + ["random"] * (N_RANDOM if part.nnz > SMALL else N_RANDOM_OF_SMALL)
+    with _shown(verbose, len(names)) as watch:
         racer = _Racer(make, make(raced), watch)
-        name, (pair, objective) = "merged", racer.merged(K, rng)
-        rival = racer.advance(initialize(racer.engine, K, other, rng), ALONE, BEFORE + AFTER)
-    if rival[1] < objective:
-        name, pair = other, rival[0]
+        ends = [racer.advance(initialize(racer.engine, K, name, rng), ALONE) for name in names]
+        best = min(range(len(ends)), key=lambda one: ends[one][1])
+        pair = racer.moved(*ends[best], rng)
     if not whole:
         everyone = make(replace(exact, zeros=quadratic(problem.link, "chebyshev", None)))
         pair = spread(everyone, _settling(everyone), pair, FREE)
     # with a penalty, the first factor is the one without
     ordered = arranged(pair.loadings, pair.factors, replace(settings, l1=0.0, normalize="none"))
-    return Taken(Pair(*adapt_start(problem, *ordered, rng)), name)
+    return Taken(Pair(*adapt_start(problem, *ordered, rng)), names[best])
 
 
-@dataclass(frozen=True, eq=False)
 class _Racer:
-    """Follows the solver from a start for some iterations, with adaptive zeros.
+    """Follows the solver from one start after the other, with adaptive zeros, and improves where it leads.
 
     Parameters
     ----------
-    engine : Engine
+    exact : Engine
         Of the problem that is raced, with all zeros visited.
     watch : callable
-        Called with every iteration.
+        Called with every iteration, numbered through.
     """
 
-    make: Make
-    engine: Engine
-    watch: Callback
+    def __init__(self, make: Make, exact: Engine, watch: Callback) -> None:
+        self.exact, self.watch, self.n_seen = exact, watch, 0
+        identity = exact.problem.link.is_identity
+        self.renewal = None if identity else AdaptiveRenewal(make, RACED_ERRORS)
+        self.engine = exact if self.renewal is None else self.renewal.begin(exact)
 
-    def merged(self, n_components: int, rng: Random) -> tuple[Pair, float]:
-        """Start from more random factors than are wanted, and merge those that say nearly the same."""
-        many, problem = n_components + max(2, int(TOO_MANY * n_components)), self.engine.problem
-        before, _ = self.advance(initialize(self.engine, many, "random", rng), BEFORE)
-        fewer = merged(problem, before.loadings, before.factors, n_components)
-        return self.advance(lifted(problem, *fewer), AFTER, BEFORE)
+    def moved(self, pair: Pair, objective: float, rng: Random) -> Pair:
+        """Add factors and merge again, and keep what is better."""
+        n_failed = 0
+        for added in islice(cycle(ADDED), MOST_MOVES):
+            other, reached = self._move(pair, added, rng)
+            n_failed = 0 if objective - reached > WORTHWHILE * abs(objective) else n_failed + 1
+            if reached < objective:
+                pair, objective = other, reached
+            if n_failed == MOST_FAILED:
+                break
+        return pair
 
-    def advance(self, start: tuple[Array, Array], n_iterations: int, done: int = 0) -> tuple[Pair, float]:
+    def _move(self, pair: Pair, added: float, rng: Random) -> tuple[Pair, float]:
+        n_components, problem = pair.loadings.shape[1], self.exact.problem
+        more = widened(pair.loadings, pair.factors, max(2, int(added * n_components)), rng)
+        many, _ = self.advance(lifted(problem, *more), BEFORE)
+        fewer = merged(problem, many.loadings, many.factors, n_components)
+        return self.advance(lifted(problem, *fewer), AFTER)
+
+    def advance(self, start: tuple[Array, Array], n_iterations: int) -> tuple[Pair, float]:
         """Give where some iterations lead, and the objective there, with the errors of zeros put right.
 
-        Parameters
-        ----------
-        done : int
-            Iterations that the progress bar has seen.
+        One choice of zeros serves all starts, as long as its errors are small enough.
         """
-        engine, pair = self.engine, Pair(*start)
-        renewal = None if engine.problem.link.is_identity else AdaptiveRenewal(self.make, RACED_ERRORS)
-        if renewal is not None:
-            engine = renewal.chosen(engine, pair, engine.problem.counts.total)
-        last: Iteration | None = None
-        while last is None or last.index < n_iterations:
-            before, fresh = last, None
-            for iteration in self._iterations(engine, pair, n_iterations, last):
-                last = iteration
-                self.watch(replace(last, index=done + last.index))
-                if renewal is not None and is_due(last.index) and not math.isnan(last.relative_change):
-                    pair = Pair(last.loadings, last.factors)
-                    fresh = renewal(engine, pair, last.loss, index=last.index, final=False)
-                    if fresh is not None:
-                        break
-            if fresh is None or last is before:  # to the end, or nothing is left to gain
-                break
-            engine = fresh.engine
-        assert last is not None
-        reached = last.on_host()
-        signed, _ = engine.zero_errors(last.loadings, last.factors)
-        return Pair(reached.loadings, reached.factors), reached.objective + signed
+        last = self._followed(Pair(*start), FIRST_LOOK)
+        self._renew(last)
+        last = self._followed(Pair(last.loadings, last.factors), n_iterations, last)
+        error, _ = self.engine.zero_errors(last.loadings, last.factors)
+        self._renew(last)
+        self.n_seen += n_iterations
+        return Pair(last.loadings, last.factors).on_host(), last.objective + error
 
-    def _iterations(self, engine: Engine, pair: Pair, n: int, last: Iteration | None) -> Iterator[Iteration]:
-        state = None if last is None else last.state
-        return alternate(
-            engine,
+    def _followed(self, pair: Pair, n_iterations: int, before: Iteration | None = None) -> Iteration:
+        last, state = before, None if before is None else before.state
+        for last in alternate(
+            self.engine,
             pair.loadings,
             pair.factors,
             extrapolation=Extrapolation(),
-            max_iter=n,
+            max_iter=n_iterations,
             state=state,
             renewed=state is not None,
-        )
+        ):
+            self.watch(replace(last, index=self.n_seen + last.index))
+        assert last is not None
+        return last
+
+    def _renew(self, at: Iteration) -> None:
+        if self.renewal is not None:
+            pair = Pair(at.loadings, at.factors)
+            fresh = self.renewal(self.engine, pair, at.loss, index=at.index, final=False)
+            self.engine = self.engine if fresh is None else fresh.engine
 
 
 def _settling(engine: Engine) -> Callable[[Array, Array, Bounds], Array]:
@@ -178,9 +193,9 @@ def _settling(engine: Engine) -> Callable[[Array, Array, Bounds], Array]:
 
 
 @contextmanager
-def _shown(verbose: int) -> Iterator[Callback]:
+def _shown(verbose: int, n_starts: int) -> Iterator[Callback]:
     if not verbose:
         yield lambda iteration: None
         return
-    with ProgressBar(BEFORE + AFTER + ALONE, "start") as bar:
+    with ProgressBar(n_starts * ALONE + MOST_MOVES * (BEFORE + AFTER), "start") as bar:
         yield bar
