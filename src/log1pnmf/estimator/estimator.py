@@ -152,6 +152,17 @@ class Log1pNMF(FittedModel):
     feature_names_in_ : ndarray of str
         Their names, where the counts had any.
 
+    See Also
+    --------
+    log1pnmf.fit_log1p_nmf : The same as a function.
+    log1pnmf.select : Choose c, the number of factors and the noise.
+    sklearn.decomposition.NMF : Parts add up; other losses than Poisson.
+
+    References
+    ----------
+    .. [1] E. Weine, P. Carbonetto, R. A. Irizarry and M. Stephens (2026). A New Family of Poisson
+       Non-negative Matrix Factorization Methods Using the Shifted Log Link. arXiv:2601.05845.
+
     Examples
     --------
     >>> from log1pnmf.datasets import pancreas
