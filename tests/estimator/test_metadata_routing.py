@@ -51,7 +51,7 @@ def test_fit_takes_size_factors():
 
 def test_bad_size_factors_are_refused_before_any_work():
     with pytest.raises(
-        ValueError, match="size_factors must be one of 'total', 'none' or an array, got 'sum'"
+        ValueError, match="size_factors must be one of 'total', 'fit', 'none' or an array, got 'sum'"
     ):
         Log1pNMF(**OPTIONS).fit(Y, size_factors="sum")
     with pytest.raises(ValueError, match="each of the 60 samples"):

@@ -22,7 +22,7 @@ def simulated(n=30, m=80, k=3, seed=0):
 
 Y = simulated()
 FEW = simulated(20, 30)
-IDENTITY = {"c": math.inf, "size_factors": "none", "random_state": 0, "n_jobs": 1}
+IDENTITY = {"init": "random", "c": math.inf, "size_factors": "none", "random_state": 0, "n_jobs": 1}
 ENGINES = ["native", "reference", "streaming", "torch-float64"]
 
 pytestmark = [

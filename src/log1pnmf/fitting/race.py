@@ -1,6 +1,7 @@
 """The start "auto": a few iterations from several starts at sparse cost, and moves from the best of them.
 
-The starts are the non-negative SVD and random ones. From the best of them, factors are added at random and
+The starts are the non-negative SVD, random ones, and one that begins with too many random factors and merges
+those that say nearly the same. From the best of them, factors are added at random and
 after some iterations merged again, to leave a poor optimum: what is there twice becomes one, what was mixed
 can be told apart. A move is kept where it leads to a better point (`benchmarks.starts`). Below c = 1 starts
 differ little and iterations are dear: there it is the SVD.
@@ -46,8 +47,8 @@ MOST_RACED = 5000
 SMALL = 1_000_000
 """Non-zeros up to which iterations are cheap."""
 N_RANDOM, N_RANDOM_OF_SMALL = 2, 4
-"""Random starts that are raced beside the SVD; more where iterations are cheap."""
-ALONE = 30
+"""Random starts that are raced beside the SVD and the merged one; more where iterations are cheap."""
+ALONE, ALONE_OF_SMALL = 30, 60
 """Iterations from each. After fewer, slow ones that end well are not yet ahead."""
 ADDED = (0.25, 0.5)
 """Factors that moves add in turn, as a part of those wanted; two at least."""
@@ -96,10 +97,11 @@ def race(
     if not whole:
         batches = None if problem.batches is None else problem.batches.of_samples(rows)
         raced = replace(exact, counts=part, size_factors=problem.size_factors[rows], batches=batches)
-    names = [first] + ["random"] * (N_RANDOM if part.nnz > SMALL else N_RANDOM_OF_SMALL)
-    with _shown(verbose, len(names)) as watch:
+    n_random, alone = (N_RANDOM, ALONE) if part.nnz > SMALL else (N_RANDOM_OF_SMALL, ALONE_OF_SMALL)
+    names = [first, "merged"] + ["random"] * n_random
+    with _shown(verbose, len(names) * alone) as watch:
         racer = _Racer(make, make(raced), watch)
-        ends = [racer.advance(initialize(racer.engine, K, name, rng), ALONE) for name in names]
+        ends = [racer.begun(K, name, alone, rng) for name in names]
         best = min(range(len(ends)), key=lambda one: ends[one][1])
         pair = racer.moved(*ends[best], rng)
     if not whole:
@@ -126,6 +128,15 @@ class _Racer:
         identity = exact.problem.link.is_identity
         self.renewal = None if identity else AdaptiveRenewal(make, RACED_ERRORS)
         self.engine = exact if self.renewal is None else self.renewal.begin(exact)
+
+    def begun(self, n_components: int, name: str, n_iterations: int, rng: Random) -> tuple[Pair, float]:
+        """Give where a start leads; "merged" begins with half as many random factors again."""
+        if name != "merged":
+            return self.advance(initialize(self.engine, n_components, name, rng), n_iterations)
+        too_many = n_components + max(2, n_components // 2)
+        many, _ = self.advance(initialize(self.engine, too_many, "random", rng), BEFORE)
+        fewer = merged(self.exact.problem, many.loadings, many.factors, n_components)
+        return self.advance(lifted(self.exact.problem, *fewer), n_iterations - BEFORE)
 
     def moved(self, pair: Pair, objective: float, rng: Random) -> Pair:
         """Add factors and merge again, and keep what is better."""
@@ -193,9 +204,9 @@ def _settling(engine: Engine) -> Callable[[Array, Array, Bounds], Array]:
 
 
 @contextmanager
-def _shown(verbose: int, n_starts: int) -> Iterator[Callback]:
+def _shown(verbose: int, n_raced: int) -> Iterator[Callback]:
     if not verbose:
         yield lambda iteration: None
         return
-    with ProgressBar(n_starts * ALONE + MOST_MOVES * (BEFORE + AFTER), "start") as bar:
+    with ProgressBar(n_raced + MOST_MOVES * (BEFORE + AFTER), "start") as bar:
         yield bar
