@@ -144,7 +144,7 @@ class TestSizeFactors:
     @pytest.mark.parametrize(
         ("bad", "message"),
         [
-            ("sum", r"size_factors must be one of 'total', 'none' or an array, got 'sum'"),
+            ("sum", r"size_factors must be one of 'total', 'fit', 'none' or an array, got 'sum'"),
             (None, r"size_factors must"),
             (True, r"for each of the 3 samples, got an array of shape \(\)"),
             ([1.0, 2.0], r"one number for each of the 3 samples, got an array of shape \(2,\)"),

@@ -125,7 +125,7 @@ PARAMETERS = [
     ("checkpoint", 3, TypeError, "checkpoint must be the path of a file, got 3"),
     ("checkpoint", "nowhere/file", FileNotFoundError, "checkpoint is .*, but there is no folder .*: make it"),
     ("checkpoint_every", -1, ValueError, "checkpoint_every must be finite and not negative, got -1"),
-    ("size_factors", "sum", ValueError, "size_factors must be one of 'total', 'none' or an array, got 'sum'"),
+    ("size_factors", "sum", ValueError, "size_factors must be one of 'total', 'fit', 'none' or an array, got 'sum'"),
     ("init", None, ValueError, "init must be one of 'auto', 'rank1', 'random', 'nndsvd' or .*, got None"),
     ("init", "svd", ValueError, "init must be one of 'auto', 'rank1', 'random', 'nndsvd' or .*, got 'svd'"),
 ]
@@ -146,7 +146,7 @@ def test_parameters(name, value, error, message):
         ([1.0] * 11 + [0.0], r"size_factors must be positive and finite, got 0.0 at position 11"),
         ([1.0] * 11 + [np.nan], r"size_factors must be positive and finite, got nan at position 11"),
         ([-1.0] * 12, r"got -1.0 at position 0 \(12 bad entries\)"),
-        (["a"] * 12, r"size_factors must be 'total', 'none' or an array of numbers, got list"),
+        (["a"] * 12, r"size_factors must be 'total', 'fit', 'none' or an array of numbers, got list"),
     ],
 )
 def test_size_factors(sizes, message):

@@ -47,7 +47,7 @@ def background(
     --------
     >>> droplets = np.array([[2, 1, 0], [1, 1, 1], [900, 100, 500], [100, 800, 600]])
     >>> background(droplets, c=float("inf"), which="empty", most_counts=10).round(2)
-    array([376.62, 251.08, 125.54])
+    array([750., 500., 250.])
     """
     check_choice("which", which, WHICH)
     check_number("most_counts", most_counts)
