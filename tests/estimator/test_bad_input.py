@@ -125,7 +125,12 @@ PARAMETERS = [
     ("checkpoint", 3, TypeError, "checkpoint must be the path of a file, got 3"),
     ("checkpoint", "nowhere/file", FileNotFoundError, "checkpoint is .*, but there is no folder .*: make it"),
     ("checkpoint_every", -1, ValueError, "checkpoint_every must be finite and not negative, got -1"),
-    ("size_factors", "sum", ValueError, "size_factors must be one of 'total', 'fit', 'none' or an array, got 'sum'"),
+    (
+        "size_factors",
+        "sum",
+        ValueError,
+        "size_factors must be one of 'total', 'fit', 'none' or an array, got 'sum'",
+    ),
     ("init", None, ValueError, "init must be one of 'auto', 'rank1', 'random', 'nndsvd' or .*, got None"),
     ("init", "svd", ValueError, "init must be one of 'auto', 'rank1', 'random', 'nndsvd' or .*, got 'svd'"),
 ]

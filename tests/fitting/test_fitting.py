@@ -293,7 +293,11 @@ def test_ctrl_c_is_answered_within_an_iteration():
         ),
         ({"approximation": "pade"}, ValueError, "approximation must be one of 'chebyshev', 'taylor'"),
         ({"interval": (2, 1)}, ValueError, "interval must be finite with 0 <= low < high"),
-        ({"size_factors": "median"}, ValueError, "size_factors must be one of 'total', 'fit', 'none' or an array"),
+        (
+            {"size_factors": "median"},
+            ValueError,
+            "size_factors must be one of 'total', 'fit', 'none' or an array",
+        ),
         ({"size_factors": [1.0]}, ValueError, "size_factors must have one number for each of the 60 samples"),
         ({"init": "kmeans"}, ValueError, "init must be one of 'auto', 'rank1', 'random', 'nndsvd' or"),
         ({"init": (np.ones((60, 2)), np.ones((50, 3)))}, ValueError, "init loadings must have shape"),

@@ -320,12 +320,12 @@ def _checked_size_factors(given: Any, n_samples: int) -> np.ndarray:
         factors = np.array(given, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(
-            f"size_factors must be 'total', 'none' or an array of numbers, got {type(given).__name__}"
+            f"size_factors must be 'total', 'fit', 'none' or an array of numbers, got {type(given).__name__}"
         ) from error
     if factors.shape != (n_samples,):
         raise ValueError(
             f"size_factors must have one number for each of the {n_samples} samples, "
-            f"got an array of shape {factors.shape}; pass 'total', 'none' or an array of length {n_samples}"
+            f"got an array of shape {factors.shape}; pass an array of length {n_samples}"
         )
     extreme = (factors > 0) & np.isfinite(factors) & ((factors < 1e-30) | (factors > 1e30))
     if extreme.any():
