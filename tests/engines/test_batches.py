@@ -108,11 +108,13 @@ def test_any_number_of_threads_gives_the_same_bits(name):
         assert one.loss == three.loss
 
 
-@pytest.mark.parametrize("name", CASES)
+# adaptive zeros are left out: they were chosen with the effects
+FIXED_ZEROS = [name for name, problem in CASES.items() if not isinstance(problem.zeros, AdaptiveZeros)]
+
+
+@pytest.mark.parametrize("name", FIXED_ZEROS)
 def test_effects_of_one_change_nothing(name):
     problem = CASES[name]
-    if isinstance(problem.zeros, AdaptiveZeros):
-        pytest.skip("the zeros were chosen with the effects")
     flat = replace(problem, batches=replace(problem.batches, effects=np.ones((B, M))))
     with_, without = NativeEngine(flat, 1), NativeEngine(replace(problem, batches=None), 1)
     assert with_.loss(*point()) == pytest.approx(without.loss(*point()), rel=1e-12)
