@@ -40,7 +40,7 @@ SMALLER = {
     "README.md": (6, 3),
     "docs/anndata.md": (1, 6),
     "docs/index.md": (6, 3),
-    "docs/plots.md": (12, 3),
+    "docs/gallery.md": (12, 3),
     "docs/report.md": (8, 3),
 }
 """Every so many-th cell and gene of the bundled data is enough to see that the code of a page runs."""
