@@ -220,7 +220,7 @@ def test_a_checkpoint_is_of_the_same_dispersions(counts, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"noise": "negative"}, "noise must be one of 'poisson', 'nb', got 'negative'"),
+        ({"noise": "negative"}, "noise must be one of 'poisson', 'nb', 'auto', got 'negative'"),
         ({"dispersion": PHI}, "dispersion is used by noise='nb' only"),
         ({"dispersion": "shared"}, "dispersion is used by noise='nb' only"),
         ({"noise": "nb", "dispersion": "features"}, "dispersion must be one of .* did you mean 'feature'"),

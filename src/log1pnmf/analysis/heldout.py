@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.factorial import stirling
 from log1pnmf.counts.features import select_features
-from log1pnmf.counts.sparse_rows import dense_blocks
 from log1pnmf.counts.splitting import check_fraction, training_size_factors
 from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import NewSamples, fits_new_sizes, new_size_factors
-from log1pnmf.model.batches import Batches
-from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.negative_binomial import NegativeBinomial, excess_constant
+from log1pnmf.model.prediction import BACKGROUND, Background, Rates, score_entries, score_parts
 
 __all__ = [
     "BACKGROUND",
@@ -31,15 +26,9 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-BACKGROUND = 1e-3
-"""Share of the rank-one background in the predicted means; see `heldout_by_sample`."""
-
 PULL = 1.0
 """Weight of the exponential prior of held-out samples' loadings, around the mean of the training samples.
 Without it, a few samples whose loadings run away decide which setting predicts best."""
-
-BLOCK_ENTRIES = 1 << 18
-"""Means computed at a time: they stay in the cache."""
 
 
 def heldout_log_likelihood(
@@ -130,7 +119,7 @@ def heldout_by_sample(
     """
     found = as_fit(fit)
     own = (found.size_factors, found.dispersion, found.batches)
-    rates = _Rates(found.loadings, found.factors, found.link, *own)
+    rates = Rates(found.loadings, found.factors, found.link, *own)
     return _score_parts(rates, train, test, test_fraction=test_fraction, background=background)
 
 
@@ -190,7 +179,7 @@ def heldout_rows_log_likelihood(
         sizes = training_size_factors(seen, share, kind)
     held = NewSamples(found, seen, sizes, n_jobs=n_jobs, pull=PULL)
     held = held.sized() if fits_new_sizes(found, size_factors) else held
-    rates = _Rates(held.solve()[0], found.factors, found.link, held.size_factors, found.dispersion)
+    rates = Rates(held.solve()[0], found.factors, found.link, held.size_factors, found.dispersion)
     return float(_score_parts(rates, seen, test, test_fraction=share, background=background).sum())
 
 
@@ -241,105 +230,17 @@ def heldout_features_by_sample(
     held = NewSamples(part, seen, size_factors, n_jobs=n_jobs, pull=PULL)
     held = held.sized() if unsized else held
     dispersion = None if fit.dispersion is None else fit.dispersion[scored]
-    rates = _Rates(held.solve()[0], fit.factors[scored], fit.link, held.size_factors, dispersion)
-    beside = _Background(seen.row_sums + 0.5, totals[scored] / totals[given].sum(), background)
-    if rates.dispersion is not None:
-        return _score_dispersed(rates, None, unseen, beside, scale=1.0)
-    return _score(rates, unseen, beside, scale=1.0)
+    rates = Rates(held.solve()[0], fit.factors[scored], fit.link, held.size_factors, dispersion)
+    beside = Background(seen.row_sums + 0.5, totals[scored] / totals[given].sum(), background)
+    return score_entries(rates, None, unseen, beside, scale=1.0)
 
 
-@dataclass(frozen=True, eq=False)
-class _Rates:
-    """Fitted means of a training part, ``s_i lam_ij``, and dispersions of its counts, if they have any."""
-
-    loadings: Array
-    factors: Array
-    link: ShiftedLog
-    size_factors: Array
-    dispersion: Array | None = None
-    batches: Batches | None = None
-
-    def of_rows(self, rows: slice) -> Array:
-        means = self.size_factors[rows, None] * self.link.inverse(self.loadings[rows] @ self.factors.T)
-        return means if self.batches is None else means * self.batches.rows(rows)
-
-    def row_sums(self) -> Array:
-        """Sum over the features of every sample's means."""
-        if self.link.is_identity and self.batches is None:
-            return self.size_factors * (self.loadings @ self.factors.sum(axis=0))
-        eta_factors = np.ascontiguousarray(self.factors.T) / self.link.alpha
-        sums = np.empty(len(self.loadings))
-        for rows in dense_blocks((len(sums), len(self.factors)), BLOCK_ENTRIES):
-            if self.batches is not None:
-                sums[rows] = self.of_rows(rows).sum(axis=1)
-                continue
-            eta = self.loadings[rows] @ eta_factors
-            sums[rows] = np.expm1(eta, out=eta).sum(axis=1)
-        if self.batches is not None:
-            return sums
-        return self.link.exposure_scale * self.size_factors * sums
-
-    def at(self, i: NDArray[np.intp], j: NDArray[np.int32]) -> Array:
-        b = np.einsum("ek,ek->e", self.loadings[i], self.factors[j])
-        means = self.size_factors[i] * self.link.inverse(b)
-        return means if self.batches is None else means * self.batches.effects[self.batches.labels[i], j]
-
-
-@dataclass(frozen=True, eq=False)
-class _Background:
-    """Means without factors, ``size_i * profile_j``, and their share in what is predicted."""
-
-    size: Array
-    profile: Array
-    share: float
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.share < 1.0:
-            raise ValueError(f"background must be at least 0 and below 1, got {self.share}")
-
-
-def _score_parts(rates: _Rates, train: Any, test: Any, *, test_fraction: float, background: float) -> Array:
-    """Score the test part of the samples whose training part has these rates."""
+def _score_parts(rates: Rates, train: Any, test: Any, *, test_fraction: float, background: float) -> Array:
+    """Check both parts and score the test part."""
     share = check_fraction(test_fraction)
     seen, unseen = Counts.from_any(train), Counts.from_any(test)
     expected = (len(rates.loadings), len(rates.factors))
     for name, counts in (("train", seen), ("test", unseen)):
         if counts.shape != expected:
             raise ValueError(f"{name} must have the shape {expected} of the fit, got {counts.shape}")
-    totals = seen.by_column.row_sums() + 0.5
-    beside = _Background(seen.row_sums + 0.5, totals / totals.sum(), background)
-    if rates.dispersion is not None:
-        return _score_dispersed(rates, seen, unseen, beside, scale=share / (1.0 - share))
-    return _score(rates, unseen, beside, scale=share / (1.0 - share))
-
-
-def _score(rates: _Rates, counts: Counts, beside: _Background, *, scale: float) -> Array:
-    """Log-likelihood of every sample, at `scale` times the rates mixed with the background."""
-    own = 1.0 - beside.share
-    flat = beside.share * beside.size
-    score = -scale * (own * rates.row_sums() + flat * beside.profile.sum())
-    rows = counts.by_row
-    for i, entries in rows.entry_blocks(max(1, BLOCK_ENTRIES // rates.loadings.shape[1])):
-        j, y = rows.indices[entries], rows.values[entries].astype(np.float64)
-        with np.errstate(divide="ignore"):
-            log_mean = np.log(scale * (own * rates.at(i, j) + flat[i] * beside.profile[j]))
-        score += np.bincount(i, y * log_mean - gammaln(y + 1.0), minlength=len(score))
-    return score
-
-
-def _score_dispersed(
-    rates: _Rates, seen: Counts | None, unseen: Counts, beside: _Background, *, scale: float
-) -> Array:
-    """Log-likelihood of every sample with negative binomial noise, given what was seen of its entries."""
-    assert rates.dispersion is not None
-    score = np.empty(len(rates.loadings))
-    for rows in dense_blocks(unseen.shape, BLOCK_ENTRIES):
-        flat = beside.share * beside.size[rows, None] * beside.profile
-        mean = (1.0 - beside.share) * rates.of_rows(rows) + flat
-        y, phi = unseen.by_row.to_dense(rows), np.broadcast_to(rates.dispersion, mean.shape)
-        if seen is not None:
-            known = 1.0 + phi * seen.by_row.to_dense(rows)
-            mean, phi = mean * known / (1.0 + phi * mean), phi / known
-        loss = NegativeBinomial(phi.ravel()).loss(y.ravel(), scale * mean.ravel()).reshape(y.shape)
-        score[rows] = -np.sum(loss + stirling(y) + excess_constant(y, phi), axis=1)
-    return score
+    return score_parts(rates, seen, unseen, test_fraction=share, background=background)

@@ -14,8 +14,9 @@ from log1pnmf.counts.splitting import check_fraction, split_counts, training_siz
 from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import NewSamples, counts_of, fits_new_sizes, new_size_factors
+from log1pnmf.model.prediction import BLOCK_ENTRIES
 
-from .heldout import BACKGROUND, BLOCK_ENTRIES, PULL
+from .heldout import BACKGROUND, PULL
 
 __all__ = ["perplexity"]
 

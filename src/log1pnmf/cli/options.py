@@ -219,7 +219,8 @@ Noise = Annotated[
     typer.Option(
         "--noise",
         metavar="KIND",
-        help="Distribution of the counts: poisson, or nb (negative binomial) for overdispersed ones.",
+        help="Distribution of the counts: poisson, nb (negative binomial) for overdispersed ones, or auto: "
+        "what predicts held-out counts better.",
     ),
 ]
 Dispersion = Annotated[

@@ -57,9 +57,10 @@ class Log1pNMF(FittedModel):
     size_factors : {"total", "fit", "none"} or array of shape (n_samples,)
         Exposure of the samples; "total" is their total count divided by its mean. "fit" begins there and
         fits them with the model, for programmes that change totals (docs/explanation/sizes.md).
-    noise : {"poisson", "nb"}
+    noise : {"poisson", "nb", "auto"}
         How counts scatter around their means: "nb" is negative binomial, with the variance
-        ``mean + dispersion * mean**2``.
+        ``mean + dispersion * mean**2``. "auto" takes the one that predicts held-out counts better, and
+        `summary` says why.
     dispersion : {"feature", "shared"}, float or array of shape (n_features,)
         With "nb": one for each feature, or the same for all, found by maximum likelihood; those of the
         features are pulled towards their trend over the mean counts. Numbers are taken as they are.

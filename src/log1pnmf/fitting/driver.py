@@ -35,6 +35,7 @@ from .certificate import exact_log_likelihood
 from .checkpoint import CheckpointWriter, fingerprint, load_checkpoint
 from .fit import Fit
 from .known import checksums, constraint_of, structure_of
+from .noise_choice import choose_noise
 from .renewal import LARGEST_STORED, first_noise, first_problem, renewal_of
 from .request import KNOWN, Request
 from .runs import Run, best_run
@@ -112,7 +113,11 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     data = as_counts(counts, request.engine or asked.engine)
     sizes = data.size_factors(asked.size_factors if request.size_factors is None else request.size_factors)
     _check_sizes(asked, data)
-    noise, given = _noise(request, data), _batches(request, data)
+    given = _batches(request, data)
+    choice = choose_noise(request, data, run_request) if asked.noise == "auto" else None
+    if choice is not None:
+        request = replace(request, settings=asked.with_noise(choice.noise))
+    noise = _noise(request, data)
     batches = given if given is not None and given.n_batches > 1 else None  # one is none, to the last bit
     if batches is not None and data.in_memory and (batches.effects == 1.0).all():
         batches = first_effects(batches, data, sizes)
@@ -124,7 +129,7 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
         noise=noise,
         batched=batches is not None,
     )
-    settings = asked.resolved(engine, data)
+    settings = request.settings.resolved(engine, data)
     known = structure_of(data, settings, **{name: getattr(request, name) for name in KNOWN})
     constraint = constraint_of(settings, known)
     check_memory(engine, data, asked.n_components, effective_threads(request.n_jobs))
@@ -176,6 +181,8 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     except KeyboardInterrupt:  # the fit is worth keeping without its last figures
         fit = _finish(settings, ended, replace(run, stopped="interrupted"), request, known)
     fit = replace(fit, batches=given if batches is None else fit.batches)
+    if choice is not None:
+        fit = replace(fit, messages=(str(choice), *fit.messages))
     return replace(fit, asked=asked, seconds=time.perf_counter() - started)
 
 

@@ -23,7 +23,8 @@ MOST_COMPONENTS = 10_000
 
 
 def _check_noise(fit: Any) -> None:
-    if fit.asked.noise != fit.settings.noise or (fit.settings.noise == "nb") != (fit.dispersion is not None):
+    asked, had = fit.asked.noise, fit.settings.noise
+    if asked not in ("auto", had) or had == "auto" or (had == "nb") != (fit.dispersion is not None):
         raise ValueError(f"noise is {fit.settings.noise!r}, which does not go with the rest")
     if fit.dispersion is not None:
         check_numbers(DISPERSION, fit.dispersion, (len(fit.factors),))

@@ -124,7 +124,7 @@ class Request:
             name: getattr(Settings, name) for name in ("init", "engine") if getattr(asked, name) == GIVEN
         }
         return cls(
-            replace(asked, **forgotten),
+            replace(asked.with_noise(fit.settings.noise), **forgotten),
             size_factors=fit.size_factors if asked.size_factors == GIVEN else None,
             dispersion=fit.dispersion if asked.dispersion == GIVEN else None,
             batch=None if fit.batches is None else fit.batches.sample_names,

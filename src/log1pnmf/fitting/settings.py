@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 LIKELIHOODS = ("auto", "adaptive", "approximate", "exact")
-NOISES = ("poisson", "nb")
+NOISES = ("poisson", "nb", "auto")
 DISPERSIONS = ("feature", "shared")
 INITS = ("auto", "rank1", "random", "nndsvd")
 NORMALIZATIONS = ("max", "factor_max", "factor_sum", "none")
@@ -126,12 +126,21 @@ class Settings:
         check_choice("dispersion", self.dispersion, (*DISPERSIONS, GIVEN), otherwise="an array")
         if self.noise == "poisson" and self.dispersion != Settings.dispersion:
             raise ValueError("dispersion is used by noise='nb' only; leave it out, or pass noise='nb'")
-        if self.noise == "nb" and self.likelihood == "approximate":
+        if self.noise == "auto" and self.dispersion == GIVEN:
+            raise ValueError("noise='auto' chooses whether there is a dispersion; use noise='nb' to give one")
+        if self.noise != "poisson" and self.likelihood == "approximate":
             raise ValueError(
-                "likelihood='approximate', the paper's, has no noise='nb'; use 'adaptive' or 'auto'"
+                f"likelihood='approximate', the paper's, has no noise={self.noise!r}; use 'adaptive' or "
+                "'auto'"
             )
-        if self.noise == "nb" and self.row_solver != "newton":
-            raise ValueError(f"row_solver must be 'newton' with noise='nb', got {self.row_solver!r}")
+        if self.noise != "poisson" and self.row_solver != "newton":
+            raise ValueError(
+                f"row_solver must be 'newton' with noise={self.noise!r}, got {self.row_solver!r}"
+            )
+
+    def with_noise(self, noise: str) -> Settings:
+        """Give the same with a noise that was chosen; dispersions are those of "nb" only."""
+        return replace(self, noise=noise, dispersion=self.dispersion if noise == "nb" else "feature")
 
     def _make_plain(self) -> None:
         """Replace the numbers of NumPy and the like, so that settings compare and go into files."""

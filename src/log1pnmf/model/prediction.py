@@ -1,0 +1,139 @@
+"""Log-likelihood of counts that were held out, at means that a fit to other counts predicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.factorial import stirling
+from log1pnmf.counts.sparse_rows import dense_blocks
+
+from .batches import Batches
+from .link import ShiftedLog
+from .negative_binomial import NegativeBinomial, excess_constant
+
+__all__ = ["BACKGROUND", "BLOCK_ENTRIES", "Background", "Rates", "score_entries", "score_parts"]
+
+Array = NDArray[np.float64]
+
+BACKGROUND = 1e-3
+"""Share of the rank-one background in the predicted means; see `score_parts`."""
+
+BLOCK_ENTRIES = 1 << 18
+"""Means computed at a time: they stay in the cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rates:
+    """Fitted means of a training part, ``s_i lam_ij``, and dispersions of its counts, if they have any."""
+
+    loadings: Array
+    factors: Array
+    link: ShiftedLog
+    size_factors: Array
+    dispersion: Array | None = None
+    batches: Batches | None = None
+
+    def of_rows(self, rows: slice) -> Array:
+        """Means of some samples."""
+        means = self.size_factors[rows, None] * self.link.inverse(self.loadings[rows] @ self.factors.T)
+        return means if self.batches is None else means * self.batches.rows(rows)
+
+    def row_sums(self) -> Array:
+        """Sum over the features of every sample's means."""
+        if self.link.is_identity and self.batches is None:
+            return self.size_factors * (self.loadings @ self.factors.sum(axis=0))
+        eta_factors = np.ascontiguousarray(self.factors.T) / self.link.alpha
+        sums = np.empty(len(self.loadings))
+        for rows in dense_blocks((len(sums), len(self.factors)), BLOCK_ENTRIES):
+            if self.batches is not None:
+                sums[rows] = self.of_rows(rows).sum(axis=1)
+                continue
+            eta = self.loadings[rows] @ eta_factors
+            sums[rows] = np.expm1(eta, out=eta).sum(axis=1)
+        if self.batches is not None:
+            return sums
+        return self.link.exposure_scale * self.size_factors * sums
+
+    def at(self, i: NDArray[np.intp], j: NDArray[np.int32]) -> Array:
+        """Means of some entries."""
+        b = np.einsum("ek,ek->e", self.loadings[i], self.factors[j])
+        means = self.size_factors[i] * self.link.inverse(b)
+        return means if self.batches is None else means * self.batches.effects[self.batches.labels[i], j]
+
+
+@dataclass(frozen=True, eq=False)
+class Background:
+    """Means without factors, ``size_i * profile_j``, and their share in what is predicted."""
+
+    size: Array
+    profile: Array
+    share: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.share < 1.0:
+            raise ValueError(f"background must be at least 0 and below 1, got {self.share}")
+
+
+def score_parts(
+    rates: Rates, train: Counts, test: Counts, *, test_fraction: float, background: float = BACKGROUND
+) -> Array:
+    """Score the test part of every sample whose training part has these rates.
+
+    A little of what is predicted comes from a background that has no factors, made from the training part:
+    otherwise one count where the mean is 0 would rule out a model.
+    """
+    totals = train.by_column.row_sums() + 0.5
+    beside = Background(train.row_sums + 0.5, totals / totals.sum(), background)
+    return score_entries(rates, train, test, beside, scale=test_fraction / (1.0 - test_fraction))
+
+
+def score_entries(
+    rates: Rates, seen: Counts | None, unseen: Counts, beside: Background, *, scale: float
+) -> Array:
+    """Log-likelihood of every sample, at `scale` times the rates mixed with the background.
+
+    Parameters
+    ----------
+    seen : Counts or None
+        Another part of the same entries: with dispersions, both parts share their excess.
+    """
+    if rates.dispersion is None:
+        return _poisson(rates, unseen, beside, scale=scale)
+    return _dispersed(rates, seen, unseen, beside, scale=scale)
+
+
+def _poisson(rates: Rates, counts: Counts, beside: Background, *, scale: float) -> Array:
+    """Log-likelihood of every sample, at `scale` times the rates mixed with the background."""
+    own = 1.0 - beside.share
+    flat = beside.share * beside.size
+    score = -scale * (own * rates.row_sums() + flat * beside.profile.sum())
+    rows = counts.by_row
+    for i, entries in rows.entry_blocks(max(1, BLOCK_ENTRIES // rates.loadings.shape[1])):
+        j, y = rows.indices[entries], rows.values[entries].astype(np.float64)
+        with np.errstate(divide="ignore"):
+            log_mean = np.log(scale * (own * rates.at(i, j) + flat[i] * beside.profile[j]))
+        score += np.bincount(i, y * log_mean - gammaln(y + 1.0), minlength=len(score))
+    return score
+
+
+def _dispersed(
+    rates: Rates, seen: Counts | None, unseen: Counts, beside: Background, *, scale: float
+) -> Array:
+    """Log-likelihood of every sample with negative binomial noise, given what was seen of its entries."""
+    assert rates.dispersion is not None
+    score = np.empty(len(rates.loadings))
+    for rows in dense_blocks(unseen.shape, BLOCK_ENTRIES):
+        flat = beside.share * beside.size[rows, None] * beside.profile
+        mean = (1.0 - beside.share) * rates.of_rows(rows) + flat
+        y, phi = unseen.by_row.to_dense(rows), np.broadcast_to(rates.dispersion, mean.shape)
+        if seen is not None:
+            known = 1.0 + phi * seen.by_row.to_dense(rows)
+            mean, phi = mean * known / (1.0 + phi * mean), phi / known
+        loss = NegativeBinomial(phi.ravel()).loss(y.ravel(), scale * mean.ravel()).reshape(y.shape)
+        score[rows] = -np.sum(loss + stirling(y) + excess_constant(y, phi), axis=1)
+    return score
