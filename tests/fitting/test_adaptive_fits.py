@@ -7,10 +7,15 @@ import pytest
 import scipy.sparse as sp
 
 from log1pnmf.counts.counts import Counts
+from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting.certificate import certify
 from log1pnmf.fitting.driver import ApproximationWarning, fit_log1p_nmf
-from log1pnmf.fitting.renewal import is_due
+from log1pnmf.fitting.renewal import AdaptiveRenewal, is_due
+from log1pnmf.fitting.solver.iteration import Pair
+from log1pnmf.fitting.starts import initialize
 from log1pnmf.fitting.summary import gained_lately, last_gain, summarize
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.problem import Problem
 
 OPTIONS = {"tol": 1e-7, "random_state": 0, "n_jobs": 1}
 
@@ -128,3 +133,26 @@ def test_a_poor_start_does_not_decide_for_good():
     likelihoods = fit.history["likelihood"]
     assert likelihoods[0] == "exact"
     assert likelihoods[-1] == "adaptive"
+
+
+def test_fewer_zeros_are_visited_at_first_and_enough_of_them_at_the_end():
+    counts = Counts.from_any(Y)
+    exact = NativeEngine(Problem(counts, counts.size_factors("total"), ShiftedLog(1.0)), 1)
+    at = Pair(*initialize(exact, 3, "nndsvd", np.random.default_rng(0)))
+    loss, renewal = (
+        exact.loss(at.loadings, at.factors),
+        AdaptiveRenewal(lambda one: NativeEngine(one, 1), 1e-5),
+    )
+    engine, n_visited = renewal.begin(exact), []
+    for index, final in ((0, False), (1, True), (31, False)):
+        fresh = renewal(engine, at, loss, index=index, final=final)
+        n_visited.append(fresh.engine.problem.zeros.stored.nnz)
+        errors = fresh.engine.zero_errors(at.loadings, at.factors)[1]
+        assert errors <= (1e-5 if n_visited[1:] else 1e-4) * loss
+    assert n_visited[0] < n_visited[1] == n_visited[2]
+    assert renewal(fresh.engine, at, loss, index=31, final=True) is None
+
+
+def test_errors_that_cannot_be_less_do_not_keep_a_fit_from_its_end():
+    fit = fit_log1p_nmf(Y, 3, likelihood="adaptive", zeros_tol=1e-12, init="nndsvd", **OPTIONS)
+    assert fit.converged

@@ -126,7 +126,7 @@ class _Racer:
     def __init__(self, make: Make, exact: Engine, watch: Callback) -> None:
         self.exact, self.watch, self.n_seen = exact, watch, 0
         identity = exact.problem.link.is_identity
-        self.renewal = None if identity else AdaptiveRenewal(make, RACED_ERRORS)
+        self.renewal = None if identity else AdaptiveRenewal(make, RACED_ERRORS, early=1.0)
         self.engine = exact if self.renewal is None else self.renewal.begin(exact)
 
     def begun(self, n_components: int, name: str, n_iterations: int, rng: Random) -> tuple[Pair, float]:

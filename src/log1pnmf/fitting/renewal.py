@@ -55,6 +55,9 @@ LAST_SECOND_LOOK = 31
 SLACK = 0.5
 """Part of the tolerance that a renewal may use: factors change afterwards, and errors grow."""
 
+EARLY, LAST_EARLY = 10.0, 15
+"""Errors that are allowed at first, in tolerances, and the iteration up to which they are."""
+
 FIRST_DISPERSIONS = 7
 """Iterations with the same dispersion for all features before any are found. At the start they would have to
 explain what the factors do not explain yet, and fits would end in poor optima. Without any dispersion factors
@@ -128,10 +131,13 @@ class AdaptiveRenewal:
         Makes the engine of the renewed problem.
     tolerance : float
         Errors of the quadratics, summed up without regard to their sign, relative to the log-likelihood.
+    early : float
+        So many times larger errors are allowed at first, when factors are still far from where they end.
     """
 
     remake: Remake
     tolerance: float
+    early: float = EARLY
 
     def begin(self, engine: Engine) -> Engine:
         """Choose by the mean rate of every feature."""
@@ -139,30 +145,35 @@ class AdaptiveRenewal:
         rates = problem.counts.by_column.row_sums() / problem.size_factors.sum()
         profile = (problem.link.link(rates) / problem.link.alpha)[:, None]
         at = Pair(np.ones((problem.counts.n_samples, 1)), profile)
-        return self.chosen(engine, at, problem.counts.total)
+        return self.chosen(engine, at, problem.counts.total, self.early * self.tolerance)
 
     def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Renewed | None:
         """See `Renewal`."""
-        zeros, limit = engine.problem.zeros, self.tolerance * abs(loss)
-        if not isinstance(zeros, AdaptiveZeros):  # all zeros are visited; a poor start may be the reason
-            fewer = None if final or index > LAST_SECOND_LOOK else self._fewer(engine, at, loss)
+        tolerance = self.tolerance * (1.0 if final or index > LAST_EARLY else self.early)
+        if not isinstance(engine.problem.zeros, AdaptiveZeros):  # all are visited; by a poor start, perhaps
+            fewer = None if final or index > LAST_SECOND_LOOK else self._fewer(engine, at, loss, tolerance)
             return None if fewer is None else Renewed(fewer, at)
-        error = engine.zero_errors(at.loadings, at.factors)[1]
-        if error <= max(limit, zeros.error):  # where it cannot be less, there is no use in trying again
+        error, limit = engine.zero_errors(at.loadings, at.factors)[1], tolerance * abs(loss)
+        if error <= limit:
             return None
-        return Renewed(self.chosen(engine, at, loss), at)
+        fresh = self.chosen(engine, at, loss, tolerance)
+        zeros = fresh.problem.zeros
+        if isinstance(zeros, AdaptiveZeros) and zeros.error > max(limit, SLACK * error):
+            return None  # it cannot be much less
+        return Renewed(fresh, at)
 
-    def _fewer(self, engine: Engine, at: Pair, loss: float) -> Engine | None:
+    def _fewer(self, engine: Engine, at: Pair, loss: float, tolerance: float) -> Engine | None:
         """Choose anew where all zeros are visited; None where most would have to be."""
-        fresh = self.chosen(engine, at, loss)
+        fresh = self.chosen(engine, at, loss, tolerance)
         zeros = fresh.problem.zeros
         few = 0.5 * LARGEST_STORED * math.prod(engine.problem.counts.shape)
         return fresh if isinstance(zeros, AdaptiveZeros) and zeros.stored.nnz <= few else None
 
-    def chosen(self, engine: Engine, at: Pair, loss: float) -> Engine:
+    def chosen(self, engine: Engine, at: Pair, loss: float, tolerance: float | None = None) -> Engine:
         """Choose anew."""
-        problem, limit = engine.problem, SLACK * self.tolerance * abs(loss)
-        caps = caps_for(self.tolerance, dispersed=problem.noise.name != "poisson")
+        tolerance = self.tolerance if tolerance is None else tolerance
+        problem, limit = engine.problem, SLACK * tolerance * abs(loss)
+        caps = caps_for(tolerance, dispersed=problem.noise.name != "poisson")
         chosen = choose(engine.survey_zeros(at.loadings, at.factors, caps), limit)
         if chosen.n_above > LARGEST_STORED * math.prod(problem.counts.shape):
             return self.remake(replace(problem, zeros=None))
