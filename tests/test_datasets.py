@@ -8,7 +8,7 @@ import pytest
 from scipy import sparse
 
 from log1pnmf.counts.counts import Counts
-from log1pnmf.datasets import manual_pages, pancreas
+from log1pnmf.datasets import made_up_donors, manual_pages, pancreas
 
 FULL = Path(__file__).parents[2] / "shared" / "data" / "baron_human_pancreas.h5ad"
 # Textbook markers. The two T cells are too few to test, and quiescent stellate cells share theirs.
@@ -85,3 +85,24 @@ def test_manual_pages_are_long_enough_and_named():
     assert min(len(text.split()) for text in pages.texts) >= 50
     assert all(name.startswith(f"{part}.") for name, part in zip(pages.names, pages.parts, strict=True))
     assert not any(">>>" in text.splitlines()[-1] for text in pages.texts)
+
+
+def test_made_up_donors_have_the_design_that_the_tutorial_is_about():
+    """Donors are nested in conditions, chips cross them; the genes that answer rise, the others do not."""
+    data = made_up_donors()
+    of_donor = {donor: set(data.condition[data.donor == donor]) for donor in np.unique(data.donor)}
+    assert all(len(conditions) == 1 for conditions in of_donor.values())
+    on_chips = {chip: set(data.condition[data.chip == chip]) for chip in np.unique(data.chip)}
+    assert all(conditions == {"control", "interferon"} for conditions in on_chips.values())
+    shares = data.counts.toarray() / data.counts.sum(axis=1)[:, None]
+    means = [shares[data.condition == one].mean(axis=0) for one in ("control", "interferon")]
+    rise = means[1] / means[0]
+    answers = np.isin(data.feature_names, data.response)
+    assert answers.sum() == 12
+    assert rise[answers].min() > 1.3 > np.median(rise[~answers])
+
+
+def test_made_up_donors_are_the_same_for_a_seed():
+    one, again, other = made_up_donors(), made_up_donors(), made_up_donors(seed=1)
+    assert (one.counts != again.counts).nnz == 0
+    assert not np.array_equal(one.donor, other.donor)

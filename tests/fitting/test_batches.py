@@ -17,6 +17,7 @@ from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import POISSON
 from log1pnmf.model.objective import negative_log_likelihood
 from log1pnmf.model.problem import Problem
+from log1pnmf.model.simulate import simulate
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -55,6 +56,15 @@ def fitted(**parameters):
 @pytest.fixture(scope="module")
 def fit():
     return fitted()
+
+
+def test_effects_and_factors_converge_together():
+    """Factors and effects lean on each other; were effects found too seldom, both would creep."""
+    drawn = simulate(200, 60, 4, c=1.0, density=0.3).counts.toarray()
+    rng, labels = np.random.default_rng(0), np.repeat([0, 1], 100)
+    counts = rng.poisson(drawn * np.exp(rng.normal(0.0, 0.5, (2, 60)))[labels])
+    fit = fit_log1p_nmf(counts, 4, batch=labels, init="nndsvd", n_jobs=1, max_iter=120)
+    assert fit.stopped == "converged"
 
 
 def test_effects_are_found_and_loadings_are_those_without_batches(fit):

@@ -154,6 +154,10 @@ class Progress:
     start: str
 
 
+WORTH = 2.0
+"""Effects of batches are found anew when an iteration lowers the objective by less than so many times what
+the last renewal did. Factors and effects lean on each other: with few renewals both would creep."""
+
 Keep: TypeAlias = Callable[[Progress], None]
 """Called after every iteration."""
 
@@ -325,10 +329,18 @@ class _OneStart:
         """Renew the problem where that is due, or say that the fit has converged."""
         met = self.stopping.met
         looked = math.isnan(last.relative_change)  # at a problem that was just renewed
-        due = is_due(last.index, often=engine.problem.batches is not None)
+        due = is_due(last.index) if engine.problem.batches is None else self._effects_are_due(engine, last)
         if (met or due) and not looked and self._renews(engine, last, final=met):
             return "renewed"
         return "converged" if met else None
+
+    def _effects_are_due(self, engine: Engine, last: Iteration) -> bool:
+        """Whether to find effects of batches: often at first, and where that gains more than to iterate."""
+        if is_due(last.index, often=True):
+            return True
+        cheap = engine.problem.noise.zero_loss_is_mean  # otherwise dispersions are found as well
+        fall = last.relative_change * abs(last.objective)
+        return cheap and fall < WORTH * self.history.last_renewal()
 
     def _renews(self, engine: Engine, last: Iteration, *, final: bool) -> bool:
         if self.renewal is None:

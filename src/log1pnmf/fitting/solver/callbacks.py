@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -70,6 +71,14 @@ class History:
         numbers = {"log_likelihood": -iteration.loss}
         row = [numbers[name] if name in numbers else getattr(iteration, name) for name in self.COLUMNS]
         self._rows.append((iteration.index, iteration.likelihood, *row))
+
+    def last_renewal(self) -> float:
+        """How much the last renewal of the problem has lowered the objective; 0 where there was none."""
+        change, objective = (2 + self.COLUMNS.index(name) for name in ("relative_change", "objective"))
+        for place in range(len(self._rows) - 1, 0, -1):
+            if math.isnan(self._rows[place][change]):
+                return float(self._rows[place - 1][objective] - self._rows[place][objective])
+        return 0.0
 
     @classmethod
     def check(cls, table: Mapping[str, np.ndarray]) -> None:
