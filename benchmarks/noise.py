@@ -1,11 +1,17 @@
 """Which number of factors is selected under overdispersion, with Poisson and with negative binomial noise?
 
-python -m benchmarks.noise        # the table of docs/explanation/noise.md; about five CPU minutes
+python -m benchmarks.noise --seeds 10    # a table of docs/results/noise.md; goes on where it stopped
+python -m benchmarks.noise --seeds 0     # the table of the rows there are
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import time
 import warnings
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +19,22 @@ from numpy.typing import NDArray
 from log1pnmf.analysis.selection import select
 from log1pnmf.model.link import ShiftedLog
 
-SHAPE = (250, 150)
-GRIDS = {3: [1, 2, 3, 4, 5, 6], 6: [3, 4, 5, 6, 7, 8, 9]}
+from .data import ROOT
+
+SHAPE = (200, 120)
+GRIDS = {3: [1, 2, 3, 4, 5], 6: [4, 5, 6, 7, 8]}
 """True number of factors, and those to choose from."""
-SEEDS = range(10, 14)
+DISPERSIONS = (0.1, 0.5)
+OPTIONS: dict[str, Any] = {
+    "n_folds": 2,
+    "n_starts": 2,
+    "n_seeds": 0,
+    "init": "nndsvd",
+    "tol": 1e-5,
+    "random_state": 0,
+    "size_factors": "none",
+    "n_jobs": 1,
+}
 
 
 def drawn(n_components: int, dispersion: float, seed: int) -> NDArray[np.int64]:
@@ -29,25 +47,47 @@ def drawn(n_components: int, dispersion: float, seed: int) -> NDArray[np.int64]:
     return rng.poisson(means * rng.gamma(1.0 / dispersion, dispersion, means.shape))
 
 
-def main() -> None:
-    warnings.simplefilter("ignore")
-    options = {
-        "n_folds": 2,
-        "n_starts": 2,
-        "tol": 1e-5,
-        "random_state": 0,
-        "size_factors": "none",
-        "n_jobs": 1,
-    }
-    for n_components, grid in GRIDS.items():
-        for dispersion in (0.1, 0.5):
+def table(rows: list[dict[str, Any]]) -> str:
+    """Say how often each number of factors was taken."""
+    lines = [
+        "| true K | dispersion | noise | runs | K taken (times) | within 1 |",
+        "|---|---|---|---|---|---|",
+    ]
+    for K, grid in GRIDS.items():
+        for dispersion in DISPERSIONS:
             for noise in ("poisson", "nb"):
-                found = []
-                for seed in SEEDS:
-                    counts = drawn(n_components, dispersion, seed)
-                    scores = select(counts, [1.0], grid, noise=noise, n_seeds=0, **options).scores
-                    found.append(grid[int(np.argmax(scores.sum(axis=(1, 2))))])
-                print(f"K = {n_components}, dispersion {dispersion}, noise {noise}: {found}", flush=True)
+                same = (K, dispersion, noise)
+                taken = [r["taken"] for r in rows if (r["K"], r["dispersion"], r["noise"]) == same]
+                times = ", ".join(f"{k} ({taken.count(k)})" for k in grid if k in taken)
+                near = sum(abs(k - K) <= 1 for k in taken)
+                lines.append(f"| {K} | {dispersion} | {noise} | {len(taken)} | {times} | {near} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--out", type=Path, default=ROOT / "bench-out")
+    options = parser.parse_args()
+    options.out.mkdir(exist_ok=True)
+    path = options.out / "noise.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    done = {(r["K"], r["dispersion"], r["noise"], r["seed"]) for r in rows}
+    warnings.simplefilter("ignore")
+    for seed in range(options.seeds):
+        for K, grid in GRIDS.items():
+            for dispersion in DISPERSIONS:
+                for noise in ("poisson", "nb"):
+                    if (K, dispersion, noise, seed) in done:
+                        continue
+                    started, counts = time.process_time(), drawn(K, dispersion, seed)
+                    found = select(counts, [1.0], grid, noise=noise, **OPTIONS)
+                    row = {"K": K, "dispersion": dispersion, "noise": noise, "seed": seed}
+                    row |= {"taken": found.best.n_components, "cpu": round(time.process_time() - started, 1)}
+                    rows.append(row)
+                    with path.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+    print(table(rows))
 
 
 if __name__ == "__main__":

@@ -91,8 +91,8 @@ def test_fewer_factors_that_are_clearly_more_stable_contradict():
 
 def test_overdispersion_is_named_where_split_counts_want_ever_more_factors():
     rows = [(1.0, 2, -90.0, 9.0), (1.0, 3, 0.0, 0.0)]
-    assert "hold out samples" in judge(table(rows)).reasons[0]
-    assert "hold out samples" not in judge(table(rows), holdout="samples").reasons[0]
+    assert "compare noise='nb'" in judge(table(rows)).reasons[0]
+    assert "compare noise='nb'" not in judge(table(rows), holdout="samples").reasons[0]
 
 
 # ---------------------------------------------------------------- stability over seeds, in a selection

@@ -1,12 +1,15 @@
 """Size factors that are fitted with the model, and those of new samples."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import log1pnmf as lp
 from log1pnmf.fitting.new_samples import new_samples
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.size_factors import WEIGHT
+from log1pnmf.model.problem import Problem, SizePrior
+from log1pnmf.model.size_factors import WEIGHT, levelled
 
 OPTIONS = {"size_factors": "fit", "tol": 1e-7, "init": "nndsvd"}
 
@@ -43,20 +46,66 @@ def test_the_objective_never_rises(c, noise):
     assert np.diff(fit.history["objective"]).max() <= 1e-9 * abs(fit.objective)
     assert fit.size_factors.mean() == pytest.approx(1.0)
     total = lp.fit_log1p_nmf(y, 3, c=c, noise=noise, **given, **{**OPTIONS, "size_factors": "total"})
-    assert fit.objective < total.objective
+    cost = SizePrior(np.ones(len(y)), WEIGHT).costs(total.size_factors).sum()
+    assert fit.objective < cost - total.log_likelihood
 
 
 def test_no_size_can_be_better_than_the_fitted_ones(counts, fit):
     """The objective has the same slope in every size factor: what one gains another loses."""
     mean = fit.size_factors[:, None] * fit.link.inverse(fit.loadings @ fit.factors.T)
-    ratio = fit.size_factors / (counts.sum(axis=1) / counts.sum(axis=1).mean())
-    slope = ((mean - counts).sum(axis=1) + WEIGHT * (ratio - 1.0)) / fit.size_factors
+    slope = ((mean - counts).sum(axis=1) + WEIGHT * (fit.size_factors - 1.0)) / fit.size_factors
     assert np.ptp(slope) < 0.02 * counts.sum(axis=1).mean()
 
 
 def test_fitted_sizes_are_not_the_totals_where_programmes_change_totals(counts, fit):
     total = counts.sum(axis=1) / counts.sum(axis=1).mean()
     assert np.median(np.abs(np.log(fit.size_factors / total))) > 0.02
+
+
+def test_depth_is_told_from_programmes_that_change_totals():
+    """Samples of one programme leave open how deep they are; that depth does not depend on it decides."""
+    y, true = drawn(shape=(60, 40))
+    sizes = lp.fit_log1p_nmf(y, 3, **OPTIONS).size_factors
+    totals = y.sum(axis=1) / y.sum(axis=1).mean()
+    off, off_totals = (np.std(np.log(one / true)) for one in (sizes, totals))
+    assert off < 0.5 * off_totals
+
+
+def test_levelling_moves_sizes_and_rates_of_a_programme_together():
+    """Samples that have one programme alone fit as well before and after, and the prior costs less."""
+    rng, link = np.random.default_rng(0), ShiftedLog(0.5)
+    loadings, factors = np.repeat(np.eye(2), 20, axis=0), rng.gamma(1.0, 1.0, (30, 2))
+    sizes = np.repeat([1.5, 0.5], 20)
+    y = lp.counts.Counts.from_any(rng.poisson(sizes[:, None] * 0.5 * np.expm1(loadings @ factors.T)))
+    problem = Problem(y, sizes, link, size_prior=SizePrior(np.ones(40), WEIGHT))
+    for _ in range(30):
+        found = levelled(problem, loadings, factors)
+        problem = replace(problem, size_factors=found.size_factors)
+        loadings, factors = found.loadings, found.factors
+        assert found.gain >= 0.0
+    first, second = problem.size_factors[:20].mean(), problem.size_factors[20:].mean()
+    assert first == pytest.approx(second, rel=0.1)
+
+
+def test_it_is_said_where_programmes_change_totals(fit):
+    """And not where they do not; selection says it about totals."""
+    said = "totals are poor size factors here: at the same depth, samples of factor"
+    assert any(message.startswith(said) for message in fit.messages)
+    assert said in lp.Log1pNMF.of(fit).summary()
+    rng = np.random.default_rng(0)
+    rates = np.expm1(rng.dirichlet([0.3] * 3, 60) @ rng.gamma(1.0, 1.0, (3, 50)))
+    rates *= 150.0 * np.exp(rng.normal(0.0, 0.5, (60, 1))) / rates.sum(axis=1, keepdims=True)
+    y = rng.poisson(rates)
+    assert not any("poor size factors" in one for one in lp.fit_log1p_nmf(y, 3, **OPTIONS).messages)
+
+
+def test_selection_between_values_of_c_says_that_totals_are_poor(counts):
+    options = {"n_folds": 2, "n_starts": 1, "n_seeds": 0, "tol": 1e-4, "init": "nndsvd", "n_jobs": 1}
+    found = lp.select(counts, [0.1, 1.0], [3], **options)
+    assert "Totals are poor size factors here" in found.judgement.reasons[-1]
+    assert "poor size factors" in str(found)
+    fitted = lp.select(counts, [0.1, 1.0], [3], size_factors="fit", **options)
+    assert "poor size factors" not in str(fitted)
 
 
 def test_both_engines_find_the_same(counts):

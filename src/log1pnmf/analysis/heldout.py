@@ -178,7 +178,7 @@ def heldout_rows_log_likelihood(
     else:
         sizes = training_size_factors(seen, share, kind)
     held = NewSamples(found, seen, sizes, n_jobs=n_jobs, pull=PULL)
-    held = held.sized() if fits_new_sizes(found, size_factors) else held
+    held = held.sized(1.0 - share) if fits_new_sizes(found, size_factors) else held
     rates = Rates(held.solve()[0], found.factors, found.link, held.size_factors, found.dispersion)
     return float(_score_parts(rates, seen, test, test_fraction=share, background=background).sum())
 

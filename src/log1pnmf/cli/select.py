@@ -15,7 +15,7 @@ from log1pnmf.analysis.selection.run import select as compare_settings
 from log1pnmf.analysis.selection.selection import Selection
 from log1pnmf.fitting.keys import c_name
 from log1pnmf.fitting.request import Request
-from log1pnmf.fitting.settings import Settings
+from log1pnmf.fitting.settings import NOISES, Settings
 
 from . import options as common
 from .console import Screen, one_line
@@ -69,7 +69,14 @@ def select(
     stop_words: common.StopWords = None,
     likelihood: common.Likelihood = Settings.likelihood,
     size_factors: common.SizeFactors = Settings.size_factors,
-    noise: common.Noise = Settings.noise,
+    noise: Annotated[
+        str,
+        typer.Option(
+            "--noise",
+            metavar="KIND,KIND",
+            help="Distribution of the counts: poisson, nb (negative binomial), or both to compare them.",
+        ),
+    ] = Settings.noise,
     l1: common.L1 = Settings.l1,
     seed: common.Seed = 0,
     max_iter: common.MaxIter = Settings.max_iter,
@@ -91,7 +98,6 @@ def select(
         n_components=max(numbers),
         likelihood=likelihood,
         size_factors=size_factors,
-        noise=noise,
         l1=l1,
         random_state=seed,
         max_iter=max_iter,
@@ -101,14 +107,17 @@ def select(
     reading = Reading(
         layer, transpose, allow_fractions, min_samples, min_counts, min_features, max_memory, text, stop_words
     )
-    options = {**parameters, "n_components": numbers, "c": shifts}
+    noises = [part.strip() for part in noise.split(",")]
+    for one in noises:
+        check_choice("--noise", one, NOISES)
+    options = {**parameters, "n_components": numbers, "c": shifts, "noise": noises}
     options |= {"holdout": holdout, "n_folds": folds, "n_seeds": seeds}
     check_choice("--holdout", holdout, HOLDOUTS)
     check_whole("--folds", folds, least=1)
     check_whole("--seeds", seeds, least=0)
-    if len(numbers) * len(shifts) < 2:
+    if len(numbers) * len(shifts) < 2 and noises in (["poisson"], ["nb"]):
         raise typer.BadParameter(
-            "there is one setting only, nothing to compare; give several K, or several c"
+            "there is one setting only, nothing to compare; give several K, several c, or --noise poisson,nb"
         )
     with writing_selection(output, force=force, resume=resume) as folder:
         counts = read_filtered(file, reading, screen).table.counts
@@ -138,13 +147,13 @@ def select(
 def _tell(found: Selection, screen: Screen) -> None:
     """Show the table and what the data say."""
     if not screen.json:
-        screen.say((f"{'K':>4}{'c':>8}{'difference':>14}{'error':>10}{'stability':>11}", "bold"))
+        screen.say((f"{'noise':>8}{'K':>4}{'c':>8}{'difference':>14}{'error':>10}{'stability':>11}", "bold"))
         table = found.summary
         for row, setting in enumerate(found.settings):
             mark = "  best" if setting == found.best else ""
             mark += "  simplest within one error" if setting == found.one_se else ""
             screen.say(
-                f"{setting.n_components:>4}{setting.c:>8g}{table['difference'][row]:>14,.0f}"
+                f"{setting.noise:>8}{setting.n_components:>4}{setting.c:>8g}{table['difference'][row]:>14,.0f}"
                 f"{table['se_difference'][row]:>10,.0f}{table['stability'][row]:>11.2f}{mark}"
             )
     judgement = found.judgement
@@ -157,7 +166,8 @@ def _tell_next(found: Selection, file: Path, screen: Screen) -> None:
     setting = found.judgement.setting
     if setting is not None:
         penalty = f" --l1 {setting.l1:g}" if setting.l1 else ""
-        chosen = f"-k {setting.n_components} -c {c_name(setting.c)}{penalty}"
+        noise = f" --noise {setting.noise}" if setting.noise != Settings.noise else ""
+        chosen = f"-k {setting.n_components} -c {c_name(setting.c)}{penalty}{noise}"
         screen.say(f"then: log1pnmf fit {file} {chosen} -o FOLDER")
 
 

@@ -40,6 +40,7 @@ from .renewal import LARGEST_STORED, first_noise, first_problem, renewal_of
 from .request import KNOWN, Request
 from .runs import Run, best_run
 from .settings import Settings
+from .size_notes import note_on_sizes
 from .start_choice import start_of
 
 __all__ = ["ApproximationWarning", "check_any", "check_enough", "fit_log1p_nmf", "run_request"]
@@ -166,7 +167,7 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
         problem,
         rng,
         start=start,
-        renewal=renewal_of(settings, remake, batched=batches is not None, bounds=constraint.loadings),
+        renewal=renewal_of(settings, remake, batched=batches is not None, constraint=constraint),
         known=known,
         callbacks=request.callbacks,
         verbose=request.verbose,
@@ -256,6 +257,8 @@ def _finish(settings: Settings, engine: Engine, run: Run, request: Request, know
             "size factors are the totals: at c=inf loadings make up for any size, so there is nothing to fit"
         )
     fit = run.as_fit(settings, problem, known=known, kkt_residual=kkt_residual)
+    about_sizes = note_on_sizes(fit, problem.counts) if settings.fits_sizes else None
+    messages += [] if about_sizes is None else [about_sizes]
     certificate = fit.certificate
     if certificate is None:
         certificate = _certificate(fit, problem.counts, request, messages)

@@ -208,10 +208,17 @@ class NewSamples:
     fixed_loadings: Any = None
     pull: float = 0.0
 
-    def sized(self) -> NewSamples:
-        """Fit the size factors as well, beginning with those there are."""
+    def sized(self, depth: float = 1.0) -> NewSamples:
+        """Fit the size factors as well, beginning with those there are.
+
+        Parameters
+        ----------
+        depth : float
+            Share of the counts that is left of the samples.
+        """
         loadings, factors = self.solve()[0] / self._scale, self._factors(self._bounded)
-        problem = replace(self._problem(None), size_prior=SizePrior(self.size_factors, WEIGHT))
+        common = np.full(self.counts.n_samples, depth * self.fit.size_factors.mean())
+        problem = replace(self._problem(None), size_prior=SizePrior(common, WEIGHT))
         for _ in range(MOST_RESIZED):
             found = resized(problem, loadings, factors, bounds=self._bounds, free=True)
             loadings, problem = found.loadings, replace(problem, size_factors=found.size_factors)

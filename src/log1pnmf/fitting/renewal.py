@@ -15,12 +15,12 @@ from log1pnmf.engines.base import Engine, InMemory
 from log1pnmf.fitting.solver.iteration import Pair
 from log1pnmf.model.batch_effects import renewed_effects
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.constraint import Bounds
+from log1pnmf.model.constraint import Constraint
 from log1pnmf.model.dispersion import FIRST_DISPERSION, DispersionKind, renewed
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import POISSON, Noise
 from log1pnmf.model.problem import Problem, SizePrior
-from log1pnmf.model.size_factors import WEIGHT, resized
+from log1pnmf.model.size_factors import WEIGHT, levelled
 from log1pnmf.model.zero_survey import caps_for, choose
 from log1pnmf.model.zeros import AdaptiveZeros
 
@@ -292,31 +292,26 @@ class BetterDispersions:
 
 @dataclass(frozen=True, eq=False)
 class BetterSizes:
-    """Improves size factors, and the loadings with them.
+    """Improves size factors, and loadings and factors with them."""
 
-    Parameters
-    ----------
-    bounds : Bounds
-        Of the loadings.
-    """
-
-    bounds: Bounds
+    constraint: Constraint
     keeps_zeros: ClassVar[bool] = False
 
     def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> Improved:
         """See `Improvement`."""
         if not final and (index < FIRST_SIZES or not is_due(index)):
             return Improved(problem, 0.0)
-        found = resized(problem, at.loadings, at.factors, bounds=self.bounds)
+        found = levelled(problem, at.loadings, at.factors, self.constraint)
         better = replace(problem, size_factors=found.size_factors)
-        return Improved(better, found.gain, Pair(found.loadings, at.factors))
+        return Improved(better, found.gain, Pair(found.loadings, found.factors))
 
 
 def first_problem(
     settings: Settings, counts: Counts, size_factors: Array, noise: Noise, batches: Batches | None = None
 ) -> Problem:
     """Give the problem with which a fit begins. Of resolved settings."""
-    prior = SizePrior(size_factors, WEIGHT) if settings.fits_sizes else None
+    common = np.full(len(size_factors), size_factors.mean())
+    prior = SizePrior(common, WEIGHT) if settings.fits_sizes else None
     return Problem(counts, size_factors, settings.link, settings.zeros, noise, batches, prior)
 
 
@@ -348,19 +343,19 @@ def first_noise(settings: Settings, n_features: int) -> Noise:
 
 
 def renewal_of(
-    settings: Settings, remake: Remake, *, batched: bool = False, bounds: Bounds | None = None
+    settings: Settings, remake: Remake, *, batched: bool = False, constraint: Constraint | None = None
 ) -> Renewal | None:
     """Give what changes the problem of a fit on the way; None for most fits. Of resolved settings.
 
     Parameters
     ----------
-    bounds : Bounds, optional
-        Of the loadings; those of the settings by default.
+    constraint : Constraint, optional
+        That of the settings by default.
     """
     zeros = AdaptiveRenewal(remake, settings.zeros_tol) if settings.likelihood == "adaptive" else None
     improvements: list[Improvement] = []
     if settings.fits_sizes:
-        improvements.append(BetterSizes(settings.constraint.loadings if bounds is None else bounds))
+        improvements.append(BetterSizes(settings.constraint if constraint is None else constraint))
     if settings.noise == "nb" and settings.dispersion in get_args(DispersionKind):
         improvements.append(BetterDispersions(remake, cast(DispersionKind, settings.dispersion)))
     if batched:

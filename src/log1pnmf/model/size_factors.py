@@ -1,9 +1,13 @@
-"""Size factors that are fitted with the model: the most likely ones, pulled towards the samples' totals.
+"""Size factors that are fitted with the model: the most likely ones, with a weak prior around their mean.
 
 A total is a poor size where a programme raises it: the sample then looks deeper than it is. With a finite c
-the counts say how deep it is, though not very loudly: loadings can make up for most of a wrong size. So the
-size factors have a prior around the totals, a gamma law with a fixed shape, `WEIGHT`. Loadings move along
-with the sizes: in turns with them sizes would hardly move.
+samples that mix programmes say how deep they are. Samples of one programme alone do not: their sizes may all
+be twice as large if the programme's rates are half as large. What decides there is the prior, a gamma law
+around the same mean for all samples: **depth does not depend on the programme**. Totals would decide that all
+programmes have the same total, which is what is wrong with them.
+
+Loadings move along with the sizes: in turns with them sizes would hardly move. For the same reason the sizes
+of all samples of a programme move along with its rates, see `levelled`.
 
 Sizes scaled by a number are a c divided by it. So their sum stays what it was.
 """
@@ -18,34 +22,43 @@ from numpy.typing import NDArray
 
 from log1pnmf.counts.sparse_rows import dense_blocks
 
-from .constraint import NON_NEGATIVE, Bounds
+from .constraint import FREE, NON_NEGATIVE, Bounds, Constraint
 from .negative_binomial import NegativeBinomial
 from .objective import BLOCK_BYTES
 from .problem import Problem
 
-__all__ = ["WEIGHT", "Resized", "resized"]
+__all__ = ["WEIGHT", "Resized", "levelled", "resized"]
 
 Array = NDArray[np.float64]
 
-WEIGHT = 20.0
-"""Of the prior: sizes within a factor of about 1.25 of the totals, unless the counts say otherwise. Without
-any, size factors follow the noise of their sample. A weight that is found from the sizes themselves runs
-away: they move slowly, so the totals seem right, the weight grows, and holds them there."""
+WEIGHT = 4.0
+"""Of the prior: sizes within a factor of about 1.6 of each other, unless the counts say otherwise."""
 LONGEST = 0.5
 """How far the logarithm of a size may go in one step."""
 LEAST_KEPT = 0.1
 """Part of a loading that a step leaves of it at least: exact zeros come from the half-steps."""
+NEARLY = 0.02
+"""Part of the largest loading of a sample: smaller ones that would fall are as good as zero, and stay. They
+would end a step after a fraction of it, and the others would move as if it had been whole."""
 LEAST_BEND = 0.01
 """Part of the curvature in a size that is believed to remain when loadings make up for it."""
-SHORTER, MOST_STEPS = (1.0, 0.3), 100
+SHORTER = (1.0, 0.3, 0.05)
+LEVELS = (0.5, 0.1)
+"""Parts of the way on which programmes are levelled."""
+LEVEL, FARTHEST = 0.01, 5.0
+"""Logarithms of levels that are as good as 0, and how far they are believed."""
+LARGE = 30.0
+"""From here on ``expm1(x)`` is ``exp(x)``."""
+LEVEL_STEPS = 30
 
 
 @dataclass(frozen=True, eq=False)
 class Resized:
-    """Size factors, the loadings that go with them, and how much lower the objective is."""
+    """Size factors, loadings and factors that go with them, and how much lower the objective is."""
 
     size_factors: Array
     loadings: Array
+    factors: Array
     gain: float
 
 
@@ -88,19 +101,80 @@ def resized(
     slope = np.where(counted, step.slope, 0.0)
     price = 0.0 if free else -float(np.sum(before * slope / bend) / np.sum(before**2 / bend))
     by = np.clip(-(slope + price * before) / bend, -LONGEST, LONGEST)
-    for part in SHORTER:
-        sizes = _scaled(before * np.exp(part * by), before, counted, free)
-        moved = loadings + part * (step.still + step.along * by[:, None])
-        moved = bounds.clip(np.maximum(moved, LEAST_KEPT * loadings))
-        value = _values(replace(problem, size_factors=sizes, zeros=None), moved, factors, bounds)
-        worse = ~(value + price * sizes <= step.value + price * before)
-        moved[worse] = loadings[worse]
-        sizes = _scaled(np.where(worse, before, sizes), before, counted, free)
-        after = _values(replace(problem, size_factors=sizes, zeros=None), moved, factors, bounds)
-        gain = float(np.sum(step.value - after))
-        if gain > 0.0:
-            return Resized(sizes, moved, gain)
-    return Resized(before, loadings, 0.0)
+    sizes, moved, waiting = before.copy(), loadings.copy(), np.ones(len(before), dtype=bool)
+    for part in SHORTER:  # every sample goes as far as does it good
+        longer = before * np.exp(part * by)
+        further = loadings + part * (step.still + step.along * by[:, None])
+        further = bounds.clip(np.maximum(further, LEAST_KEPT * loadings))
+        value = _values(replace(problem, size_factors=longer, zeros=None), further, factors, bounds)
+        good = waiting & (value + price * longer <= step.value + price * before)
+        sizes[good], moved[good] = longer[good], further[good]
+        waiting &= ~good
+        if not waiting.any():
+            break
+    sizes = _scaled(sizes, before, counted, free)
+    after = _values(replace(problem, size_factors=sizes, zeros=None), moved, factors, bounds)
+    gain = float(np.sum(step.value - after))
+    return Resized(sizes, moved, factors, gain) if gain > 0.0 else Resized(before, loadings, factors, 0.0)
+
+
+def levelled(problem: Problem, loadings: Array, factors: Array, constraint: Constraint = FREE) -> Resized:
+    """Move the sizes of all samples of a programme along with its rates, and then as `resized` does.
+
+    Samples that have one programme alone fit as well with half the sizes and twice the rates. So the prior
+    alone says how far to go. Mixed samples do not fit as well, so the step is a part of that.
+
+    Parameters
+    ----------
+    problem, loadings, factors
+        As in `resized`.
+    constraint : Constraint
+        Of loadings and factors.
+    """
+    bounds, before = constraint.loadings, problem.size_factors
+    found = resized(problem, loadings, factors, bounds=bounds)
+    shares = loadings * factors.mean(axis=0)
+    total = shares.sum(axis=1, keepdims=True)
+    shares = np.divide(shares, total, out=np.zeros_like(shares), where=total > 0.0)
+    levels = _levels(problem, shares)
+    if np.abs(levels).max() < LEVEL:
+        return found
+    pure = shares**4
+    typical = (pure * loadings).sum(axis=0) / np.maximum(pure.sum(axis=0), np.finfo(np.float64).tiny)
+    here = _values(problem, loadings, factors, bounds).sum() + constraint.factors.cost(factors)
+    counted = problem.counts.row_sums > 0
+    for part in LEVELS:
+        sizes = _scaled(before * np.exp(-part * (shares @ levels)), before, counted, False)
+        raised = constraint.factors.clip(_raised(factors, typical, part * levels, problem))
+        there = replace(problem, size_factors=sizes, zeros=None)
+        lost = _values(there, loadings, raised, bounds).sum() + constraint.factors.cost(raised) - here
+        new = resized(there, loadings, raised, bounds=bounds)
+        if new.gain - lost > found.gain:
+            return replace(new, gain=float(new.gain - lost))
+    return found
+
+
+def _levels(problem: Problem, shares: Array) -> Array:
+    """Say how far the sizes of each programme have to fall for the least cost of the prior; logarithms."""
+    prior, by = problem.size_prior, np.zeros(shares.shape[1])
+    assert prior is not None
+    ratio = problem.size_factors / prior.centre
+    tiny = 1e-6 * len(ratio) * np.eye(len(by))
+    for _ in range(LEVEL_STEPS):
+        now = ratio * np.exp(-np.clip(shares @ by, -FARTHEST, FARTHEST))
+        slope, bend = shares.T @ (1.0 - now), (shares * now[:, None]).T @ shares + tiny
+        by = np.clip(by - np.clip(np.linalg.solve(bend, slope), -1.0, 1.0), -FARTHEST, FARTHEST)
+    return by
+
+
+def _raised(factors: Array, typical: Array, by: Array, problem: Problem) -> Array:
+    """Multiply the rates of samples that have one factor alone, with a typical loading."""
+    if problem.link.is_identity:
+        return factors * np.exp(by)
+    eta = typical * factors
+    raised = np.log1p(np.expm1(np.minimum(eta, LARGE)) * np.exp(by))
+    raised = np.where(eta > LARGE, np.maximum(eta + by, 0.0), raised)
+    return np.where(typical > 0.0, raised / np.where(typical > 0.0, typical, 1.0), factors)
 
 
 def _scaled(sizes: Array, before: Array, counted: Any, free: bool) -> Array:
@@ -154,7 +228,8 @@ def _newton_of(problem: Problem, rows: slice, loadings: Array, factors: Array, b
     products = (factors[:, :, None] * factors[:, None, :]).reshape(len(factors), K * K)
     bends = (problem.noise.curvature(y, t, at) @ products).reshape(-1, K, K)
     across = (t * at.slope * share) @ factors
-    held = ((loadings <= lower) & (gradient >= 0.0)) | ((loadings >= upper) & (gradient <= 0.0))
+    small = lower + NEARLY * loadings.max(axis=1, keepdims=True)
+    held = ((loadings <= small) & (gradient >= 0.0)) | ((loadings >= upper) & (gradient <= 0.0))
     bends[held[:, :, None] | held[:, None, :]] = 0.0
     scale = np.einsum("ikk->ik", bends).max(axis=1, initial=0.0)
     ridge = np.where(held, 1.0, 1e-8 * np.where(scale > 0.0, scale, 1.0)[:, None])

@@ -17,6 +17,7 @@ from log1pnmf.analysis.selection.grid import Setting
 from log1pnmf.analysis.selection.judgement import Judgement, judge
 from log1pnmf.analysis.selection.selection import Selection
 from log1pnmf.fitting.keys import Keys
+from log1pnmf.fitting.settings import Settings
 
 from .canvas import INK, drawing, figure_or_new, tidy
 from .selection import BEST, NAMES, ONE_SE, path_name, short_number, short_value
@@ -46,8 +47,8 @@ def select(source: Any, *, key: str | None = None, figure: Figure | SubFigure | 
     Figure
         Above, differences to the best setting and their standard errors; the scale is linear near the best,
         and logarithmic far below it. Below, the mean similarity of matched factors of fits with different
-        seeds. One line for every c (and penalty) that was compared. The title is what the data say. Where one
-        number of factors was compared, c is the axis.
+        seeds. One line for every c, penalty and noise that was compared. The title is what the data say.
+        Where one number of factors was compared, c is the axis.
 
     Examples
     --------
@@ -85,7 +86,8 @@ def _draw(
 ) -> None:
     """Draw one line for every combination of the other parameters; mark the best and the simplest."""
     others = [name for name in NAMES if name != over]
-    paths = sorted({tuple(float(table[name][row]) for name in others) for row in range(len(table["c"]))})
+    paths = sorted({tuple(table[name][row] for name in others) for row in range(len(table["c"]))})
+    several = len(np.unique(table["noise"])) > 1
     rows: list[NDArray[np.intp]] = []
     for path in paths:
         same = [table[name] == one for name, one in zip(others, path, strict=True)]
@@ -102,7 +104,7 @@ def _draw(
             markersize=4,
             linewidth=1.4,
             capsize=2.5,
-            label=path_name(others, path) if len(paths) > 1 else None,
+            label=path_name(others, path, several_noises=several) if len(paths) > 1 else None,
         )
     best = int(np.argmax(table["difference"]))
     one = np.all([table[name] == wanted for name, wanted in simplest.parameters.items()], axis=0)
@@ -151,5 +153,8 @@ def _read(source: Any, key: str | None) -> tuple[Mapping[str, Array], Judgement]
             )
         about = source.uns[name]
         summary, holdout = about["table"], str(about["holdout"])
-    table = {name: np.asarray(summary[name], dtype=np.float64) for name in summary}
+    table: dict[str, NDArray[Any]] = {
+        name: np.asarray(summary[name], dtype=str if name == "noise" else np.float64) for name in summary
+    }
+    table.setdefault("noise", np.full(len(table["c"]), Settings.noise))
     return table, judge(table, holdout=holdout)

@@ -33,7 +33,7 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-NAMES = {"c": "c", "n_components": "number of factors K", "l1": "penalty l1"}
+NAMES = {"c": "c", "n_components": "number of factors K", "l1": "penalty l1", "noise": "noise"}
 BEST: dict[str, Any] = {
     "marker": "*",
     "s": 150,
@@ -84,7 +84,7 @@ def heldout(found: Selection, *, l1: float | None = None, ax: Axes | None = None
     """
     shown = found.best.l1 if l1 is None else l1
     summary = found.summary
-    kept = np.flatnonzero(summary["l1"] == shown)
+    kept = np.flatnonzero((summary["l1"] == shown) & (summary["noise"] == found.best.noise))
     if not len(kept):
         known = ", ".join(f"{value:g}" for value in np.unique(summary["l1"]))
         raise ValueError(f"l1 must be one of those that were compared ({known}), got {shown:g}")
@@ -99,7 +99,7 @@ def heldout(found: Selection, *, l1: float | None = None, ax: Axes | None = None
     )
     _label_cells(values, image)
     for style, setting in ((BEST, found.best), (ONE_SE, found.one_se)):
-        if setting.l1 == shown:
+        if setting.l1 == shown and setting.noise == found.best.noise:
             place = np.searchsorted(shifts, setting.c), np.searchsorted(numbers, setting.n_components)
             ax.scatter(*place, **style)
     _categories(ax, "c", shifts)
@@ -127,7 +127,8 @@ def short_number(value: float) -> str:
 
 def _title(found: Selection, l1: float) -> str:
     text = f"Held-out log-likelihood ({found.about['holdout']})"
-    return text if l1 == 0.0 else f"{text}, l1 = {l1:g}"
+    text = text if l1 == 0.0 else f"{text}, l1 = {l1:g}"
+    return text if len(found.about["grid"]["noise"]) == 1 else f"{text}, noise = {found.best.noise}"
 
 
 @drawing
@@ -159,12 +160,12 @@ def heldout_path(found: Selection, over: str = "c", *, lines: str = "best", ax: 
     >>> len(ax.containers)
     2
     """
-    check_choice("over", over, tuple(NAMES))
+    check_choice("over", over, tuple(NAMES)[:3])
     check_choice("lines", lines, ("best", "all"))
     summary, others = found.summary, [name for name in NAMES if name != over]
     values = np.unique(summary[over])
-    paths = sorted({tuple(float(summary[name][i]) for name in others) for i in range(len(found.settings))})
-    best = tuple(float(getattr(found.best, name)) for name in others)
+    paths = sorted({tuple(summary[name][i] for name in others) for i in range(len(found.settings))})
+    best = tuple(getattr(found.best, name) for name in others)
     if lines == "best":
         paths = [best]
     ax = axes_or_new(ax, (5.0, 3.2))
@@ -173,7 +174,7 @@ def heldout_path(found: Selection, over: str = "c", *, lines: str = "best", ax: 
             np.all([summary[name] == value for name, value in zip(others, path, strict=True)], axis=0)
         )
         on = on[np.argsort(summary[over][on])]
-        label = path_name(others, path)
+        label = path_name(others, path, several_noises=len(found.about["grid"]["noise"]) > 1)
         place = np.searchsorted(values, summary[over][on])
         gap, error = summary["difference"][on], summary["se_difference"][on]
         ax.errorbar(
@@ -188,7 +189,7 @@ def heldout_path(found: Selection, over: str = "c", *, lines: str = "best", ax: 
             label=label,
         )
     for style, setting in ((BEST, found.best), (ONE_SE, found.one_se)):
-        if tuple(float(getattr(setting, name)) for name in others) in paths:
+        if tuple(getattr(setting, name) for name in others) in paths:
             height = summary["difference"][found.settings.index(setting)]
             ax.scatter(np.searchsorted(values, getattr(setting, over)), height, **style)
     ax.axhline(0.0, color=INK, linewidth=0.8, linestyle=":")
@@ -199,12 +200,13 @@ def heldout_path(found: Selection, over: str = "c", *, lines: str = "best", ax: 
     return ax
 
 
-def path_name(others: list[str], path: tuple[float, ...]) -> str:
+def path_name(others: list[str], path: tuple[Any, ...], *, several_noises: bool = False) -> str:
     """Name a line by the parameters that are the same along it."""
     short = {"n_components": "K", "c": "c", "l1": "l1"}
     given = dict(zip(others, path, strict=True))
     named = [name for name in short if given.get(name)]  # no penalty is not worth a name
-    return ", ".join(f"{short[name]} = {short_value(given[name])}" for name in named)
+    words = [f"{short[name]} = {short_value(given[name])}" for name in named]
+    return ", ".join([*words, str(given["noise"])] if several_noises else words)
 
 
 def _categories(ax: Axes, name: str, values: Array) -> None:

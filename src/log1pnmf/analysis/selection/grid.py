@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, product
 from numbers import Real
 from typing import Any
 
-from log1pnmf._common.checks import check_number, check_whole
+from log1pnmf._common.checks import check_choice, check_number, check_whole
 from log1pnmf.fitting.keys import c_name
+from log1pnmf.fitting.settings import NOISES, Settings
 from log1pnmf.model.link import ShiftedLog
 
 __all__ = ["Grid", "Setting"]
+
+SECOND_NOISE = 1000
+"""Marks the place of settings with another noise than the first; fewer values of l1 are compared."""
 
 
 @dataclass(frozen=True)
@@ -25,18 +29,20 @@ class Setting:
     c : float
     n_components : int
     l1 : float
+    noise : {"poisson", "nb"}
 
     Examples
     --------
-    >>> print(Setting(c=0.1, n_components=6))
-    c=0.1, K=6
+    >>> print(Setting(c=0.1, n_components=6, noise="nb"))
+    c=0.1, K=6, noise=nb
     >>> Setting(c=1.0, n_components=3, l1=10.0).parameters
-    {'c': 1.0, 'n_components': 3, 'l1': 10.0}
+    {'c': 1.0, 'n_components': 3, 'l1': 10.0, 'noise': 'poisson'}
     """
 
     c: float
     n_components: int
     l1: float = 0.0
+    noise: str = Settings.noise
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -44,18 +50,19 @@ class Setting:
         return asdict(self)
 
     @property
-    def complexity(self) -> tuple[float, float, float]:
-        """Smaller is simpler: fewer factors, then a larger penalty, then a larger c (nearer to adding up)."""
-        return self.n_components, -self.l1, -self.c
+    def complexity(self) -> tuple[float, float, float, bool]:
+        """Smaller is simpler: fewer factors, a larger penalty, a larger c (nearer to adding up), Poisson."""
+        return self.n_components, -self.l1, -self.c, self.noise != "poisson"
 
     def __str__(self) -> str:
         text = f"c={c_name(self.c)}, K={self.n_components}"
-        return text if self.l1 == 0.0 else f"{text}, l1={self.l1:g}"
+        text = text if self.l1 == 0.0 else f"{text}, l1={self.l1:g}"
+        return text if self.noise == Settings.noise else f"{text}, noise={self.noise}"
 
 
 @dataclass(frozen=True)
 class Grid:
-    """All combinations of c, number of factors and penalty.
+    """All combinations of c, number of factors, penalty and noise.
 
     Parameters
     ----------
@@ -65,15 +72,18 @@ class Grid:
         Smallest first: factors are added.
     l1 : tuple of float
         Largest first: factors fill up as the penalty falls.
+    noise : tuple of str
+        Poisson first, which costs least.
     """
 
     c: tuple[float, ...]
     n_components: tuple[int, ...]
     l1: tuple[float, ...] = (0.0,)
+    noise: tuple[str, ...] = (Settings.noise,)
 
     @classmethod
-    def of(cls, c: Any, n_components: Any, l1: Any = 0.0) -> Grid:
-        """Check the values, each a number or a sequence of numbers in any order."""
+    def of(cls, c: Any, n_components: Any, l1: Any = 0.0, noise: Any = Settings.noise) -> Grid:
+        """Check the values, each a number or a sequence of numbers in any order; names of noise."""
         shifts = [ShiftedLog(value).c for value in _several("c", c)]
         numbers = _several("n_components", n_components)
         for number in numbers:
@@ -85,30 +95,59 @@ class Grid:
             tuple(_different("c", sorted(shifts, reverse=True))),
             tuple(int(number) for number in _different("n_components", sorted(numbers))),
             tuple(_different("l1", sorted((float(penalty) for penalty in penalties), reverse=True))),
+            _noises(noise),
         )
 
     def __iter__(self) -> Iterator[Setting]:
-        """All settings in the order of a table: by number of factors, then c, then l1, all upwards."""
-        for number, c, l1 in product(self.n_components, reversed(self.c), reversed(self.l1)):
-            yield Setting(c, number, l1)
+        """All settings in the order of a table: by noise, number of factors, c and l1, all upwards."""
+        for noise, number, c, l1 in product(
+            self.noise, self.n_components, reversed(self.c), reversed(self.l1)
+        ):
+            yield Setting(c, number, l1, noise)
 
     def __len__(self) -> int:
-        return len(self.c) * len(self.n_components) * len(self.l1)
+        return len(self.n_components) * self.n_followers
+
+    @property
+    def n_followers(self) -> int:
+        """Settings with the same number of factors."""
+        return len(self.c) * len(self.l1) * len(self.noise)
 
     def path(self, n_components: int) -> Iterator[tuple[Setting, Setting | None]]:
         """Give the settings with that many factors as they are fitted, each with the one it starts from."""
-        for k, c in enumerate(self.c):
-            for i, l1 in enumerate(self.l1):
-                before = None
-                if i:
-                    before = Setting(c, n_components, self.l1[i - 1])
-                elif k:
-                    before = Setting(self.c[k - 1], n_components, l1)
-                yield Setting(c, n_components, l1), before
+        for n, noise in enumerate(self.noise):
+            for k, c in enumerate(self.c):
+                for i, l1 in enumerate(self.l1):
+                    here, before = Setting(c, n_components, l1, noise), None
+                    if i:
+                        before = replace(here, l1=self.l1[i - 1])
+                    elif k:
+                        before = replace(here, c=self.c[k - 1])
+                    elif n:
+                        before = replace(here, noise=self.noise[n - 1])
+                    yield here, before
 
-    def as_dict(self) -> dict[str, list[float]]:
+    def place(self, setting: Setting) -> list[int]:
+        """Give numbers that tell a setting from all others."""
+        found = [self.n_components.index(setting.n_components), self.c.index(setting.c)]
+        found.append(self.l1.index(setting.l1))
+        which = self.noise.index(setting.noise)
+        return [*found, SECOND_NOISE + which] if which else found
+
+    def as_dict(self) -> dict[str, list[Any]]:
         """Plain lists, to be saved."""
         return {name: list(values) for name, values in asdict(self).items()}
+
+
+def _noises(noise: Any) -> tuple[str, ...]:
+    """Check names of noise, Poisson first; "auto" compares all."""
+    given = [noise] if isinstance(noise, str) or not isinstance(noise, Iterable) else list(noise)
+    for one in given:
+        check_choice("noise", one, NOISES, otherwise="several of them")
+    if not given or len(set(given)) < len(given):
+        raise ValueError(f"noise must hold different names, at least one, got {noise!r}")
+    known = [one for one in NOISES if one != "auto"]
+    return tuple(one for one in known if one in given or "auto" in given)
 
 
 def _several(name: str, values: Any) -> list[Any]:

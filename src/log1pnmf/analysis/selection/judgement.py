@@ -1,4 +1,4 @@
-"""What the data say about c, K and the penalty, and when they do not say it: one judgement for all faces."""
+"""What the data say about c, K, penalty and noise, or do not say: one judgement for all faces."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf.fitting.keys import c_name
+from log1pnmf.fitting.settings import Settings
 
 from .grid import Setting
 
@@ -22,7 +23,7 @@ STABLE = 0.9
 CLEARLY_LESS = 0.1
 """Loss of stability from fewer factors to more that counts, where it is beyond two standard errors too."""
 
-SHORT = {"n_components": "K", "c": "c", "l1": "l1"}
+SHORT = {"n_components": "K", "c": "c", "l1": "l1", "noise": "noise"}
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Judgement:
         return "\n".join((self.headline, *self.reasons))
 
 
-def judge(summary: Mapping[str, Any], *, holdout: str = "counts") -> Judgement:
+def judge(summary: Mapping[str, Any], *, holdout: str = "counts", note: str | None = None) -> Judgement:
     """Judge a table of settings.
 
     Parameters
@@ -63,6 +64,8 @@ def judge(summary: Mapping[str, Any], *, holdout: str = "counts") -> Judgement:
         Columns as in `log1pnmf.analysis.Selection.summary`.
     holdout : {"counts", "samples"}
         What was held out.
+    note : str, optional
+        One more reason.
 
     Returns
     -------
@@ -80,6 +83,7 @@ def judge(summary: Mapping[str, Any], *, holdout: str = "counts") -> Judgement:
     verdicts = [_verdict(table, name, holdout) for name in SHORT if len(np.unique(table.columns[name])) > 1]
     contradiction, about_stability = _stability(table)
     reasons = tuple(verdict.reason for verdict in verdicts) + about_stability
+    reasons += () if note is None else (note,)
     unsaid = [SHORT[verdict.name] for verdict in verdicts if verdict.open]
     tied = [SHORT[verdict.name] for verdict in verdicts if verdict.tied]
     if unsaid:
@@ -100,7 +104,10 @@ class _Table:
     """The settings with what is known about each, as arrays."""
 
     def __init__(self, summary: Mapping[str, Any]) -> None:
-        self.columns = {name: np.asarray(values, dtype=np.float64) for name, values in summary.items()}
+        self.columns: dict[str, NDArray[Any]] = {
+            name: np.asarray(summary[name], dtype=str if name == "noise" else np.float64) for name in summary
+        }
+        self.columns.setdefault("noise", np.full(len(self.columns["c"]), Settings.noise))
         difference, error = self.columns["difference"], self.columns["se_difference"]
         self.difference, self.error = difference, error
         self.best = int(np.argmax(difference))
@@ -110,8 +117,8 @@ class _Table:
         self.simplest = min(near, key=lambda one: one.complexity)
 
     def setting(self, row: Any) -> Setting:
-        columns = self.columns
-        return Setting(float(columns["c"][row]), int(columns["n_components"][row]), float(columns["l1"][row]))
+        c, number, l1, noise = (self.columns[name][row] for name in ("c", "n_components", "l1", "noise"))
+        return Setting(float(c), int(number), float(l1), str(noise))
 
     def behind(self, rows: NDArray[np.bool_]) -> tuple[int, float]:
         """Give the best of some rows, and how many standard errors it is behind the best of all."""
@@ -144,8 +151,9 @@ def _verdict(table: _Table, name: str, holdout: str) -> _Verdict:
     if end is not None:
         more = {"largest": "larger", "smallest": "smaller"}[end]
         reason = f"{short} = {_value(name, best)} predicts best, the {end} tried: try {more} ones."
-        if name == "n_components" and end == "largest" and holdout == "counts":
-            reason += " Noise beyond Poisson looks the same: hold out samples to see whether it is that."
+        poisson = bool((table.columns["noise"] == "poisson").all())
+        if name == "n_components" and end == "largest" and holdout == "counts" and poisson:
+            reason += " Noise beyond Poisson looks the same: compare noise='nb' to see whether it is that."
         return _Verdict(name, reason, open=True)
     row, errors = table.behind(values != best)
     reason = f"{short} = {_value(name, best)} predicts held-out {holdout} best; "
@@ -153,8 +161,10 @@ def _verdict(table: _Table, name: str, holdout: str) -> _Verdict:
     return _Verdict(name, f"{reason}{short} = {_value(name, values[row])} is {behind} behind.")
 
 
-def _end(name: str, best: float, tried: NDArray[np.float64]) -> str | None:
+def _end(name: str, best: Any, tried: NDArray[Any]) -> str | None:
     """Say at which end of the values tried the best one is; some ends are those of what is possible."""
+    if name == "noise":
+        return None
     natural = {"n_components": 1.0, "c": math.inf, "l1": 0.0}[name]
     if best == natural:
         return None
@@ -166,7 +176,7 @@ def _stability(table: _Table) -> tuple[bool, tuple[str, ...]]:
     chosen, columns = table.simplest, table.columns
     if "stability" not in columns or chosen.n_components == 1:
         return False, ()
-    same = (columns["c"] == chosen.c) & (columns["l1"] == chosen.l1)
+    same = (columns["c"] == chosen.c) & (columns["l1"] == chosen.l1) & (columns["noise"] == chosen.noise)
     (row,) = np.flatnonzero(same & (columns["n_components"] == chosen.n_components))
     stable, error = columns["stability"], np.nan_to_num(columns["se_stability"])
     here = stable[row]
@@ -185,7 +195,9 @@ def _stability(table: _Table) -> tuple[bool, tuple[str, ...]]:
     return True, (f"{text} Take fewer factors if they are to be interpreted, more if they are to predict.",)
 
 
-def _value(name: str, value: float) -> str:
+def _value(name: str, value: Any) -> str:
+    if name == "noise":
+        return str(value)
     return c_name(value) if name == "c" else f"{value:g}"
 
 

@@ -111,12 +111,16 @@ class PathFitter:
 
     def _settings(self, setting: Setting) -> Settings:
         """Give the settings of a fit to this fold."""
-        return replace(
-            self.settings,
-            c=setting.c,
-            n_components=setting.n_components,
-            l1=self.fold.penalty_scale * setting.l1,
-        ).resolved(self.settings.engine, self.fold.train)
+        return (
+            replace(
+                self.settings,
+                c=setting.c,
+                n_components=setting.n_components,
+                l1=self.fold.penalty_scale * setting.l1,
+            )
+            .with_noise(setting.noise)
+            .resolved(self.settings.engine, self.fold.train)
+        )
 
     def _fit(self, setting: Setting, before: Fit | None) -> tuple[Fit, Record]:
         started = time.thread_time()
@@ -125,7 +129,11 @@ class PathFitter:
         starts: list[Start] = [] if before is None else [self._continued(settings, before, rng)]
         more = max(0 if before is not None else 1, self.n_starts - len(starts))
         starts += [named(settings, n_jobs=1, number=number) for number in range(more)]
-        best = min((self._run(settings, start, rng) for start in starts), key=lambda run: run.objective)
+        runs = (
+            self._run(settings, start, rng, before if number == 0 else None)
+            for number, start in enumerate(starts)
+        )
+        best = min(runs, key=lambda run: run.objective)
         fit = best.as_fit(settings, self._problem(settings))
         by_sample = self.fold.score(fit)
         self.finished()
@@ -133,27 +141,29 @@ class PathFitter:
         return fit, Record(self.fold.number, setting, by_sample, best.last.index, met, seconds)
 
     def _random(self, setting: Setting, *number: int) -> Random:
-        place = (self.grid.n_components, self.grid.c, self.grid.l1)
-        value = (setting.n_components, setting.c, setting.l1)
-        indices = [where.index(one) for where, one in zip(place, value, strict=True)]
-        return np.random.default_rng([self.seed, 1, self.fold.number, *indices, *number])
+        place = self.grid.place(setting)
+        return np.random.default_rng([self.seed, 1, self.fold.number, *place, *number])
 
     def _continued(self, settings: Settings, before: Fit, rng: Random) -> Start:
         start = continued_start(before, self._problem(settings), settings.n_components, rng)
         return given(start, settings)
 
-    def _problem(self, settings: Settings) -> Problem:
+    def _problem(self, settings: Settings, before: Fit | None = None) -> Problem:
+        """Give the problem of a fit; fitted size factors begin with those of the fit before."""
         noise = first_noise(settings, self.fold.train.n_features)
-        return first_problem(settings, self.fold.train, self.fold.size_factors, noise)
+        problem = first_problem(settings, self.fold.train, self.fold.size_factors, noise)
+        if settings.fits_sizes and before is not None:
+            return replace(problem, size_factors=before.size_factors)
+        return problem
 
-    def _run(self, settings: Settings, start: Start, rng: Random) -> Run:
+    def _run(self, settings: Settings, start: Start, rng: Random, before: Fit | None = None) -> Run:
         def remake(problem: Problem) -> Engine:
             return make_engine(settings.engine, problem, 1)
 
         run = best_run(
             replace(settings, n_init=1),
             remake,
-            self._problem(settings),
+            self._problem(settings, before),
             rng,
             start=start,
             renewal=renewal_of(settings, remake),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import warnings
@@ -23,11 +24,12 @@ from log1pnmf.counts.splitting import check_fraction
 from log1pnmf.engines.native import effective_threads
 from log1pnmf.engines.registry import ENGINES, resolve_engine
 from log1pnmf.fitting.checkpoint import fingerprint
-from log1pnmf.fitting.driver import check_any
+from log1pnmf.fitting.driver import check_any, run_request
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.renewal import first_noise
 from log1pnmf.fitting.request import Request
 from log1pnmf.fitting.settings import INITS, Settings
+from log1pnmf.fitting.size_notes import note_on_sizes
 from log1pnmf.fitting.start_choice import named
 
 from .folding import HOLDOUTS, Fold, make_folds
@@ -44,6 +46,17 @@ NOT_FOR_SELECTION = ("checkpoint", "checkpoint_every", "callbacks", "n_init")
 N_FOLDS = 3
 """How often counts or samples are held out, by default."""
 
+MOST_CHECKED, FEWEST_CHECKED = 5e5, 200
+"""Entries, and samples at least, with which is seen whether totals are poor size factors."""
+
+CHECK: dict[str, Any] = {
+    "size_factors": "fit",
+    "init": "nndsvd",
+    "max_iter": 60,
+    "tol": 1e-6,
+    "engine": "auto",
+}
+
 N_SEEDS = 5
 """Fits of every setting to all counts, by default: their agreement is the setting's stability."""
 
@@ -54,6 +67,7 @@ def select(
     n_components: Any,
     *,
     l1: Any = 0.0,
+    noise: Any = "poisson",
     holdout: str = HOLDOUTS[0],
     n_folds: int = N_FOLDS,
     test_fraction: float = 0.2,
@@ -74,6 +88,8 @@ def select(
         Whole numbers, samples x features.
     c, n_components, l1 : number or sequence of numbers
         All combinations are compared.
+    noise : {"poisson", "nb", "auto"} or sequence of them
+        Kinds of noise to compare, each with every combination; "auto" is both.
     holdout : {"counts", "samples"}
         "counts": a share of all counts is held out (`log1pnmf.counts.splitting.folds`); all samples are
         fitted. "samples": a part of the samples (``1 / n_folds``) is held out, and the factors of the others
@@ -121,6 +137,9 @@ def select(
     Settings mean what they mean for the whole data, although less is fitted: see `log1pnmf.counts.splitting`
     for the scale of c and of the penalty.
 
+    Where values of c are compared with totals as size factors, and factors change totals, the judgement says
+    so: a small c then looks better than it is (docs/explanation/sizes.md).
+
     The two parts of a count are independent only if counts are Poisson. Where a count varies more than that
     around its mean (technical noise, bursts of words), both parts share the excess, and a model that follows
     it predicts the test part better: with ``holdout="counts"`` more factors look useful than are there.
@@ -137,7 +156,7 @@ def select(
     >>> found.one_se.parameters["n_components"]  # Log1pNMF(**found.one_se.parameters).fit(counts)
     3
     """
-    grid = Grid.of(c, n_components, l1)
+    grid = Grid.of(c, n_components, l1, noise)
     check_choice("holdout", holdout, HOLDOUTS)
     check_whole("n_folds", n_folds, least=1 if holdout == "counts" else 2)
     check_whole("n_starts", n_starts, least=1)
@@ -151,7 +170,7 @@ def select(
         check_choice("engine", parameters["engine"], ENGINES)
     data = Counts.from_any(counts)
     check_any(data)
-    first = {"n_components": grid.n_components[0], "c": grid.c[0], "l1": grid.l1[0]}
+    first = {"n_components": grid.n_components[0], "c": grid.c[0], "l1": grid.l1[0], "noise": grid.noise[-1]}
     seed = new_seed(as_random(random_state))
     if parameters.get("batch") is not None:
         raise ValueError(
@@ -160,8 +179,8 @@ def select(
     request = Request.of(**first, **parameters, random_state=seed)
     if request.dispersion is not None:
         raise ValueError("dispersion must be 'feature' or 'shared' here: every fold finds its own")
-    noise = first_noise(request.settings, data.n_features)
-    engine = resolve_engine(request.settings.engine, data, max(grid.n_components), noise=noise)
+    scatter = first_noise(request.settings, data.n_features)
+    engine = resolve_engine(request.settings.engine, data, max(grid.n_components), noise=scatter)
     settings = replace(request.settings, engine=engine)
     size_factors = settings.size_factors if request.size_factors is None else request.size_factors
     about = {
@@ -194,10 +213,30 @@ def _finish(plan: _Plan, finished: bool) -> Selection:
             RuntimeWarning,
         )
     selection = Selection.of(plan.grid, plan.records, plan.about, plan.agreements)
+    note = _note_on_sizes(plan, selection.best)
+    if note is not None:
+        selection = replace(selection, about={**selection.about, "note": note})
     missed = int(np.count_nonzero(~selection.numbers["converged"]))
     if missed:
         warn(f"{missed} of {total} fits have not converged; raise max_iter", ConvergenceWarning)
     return selection
+
+
+def _note_on_sizes(plan: _Plan, best: Setting) -> str | None:
+    """Say it where values of c were compared with totals as size factors, and factors change totals."""
+    shifts = [c for c in plan.grid.c if math.isfinite(c)]
+    if not (isinstance(plan.size_factors, str) and plan.size_factors == "total") or len(shifts) < 2:
+        return None
+    part, _ = plan.data.part_in_memory(max(FEWEST_CHECKED, int(MOST_CHECKED / plan.data.n_features)))
+    settings = replace(
+        plan.settings.with_noise(best.noise),
+        **{**best.parameters, "c": min(best.c, shifts[0])},
+        **CHECK,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        note = note_on_sizes(run_request(Request(settings, n_jobs=1), part), part)
+    return None if note is None else f"{note[0].upper()}{note[1:]}."
 
 
 # ---------------------------------------------------------------- what is asked for
@@ -314,7 +353,7 @@ class _Plan:
 
     def _fits_of(self, left: Iterable[list[int]]) -> int:
         """Count the fits of paths to be done: first ones up to the last, and what follows them."""
-        followers = len(self.grid.c) * len(self.grid.l1) - 1
+        followers = self.grid.n_followers - 1
         return sum(
             sum(number <= max(some) for number in self.grid.n_components) + followers * len(some)
             for some in left

@@ -106,8 +106,8 @@ class Selection:
     def table(self) -> dict[str, np.ndarray]:
         """One row per setting and fold; ``pandas.DataFrame(table)`` shows it.
 
-        Columns: `c`, `n_components`, `l1`, `fold`, `log_likelihood` (exact, of the test part), `n_iter`,
-        `converged`, `seconds` (CPU).
+        Columns: `c`, `n_components`, `l1`, `noise`, `fold`, `log_likelihood` (exact, of the test part),
+        `n_iter`, `converged`, `seconds` (CPU).
         """
         n_folds = self.scores.shape[1]
         columns = {name: np.repeat(values, n_folds) for name, values in self._settings_columns().items()}
@@ -119,8 +119,8 @@ class Selection:
     def summary(self) -> dict[str, np.ndarray]:
         """One row per setting; ``pandas.DataFrame(summary)`` shows it.
 
-        Columns: `c`, `n_components`, `l1`; `log_likelihood`, mean over folds, and its raw standard error
-        `se` over folds (NaN for one fold); `difference` to the best setting, its standard error
+        Columns: `c`, `n_components`, `l1`, `noise`; `log_likelihood`, mean over folds, and its raw standard
+        error `se` over folds (NaN for one fold); `difference` to the best setting, its standard error
         `se_difference` over samples and `se_folds` over folds; `within_one_se` of the best; `stability` over
         seeds (1: all fits have the same factors) and its standard error `se_stability`, NaN where unknown.
         """
@@ -148,7 +148,7 @@ class Selection:
     def _settings_columns(self) -> dict[str, np.ndarray]:
         return {
             name: np.array([getattr(setting, name) for setting in self.settings])
-            for name in ("c", "n_components", "l1")
+            for name in ("c", "n_components", "l1", "noise")
         }
 
     # ---------------------------------------------------------------- choices
@@ -162,7 +162,7 @@ class Selection:
     def one_se(self) -> Setting:
         """The simplest setting that is within one standard error of the best.
 
-        Simplest: fewest factors; among those, the largest penalty; among those, the largest c.
+        Simplest: fewest factors; among those, the largest penalty; then the largest c; then Poisson noise.
         """
         within = self.summary["within_one_se"]
         near = [setting for setting, is_near in zip(self.settings, within, strict=True) if is_near]
@@ -171,13 +171,14 @@ class Selection:
     @property
     def judgement(self) -> Judgement:
         """What the data say about every parameter, with the reasons, and what they do not say."""
-        return judge(self.summary, holdout=self.about["holdout"])
+        return judge(self.summary, holdout=self.about["holdout"], note=self.about.get("note"))
 
     @property
     def at_edge(self) -> tuple[str, ...]:
         """Names of the parameters whose best value is the first or last of several that were tried."""
         columns, best = self._settings_columns(), self.best
         edges = []
+        del columns["noise"]
         for name, values in columns.items():
             ends = (values.min(), values.max())
             natural = (name == "c" and math.isinf(best.c)) or (name == "l1" and best.l1 == 0.0)
@@ -244,7 +245,7 @@ def read_records(path: StrPath) -> tuple[list[Record], list[Agreement], dict[str
         records = [
             Record(
                 fold=one["fold"],
-                setting=Setting(one["c"], one["n_components"], one["l1"]),
+                setting=Setting(one["c"], one["n_components"], one["l1"], one["noise"]),
                 by_sample=by_sample,
                 **{name: one[name] for name in NUMBERS},
             )
