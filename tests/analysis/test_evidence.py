@@ -7,6 +7,7 @@ import pytest
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.analysis import evidence
+from log1pnmf.report import write_report
 
 
 def drawn(phi=0.0):
@@ -91,17 +92,25 @@ def test_it_is_the_same_every_time_and_shown_by_the_summary(capsys):
     assert "Evidence" not in model.fit(counts).summary()
 
 
-def test_anndata():
+def test_anndata_keeps_it_for_the_summary_and_the_report(tmp_path):
     anndata = pytest.importorskip("anndata")
     from log1pnmf import tl
 
     adata = anndata.AnnData(drawn().astype(np.float32))
-    tl.log1p_nmf(adata, 2, tol=1e-5, n_jobs=1)
+    tl.log1p_nmf(adata, 2, tol=1e-5, init="nndsvd", n_jobs=1)
     tl.evidence(adata, n_seeds=1, n_bootstrap=1, n_jobs=1)
     tl.rename_factors(adata, {"k1": "rare"})
     kept = adata.uns["log1p_nmf_evidence"]
     assert kept["table"]["factor"].tolist() == ["k0", "rare"]
     assert list(kept["table"]) == ["factor", "loss", "times_noise", "deviance_percent", "seeds", "bootstrap"]
+    adata.write_h5ad(tmp_path / "kept.h5ad")
+    again = anndata.read_h5ad(tmp_path / "kept.h5ad")
+    assert kept["judgement"] in Log1pNMF.of(again).summary()
+    page = write_report(tmp_path / "report.html", again).read_text()  # without counts it could not be found
+    assert "What speaks for each factor" in page
+    assert page.count("of 1</td>") == 4
+    tl.log1p_nmf(again, 2, c=10.0, tol=1e-5, init="nndsvd", n_jobs=1)
+    assert "Evidence" not in Log1pNMF.of(again).summary(), "it was about another fit"
 
 
 def test_the_shell(tmp_path, capsys):

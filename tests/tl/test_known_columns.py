@@ -55,6 +55,29 @@ def test_the_summary_says_what_was_known(adata):
     )
 
 
+def test_every_list_and_plot_marks_what_was_known(adata, tmp_path):
+    """Known factors come first, under their names, and are told from free ones; files keep that."""
+    pytest.importorskip("matplotlib").use("Agg")
+    lp.tl.log1p_nmf(adata, 3, fixed_loadings="treated", mask={"early": ["g1", "g2"]}, init="nndsvd")
+    adata.write_h5ad(tmp_path / "kept.h5ad")
+    kept = anndata.read_h5ad(tmp_path / "kept.h5ad")
+    marked = ["treated (known)", "early (known)", "k2"]
+    legend = lp.pl.structure(kept, "type").get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == marked[::-1]
+    heat = lp.pl.loadings_by_group(kept, "type")
+    assert [text.get_text() for text in heat.get_xticklabels()] == marked
+    bars = lp.pl.top_features(kept, n_top=2).axes
+    assert [ax.get_title(loc="left") for ax in bars] == marked
+    summary = lp.Log1pNMF.of(kept).summary()
+    assert all(f"{name}  " in summary for name in marked)
+    page = lp.report.write_report(tmp_path / "report.html", kept, counts=kept.X).read_text()
+    assert page.count('<b class="known">') == 2
+    assert "known loadings</b>" in page
+    assert "known features</b>" in page
+    lp.tl.rename_factors(kept, {"treated": "drug"})
+    assert lp.as_fit(kept).factor_labels == ["drug (known)", *marked[1:]]
+
+
 def test_a_background_takes_what_is_in_every_droplet():
     """Two kinds of cells and ambient counts: the factor made from empty droplets finds the ambient part."""
     rng = np.random.default_rng(1)

@@ -32,16 +32,19 @@ from log1pnmf._common.checks import check_whole
 from log1pnmf._common.randomness import as_random, new_seed
 from log1pnmf._common.words import plural
 from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.annotated import is_annotated
 from log1pnmf.fitting.as_fit import fit_and_counts
 from log1pnmf.fitting.driver import ApproximationWarning, run_request
 from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.keys import Keys
+from log1pnmf.fitting.known import ImpossibleCountsError
 from log1pnmf.fitting.request import Request
 from log1pnmf.fitting.settings import GIVEN
 
 from .metrics import log_likelihood, match_factors, null_deviance
 from .selection.progress import OnFit, shown
 
-__all__ = ["COMES_BACK", "Evidence", "evidence"]
+__all__ = ["COMES_BACK", "Evidence", "evidence", "evidence_in"]
 
 Array = NDArray[np.float64]
 
@@ -63,7 +66,7 @@ class Evidence:
     ----------
     loss : ndarray
         Log-likelihood that is lost when the factor is dropped and the rest is fitted again; NaN for a fit
-        with a single factor.
+        with a single factor, inf where known factors and masks leave some counts to this one only.
     deviance_percent : ndarray
         The same as a percentage of the deviance that totals of samples and features leave.
     seeds, bootstrap : ndarray
@@ -114,6 +117,18 @@ class Evidence:
             "bootstrap": self.bootstrap,
         }
 
+    def kept(self) -> dict[str, Any]:
+        """Give it as AnnData can hold it; `evidence_in` reads it back."""
+        return {
+            "table": self.table(),
+            "from_noise": self.from_noise,
+            "n_seeds": self.n_seeds,
+            "n_bootstrap": self.n_bootstrap,
+            "n_samples": self.n_samples,
+            "judgement": self.judgement(),
+            "factor_names": np.array(self.factor_names, dtype=object),
+        }
+
     def judgement(self) -> str:
         """Say in words whether the factors are there.
 
@@ -157,6 +172,21 @@ class Evidence:
             for name, loss, times, _, seeds, back in zip(*self.table().values(), strict=True)
         ]
         return "\n".join([title, *lines, f"  {self.judgement()}"])
+
+
+def evidence_in(source: Any, key: str | None = None) -> Evidence | None:
+    """Read what `log1pnmf.tl.evidence` has written; None for what is no AnnData, or has none."""
+    place = Keys(key).evidence
+    if not is_annotated(source) or "n_samples" not in source.uns.get(place, ()):
+        return None
+    about = source.uns[place]
+    loss, percent, seeds, back = (
+        np.asarray(about["table"][name], dtype=np.float64)
+        for name in ("loss", "deviance_percent", "seeds", "bootstrap")
+    )
+    n_seeds, n_bootstrap, n_samples = (int(about[name]) for name in ("n_seeds", "n_bootstrap", "n_samples"))
+    names, noise = tuple(map(str, about["factor_names"])), float(about["from_noise"])
+    return Evidence(loss, percent, seeds, back, noise, n_seeds, n_bootstrap, n_samples, names)
 
 
 def _percent(share: float) -> str:
@@ -284,7 +314,10 @@ class _Known:
     def loss_without(self, k: int) -> float:
         """Drop a factor, fit the rest again, and say how much lower the log-likelihood is."""
         less = _of_factors(self.fit, np.delete(np.arange(self.fit.n_components), k))
-        without = run_request(_like(less, self.n_jobs).at(init=less), self.data)
+        try:
+            without = run_request(_like(less, self.n_jobs).at(init=less), self.data)
+        except ImpossibleCountsError:  # it is the only one that some counts may have
+            return math.inf
         return self.log_likelihood - _likelihood(without, self.data, self.n_jobs)
 
     def other_start(self, seed: int) -> Array:

@@ -388,7 +388,7 @@ class Log1pNMF(FittedModel):
         if fit.asked.dispersion == GIVEN:
             parameters["dispersion"] = fit.dispersion
         _, parameters["fixed_factors"], parameters["mask"] = fit.known_parts
-        return cls(**parameters)._take(fit)
+        return cls(**parameters)._take(fit)._recall(source, key)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from log1pnmf._common.atomic import StrPath
 from log1pnmf.analysis.coherence import coherence, exclusivity
 from log1pnmf.analysis.diagnostics import Diagnostics, diagnose
-from log1pnmf.analysis.evidence import Evidence, evidence
+from log1pnmf.analysis.evidence import Evidence, evidence, evidence_in
 from log1pnmf.analysis.identity import top_features
 from log1pnmf.analysis.markers.find import markers
 from log1pnmf.analysis.markers.table import Markers
@@ -150,6 +150,13 @@ class Findings(BaseEstimator):
         found = evidence(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
         self._evidence = self.fit_.loadings, found
         return found
+
+    def _recall(self, source: Any, key: str | None) -> Self:
+        """Take over what is known about the factors where an AnnData is the source."""
+        found = evidence_in(source, key)
+        if found is not None and len(found.loss) == self.fit_.n_components:
+            self._evidence = self.fit_.loadings, found
+        return self
 
     def _known_evidence(self) -> Evidence | None:
         """Give what `evidence` found for this fit, with the names that factors have now."""

@@ -26,7 +26,7 @@ from .fit_checks import DISPERSION, NAMES, check_fit
 from .kept_batches import batch_parts, batches_from
 from .keys import c_label
 from .known_parts import known_parts
-from .naming import new_factor_names, usual_factor_names
+from .naming import marked_names, new_factor_names, usual_factor_names
 from .settings import Settings
 
 __all__ = ["Fit", "Stopped"]
@@ -175,6 +175,11 @@ class Fit:
         if self.given_factor_names is not None:
             return [str(name) for name in self.given_factor_names]
         return usual_factor_names(self.n_components)
+
+    @property
+    def factor_labels(self) -> list[str]:
+        """Names of the factors as plots and lists show them: "(known)" marks what was not free."""
+        return marked_names(self.factor_names, self.kinds)
 
     @property
     def kinds(self) -> list[str]:

@@ -8,14 +8,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["check_factor_names", "new_factor_names", "usual_factor_names"]
+__all__ = ["KNOWN", "check_factor_names", "marked_names", "new_factor_names", "usual_factor_names"]
 
 LONGEST = 200
+
+KNOWN = {
+    "loadings": "known loadings",
+    "pattern": "known samples",
+    "factors": "known profile",
+    "mask": "known features",
+}
+"""What was known of a factor of each kind but "free"."""
 
 
 def usual_factor_names(n_components: int) -> list[str]:
     """Names of factors that have none: "k0" is the first, the baseline."""
     return [f"k{k}" for k in range(n_components)]
+
+
+def marked_names(names: Sequence[str], kinds: Sequence[str]) -> list[str]:
+    """Mark the names of factors of which something was known, for plots and lists.
+
+    Examples
+    --------
+    >>> marked_names(["treated", "k1"], ["loadings", "free"])
+    ['treated (known)', 'k1']
+    """
+    both = zip(names, kinds, strict=True)
+    return [f"{name} (known)" if kind in KNOWN else name for name, kind in both]
 
 
 def new_factor_names(current: Sequence[str], given: Any) -> NDArray[np.object_]:

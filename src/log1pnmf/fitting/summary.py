@@ -38,8 +38,8 @@ def summarize(fit: Fit, *, n_top: int = 8) -> str:
         "Factors (share of the signal, evenness over samples, top features)",
     ]
     share, even, ranking = shares(fit.loadings, fit.factors), evenness(fit.loadings), ranking_of(fit)
-    widest = max(3, *map(len, fit.factor_names))
-    for k, name in enumerate(fit.factor_names):
+    widest = max(3, *map(len, fit.factor_labels))
+    for k, name in enumerate(fit.factor_labels):
         top = ", ".join(str(labels[j]) for j in ranking.top(k, n_top))
         lines.append(f"  {name:>{widest}}  {share[k]:>6.1%}  {even[k]:>5.2f}  {top or '(none)'}")
     if fit.messages:

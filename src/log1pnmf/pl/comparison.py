@@ -85,7 +85,7 @@ def compare(
     ):
         used = [palette[k] for k in columns]
         draw_structure(ax, shown.loadings[arrangement.order][:, columns], arrangement, used)
-        factor_legend(ax, [shown.factor_names[k] for k in columns], used)
+        factor_legend(ax, [shown.factor_labels[k] for k in columns], used)
         ax.set_ylabel("loading", fontsize="small", color=INK)
         set_title(ax, None, shown.name)
     _draw_similarity(similar, first, second, match)
@@ -117,8 +117,8 @@ def _draw_similarity(ax: Any, first: Drawable, second: Drawable, match: FactorMa
     matched = match.pairs[:, 0]
     rows = np.concatenate((matched, np.setdiff1d(np.arange(first.n_components), matched)))
     image = heat_map(ax, match.matrix[np.ix_(rows, order)], cmap="RdBu_r", limits=(-1.0, 1.0))
-    ax.set_xticks(range(len(order)), [second.factor_names[k] for k in order])
-    ax.set_yticks(range(len(rows)), [first.factor_names[k] for k in rows])
+    ax.set_xticks(range(len(order)), [second.factor_labels[k] for k in order])
+    ax.set_yticks(range(len(rows)), [first.factor_labels[k] for k in rows])
     ax.set_xlabel(second.name, fontsize="small", color=INK)
     ax.set_ylabel(first.name, fontsize="small", color=INK)
     color_bar(image, "correlation")

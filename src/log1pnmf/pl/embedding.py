@@ -59,8 +59,10 @@ def embedding(
     -------
     Figure
 
-    Notes ----- Every factor has its own colour, that of all other plots, and goes from none to its largest
-    loading; samples with much of it are drawn last.
+    Notes
+    -----
+    Every factor has its own colour, that of all other plots, and goes from none to its largest loading;
+    samples with much of it are drawn last.
 
     Examples
     --------
@@ -74,7 +76,7 @@ def embedding(
     """
     shown = drawable(adata, key=key)
     places = _places(adata, basis, len(shown.loadings))
-    names = shown.factor_names
+    names, labels = shown.factor_names, shown.factor_labels
     chosen = [_number(factor, names) for factor in (range(len(names)) if factors is None else factors)]
     columns = max(1, min(n_columns, len(chosen)))
     rows = -(-len(chosen) // columns)
@@ -97,7 +99,7 @@ def embedding(
             linewidths=0,
             rasterized=True,
         )
-        ax.set_title(names[k], loc="left", fontsize="small", color=INK)
+        ax.set_title(labels[k], loc="left", fontsize="small", color=INK)
         ax.set_aspect("equal", adjustable="datalim")
     for ax in panels:
         ax.axis("off")

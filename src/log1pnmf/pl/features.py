@@ -105,8 +105,8 @@ def factor_scatter(
     ax.scatter(x, y, s=7, color="#9aa3ab", alpha=0.6, linewidths=0, rasterized=True)
     ax.plot(limits, limits, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
     ax.scatter(x[named], y[named], s=11, color=_sides(shown, (a, b), named), linewidths=0, zorder=3)
-    ax.set_xlabel(f"factor {shown.factor_names[a]}", fontsize="medium", color=INK)
-    ax.set_ylabel(f"factor {shown.factor_names[b]}", fontsize="medium", color=INK)
+    ax.set_xlabel(f"factor {shown.factor_labels[a]}", fontsize="medium", color=INK)
+    ax.set_ylabel(f"factor {shown.factor_labels[b]}", fontsize="medium", color=INK)
     ax.set(xlim=limits, ylim=limits)
     set_title(ax, title, shown.name)
     ax.set_title(f"Spearman {rho:.2f}", loc="right", fontsize="small", color=INK)
@@ -221,7 +221,7 @@ def _bars(shown: Drawable, chosen: list[int], top: list[Any], change: Array, fig
         ax.tick_params(axis="y", length=0, labelsize="x-small")
         ax.tick_params(axis="x", length=2, labelsize="x-small")
         ax.locator_params(axis="x", nbins=3)
-        ax.set_title(shown.factor_names[k], loc="left", fontsize="small", color=INK)
+        ax.set_title(shown.factor_labels[k], loc="left", fontsize="small", color=INK)
     for ax in panels[max(len(chosen) - columns, 0) : len(chosen)]:
         ax.set_xlabel("log2 fold change", fontsize="x-small", color=INK)
     for ax in panels[len(chosen) :]:
@@ -235,7 +235,7 @@ def _heat_map(shown: Drawable, chosen: list[int], top: list[Any], change: Array,
     figure = figure_or_new(figure, (1.9 + 0.28 * len(chosen), 0.7 + 0.135 * len(features)))
     ax = figure.subplots()
     image = heat_map(ax, values, cmap="Blues", limits=(0.0, max(float(values.max(initial=0.0)), 1.0)))
-    ax.set_xticks(range(len(chosen)), [shown.factor_names[k] for k in chosen])
+    ax.set_xticks(range(len(chosen)), [shown.factor_labels[k] for k in chosen])
     ax.set_yticks(range(len(features)), shown.feature_labels[features], fontsize="x-small")
     ax.xaxis.tick_top()
     color_bar(image, "log2 fold change (0: not more)")

@@ -109,7 +109,7 @@ def structure(
     ax.set_ylabel("loading" if heights == "loadings" else "share of loadings", fontsize="small", color=INK)
     set_title(ax, title, shown.name)
     if legend:
-        factor_legend(ax, [shown.factor_names[k] for k in chosen], [palette[k] for k in chosen])
+        factor_legend(ax, [shown.factor_labels[k] for k in chosen], [palette[k] for k in chosen])
     name_groups(ax, arrangement, groupby)
     return ax
 
@@ -215,7 +215,7 @@ def loadings_by_group(
     means = group_means(shown.loadings, groups)
     ax = axes_or_new(ax, (1.9 + 0.42 * shown.n_components, 0.9 + 0.27 * len(groups.names)))
     image = heat_map(ax, means, cmap="Blues", limits=(0.0, max(float(means.max()), 1e-300)))
-    ax.set_xticks(range(shown.n_components), shown.factor_names)
+    ax.set_xticks(range(shown.n_components), shown.factor_labels)
     counts = zip(groups.names, groups.sizes.tolist(), strict=True)
     ax.set_yticks(range(len(groups.names)), [f"{name} ({size:,})" for name, size in counts])
     color_bar(image, "mean loading")

@@ -14,7 +14,7 @@ from log1pnmf.fitting.annotated import is_annotated
 from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.keys import Keys, c_label
-from log1pnmf.fitting.naming import usual_factor_names
+from log1pnmf.fitting.naming import marked_names, usual_factor_names
 from log1pnmf.fitting.ranking import Ranking, rank_features
 from log1pnmf.model.link import ShiftedLog
 
@@ -39,6 +39,8 @@ class Factorization:
     size_factors : ndarray of shape (n,), optional
         Where they are known.
     given_factor_names : tuple of str, optional
+    kinds : tuple of str, optional
+        See `Fit.kinds`.
     dispersion : ndarray of shape (m,), optional
         With negative binomial noise.
     """
@@ -51,6 +53,7 @@ class Factorization:
     size_factors: Array | None = None
     given_factor_names: tuple[str, ...] | None = None
     dispersion: Array | None = None
+    kinds: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.feature_names is not None and len(self.feature_names) != len(self.factors):
@@ -71,6 +74,11 @@ class Factorization:
     def factor_names(self) -> list[str]:
         """Names of the factors."""
         return list(self.given_factor_names or usual_factor_names(self.n_components))
+
+    @property
+    def factor_labels(self) -> list[str]:
+        """Names of the factors, with a mark where something was known; see `Fit.factor_labels`."""
+        return self.factor_names if self.kinds is None else marked_names(self.factor_names, self.kinds)
 
     @property
     def feature_labels(self) -> NDArray[np.object_]:
@@ -140,6 +148,7 @@ def _of_anndata(adata: Any, keys: Keys) -> Factorization:
         np.nan_to_num(adata.var[keys.dispersion].to_numpy(np.float64))
         if keys.dispersion in adata.var
         else None,
+        tuple(map(str, about["factor_kinds"])) if "factor_kinds" in about else None,
     )
 
 

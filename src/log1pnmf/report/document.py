@@ -101,8 +101,9 @@ def write_report(
     n_jobs : int, optional
         Threads.
     evidence : Evidence or sequence of Evidence, optional
-        What `log1pnmf.analysis.evidence` found for the fits: whether their factors are there. Without it, and
-        with counts that are small, the report finds it itself, with 2 seeds and 5 bootstrap samples.
+        What `log1pnmf.analysis.evidence` found for the fits: whether their factors are there. By default what
+        `log1pnmf.tl.evidence` has written into an AnnData; without that, and with counts that are small, the
+        report finds it itself, with 2 seeds and 5 bootstrap samples.
 
     Returns
     -------

@@ -13,6 +13,7 @@ from log1pnmf.analysis.groups import Groups, group_means
 from log1pnmf.analysis.metrics import correlation_matrix, hoyer
 from log1pnmf.fitting.arrangement import evenness, shares
 from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.naming import KNOWN
 from log1pnmf.fitting.ranking import Ranking, ranking_of
 
 from .evidence import Evidence
@@ -71,6 +72,8 @@ class Factor:
 
     Parameters
     ----------
+    known : str
+        What was known of it before the fit; empty for nothing.
     share : float
         Of the fitted signal.
     evenness, sparsity : float
@@ -90,6 +93,7 @@ class Factor:
     """
 
     name: str
+    known: str
     color: str
     share: float
     evenness: float
@@ -151,6 +155,7 @@ def describe_factors(
         factors.append(
             Factor(
                 name=name,
+                known=KNOWN.get(fit.kinds[k], ""),
                 color=colors[k],
                 share=float(share[k]),
                 evenness=float(even[k]),

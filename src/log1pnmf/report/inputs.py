@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.analysis.evidence import Evidence
+from log1pnmf.analysis.evidence import Evidence, evidence_in
 from log1pnmf.analysis.groups import Groups, as_numbers, check_length, fold_groups, labels_of, quarters
 from log1pnmf.analysis.sweep import Sweep
 from log1pnmf.counts.counts import Counts
@@ -135,7 +135,7 @@ class ReportInput:
             notes=said,
             date=str(date or datetime.date.today().isoformat()),
             n_jobs=n_jobs,
-            evidence=_evidence(evidence, named),
+            evidence=_evidence(evidence, named) or _kept_evidence(sources, named),
         )
 
     @property
@@ -186,6 +186,18 @@ def _evidence(given: Any, fits: Sequence[Fit]) -> tuple[Evidence | None, ...]:
             "None for some"
         )
     return found
+
+
+def _kept_evidence(sources: Sequence[Any], fits: Sequence[Fit]) -> tuple[Evidence | None, ...]:
+    """Give what `log1pnmf.tl.evidence` has written for each fit; nothing where it has for none."""
+    found = [evidence_in(source) for source in sources]
+    if all(one is None for one in found):
+        return ()
+    fine = (
+        None if one is None or len(one.loss) != fit.n_components else one
+        for one, fit in zip(found, fits, strict=True)
+    )
+    return tuple(fine)
 
 
 def _texts(what: str, values: Any) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ def structure_data(inputs: ReportInput, arrangement: Arrangement, colors: list[l
         "models": [
             {
                 "label": label,
-                "factors": fit.factor_names,
+                "factors": fit.factor_labels,
                 "colors": palette,
                 "loadings": np.rint(fit.loadings[order] * THOUSANDTHS).astype(int).ravel().tolist(),
             }

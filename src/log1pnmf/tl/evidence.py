@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from log1pnmf.analysis.evidence import evidence as find_evidence
 from log1pnmf.counts.features import find_features
 from log1pnmf.fitting.annotated import fit_from
@@ -54,7 +52,8 @@ def evidence(
     -----
     Written is ``uns["log1p_nmf_evidence"]`` (``uns[key + "_evidence"]``), a dictionary with `table`, a data
     frame with the columns of `log1pnmf.analysis.Evidence.table`, `from_noise`, what a factor fitted to noise
-    is expected to gain, `judgement`, the same in words, and `factor_names`.
+    is expected to gain, `judgement`, the same in words, `factor_names`, and how many fits and samples there
+    were. The summary of ``log1pnmf.Log1pNMF.of(adata)`` and the report show it.
 
     Examples
     --------
@@ -83,10 +82,5 @@ def evidence(
         verbose=verbose,
     )
     adata = target(adata, copy)
-    adata.uns[keys.evidence] = {
-        "table": as_frame(found.table()),
-        "from_noise": found.from_noise,
-        "judgement": found.judgement(),
-        "factor_names": np.array(found.factor_names, dtype=object),
-    }
+    adata.uns[keys.evidence] = {**found.kept(), "table": as_frame(found.table())}
     return adata if copy else None

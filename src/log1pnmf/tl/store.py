@@ -45,6 +45,8 @@ def write_fit(adata: Any, keys: Keys, fit: Fit, selection: Selection) -> None:
         adata.varm[keys.mask] = mask
     elif keys.mask in adata.varm:
         del adata.varm[keys.mask]
+    for finding in (keys.markers, keys.usage, keys.evidence):  # of an earlier fit
+        adata.uns.pop(finding, None)
     adata.uns[keys.uns] = uns_of(fit, selection.layer)
 
 

@@ -51,9 +51,11 @@ def usage(
     AnnData or None
         The copy, if asked for.
 
-    Notes ----- Written is ``uns["log1p_nmf_usage"]`` (``uns[key + "_usage"]``), a dictionary with `table`, a
-    data frame with the columns of `log1pnmf.analysis.Usage.table`, `factor_names`, and, with replicates,
-    their mean loadings `means` and their groups `unit_groups`.
+    Notes
+    -----
+    Written is ``uns["log1p_nmf_usage"]`` (``uns[key + "_usage"]``), a dictionary with `table`, a data frame
+    with the columns of `log1pnmf.analysis.Usage.table`, `factor_names`, and, with replicates, their mean
+    loadings `means` and their groups `unit_groups`.
 
     Examples
     --------
