@@ -377,8 +377,8 @@ void mean_sums(const std::string& kernel, const Side& side, Matrix start, Matrix
           "means are summed up over batches of columns, with Poisson noise");
   require(sums.size() == static_cast<std::size_t>(side.rows.n_rows) * static_cast<std::size_t>(side.rows.batches.count),
           "an output has the wrong size");
-  const log1pnmf::MeanSums all{side.rows, side.model.link, static_cast<int>(start.shape(1)), start.data(), design.data(),
-                               sums.data()};
+  const log1pnmf::MeanSums all{side.rows,    side.zeros,    side.model, static_cast<int>(start.shape(1)),
+                               start.data(), design.data(), sums.data()};
   run_plan([&] { return log1pnmf::find_kernel(kernel).mean_sums(all); }, side.rows.n_rows, n_threads);
 }
 

@@ -178,10 +178,12 @@ struct Spectrum {
   double* counted;           // the same, weighed by the counts
 };
 
-// The means of every row (a feature), summed up over the columns of each batch.
+// The means of every row (a feature), summed up over the columns of each batch. In sparse form it is those of counts and
+// stored zeros only, each less its own quadratic t (a1 eta + a2 eta^2); the caller adds the quadratics of all entries.
 struct MeanSums {
   Rows rows;
-  Link link;
+  Zeros zeros;               // unless model.exact_zeros
+  Model model;
   int n_components;
   const double* start;
   const double* design;

@@ -68,6 +68,12 @@ class Chunks:
 
 
 @pytest.fixture(scope="session")
+def chunks_of():
+    """Give chunks of a matrix, cut at the bounds."""
+    return Chunks
+
+
+@pytest.fixture(scope="session")
 def matrix():
     """Counts with structure, a sample and a feature without any, and a feature with a single count."""
     rng = np.random.default_rng(1)

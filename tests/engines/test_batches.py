@@ -6,10 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from log1pnmf.counts import Counts
+from log1pnmf.counts import Counts, open_counts
+from log1pnmf.counts.chunked.runners import survey
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.engines.registry import make_engine
+from log1pnmf.engines.streaming.engine import StreamingEngine
+from log1pnmf.model.batch_effects import renewed_effects
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.negative_binomial import NegativeBinomial
@@ -134,3 +137,28 @@ def test_engines_without_batches_say_so():
         make_engine("torch", problem)
     with pytest.raises(ValueError, match="row_solver='coordinate' has no batches"):
         make_engine("native", problem, row_solver="coordinate")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_chunks_add_up_to_the_whole(chunks_of, name):
+    problem, (loadings, factors) = CASES[name], point()
+    chunks = survey(open_counts(chunks_of(problem.counts.to_scipy(), [0, 30, 31, 110, N])))
+    own, whole = replace(problem, counts=chunks), NativeEngine(problem, 1)
+    if isinstance(problem.zeros, AdaptiveZeros):  # chunks find theirs in every pass
+        stored, exposure = StreamingEngine(own, 1).collect_zeros(*point(), problem.zeros.caps)
+        own = replace(own, zeros=replace(problem.zeros, stored=stored, exposure=exposure))
+    streamed = StreamingEngine(own, 1)
+    assert streamed.loss(loadings, factors) == pytest.approx(whole.loss(loadings, factors), rel=1e-10)
+    gradients = [one.evaluate(one.problem.factors_side, factors, loadings)[1] for one in (streamed, whole)]
+    assert gradients[0] == pytest.approx(gradients[1], rel=1e-8, abs=1e-8 * np.abs(gradients[1]).max())
+    ours, theirs = (
+        renewed_effects(
+            one.problem,
+            loadings,
+            factors,
+            sums=one.batch_sums,
+            dispersed=getattr(one, "dispersed_sums", None),
+        )[0].effects
+        for one in (streamed, whole)
+    )
+    assert ours == pytest.approx(theirs, rel=1e-8)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 
 from log1pnmf import Fit, Log1pNMF, fit_log1p_nmf, open_counts, select
@@ -49,7 +50,7 @@ def recovery(fit):
 
 
 def fitted(**parameters):
-    given = {"batch": NAMES, "max_iter": 60, "tol": 1e-6, "n_jobs": 1} | parameters
+    given = {"batch": NAMES, "init": "nndsvd", "max_iter": 60, "tol": 1e-6, "n_jobs": 1} | parameters
     return fit_log1p_nmf(COUNTS, K, **given)
 
 
@@ -72,10 +73,22 @@ def test_effects_are_found_and_loadings_are_those_without_batches(fit):
     off = np.log(fit.batches.effects[order] / EFFECTS)
     off -= (off @ COUNTS.sum(axis=0) / COUNTS.sum())[:, None]  # size factors have the level of a batch
     assert np.median(np.abs(off)) < 0.1
-    without = fit_log1p_nmf(PLAIN, K, max_iter=60, tol=1e-6, n_jobs=1)
+    without = fit_log1p_nmf(PLAIN, K, init="nndsvd", max_iter=60, tol=1e-6, n_jobs=1)
     assert recovery(fit) > recovery(without) - 0.02
     assert recovery(fit) > recovery(fitted(batch=None))
     assert np.log(fit.batches.effects).sum(axis=0) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("c", [1.0, math.inf])
+@pytest.mark.parametrize("likelihood", ["exact", "adaptive"])
+def test_a_converged_fit_has_converged_in_its_effects_too(c, likelihood):
+    if c == math.inf and likelihood == "adaptive":
+        likelihood = "approximate"
+    first = fitted(c=c, likelihood=likelihood, max_iter=500, tol=1e-8)
+    assert first.stopped == "converged"
+    more = fitted(c=c, likelihood=likelihood, init=first, max_iter=1000, tol=0.0)
+    assert first.objective - more.objective < 1e-5 * abs(first.objective)
+    assert np.abs(np.log(more.batches.effects / first.batches.effects)).max() < 0.01
 
 
 @pytest.mark.parametrize("noise", ["poisson", "nb"])
@@ -144,9 +157,28 @@ def test_new_samples_of_a_known_batch_have_the_loadings_of_training(fit):
         Log1pNMF(2).fit(COUNTS).transform(COUNTS, batch=NAMES)
 
 
-def test_counts_in_chunks_have_no_batches_and_the_fit_says_so():
-    with pytest.raises(ValueError, match="engine='streaming' cannot be used here: it has no batches; load"):
-        fit_log1p_nmf(open_counts(COUNTS), K, batch=NAMES)
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"c": math.inf},
+        {"likelihood": "approximate"},
+        {"likelihood": "adaptive"},
+        {"noise": "nb", "dispersion": np.linspace(0.01, 0.5, M)},
+    ],
+    ids=lambda one: next(iter(one), "exact"),
+)
+def test_a_streamed_fit_is_the_fit_of_the_whole(chunks_of, parameters):
+    chunks = open_counts(chunks_of(sparse.csr_array(COUNTS), [0, 70, 160, N]))
+    first = fitted(max_iter=3, **parameters)
+    tight = {"init": first, "max_iter": 400, "tol": 1e-10} | parameters
+    whole, streamed = fitted(**tight), fit_log1p_nmf(chunks, K, batch=NAMES, n_jobs=1, **tight)
+    assert streamed.objective == pytest.approx(whole.objective, rel=1e-7)
+    assert streamed.batches.effects == pytest.approx(whole.batches.effects, rel=5e-3)
+    assert any("3 batches: without their effects" in one for one in streamed.messages)
+
+
+def test_selection_knows_no_batches_and_says_so():
     with pytest.raises(ValueError, match="batch is not known here"):
         select(COUNTS, n_components=[2, 3], c=[1.0], batch=NAMES)
 

@@ -95,6 +95,8 @@ class InMemory:
     """Base of engines whose counts are all at hand."""
 
     problem: Problem
+    sums_batches_quickly: bool = False
+    """Whether effects of batches may be found in every iteration: `batch_sums`, and an engine with others."""
 
     def sample(self) -> Sample | None:
         """No sample is needed."""
@@ -105,7 +107,7 @@ class InMemory:
         return None
 
     def batch_sums(self, loadings: NDArray[np.float64], factors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sum of the means of every feature in each batch, were its effects 1; batches x features."""
+        """Sum means over batches; see `Engine.batch_sums`."""
         return mean_sums(self.problem, loadings, factors)
 
 
@@ -196,6 +198,13 @@ class Engine(Protocol):
         self, loadings: NDArray[np.float64], factors: NDArray[np.float64]
     ) -> MeanSpectrum | None:
         """Condense the means, for dispersions; None where all of them may as well be looked at."""
+        ...
+
+    def batch_sums(self, loadings: NDArray[np.float64], factors: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sum of the means of every feature in each batch, were its effects 1; batches x features.
+
+        With Poisson noise. Where a quadratic stands in for a zero, it is its mean.
+        """
         ...
 
 

@@ -143,6 +143,8 @@ class NativeEngine(InMemory):
         "auto" takes the fastest instruction set this processor has.
     """
 
+    sums_batches_quickly = True
+
     def __init__(self, problem: Problem, n_threads: int | None = None, kernel: str = "auto") -> None:
         choices = runnable_kernels()
         check_choice("kernel", kernel, ("auto", *choices))
@@ -240,13 +242,25 @@ class NativeEngine(InMemory):
         add_spectrum(*where, into.low, N_BINS, *sums, self.n_threads)
 
     def batch_sums(self, loadings: Array, factors: Array) -> Array:
-        """Sum means over batches; see `log1pnmf.engines.base.InMemory.batch_sums`."""
+        """Sum means over batches; see `log1pnmf.engines.base.Engine.batch_sums`."""
         batches, problem = self.problem.batches, self.problem
         if batches is None or problem.link.is_identity or not problem.noise.zero_loss_is_mean:
             return super().batch_sums(loadings, factors)
         sums = np.empty((len(factors), batches.n_batches))
         mean_sums(*self._zeros(loadings, factors), sums, self.n_threads)
-        return np.ascontiguousarray(sums.T) / batches.effects
+        means = np.ascontiguousarray(sums.T) / batches.effects
+        zeros, exposure = problem.zeros, problem.link.exposure_scale * problem.size_factors
+        if zeros is None:
+            return means
+        # in sparse form: quadratics of all entries, by rank-K algebra, and the constants of those not visited
+        stored = zeros.by_sample if isinstance(zeros, AdaptiveZeros) else None
+        means += zeros.constant * batches.rest(problem.counts, exposure, stored)[0]
+        means += zeros.a1 * ((batches.members(exposure) @ loadings) @ factors.T)
+        for b in range(batches.n_batches):
+            own = batches.labels == b
+            gram = loadings[own].T @ (exposure[own, None] * loadings[own])
+            means[b] += zeros.a2 * ((factors @ gram) * factors).sum(axis=1)
+        return np.maximum(means, 0.0)
 
     def _zeros(self, loadings: Array, factors: Array) -> tuple[str, CoreSide, Array, Array]:
         start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (factors, loadings))

@@ -36,6 +36,8 @@ ROUNDING = 1e-14
 class ReferenceEngine(InMemory):
     """Reference implementation of `log1pnmf.engines.base.Engine`."""
 
+    sums_batches_quickly = True
+
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
 

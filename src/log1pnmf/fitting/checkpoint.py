@@ -128,11 +128,9 @@ def check_checkpoint(path: StrPath) -> None:
 def _progress_parts(progress: Progress) -> Parts:
     state = progress.last.state
     assert state is not None
+    pairs = {"updated": state.updated, "previous": state.previous}
     arrays = {
-        "updated.loadings": state.updated.loadings,
-        "updated.factors": state.updated.factors,
-        "previous.loadings": state.previous.loadings,
-        "previous.factors": state.previous.factors,
+        f"{name}.{part}": array for name, pair in pairs.items() for part, array in pair.arrays().items()
     }
     metadata: dict[str, Any] = {
         "kind": KIND,
@@ -266,6 +264,9 @@ def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
     for name, pair in pairs.items():
         check_numbers(f"{name}.loadings", pair.loadings, (n, k))
         check_numbers(f"{name}.factors", pair.factors, (m, k))
+        if pair.effects is not None:
+            own = np.asarray(progress.changed.effects)
+            check_numbers(f"{name}.effects", pair.effects, own.shape, positive=True)
     for one in runs:
         iteration = one.last
         History.check(one.history.table())
@@ -324,12 +325,15 @@ def _progress_from_parts(arrays: Mapping[str, np.ndarray], metadata: Mapping[str
         values.update({side: arrays[f"{name}.{side}"] for side in ("loadings", "factors")})
         return Iteration(**values, state=state), History(table)
 
+    def pair(name: str) -> Pair:
+        return Pair(arrays[f"{name}.loadings"], arrays[f"{name}.factors"], arrays.get(f"{name}.effects"))
+
     saved, schedule = metadata["state"], metadata["state"]["schedule"]
     state = State(
         index=saved["index"],
         objective=saved["objective"],
-        updated=Pair(arrays["updated.loadings"], arrays["updated.factors"]),
-        previous=Pair(arrays["previous.loadings"], arrays["previous.factors"]),
+        updated=pair("updated"),
+        previous=pair("previous"),
         schedule=None if schedule is None else tuple(schedule),
     )
     last, history = run("current", state)

@@ -120,7 +120,7 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
         request = replace(request, settings=asked.with_noise(choice.noise))
     noise = _noise(request, data)
     batches = given if given is not None and given.n_batches > 1 else None  # one is none, to the last bit
-    if batches is not None and data.in_memory and (batches.effects == 1.0).all():
+    if batches is not None and (batches.effects == 1.0).all():
         batches = first_effects(batches, data, sizes)
     engine = resolve_engine(
         request.engine or asked.engine,
@@ -349,12 +349,14 @@ def _about_batches(engine: Engine, run: Run) -> list[str]:
     """Say how much of the deviance the effects of batches take, and where they are largest."""
     problem, last = engine.problem, run.last
     batches = problem.batches
-    if batches is None or run.stopped == "interrupted" or not problem.counts.in_memory:
+    if batches is None or run.stopped == "interrupted":
         return []
-    exact, constant = replace(problem, zeros=None), problem.noise.constant(problem.counts)
+    # the zeros of chunks are found anew in every pass
+    same = replace(problem, zeros=None) if problem.counts.in_memory else problem
+    constant = problem.noise.constant(problem.counts)
     deviance, without = (
         make_engine("auto", one).loss(last.loadings, last.factors) - constant
-        for one in (exact, replace(exact, batches=None))
+        for one in (same, replace(same, batches=None))
     )
     names = problem.counts.feature_names
     spread = np.abs(np.log2(batches.effects)).max(axis=0)

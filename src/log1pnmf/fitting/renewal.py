@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf.counts.counts import Counts
-from log1pnmf.engines.base import Engine, InMemory
+from log1pnmf.engines.base import Engine
+from log1pnmf.fitting.solver.effects import effects_of, with_effects
 from log1pnmf.fitting.solver.iteration import Pair
 from log1pnmf.model.batch_effects import renewed_effects
 from log1pnmf.model.batches import Batches
@@ -317,7 +318,7 @@ def first_problem(
 
 @dataclass(frozen=True)
 class BetterEffects:
-    """Finds the effects of batches; with Poisson noise what stands in for zeros does not depend on them."""
+    """Finds the effects of batches, unless the solver does so in every iteration."""
 
     keeps_zeros: ClassVar[bool] = True
     remake: Remake
@@ -325,14 +326,12 @@ class BetterEffects:
     def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> Improved:
         """See `Improvement`."""
         engine = self.remake(problem)
-        sums = engine.batch_sums if isinstance(engine, InMemory) else None
-        batches, gain = renewed_effects(problem, at.loadings, at.factors, sums=sums)
-        zeros = problem.zeros
-        if isinstance(zeros, AdaptiveZeros):
-            exposure = problem.link.exposure_scale * problem.size_factors
-            rest = batches.exposure_of_rest(problem.counts, exposure, zeros.by_sample)
-            zeros = replace(zeros, exposure=rest)
-        return Improved(replace(problem, batches=batches, zeros=zeros), gain)
+        if index and not final and effects_of(engine, self.remake) is not None:
+            return Improved(problem, 0.0)
+        dispersed = getattr(engine, "dispersed_sums", None)
+        point = at.loadings, at.factors
+        batches, gain = renewed_effects(problem, *point, sums=engine.batch_sums, dispersed=dispersed)
+        return Improved(with_effects(problem, batches), gain)
 
 
 def first_noise(settings: Settings, n_features: int) -> Noise:

@@ -13,6 +13,7 @@ from log1pnmf.engines.base import Engine
 from log1pnmf.fitting.facts import Certificate, DataFacts
 from log1pnmf.fitting.solver.alternate import alternate, residual_at
 from log1pnmf.fitting.solver.callbacks import Callback, History, ProgressBar
+from log1pnmf.fitting.solver.effects import Effects, effects_of
 from log1pnmf.fitting.solver.extrapolate import Extrapolation
 from log1pnmf.fitting.solver.iteration import Iteration, Pair
 from log1pnmf.fitting.solver.stopping import STATIONARY, Stopping
@@ -251,6 +252,7 @@ class _OneStart:
         self.random: Mapping[str, Any] = {}
         self.fresh: Renewed | None = None
         self.start = ""
+        self.effects: Effects | None = None
 
     def __call__(
         self, remake: Remake, problem: Problem, rng: Random, start: Start, resumed: Progress | None
@@ -271,6 +273,7 @@ class _OneStart:
             point = Pair(resumed.last.loadings, resumed.last.factors)
             self.last, self.history, self.start = resumed.last, resumed.history, resumed.start
             self.stopping.restore(resumed.stopping)
+        self.effects = effects_of(engine, remake)
         self.random = random_parts(rng)  # no random numbers are drawn until the next start
         with ExitStack() as stack:
             watchers: list[Callback] = [*self.callbacks]
@@ -284,11 +287,17 @@ class _OneStart:
                 assert self.fresh is not None
                 (engine, point), renewed = self.fresh, True
         assert self.last is not None
-        errors = None
+        errors, engine = None, self._now(engine)
         if reason != "interrupted":
             errors = engine.zero_errors(self.last.loadings, self.last.factors)
         changed = Changed.of(engine.problem)
         return Run(self.last.on_host(), self.history, reason, changed, errors, self.start)
+
+    def _now(self, engine: Engine) -> Engine:
+        """Give the engine with the effects of batches that the last iteration found."""
+        if self.effects is None or self.last is None:
+            return engine
+        return self.effects.at(engine, self.last.effects)
 
     def _solve(
         self, engine: Engine, point: Pair, watchers: Sequence[Callback], *, renewed: bool
@@ -310,6 +319,7 @@ class _OneStart:
                 max_iter=settings.max_iter,
                 state=state,
                 renewed=renewed,
+                effects=self.effects,
             )
             for iteration in self._seen(iterations, engine):
                 asked = [bool(watch(iteration)) for watch in watchers]
@@ -329,7 +339,8 @@ class _OneStart:
         """Renew the problem where that is due, or say that the fit has converged."""
         met = self.stopping.met
         looked = math.isnan(last.relative_change)  # at a problem that was just renewed
-        due = is_due(last.index) if engine.problem.batches is None else self._effects_are_due(engine, last)
+        by_solver = engine.problem.batches is None or self.effects is not None
+        due = is_due(last.index) if by_solver else self._effects_are_due(engine, last)
         if (met or due) and not looked and self._renews(engine, last, final=met):
             return "renewed"
         return "converged" if met else None
@@ -346,7 +357,7 @@ class _OneStart:
         if self.renewal is None:
             return False
         at = Pair(last.loadings, last.factors)
-        self.fresh = self.renewal(engine, at, last.loss, index=last.index, final=final)
+        self.fresh = self.renewal(self._now(engine), at, last.loss, index=last.index, final=final)
         return self.fresh is not None
 
     def _seen(self, iterations: Iterator[Iteration], engine: Engine) -> Iterator[Iteration]:
@@ -358,7 +369,7 @@ class _OneStart:
             self.history(last)
             self.last = last
             if self.keep is not None:
-                now = (self.stopping.state, self.history.copy(), Changed.of(engine.problem))
+                now = (self.stopping.state, self.history.copy(), Changed.of(self._now(engine).problem))
                 self.keep(Progress(self.restart, last, *now, self.random, self.best, self.start))
             yield last.on_host() if self.callbacks else replace(last, state=None)
 
@@ -371,5 +382,5 @@ class _OneStart:
             return "max_iter"
         if not math.isnan(last.relative_change) and self._renews(engine, last, final=True):
             return "renewed"
-        residual = residual_at(engine, last.loadings, last.factors, constraint=self.constraint)
+        residual = residual_at(self._now(engine), last.loadings, last.factors, constraint=self.constraint)
         return "converged" if residual <= STATIONARY else "stalled"

@@ -62,7 +62,7 @@ def sampled_start(
         extrapolate=True,
     )
 
-    renewal = renewal_of(part, sample.remake)
+    renewal = renewal_of(part, sample.remake, batched=sample.problem.batches is not None)
     here = None if known is None else known.of_samples(sample.rows)
     run = best_run(part, sample.remake, sample.problem, rng, start=start, renewal=renewal, known=here)
     pair = Pair(run.last.loadings, run.last.factors)

@@ -21,7 +21,7 @@ from .batches import LARGEST_EFFECT, Batches, balanced_effects
 from .negative_binomial import NegativeBinomial, log1p_ratio
 from .objective import BLOCK_BYTES, Model
 
-__all__ = ["first_effects", "mean_sums", "renewed_effects"]
+__all__ = ["dispersed_sums", "first_effects", "mean_sums", "renewed_effects"]
 
 Array = NDArray[np.float64]
 Expand: TypeAlias = Callable[[Array], tuple[Array, Array, Array]]
@@ -33,18 +33,25 @@ FEW_STEPS, ROUGHLY = 4, 1e-3
 
 
 def renewed_effects(
-    model: Model, loadings: Array, factors: Array, *, sums: Callable[[Array, Array], Array] | None = None
+    model: Model,
+    loadings: Array,
+    factors: Array,
+    *,
+    sums: Callable[[Array, Array], Array] | None = None,
+    dispersed: Callable[[Array, Array, Array], Array] | None = None,
 ) -> tuple[Batches, float]:
     """Find the effects that minimise the objective.
 
     Parameters
     ----------
     model : Problem
-        With batches, whose effects are where the search begins; its zeros do not matter.
+        With batches, whose effects are where the search begins.
     loadings, factors : ndarray of shape (n, K) and (m, K)
         On the eta scale.
     sums : callable, optional
         A quicker `mean_sums`, of this model.
+    dispersed : callable, optional
+        `dispersed_sums` of this model with other effects, which come first.
 
     Returns
     -------
@@ -56,8 +63,8 @@ def renewed_effects(
     assert batches is not None
     before, totals = np.log(batches.effects), batches.totals(model.counts)
     weights = totals.sum(axis=0) / max(float(totals.sum()), 1.0)
+    pull = batches.strength
     if model.noise.zero_loss_is_mean:
-        pull = batches.strength
         seen = totals + pull
         own = mean_sums(model, loadings, factors) if sums is None else sums(loadings, factors)
         expected = own + pull
@@ -67,14 +74,21 @@ def renewed_effects(
             return (bend - seen * logs).sum(axis=0), bend - seen, bend
 
         start = _levelled(np.log(balanced_effects(seen, expected)), weights)
-        new = _minimised(expand, start, weights, MOST_STEPS, PRECISION)
+        new = _minimised(expand, start, weights, MOST_STEPS, PRECISION)[0]
+        gain = float(np.sum(expand(before)[0] - expand(new)[0]))
     else:
 
         def expand(logs: Array) -> tuple[Array, Array, Array]:
-            return _expansion(model, logs, totals, loadings, factors)
+            effects = np.exp(logs)
+            if dispersed is None:
+                other = replace(model, batches=replace(batches, effects=effects))  # type: ignore[type-var]
+                value, slope, bend = dispersed_sums(other, loadings, factors)
+            else:
+                value, slope, bend = dispersed(effects, loadings, factors)
+            value = value + pull * (effects - logs) - totals * logs
+            return value.sum(axis=0), slope + pull * (effects - 1.0), bend + pull * effects
 
-        new = _minimised(expand, before, weights, FEW_STEPS, ROUGHLY)
-    gain = float(np.sum(expand(before)[0] - expand(new)[0]))
+        new, gain = _minimised(expand, before, weights, FEW_STEPS, ROUGHLY)
     return (replace(batches, effects=np.exp(new)), gain) if gain > 0.0 else (batches, 0.0)
 
 
@@ -88,14 +102,23 @@ def first_effects(batches: Batches, counts: Counts, sizes: Array) -> Batches:
 
 
 def mean_sums(model: Model, loadings: Array, factors: Array) -> Array:
-    """Sum of the means of every feature in each batch, were its effects 1; batches x features."""
-    batches, link, sizes = model.batches, model.link, model.size_factors
+    """Sum of the means of every feature in each batch, were its effects 1; batches x features.
+
+    Where a quadratic stands in for a zero, it is its mean: the objective has that one.
+    """
+    batches, link, sizes, zeros = model.batches, model.link, model.size_factors, model.zeros
     assert batches is not None
     if link.is_identity:
         return np.asarray((batches.members(sizes) @ loadings) @ factors.T)
-    members, total = batches.members(sizes).tocsc(), np.zeros(batches.effects.shape)
+    members, total = batches.members(link.exposure_scale * sizes).tocsc(), np.zeros(batches.effects.shape)
     for block in _blocks(model):
-        total += members[:, block] @ link.mean(loadings[block] @ factors.T)
+        eta = loadings[block] @ factors.T
+        means = link.em(eta)
+        if zeros is not None:
+            own = zeros.of_samples(block)
+            unvisited = own.in_place(model.counts.by_row.to_dense(block))
+            means = np.where(unvisited, zeros.constant + eta * (own.a1 + own.a2 * eta), means)
+        total += members[:, block] @ means
     return total
 
 
@@ -109,12 +132,14 @@ def _levelled(logs: Array, weights: Array) -> Array:
     return logs - (logs @ weights)[:, None]
 
 
-def _minimised(expand: Expand, start: Array, weights: Array, most: int, precision: float) -> Array:
-    """Minimise by Newton's steps with both kinds of sums held at 0; the best point seen is given."""
+def _minimised(
+    expand: Expand, start: Array, weights: Array, most: int, precision: float
+) -> tuple[Array, float]:
+    """Minimise by Newton's steps with both kinds of sums held at 0; gives the best point and its gain."""
     largest = np.log(LARGEST_EFFECT)
     logs = best = start
     value, slope, bend = expand(logs)
-    lowest = float(value.sum())
+    first = lowest = float(value.sum())
     for _ in range(most):
         step = _newton(slope, bend, weights)
         longest = float(np.abs(step).max(initial=0.0))
@@ -126,7 +151,7 @@ def _minimised(expand: Expand, start: Array, weights: Array, most: int, precisio
         value, slope, bend = expand(logs)
         if value.sum() < lowest:
             best, lowest = logs, float(value.sum())
-    return best
+    return best, first - lowest
 
 
 def _newton(slope: Array, bend: Array, weights: Array) -> Array:
@@ -146,25 +171,23 @@ def _newton(slope: Array, bend: Array, weights: Array) -> Array:
     return np.asarray(free - (pushed - share * pushed.sum(axis=0)))
 
 
-def _expansion(
-    model: Model, logs: Array, totals: Array, loadings: Array, factors: Array
-) -> tuple[Array, Array, Array]:
-    """Expand the objective with negative binomial noise.
+def dispersed_sums(model: Model, loadings: Array, factors: Array) -> Array:
+    """Sum loss and its derivatives in the logarithms of effects over batches: 3 x batches x features.
 
-    With ``D = 1 + phi mean`` the loss is ``(y + r) log(D) - y log(mean)``, its derivative ``(mean - y) / D``
-    and its second one ``mean (1 + phi y) / D^2``.
+    With negative binomial noise and ``D = 1 + phi mean`` the loss is ``(y + r) log(D) - y log(mean)``, its
+    derivative ``(mean - y) / D`` and its second one ``mean (1 + phi y) / D^2``. What ``y log(q)`` adds to the
+    loss is left out.
     """
-    batches, noise, effects = model.batches, model.noise, np.exp(logs)
+    batches, noise = model.batches, model.noise
     assert batches is not None
     assert isinstance(noise, NegativeBinomial)
-    phi, pull, members = noise.dispersion, batches.strength, batches.members().tocsc()
-    value = (pull * (effects - logs) - totals * logs).sum(axis=0)
-    slope, bend = pull * (effects - 1.0), pull * effects
+    phi, members = noise.dispersion, batches.members().tocsc()
+    sums = np.zeros((3, *batches.effects.shape))
     for block in _blocks(model):
         means = model.size_factors[block, None] * model.link.mean(loadings[block] @ factors.T)
-        means *= effects[batches.labels[block]]
+        means *= batches.rows(block)
         y, ratio = model.counts.by_row.to_dense(block), 1.0 / (1.0 + phi * means)
-        value += (means * log1p_ratio(phi * means) - y * np.log(ratio)).sum(axis=0)
-        slope += members[:, block] @ ((means - y) * ratio)
-        bend += members[:, block] @ (means * (1.0 + phi * y) * ratio**2)
-    return value, slope, bend
+        sums[0] += members[:, block] @ (means * log1p_ratio(phi * means) - y * np.log(ratio))
+        sums[1] += members[:, block] @ ((means - y) * ratio)
+        sums[2] += members[:, block] @ (means * (1.0 + phi * y) * ratio**2)
+    return sums

@@ -7,13 +7,14 @@ have the geometric mean 1 over the batches, and are pulled towards 1: `cost` sum
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from log1pnmf.counts.chunked.survey import ChunkedCounts
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import Pattern, SparseRows
 
@@ -40,12 +41,15 @@ class Batches:
         Counts by which every effect is pulled towards 1.
     names : tuple of str
         Of the batches; their numbers, unless given.
+    known : dict
+        Sums that do not depend on the effects, and what they are of.
     """
 
     labels: NDArray[np.int32]
     effects: Array
     strength: float = 0.0
     names: tuple[str, ...] = ()
+    known: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         labels = np.ascontiguousarray(self.labels, dtype=np.int32)
@@ -104,11 +108,11 @@ class Batches:
 
     def of_samples(self, which: Any) -> Batches:
         """Batches of some samples, in that order."""
-        return replace(self, labels=self.labels[which])
+        return replace(self, labels=self.labels[which], known={})
 
     def of_features(self, which: Any) -> Batches:
         """Batches with the effects of some features."""
-        return replace(self, effects=self.effects[:, which])
+        return replace(self, effects=self.effects[:, which], known={})
 
     def rows(self, which: Any) -> Array:
         """Effects of some samples, samples x features."""
@@ -120,10 +124,21 @@ class Batches:
 
     def totals(self, counts: Counts) -> Array:
         """Sum of the counts of every feature in each batch, batches x features."""
-        return np.asarray((self.members() @ counts.to_scipy()).todense(), dtype=np.float64)
+        if isinstance(counts, ChunkedCounts):
+            return counts.group_sums(self.labels, self.n_batches).totals
+        known = self.known.get("totals")
+        if known is None or known[0] is not counts:
+            sums = np.asarray((self.members() @ counts.to_scipy()).todense(), dtype=np.float64)
+            known = self.known["totals"] = counts, sums
+        totals: Array = known[1]
+        return totals
 
     def exposure_of_zeros(self, counts: Counts, exposure: Array) -> float:
         """Sum of ``t_ij = exposure_i q_bj`` over all zero counts."""
+        if isinstance(counts, ChunkedCounts):
+            there = counts.group_sums(self.labels, self.n_batches, exposure).weights
+            rest = np.maximum(self.sums(exposure)[:, None] - there, 0.0)
+            return float((rest * self.effects).sum())
         return float(self.exposure_of_rest(counts, exposure)[:, 0].sum())
 
     def exposure_of_rest(self, counts: Counts, exposure: Array, stored: Pattern | None = None) -> Array:
@@ -134,6 +149,19 @@ class Batches:
         stored : Pattern, optional
             Samples x features.
         """
+        rest = self.rest(counts, exposure, stored)
+        sums = [(own * self.effects**power).sum(axis=0) for power, own in enumerate(rest, start=1)]
+        return np.stack(sums, axis=1)
+
+    def rest(self, counts: Counts, exposure: Array, stored: Pattern | None = None) -> list[Array]:
+        """Sum the exposure of samples, and its square, over the zeros that are not stored, were effects 1.
+
+        Each is batches x features.
+        """
+        known: Any = self.known.get("rest")
+        same = known is not None and known[0] is counts and known[1] is stored
+        if same and np.array_equal(known[2], exposure):
+            return list(known[3])
         there: list[SparseRows | Pattern] = [counts.by_row]
         if stored is not None:
             there.append(stored)
@@ -143,8 +171,9 @@ class Batches:
             for rows in there:
                 matrix = sparse.csr_array((np.ones(rows.nnz), rows.indices, rows.indptr), shape=rows.shape)
                 rest -= np.asarray((self.members(exposure**power) @ matrix).todense())
-            sums.append((np.maximum(rest, 0.0) * self.effects**power).sum(axis=0))
-        return np.stack(sums, axis=1)
+            sums.append(np.maximum(rest, 0.0))
+        self.known["rest"] = counts, stored, exposure, sums
+        return sums
 
     def members(self, weights: Array | None = None) -> sparse.csr_array:
         """Which samples each batch has, batches x samples; ones, or weights of the samples."""

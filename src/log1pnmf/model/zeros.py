@@ -7,7 +7,7 @@ for which it is not good enough one by one.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -52,6 +52,11 @@ class Quadratic:
     a0m1: float
     a1: float
     a2: float
+
+    @property
+    def constant(self) -> float:
+        """Constant coefficient."""
+        return self.a0m1
 
     def value(self, eta: Array) -> Array:
         """Evaluate the quadratic at `eta`."""
@@ -121,6 +126,11 @@ class AdaptiveZeros:
     error: float
 
     @property
+    def constant(self) -> Array:
+        """Constant coefficient of every feature."""
+        return self.quadratics[:, 0]
+
+    @property
     def a1(self) -> Array:
         """Linear coefficient of every feature."""
         return self.quadratics[:, 1]
@@ -140,6 +150,12 @@ class AdaptiveZeros:
     def by_sample(self) -> Pattern:
         """Zeros that are visited, samples x features."""
         return self.stored.transpose()
+
+    def with_exposure(self, exposure: Array) -> AdaptiveZeros:
+        """Give the same zeros with other sums of t and t^2 over those that are not visited."""
+        other = replace(self, exposure=exposure)
+        other.__dict__["by_sample"] = self.by_sample  # transposed once
+        return other
 
     def of_samples(self, block: slice) -> EntryZeros:
         """Give what stands in for the zeros of some samples."""

@@ -19,7 +19,7 @@ from log1pnmf._common.rows import Rows
 from .chunks import DaskChunks
 from .opening import CountSource
 from .survey import ChunkedCounts, ChunkSurvey, chunk_counts, sampled_rows, survey_chunk
-from .tasks import ChunkTask, Receive, Sums
+from .tasks import ChunkTask, Labels, Receive, Sums
 
 __all__ = ["ClusterRunner"]
 
@@ -68,6 +68,7 @@ class ClusterRunner:
         *,
         start: Rows,
         receive: Receive,
+        labels: Labels = None,
     ) -> Sums:
         """Run a task on every chunk; see `log1pnmf.counts.chunked.runners.Runner.run`."""
         from dask import config as dask_config
@@ -82,7 +83,9 @@ class ClusterRunner:
         for i, chunk in enumerate(held):
             rows = slice(bounds[i], bounds[i + 1])
             begin = start.read(rows.start, rows.stop)
-            done.append(client.submit(_task, everywhere, chunk, sizes[rows], begin, pure=False, retries=3))
+            own = None if labels is None else labels[rows]
+            given = (everywhere, chunk, sizes[rows], own, begin)
+            done.append(client.submit(_task, *given, pure=False, retries=3))
         loadings = [client.submit(_part, one, 0, pure=False) for one in done]
         total = _tree([client.submit(_part, one, 1, pure=False) for one in done], client)
         del done
@@ -125,9 +128,9 @@ def _read(one: Callable[[], Any]) -> Any:
     return one()
 
 
-def _task(task: ChunkTask, counts: Any, sizes: Any, start: Any) -> tuple[Any, Sums]:
+def _task(task: ChunkTask, counts: Any, sizes: Any, labels: Labels, start: Any) -> tuple[Any, Sums]:
     sums = task.no_sums()
-    return task(counts, sizes, start=start, into=sums), sums
+    return task(counts, sizes, labels, start=start, into=sums), sums
 
 
 def _part(result: tuple[Any, Sums], which: int) -> Any:

@@ -16,8 +16,8 @@ from log1pnmf.counts.tally import Tally
 
 from .cluster import ClusterRunner
 from .opening import CountSource
-from .survey import ChunkedCounts, ChunkSurvey, chunk_counts, sampled_rows, survey_chunk
-from .tasks import ChunkTask, Receive, Sums
+from .survey import ChunkedCounts, ChunkSurvey, GroupSums, chunk_counts, sampled_rows, survey_chunk
+from .tasks import ChunkTask, Labels, Receive, Sums
 
 __all__ = ["LocalRunner", "Runner", "each_chunk", "runner_of", "survey"]
 
@@ -39,6 +39,7 @@ class Runner(Protocol):
         *,
         start: Rows,
         receive: Receive,
+        labels: Labels = None,
     ) -> Sums:
         """Run a task on every chunk.
 
@@ -50,6 +51,8 @@ class Runner(Protocol):
             Loadings.
         receive : callable
             Called with every chunk's number and result, in any order.
+        labels : ndarray of int32, shape (n,), optional
+            Number of the batch of every sample.
 
         Returns
         -------
@@ -81,13 +84,15 @@ class LocalRunner:
         *,
         start: Rows,
         receive: Receive,
+        labels: Labels = None,
     ) -> Sums:
         """Run a task on every chunk; see `Runner.run`."""
         sums = task.no_sums()
         for index, chunk in enumerate(self._ahead(_prepared)):
             first, last = counts.bounds[index : index + 2]
             begin = start.read(first, last)
-            receive(index, task(chunk, sizes[first:last], start=begin, into=sums))
+            own = None if labels is None else labels[first:last]
+            receive(index, task(chunk, sizes[first:last], own, start=begin, into=sums))
         return sums
 
     def _ahead(self, prepare: Callable[[Any], T]) -> Iterator[T]:
@@ -130,7 +135,7 @@ def runner_of(source: CountSource) -> Runner:
 
 def survey(source: CountSource) -> ChunkedCounts:
     """Take the first look at a source."""
-    return ChunkedCounts.gather(source, runner_of(source).survey(), _tally)
+    return ChunkedCounts.gather(source, runner_of(source).survey(), _tally, _grouped)
 
 
 @dataclass(eq=False)
@@ -152,19 +157,49 @@ class _TallyTask:
     def no_sums(self) -> _Tallied:
         return _Tallied(Tally.none(self.n_features))
 
-    def __call__(self, counts: Counts, sizes: Any, *, start: Any, into: _Tallied) -> None:
+    def __call__(self, counts: Counts, sizes: Any, labels: Labels, *, start: Any, into: _Tallied) -> None:
         into.tally = into.tally.plus(counts.tally)
+
+
+@dataclass(frozen=True)
+class _GroupTask:
+    """Sums up a chunk over groups of samples."""
+
+    shape: tuple[int, int]
+
+    def no_sums(self) -> GroupSums:
+        return GroupSums(np.zeros(self.shape), np.zeros(self.shape))
+
+    def __call__(self, counts: Counts, sizes: Any, labels: Labels, *, start: Any, into: GroupSums) -> None:
+        rows = counts.by_row
+        assert labels is not None
+        place = np.repeat(labels, np.diff(rows.indptr)).astype(np.int64) * self.shape[1] + rows.indices
+        weights = np.repeat(sizes, np.diff(rows.indptr))
+        size = into.totals.size
+        into.totals += np.bincount(place, rows.values, size).reshape(self.shape)
+        into.weights += np.bincount(place, weights, size).reshape(self.shape)
 
 
 def _tally(counts: ChunkedCounts) -> Tally:
     """Tally counts in a pass over their chunks."""
-    (n, m), source = counts.shape, counts.source
-    no_loadings = Rows((n, 0), lambda first, last: np.zeros((last - first, 0)), source.folder)
-    task, done = _TallyTask(m), iter(range(1, len(counts.bounds)))
+    found: Any = _looked_at(counts, _TallyTask(counts.n_features), np.ones(counts.n_samples))
+    return found.tally
+
+
+def _grouped(counts: ChunkedCounts, labels: Any, n_groups: int, weights: Any) -> GroupSums:
+    """Sum counts up over groups of samples in a pass over their chunks."""
+    found: Any = _looked_at(counts, _GroupTask((n_groups, counts.n_features)), weights, labels)
+    return found
+
+
+def _looked_at(counts: ChunkedCounts, task: ChunkTask, sizes: Any, labels: Labels = None) -> Sums:
+    """Run a task that needs no loadings."""
+    source, done = counts.source, iter(range(1, len(counts.bounds)))
+    no_loadings = Rows((counts.n_samples, 0), lambda first, last: np.zeros((last - first, 0)), source.folder)
 
     def receive(index: int, result: Any) -> None:
         if source.on_chunk is not None:
             source.on_chunk(next(done), len(counts.bounds) - 1)
 
-    found: Any = runner_of(source).run(task, counts, np.ones(n), start=no_loadings, receive=receive)
-    return found.tally
+    run = runner_of(source).run
+    return run(task, counts, sizes, start=no_loadings, receive=receive, labels=labels)

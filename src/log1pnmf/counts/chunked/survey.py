@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,16 @@ from log1pnmf.counts.tally import Tally
 
 from .opening import CountSource
 
-__all__ = ["ChunkSurvey", "ChunkedCounts", "chunk_counts", "row_digests", "sampled_rows", "survey_chunk"]
+__all__ = [
+    "ChunkSurvey",
+    "ChunkedCounts",
+    "GroupSums",
+    "Grouping",
+    "chunk_counts",
+    "row_digests",
+    "sampled_rows",
+    "survey_chunk",
+]
 
 SAMPLE_ROWS = 8192
 """Rows that are kept in memory, for the start of a fit."""
@@ -131,6 +140,26 @@ def chunk_counts(raw: Any) -> Counts:
     return Counts(compress_sparse(matrix, transposed=False)[0])
 
 
+@dataclass(eq=False)
+class GroupSums:
+    """Sums over groups of samples.
+
+    Parameters
+    ----------
+    totals : ndarray of shape (groups, m)
+        Of the counts.
+    weights : ndarray of shape (groups, m)
+        Of the weights of those samples in which the feature is not zero.
+    """
+
+    totals: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+    def plus(self, other: GroupSums) -> GroupSums:
+        """Give new sums over the samples of both."""
+        return GroupSums(self.totals + other.totals, self.weights + other.weights)
+
+
 class RowTotals(SparseRows):
     """Rows without their entries: how many there are, and their sum.
 
@@ -163,6 +192,10 @@ class RowTotals(SparseRows):
         return sums
 
 
+Grouping: TypeAlias = Callable[["ChunkedCounts", NDArray[np.int32], int, NDArray[np.float64]], GroupSums]
+"""Sums up counts over groups: number of the group and weight of every sample, and how many groups."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ChunkedCounts(Counts):
     """Counts in chunks of rows that have been looked at once: totals here, entries in the chunks.
@@ -179,8 +212,10 @@ class ChunkedCounts(Counts):
         Which ones.
     row_digests : ndarray of uint64, shape (n,)
         See `row_digests`.
-    tallying : callable
-        Tallies these counts in another pass.
+    tallying, grouping : callable
+        Tally these counts, and sum them up over groups, in another pass.
+    known : dict
+        What later passes found, or keep for the next one.
     """
 
     source: CountSource
@@ -191,6 +226,8 @@ class ChunkedCounts(Counts):
     sample_index: NDArray[np.int64]
     row_digests: NDArray[np.uint64]
     tallying: Callable[[ChunkedCounts], Tally]
+    grouping: Grouping
+    known: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def gather(
@@ -198,6 +235,7 @@ class ChunkedCounts(Counts):
         source: CountSource,
         surveys: Iterable[ChunkSurvey],
         tallying: Callable[[ChunkedCounts], Tally],
+        grouping: Grouping,
     ) -> ChunkedCounts:
         """Put together what was seen of the chunks, in their order."""
         n, m = source.shape
@@ -239,6 +277,7 @@ class ChunkedCounts(Counts):
             sample_index=index,
             row_digests=np.concatenate(digests),
             tallying=tallying,
+            grouping=grouping,
         )
 
     @cached_property
@@ -265,6 +304,24 @@ class ChunkedCounts(Counts):
     def tally(self) -> Tally:
         """How often every feature has every count; a pass over the chunks."""
         return self.tallying(self)
+
+    def group_sums(
+        self, labels: NDArray[np.int32], n_groups: int, weights: NDArray[np.float64] | None = None
+    ) -> GroupSums:
+        """Sum up over groups of samples; a pass over the chunks, unless the last call was for the same.
+
+        Parameters
+        ----------
+        weights : ndarray of shape (n,), optional
+            Where only the totals are needed, those of the last call will do.
+        """
+        known: Any = self.known.get("groups")
+        same = known is not None and np.array_equal(known[0], labels)
+        if not same or not (weights is None or np.array_equal(known[1], weights)):
+            own = np.ones(self.n_samples) if weights is None else weights
+            known = self.known["groups"] = labels, own, self.grouping(self, labels, n_groups, own)
+        sums: GroupSums = known[2]
+        return sums
 
     @cached_property
     def column_sums(self) -> NDArray[np.float64]:

@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 
 from log1pnmf.counts.counts import Counts
 
-__all__ = ["ChunkTask", "Receive", "Sums"]
+__all__ = ["ChunkTask", "Labels", "Receive", "Sums"]
 
 Array = NDArray[np.float64]
+
+Labels: TypeAlias = NDArray[np.int32] | None
+"""Number of the batch of every sample, where there are batches."""
 
 Receive: TypeAlias = Callable[[int, Any], None]
 """Called with the number of a chunk and what the task found there."""
@@ -33,7 +36,7 @@ class ChunkTask(Protocol):
         """Make sums over no chunks."""
         ...
 
-    def __call__(self, counts: Counts, sizes: Array, *, start: Array, into: Any) -> Any:
+    def __call__(self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: Any) -> Any:
         """Work on the rows of one chunk.
 
         Parameters
@@ -42,6 +45,8 @@ class ChunkTask(Protocol):
             The chunk.
         sizes : ndarray of shape (rows,)
             Size factors.
+        labels : ndarray of int32, shape (rows,), or None
+            Number of the batch of every sample, where there are batches.
         start : ndarray of shape (rows, K)
             Loadings.
         into : Sums

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.rows import RowFile, Rows
 from log1pnmf.counts.chunked.opening import OnChunk
-from log1pnmf.counts.chunked.runners import runner_of
+from log1pnmf.counts.chunked.runners import Runner, runner_of
 from log1pnmf.counts.chunked.survey import ChunkedCounts
+from log1pnmf.counts.chunked.tasks import Labels
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.engines.base import Factory, HalfStep, RowSolver, Sample
@@ -27,7 +28,7 @@ from log1pnmf.model.zeros import AdaptiveZeros
 
 from .progress import PassBar
 from .step import damped_step
-from .work import ChunkPass, ChunkRows, FactorSums, SpectrumPass
+from .work import BatchPass, ChunkModel, ChunkPass, ChunkRows, FactorSums, SpectrumPass
 
 __all__ = ["StreamingEngine", "StreamingFactory"]
 
@@ -67,13 +68,15 @@ class StreamingEngine:
         Called with the number of chunks done in this pass, and of all, after each; the source's by default.
     """
 
+    sums_batches_quickly = True  # two more passes in every iteration, and far fewer iterations
+
     def __init__(
         self, problem: Problem, n_threads: int | None = None, on_chunk: OnChunk | None = None
     ) -> None:
         self.problem, self.counts = problem, cast(ChunkedCounts, problem.counts)
         on_cluster = self.counts.source.client is not None
         self.n_threads = 1 if on_cluster and n_threads is None else effective_threads(n_threads)
-        self._runner = runner_of(self.counts.source)
+        self._runner: Runner = self.counts.known.setdefault("runner", runner_of(self.counts.source))
         self._on_chunk = self.counts.source.on_chunk if on_chunk is None else on_chunk
         self._last: _LastPass | None = None
         self._adopted: tuple[Any, Rows] | None = None
@@ -98,10 +101,11 @@ class StreamingEngine:
         """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`."""
         if side is self.problem.loadings_side:
             return self._pass("step", self.adopt(start), design, bounds)[1]
-        sums = self._sums(self.adopt(design), start)
+        sums, batches = self._sums(self.adopt(design), start), self.problem.batches
         step = damped_step(
             sums,
             np.asarray(start),
+            linear=sums.linear[0] if batches is None else batches.effects.T @ sums.linear,
             totals=self._weights,
             nnz=np.diff(side.rows.indptr),
             bounds=bounds,
@@ -153,17 +157,20 @@ class StreamingEngine:
 
     def mean_spectrum(self, loadings: Any, factors: Any) -> MeanSpectrum:
         """Condense the means in a pass; see `log1pnmf.engines.base.Engine.mean_spectrum`."""
-        problem, done = self.problem, iter(range(1, len(self.counts.bounds)))
         low = MeanSpectrum.low_for(self.counts.tally)
-        work = SpectrumPass(np.asarray(factors), problem.link, problem.noise, low, self.n_threads)
+        work = SpectrumPass(np.asarray(factors), ChunkModel.of(self.problem), low, self.n_threads)
+        return cast(MeanSpectrum, self._summed(work, loadings))
 
-        def receive(index: int, nothing: None) -> None:
-            if self._on_chunk is not None:
-                self._on_chunk(next(done), len(self.counts.bounds) - 1)
+    def batch_sums(self, loadings: Any, factors: Any) -> Array:
+        """Sum means over batches in a pass; see `log1pnmf.engines.base.Engine.batch_sums`."""
+        return np.asarray(self._batch_pass(self.problem, loadings, factors)[0])
 
-        start = self.adopt(loadings)
-        sums: Any = self._runner.run(work, self.counts, problem.size_factors, start=start, receive=receive)
-        return cast(MeanSpectrum, sums)
+    def dispersed_sums(self, effects: Array, loadings: Any, factors: Any) -> Array:
+        """Sum up what effects need in a pass; see `log1pnmf.model.batch_effects.dispersed_sums`."""
+        batches = self.problem.batches
+        assert batches is not None
+        other = replace(self.problem, batches=replace(batches, effects=effects))
+        return self._batch_pass(other, loadings, factors)
 
     def sample(self) -> Sample:
         """Give the rows that the survey kept in memory."""
@@ -177,6 +184,31 @@ class StreamingEngine:
 
     # ---------------------------------------------------------------- inside
 
+    def _batch_pass(self, problem: Problem, loadings: Any, factors: Any) -> Array:
+        model = ChunkModel.of(problem)
+        sums: Any = self._summed(
+            BatchPass(np.asarray(factors), model, problem.zeros, self.n_threads), loadings
+        )
+        found: Array = sums.values
+        return found
+
+    def _summed(self, work: Any, loadings: Any) -> Any:
+        """Run a pass that only sums up."""
+        done, problem = iter(range(1, len(self.counts.bounds))), self.problem
+
+        def receive(index: int, nothing: None) -> None:
+            if self._on_chunk is not None:
+                self._on_chunk(next(done), len(self.counts.bounds) - 1)
+
+        start = self.adopt(loadings)
+        return self._runner.run(
+            work, self.counts, problem.size_factors, start=start, receive=receive, labels=self._labels
+        )
+
+    @property
+    def _labels(self) -> Labels:
+        return None if self.problem.batches is None else self.problem.batches.labels
+
     def _in_memory(self, problem: Problem) -> NativeEngine:
         return NativeEngine(problem, self.n_threads)
 
@@ -186,8 +218,9 @@ class StreamingEngine:
         zeros = None if isinstance(problem.zeros, AdaptiveZeros) else problem.zeros
         sizes = problem.size_factors[index]
         prior = None if problem.size_prior is None else problem.size_prior.of(index)
-        counts = self.counts.sample
-        return replace(problem, counts=counts, size_factors=sizes, zeros=zeros, size_prior=prior)
+        batches = None if problem.batches is None else problem.batches.of_samples(index)
+        own = {"size_factors": sizes, "zeros": zeros, "size_prior": prior, "batches": batches}
+        return replace(problem, counts=self.counts.sample, **own)  # type: ignore[arg-type]
 
     @cached_property
     def _weights(self) -> Array:
@@ -235,15 +268,15 @@ class StreamingEngine:
         work = ChunkPass(
             task,
             np.asarray(factors),
-            problem.link,
+            ChunkModel.of(problem),
             problem.zeros,
-            problem.noise,
             columns,
             self.n_threads,
-            problem.is_large,
             held,
         )
-        sums: Any = self._runner.run(work, counts, problem.size_factors, start=start, receive=receive)
+        sums: Any = self._runner.run(
+            work, counts, problem.size_factors, start=start, receive=receive, labels=self._labels
+        )
         ended = start if values is None else values.rows()
         at_start = gradient.rows()
         last = _LastPass(ended, factors, sums, None if task == "step" else at_start)
@@ -273,6 +306,7 @@ class StreamingFactory(Factory):
     name = "streaming"
     row_solvers = ("newton",)
     takes_chunks = True
+    takes_batches = True
 
     def __call__(
         self, problem: Problem, n_threads: int | None = None, *, verbose: int = 0
@@ -291,10 +325,6 @@ class StreamingFactory(Factory):
         if constraint.loadings.by_column is not None:
             return None
         return "it cannot hold some loadings of a factor to bounds of their own; load the counts into memory"
-
-    def lacks_batches(self, row_solver: RowSolver) -> str | None:
-        """Say that there are no batches here."""
-        return "it has no batches; load the counts into memory"
 
     def suits(self, counts: Counts, n_components: int, row_solver: str) -> bool:
         """Whether the counts are in chunks."""

@@ -30,6 +30,7 @@ def damped_step(
     sums: FactorSums,
     start: Array,
     *,
+    linear: Array,
     totals: Array,
     nnz: NDArray[np.int64],
     bounds: Bounds = NON_NEGATIVE,
@@ -46,6 +47,8 @@ def damped_step(
     ----------
     sums : FactorSums
         At `start`.
+    linear : ndarray of shape (K,) or (m, K)
+        Sum of the loadings, weighed by exposure.
     totals : ndarray of shape (m,)
         Total count of every feature, less where counts weigh less in the curvature.
     nnz : ndarray of shape (m,)
@@ -58,7 +61,7 @@ def damped_step(
     """
     typical = np.minimum(1.0, totals / np.maximum(nnz, 1))
     lower, upper, penalty = bounds.tables(start.shape[1])
-    gone = (start * sums.linear <= VANISHED * typical[:, None]) | (lower == upper)
+    gone = (start * linear <= VANISHED * typical[:, None]) | (lower == upper)
     floor = np.where(gone, 0.0, LEAST_KEPT * start)
     above = Bounds(np.maximum(lower - floor, 0.0), upper - floor, penalty)
     solved = solve_rows(sums.rows, start - floor, bounds=above, n_threads=n_threads)

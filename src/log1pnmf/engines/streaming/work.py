@@ -9,8 +9,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from log1pnmf.counts.chunked.tasks import Labels
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine, RowSums
+from log1pnmf.model.batch_effects import dispersed_sums
+from log1pnmf.model.batches import Batches
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.noise import Noise
@@ -18,7 +21,7 @@ from log1pnmf.model.problem import Problem
 from log1pnmf.model.spectrum import MeanSpectrum
 from log1pnmf.model.zeros import AdaptiveZeros, Zeros
 
-__all__ = ["ChunkPass", "ChunkRows", "FactorSums", "SpectrumPass"]
+__all__ = ["BatchPass", "BatchSums", "ChunkModel", "ChunkPass", "ChunkRows", "FactorSums", "SpectrumPass"]
 
 Array = NDArray[np.float64]
 
@@ -34,8 +37,8 @@ class FactorSums:
     ----------
     rows : RowSums
         Loss, gradient and Hessian of every feature.
-    linear : ndarray of shape (K,)
-        Sum of the loadings, weighed by exposure.
+    linear : ndarray of shape (B, K)
+        Sum of the loadings in each batch, weighed by exposure; one row without batches.
     errors : ndarray of shape (2,)
         See `log1pnmf.engines.base.Engine.zero_errors`; only of a pass that asks for them.
     """
@@ -45,13 +48,14 @@ class FactorSums:
     errors: Array
 
     @classmethod
-    def zeros(cls, n_features: int, n_components: int) -> FactorSums:
+    def zeros(cls, n_features: int, n_components: int, n_batches: int = 1) -> FactorSums:
         """Make sums over no samples."""
-        return cls(RowSums.zeros(n_features, n_components), np.zeros(n_components), np.zeros(2))
+        linear = np.zeros((n_batches, n_components))
+        return cls(RowSums.zeros(n_features, n_components), linear, np.zeros(2))
 
     def plus(self, other: FactorSums) -> FactorSums:
         """Give new sums over the samples of both."""
-        sums = FactorSums.zeros(*self.rows.gradient.shape)
+        sums = FactorSums.zeros(len(self.rows.loss), *self.linear.T.shape)
         for one in (self, other):
             sums.rows.add(one.rows)
             sums.linear[:] += one.linear
@@ -79,10 +83,45 @@ class ChunkRows:
 
 
 @dataclass(frozen=True, eq=False)
+class ChunkModel:
+    """What all chunks share.
+
+    Parameters
+    ----------
+    effects : ndarray of shape (B, m), optional
+        Of batches.
+    large : bool
+        `log1pnmf.model.problem.Problem.is_large` of the whole.
+    """
+
+    link: ShiftedLog
+    noise: Noise
+    effects: Array | None = None
+    large: bool = False
+
+    @classmethod
+    def of(cls, problem: Problem) -> ChunkModel:
+        """Give that of a whole problem."""
+        effects = None if problem.batches is None else problem.batches.effects
+        return cls(problem.link, problem.noise, effects, problem.is_large)
+
+
+@dataclass(frozen=True, eq=False)
 class _Piece(Problem):
     """Some rows of a problem; the constants belong to the whole problem, which also decides `large`."""
 
     large: bool = False
+
+    @classmethod
+    def of(
+        cls, counts: Counts, sizes: Array, labels: Labels, model: ChunkModel, zeros: Zeros | None
+    ) -> _Piece:
+        """Give the problem of a chunk."""
+        batches = None
+        if model.effects is not None:
+            assert labels is not None
+            batches = Batches(labels, model.effects)
+        return cls(counts, sizes, model.link, zeros, model.noise, batches, large=model.large)
 
     @cached_property
     def is_large(self) -> bool:
@@ -118,27 +157,27 @@ class ChunkPass:
         Of the loadings, the same for all samples.
     held : tuple of int
         Columns that stay as they are.
-    large : bool
-        `log1pnmf.model.problem.Problem.is_large` of the whole.
     """
 
     task: Literal["evaluate", "step", "settle", "errors"]
     factors: Array
-    link: ShiftedLog
+    model: ChunkModel
     zeros: Zeros | None
-    noise: Noise
     bounds: Bounds = NON_NEGATIVE
     n_threads: int | None = None
-    large: bool = False
     held: tuple[int, ...] = ()
 
     def no_sums(self) -> FactorSums:
         """Make sums over no chunks."""
-        return FactorSums.zeros(*self.factors.shape)
+        effects = self.model.effects
+        m, k = self.factors.shape
+        return FactorSums.zeros(m, k, 1 if effects is None else len(effects))
 
-    def __call__(self, counts: Counts, sizes: Array, *, start: Array, into: FactorSums) -> ChunkRows:
+    def __call__(
+        self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: FactorSums
+    ) -> ChunkRows:
         """Work on the rows of one chunk; loadings are on the eta scale."""
-        engine = self._engine(counts, sizes, start)
+        engine = self._engine(counts, sizes, labels, start)
         side, decrease, rejected = engine.problem.loadings_side, 0.0, 0
         if self.task == "errors":
             into.errors[:] += engine.zero_errors(start, self.factors)
@@ -155,24 +194,32 @@ class ChunkPass:
             gradient = engine.evaluate(side, values, self.factors)[1]
         gradient = np.where(np.diff(counts.by_row.indptr)[:, None] == 0, 0.0, gradient)
         if isinstance(self.zeros, AdaptiveZeros) and values is not start:
-            engine = self._engine(counts, sizes, values)
+            engine = self._engine(counts, sizes, labels, values)
         if isinstance(engine.problem.zeros, AdaptiveZeros):
             into.rows.loss[:] += engine.problem.zeros.constants
         engine.add_statistics(engine.problem.factors_side, self.factors, values, into=into.rows)
-        into.linear[:] += side.row_exposure @ values
+        batches = engine.problem.batches
+        if batches is None:
+            into.linear[0] += side.row_exposure @ values
+        else:
+            into.linear[:] += batches.members(side.row_exposure) @ values
         most = float(np.finfo(np.float32).max)
         return ChunkRows(values, gradient.clip(-most, most).astype(np.float32), decrease, rejected)
 
-    def _engine(self, counts: Counts, sizes: Array, loadings: Array) -> NativeEngine:
+    def _engine(self, counts: Counts, sizes: Array, labels: Labels, loadings: Array) -> NativeEngine:
         """Make the engine of a chunk; its zeros are found at these loadings."""
-        zeros = None if isinstance(self.zeros, AdaptiveZeros) else self.zeros
-        problem = _Piece(counts, sizes, self.link, zeros, self.noise, large=self.large)
-        engine = NativeEngine(problem, self.n_threads)
-        if not isinstance(self.zeros, AdaptiveZeros):
-            return engine
-        stored, exposure = engine.collect_zeros(loadings, self.factors, self.zeros.caps)
-        found = replace(self.zeros, stored=stored, exposure=exposure)
-        return NativeEngine(replace(problem, zeros=found), self.n_threads)
+        problem = _Piece.of(counts, sizes, labels, self.model, None)
+        return _with_zeros(problem, self.zeros, loadings, self.factors, self.n_threads)
+
+
+def _with_zeros(
+    piece: Problem, zeros: Zeros | None, loadings: Array, factors: Array, n_threads: int | None
+) -> NativeEngine:
+    """Make the engine of a chunk; adaptive zeros are found for its loadings."""
+    if not isinstance(zeros, AdaptiveZeros):
+        return NativeEngine(replace(piece, zeros=zeros), n_threads)
+    stored, exposure = NativeEngine(piece, n_threads).collect_zeros(loadings, factors, zeros.caps)
+    return NativeEngine(replace(piece, zeros=replace(zeros, stored=stored, exposure=exposure)), n_threads)
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,8 +233,7 @@ class SpectrumPass:
     """
 
     factors: Array
-    link: ShiftedLog
-    noise: Noise
+    model: ChunkModel
     low: Array
     n_threads: int | None = None
 
@@ -195,7 +241,59 @@ class SpectrumPass:
         """Make sums over no chunks."""
         return MeanSpectrum.zeros(self.low)
 
-    def __call__(self, counts: Counts, sizes: Array, *, start: Array, into: MeanSpectrum) -> None:
+    def __call__(
+        self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: MeanSpectrum
+    ) -> None:
         """Add the rows of one chunk; loadings are on the eta scale."""
-        problem = _Piece(counts, sizes, self.link, None, self.noise)
+        problem = _Piece.of(counts, sizes, labels, self.model, None)
         NativeEngine(problem, self.n_threads).add_spectrum(start, self.factors, into=into)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchSums:
+    """Sums over the samples of each batch, one matrix after the other, each batches x features."""
+
+    values: Array
+
+    def plus(self, other: BatchSums) -> BatchSums:
+        """Give new sums over the samples of both."""
+        return BatchSums(self.values + other.values)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPass:
+    """One pass that sums up what effects of batches need: a `log1pnmf.counts.chunked.tasks.ChunkTask`.
+
+    Those are means (`log1pnmf.engines.base.Engine.batch_sums`), or with dispersions three sums
+    (`log1pnmf.model.batch_effects.dispersed_sums`).
+
+    Parameters
+    ----------
+    zeros : Zeros or None
+        As in `ChunkPass`.
+    """
+
+    factors: Array
+    model: ChunkModel
+    zeros: Zeros | None
+    n_threads: int | None = None
+
+    def no_sums(self) -> BatchSums:
+        """Make sums over no chunks."""
+        assert self.model.effects is not None
+        return BatchSums(np.zeros((1 if self._is_poisson else 3, *self.model.effects.shape)))
+
+    def __call__(
+        self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: BatchSums
+    ) -> None:
+        """Add the rows of one chunk; loadings are on the eta scale."""
+        problem = _Piece.of(counts, sizes, labels, self.model, None)
+        if self._is_poisson:
+            engine = _with_zeros(problem, self.zeros, start, self.factors, self.n_threads)
+            into.values[0] += engine.batch_sums(start, self.factors)
+        else:
+            into.values[:] += dispersed_sums(problem, start, self.factors)
+
+    @property
+    def _is_poisson(self) -> bool:
+        return self.model.noise.zero_loss_is_mean

@@ -16,6 +16,7 @@ from log1pnmf.engines.base import Engine, HalfStep, RowSolver
 from log1pnmf.model.constraint import FREE, Constraint
 from log1pnmf.model.objective import kkt_residual
 
+from .effects import Effects, further
 from .extrapolate import Extrapolation
 from .iteration import Iteration, Pair, State
 
@@ -53,6 +54,7 @@ def alternate(
     max_iter: int = 1000,
     state: State | None = None,
     renewed: bool = False,
+    effects: Effects | None = None,
 ) -> Iterator[Iteration]:
     """Minimise the loss and the penalties of loadings and factors within their bounds.
 
@@ -80,6 +82,9 @@ def alternate(
     renewed : bool
         The engine's problem is not the one that `state` comes from: its iteration is looked at again, under
         the same index, and the extrapolation goes on.
+    effects : Effects, optional
+        Finds the effects of batches between the two half-steps, starting from those of the engine's problem;
+        they are extrapolated as well. None: they stay as they are.
 
     Yields
     ------
@@ -87,10 +92,10 @@ def alternate(
         Index 0 is the start (rescaled); lost iterations are left out. Ends before `max_iter` only if an
         update no longer lowers the objective in floating point.
     """
-    moves = _Moves(engine, constraint, row_solver)
+    moves = _Moves(engine, constraint, row_solver, effects)
     leader, follower = ROLES[row_solver]
     started = time.perf_counter()
-    good = moves.adopt(Pair(loadings, factors))
+    good = moves.adopt(Pair(loadings, factors, moves.first_effects))
     look, begin, accepted, beta = state is None or renewed, 0, math.inf, 0.0
     if state is None:
         point = plain = previous = moves.rescale(good)[0]
@@ -108,6 +113,8 @@ def alternate(
         last = index == max_iter
         follow = moves.improve(follower, point, look_only=look)
         tried = replace(point, **{follower: follow.values})
+        if not look:
+            tried = moves.with_effects(tried)
         lead = moves.improve(leader, tried, look_only=last)
         objective = moves.objective(lead.loss, tried)
         if state is None and math.isnan(objective):
@@ -145,6 +152,7 @@ def alternate(
             n_rejected=follow.n_rejected + lead.n_rejected,
             likelihood=engine.problem.likelihood,
             state=state,
+            effects=tried.effects,
         )
         look, accepted, restarted, good, n_shortened = False, objective, False, tried, 0
         point, plain, previous, beta = moves.onward(state, extrapolation)
@@ -163,22 +171,43 @@ def _relative_change(accepted: float, objective: float) -> float:
     return fall / abs(objective) if objective != 0.0 else fall
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Moves:
     """The half-steps of one problem, its objective and its free scale."""
 
     engine: Engine
     constraint: Constraint
     row_solver: RowSolver
+    effects: Effects | None = None
+
+    @property
+    def first_effects(self) -> Array | None:
+        batches = self.engine.problem.batches
+        return None if self.effects is None or batches is None else batches.effects
+
+    def engine_at(self, at: Pair) -> Engine:
+        """Give the engine with the effects of a point, and keep it: it is asked for more than once."""
+        if self.effects is not None:
+            self.engine = self.effects.at(self.engine, at.effects)
+        return self.engine
+
+    def with_effects(self, at: Pair) -> Pair:
+        """Find the effects for loadings and factors."""
+        if self.effects is None:
+            return at
+        return replace(at, effects=self.effects.found(self.engine_at(at), at.loadings, at.factors))
 
     def objective(self, loss: float, at: Pair) -> float:
-        return loss + self.constraint.cost(at.loadings, at.factors) + self.engine.problem.cost
+        return loss + self.constraint.cost(at.loadings, at.factors) + self.engine_at(at).problem.cost
 
     def adopt(self, pair: Pair) -> Pair:
-        return Pair(self.engine.adopt(pair.loadings), self.engine.adopt(pair.factors))
+        return replace(
+            pair, loadings=self.engine.adopt(pair.loadings), factors=self.engine.adopt(pair.factors)
+        )
 
     def improve(self, which: PairSide, at: Pair, look_only: bool) -> HalfStep:
-        problem = self.engine.problem
+        engine = self.engine_at(at)
+        problem = engine.problem
         if which == "loadings":
             side, start, design = problem.loadings_side, at.loadings, at.factors
             bounds = self.constraint.loadings
@@ -186,8 +215,8 @@ class _Moves:
             side, start, design = problem.factors_side, at.factors, at.loadings
             bounds = self.constraint.factors
         if look_only:
-            return HalfStep(start, *self.engine.evaluate(side, start, design), 0.0, 0)
-        return self.engine.half_step(side, start, design, bounds=bounds, row_solver=self.row_solver)
+            return HalfStep(start, *engine.evaluate(side, start, design), 0.0, 0)
+        return engine.half_step(side, start, design, bounds=bounds, row_solver=self.row_solver)
 
     def residual(self, at: Pair, *, loadings: Array, factors: Array) -> float:
         """KKT residual from the gradients of either side."""
@@ -213,17 +242,18 @@ class _Moves:
     def beyond(self, new: Pair, old: Pair, beta: float) -> Pair:
         """Extrapolate from `old` through `new`, within the bounds."""
 
-        def further(to: Array, since: Array) -> Array:
+        def beyond(to: Array, since: Array) -> Array:
             return (to + beta * (to - since)).clip(min=LEAST_KEPT * to)
 
         return Pair(
-            self.constraint.loadings.clip(further(new.loadings, old.loadings)),
-            self.constraint.factors.clip(further(new.factors, old.factors)),
+            self.constraint.loadings.clip(beyond(new.loadings, old.loadings)),
+            self.constraint.factors.clip(beyond(new.factors, old.factors)),
+            further(new.effects, old.effects, beta),
         )
 
     def between(self, old: Pair, new: Pair) -> Pair:
         """Go only a part of the way from `old` to `new`."""
-        return Pair(new.loadings, old.factors + SHORTER * (new.factors - old.factors))
+        return replace(new, factors=old.factors + SHORTER * (new.factors - old.factors))
 
     def rescale(self, pair: Pair, *others: Pair) -> tuple[Pair, ...]:
         """Fix the free scale of every column, of `pair` and in the same way of `others`.
@@ -245,7 +275,7 @@ class _Moves:
         by[free] = np.exp2(np.rint(0.5 * np.log2(by[free])))
         scaled = pair.scaled(by)
         if bounded.any():  # rounding
-            scaled = Pair(self.constraint.loadings.clip(scaled.loadings), scaled.factors)
+            scaled = replace(scaled, loadings=self.constraint.loadings.clip(scaled.loadings))
         return (scaled, *(other.scaled(by) for other in others))
 
 

@@ -22,20 +22,29 @@ class Pair:
     Parameters
     ----------
     loadings, factors : ndarray of shape (n, K) and (m, K)
+    effects : ndarray of shape (B, m), optional
+        Of batches, where the solver finds them in every iteration.
     """
 
     loadings: Array
     factors: Array
+    effects: Array | None = None
 
     def scaled(self, by: Array) -> Pair:
         """Move a factor per column from the loadings to the factors."""
         if (by == 1.0).all():
             return self
-        return Pair(self.loadings / like(self.loadings, by), self.factors * like(self.factors, by))
+        loadings, factors = self.loadings / like(self.loadings, by), self.factors * like(self.factors, by)
+        return replace(self, loadings=loadings, factors=factors)
+
+    def arrays(self) -> dict[str, Array]:
+        """Give the arrays by name."""
+        named = {"loadings": self.loadings, "factors": self.factors, "effects": self.effects}
+        return {name: array for name, array in named.items() if array is not None}
 
     def on_host(self) -> Pair:
         """Give the same pair as NumPy arrays."""
-        return Pair(on_host(self.loadings), on_host(self.factors))
+        return replace(self, loadings=on_host(self.loadings), factors=on_host(self.factors))
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +105,8 @@ class Iteration:
         Which one `loss` is.
     state : State, optional
         For going on from here; callbacks of a fit are not given it.
+    effects : ndarray of shape (B, m), optional
+        Of batches, where the solver finds them in every iteration.
     """
 
     index: int
@@ -111,6 +122,7 @@ class Iteration:
     n_rejected: int
     likelihood: Likelihood
     state: State | None = None
+    effects: Array | None = None
 
     def on_host(self) -> Iteration:
         """Give the same iteration with NumPy arrays, and without `state`."""

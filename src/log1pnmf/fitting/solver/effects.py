@@ -1,0 +1,75 @@
+"""Effects of batches as a third block of the solver, beside loadings and factors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf.engines.base import Engine
+from log1pnmf.model.batch_effects import renewed_effects
+from log1pnmf.model.batches import LARGEST_EFFECT, Batches
+from log1pnmf.model.problem import Problem
+from log1pnmf.model.zeros import AdaptiveZeros
+
+__all__ = ["Effects", "effects_of", "further", "with_effects"]
+
+Array = NDArray[np.float64]
+Remake: TypeAlias = Callable[[Problem], Engine]
+
+
+@dataclass(frozen=True, eq=False)
+class Effects:
+    """Finds effects in every iteration, so that they are extrapolated with loadings and factors.
+
+    Found only now and then, effects and loadings would follow each other in thousands of small steps: most of
+    what an effect does to many features of a factor, the loadings of all samples of the batch can do, too.
+
+    Parameters
+    ----------
+    remake : callable
+        Makes an engine of the same kind for another problem of the same counts.
+    """
+
+    remake: Remake
+
+    def at(self, engine: Engine, effects: Array | None) -> Engine:
+        """Give the engine of the same problem with other effects."""
+        batches = engine.problem.batches
+        if effects is None or batches is None or effects is batches.effects:
+            return engine
+        return self.remake(with_effects(engine.problem, replace(batches, effects=effects)))
+
+    def found(self, engine: Engine, loadings: Array, factors: Array) -> Array:
+        """Give the effects that minimise the objective of an engine's problem."""
+        better, _ = renewed_effects(engine.problem, loadings, factors, sums=engine.batch_sums)
+        return better.effects
+
+
+def effects_of(engine: Engine, remake: Remake) -> Effects | None:
+    """Give the steps of the effects, where they cost less than an iteration; None where they are renewals."""
+    problem = engine.problem
+    if problem.batches is None or not problem.noise.zero_loss_is_mean:
+        return None
+    return Effects(remake) if getattr(engine, "sums_batches_quickly", False) else None
+
+
+def with_effects(problem: Problem, batches: Batches) -> Problem:
+    """Give the problem with other effects of its batches; the zeros that are visited stay the same."""
+    zeros = problem.zeros
+    if isinstance(zeros, AdaptiveZeros) and problem.counts.in_memory:
+        exposure = problem.link.exposure_scale * problem.size_factors
+        zeros = zeros.with_exposure(batches.exposure_of_rest(problem.counts, exposure, zeros.by_sample))
+    return replace(problem, batches=batches, zeros=zeros)
+
+
+def further(to: Array | None, since: Array | None, beta: float) -> Array | None:
+    """Extrapolate effects on the scale of their logarithms, where their levels are sums."""
+    if to is None or since is None:
+        return to
+    largest = np.log(LARGEST_EFFECT)
+    logs = np.log(to)
+    return np.exp(np.clip(logs + beta * (logs - np.log(since)), -largest, largest))
