@@ -8,7 +8,7 @@ import pytest
 from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 
-from log1pnmf import Fit, Log1pNMF, fit_log1p_nmf, open_counts, select
+from log1pnmf import Fit, Log1pNMF, fit_log1p_nmf, open_counts
 from log1pnmf.analysis import batch_effects, confounded_groups, deviance_explained, evidence, markers
 from log1pnmf.counts import Counts
 from log1pnmf.model.batch_effects import mean_sums, renewed_effects
@@ -176,11 +176,6 @@ def test_a_streamed_fit_is_the_fit_of_the_whole(chunks_of, parameters):
     assert streamed.objective == pytest.approx(whole.objective, rel=1e-7)
     assert streamed.batches.effects == pytest.approx(whole.batches.effects, rel=5e-3)
     assert any("3 batches: without their effects" in one for one in streamed.messages)
-
-
-def test_selection_knows_no_batches_and_says_so():
-    with pytest.raises(ValueError, match="batch is not known here"):
-        select(COUNTS, n_components=[2, 3], c=[1.0], batch=NAMES)
 
 
 def test_other_samples_of_the_fit_bring_their_batches_along(fit):

@@ -14,6 +14,7 @@ from log1pnmf.counts.splitting import check_fraction, training_size_factors
 from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import NewSamples, fits_new_sizes, new_size_factors
+from log1pnmf.model.batches import Batches
 from log1pnmf.model.prediction import BACKGROUND, Background, Rates, score_entries, score_parts
 
 __all__ = [
@@ -190,6 +191,7 @@ def heldout_features_by_sample(
     *,
     scored: NDArray[np.intp],
     size_factors: Array | None = None,
+    batches: Batches | None = None,
     background: float = BACKGROUND,
     n_jobs: int | None = None,
 ) -> Array:
@@ -212,6 +214,8 @@ def heldout_features_by_sample(
     size_factors : ndarray, optional
         Of the new samples; by default from the totals of the features that are not scored, on the scale of
         the fit.
+    batches : Batches, optional
+        Of the new samples, with the effects of the fit.
     background : float
         As in `heldout_by_sample`; here from the totals of the training samples.
     n_jobs : int, optional
@@ -227,10 +231,12 @@ def heldout_features_by_sample(
         size_factors = np.where(seen.row_sums > 0, seen.row_sums / per_unit, 1.0)
     dispersion = None if fit.dispersion is None else fit.dispersion[given]
     part = replace(fit, factors=fit.factors[given], dispersion=dispersion, batches=None)
-    held = NewSamples(part, seen, size_factors, n_jobs=n_jobs, pull=PULL)
+    of_given, of_scored = (None if batches is None else batches.of_features(one) for one in (given, scored))
+    held = NewSamples(part, seen, size_factors, batches=of_given, n_jobs=n_jobs, pull=PULL)
     held = held.sized() if unsized else held
     dispersion = None if fit.dispersion is None else fit.dispersion[scored]
-    rates = Rates(held.solve()[0], fit.factors[scored], fit.link, held.size_factors, dispersion)
+    own = (held.size_factors, dispersion, of_scored)
+    rates = Rates(held.solve()[0], fit.factors[scored], fit.link, *own)
     beside = Background(seen.row_sums + 0.5, totals[scored] / totals[given].sum(), background)
     return score_entries(rates, None, unseen, beside, scale=1.0)
 

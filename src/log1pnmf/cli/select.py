@@ -77,6 +77,8 @@ def select(
             help="Distribution of the counts: poisson, nb (negative binomial), or both to compare them.",
         ),
     ] = Settings.noise,
+    batch: common.Batch = None,
+    batch_strength: common.BatchStrength = Settings.batch_strength,
     l1: common.L1 = Settings.l1,
     seed: common.Seed = 0,
     max_iter: common.MaxIter = Settings.max_iter,
@@ -98,6 +100,7 @@ def select(
         n_components=max(numbers),
         likelihood=likelihood,
         size_factors=size_factors,
+        batch_strength=batch_strength,
         l1=l1,
         random_state=seed,
         max_iter=max_iter,
@@ -120,12 +123,13 @@ def select(
             "there is one setting only, nothing to compare; give several K, several c, or --noise poisson,nb"
         )
     with writing_selection(output, force=force, resume=resume) as folder:
-        counts = read_filtered(file, reading, screen).table.counts
-        record = folder.record_of(file, reading, options)
+        table = read_filtered(file, reading, screen).table
+        counts, labels = table.counts, None if batch is None else table.labels(batch)
+        record = folder.record_of(file, reading, {**options, "batch": batch})
         try:
             with GridWatch(screen.errors) as watch, warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                found = compare_settings(counts, resume=folder.state, on_fit=watch, **options)
+                found = compare_settings(counts, resume=folder.state, on_fit=watch, batch=labels, **options)
         except KeyboardInterrupt:
             if not folder.state.exists():
                 raise
@@ -136,7 +140,7 @@ def select(
         problems = folder.write(found, record)
         _tell(found, screen)
         _tell_places(folder, screen, problems)
-        _tell_next(found, file, screen)
+        _tell_next(found, file, screen, batch)
     screen.result({"output": str(output), **folder.summary_of(found), "finished": finished})
     if not finished:
         screen.error(f"interrupted: the same command with --resume goes on in {output}")
@@ -162,12 +166,13 @@ def _tell(found: Selection, screen: Screen) -> None:
         screen.say(f"  {reason}")
 
 
-def _tell_next(found: Selection, file: Path, screen: Screen) -> None:
+def _tell_next(found: Selection, file: Path, screen: Screen, batch: str | None) -> None:
     setting = found.judgement.setting
     if setting is not None:
         penalty = f" --l1 {setting.l1:g}" if setting.l1 else ""
         noise = f" --noise {setting.noise}" if setting.noise != Settings.noise else ""
-        chosen = f"-k {setting.n_components} -c {c_name(setting.c)}{penalty}{noise}"
+        column = "" if batch is None else f" --batch {batch}"
+        chosen = f"-k {setting.n_components} -c {c_name(setting.c)}{penalty}{noise}{column}"
         screen.say(f"then: log1pnmf fit {file} {chosen} -o FOLDER")
 
 

@@ -54,13 +54,20 @@ def simulate(
             "--dispersion", metavar="X", help="Variance is mean + X mean^2 (negative binomial); 0: Poisson."
         ),
     ] = 0.0,
+    batches: Annotated[
+        int, typer.Option("--batches", metavar="N", help="Number of batches of samples (see --truth).")
+    ] = 1,
+    batch_spread: Annotated[
+        float,
+        typer.Option("--batch-spread", metavar="X", help="Spread of the logarithms of effects of batches."),
+    ] = 0.5,
     seed: common.Seed = 0,
     truth: Annotated[
         Path | None,
         typer.Option(
             "--truth",
             metavar="PATH",
-            help="Also write loadings, factors, size factors and dispersions, .npz.",
+            help="Also write loadings, factors, size factors, dispersions and batches, .npz.",
         ),
     ] = None,
     json: common.Json = False,
@@ -83,6 +90,8 @@ def simulate(
         density=density,
         size_spread=size_spread,
         dispersion=dispersion,
+        batches=batches,
+        batch_spread=batch_spread,
         random_state=seed,
     )
     nnz = write_simulation(simulation, output, force=force)
@@ -94,6 +103,8 @@ def simulate(
                 factors=simulation.factors,
                 size_factors=simulation.size_factors(),
                 dispersion=simulation.dispersion,
+                batch=simulation.batch(),
+                batch_effects=simulation.batch_effects(),
                 c=np.array(shift),
             )
     part = nnz / (samples * features)

@@ -14,6 +14,7 @@ from scipy import sparse
 from log1pnmf._common.checks import check_number, check_whole, one_for_each
 
 from .link import ShiftedLog
+from .mixture import MIXTURES, Entries, Mixture, mixture_for
 from .negative_binomial import NegativeBinomial
 
 __all__ = ["MIXTURES", "Mixture", "Simulated", "Simulation", "mixture_for", "simulate", "simulate_chunks"]
@@ -34,83 +35,6 @@ LARGEST_MEAN = 1e4
 product of exponentials has no mean: without an end, large matrices would hold counts beyond any integer."""
 
 
-@dataclass(frozen=True)
-class Mixture:
-    """Law of the entries of loadings and factors, as in the paper's simulations.
-
-    An entry is uniform with probability `p_uniform`, and otherwise exponential with a rate that is drawn,
-    uniformly, for every factor.
-
-    Parameters
-    ----------
-    uniform : (float, float)
-        Bounds of the uniform part.
-    rates : (float, float)
-        Bounds of the rates of the exponential part.
-    p_uniform : float
-    """
-
-    uniform: tuple[float, float]
-    rates: tuple[float, float]
-    p_uniform: float = 0.9
-
-    def draw_rates(self, rng: np.random.Generator, n_components: int) -> Array:
-        """Draw a rate for each of `n_components` factors from `rng`."""
-        return rng.uniform(*self.rates, size=n_components)
-
-    def draw(self, rng: np.random.Generator, n: int, rates: Array) -> Entries:
-        """Draw n rows of entries with these `rates` from `rng`."""
-        shape = (n, len(rates))
-        return Entries(self, rng.random(shape) < self.p_uniform, rng.random(shape), rates)
-
-
-@dataclass(frozen=True, eq=False)
-class Entries:
-    """Entries of loadings or factors, to be had at any scale.
-
-    Parameters
-    ----------
-    from_uniform : ndarray of bool, shape (n, K)
-        Which part each is from.
-    quantiles : ndarray of shape (n, K)
-        Where in that part.
-    """
-
-    mixture: Mixture
-    from_uniform: NDArray[np.bool_]
-    quantiles: Array
-    rates: Array
-
-    def at(self, scale: float, largest: float) -> Array:
-        """Give entries `scale` times as large, but none above `largest`: the exponential part ends there."""
-        low, high = self.mixture.uniform
-        even = np.minimum(scale * (low + (high - low) * self.quantiles), largest)
-        rates = self.rates / scale
-        heavy = -np.log1p(self.quantiles * np.expm1(-rates * largest)) / rates
-        return np.where(self.from_uniform, even, heavy)
-
-
-MIXTURES = {
-    1e-3: Mixture((0.35, 1.43), (1.2, 5.0)),
-    1.0: Mixture((0.0, 0.16), (1.25, 10.0)),
-    math.inf: Mixture((0.0, 0.1), (0.15, 5.0)),
-}
-"""The paper's constants, which give about 95% zeros with five factors."""
-
-
-def mixture_for(c: float) -> Mixture:
-    """Choose the paper's constants for the nearest c it has: 1e-3 up to 0.03, 1 up to 30, inf above.
-
-    Examples
-    --------
-    >>> mixture_for(10.0) is MIXTURES[1.0], mixture_for(1e4) is MIXTURES[math.inf]
-    (True, True)
-    """
-    if c <= 10**-1.5:
-        return MIXTURES[1e-3]
-    return MIXTURES[1.0] if c <= 10**1.5 else MIXTURES[math.inf]
-
-
 @dataclass(frozen=True, eq=False)
 class Simulated:
     """Counts, and the truth behind them.
@@ -125,6 +49,10 @@ class Simulated:
     c : float
     dispersion : ndarray of shape (m,)
         0 is Poisson.
+    batch : ndarray of int, shape (n,)
+        Batch of every sample; 0 for all where there is one only.
+    batch_effects : ndarray of shape (batches, m)
+        By what rates of a feature are multiplied in a batch; their geometric mean over the batches is 1.
     """
 
     counts: sparse.csr_array
@@ -133,6 +61,8 @@ class Simulated:
     size_factors: Array
     c: float
     dispersion: Array
+    batch: NDArray[np.int64]
+    batch_effects: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +80,10 @@ class Simulation:
         Standard deviation of the logarithm of the size factors; 0: all are 1.
     dispersion : float or array of shape (m,)
         Counts have the variance ``mean + dispersion * mean**2`` (negative binomial); 0 is Poisson.
+    batches : int
+        Number of batches, of which every sample is in one at random.
+    batch_spread : float
+        Standard deviation of the logarithms of their effects on features.
     random_state : int
         Seed. Factors, and every block of 256 rows, have a stream of random numbers of their own.
     """
@@ -161,13 +95,16 @@ class Simulation:
     density: float | None = field(kw_only=True, default=None)
     size_spread: float = field(kw_only=True, default=0.0)
     dispersion: Any = field(kw_only=True, default=0.0)
+    batches: int = field(kw_only=True, default=1)
+    batch_spread: float = field(kw_only=True, default=0.5)
     random_state: int = field(kw_only=True, default=0)
 
     def __post_init__(self) -> None:
-        for name in ("n_samples", "n_features", "n_components"):
+        for name in ("n_samples", "n_features", "n_components", "batches"):
             check_whole(name, getattr(self, name), least=1)
         check_whole("random_state", self.random_state, least=0)
         check_number("size_spread", self.size_spread)
+        check_number("batch_spread", self.batch_spread)
         ShiftedLog(self.c)
         if self.density is not None and not 0.0 < self.density < 1.0:
             raise ValueError(f"density must be between 0 and 1, got {self.density}")
@@ -187,6 +124,16 @@ class Simulation:
     def size_factors(self) -> Array:
         """Draw the size factors of all samples."""
         return np.concatenate([self._block(number)[1] for number in range(self._n_blocks)])
+
+    def batch(self) -> NDArray[np.int64]:
+        """Draw the batch of every sample."""
+        return self._stream(3).integers(0, self.batches, self.n_samples)
+
+    def batch_effects(self) -> Array:
+        """Draw the effects of batches on features, batches x features."""
+        logs = self.batch_spread * self._stream(4).standard_normal((self.batches, self.n_features))
+        effects: Array = np.exp(logs - logs.mean(axis=0))
+        return effects
 
     def chunks(self, chunk_size: int) -> Iterator[sparse.csr_array]:
         """Draw counts in blocks of rows.
@@ -237,6 +184,9 @@ class Simulation:
     def _counts(self, number: int) -> sparse.csr_array:
         loadings, sizes, rng = self._block(number)
         mean = sizes[:, None] * ShiftedLog(self.c).inverse(loadings @ self.factors.T)
+        if self.batches > 1:
+            first = number * BLOCK_ROWS
+            mean *= self.batch_effects()[self.batch()[first : first + len(mean)]]
         varied = np.flatnonzero(self.dispersion)
         if varied.size:  # a Poisson count whose mean has a gamma law is negative binomial
             phi = self.dispersion[varied]
@@ -290,6 +240,8 @@ def simulate(
     density: float | None = None,
     size_spread: float = 0.0,
     dispersion: Any = 0.0,
+    batches: int = 1,
+    batch_spread: float = 0.5,
     random_state: int = 0,
 ) -> Simulated:
     """Draw counts from the model, with loadings and factors as in the paper's simulations.
@@ -306,6 +258,11 @@ def simulate(
         Standard deviation of the logarithm of the size factors; 0: all are 1.
     dispersion : float or array of shape (m,)
         Counts have the variance ``mean + dispersion * mean**2`` (negative binomial); 0 is Poisson.
+    batches : int
+        Number of batches, of which every sample is in one at random; 1 is none.
+    batch_spread : float
+        Standard deviation of the logarithms of their effects: in every batch, the rates of every feature are
+        multiplied by a number with a log-normal law. `density` is that without effects.
     random_state : int
         Seed: the same one, the same numbers.
 
@@ -321,6 +278,7 @@ def simulate(
     """
     shape = (n_samples, n_features, n_components)
     laws = {"c": c, "density": density, "size_spread": size_spread, "dispersion": dispersion}
+    laws |= {"batches": batches, "batch_spread": batch_spread}
     simulation = Simulation(*shape, **laws, random_state=random_state)
     (counts,) = simulation.chunks(n_samples)
     return Simulated(
@@ -330,6 +288,8 @@ def simulate(
         simulation.size_factors(),
         float(c),
         simulation.dispersion,
+        simulation.batch(),
+        simulation.batch_effects(),
     )
 
 
@@ -343,6 +303,8 @@ def simulate_chunks(
     density: float | None = None,
     size_spread: float = 0.0,
     dispersion: Any = 0.0,
+    batches: int = 1,
+    batch_spread: float = 0.5,
     random_state: int = 0,
 ) -> Iterator[sparse.csr_array]:
     """Draw the counts of `simulate` in blocks of rows, for matrices larger than memory.
@@ -352,7 +314,7 @@ def simulate_chunks(
     n_samples, n_features, n_components : int
     chunk_size : int
         Rows in each block; every size gives the same counts.
-    c, density, size_spread, dispersion, random_state
+    c, density, size_spread, dispersion, batches, batch_spread, random_state
         As in `simulate`.
 
     Yields
@@ -366,6 +328,7 @@ def simulate_chunks(
     """
     shape = (n_samples, n_features, n_components)
     laws = {"c": c, "density": density, "size_spread": size_spread, "dispersion": dispersion}
+    laws |= {"batches": batches, "batch_spread": batch_spread}
     simulation = Simulation(*shape, **laws, random_state=random_state)
     yield from simulation.chunks(chunk_size)
 

@@ -7,7 +7,7 @@ from typing import Any
 from log1pnmf.analysis.selection.run import select as compare_settings
 from log1pnmf.fitting.keys import Keys
 
-from .inputs import check_anndata, chosen_features, raw_layer, read_counts, target
+from .inputs import check_anndata, chosen_features, obs_column, raw_layer, read_counts, target
 from .store import as_frame
 
 __all__ = ["select"]
@@ -21,6 +21,7 @@ def select(
     layer: str | None = None,
     use_raw: bool = False,
     mask_var: Any = None,
+    batch_key: str | None = None,
     key_added: str | None = None,
     copy: bool = False,
     random_state: Any = 0,
@@ -36,7 +37,7 @@ def select(
         Numbers of factors to compare, such as ``range(2, 13)``.
     c : float or sequence of float
         Shifts of the link to compare, each with every number of factors.
-    layer, use_raw, mask_var, copy, random_state
+    layer, use_raw, mask_var, batch_key, copy, random_state
         As in `log1p_nmf`.
     key_added : str, optional
         Name of the result, which then is in ``uns[key_added + "_select"]``.
@@ -71,7 +72,8 @@ def select(
     layer = raw_layer(layer, use_raw)
     adata = target(adata, copy)
     counts = read_counts(adata, layer, chosen_features(adata, mask_var)).counts
-    found = compare_settings(counts, c, n_components, random_state=random_state, **options)
+    batch = None if batch_key is None else obs_column(adata, batch_key, "batch_key")
+    found = compare_settings(counts, c, n_components, random_state=random_state, batch=batch, **options)
     judgement = found.judgement
     adata.uns[keys.select] = {
         "table": as_frame(found.summary),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +12,8 @@ from log1pnmf.analysis.heldout import heldout_by_sample, heldout_features_by_sam
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import folds, training_size_factors
 from log1pnmf.fitting.fit import Fit
+from log1pnmf.model.batch_effects import first_effects
+from log1pnmf.model.batches import Batches
 
 __all__ = ["HOLDOUTS", "Fold", "make_folds"]
 
@@ -39,6 +41,11 @@ class Fold(Protocol):
         ...
 
     @property
+    def batches(self) -> Batches | None:
+        """Of the training samples; a fit begins with their effects."""
+        ...
+
+    @property
     def penalty_scale(self) -> float:
         """Share of the whole data's log-likelihood that is fitted, which the penalty is weighed against."""
         ...
@@ -49,35 +56,46 @@ class Fold(Protocol):
 
 
 def make_folds(
-    counts: Counts, n_folds: int, *, holdout: str, test_fraction: float, size_factors: Any, seed: int
+    counts: Counts,
+    n_folds: int,
+    *,
+    holdout: str,
+    test_fraction: float,
+    size_factors: Any,
+    seed: int,
+    batches: Batches | None = None,
 ) -> list[Fold]:
     """Split the data `n_folds` times."""
     rng = np.random.default_rng([seed, 0])
+    made: list[Fold] = []
     if holdout == "counts":
         pairs = folds(counts, n_folds, test_fraction=test_fraction, random_state=rng)
-        return [
-            _HeldOutCounts(
-                k, train, training_size_factors(train, test_fraction, size_factors), test, test_fraction
-            )
-            for k, (train, test) in enumerate(pairs)
-        ]
+        for k, (train, test) in enumerate(pairs):
+            sizes = training_size_factors(train, test_fraction, size_factors)
+            first = None if batches is None else first_effects(batches, train, sizes)
+            made.append(_HeldOutCounts(k, train, sizes, test, test_fraction, first))
+        return made
     full = counts.size_factors(size_factors)
     by_total = isinstance(size_factors, str) and size_factors in ("total", "fit")
     n_scored = max(1, round(test_fraction * counts.n_features))
-    made: list[Fold] = []
     for k, part in enumerate(np.array_split(rng.permutation(counts.n_samples), n_folds)):
         rows = np.sort(part)
         others = np.setdiff1d(np.arange(counts.n_samples), rows)
+        train, first = _samples(counts, others), None
+        if batches is not None:
+            first = first_effects(batches.of_samples(others), train, full[others])
         made.append(
             _HeldOutSamples(
                 number=k,
-                train=_samples(counts, others),
+                train=train,
                 size_factors=full[others],
                 new=_samples(counts, rows),
                 new_size_factors=None if by_total else full[rows],
                 rows=rows,
                 scored=np.sort(rng.permutation(counts.n_features)[:n_scored]),
                 n_samples=counts.n_samples,
+                batches=first,
+                new_batches=None if batches is None else batches.of_samples(rows),
             )
         )
     return made
@@ -96,6 +114,7 @@ class _HeldOutCounts:
     size_factors: Array
     test: Counts
     test_fraction: float
+    batches: Batches | None = None
 
     @property
     def penalty_scale(self) -> float:
@@ -117,14 +136,24 @@ class _HeldOutSamples:
     rows: NDArray[np.intp]
     scored: NDArray[np.intp]
     n_samples: int
+    batches: Batches | None = None
+    new_batches: Batches | None = None
 
     @property
     def penalty_scale(self) -> float:
         return self.train.n_samples / self.n_samples
 
     def score(self, fit: Fit) -> Array:
-        scores = np.zeros(self.n_samples)
+        scores, batches = np.zeros(self.n_samples), self.new_batches
+        if batches is not None and fit.batches is not None:  # effects of training
+            batches = replace(batches, effects=fit.batches.effects, known={})
         scores[self.rows] = heldout_features_by_sample(
-            fit, self.train, self.new, scored=self.scored, size_factors=self.new_size_factors, n_jobs=1
+            fit,
+            self.train,
+            self.new,
+            scored=self.scored,
+            size_factors=self.new_size_factors,
+            batches=batches,
+            n_jobs=1,
         )
         return scores

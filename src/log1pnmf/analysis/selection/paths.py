@@ -151,7 +151,8 @@ class PathFitter:
     def _problem(self, settings: Settings, before: Fit | None = None) -> Problem:
         """Give the problem of a fit; fitted size factors begin with those of the fit before."""
         noise = first_noise(settings, self.fold.train.n_features)
-        problem = first_problem(settings, self.fold.train, self.fold.size_factors, noise)
+        own = self.fold.size_factors, noise, self.fold.batches
+        problem = first_problem(settings, self.fold.train, *own)
         if settings.fits_sizes and before is not None:
             return replace(problem, size_factors=before.size_factors)
         return problem
@@ -166,7 +167,7 @@ class PathFitter:
             self._problem(settings, before),
             rng,
             start=start,
-            renewal=renewal_of(settings, remake),
+            renewal=renewal_of(settings, remake, batched=self.fold.batches is not None),
             callbacks=[lambda iteration: self.stopped()],
         )
         if self.stopped():

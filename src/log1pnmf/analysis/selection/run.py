@@ -31,6 +31,8 @@ from log1pnmf.fitting.request import Request
 from log1pnmf.fitting.settings import INITS, Settings
 from log1pnmf.fitting.size_notes import note_on_sizes
 from log1pnmf.fitting.start_choice import named
+from log1pnmf.model.batch_effects import first_effects
+from log1pnmf.model.batches import Batches
 
 from .folding import HOLDOUTS, Fold, make_folds
 from .grid import Grid, Setting
@@ -118,7 +120,9 @@ def select(
     on_fit : callable, optional
         Called with the number of fits done so far and the number of all, after every fit.
     **parameters : optional
-        Of all fits: others of `log1pnmf.Log1pNMF`, with the same defaults. Scores are exact in any case.
+        Of all fits: others of `log1pnmf.Log1pNMF`, with the same defaults. Scores are exact in any case. With
+        `batch`, a label for every sample, every fold finds the effects in its training part, and what is held
+        out is scored with them.
 
     Returns
     -------
@@ -172,19 +176,20 @@ def select(
     check_any(data)
     first = {"n_components": grid.n_components[0], "c": grid.c[0], "l1": grid.l1[0], "noise": grid.noise[-1]}
     seed = new_seed(as_random(random_state))
-    if parameters.get("batch") is not None:
-        raise ValueError(
-            "batch is not known here: parts of the data are fitted; choose without, then fit with batch"
-        )
     request = Request.of(**first, **parameters, random_state=seed)
     if request.dispersion is not None:
         raise ValueError("dispersion must be 'feature' or 'shared' here: every fold finds its own")
     scatter = first_noise(request.settings, data.n_features)
-    engine = resolve_engine(request.settings.engine, data, max(grid.n_components), noise=scatter)
+    batches = None
+    if request.batch is not None:
+        batches = Batches.of(request.batch, data.shape, request.settings.batch_strength)
+        batches = batches if batches.n_batches > 1 else None  # one is none
+    most, batched = max(grid.n_components), batches is not None
+    engine = resolve_engine(request.settings.engine, data, most, noise=scatter, batched=batched)
     settings = replace(request.settings, engine=engine)
     size_factors = settings.size_factors if request.size_factors is None else request.size_factors
     about = {
-        **fingerprint(settings, data, data.size_factors(size_factors), named(settings)),
+        **fingerprint(settings, data, data.size_factors(size_factors), named(settings), batches=batches),
         "grid": grid.as_dict(),
         "holdout": holdout,
         "n_folds": int(n_folds),
@@ -194,7 +199,7 @@ def select(
         "seed": seed,
     }
     done, agreements, about = _resumed(resume, about, keeps_seed=random_state is None)
-    plan = _Plan(data, grid, settings, size_factors, about, done, agreements)
+    plan = _Plan(data, grid, settings, size_factors, batches, about, done, agreements)
     with shown(on_fit, verbose) as plan.on_fit, warnings.catch_warnings(), threadpool_limits(1, "blas"):
         # filters belong to the whole process: set once here, and not by the threads
         warnings.simplefilter("ignore")
@@ -275,6 +280,7 @@ class _Plan:
     grid: Grid
     settings: Settings
     size_factors: Any
+    batches: Batches | None
     about: Mapping[str, Any]
     records: list[Record]
     agreements: list[Agreement]
@@ -299,6 +305,7 @@ class _Plan:
             test_fraction=self.about["test_fraction"],
             size_factors=self.size_factors,
             seed=self.about["seed"],
+            batches=self.batches,
         )
         todo = [(fold, left) for fold in made if (left := self._left(fold.number))]
         seeds = self._left_to_agree()
@@ -366,7 +373,9 @@ class _Plan:
             self.on_fit(self._done, self._of_all)
 
     def _whole(self) -> WholeData:
-        return WholeData(self.data, self.data.size_factors(self.size_factors), self.about["n_folds"])
+        sizes = self.data.size_factors(self.size_factors)
+        first = None if self.batches is None else first_effects(self.batches, self.data, sizes)
+        return WholeData(self.data, sizes, self.about["n_folds"], first)
 
     def _fitter(self, fold: Fold) -> PathFitter:
         return PathFitter(

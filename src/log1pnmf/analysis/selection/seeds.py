@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from log1pnmf.analysis.stability import stability
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.fit import Fit
+from log1pnmf.model.batches import Batches
 
 from .grid import Setting
 from .paths import PathFitter
@@ -26,6 +27,7 @@ class WholeData:
     train: Counts
     size_factors: Array
     number: int
+    batches: Batches | None = None
     penalty_scale: float = 1.0
 
     def score(self, fit: Fit) -> Array:
