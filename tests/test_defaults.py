@@ -67,7 +67,7 @@ def test_the_estimator_shows_all_parameters_in_their_order():
     ("command", "others"),
     [
         (fit_command, {"engine", "checkpoint", "batch_strength", "fixed_factors", "mask", "mask_penalty"}),
-        (sweep_command, set()),
+        (sweep_command, {"batch_strength"}),
     ],
     ids=["fit", "sweep"],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 import warnings
 from collections.abc import Iterable, Mapping
@@ -15,7 +14,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from log1pnmf._common.atomic import StrPath, check_writable
+from log1pnmf._common.atomic import StrPath
 from log1pnmf._common.checks import check_absent, check_choice, check_whole
 from log1pnmf._common.randomness import as_random, new_seed
 from log1pnmf._common.warn import warn
@@ -38,8 +37,9 @@ from .folding import HOLDOUTS, Fold, make_folds
 from .grid import Grid, Setting
 from .paths import PathFitter, Record
 from .progress import OnFit, shown
+from .resuming import resumed
 from .seeds import Agreement, WholeData, agreement
-from .selection import Selection, read_records, write_records
+from .selection import Selection, write_records
 
 __all__ = ["N_FOLDS", "N_SEEDS", "select"]
 
@@ -198,7 +198,7 @@ def select(
         "n_seeds": int(n_seeds),
         "seed": seed,
     }
-    done, agreements, about = _resumed(resume, about, keeps_seed=random_state is None)
+    done, agreements, about = resumed(resume, about, keeps_seed=random_state is None)
     plan = _Plan(data, grid, settings, size_factors, batches, about, done, agreements)
     with shown(on_fit, verbose) as plan.on_fit, warnings.catch_warnings(), threadpool_limits(1, "blas"):
         # filters belong to the whole process: set once here, and not by the threads
@@ -242,31 +242,6 @@ def _note_on_sizes(plan: _Plan, best: Setting) -> str | None:
         warnings.simplefilter("ignore")
         note = note_on_sizes(run_request(Request(settings, n_jobs=1), part), part)
     return None if note is None else f"{note[0].upper()}{note[1:]}."
-
-
-# ---------------------------------------------------------------- what is asked for
-
-
-def _resumed(
-    path: StrPath | None, about: dict[str, Any], *, keeps_seed: bool
-) -> tuple[list[Record], list[Agreement], dict[str, Any]]:
-    """Read what is done, where there is a file; refuse one that is about something else."""
-    if path is None or not os.path.exists(path):
-        if path is not None:
-            check_writable(path, "resume")
-        return [], [], about
-    records, agreements, before = read_records(path)
-    here = dict(about)
-    if keeps_seed:  # no seed was asked for: go on with the one of the file
-        here["seed"] = before["seed"]
-        here["settings"] = {**here["settings"], "random_state": before["settings"]["random_state"]}
-    different = [name for name, value in here.items() if before.get(name) != value]
-    if different:
-        raise ValueError(
-            f"resume: {os.fspath(path)} is of another selection: {', '.join(different)} differ. Pass the "
-            "same counts and options, or another file"
-        )
-    return records, agreements, before
 
 
 # ---------------------------------------------------------------- the work
