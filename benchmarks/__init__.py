@@ -1,1 +1,1 @@
-"""Measures speed and memory: ``python -m benchmarks.run``; the starts: ``python -m benchmarks.starts``."""
+"""Measurements of speed, memory, accuracy and calibration; docs/benchmarks.md lists them."""

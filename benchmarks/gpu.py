@@ -13,6 +13,7 @@ import torch
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
+from log1pnmf.engines.torch.box import Box
 from log1pnmf.engines.torch.counts import TensorCounts, TensorRows
 from log1pnmf.engines.torch.engine import TorchEngine
 from log1pnmf.fitting.solver.alternate import alternate
@@ -192,11 +193,12 @@ def print_parts(title, engine, side, start, design):
         return triton_terms.evaluate(block, rows, b, fixed, own=own, hessian=hessian)
 
     sums = evaluate()
+    box = Box(torch.zeros_like(b), torch.full_like(b, np.inf), torch.zeros_like(b))
     parts = {
         "evaluate": timed(evaluate),
         "evaluate, no Hessian": timed(lambda: evaluate(False)),
         "change": timed(lambda: triton_terms.change(block, rows, b, step, fixed, own=own)),
-        "programs": timed(lambda: triton_terms.solve_box(sums.hessian, sums.gradient, b, np.inf)),
+        "programs": timed(lambda: triton_terms.solve_box(sums.hessian, sums.gradient, b, box)),
         "half-step": timed(lambda: engine.half_step(side, start, design), 5),
     }
     entries = float(block.indptr[-1])

@@ -1,196 +1,209 @@
 """This package beside others, at the same number of factors: ``python -m benchmarks.others``.
 
-Three data sets, some samples and features of each. Every method is fitted to the same four fifths of the
-counts. Columns: CPU seconds of the fit; Poisson log-likelihood of the held-out fifth, as the gain over one
-factor (means are mixed with a thousandth of a rank-one background, so that no count is impossible); agreement
-of clusters of the loadings with the known labels (adjusted Rand index, normalised mutual information); mean
-correlation of matched loadings over three seeds; NPMI coherence of the ten words with the largest weight.
+Three data sets, some samples and features of each. Every program is fitted to the same four fifths of the
+counts (binomial thinning) with one thread, from up to three seeds (fewer where fits are slow). What others
+need is installed in environments of their own, which are named here:
+``--python cnmf=/some/venv/bin/python``; a program that is not installed gets a row that says so.
+
+CPU seconds and the held-out Poisson log-likelihood (as the gain over one factor) are medians over the seeds.
+Memory is what the first fit adds at its peak to the interpreter with its imports. Labels and coherence are
+those of seed 0. The scores are those of `benchmarks.others_scores`.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import time
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from paper.cell_types import name_cell_types
 from scipy import sparse
-from scipy.special import gammaln
-from sklearn.cluster import KMeans
-from sklearn.decomposition import NMF, LatentDirichletAllocation
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
-from threadpoolctl import threadpool_limits
 
-from log1pnmf import Log1pNMF
-from log1pnmf.analysis.coherence import npmi
-from log1pnmf.analysis.heldout import BACKGROUND
-from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.files import read_table
 from log1pnmf.counts.splitting import split_counts
 
-from .data import DATA, FILES
+from . import others_scores as scores
+from .data import DATA, FILES, ROOT
+from .others_worker import METHODS, RESULT
 
-Array = NDArray[np.float64]
-
-SETS = {"bbc": 5, "baron": 9, "kang": 8}
-"""Number of factors; labels of the samples are in the column "label"."""
-TEXTS = ("bbc",)
-NOT_HERE = {"cnmf": "cNMF", "schpf": "scHPF", "glmpca": "GLM-PCA", "gensim": "gensim's LDA"}
+WORKER = Path(__file__).with_name("others_worker.py")
 TEST = 0.2
+FOR_TEXTS = ("tomotopy", "gensim")
+HEAD = (
+    "program",
+    "CPU s",
+    "added MB",
+    "held-out gain",
+    "ARI",
+    "NMI",
+    "labels predicted",
+    "stability",
+    "NPMI",
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of a data set: samples, features, factors, and the column of the labels."""
+
+    name: str
+    n_samples: int
+    n_features: int
+    n_components: int
+    label: str = "label"
+    texts: bool = False
+
+
+PARTS = (
+    Part("bbc", 1000, 1500, 6, texts=True),
+    Part("pbmc", 600, 1000, 6, label="subpop"),
+    Part("kang", 600, 1000, 8),
+)
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """Loadings (samples x K), weights of features (K x features), and means of the training counts."""
+class Split:
+    """Counts to fit and to predict, labels of the samples, and what was not taken (documents)."""
 
-    loadings: Array
-    weights: Array
-    means: Array
-
-
-Method = Callable[[sparse.csr_array, int, int], Found]
+    train: Counts
+    test: Counts
+    labels: np.ndarray
+    rest: Counts
 
 
-def log1p_nmf(c: float) -> Method:
-    """Fit this package's model."""
-
-    def fit(counts: sparse.csr_array, n_components: int, seed: int) -> Found:
-        init = "auto" if seed == 0 else "random"
-        model = Log1pNMF(n_components, c=c, init=init, random_state=seed, n_jobs=1).fit(counts)
-        means = model.inverse_transform(model.loadings_, model.fit_.size_factors)
-        return Found(model.loadings_, model.components_, means)
-
-    return fit
-
-
-def nmf(**options: object) -> Method:
-    """Fit scikit-learn's NMF to counts."""
-
-    def fit(counts: sparse.csr_array, n_components: int, seed: int) -> Found:
-        start = "nndsvda" if seed == 0 else "random"
-        model = NMF(n_components, init=start, random_state=seed, max_iter=1000, **options)
-        loadings = model.fit_transform(sparse.csr_matrix(counts))
-        return Found(loadings, model.components_, loadings @ model.components_)
-
-    return fit
+def take(part: Part, data: Path) -> Split:
+    """Take random samples and their most frequent features, and thin the counts."""
+    table = read_table(data / f"{FILES[part.name]}.h5ad", max_memory="8GB")
+    labels = np.asarray(table.labels(part.label)).astype(str)
+    whole = table.counts.to_scipy()
+    if part.name == "kang":  # treated and untreated cells of every type
+        types = name_cell_types(sparse.csr_matrix(whole), np.asarray(table.feature_names), labels)
+        labels = np.char.add(np.char.add(types, " "), labels)
+    order = np.random.default_rng(0).permutation(len(labels))
+    rows, others = np.sort(order[: part.n_samples]), np.sort(order[part.n_samples :])
+    totals = np.asarray(whole[rows].sum(axis=0)).ravel()
+    frequent = np.sort(np.argsort(-totals, kind="stable")[: part.n_features])
+    train, test = split_counts(Counts.from_any(whole[rows][:, frequent]), TEST, random_state=0)
+    return Split(train, test, labels[rows], Counts.from_any(whole[others[:2000]][:, frequent]))
 
 
-def nmf_of_logs(counts: sparse.csr_array, n_components: int, seed: int) -> Found:
-    """Fit scikit-learn's NMF to ``log(1 + count / size factor)``, as is usual for single cells."""
-    sizes = np.asarray(counts.sum(axis=1)).ravel()
-    sizes = np.maximum(sizes, 1.0) / sizes.mean()
-    logs = sparse.csr_matrix(sparse.diags_array(1.0 / sizes) @ counts)
-    logs.data = np.log1p(logs.data)
-    start = "nndsvda" if seed == 0 else "random"
-    model = NMF(n_components, init=start, random_state=seed, max_iter=1000)
-    loadings = model.fit_transform(logs)
-    means = sizes[:, None] * np.expm1(np.minimum(loadings @ model.components_, 50.0))
-    return Found(loadings, model.components_, means)
+def fit(python: str, jobs: list[dict[str, Any]], folder: Path) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """Let an interpreter do jobs; the number of each and what was said, as soon as it is done."""
+    one = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMBA")}
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    child = [python, str(WORKER), str(folder / "jobs.json")]
+    with subprocess.Popen(child, env=os.environ | one, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout or ():
+            if line.startswith(RESULT):
+                found = json.loads(line.removeprefix(RESULT))
+                yield found["job"], found["said"]
 
 
-def lda(counts: sparse.csr_array, n_components: int, seed: int) -> Found:
-    """Fit scikit-learn's LDA."""
-    model = LatentDirichletAllocation(n_components, random_state=seed, max_iter=50, n_jobs=1)
-    topics = model.fit_transform(sparse.csr_matrix(counts))
-    words = model.components_ / model.components_.sum(axis=1, keepdims=True)
-    totals = np.asarray(counts.sum(axis=1))
-    return Found(topics, words, totals.reshape(-1, 1) * (topics @ words))
+def measure(part: Part, split: Split, method: str, said: list[dict[str, Any]], target: str) -> dict[str, Any]:
+    """Score the results of one program on one data set; a row of the table."""
+    row: dict[str, Any] = {"data": part.name, "program": METHODS[method][0]}
+    runs = [run for run in said if "failed" not in run]
+    if not runs:
+        return row | said[0]
+    sums = split.train.row_sums, split.train.by_column.row_sums()
+    one_factor = scores.heldout(np.outer(sums[0], sums[1] / sums[1].sum()), split.train, split.test, TEST)
+    loadings = []
+    for run in runs:
+        with np.load(f"{target}-{run['seed']}.npz") as found:
+            loadings.append(found["loadings"])
+            run["gain"] = scores.heldout(found["means"], split.train, split.test, TEST) - one_factor
+            if run is runs[0]:
+                weights = found["weights"]
+    row |= {"version": runs[0]["version"], "runs": runs, "memory": runs[0]["memory"]}
+    row |= {name: float(np.median([run[name] for run in runs])) for name in ("cpu", "gain")}
+    row |= {
+        "ari": scores.strongest(loadings[0], split.labels),
+        "nmi": scores.clustered(loadings[0], split.labels),
+        "predicted": scores.predicted(loadings[0], split.labels),
+        "stability": scores.stability(loadings) if len(loadings) > 1 else np.nan,
+        "npmi": scores.coherent(weights, split.rest) if part.texts else np.nan,
+    }
+    return row
 
 
-METHODS: dict[str, Method] = {
-    "log1pnmf, c = 0.001": log1p_nmf(1e-3),
-    "log1pnmf, c = 1": log1p_nmf(1.0),
-    "log1pnmf, c = inf": log1p_nmf(np.inf),
-    "scikit-learn NMF, KL": nmf(solver="mu", beta_loss="kullback-leibler"),
-    "scikit-learn NMF, Frobenius": nmf(),
-    "scikit-learn NMF of log(1 + x)": nmf_of_logs,
-    "scikit-learn LDA": lda,
-}
+def rows(
+    parts: dict[str, tuple[Part, Split]], methods: Sequence[str], pythons: dict[str, str]
+) -> Iterator[dict[str, Any]]:
+    """Measure all programs on all data sets, interpreter by interpreter."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        by_python: dict[str, list[dict[str, Any]]] = {}
+        for method, (part, split) in product(methods, parts.values()):
+            if METHODS[method][1] in FOR_TEXTS and not part.texts:
+                continue
+            source = folder / f"{part.name}.npz"
+            if not source.exists():
+                sparse.save_npz(source, sparse.csr_matrix(split.train.to_scipy()))
+            jobs = by_python.setdefault(pythons.get(METHODS[method][1], sys.executable), [])
+            job = {"number": len(jobs), "method": method, "part": part.name, "source": str(source)}
+            target = folder / f"{part.name}-{method}"
+            jobs.append(job | {"target": str(target), "n_components": part.n_components})
+        for python, jobs in by_python.items():
+            for number, said in fit(python, jobs, folder):
+                job = jobs[number]
+                yield measure(*parts[job["part"]], job["method"], said, job["target"])
 
 
-def heldout(means: Array, train: Counts, test: Counts) -> float:
-    """Poisson log-likelihood of the test part, given means of the training part."""
-    rows, columns = train.row_sums + 0.5, train.by_column.row_sums() + 0.5
-    beside = np.outer(rows, columns / columns.sum())
-    mean = TEST / (1.0 - TEST) * ((1.0 - BACKGROUND) * np.maximum(means, 0.0) + BACKGROUND * beside)
-    y = test.to_scipy().toarray()
-    return float(np.sum(y * np.log(mean) - mean - gammaln(y + 1.0)))
+def as_line(row: dict[str, Any], texts: bool) -> str:
+    """Write a row of a Markdown table."""
+    if "failed" in row:
+        cells = [row["program"], row["failed"]]
+        return f"| {' | '.join(cells + [''] * (len(HEAD) - 2 - (not texts)))} |"
+    cells = [row["program"], f"{row['cpu']:.1f}", f"{row['memory']:.0f}", f"{row['gain']:,.0f}"]
+    for name in ("ari", "nmi", "predicted", "stability", *(["npmi"] if texts else [])):
+        cells.append("–" if np.isnan(row[name]) else f"{row[name]:.2f}")
+    return f"| {' | '.join(cells)} |"
 
 
-def clusters(loadings: Array, n_labels: int) -> NDArray[np.intp]:
-    """Cluster samples by the shares of their loadings."""
-    scaled = loadings / np.maximum(loadings.max(axis=0), 1e-300)
-    shares = scaled / np.maximum(scaled.sum(axis=1, keepdims=True), 1e-300)
-    return np.asarray(KMeans(n_labels, n_init=10, random_state=0).fit_predict(shares))
-
-
-def some(name: str, data: Path, n_samples: int, n_features: int) -> tuple[Counts, np.ndarray]:
-    """Take some random samples and their most frequent features, with the labels."""
-    table = read_table(data / f"{FILES[name]}.h5ad", max_memory="8GB")
-    rows = np.sort(np.random.default_rng(0).permutation(table.shape[0])[:n_samples])
-    matrix = table.counts.to_scipy()[rows]
-    frequent = np.sort(np.argsort(-np.asarray(matrix.sum(axis=0)).ravel(), kind="stable")[:n_features])
-    matrix = matrix[:, frequent]
-    filled = np.asarray(matrix.sum(axis=1)).ravel() > 0
-    return Counts.from_any(matrix[filled]), np.asarray(table.labels("label"))[rows][filled]
-
-
-def measure(name: str, counts: Counts, labels: np.ndarray, methods: Sequence[str]) -> list[list[str]]:
-    """Measure all methods on one data set; rows of the table."""
-    n_components = SETS[name]
-    train, test = split_counts(counts, TEST, random_state=0)
-    one = heldout(log1p_nmf(np.inf)(train.to_scipy(), 1, 0).means, train, test)
-    rows = []
-    for method in methods:
-        started = time.process_time()
-        found = METHODS[method](train.to_scipy(), n_components, 0)
-        seconds = time.process_time() - started
-        others = [METHODS[method](train.to_scipy(), n_components, seed).loadings for seed in (1, 2, 3)]
-        pairs = [(others[a], others[b]) for a in range(3) for b in range(a)]
-        stable = np.mean([match_factors(a, b).similarity.mean() for a, b in pairs])
-        groups = clusters(found.loadings, len(np.unique(labels)))
-        row = [
-            method,
-            f"{seconds:.1f}",
-            f"{heldout(found.means, train, test) - one:,.0f}",
-            f"{adjusted_rand_score(labels, groups):.2f}",
-            f"{normalized_mutual_info_score(labels, groups):.2f}",
-            f"{stable:.2f}",
-        ]
-        if name in TEXTS:
-            first = np.argsort(-found.weights, axis=1)[:, :10]
-            row.append(f"{np.mean([npmi(test, words) for words in first]):.2f}")
-        rows.append(row)
-        print(f"| {' | '.join(row)} |", flush=True)
-    return rows
+def as_table(part: Part, found: list[dict[str, Any]]) -> str:
+    """Write a table of one data set; the last row of a program counts."""
+    head = HEAD if part.texts else HEAD[:-1]
+    size = f"{part.n_samples:,} x {part.n_features:,}, K = {part.n_components}"
+    lines = [f"### {part.name}: {size}", "", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    last = {row["program"]: as_line(row, part.texts) for row in found}
+    return "\n".join([*lines, *(last[shown] for shown, _, _ in METHODS.values() if shown in last)])
 
 
 def main() -> None:
-    """Print a table for each data set."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Print a table for each data set, and keep the rows."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.others", description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--samples", type=int, default=500)
-    parser.add_argument("--features", type=int, default=1000)
-    parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
+    parser.add_argument("--sets", nargs="+", choices=[part.name for part in PARTS], metavar="NAME")
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), metavar="NAME")
+    parser.add_argument("--python", nargs="+", default=[], metavar="DISTRIBUTION=INTERPRETER")
+    parser.add_argument("--quick", action="store_true", help="150 samples and 200 features: does it run?")
+    parser.add_argument(
+        "--json", type=Path, default=ROOT / "bench-out" / "others.jsonl", help="rows are added"
+    )
+    parser.add_argument("--show", action="store_true", help="print the rows in that file, measure nothing")
     given = parser.parse_args()
-    missing = [shown for name, shown in NOT_HERE.items() if importlib.util.find_spec(name) is None]
-    print(f"Not installed here, and not compared: {', '.join(missing) or 'none'}.")
-    for name in given.sets:
-        counts, labels = some(name, given.data, given.samples, given.features)
-        n, m = counts.shape
-        print(f"\n### {name} ({n} x {m}), K = {SETS[name]}, {len(np.unique(labels))} labels\n")
-        head = ["method", "CPU s", "held-out gain", "ARI", "NMI", "stability"]
-        head += ["NPMI"] if name in TEXTS else []
-        print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
-        with warnings.catch_warnings(), threadpool_limits(1):
-            warnings.simplefilter("ignore")
-            measure(name, counts, labels, list(METHODS))
+    small = {"n_samples": 150, "n_features": 200, "n_components": 3} if given.quick else {}
+    chosen = [replace(part, **small) for part in PARTS if not given.sets or part.name in given.sets]
+    if not given.show:
+        given.json.parent.mkdir(parents=True, exist_ok=True)
+        parts = {part.name: (part, take(part, given.data)) for part in chosen}
+        pythons = dict(pair.split("=", 1) for pair in given.python)
+        with given.json.open("a") as file:
+            for row in rows(parts, given.methods, pythons):
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+    found = [json.loads(line) for line in given.json.read_text().splitlines()]
+    print("\n\n".join(as_table(part, [row for row in found if row["data"] == part.name]) for part in chosen))
 
 
 if __name__ == "__main__":

@@ -32,10 +32,10 @@ def study(options: Options) -> None:
     """Run the study."""
     report = Report(options, "across_c", "Sparsity and correlation across c")
     report.note(
-        "A claim agrees where the rank correlation of a measure with c is at least 0.9, which asks for a "
-        "rise at nearly every step: where a measure hardly changes over several c, the order of nearly "
-        "equal values decides. The figures show how large the changes are. Faithful fits are stopped on "
-        "their way, one seed each; BBC's at every c would take half an hour more."
+        "A claim agrees if the rank correlation of the measure with c is at least 0.9. This asks for a rise "
+        "at nearly every step. Where a measure hardly changes, the order of nearly equal values decides; the "
+        "figures show how large the changes are. Faithful fits have one seed each and are stopped before "
+        "they converge. BBC has converged fits only: faithful ones at every c would take half an hour more."
     )
     for name, fit in _data_sets(report, options).items():
         shifts = options.pick(SHIFTS, (1e-1, 1.0, math.inf))
@@ -55,8 +55,8 @@ def _gaps(report: Report, name: str, rows: list[dict[str, Any]]) -> None:
         least, most = min(gaps, key=gaps.__getitem__), max(gaps, key=gaps.__getitem__)
         report.note(
             f"{name}: faithful fits end between {abs(gaps[least]):,.0f} (c = {least:g}) and "
-            f"{gaps[most]:,.0f} (c = {most:g}) units of log-likelihood below converged ones. How far each "
-            "got differs from c to c, and with it what it shows: likely why the two kinds disagree."
+            f"{gaps[most]:,.0f} (c = {most:g}) units of log-likelihood below converged ones. The gap differs "
+            "from c to c. This is likely why the two kinds of fits disagree."
         )
 
 

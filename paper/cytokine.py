@@ -130,8 +130,9 @@ def study(options: Options) -> None:
     )
     cells = read(options)
     report.note(
-        f"Stands in for the paper's pancreas data: {cells.counts.n_samples:,} of 13,999 cells (random), "
-        f"{cells.counts.n_features:,} genes seen in at least {LEAST_CELLS} of them; types from marker genes."
+        f"These data stand in for the paper's pancreas data: {cells.counts.n_samples:,} of 13,999 cells, "
+        f"chosen at random, and the {cells.counts.n_features:,} genes that at least {LEAST_CELLS} of them "
+        "have. Cell types come from marker genes."
     )
     fits = report.fits("kang")
     cases = {c: make_case(cells.counts, fits, c) for c in (1.0, math.inf)}

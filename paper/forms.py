@@ -175,7 +175,7 @@ class Choice:
     def __str__(self) -> str:
         text = f"the held-out log-likelihood is highest at l1 = {self.best:g}"
         if not self.chosen:
-            return f"{text}, and every penalty that was tried is more than one standard error behind."
+            return f"{text}. Every penalty that was tried is more than one standard error below it."
         return f"{text}; l1 = {self.chosen:g} is the largest penalty within one standard error of it."
 
 

@@ -192,7 +192,7 @@ def _converged_claims(report: Report, fits: list[Fit], *, faithful: Fit, data: A
     picture = Picture(top, data)
     report.claim(
         "c = 1, converged: the published picture is the maximum of the likelihood",
-        paper="read as such",
+        paper="not said; its figures are read as if it were",
         ours=f"log-likelihood {top.log_likelihood:,.0f}, {top.log_likelihood - faithful.log_likelihood:,.0f} "
         f"above the faithful fit; Spearman {picture.correlation:.2f}, baseline in RA+TGFb "
         f"{picture.means['RA+TGFb'][0]:.2f}, paper's genes {picture.found()}",

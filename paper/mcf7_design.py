@@ -57,9 +57,10 @@ def study(options: Options) -> None:
         _claim(report, name, l1, pictures)
     report.table("starts", rows, "The same from every start. Design: 1 for everybody, RA and TGFb 0 or 1.")
     report.note(
-        "With the design all loadings are known, and every gene is a regression of its own. Doses and totals "
-        "differ between samples, which 0 and 1 cannot say: the likelihood is far lower. Pattern: loadings of "
-        "a treatment are 0 in samples without it, and found in all others; the baseline is free."
+        "Design: all loadings are known, so every gene is a regression of its own. Doses differ between "
+        "samples, and a loading of 0 or 1 cannot describe them; this is why the likelihood is far lower. "
+        "Pattern: the loading of a treatment is 0 in samples without it and is fitted in all others. The "
+        "baseline is free."
     )
     report.save()
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import time
 from dataclasses import replace
 
@@ -9,14 +10,17 @@ import numpy as np
 import pytest
 from paper.cell_types import MARKERS, associations, name_cell_types
 from paper.complexity import Size, predicted
+from paper.contents import CONTENTS
 from paper.faithful import fit_as_in_r, fit_topic_model
 from paper.forms import Case, Choice, choose_l1
 from paper.published import BBC_WORDS, MCF7_GENES
-from paper.results import write_page
-from paper.study import Fits, Options, Report, parse
+from paper.results import STUDIES, write_page
+from paper.structures import Data, across
+from paper.study import Fits, Options, Report, parse, quiet
 from scipy import sparse
 
 from log1pnmf import fit_log1p_nmf
+from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.counts.counts import Counts
 from log1pnmf.model.objective import log_likelihood
 from log1pnmf.model.simulate import simulate
@@ -181,6 +185,31 @@ def test_page(options, tmp_path):
     assert "- Theorems: another does not: 2 (paper: 1)" in page
     assert "| a\\|b | 1,234,568 |" in page
     assert "| [Theorems](#theorems) | 1 | 1 | 0 |" in page
+    assert "| Theorem 1 | large c: standard Poisson NMF | [Theorems](#theorems) |  |" in page
+
+
+def test_contents_name_every_part_of_the_paper():
+    """Figures and theorems are numbered; what no study tests has a reason."""
+    places = " ".join(item.place for item in CONTENTS)
+    figures = [int(n) for item in CONTENTS if "Figure" in item.place for n in re.findall(r"\d+", item.place)]
+    assert set(figures) == set(range(1, 16))
+    assert all(f"Theorem {n}" in places for n in range(1, 5))
+    assert {item.study for item in CONTENTS} - {None} <= set(STUDIES)
+    assert all(item.study or item.remark.startswith("not made") for item in CONTENTS)
+
+
+def test_structures_have_the_factors_in_the_same_order_at_every_c(options, counts):
+    labels = np.repeat(["a", "b"], counts.n_samples // 2)
+    data = Data(counts, 3, labels, ("a", "b"))
+    with quiet():
+        rows, shown = across(data, Fits(options, "simulated"))
+    assert rows[0]["c"] == math.inf
+    first, *others = (loadings for loadings, _ in shown.values())
+    assert np.isclose(first.max(axis=0), 1.0).all()
+    for loadings in others:
+        pairs = match_factors(first, loadings).pairs
+        np.testing.assert_array_equal(pairs[:, 0], pairs[:, 1])
+    assert rows[0]["correlation with the loadings at c = inf"] == pytest.approx(1.0)
 
 
 def test_quick_results_are_kept_apart(tmp_path):
