@@ -158,6 +158,12 @@ def test_streamed_is_whole(cut_known):
     assert alone.objective == pytest.approx(fit(3, fixed_loadings=DESIGN).objective, rel=1e-6)
 
 
+def test_a_streamed_fit_refuses_a_column_that_is_known_in_part(cut_known):
+    who = np.where(DESIGN[:, 1] == 0.0, 0.0, np.nan)
+    with pytest.raises(ValueError, match=r"fixed_loadings that are 0 in some samples and NaN in others"):
+        lp.fit_log1p_nmf(lp.open_counts(cut_known), 3, fixed_loadings={"treated": who})
+
+
 @pytest.fixture
 def cut_known():
     return COUNTS.astype(np.float32)

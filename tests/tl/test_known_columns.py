@@ -73,6 +73,7 @@ def test_every_list_and_plot_marks_what_was_known(adata, tmp_path):
     page = lp.report.write_report(tmp_path / "report.html", kept, counts=kept.X).read_text()
     assert page.count('<b class="known">') == 2
     assert "known loadings</b>" in page
+    assert "treated (known)</button>" in page
     assert "known features</b>" in page
     lp.tl.rename_factors(kept, {"treated": "drug"})
     assert lp.as_fit(kept).factor_labels == ["drug (known)", *marked[1:]]

@@ -71,7 +71,7 @@ class Evidence:
         The same as a percentage of the deviance that totals of samples and features leave.
     seeds, bootstrap : ndarray
         Part of the fits from other random starts, and to samples drawn with replacement, in which the factor
-        comes back; NaN where there were none.
+        comes back; NaN where there were none. Factors whose loadings were given always do.
     from_noise : float
         What a factor fitted to pure noise is expected to gain.
     n_seeds, n_bootstrap, n_samples : int
@@ -264,8 +264,8 @@ def evidence(
     return Evidence(
         loss=loss,
         deviance_percent=100.0 * loss / null if null > 0.0 else np.full(len(loss), math.nan),
-        seeds=_share(seeds, fit.n_components),
-        bootstrap=_share(again, fit.n_components),
+        seeds=_share(seeds, fit.kinds),
+        bootstrap=_share(again, fit.kinds),
         from_noise=0.5 * (math.sqrt(n) + math.sqrt(m)) ** 2,
         n_seeds=n_seeds,
         n_bootstrap=n_bootstrap,
@@ -274,11 +274,12 @@ def evidence(
     )
 
 
-def _share(similarities: list[Array], n_components: int) -> Array:
-    """Part of the fits in which each factor comes back."""
+def _share(similarities: list[Array], kinds: list[str]) -> Array:
+    """Part of the fits in which each factor comes back; known loadings, also constant ones, always do."""
     if not similarities:
-        return np.full(n_components, math.nan)
-    return np.mean(np.array(similarities) >= COMES_BACK, axis=0)
+        return np.full(len(kinds), math.nan)
+    back = np.mean(np.array(similarities) >= COMES_BACK, axis=0)
+    return np.where(np.array(kinds) == "loadings", 1.0, back)
 
 
 class _Count:

@@ -245,6 +245,8 @@ def _lead(
     if not first.groups:
         return text
     alone = sum(len(factor.served) == 1 for factor in first.factors)
+    if not alone:
+        return f"{text} No factor serves a single group of samples."
     return (
         f"{text} {plural(alone, 'factor serves', 'factors serve')} a single group of samples; "
         f"{plural(len(first.factors) - alone, 'is', 'are')} shared by several."

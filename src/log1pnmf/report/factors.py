@@ -185,7 +185,7 @@ def _presence(found: Presence, k: int) -> list[str]:
     shares = [(found.seeds[k], found.n_seeds), (found.bootstrap[k], found.n_bootstrap)]
     loss = found.loss[k]
     known = ["–", "–"] if np.isnan(loss) else [f"{loss:,.0f}", f"{loss / found.from_noise:.1f}"]
-    return [*known, *(f"{share * n:.0f} of {n}" if n else "–" for share, n in shares)]
+    return [*known, *("–" if np.isnan(share) else f"{share * n:.0f} of {n}" for share, n in shares)]
 
 
 def served_groups(means: Array, names: tuple[str, ...]) -> list[str]:

@@ -324,7 +324,10 @@ class StreamingFactory(Factory):
         """Refuse loadings whose bounds differ between samples, but for those that are known."""
         if constraint.loadings.by_column is not None:
             return None
-        return "it cannot hold some loadings of a factor to bounds of their own; load the counts into memory"
+        return (
+            "it cannot hold columns of fixed_loadings that are 0 in some samples and NaN in others; load the "
+            "counts into memory, or give every sample of the column a number"
+        )
 
     def suits(self, counts: Counts, n_components: int, row_solver: str) -> bool:
         """Whether the counts are in chunks."""
