@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 import log1pnmf as lp
 from log1pnmf.fitting.new_samples import new_samples
@@ -112,6 +113,20 @@ def test_both_engines_find_the_same(counts):
     y = counts[:25, :20]
     found = [lp.fit_log1p_nmf(y, 2, engine=engine, **OPTIONS) for engine in ("native", "reference")]
     assert found[0].objective == pytest.approx(found[1].objective, rel=1e-6)
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_with_pytorch_they_are_the_same(counts, on_device):
+    """On whatever device there is, with counts that are there already or not."""
+    torch = pytest.importorskip("torch")
+    y, options = counts[:25, :20], {**OPTIONS, "max_iter": 10}
+    given = torch.tensor(y.astype(np.float32)).to_sparse() if on_device else y
+    with pytest.warns(ConvergenceWarning):
+        native = lp.fit_log1p_nmf(y, 2, engine="native", **options)
+    with pytest.warns(ConvergenceWarning):
+        found = lp.fit_log1p_nmf(given, 2, engine="torch-float64", **options)
+    np.testing.assert_allclose(found.size_factors, native.size_factors, rtol=1e-6)
+    assert not np.allclose(found.size_factors, y.sum(axis=1) / y.sum(axis=1).mean())
 
 
 @pytest.mark.parametrize("after", [3, 4, 9, 20])

@@ -302,7 +302,8 @@ class BetterSizes:
         """See `Improvement`."""
         if not final and (index < FIRST_SIZES or not is_due(index)):
             return Improved(problem, 0.0)
-        found = levelled(problem, at.loadings, at.factors, self.constraint)
+        host = replace(problem, counts=problem.counts.on_host(), zeros=None)
+        found = levelled(host, at.loadings, at.factors, self.constraint)
         better = replace(problem, size_factors=found.size_factors)
         return Improved(better, found.gain, Pair(found.loadings, found.factors))
 
