@@ -17,7 +17,7 @@ from .data import FILES, Folder, smaller
 
 GRID = [0.01, 0.1, 1.0, 10.0, math.inf]
 N_COMPONENTS = 5
-SAMPLES, ENTRIES = 1000, 1e5
+SAMPLES, ENTRIES = 250, 5e4
 """Random samples, and most frequent features, such that there are so many entries."""
 OPTIONS: dict[str, Any] = {
     "n_folds": 1,

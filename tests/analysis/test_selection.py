@@ -57,7 +57,7 @@ def found(counts):
 
 
 @pytest.mark.parametrize("holdout", ["counts", "samples"])
-@pytest.mark.parametrize(("true_c", "K", "seed"), [(0.01, 3, 2), (1.0, 2, 0), (math.inf, 3, 0)])
+@pytest.mark.parametrize(("true_c", "K", "seed"), [(0.01, 3, 0), (1.0, 2, 0), (math.inf, 3, 0)])
 def test_finds_link_and_number_of_factors(true_c, K, seed, holdout):
     y = simulated(true_c, K, shape=(150, 120), mean=6.0, seed=seed)
     found = select(y, [0.01, 1.0, math.inf], [K - 1, K, K + 2], holdout=holdout, **QUICK)

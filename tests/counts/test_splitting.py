@@ -17,6 +17,7 @@ from log1pnmf.analysis.heldout import (
 from log1pnmf.counts.splitting import folds, split_counts, training_size_factors
 from log1pnmf.fitting.new_samples import project
 from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.prediction import OUTLIERS
 
 OPTIONS = {"tol": 1e-7, "random_state": 0, "n_jobs": 1, "likelihood": "exact", "max_iter": 400}
 
@@ -263,6 +264,13 @@ def test_rows_left_out_are_scored_at_their_own_loadings(sizes):
     assert many < few
 
 
+def mixed(y, means):
+    """Log-likelihood of samples where one entry in a thousand scatters by its whole mean."""
+    wide = stats.nbinom.logpmf(y, 1.0, 1.0 / (1.0 + means))
+    own = stats.poisson.logpmf(y, means)
+    return np.logaddexp(np.log1p(-OUTLIERS) + own, np.log(OUTLIERS) + wide).sum(axis=1)
+
+
 @pytest.mark.parametrize("sizes", ["total", "none"])
 @pytest.mark.usefixtures("no_prior")
 def test_features_left_out_are_predicted_from_the_others(sizes):
@@ -279,9 +287,23 @@ def test_features_left_out_are_predicted_from_the_others(sizes):
     means = new_sizes[:, None] * fit.link.inverse(loadings @ fit.factors[scored].T)
     options = {"scored": scored, "size_factors": None if sizes == "total" else new_sizes, "n_jobs": 1}
     found = heldout_features_by_sample(fit, y[:60], y[60:], background=0.0, **options)
-    np.testing.assert_allclose(found, stats.poisson.logpmf(y[60:, scored], means).sum(axis=1), rtol=1e-8)
+    np.testing.assert_allclose(found, mixed(y[60:, scored], means), rtol=1e-8)
     # what the scored features were like in the new samples has no part in the prediction
     other = y[60:].copy()
     other[:, scored] = 0
     changed = heldout_features_by_sample(fit, y[:60], other, background=0.0, **options)
-    np.testing.assert_allclose(changed, -means.sum(axis=1), rtol=1e-8)
+    np.testing.assert_allclose(changed, mixed(0, means), rtol=1e-8)
+
+
+def test_one_count_that_is_far_off_does_not_decide():
+    """Its cost is that of a count that scatters by its whole mean, and of the thousand that do not."""
+    y = simulated(shape=(90, 40), mean=10.0)
+    fit = fit_log1p_nmf(y[:60], 3, c=0.5, size_factors="none", **OPTIONS)
+    options = {"scored": np.array([1, 4, 9]), "size_factors": np.ones(30), "n_jobs": 1}
+    before = heldout_features_by_sample(fit, y[:60], y[60:], **options)
+    off = y[60:].copy()
+    off[0, 4] += 1000
+    after = heldout_features_by_sample(fit, y[:60], off, **options)
+    assert (before[1:] == after[1:]).all()
+    mean = max(y[60, 4], 1.0)
+    assert after[0] > before[0] - 3.0 * (1000.0 / mean) - 10.0  # Poisson: 1000 * log(1000 / mean)

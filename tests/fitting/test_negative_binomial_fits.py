@@ -14,6 +14,7 @@ from log1pnmf.cli.exchange import read_r_list, write_r_list
 from log1pnmf.counts.splitting import split_counts
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import project, score
+from log1pnmf.model.prediction import OUTLIERS
 
 PHI = np.array([0.0, 0.2, 0.5, 1.0, 3.0, 0.1])
 pytestmark = pytest.mark.filterwarnings("ignore:not converged")
@@ -121,7 +122,9 @@ def test_features_left_out_are_predicted_with_the_noise_of_the_others(counts, fi
     found = heldout_features_by_sample(fit, counts, counts[:5], **options)
     part = replace(fit, factors=fit.factors[given], dispersion=PHI[given])
     means = fit.link.inverse(project(part, counts[:5][:, given], np.ones(5)) @ fit.factors[scored].T)
-    expected = log_pmf(counts[:5][:, scored], means, PHI[scored]).sum(axis=1)
+    wider = np.maximum(PHI[scored], 1.0)
+    own, wide = (log_pmf(counts[:5][:, scored], means, phi) for phi in (PHI[scored], wider))
+    expected = np.logaddexp(np.log1p(-OUTLIERS) + own, np.log(OUTLIERS) + wide).sum(axis=1)
     np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 

@@ -15,7 +15,7 @@ from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import NewSamples, fits_new_sizes, new_size_factors
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.prediction import BACKGROUND, Background, Rates, score_entries, score_parts
+from log1pnmf.model.prediction import BACKGROUND, Background, Rates, score_parts, score_unseen
 
 __all__ = [
     "BACKGROUND",
@@ -199,7 +199,8 @@ def heldout_features_by_sample(
 
     Neither the samples nor anything about their scored features was used: loadings come from the other
     features of each sample. So this also holds where counts vary more than Poisson counts do, as long as the
-    excess of one feature says nothing about that of another.
+    excess of one feature says nothing about that of another. One entry in a thousand may be far off, see
+    `log1pnmf.model.prediction.score_unseen`.
 
     Parameters
     ----------
@@ -238,7 +239,7 @@ def heldout_features_by_sample(
     own = (held.size_factors, dispersion, of_scored)
     rates = Rates(held.solve()[0], fit.factors[scored], fit.link, *own)
     beside = Background(seen.row_sums + 0.5, totals[scored] / totals[given].sum(), background)
-    return score_entries(rates, None, unseen, beside, scale=1.0)
+    return score_unseen(rates, unseen, beside)
 
 
 def _score_parts(rates: Rates, train: Any, test: Any, *, test_fraction: float, background: float) -> Array:

@@ -16,12 +16,23 @@ from .batches import Batches
 from .link import ShiftedLog
 from .negative_binomial import NegativeBinomial, excess_constant
 
-__all__ = ["BACKGROUND", "BLOCK_ENTRIES", "Background", "Rates", "score_entries", "score_parts"]
+__all__ = [
+    "BACKGROUND",
+    "BLOCK_ENTRIES",
+    "Background",
+    "Rates",
+    "score_entries",
+    "score_parts",
+    "score_unseen",
+]
 
 Array = NDArray[np.float64]
 
 BACKGROUND = 1e-3
 """Share of the rank-one background in the predicted means; see `score_parts`."""
+
+OUTLIERS = 1e-3
+"""Share of the entries of unseen samples that may be far off; see `score_unseen`."""
 
 BLOCK_ENTRIES = 1 << 18
 """Means computed at a time: they stay in the cache."""
@@ -107,6 +118,31 @@ def score_entries(
     return _dispersed(rates, seen, unseen, beside, scale=scale)
 
 
+def score_unseen(rates: Rates, unseen: Counts, beside: Background) -> Array:
+    """Log-likelihood of samples of whose entries nothing was seen, where one in a thousand may be far off.
+
+    Loadings that come from few counts may be off by a little, and a mean of hundreds with them by hundreds.
+    So every entry has the likelihood of a mixture: a share `OUTLIERS` scatters by its whole mean. It is the
+    same for all fits that are compared. Without it a few samples decide which setting predicts best.
+    """
+    score = np.empty(len(rates.loadings))
+    for rows in dense_blocks(unseen.shape, BLOCK_ENTRIES):
+        mean = (1.0 - beside.share) * rates.of_rows(rows)
+        mean = (mean + beside.share * beside.size[rows, None] * beside.profile).ravel()
+        y = unseen.by_row.to_dense(rows)
+        phi = np.broadcast_to(0.0 if rates.dispersion is None else rates.dispersion, y.shape)
+        own = _log_likelihood(y.ravel(), mean, phi.ravel())
+        wide = _log_likelihood(y.ravel(), mean, np.maximum(phi.ravel(), 1.0))
+        mixed = np.logaddexp(np.log1p(-OUTLIERS) + own, np.log(OUTLIERS) + wide)
+        score[rows] = mixed.reshape(y.shape).sum(axis=1)
+    return score
+
+
+def _log_likelihood(y: Array, mean: Array, phi: Array) -> Array:
+    """Of every entry, negative binomial or, with ``phi = 0``, Poisson."""
+    return -(NegativeBinomial(phi).loss(y, mean) + stirling(y) + excess_constant(y, phi))
+
+
 def _poisson(rates: Rates, counts: Counts, beside: Background, *, scale: float) -> Array:
     """Log-likelihood of every sample, at `scale` times the rates mixed with the background."""
     own = 1.0 - beside.share
@@ -134,6 +170,6 @@ def _dispersed(
         if seen is not None:
             known = 1.0 + phi * seen.by_row.to_dense(rows)
             mean, phi = mean * known / (1.0 + phi * mean), phi / known
-        loss = NegativeBinomial(phi.ravel()).loss(y.ravel(), scale * mean.ravel()).reshape(y.shape)
-        score[rows] = -np.sum(loss + stirling(y) + excess_constant(y, phi), axis=1)
+        entries = _log_likelihood(y.ravel(), scale * mean.ravel(), phi.ravel())
+        score[rows] = entries.reshape(y.shape).sum(axis=1)
     return score
