@@ -59,7 +59,7 @@ def test_a_folder_with_table_picture_and_what_to_take(call, file, counts, tmp_pa
     assert [float(row["difference"]) for row in rows] == found.summary["difference"].tolist()
     assert [float(row["stability"]) for row in rows] == found.summary["stability"].tolist()
     record = json.loads((tmp_path / "out" / "select.json").read_text())
-    assert record["suggested"] == {"c": "inf", "n_components": 3, "l1": 0.0}
+    assert record["suggested"] == {"c": "inf", "n_components": 3, "l1": 0.0, "noise": "poisson"}
     assert record["reasons"] == list(found.judgement.reasons)
     assert record["source"]["sha256"]
 
@@ -124,3 +124,16 @@ def test_what_is_not_a_comparison_is_never_replaced(call, file, tmp_path):
     assert done.code == 2
     assert "is not the folder of a comparison" in done.err
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_kinds_of_noise_are_compared(call, file, tmp_path):
+    done = call(
+        "select", file, "-k", "3", "--noise", "poisson,nb", "-o", tmp_path / "out", *QUICK, "--seeds", "0"
+    )
+    assert done.code == 0
+    with open(tmp_path / "out" / "settings.csv", newline="") as table:
+        assert [row["noise"] for row in csv.DictReader(table)] == ["poisson", "nb"]
+    assert "noise" in done.out
+    wrong = call("select", file, "-k", "3", "--noise", "gamma", "-o", tmp_path / "other", *QUICK)
+    assert wrong.code != 0
+    assert "--noise must be one of" in wrong.err
