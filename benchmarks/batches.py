@@ -1,7 +1,7 @@
 """Batches: what is recovered under their effects, what is left of them in real data, and what they cost.
 
-python -m benchmarks.batches                # all three tables of docs/explanation/batches.md, some minutes
-python -m benchmarks.batches recovery       # one of them: recovery, her2st (../shared/data), pace
+python -m benchmarks.batches                # all tables of docs/explanation/batches.md, about 20 CPU minutes
+python -m benchmarks.batches effects        # one: recovery, effects, convergence, her2st (../shared), pace
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from benchmarks.data import DATA, Folder
 from log1pnmf import Fit, fit_log1p_nmf
 from log1pnmf.analysis import match_factors
 from log1pnmf.counts import Counts
+from log1pnmf.engines.base import Engine
 from log1pnmf.engines.native import NativeEngine
+from log1pnmf.fitting.renewal import AdaptiveRenewal
+from log1pnmf.fitting.settings import Settings
+from log1pnmf.fitting.solver.alternate import alternate
+from log1pnmf.fitting.solver.effects import effects_of
+from log1pnmf.fitting.solver.extrapolate import Extrapolation
+from log1pnmf.fitting.solver.iteration import Pair
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
@@ -38,13 +45,17 @@ class Simulated(NamedTuple):
     loadings: Array
     factors: Array
     effects: Array
+    sizes: Array
 
 
-def simulated(n_batches: int, c: float, seed: int, *, n: int = 1000, m: int = 400, K: int = 5) -> Simulated:
+def simulated(
+    n_batches: int, c: float, seed: int, *, n: int = 1000, m: int = 400, K: int = 5, even: bool = False
+) -> Simulated:
     """Draw samples of K kinds in other shares (Dirichlet) in every batch, with log-normal effects, sd 0.5."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, n_batches, n)
     shares = rng.dirichlet(np.ones(K), n_batches)
+    shares = np.full_like(shares, 1.0 / K) if even else shares
     kinds = np.array([rng.choice(K, p=shares[b]) for b in labels])
     loadings = 0.05 * rng.random((n, K))
     loadings[np.arange(n), kinds] = rng.uniform(0.5, 1.0, n)
@@ -55,9 +66,8 @@ def simulated(n_batches: int, c: float, seed: int, *, n: int = 1000, m: int = 40
     effects /= np.exp(np.log(effects).mean(axis=0))
     sizes = np.exp(rng.normal(0.0, 0.3, n))
     rates = sizes[:, None] * ShiftedLog(c).inverse(loadings @ factors.T)
-    return Simulated(
-        rng.poisson(rates), rng.poisson(rates * effects[labels]), labels, loadings, factors, effects
-    )
+    plain, batched = rng.poisson(rates), rng.poisson(rates * effects[labels])
+    return Simulated(plain, batched, labels, loadings, factors, effects, sizes)
 
 
 def matched(truth: Array, found: Array) -> float:
@@ -67,30 +77,78 @@ def matched(truth: Array, found: Array) -> float:
 
 
 def recovery() -> Iterator[str]:
-    """Table of what is recovered; effects where a batch has at least 100 counts of a feature."""
-    yield "| batches, c | without any effects: L, F | ignored | batch= | effects within 10%, median error |"
-    yield "|---|---|---|---|---|"
+    """Table of what is recovered."""
+    yield "| batches, c | without any effects: L, F | ignored | batch= |"
+    yield "|---|---|---|---|"
     for n_batches, c in ((2, 1.0), (5, 1.0), (2, math.inf), (5, math.inf)):
-        rows = [_one(n_batches, c, seed) for seed in range(3)]
-        means = np.mean(rows, axis=0)
+        means = np.mean([_one(n_batches, c, seed) for seed in range(3)], axis=0)
         cells = " | ".join(f"{means[i]:.3f}, {means[i + 1]:.3f}" for i in (0, 2, 4))
-        yield f"| {n_batches}, {c:g} | {cells} | {means[6]:.0%}, {means[7]:.3f} |"
+        yield f"| {n_batches}, {c:g} | {cells} |"
+
+
+def effects() -> Iterator[str]:
+    """Table of how well effects are found, where counts alone would give them with an error below 5%.
+
+    The level of a batch belongs to the size factors: "right" ones are the true ones times the level of the
+    batch, "even" are samples of which every batch has the same kinds in the same parts.
+    """
+    kinds = {"as they are": {}, "batch_strength=1": {"batch_strength": 1.0}, "right sizes": {}, "even": {}}
+    yield "| batches, c | " + " | ".join(kinds) + " | iterations |"
+    yield "|---" * (2 + len(kinds)) + "|"
+    for n_batches, c in ((2, 1.0), (5, 1.0), (2, math.inf), (5, math.inf)):
+        cells, n_iter = [], 0
+        for kind, parameters in kinds.items():
+            found = []
+            for seed in range(3):
+                data = simulated(n_batches, c, seed, even=kind == "even")
+                level = np.exp(np.log(data.effects) @ (data.batched.sum(axis=0) / data.batched.sum()))
+                right = {"size_factors": data.sizes * level[data.labels]} if kind == "right sizes" else {}
+                fit = _fitted(data.batched, c, batch=data.labels, init="nndsvd", **parameters, **right)
+                found.append(_off(data, fit))
+                n_iter = max(n_iter, fit.n_iter if kind == "as they are" else 0)
+            off = np.concatenate(found)
+            cells.append(f"{(off < 0.1).mean():.0%}, {np.median(off):.3f}")
+        yield f"| {n_batches}, {c:g} | {' | '.join(cells)} | {n_iter} at most |"
+
+
+def convergence() -> Iterator[str]:
+    """Table of what 1,000 further iterations change in fits that have converged."""
+    yield "| batches, c | iterations | objective falls by | effects move by at most |"
+    yield "|---|---|---|---|"
+    for n_batches, c in ((2, 1.0), (5, 1.0), (2, math.inf), (5, math.inf)):
+        data = simulated(n_batches, c, 0)
+        fit = _fitted(data.batched, c, batch=data.labels, init="nndsvd")
+        more = _fitted(data.batched, c, batch=data.labels, init=fit, max_iter=1000, tol=0.0)
+        assert fit.batches is not None
+        assert more.batches is not None
+        fall = (fit.objective - more.objective) / abs(fit.objective)
+        moved = float(np.abs(np.log(more.batches.effects / fit.batches.effects)).max())
+        yield f"| {n_batches}, {c:g} | {fit.n_iter}, {fit.stopped} | {fall:.0e} | {moved:.1%} |"
+
+
+def _fitted(counts: Any, c: float, **parameters: Any) -> Fit:
+    return fit_log1p_nmf(counts, 5, c=c, n_jobs=1, **({"max_iter": 600} | parameters))
 
 
 def _one(n_batches: int, c: float, seed: int) -> list[float]:
     data, found = simulated(n_batches, c, seed), []
-    fit: Fit | None = None
     for counts, batch in ((data.plain, None), (data.batched, None), (data.batched, data.labels)):
-        fit = fit_log1p_nmf(counts, 5, c=c, batch=batch, max_iter=300, tol=1e-7, n_jobs=1)
+        fit = _fitted(counts, c, batch=batch)
         found += [matched(data.loadings, fit.loadings), matched(data.factors, fit.factors)]
-    assert fit is not None
+    return found
+
+
+def _off(data: Simulated, fit: Fit) -> Array:
+    """Give the errors of the logarithms of effects that counts alone would give to within 5%."""
     assert fit.batches is not None
+    n_batches = len(data.effects)
     order = [fit.batches.names.index(str(b)) for b in range(n_batches)]
     off = np.log(fit.batches.effects[order] / data.effects)
-    off -= (off @ data.batched.sum(axis=0) / data.batched.sum())[:, None]  # the level of a batch is free
+    off -= (off @ data.batched.sum(axis=0) / data.batched.sum())[:, None]  # size factors have the level
     totals = np.stack([data.batched[data.labels == b].sum(axis=0) for b in range(n_batches)])
-    off = np.abs(off[totals >= 100])
-    return [*found, float((off < 0.1).mean()), float(np.median(off))]
+    by_count = 1.0 / np.maximum(totals, 1.0)
+    error = np.sqrt(by_count.sum(axis=0) / n_batches**2 + (1.0 - 2.0 / n_batches) * by_count)
+    return np.abs(off[error < 0.05])
 
 
 def _explained(values: Array, *labels: Any) -> Array:
@@ -112,57 +170,92 @@ def her2st() -> Iterator[str]:
     rows = np.sort(np.random.default_rng(0).permutation(adata.n_obs)[:2000])
     adata = adata[rows]
     totals = np.asarray(adata.X.sum(axis=0)).ravel()
-    counts = Counts.from_any(adata.X[:, np.sort(np.argsort(-totals)[:2000])])
+    kept = np.sort(np.argsort(-totals)[:2000])
+    counts, genes = Counts.from_any(adata.X[:, kept]), adata.var_names.to_numpy()[kept]
     patient, label = (adata.obs[name].astype(str).to_numpy() for name in ("patient", "label"))
     yield f"{len(rows):,} spots of {len(set(patient))} patients, {len(set(label))} labels"
     yield "| fit (K = 8, c = 1) | label | patient, given label | largest factor: patient, given label |"
     yield "|---|---|---|---|"
     for name, batch in (("no batches", None), ("batch=patient", patient)):
-        fit = fit_log1p_nmf(counts, 8, batch=batch, max_iter=200, tol=1e-7, n_jobs=1)
+        fit = fit_log1p_nmf(counts, 8, batch=batch, max_iter=500, n_jobs=1)
         by_label = _explained(fit.loadings, label)
         beyond = _explained(fit.loadings, label, patient) - by_label
         yield f"| {name} | {by_label.mean():.3f} | {beyond.mean():.3f} | {beyond.max():.3f} |"
+    yield f"batch=patient: {fit.stopped} after {fit.n_iter} iterations"
+    yield from _largest_factor(fit, int(beyond.argmax()), patient, label, genes)
+
+
+def _largest_factor(fit: Fit, k: int, patient: Any, label: Any, genes: Any) -> Iterator[str]:
+    """Say where the factor is that goes most with patients: in all their spots, or in some tissue only."""
+    loading, by_patient = fit.loadings[:, k] / fit.loadings[:, k].max(), {}
+    for one in sorted(set(patient)):
+        own = patient == one
+        inside = _explained(loading[own, None], label[own])[0] if len(set(label[own])) > 1 else float("nan")
+        parts = {name: float(loading[own & (label == name)].mean()) for name in sorted(set(label[own]))}
+        by_patient[one] = f"{loading[own].mean():.2f}, by label within: {inside:.2f}; " + ", ".join(
+            f"{name} {value:.2f} ({np.sum(own & (label == name))})" for name, value in parts.items()
+        )
+    lead = np.argsort(-(fit.factors[:, k] - np.delete(fit.factors, k, axis=1).max(axis=1)))[:15]
+    yield f"factor {k}, leading genes: " + ", ".join(map(str, genes[lead]))
+    for one, text in by_patient.items():
+        yield f"patient {one}: mean loading {text}"
 
 
 def pace() -> Iterator[str]:
-    """What an iteration costs, and finding effects, PBMC with made-up batches, one thread."""
+    """What an iteration costs without and with batches, PBMC with made-up ones, one thread."""
     counts, rng = Folder().counts("pbmc"), np.random.default_rng(0)
     n, m = counts.shape
     sizes, K = counts.size_factors("total"), 6
-    loadings, factors = rng.uniform(0.0, 1.0, (n, K)), rng.gamma(0.3, 0.3, (m, K))
-    yield "| PBMC, K = 6 | CPU s of an iteration | with 8 batches | finding effects |"
-    yield "|---|---|---|---|"
-    for c, zeros in ((1.0, "approximate"), (1.0, "exact"), (math.inf, "exact")):
+    point = rng.uniform(0.0, 1.0, (n, K)), rng.gamma(0.3, 0.3, (m, K))
+    labels, effects = np.arange(n) % 8, np.exp(rng.normal(0.0, 0.3, (8, m)))
+    yield "| PBMC, K = 6 | CPU s of an iteration | with 8 batches and their effects |"
+    yield "|---|---|---|"
+    for c, zeros in ((1.0, "adaptive"), (1.0, "approximate"), (math.inf, "exact"), (1.0, "exact")):
         link, seconds = ShiftedLog(c), []
         form = quadratic(link) if zeros == "approximate" else None
-        labels = np.arange(n) % 8
-        effects = np.exp(rng.normal(0.0, 0.3, (8, m)))
-        for batches in (None, Batches(labels, effects)):
-            engine = NativeEngine(Problem(counts, sizes, link, form, batches=batches), 1)
-            seconds.append(_quickest(lambda e=engine: _iteration(e, loadings, factors)))
-        sums = _quickest(lambda e=engine: e.batch_sums(loadings, factors))
+        for batches in (None, Batches(labels, effects, 10.0)):
+            engine: Engine = _native(Problem(counts, sizes, link, form, batches=batches))
+            if zeros == "adaptive":
+                renewal = AdaptiveRenewal(_native, Settings.zeros_tol)
+                start = _last(engine, point, 6)
+                engine = renewal.chosen(engine, Pair(start.loadings, start.factors), start.loss)
+            seconds.append(_seconds(engine, point))
         ratio = seconds[1] / seconds[0]
-        yield f"| c = {c:g}, {zeros} | {seconds[0]:.3f} | {seconds[1]:.3f} ({ratio:.2f} x) | {sums:.3f} |"
+        yield f"| c = {c:g}, {zeros} | {seconds[0]:.3f} | {seconds[1]:.3f} ({ratio:.2f} x) |"
 
 
-def _iteration(engine: NativeEngine, loadings: Array, factors: Array) -> None:
-    step = engine.half_step(engine.problem.loadings_side, loadings, factors)
-    engine.half_step(engine.problem.factors_side, factors, step.values)
+def _native(problem: Problem) -> Engine:
+    return NativeEngine(problem, 1)
 
 
-def _quickest(work: Any, repeats: int = 3) -> float:
+def _last(engine: Engine, point: tuple[Array, Array], n: int) -> Any:
+    steps = alternate(
+        engine, *point, extrapolation=Extrapolation(), max_iter=n, effects=effects_of(engine, _native)
+    )
+    *_, last = steps
+    return last
+
+
+def _seconds(engine: Engine, point: tuple[Array, Array], n: int = 4) -> float:
+    """CPU seconds of one of n iterations; the first look at the start is taken off."""
     seconds = []
-    for _ in range(repeats):
+    for most in (1, 1 + n):
         started = time.process_time()
-        work()
+        _last(engine, point, most)
         seconds.append(time.process_time() - started)
-    return min(seconds)
+    return (seconds[1] - seconds[0]) / n
 
 
 def main() -> None:
     """Print the tables that are asked for."""
     warnings.simplefilter("ignore")
-    tables = {"recovery": recovery, "her2st": her2st, "pace": pace}
+    tables = {
+        "recovery": recovery,
+        "effects": effects,
+        "convergence": convergence,
+        "her2st": her2st,
+        "pace": pace,
+    }
     for name in sys.argv[1:] or tables:
         for line in tables[name]():
             print(line, flush=True)

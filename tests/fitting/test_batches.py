@@ -9,7 +9,14 @@ from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 
 from log1pnmf import Fit, Log1pNMF, fit_log1p_nmf, open_counts
-from log1pnmf.analysis import batch_effects, confounded_groups, deviance_explained, evidence, markers
+from log1pnmf.analysis import (
+    batch_effects,
+    batch_findings,
+    confounded_groups,
+    deviance_explained,
+    evidence,
+    markers,
+)
 from log1pnmf.counts import Counts
 from log1pnmf.model.batch_effects import mean_sums, renewed_effects
 from log1pnmf.model.batches import Batches
@@ -19,6 +26,7 @@ from log1pnmf.model.noise import POISSON
 from log1pnmf.model.objective import negative_log_likelihood
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.simulate import simulate
+from log1pnmf.report import write_report
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -192,6 +200,10 @@ def test_the_estimator_shows_effects_with_names(fit):
     assert np.asarray(batch_effects(fit)) == pytest.approx(fit.batches.effects)
     assert Log1pNMF.of(fitted(batch=None, max_iter=2)).batch_effects_ is None
     assert "batches         3, 90% of their effects in" in model.summary()
+    told = model.summary().split("Batches (samples, largest effects on rates of features)")[1].splitlines()
+    assert [line.split()[0] for line in told[1:4]] == list(fit.batches.names)
+    most = np.abs(np.log(fit.batches.effects[0])).argmax()
+    assert f"  {most} ({fit.batches.effects[0, most]:.2g} times)" in told[1]
 
 
 def test_groups_that_coincide_with_batches_are_named(fit):
@@ -242,3 +254,29 @@ def test_renewed_effects_are_a_minimum(noise, c):
 def test_labels_that_make_no_sense_are_refused(batch, message):
     with pytest.raises(ValueError, match=message):
         fitted(batch=batch, max_iter=1)
+
+
+def test_findings_say_what_batches_take_of_the_deviance(fit):
+    found = batch_findings(fit, COUNTS, n_features=2)
+    assert found.n_samples.sum() == N
+    assert (found.excess > 0.0).all()
+    assert found.excess.min() <= found.total <= found.excess.max()
+    said = next(one for one in fit.messages if "batches: without" in one)
+    assert f"{found.total:.1%} larger" in said
+    assert np.isnan(batch_findings(fit).total)
+    with pytest.raises(ValueError, match="has no batches"):
+        batch_findings(fitted(batch=None, max_iter=1))
+
+
+def test_groups_that_coincide_with_batches_are_a_warning_where_groups_are_compared(fit, tmp_path):
+    groups = np.where(NAMES == "west", "treated", "control")
+    donors = np.arange(N) % 6
+    with pytest.warns(UserWarning, match="'treated' is all of batch 'west'"):
+        Log1pNMF.of(fit).usage(groups, replicate=np.char.add(groups, donors.astype(str)))
+    page = write_report(tmp_path / "report.html", fit, groupby=groups, counts=COUNTS, evidence=[None])
+    text = " ".join(page.read_text().replace("\xa0", " ").split())
+    assert '<section id="batches">' in text
+    assert "is all of batch &#39;west&#39;: what differs there in single features" in text
+    assert "Histogram of the effects of batches on features" in text
+    plain = write_report(tmp_path / "plain.html", fitted(batch=None, max_iter=1), date="2026-01-01")
+    assert 'id="batches"' not in plain.read_text()

@@ -1,6 +1,6 @@
 """From a `Fit` and its counts to findings."""
 
-from .batches import batch_effects, confounded_groups
+from .batches import BatchFindings, batch_effects, batch_findings, confounded_groups
 from .coherence import coherence, exclusivity
 from .diagnostics import Diagnostics, diagnose
 from .evidence import Evidence, evidence
@@ -28,6 +28,7 @@ from .topics import TopicModel, topic_model
 from .usage import Usage, usage
 
 __all__ = [
+    "BatchFindings",
     "Diagnostics",
     "Evidence",
     "FactorMatch",
@@ -41,6 +42,7 @@ __all__ = [
     "TopicModel",
     "Usage",
     "batch_effects",
+    "batch_findings",
     "coherence",
     "confounded_groups",
     "consensus",

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from log1pnmf._common.optional import require
+from log1pnmf.counts.counts import Counts
+from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.as_fit import as_fit
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.new_samples import counts_of
 from log1pnmf.model.batches import Batches, batch_labels
+from log1pnmf.model.problem import Problem
 
-__all__ = ["batch_effects", "confounded_groups"]
+__all__ = ["BatchFindings", "batch_effects", "batch_findings", "confounded_groups"]
 
 MOST = 0.95
 """Part of a group, or of a batch, that makes it nearly all of it."""
@@ -49,6 +56,84 @@ def batch_effects(fit: Any) -> Any:
         return effects.copy()
     pandas = require("pandas", extra="anndata", purpose="batch_effects")
     return pandas.DataFrame(effects.copy(), index=list(found.batches.names), columns=found.feature_labels)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchFindings:
+    """What the batches of a fit do.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Of the batches.
+    n_samples : ndarray of int
+        Of each.
+    excess : ndarray
+        By what part the deviance of the samples of each batch would be larger without effects; NaN without
+        counts.
+    total : float
+        The same for all samples.
+    features : list of list of (str, float)
+        Features on which each batch has the largest effects, up or down, and the effects.
+    """
+
+    names: tuple[str, ...]
+    n_samples: NDArray[np.int64]
+    excess: NDArray[np.float64]
+    total: float
+    features: list[list[tuple[str, float]]]
+
+
+def batch_findings(fit: Any, counts: Any = None, *, n_features: int = 5) -> BatchFindings:
+    """Say how much of the deviance batches take, and on which features each has the largest effects.
+
+    Parameters
+    ----------
+    fit : Fit, or what `log1pnmf.as_fit` takes
+        Fitted with `batch`.
+    counts : array, sparse matrix, data frame or Counts, optional
+        What was fitted. Every entry is visited.
+    n_features : int
+        How many features of each batch.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from log1pnmf import fit_log1p_nmf
+    >>> counts = np.random.default_rng(0).poisson(50.0, (40, 3))
+    >>> counts[:20, 0] *= 3
+    >>> fit = fit_log1p_nmf(counts, 1, batch=np.repeat(["a", "b"], 20))
+    >>> found = batch_findings(fit, counts)
+    >>> found.features[0][0][0], bool(found.total > 0)
+    ('0', True)
+    """
+    found = as_fit(fit)
+    batches = found.batches
+    if batches is None:
+        raise ValueError("the fit has no batches; fit with batch=...")
+    names, places = found.feature_labels, range(batches.n_batches)
+    largest = [batches.differing(b, n_features) for b in places]
+    features = [[(str(names[j]), float(batches.effects[b, j])) for j in own] for b, own in enumerate(largest)]
+    sums = np.full((batches.n_batches, 2), np.nan)
+    if counts is not None:
+        matrix = counts_of(found, counts)
+        sums = np.array([_deviances(found, matrix, batches, b) for b in places])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        excess, total = sums[:, 1] / sums[:, 0] - 1.0, float(np.divide(*sums.sum(axis=0)[::-1]) - 1.0)
+    sizes = np.bincount(batches.labels, minlength=batches.n_batches)
+    return BatchFindings(batches.names, sizes, excess, total, features)
+
+
+def _deviances(fit: Fit, counts: Counts, batches: Batches, batch: int) -> tuple[float, float]:
+    """Half the deviance of the samples of a batch with effects, and without."""
+    rows = np.flatnonzero(batches.labels == batch)
+    own, noise = Counts.from_any(counts.to_scipy()[rows]), fit.noise
+    problem = Problem(own, fit.size_factors[rows], fit.link, noise=noise, batches=batches.of_samples(rows))
+    point, constant = (fit.loadings[rows], fit.factors / fit.link.alpha), noise.constant(own)
+    with_, without = (
+        make_engine("auto", one).loss(*point) - constant for one in (problem, replace(problem, batches=None))
+    )
+    return with_, without
 
 
 def confounded_groups(fit: Any, groups: Any) -> list[str]:

@@ -28,6 +28,7 @@ from log1pnmf._common.warn import warn
 from log1pnmf._common.words import plural
 from log1pnmf.fitting.as_fit import as_fit
 
+from .batches import confounded_groups
 from .groups import MISSING, Groups, as_numbers, check_length
 from .usage_design import Design, Units, covariate_columns, gather
 
@@ -175,6 +176,9 @@ def usage(
     units = gather(fit.loadings, which, replicate, extra, known & ~np.isnan(extra).any(axis=1))
     if replicate is None:
         warn(NOT_REPLICATES, UserWarning)
+    confounded = confounded_groups(fit, which.labels) if isinstance(which, Groups) else []
+    if confounded:
+        warn("; ".join(confounded), UserWarning)
     design = Design.of(units, reference)
     difference, error, freedom = _tested(units, design, moderated=replicate is not None)
     half = error * student.ppf(0.975, freedom)

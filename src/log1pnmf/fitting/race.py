@@ -22,6 +22,7 @@ from log1pnmf._common.randomness import Random
 from log1pnmf.engines.base import Engine
 from log1pnmf.fitting.solver.alternate import alternate
 from log1pnmf.fitting.solver.callbacks import Callback, ProgressBar
+from log1pnmf.fitting.solver.effects import effects_of
 from log1pnmf.fitting.solver.extrapolate import Extrapolation
 from log1pnmf.fitting.solver.iteration import Iteration, Pair
 from log1pnmf.model.constraint import FREE, Bounds
@@ -128,6 +129,7 @@ class _Racer:
         identity = exact.problem.link.is_identity
         self.renewal = None if identity else AdaptiveRenewal(make, RACED_ERRORS, early=1.0)
         self.engine = exact if self.renewal is None else self.renewal.begin(exact)
+        self.effects = effects_of(exact, make)
 
     def begun(self, n_components: int, name: str, n_iterations: int, rng: Random) -> tuple[Pair, float]:
         """Give where a start leads; "merged" begins with half as many random factors again."""
@@ -162,6 +164,9 @@ class _Racer:
 
         One choice of zeros serves all starts, as long as its errors are small enough.
         """
+        batches = self.exact.problem.batches
+        if self.effects is not None and batches is not None:  # every start begins with the same effects
+            self.engine = self.effects.at(self.engine, batches.effects)
         last = self._followed(Pair(*start), FIRST_LOOK)
         self._renew(last)
         last = self._followed(Pair(last.loadings, last.factors), n_iterations, last)
@@ -180,9 +185,12 @@ class _Racer:
             max_iter=n_iterations,
             state=state,
             renewed=state is not None,
+            effects=self.effects,
         ):
             self.watch(replace(last, index=self.n_seen + last.index))
         assert last is not None
+        if self.effects is not None:
+            self.engine = self.effects.at(self.engine, last.effects)
         return last
 
     def _renew(self, at: Iteration) -> None:

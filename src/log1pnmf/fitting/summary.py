@@ -42,6 +42,8 @@ def summarize(fit: Fit, *, n_top: int = 8) -> str:
     for k, name in enumerate(fit.factor_labels):
         top = ", ".join(str(labels[j]) for j in ranking.top(k, n_top))
         lines.append(f"  {name:>{widest}}  {share[k]:>6.1%}  {even[k]:>5.2f}  {top or '(none)'}")
+    if fit.batches is not None and fit.batches.n_batches > 1:
+        lines += ["", "Batches (samples, largest effects on rates of features)", *_batches(fit)]
     if fit.messages:
         lines += ["", "Notes", *(f"  - {message}" for message in fit.messages)]
     return "\n".join(lines)
@@ -102,6 +104,20 @@ def last_gain(fit: Fit) -> float | None:
 
 def _section(title: str, rows: Iterator[tuple[str, str]]) -> list[str]:
     return ["", title, *(f"  {name:<16}{text}" for name, text in rows)]
+
+
+def _batches(fit: Fit, most: int = 12, n_features: int = 4) -> Iterator[str]:
+    """Say on which features every batch has the largest effects."""
+    batches = fit.batches
+    assert batches is not None
+    sizes, labels = np.bincount(batches.labels, minlength=batches.n_batches), fit.feature_labels
+    widest = max(map(len, batches.names[:most]))
+    for b, name in enumerate(batches.names[:most]):
+        own = batches.differing(b, n_features)
+        listed = ", ".join(f"{labels[j]} ({batches.effects[b, j]:.2g} times)" for j in own)
+        yield f"  {name:>{widest}}  {sizes[b]:>7,}  {listed}"
+    if batches.n_batches > most:
+        yield f"  and {batches.n_batches - most} more"
 
 
 def _data(fit: Fit) -> Iterator[tuple[str, str]]:

@@ -96,6 +96,10 @@ class Batches:
         """Name of the batch of every sample."""
         return np.array(self.names, dtype=object)[self.labels]
 
+    def differing(self, batch: int, most: int) -> NDArray[np.intp]:
+        """Features on which a batch has the largest effects, up or down."""
+        return np.argsort(-np.abs(np.log(self.effects[batch])), kind="stable")[:most]
+
     @property
     def n_batches(self) -> int:
         """Number of batches."""

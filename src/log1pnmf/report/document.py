@@ -23,6 +23,7 @@ from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.request import default_of
 from log1pnmf.fitting.settings import GIVEN
 
+from .batches import describe_batches
 from .comparison import Comparison, compare
 from .data import describe_data
 from .evidence import find_evidence
@@ -170,6 +171,7 @@ def _render(inputs: ReportInput) -> str:
         data=describe_data(inputs),
         fits=describe_fits(inputs),
         misfit=describe_misfit(inputs),
+        batches=describe_batches(inputs),
         sections=sections,
         comparison=comparison,
         structure=structure_data(inputs, arrangement, colors),
