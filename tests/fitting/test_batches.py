@@ -140,6 +140,17 @@ def test_a_resumed_fit_has_the_same_bits(tmp_path, parameters):
         fitted(max_iter=20, resume=path, batch=None, **parameters)
 
 
+def test_a_resumed_streamed_fit_has_the_same_bits(chunks_of, tmp_path):
+    chunks, path = chunks_of(sparse.csr_array(COUNTS), [0, 100, N]), tmp_path / "checkpoint.npz"
+    given = {"batch": NAMES, "init": fitted(max_iter=1), "max_iter": 6, "n_jobs": 1}
+    whole = fit_log1p_nmf(open_counts(chunks), K, **given)
+    stop = [lambda iteration: iteration.index >= 3]
+    fit_log1p_nmf(open_counts(chunks), K, checkpoint=path, checkpoint_every=0, callbacks=stop, **given)
+    resumed = fit_log1p_nmf(open_counts(chunks), K, resume=path, **given)
+    assert (np.asarray(resumed.loadings) == np.asarray(whole.loadings)).all()
+    assert (resumed.batches.effects == whole.batches.effects).all()
+
+
 @pytest.mark.parametrize("parameters", [{}, {"likelihood": "adaptive"}])
 def test_fits_have_the_same_bits_with_any_number_of_threads(parameters):
     one, three = (fitted(max_iter=10, n_jobs=n, **parameters) for n in (1, 3))
