@@ -69,6 +69,12 @@ def test_some_samples_of_many_are_enough(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.filterwarnings("ignore:not converged")
+def test_counts_in_chunks() -> None:
+    fit = fitted(lp.open_counts(drawn(0.5)), "auto")
+    assert (fit.settings.engine, fit.settings.noise) == ("streaming", "nb")
+
+
+@pytest.mark.filterwarnings("ignore:not converged")
 def test_scanpy_face() -> None:
     adata = anndata.AnnData(drawn(0.5).astype(float))
     lp.tl.log1p_nmf(adata, 3, noise="auto", **OPTIONS)

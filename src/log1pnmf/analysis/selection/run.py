@@ -57,6 +57,9 @@ CHECK: dict[str, Any] = {
     "max_iter": 60,
     "tol": 1e-6,
     "engine": "auto",
+    "likelihood": "auto",
+    "row_solver": "newton",
+    "extrapolate": "auto",
 }
 
 N_SEEDS = 5
