@@ -18,9 +18,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -131,30 +131,31 @@ def measure(part: Part, split: Split, method: str, said: list[dict[str, Any]], t
         "nmi": scores.clustered(loadings[0], split.labels),
         "predicted": scores.predicted(loadings[0], split.labels),
         "stability": scores.stability(loadings) if len(loadings) > 1 else np.nan,
-        "npmi": scores.coherent(weights, split.rest) if part.texts else np.nan,
+        "npmi": scores.coherent(weights, split.rest) if part.texts and (weights >= 0).all() else np.nan,
     }
     return row
 
 
 def rows(
-    parts: dict[str, tuple[Part, Split]], methods: Sequence[str], pythons: dict[str, str]
+    parts: dict[str, tuple[Part, Split]],
+    methods: Sequence[str],
+    pythons: dict[str, str],
+    done: Container[tuple[str, str]] = (),
 ) -> Iterator[dict[str, Any]]:
-    """Measure all programs on all data sets, interpreter by interpreter."""
+    """Measure programs on all data sets, in the order given; neighbours share an interpreter."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        by_python: dict[str, list[dict[str, Any]]] = {}
-        for method, (part, split) in product(methods, parts.values()):
-            if METHODS[method][1] in FOR_TEXTS and not part.texts:
+        folder, jobs = Path(name), []
+        for part, split in parts.values():
+            sparse.save_npz(folder / f"{part.name}.npz", sparse.csr_matrix(split.train.to_scipy()))
+        for method, (part, _) in product(methods, parts.values()):
+            shown, distribution, _ = METHODS[method]
+            if (part.name, shown) in done or (distribution in FOR_TEXTS and not part.texts):
                 continue
-            source = folder / f"{part.name}.npz"
-            if not source.exists():
-                sparse.save_npz(source, sparse.csr_matrix(split.train.to_scipy()))
-            jobs = by_python.setdefault(pythons.get(METHODS[method][1], sys.executable), [])
-            job = {"number": len(jobs), "method": method, "part": part.name, "source": str(source)}
-            target = folder / f"{part.name}-{method}"
-            jobs.append(job | {"target": str(target), "n_components": part.n_components})
-        for python, jobs in by_python.items():
-            for number, said in fit(python, jobs, folder):
+            job = {"method": method, "part": part.name, "n_components": part.n_components}
+            job |= {"source": f"{folder / part.name}.npz", "target": f"{folder / part.name}-{method}"}
+            jobs.append(job | {"python": pythons.get(distribution, sys.executable), "number": len(jobs)})
+        for python, some in groupby(jobs, key=lambda job: job["python"]):
+            for number, said in fit(python, list(some), folder):
                 job = jobs[number]
                 yield measure(*parts[job["part"]], job["method"], said, job["target"])
 
@@ -188,7 +189,10 @@ def main() -> None:
     parser.add_argument("--python", nargs="+", default=[], metavar="DISTRIBUTION=INTERPRETER")
     parser.add_argument("--quick", action="store_true", help="150 samples and 200 features: does it run?")
     parser.add_argument(
-        "--json", type=Path, default=ROOT / "bench-out" / "others.jsonl", help="rows are added"
+        "--json",
+        type=Path,
+        default=ROOT / "bench-out" / "others.jsonl",
+        help="rows are added; those there are not measured again",
     )
     parser.add_argument("--show", action="store_true", help="print the rows in that file, measure nothing")
     given = parser.parse_args()
@@ -198,12 +202,18 @@ def main() -> None:
         given.json.parent.mkdir(parents=True, exist_ok=True)
         parts = {part.name: (part, take(part, given.data)) for part in chosen}
         pythons = dict(pair.split("=", 1) for pair in given.python)
+        done = {(row["data"], row["program"]) for row in read(given.json) if "failed" not in row}
         with given.json.open("a") as file:
-            for row in rows(parts, given.methods, pythons):
+            for row in rows(parts, given.methods, pythons, done):
                 file.write(json.dumps(row) + "\n")
                 file.flush()
-    found = [json.loads(line) for line in given.json.read_text().splitlines()]
+    found = read(given.json)
     print("\n\n".join(as_table(part, [row for row in found if row["data"] == part.name]) for part in chosen))
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Rows that are there already."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 if __name__ == "__main__":

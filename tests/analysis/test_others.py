@@ -81,12 +81,15 @@ def test_every_program_here_predicts_better_than_one_factor(parts, name):
 def test_a_worker_reports_seconds_memory_and_scores(parts):
     part = others.Part("simulated", 60, 18, 3, texts=True)
     split = others.Split(*parts, LABELS, parts[0])
-    (row,) = others.rows({"simulated": (part, split)}, ["log1pnmf c=1 single"], {})
+    data, names = {"simulated": (part, split)}, ["log1pnmf c=1 single"]
+    (row,) = others.rows(data, names, {})
+    assert not list(others.rows(data, names, {}, done={("simulated", row["program"])}))
     assert (row["ari"], row["stability"]) == pytest.approx((1.0, 1.0), abs=0.1)
     assert min(row["gain"], row["cpu"]) > 0
     assert 0 <= row["memory"] < 500
     assert others.as_line(row, texts=True).count("|") == 10
     assert others.as_line(row, texts=False).count("|") == 9
+    assert others.as_table(part, [{**row, "failed": "no"}, row]).count("log1pnmf") == 1  # the last row counts
 
 
 def test_a_program_that_is_not_there_gets_a_row_that_says_so(parts, tmp_path, monkeypatch, capsys):
