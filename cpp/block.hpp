@@ -16,7 +16,7 @@ constexpr int kTile = 3;   // 16
 inline int block_size(int K) { return K <= 24 ? 128 : K <= 56 ? 64 : 32; }
 
 // Four entries of kGroup streams, transposed in registers and stored: p[entry][stream] -> X[stream][entry].
-inline void transpose_group(const double* const* p, double* X, std::int64_t stride) {
+LOG1PNMF_INLINE void transpose_group(const double* const* p, double* X, std::int64_t stride) {
 #if LOG1PNMF_LANES >= 4
   typedef double Quad __attribute__((vector_size(32)));
   Quad a[4];

@@ -15,8 +15,8 @@ namespace log1pnmf::LOG1PNMF_ISA {
 struct ShiftedLogLink {
   static constexpr bool kLinear = false;
   template <int U>
-  static void mean_part(const Vec* eta, Vec* em) { expm1<U>(eta, em); }
-  static Vec clamp_eta(Vec eta) { return vmin(vmax(eta, splat(kSmallestEta)), splat(kLargestEta)); }
+  LOG1PNMF_INLINE static void mean_part(const Vec* eta, Vec* em) { expm1<U>(eta, em); }
+  LOG1PNMF_INLINE static Vec clamp_eta(Vec eta) { return vmin(vmax(eta, splat(kSmallestEta)), splat(kLargestEta)); }
   // em'/em, from 1/em.
   template <class T>
   static T relative_slope(T inverse) { return inverse + 1.0; }
@@ -26,8 +26,8 @@ struct ShiftedLogLink {
 struct IdentityLink {
   static constexpr bool kLinear = true;
   template <int U>
-  static void mean_part(const Vec* eta, Vec* em) { LOG1PNMF_EACH em[u] = eta[u]; }
-  static Vec clamp_eta(Vec eta) { return vmax(eta, splat(kSmallestEta)); }   // eta is the mean, of any size
+  LOG1PNMF_INLINE static void mean_part(const Vec* eta, Vec* em) { LOG1PNMF_EACH em[u] = eta[u]; }
+  LOG1PNMF_INLINE static Vec clamp_eta(Vec eta) { return vmax(eta, splat(kSmallestEta)); }   // eta is the mean, of any size
   template <class T>
   static T relative_slope(T inverse) { return inverse; }
 };
@@ -61,7 +61,7 @@ struct Poisson {
   static constexpr int kQuadratic = 2;        // numbers that say what stands in for a zero
 
   template <class Link, int U>
-  static void count_terms(const double* y, const EntriesAt<U>& at, CountTerms<U>& terms) {
+  LOG1PNMF_INLINE static void count_terms(const double* y, const EntriesAt<U>& at, CountTerms<U>& terms) {
     if constexpr (Large) {
       Vec counts[U], mean[U];
       LOG1PNMF_EACH counts[u] = load(y + u * kLanes);
@@ -77,7 +77,7 @@ struct Poisson {
   }
 
   template <class Link, int U>
-  static void zero_terms(const EntriesAt<U>& at, ZeroTerms<U>& terms) {
+  LOG1PNMF_INLINE static void zero_terms(const EntriesAt<U>& at, ZeroTerms<U>& terms) {
     static_assert(!Link::kLinear);
     LOG1PNMF_EACH {
       terms.loss[u] = at.t[u] * at.em[u];
@@ -108,7 +108,7 @@ struct NegativeBinomial {
   static constexpr int kQuadratic = 3;
 
   template <class Link, int U>
-  static void count_terms(const double* y, const EntriesAt<U>& at, CountTerms<U>& terms) {
+  LOG1PNMF_INLINE static void count_terms(const double* y, const EntriesAt<U>& at, CountTerms<U>& terms) {
     Vec spread[U], log_spread[U], ratio[U];
     LOG1PNMF_EACH spread[u] = 1.0 + at.phi[u] * (at.t[u] * at.em[u]);
     log_and_reciprocal<U>(at.em, terms.loss, terms.inverse);
@@ -124,7 +124,7 @@ struct NegativeBinomial {
 
   // log(1 + x) / x times the mean, by its series where x is small.
   template <class Link, int U>
-  static void zero_terms(const EntriesAt<U>& at, ZeroTerms<U>& terms) {
+  LOG1PNMF_INLINE static void zero_terms(const EntriesAt<U>& at, ZeroTerms<U>& terms) {
     Vec mean[U], x[U], spread[U], log_spread[U], ratio[U], inverse[U], series[U];
     LOG1PNMF_EACH mean[u] = at.t[u] * at.em[u];
     LOG1PNMF_EACH x[u] = at.phi[u] * mean[u];
@@ -152,7 +152,7 @@ struct NegativeBinomial {
 
 // What stands in for the zero terms in sparse form is taken off: what is left is what a visited entry adds.
 template <int U>
-inline void less_quadratic(const EntriesAt<U>& at, ZeroTerms<U>& terms) {
+LOG1PNMF_INLINE void less_quadratic(const EntriesAt<U>& at, ZeroTerms<U>& terms) {
   LOG1PNMF_EACH {
     terms.loss[u] -= at.t[u] * (at.eta[u] * (at.a1[u] + at.a2[u] * at.eta[u]));
     terms.residual[u] -= at.t[u] * (at.a1[u] + 2.0 * at.a2[u] * at.eta[u]);
@@ -163,6 +163,6 @@ inline void less_quadratic(const EntriesAt<U>& at, ZeroTerms<U>& terms) {
 // A count where eta is zero has no likelihood; its loss is this large finite number, so that no step takes a row there and
 // any step leads a row out.
 constexpr double kImpossible = 1e30;
-inline Vec impossible(Vec eta) { return vmax(1.0 - eta * (0.5 / kSmallestEta), Vec{}) * kImpossible; }
+LOG1PNMF_INLINE Vec impossible(Vec eta) { return vmax(1.0 - eta * (0.5 / kSmallestEta), Vec{}) * kImpossible; }
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

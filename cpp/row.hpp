@@ -240,7 +240,7 @@ class RowEvaluator {
   }
 
   template <int U>
-  void linear_predictor(const double* X, std::int64_t stride, int e, const double* b, Vec* eta) const {
+  LOG1PNMF_INLINE void linear_predictor(const double* X, std::int64_t stride, int e, const double* b, Vec* eta) const {
     LOG1PNMF_EACH eta[u] = Vec{};
     for (int k = 0; k < K_; ++k)
       LOG1PNMF_EACH eta[u] += b[k] * load(X + k * stride + e + u * kLanes);
@@ -248,7 +248,7 @@ class RowEvaluator {
 
   // eta and em of U vectors of entries. Two loops, this and the next, because one has more in flight than registers.
   template <int U>
-  void means(const double* X, int e, const double* b, Vec& lowest, Vec* loss) {
+  LOG1PNMF_INLINE void means(const double* X, int e, const double* b, Vec& lowest, Vec* loss) {
     Vec eta[U], em[U];
     linear_predictor<U>(X, block_, e, b, eta);
     if constexpr (U == 1) loss[0] += load(y_ + e) * impossible(eta[0]);   // padding, if any, is here
@@ -261,7 +261,7 @@ class RowEvaluator {
 
   // Exposure and dispersion of U vectors of entries.
   template <int U>
-  void belongings(const double* X, std::int64_t stride, int e, EntriesAt<U>& at) const {
+  LOG1PNMF_INLINE void belongings(const double* X, std::int64_t stride, int e, EntriesAt<U>& at) const {
     LOG1PNMF_EACH at.t[u] = load(own_exposure_ + u * kLanes);
     if (design_.exposure >= 0) LOG1PNMF_EACH at.t[u] *= load(X + design_.exposure * stride + e + u * kLanes);
     if (effects_here_ != nullptr) LOG1PNMF_EACH at.t[u] *= load(effects_here_ + e + u * kLanes);
@@ -273,7 +273,7 @@ class RowEvaluator {
 
   // What stands in for their zero terms; needs their exposure.
   template <int U>
-  void quadratics(const double* X, int e, EntriesAt<U>& at) const {
+  LOG1PNMF_INLINE void quadratics(const double* X, int e, EntriesAt<U>& at) const {
     const double* from = design_.quadratic >= 0 ? X + design_.quadratic * block_ + e : own_quadratic_;
     LOG1PNMF_EACH at.a1[u] = load(from + u * kLanes);
     LOG1PNMF_EACH at.a2[u] = load(from + block_ + u * kLanes);
@@ -282,7 +282,7 @@ class RowEvaluator {
 
   // The whole of a zero that is visited: no logarithm, no division.
   template <Level L, int U>
-  void zero_terms(const double* X, int e, const double* b, Vec* loss) {
+  LOG1PNMF_INLINE void zero_terms(const double* X, int e, const double* b, Vec* loss) {
     EntriesAt<U> at;
     linear_predictor<U>(X, block_, e, b, at.eta);
     LOG1PNMF_EACH at.eta[u] = Link::clamp_eta(at.eta[u]);
@@ -300,7 +300,7 @@ class RowEvaluator {
   }
 
   template <Level L, int U>
-  void terms(const double* X, int e, double* inverse, Vec* loss) {
+  LOG1PNMF_INLINE void terms(const double* X, int e, double* inverse, Vec* loss) {
     EntriesAt<U> at;
     LOG1PNMF_EACH at.em[u] = load(em_ + e + u * kLanes);
     if constexpr (Noise::kWhole || !kSparseIsExact) belongings<U>(X, block_, e, at);
@@ -357,7 +357,7 @@ class RowEvaluator {
   }
 
   template <Level L>
-  void exact_group(const double* X, int e, const double* b, Vec* loss) {
+  LOG1PNMF_INLINE void exact_group(const double* X, int e, const double* b, Vec* loss) {
     constexpr int U = kUnroll;
     EntriesAt<U> at;
     linear_predictor<U>(X, design_.padded, e, b, at.eta);

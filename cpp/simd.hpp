@@ -23,19 +23,22 @@ constexpr int kLanes = LOG1PNMF_LANES;
 constexpr int kUnroll = 4;                    // independent vectors in flight, to hide the latency of the polynomials
 constexpr int kStep = kLanes * kUnroll;       // entries handled together; every buffer is padded to a multiple of it
 
+// For what is called for every few entries: the compiler's own judgement leaves most of it as calls through memory.
+#define LOG1PNMF_INLINE __attribute__((always_inline)) inline
+
 typedef double Vec __attribute__((vector_size(8 * LOG1PNMF_LANES)));
 typedef std::int64_t VecI __attribute__((vector_size(8 * LOG1PNMF_LANES)));
 
-inline Vec splat(double x) { return x - Vec{}; }
-inline Vec load(const double* p) { Vec v; std::memcpy(&v, p, sizeof v); return v; }
-inline void store(double* p, Vec v) { std::memcpy(p, &v, sizeof v); }
+LOG1PNMF_INLINE Vec splat(double x) { return x - Vec{}; }
+LOG1PNMF_INLINE Vec load(const double* p) { Vec v; std::memcpy(&v, p, sizeof v); return v; }
+LOG1PNMF_INLINE void store(double* p, Vec v) { std::memcpy(p, &v, sizeof v); }
 
 // Arm's vector division takes 14 cycles; an estimate and three Newton steps, each doubling its bits, take 4.
 #if defined(__aarch64__)
-inline Vec vmin(Vec a, Vec b) { return (Vec)vminq_f64((float64x2_t)a, (float64x2_t)b); }
-inline Vec vmax(Vec a, Vec b) { return (Vec)vmaxq_f64((float64x2_t)a, (float64x2_t)b); }
+LOG1PNMF_INLINE Vec vmin(Vec a, Vec b) { return (Vec)vminq_f64((float64x2_t)a, (float64x2_t)b); }
+LOG1PNMF_INLINE Vec vmax(Vec a, Vec b) { return (Vec)vmaxq_f64((float64x2_t)a, (float64x2_t)b); }
 template <int U>
-inline void reciprocals(Vec* x) {
+LOG1PNMF_INLINE void reciprocals(Vec* x) {
   float64x2_t r[U], correction[U];
 #pragma GCC unroll 8
   for (int u = 0; u < U; ++u) r[u] = vrecpeq_f64((float64x2_t)x[u]);
@@ -50,10 +53,10 @@ inline void reciprocals(Vec* x) {
   for (int u = 0; u < U; ++u) x[u] = (Vec)r[u];
 }
 #else
-inline Vec vmin(Vec a, Vec b) { return a < b ? a : b; }
-inline Vec vmax(Vec a, Vec b) { return a > b ? a : b; }
+LOG1PNMF_INLINE Vec vmin(Vec a, Vec b) { return a < b ? a : b; }
+LOG1PNMF_INLINE Vec vmax(Vec a, Vec b) { return a > b ? a : b; }
 template <int U>
-inline void reciprocals(Vec* x) {
+LOG1PNMF_INLINE void reciprocals(Vec* x) {
 #pragma GCC unroll 8
   for (int u = 0; u < U; ++u) x[u] = 1.0 / x[u];
 }
@@ -84,7 +87,7 @@ constexpr double kSmallestEta = 1e-100;   // stands in for eta = 0 under a posit
 
 // expm1 for 0 <= x <= kLargestEta, relative error below 4e-16. x = k ln2 + r, expm1(x) = 2^k expm1(r) + (2^k - 1).
 template <int U>
-inline void expm1(const Vec* x, Vec* result) {
+LOG1PNMF_INLINE void expm1(const Vec* x, Vec* result) {
   constexpr double kMagic = 6755399441055744.0;   // 1.5 * 2^52: adding it rounds to an integer kept in the low bits
   constexpr double kQ[] = {2.7620088445409748161e-7,    2.7557268459997064772e-6,  0.000024801521295954375131,
                            0.00019841269863053616878,   0.0013888888917213716901,  0.0083333333333300618325,
@@ -104,7 +107,7 @@ inline void expm1(const Vec* x, Vec* result) {
 
 // log(x) and 1/x of positive normal numbers, sharing one division; log's error is below 4e-16 relative or absolute.
 template <int U>
-inline void log_and_reciprocal(const Vec* x, Vec* log, Vec* reciprocal) {
+LOG1PNMF_INLINE void log_and_reciprocal(const Vec* x, Vec* log, Vec* reciprocal) {
   constexpr std::int64_t kSqrtHalf = 0x3fe6a09e667f3bcd, kOne = 0x3ff0000000000000, kTwo52 = 0x4330000000000000;
   constexpr double kP[] = {0.18140185202493246359, 0.22222862476849540619, 0.28571424136516348361,
                            0.40000000011212199523, 0.66666666666662080436};
@@ -132,7 +135,7 @@ inline void log_and_reciprocal(const Vec* x, Vec* log, Vec* reciprocal) {
 // s = (mean - y) / (mean + y), so that nothing large cancels where they are close. Powers of two bring them close first.
 // Both below kFloor (padding) cost nothing.
 template <int U>
-inline void deviance_and_reciprocal(const Vec* y, const Vec* em, const Vec* mean, Vec* deviance, Vec* reciprocal) {
+LOG1PNMF_INLINE void deviance_and_reciprocal(const Vec* y, const Vec* em, const Vec* mean, Vec* deviance, Vec* reciprocal) {
   constexpr std::int64_t kOne = 0x3ff0000000000000, kExponent = 0x7ff0000000000000, kTwo52 = 0x4330000000000000;
   constexpr double kFloor = 1e-250;
   constexpr double kP[] = {0.15281572848259449621, 0.18184697986234472626, 0.22222181128568531323,
