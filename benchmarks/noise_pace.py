@@ -54,7 +54,7 @@ def pace(problem: Problem, at: Pair) -> dict[str, Any]:
 
     def iteration() -> None:
         sides = chosen.problem
-        step = chosen.half_step(sides.loadings_side, at.loadings, at.factors)
+        step = chosen.half_step(sides.loadings_side, at.loadings, at.factors, with_loss=False)
         chosen.half_step(sides.factors_side, at.factors, step.values)
 
     return {"iteration ms": 1e3 * timed(iteration), **row}
@@ -72,7 +72,7 @@ def measure(folder: Folder, n_components: int = 6) -> Iterator[dict[str, Any]]:
     for c in (1.0, math.inf):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            fit = fit_log1p_nmf(counts, n_components, c=c, max_iter=15, n_jobs=1)
+            fit = fit_log1p_nmf(counts, n_components, c=c, init="rank1", max_iter=15, n_jobs=1)
         at = Pair(fit.loadings, fit.factors / fit.link.alpha)
         noises: tuple[Noise, ...] = (POISSON, NegativeBinomial(rng.gamma(1.0, 0.3, len(fit.factors))))
         first = None

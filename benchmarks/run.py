@@ -19,7 +19,7 @@ from typing import Any
 
 from log1pnmf.engines.native import effective_threads, runnable_kernels
 
-from . import against_sklearn, from_reference, memory, noise_pace, row_solvers, threads
+from . import against_sklearn, from_reference, memory, noise_pace, pace, row_solvers, threads
 from .data import DATA, REFERENCE, ROOT, Folder, MissingError
 from .table import as_text
 
@@ -29,6 +29,8 @@ SECTIONS = {
     "sklearn": "c = inf, K=6: to scikit-learn's likelihood",
     "memory": "Resident memory added by an approximate fit",
     "threads": "Threads",
+    "pace": "One iteration at c = 1, one thread",
+    "busy": "A small fit (120 x 300) while every core has other work",
     "noise": "Poisson and negative binomial noise: PBMC, K=6, one thread",
 }
 
@@ -41,6 +43,8 @@ def _measurements(arguments: argparse.Namespace) -> dict[str, Callable[[Folder],
         "sklearn": lambda folder: against_sklearn.measure(folder, quick, arguments.full),
         "memory": lambda folder: memory.measure(folder, quick),
         "threads": lambda folder: threads.measure(folder, quick),
+        "pace": lambda folder: pace.measure(folder, arguments.full),
+        "busy": lambda _: threads.measure_busy(),
         "noise": noise_pace.measure,
     }
 
@@ -77,7 +81,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="NAME", help=", ".join(SECTIONS))
     parser.add_argument("--quick", action="store_true", help="about two minutes: PBMC only, shorter runs")
     parser.add_argument(
-        "--full", action="store_true", help="also exact coordinate at c=1e-3, K=13, and scikit-learn on Kang"
+        "--full",
+        action="store_true",
+        help="also exact coordinate at c=1e-3, scikit-learn on Kang, 1e8 non-zeros",
     )
     parser.add_argument("--json", type=Path, default=ROOT / "bench-out" / "bench.json", help="where to write")
     return parser.parse_args()

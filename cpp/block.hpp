@@ -15,63 +15,76 @@ constexpr int kTile = 3;   // 16
 
 inline int block_size(int K) { return K <= 24 ? 128 : K <= 56 ? 64 : 32; }
 
-// Four entries of kGroup streams, transposed in registers and stored: p[entry][stream] -> X[stream][entry].
+// Entries gathered together.
+constexpr int kTogether = kLanes >= 4 ? kLanes : 4;
+
+// So many entries of kGroup streams, transposed in registers and stored: p[entry][stream] -> X[stream][entry].
 LOG1PNMF_INLINE void transpose_group(const double* const* p, double* X, std::int64_t stride) {
-#if LOG1PNMF_LANES >= 4
+#if LOG1PNMF_LANES == 8
   typedef double Quad __attribute__((vector_size(32)));
-  Quad a[4];
+  Vec a[4];   // entries i and i + 4
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) std::memcpy(&a[i], p[i], sizeof a[i]);
-  const Quad even0 = __builtin_shufflevector(a[0], a[1], 0, 4, 2, 6), odd0 = __builtin_shufflevector(a[0], a[1], 1, 5, 3, 7);
-  const Quad even1 = __builtin_shufflevector(a[2], a[3], 0, 4, 2, 6), odd1 = __builtin_shufflevector(a[2], a[3], 1, 5, 3, 7);
-  a[0] = __builtin_shufflevector(even0, even1, 0, 1, 4, 5);
-  a[1] = __builtin_shufflevector(odd0, odd1, 0, 1, 4, 5);
-  a[2] = __builtin_shufflevector(even0, even1, 2, 3, 6, 7);
-  a[3] = __builtin_shufflevector(odd0, odd1, 2, 3, 6, 7);
+  for (int i = 0; i < 4; ++i) {
+    Quad low, high;
+    std::memcpy(&low, p[i], sizeof low);
+    std::memcpy(&high, p[i + 4], sizeof high);
+    a[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+  }
+  const Vec even0 = __builtin_shufflevector(a[0], a[1], 0, 8, 2, 10, 4, 12, 6, 14);
+  const Vec even1 = __builtin_shufflevector(a[2], a[3], 0, 8, 2, 10, 4, 12, 6, 14);
+  const Vec odd0 = __builtin_shufflevector(a[0], a[1], 1, 9, 3, 11, 5, 13, 7, 15);
+  const Vec odd1 = __builtin_shufflevector(a[2], a[3], 1, 9, 3, 11, 5, 13, 7, 15);
+  store(X, __builtin_shufflevector(even0, even1, 0, 1, 8, 9, 4, 5, 12, 13));
+  store(X + stride, __builtin_shufflevector(odd0, odd1, 0, 1, 8, 9, 4, 5, 12, 13));
+  store(X + 2 * stride, __builtin_shufflevector(even0, even1, 2, 3, 10, 11, 6, 7, 14, 15));
+  store(X + 3 * stride, __builtin_shufflevector(odd0, odd1, 2, 3, 10, 11, 6, 7, 14, 15));
+#elif LOG1PNMF_LANES == 4
+  Vec a[4];
 #pragma GCC unroll 4
-  for (int k = 0; k < 4; ++k) std::memcpy(X + k * stride, &a[k], sizeof a[k]);
+  for (int i = 0; i < 4; ++i) a[i] = load(p[i]);
+  const Vec even0 = __builtin_shufflevector(a[0], a[1], 0, 4, 2, 6), odd0 = __builtin_shufflevector(a[0], a[1], 1, 5, 3, 7);
+  const Vec even1 = __builtin_shufflevector(a[2], a[3], 0, 4, 2, 6), odd1 = __builtin_shufflevector(a[2], a[3], 1, 5, 3, 7);
+  store(X, __builtin_shufflevector(even0, even1, 0, 1, 4, 5));
+  store(X + stride, __builtin_shufflevector(odd0, odd1, 0, 1, 4, 5));
+  store(X + 2 * stride, __builtin_shufflevector(even0, even1, 2, 3, 6, 7));
+  store(X + 3 * stride, __builtin_shufflevector(odd0, odd1, 2, 3, 6, 7));
 #else
-  typedef double Pair __attribute__((vector_size(16)));
-  Pair a[4];
+  Vec a[4];
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) std::memcpy(&a[i], p[i], sizeof a[i]);
-  const Pair even0 = __builtin_shufflevector(a[0], a[1], 0, 2), even1 = __builtin_shufflevector(a[2], a[3], 0, 2);
-  const Pair odd0 = __builtin_shufflevector(a[0], a[1], 1, 3), odd1 = __builtin_shufflevector(a[2], a[3], 1, 3);
-  std::memcpy(X, &even0, sizeof even0);
-  std::memcpy(X + 2, &even1, sizeof even1);
-  std::memcpy(X + stride, &odd0, sizeof odd0);
-  std::memcpy(X + stride + 2, &odd1, sizeof odd1);
+  for (int i = 0; i < 4; ++i) a[i] = load(p[i]);
+  store(X, __builtin_shufflevector(a[0], a[1], 0, 2));
+  store(X + 2, __builtin_shufflevector(a[2], a[3], 0, 2));
+  store(X + stride, __builtin_shufflevector(a[0], a[1], 1, 3));
+  store(X + stride + 2, __builtin_shufflevector(a[2], a[3], 1, 3));
 #endif
 }
 
-// Rows of the packed design -> streams of a block, four rows at a time. Pads with zero rows.
-// Streams is the number of streams where it is known when compiling, else 0.
+// Rows of the packed design -> streams of a block, kTogether rows at a time. The last ones are filled up with the row of
+// zeros. Streams is the number of streams where it is known when compiling, else 0.
 template <int Streams>
 inline void gather_rows(const Design& design, const std::int32_t* indices, int n, std::int64_t readable, double* X,
                         std::int64_t stride) {
-  constexpr int kAhead = 16, kLine = 8;   // entries; doubles in a cache line
+  constexpr int kAhead = 32, kLine = 8;   // entries; doubles in a cache line
   const int streams = Streams > 0 ? Streams : design.streams;
-  int e = 0;
-  for (; e + 4 <= n; e += 4) {
-    const double* p[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) p[i] = design.packed + static_cast<std::int64_t>(indices[e + i]) * streams;
-    if (e + kAhead + 4 <= readable)
-      for (int i = 0; i < 4; ++i) {
-        const double* later = design.packed + static_cast<std::int64_t>(indices[e + kAhead + i]) * streams;
+  const double* packed = design.packed;
+  for (int e = 0; e < n; e += kTogether) {
+    const double* p[kTogether];
+#pragma GCC unroll 8
+    for (int i = 0; i < kTogether; ++i)
+      p[i] = packed + (e + i < n ? indices[e + i] : design.zero_row) * streams;
+    if (e + kAhead + kTogether <= readable)
+#pragma GCC unroll 8
+      for (int i = 0; i < kTogether; ++i) {
+        const double* later = packed + static_cast<std::int64_t>(indices[e + kAhead + i]) * streams;
         for (int k = 0; k < streams; k += kLine) __builtin_prefetch(later + k);
       }
 #pragma GCC unroll 8
     for (int k = 0; k < streams; k += kGroup) {
       transpose_group(p, X + k * stride + e, stride);
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) p[i] += kGroup;
+#pragma GCC unroll 8
+      for (int i = 0; i < kTogether; ++i) p[i] += kGroup;
     }
   }
-  const int padded = static_cast<int>(round_up(n, kLanes));
-  for (; e < padded; ++e)
-    for (int k = 0; k < streams; ++k)
-      X[k * stride + e] = e < n ? design.packed[static_cast<std::int64_t>(indices[e]) * streams + k] : 0.0;
 }
 
 inline void gather(const Design& design, const std::int32_t* indices, int n, std::int64_t readable, double* X,
@@ -92,10 +105,10 @@ inline void gather(const Design& design, const std::int32_t* indices, int n, std
 // Sums over a row: loss, g = X'r, and the lower triangle of H = X'diag(w)X, kept as vectors until the row ends.
 class Accumulator {
  public:
-  explicit Accumulator(int K) : K_(K), h_(static_cast<std::int64_t>(K) * K * kLanes), g_(static_cast<std::int64_t>(K) * kLanes) {}
+  explicit Accumulator(int K) : K_(K), h_(row(K) * kLanes), g_(static_cast<std::int64_t>(K) * kLanes) {}
 
-  void reset() {
-    std::memset(h_, 0, sizeof(double) * K_ * K_ * kLanes);
+  void reset(bool with_hessian) {
+    if (with_hessian) std::memset(h_, 0, sizeof(double) * row(K_) * kLanes);
     std::memset(g_, 0, sizeof(double) * K_ * kLanes);
   }
 
@@ -124,11 +137,13 @@ class Accumulator {
       g[k] = horizontal_sum(load(g_ + k * kLanes));
       if (!with_hessian) continue;
       for (int l = 0; l <= k; ++l)
-        H[k * K_ + l] = H[l * K_ + k] = horizontal_sum(load(h_ + (k * K_ + l) * kLanes));
+        H[k * K_ + l] = H[l * K_ + k] = horizontal_sum(load(h_ + (row(k) + l) * kLanes));
     }
   }
 
  private:
+  static std::int64_t row(std::int64_t k) { return k * (k + 1) / 2; }   // where that of the triangle begins
+
   template <int R>
   void diagonal_tile(const double* X, std::int64_t stride, int padded, const double* residual, const double* weight, int i) {
     Vec h[R][R] = {}, g[R] = {};
@@ -150,7 +165,7 @@ class Accumulator {
     for (int a = 0; a < R; ++a) {
       add(g_ + (i + a) * kLanes, g[a]);
 #pragma GCC unroll 4
-      for (int b = 0; b <= a; ++b) add(h_ + ((i + a) * K_ + i + b) * kLanes, h[a][b]);
+      for (int b = 0; b <= a; ++b) add(h_ + (row(i + a) + i + b) * kLanes, h[a][b]);
     }
   }
 
@@ -173,7 +188,7 @@ class Accumulator {
 #pragma GCC unroll 4
     for (int a = 0; a < R; ++a)
 #pragma GCC unroll 4
-      for (int b = 0; b < kTile; ++b) add(h_ + ((i + a) * K_ + j + b) * kLanes, h[a][b]);
+      for (int b = 0; b < kTile; ++b) add(h_ + (row(i + a) + j + b) * kLanes, h[a][b]);
   }
 
   void diagonal(int rows, const double* X, std::int64_t stride, int padded, const double* r, const double* w, int i) {

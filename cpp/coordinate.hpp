@@ -302,8 +302,8 @@ class CoordinateRow {
     }
     Slope found{horizontal_sum(g), horizontal_sum(h), largest_lane(widest), largest_lane(steepest)};
     if constexpr (!exact(F)) {
-      found.first += evaluator_.linear()[k] + 2.0 * gram_b_[k];
-      found.second += 2.0 * evaluator_.gram()[k * K_ + k];
+      found.first += evaluator_.zeros().linear()[k] + 2.0 * gram_b_[k];
+      found.second += 2.0 * evaluator_.zeros().gram()[k * K_ + k];
     }
     return found;
   }
@@ -358,27 +358,20 @@ class CoordinateRow {
   void accept(int k, double to, double delta, State*& now, State*& next) {
     b_[k] = to;
     if (!h_.model.exact_zeros)
-      for (int l = 0; l < K_; ++l) gram_b_[l] += delta * evaluator_.gram()[l * K_ + k];
+      for (int l = 0; l < K_; ++l) gram_b_[l] += delta * evaluator_.zeros().gram()[l * K_ + k];
     std::swap(now, next);
   }
 
   void refresh_gram() {
     if (h_.model.exact_zeros) return;
-    for (int k = 0; k < K_; ++k) {
-      gram_b_[k] = 0.0;
-      for (int l = 0; l < K_; ++l) gram_b_[k] += evaluator_.gram()[k * K_ + l] * b_[l];
-    }
+    const double* gram = evaluator_.zeros().gram();
+    for (int k = 0; k < K_; ++k) gram_b_[k] = std::inner_product(gram + k * K_, gram + (k + 1) * K_, b_ + 0, 0.0);
   }
 
   // What the quadratic form of the zero entries adds for the row as a whole (sparse form only).
   double whole_matrix_part() const {
     if (h_.model.exact_zeros) return 0.0;
-    double linear = 0.0, quadratic = 0.0;
-    for (int l = 0; l < K_; ++l) {
-      linear += evaluator_.linear()[l] * b_[l];
-      quadratic += gram_b_[l] * b_[l];
-    }
-    return linear + quadratic;
+    return evaluator_.zeros().linear_at(b_) + std::inner_product(b_ + 0, b_ + K_, gram_b_ + 0, 0.0);
   }
 
   // a1 and a2 of the row: coordinate descent has one quadratic for all entries of a row, and stores no zeros.

@@ -19,7 +19,8 @@ struct Design {
   int exposure, dispersion, quadratic;   // streams of what belongs to columns, -1 without; quadratic: the first of several
   int streams;               // the K components and these, rounded up to a multiple of kGroup
   std::int64_t padded;       // columns rounded up to the largest block
-  Buffer packed;             // sparse form: n_columns x streams
+  std::int64_t zero_row;     // of packed: the one after the last
+  Buffer packed;             // sparse form: n_columns x streams, and a row of zeros
   Buffer transposed;         // exact form: (K + 1) x padded, the exposure last, zeros beyond the end
   int rank;                  // terms of the zeros in sparse form, of every batch
   int batches;               // 1 without
@@ -36,7 +37,8 @@ struct Design {
         streams(static_cast<int>(
             round_up(K + (exposure >= 0) + (dispersion >= 0) + (quadratic >= 0 ? quadratic_width(h) : 0), kGroup))),
         padded(round_up(h.rows.n_columns, 128)),
-        packed(h.model.exact_zeros ? 0 : h.rows.n_columns * streams),
+        zero_row(h.rows.n_columns),
+        packed(h.model.exact_zeros ? 0 : (zero_row + 1) * streams),
         transposed(h.model.exact_zeros ? padded * (K + 1 + (dispersion >= 0)) : 0),
         rank(h.model.exact_zeros ? 0 : h.zeros.rank),
         batches(h.rows.batches.any() ? h.rows.batches.count : 1),

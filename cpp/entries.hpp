@@ -1,6 +1,8 @@
 // Which entries a row has, and their counts.
 #pragma once
 
+#include <limits>
+
 #include "block.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
@@ -30,26 +32,29 @@ inline Row row_at(const HalfStep& h, std::int64_t i) {
   return row;
 }
 
-inline void read_values(const Rows& rows, std::int64_t offset, std::int64_t n, double* y) {
-  if (rows.values_f32 != nullptr) std::copy_n(rows.values_f32 + offset, n, y);
-  else std::copy_n(rows.values_f64 + offset, n, y);
-}
-
-// Smallest of n > 0 counts; sixteen at a time, so that it costs nothing beside reading them.
+// Reads n counts, and gives the smallest of them.
 template <class T>
-double smallest_of(const T* y, std::int64_t n) {
-  constexpr int kWidth = 16;
-  T lane[kWidth];
-  std::fill_n(lane, kWidth, y[0]);
+double read_as_doubles(const T* from, std::int64_t n, double* to) {
+  typedef T Several __attribute__((vector_size(sizeof(T) * kLanes)));
+  Vec least = splat(std::numeric_limits<double>::infinity());
   std::int64_t at = 0;
-  for (; at + kWidth <= n; at += kWidth)
-    for (int i = 0; i < kWidth; ++i) lane[i] = y[at + i] < lane[i] ? y[at + i] : lane[i];
-  for (; at < n; ++at) lane[0] = std::min(lane[0], y[at]);
-  return *std::min_element(lane, lane + kWidth);
+  for (; at + kLanes <= n; at += kLanes) {
+    Several some;
+    std::memcpy(&some, from + at, sizeof some);
+    const Vec y = __builtin_convertvector(some, Vec);
+    store(to + at, y);
+    least = vmin(least, y);
+  }
+  double smallest = -largest_lane(-least);
+  for (; at < n; ++at) {
+    to[at] = from[at];
+    smallest = std::min(smallest, to[at]);
+  }
+  return smallest;
 }
-inline double smallest_count(const Rows& rows, const Row& row) {
-  if (rows.values_f32 != nullptr) return smallest_of(rows.values_f32 + row.offset, row.count);
-  return smallest_of(rows.values_f64 + row.offset, row.count);
+inline double read_values(const Rows& rows, std::int64_t offset, std::int64_t n, double* y) {
+  if (rows.values_f32 != nullptr) return read_as_doubles(rows.values_f32 + offset, n, y);
+  return read_as_doubles(rows.values_f64 + offset, n, y);
 }
 
 inline double penalty_at(const Box& box, int K, const double* b) {

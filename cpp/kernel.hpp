@@ -95,13 +95,14 @@ struct HalfStep {
   Zeros zeros;              // unless model.exact_zeros
   Model model;
   Task task;
+  bool with_loss;           // newton: whether the loss at the start is wanted
   int n_components;
   const double* start;      // n_rows x K
   const double* design;     // n_columns x K
   Bounds bounds;            // of the coefficients
   double* values;           // n_rows x K, out (untouched by evaluate)
   double* gradient;         // n_rows x K, out: at start, without the penalty
-  double* loss;             // n_rows, out: at start, without constants and penalty
+  double* loss;             // n_rows, out: at start, without constants and penalty; anything without with_loss
   double* decrease;         // n_rows, out: what the step gains, measured where the step was checked, else predicted
   std::uint8_t* rejected;   // n_rows, out: 1 where the full step was refused
   double* hessian;          // n_rows x K(K+1)/2, lower triangle by rows, out: statistics only

@@ -21,10 +21,14 @@ class NewtonRow {
     double* gradient = h_.gradient + i * K_;
     box_ = Box(h_.bounds, i);
     evaluator_.start_row(row);
-    const double start = evaluator_.template evaluate<Level::hessian>(b, gradient, H_);
+    double start = h_.with_loss ? evaluator_.template evaluate<Level::hessian>(b, gradient, H_)
+                                : evaluator_.template evaluate<Level::hessian, false>(b, gradient, H_);
     h_.loss[i] = start;
     h_.rejected[i] = 0;
+    smallest_ = evaluator_.smallest();
+    bool known = h_.with_loss;
     if (row.count == 0) {   // without counts the optimum is the lower bound, whatever the design
+      if (!known) start = evaluator_.template evaluate<Level::loss>(b, nullptr, nullptr);
       std::copy_n(box_.lower, K_, out);
       h_.decrease[i] = start + penalty_at(box_, K_, b);
       if (box_.above_zero(K_)) h_.decrease[i] -= evaluator_.template evaluate<Level::loss>(out, nullptr, nullptr) + penalty_at(box_, K_, out);
@@ -34,7 +38,6 @@ class NewtonRow {
     std::copy_n(gradient, K_, static_cast<double*>(g_));
     double now = start + penalty_at(box_, K_, b);
     h_.decrease[i] = 0.0;
-    smallest_ = smallest_count(h_.rows, row);
     const int most = row.count <= kShortRow ? kMostSteps : kFewSteps;
     for (int step = 0; step < most; ++step) {
       for (int k = 0; k < K_; ++k) g_[k] += box_.penalty[k];
@@ -45,6 +48,8 @@ class NewtonRow {
         h_.decrease[i] += predicted;
         return;
       }
+      if (!known) now = evaluator_.template evaluate<Level::loss>(b, nullptr, nullptr) + penalty_at(box_, K_, b);
+      known = true;
       double after = now;
       if (leap(row, out)) after = try_point(leap_, now, predicted, out);
       if (!(after < now)) after = backtrack(now, predicted, out, h_.rejected[i]);
@@ -68,7 +73,7 @@ class NewtonRow {
       trial_[k] = x_[k] - b[k];
       change += std::abs(trial_[k]) * design_.largest[k];
     }
-    return Noise::template surely_small<Link>(curvature, smallest_, change) || evaluator_.curvature_holds(trial_);
+    return Noise::template surely_small<Link>(curvature, smallest_ * evaluator_.least_ratio(), change) || evaluator_.curvature_holds(trial_);
   }
 
   // A Newton step can at best double an eta that is far too small for its count. The multiplicative update of an additive

@@ -32,11 +32,11 @@ struct IdentityLink {
   static T relative_slope(T inverse) { return inverse; }
 };
 
-// What U vectors of entries are: em, exposure, dispersion, eta; and the quadratic t (a1 eta + a2 eta^2) that stands in for
-// their zero terms in sparse form.
+// What U vectors of entries are: em, exposure, eta; the quadratic t (a1 eta + a2 eta^2) that stands in for their zero terms
+// in sparse form; with a dispersion it, its inverse, and with D = 1 + phi t em what log(D) and 1/D are.
 template <int U>
 struct EntriesAt {
-  Vec em[U], t[U], phi[U], eta[U], a1[U], a2[U];
+  Vec em[U], t[U], eta[U], a1[U], a2[U], phi[U], inverse_phi[U], log_spread[U], ratio[U];
 };
 
 // What U vectors of entries add to loss, residual and weight; inverse is 1/em.
@@ -60,9 +60,16 @@ struct Poisson {
   static constexpr bool kWhole = Large;       // whether the loss of a count's terms is its whole loss, zero terms included
   static constexpr int kQuadratic = 2;        // numbers that say what stands in for a zero
 
-  template <class Link, int U>
+  template <bool WithLoss, int U>
+  LOG1PNMF_INLINE static void disperse(EntriesAt<U>&) {}
+
+  template <class Link, bool WithLoss, int U>
   LOG1PNMF_INLINE static void count_terms(const double* y, const EntriesAt<U>& at, CountTerms<U>& terms) {
-    if constexpr (Large) {
+    if constexpr (!WithLoss) {
+      LOG1PNMF_EACH terms.loss[u] = Vec{};
+      LOG1PNMF_EACH terms.inverse[u] = at.em[u];
+      reciprocals<U>(terms.inverse);
+    } else if constexpr (Large) {
       Vec counts[U], mean[U];
       LOG1PNMF_EACH counts[u] = load(y + u * kLanes);
       LOG1PNMF_EACH mean[u] = at.t[u] * at.em[u];
@@ -100,6 +107,8 @@ struct Poisson {
   }
 };
 
+constexpr double kSmallestPhi = 1e-100;   // stands in for no dispersion; log(1 + phi mean) / phi is then the mean
+
 // With the mean t em and D = 1 + phi t em the loss of an entry is log(D) / phi + y (log(D) - log(em)). Its derivative is
 // Poisson's over D. The weight is never below the second derivative and never negative: Poisson's over D, and where the
 // count is above its mean what the falling 1/D adds to that.
@@ -107,37 +116,44 @@ struct NegativeBinomial {
   static constexpr bool kPoisson = false, kDispersed = true, kWhole = false;
   static constexpr int kQuadratic = 3;
 
-  template <class Link, int U>
-  LOG1PNMF_INLINE static void count_terms(const double* y, const EntriesAt<U>& at, CountTerms<U>& terms) {
-    Vec spread[U], log_spread[U], ratio[U];
-    LOG1PNMF_EACH spread[u] = 1.0 + at.phi[u] * (at.t[u] * at.em[u]);
-    log_and_reciprocal<U>(at.em, terms.loss, terms.inverse);
-    log_and_reciprocal<U>(spread, log_spread, ratio);
-    LOG1PNMF_EACH {
-      const Vec count = load(y + u * kLanes), pull = count * Link::relative_slope(terms.inverse[u]);
-      const Vec push = Link::kLinear ? at.t[u] : at.t[u] * at.em[u] + at.t[u];
-      terms.loss[u] = count * (log_spread[u] - terms.loss[u]);
-      terms.residual[u] = -(pull * ratio[u]);
-      terms.weight[u] = ratio[u] * (pull * terms.inverse[u] + vmax(pull - push, Vec{}) * (at.phi[u] * push) * ratio[u]);
+  // What both kinds of terms need; what the rounding of D took from a small phi mean is added to the logarithm again.
+  template <bool WithLoss, int U>
+  LOG1PNMF_INLINE static void disperse(EntriesAt<U>& at) {
+    Vec x[U], spread[U];
+    LOG1PNMF_EACH x[u] = at.phi[u] * (at.t[u] * at.em[u]);
+    LOG1PNMF_EACH spread[u] = 1.0 + x[u];
+    if constexpr (WithLoss) {
+      log_and_reciprocal<U>(spread, at.log_spread, at.ratio);
+      LOG1PNMF_EACH at.log_spread[u] += (x[u] - (spread[u] - 1.0)) * at.ratio[u];
+    } else {
+      LOG1PNMF_EACH at.log_spread[u] = Vec{};
+      LOG1PNMF_EACH at.ratio[u] = spread[u];
+      reciprocals<U>(at.ratio);
     }
   }
 
-  // log(1 + x) / x times the mean, by its series where x is small.
+  template <class Link, bool WithLoss, int U>
+  LOG1PNMF_INLINE static void count_terms(const double* y, const EntriesAt<U>& at, CountTerms<U>& terms) {
+    if constexpr (WithLoss) log_and_reciprocal<U>(at.em, terms.loss, terms.inverse);
+    else {
+      LOG1PNMF_EACH terms.loss[u] = Vec{};
+      LOG1PNMF_EACH terms.inverse[u] = at.em[u];
+      reciprocals<U>(terms.inverse);
+    }
+    LOG1PNMF_EACH {
+      const Vec count = load(y + u * kLanes), pull = count * Link::relative_slope(terms.inverse[u]), ratio = at.ratio[u];
+      const Vec push = Link::kLinear ? at.t[u] : at.t[u] * at.em[u] + at.t[u];
+      terms.loss[u] = count * (at.log_spread[u] - terms.loss[u]);
+      terms.residual[u] = -(pull * ratio);
+      terms.weight[u] = ratio * (pull * terms.inverse[u] + vmax(pull - push, Vec{}) * (at.phi[u] * push) * ratio);
+    }
+  }
+
   template <class Link, int U>
   LOG1PNMF_INLINE static void zero_terms(const EntriesAt<U>& at, ZeroTerms<U>& terms) {
-    Vec mean[U], x[U], spread[U], log_spread[U], ratio[U], inverse[U], series[U];
-    LOG1PNMF_EACH mean[u] = at.t[u] * at.em[u];
-    LOG1PNMF_EACH x[u] = at.phi[u] * mean[u];
-    LOG1PNMF_EACH spread[u] = 1.0 + x[u];
-    log_and_reciprocal<U>(spread, log_spread, ratio);
-    LOG1PNMF_EACH inverse[u] = vmax(x[u], splat(1e-300));
-    reciprocals<U>(inverse);
-    LOG1PNMF_EACH series[u] = splat(-1.0 / 8.0);
-#pragma GCC unroll 7
-    for (int i = 7; i > 0; --i) LOG1PNMF_EACH series[u] = series[u] * x[u] + (i % 2 == 1 ? 1.0 : -1.0) / i;
     LOG1PNMF_EACH {
-      terms.loss[u] = mean[u] * (x[u] < 0.02 ? series[u] : log_spread[u] * inverse[u]);
-      terms.residual[u] = (Link::kLinear ? at.t[u] : mean[u] + at.t[u]) * ratio[u];
+      terms.loss[u] = at.log_spread[u] * at.inverse_phi[u];
+      terms.residual[u] = (Link::kLinear ? at.t[u] : at.t[u] * at.em[u] + at.t[u]) * at.ratio[u];
       terms.weight[u] = Link::kLinear ? Vec{} : terms.residual[u];
     }
   }
@@ -146,8 +162,11 @@ struct NegativeBinomial {
   template <class Link>
   static bool curvature_holds(double shrink, double growth) { return shrink <= 0.2 && (Link::kLinear || growth <= 0.5); }
 
+  // A count's weight is at least Poisson's over D: the smallest count comes with the largest D.
   template <class Link>
-  static bool surely_small(double, double, double) { return false; }   // D may be large: no cheap bound
+  static bool surely_small(double curvature, double smallest, double change) {
+    return curvature <= (Link::kLinear ? 0.04 : 0.01) * smallest && (change <= 0.1 || Link::kLinear);
+  }
 };
 
 // What stands in for the zero terms in sparse form is taken off: what is left is what a visited entry adds.

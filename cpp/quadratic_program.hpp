@@ -13,7 +13,7 @@ namespace log1pnmf::LOG1PNMF_ISA {
 
 class QuadraticProgram {
  public:
-  explicit QuadraticProgram(int K) : K_(K), q_(K), move_(K), factor_(static_cast<std::int64_t>(K) * K), free_(new int[K]) {}
+  explicit QuadraticProgram(int K) : K_(K), q_(K), inverse_(K), move_(K), factor_(static_cast<std::int64_t>(K) * K), free_(new int[K]) {}
   ~QuadraticProgram() { delete[] free_; }
   QuadraticProgram(const QuadraticProgram&) = delete;
   QuadraticProgram& operator=(const QuadraticProgram&) = delete;
@@ -21,6 +21,8 @@ class QuadraticProgram {
   // x holds the solution; curvature is (x-b)'H(x-b); the return value is the decrease of the quadratic, >= 0.
   double solve(const double* H, const double* g, const double* b, const Box& box, double* x, double& curvature) {
     for (int k = 0; k < K_; ++k) {
+      const double h = H[static_cast<std::int64_t>(k) * K_ + k];
+      inverse_[k] = h > kTiny ? 1.0 / h : 0.0;
       q_[k] = g[k];
       x[k] = b[k];
     }
@@ -58,7 +60,7 @@ class QuadraticProgram {
     for (int k = 0; k < K_; ++k) {
       const double h = H[static_cast<std::int64_t>(k) * K_ + k];
       double to;
-      if (h > kTiny) to = std::min(box.upper[k], std::max(box.lower[k], x[k] - q_[k] / h));
+      if (h > kTiny) to = std::min(box.upper[k], std::max(box.lower[k], x[k] - q_[k] * inverse_[k]));
       else if (q_[k] > 0.0) to = box.lower[k];
       else continue;
       const double delta = to - x[k];
@@ -79,12 +81,12 @@ class QuadraticProgram {
     for (int i = 0; i < n; ++i) {
       double sum = -q_[free_[i]];
       for (int j = 0; j < i; ++j) sum -= factor_[i * K_ + j] * s[j];
-      s[i] = sum / factor_[i * K_ + i];
+      s[i] = sum * factor_[i * K_ + i];
     }
     for (int i = n - 1; i >= 0; --i) {
       double sum = s[i];
       for (int j = i + 1; j < n; ++j) sum -= factor_[j * K_ + i] * s[j];
-      s[i] = sum / factor_[i * K_ + i];
+      s[i] = sum * factor_[i * K_ + i];
     }
     double reach = 1.0;
     int blocking = -1;
@@ -105,7 +107,7 @@ class QuadraticProgram {
     return blocking < 0;
   }
 
-  // Next row of the Cholesky factor of H over the free coordinates; false where k depends on those already there.
+  // Next row of the Cholesky factor of H over the free coordinates, its diagonal inverted; false where k depends on those already there.
   bool factor_column(const double* H, int k, int n) {
     double* row = factor_ + static_cast<std::int64_t>(n) * K_;
     double diagonal = H[static_cast<std::int64_t>(k) * K_ + k];
@@ -114,11 +116,11 @@ class QuadraticProgram {
       double sum = H[static_cast<std::int64_t>(k) * K_ + free_[i]];
       const double* other = factor_ + static_cast<std::int64_t>(i) * K_;
       for (int j = 0; j < i; ++j) sum -= row[j] * other[j];
-      row[i] = sum / other[i];
+      row[i] = sum * other[i];
       diagonal -= row[i] * row[i];
     }
     if (!(diagonal > smallest)) return false;
-    row[n] = std::sqrt(diagonal);
+    row[n] = 1.0 / std::sqrt(diagonal);
     return true;
   }
 
@@ -133,7 +135,7 @@ class QuadraticProgram {
 
   static constexpr double kTiny = 1e-290;
   int K_;
-  Buffer q_, move_, factor_;
+  Buffer q_, inverse_, move_, factor_;   // inverse_: of the diagonal of H
   int* free_;
 };
 

@@ -62,12 +62,16 @@ LOG1PNMF_INLINE void reciprocals(Vec* x) {
 }
 #endif
 
-inline double horizontal_sum(Vec v) {
-  double lane[kLanes];
-  std::memcpy(lane, &v, sizeof v);
-  for (int width = kLanes / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
-  return lane[0];
+LOG1PNMF_INLINE double horizontal_sum(Vec v) {
+#if LOG1PNMF_LANES == 8
+  const auto four = __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
+  const auto two = __builtin_shufflevector(four, four, 0, 1) + __builtin_shufflevector(four, four, 2, 3);
+#elif LOG1PNMF_LANES == 4
+  const auto two = __builtin_shufflevector(v, v, 0, 1) + __builtin_shufflevector(v, v, 2, 3);
+#else
+  const auto two = v;
+#endif
+  return two[0] + two[1];
 }
 
 inline double largest_lane(Vec v) {

@@ -107,7 +107,11 @@ class Samples {
         LOG1PNMF_EACH at.t[u] = splat(1.0);
         LOG1PNMF_EACH at.phi[u] = phi * to.exposure(e + u * kLanes);
         LOG1PNMF_EACH measure[u] = vmax(measure[u], at.phi[u] * at.em[u]);
+        LOG1PNMF_EACH at.phi[u] = vmax(at.phi[u], splat(kSmallestPhi));
+        LOG1PNMF_EACH at.inverse_phi[u] = at.phi[u];
+        reciprocals<U>(at.inverse_phi);
         ZeroTerms<U> z;
+        NegativeBinomial::disperse<true, U>(at);
         NegativeBinomial::zero_terms<L, U>(at, z);
         LOG1PNMF_EACH store(to.cost + e + u * kLanes, z.loss[u]);
       }

@@ -54,6 +54,7 @@ def run(
     loss: _Floats,
     decrease: _Floats,
     rejected: NDArray[np.uint8],
+    with_loss: bool,
     n_threads: int,
     /,
 ) -> None: ...

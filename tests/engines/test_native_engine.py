@@ -4,6 +4,8 @@ import math
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -17,6 +19,7 @@ from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.model.constraint import Bounds
 from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 
@@ -158,7 +161,7 @@ def test_row_solvers_meet_at_means_beyond_any_exponent(row_solver):
 @pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
 @pytest.mark.parametrize(("c", "kind"), FORMS)
 def test_same_bits_for_any_number_of_threads(c, kind, row_solver):
-    problem, loadings, factors = example(c, kind, 5, n=300, m=200)
+    problem, loadings, factors = example(c, kind, 5, n=700, m=300)  # small work gets one thread
     engines = [NativeEngine(problem, n_threads) for n_threads in (1, 2, 3)]
     for side, start, design in sides(problem, loadings, factors):
         steps = [engine.half_step(side, start, design, row_solver=row_solver) for engine in engines]
@@ -166,6 +169,52 @@ def test_same_bits_for_any_number_of_threads(c, kind, row_solver):
             assert step.loss == steps[0].loss
             np.testing.assert_array_equal(step.values, steps[0].values)
             np.testing.assert_array_equal(step.gradient, steps[0].gradient)
+
+
+def test_fits_may_run_at_the_same_time():
+    problem, loadings, factors = example(1.0, None, 5, n=700, m=300)
+    engine, alone = NativeEngine(problem, 3), NativeEngine(problem, 1)
+    expected = alone.half_step(problem.loadings_side, loadings, factors)
+    with ThreadPoolExecutor(4) as together:
+        steps = [
+            together.submit(engine.half_step, problem.loadings_side, loadings, factors) for _ in range(12)
+        ]
+        for step in steps:
+            np.testing.assert_array_equal(step.result().values, expected.values)
+
+
+@pytest.mark.parametrize("dispersed", [False, True])
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+def test_a_step_without_the_loss_is_the_same_step(c, kind, dispersed):
+    problem, loadings, factors = example(c, kind, 4, n=40)
+    if dispersed:
+        rng = np.random.default_rng(1)
+        noise = NegativeBinomial(rng.gamma(0.5, 1.0, len(factors)) * (rng.random(len(factors)) > 0.2))
+        problem = replace(problem, noise=noise, zeros=None)
+    engine = NativeEngine(problem, 1)
+    # from a good point steps are certain; from a poor one they have to be checked, and some shortened
+    for at in (loadings, loadings * np.random.default_rng(2).choice([0.01, 1.0, 5.0], loadings.shape)):
+        for side, start, design in sides(problem, at, factors):
+            step = engine.half_step(side, start, design)
+            other = engine.half_step(side, start, design, with_loss=False)
+            assert math.isnan(other.loss)
+            assert math.isfinite(step.loss)
+            np.testing.assert_allclose(other.values, step.values, rtol=1e-7, atol=1e-9 * step.values.max())
+            scale = np.abs(step.gradient).max()
+            np.testing.assert_allclose(other.gradient / scale, step.gradient / scale, atol=1e-12)
+            assert other.predicted_decrease == pytest.approx(step.predicted_decrease, rel=1e-7)
+            assert other.n_rejected == step.n_rejected
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("c", [1.0, math.inf])
+def test_dispersed_loss_near_and_far_from_poisson(c, kernel):
+    # phi times the mean from far below to far above 1: nothing may cancel in log(1 + phi mean) / phi
+    problem, loadings, factors = example(c, None, 3, n=20)
+    for phi in (0.0, 1e-18, 1e-12, 1e-7, 1e-3, 1.0, 1e3):
+        dispersed = replace(problem, noise=NegativeBinomial(np.full(len(factors), phi)), zeros=None)
+        loss = NativeEngine(dispersed, 1, kernel).loss(loadings, factors)
+        assert loss == pytest.approx(ReferenceEngine(dispersed).loss(loadings, factors), rel=1e-11)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -237,10 +286,10 @@ import multiprocessing
 import numpy as np
 from log1pnmf import fit_log1p_nmf
 
-Y = np.random.default_rng(0).poisson(1.0, size=(300, 40))
+Y = np.random.default_rng(0).poisson(1.0, size=(1500, 100))  # enough for two threads
 
 def fit(_):
-    return fit_log1p_nmf(Y, 3, tol=1e-4, random_state=0, n_jobs=2).objective
+    return fit_log1p_nmf(Y, 3, init="rank1", max_iter=5, random_state=0, n_jobs=2).objective
 
 if __name__ == "__main__":
     here = fit(None)

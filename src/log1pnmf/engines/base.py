@@ -97,6 +97,8 @@ class InMemory:
     problem: Problem
     sums_batches_quickly: bool = False
     """Whether effects of batches may be found in every iteration: `batch_sums`, and an engine with others."""
+    leaves_out_loss: bool = False
+    """Whether ``half_step`` takes ``with_loss=False``, which is quicker where nobody asks for the loss."""
 
     def sample(self) -> Sample | None:
         """No sample is needed."""

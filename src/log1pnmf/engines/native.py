@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from numbers import Integral
@@ -144,6 +145,7 @@ class NativeEngine(InMemory):
     """
 
     sums_batches_quickly = True
+    leaves_out_loss = True
 
     def __init__(self, problem: Problem, n_threads: int | None = None, kernel: str = "auto") -> None:
         choices = runnable_kernels()
@@ -165,13 +167,21 @@ class NativeEngine(InMemory):
         *,
         bounds: Bounds = NON_NEGATIVE,
         row_solver: RowSolver = "newton",
+        with_loss: bool = True,
     ) -> HalfStep:
-        """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`."""
+        """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`.
+
+        Parameters
+        ----------
+        with_loss : bool
+            Whether the loss at the start is wanted. Newton's steps need its logarithms only where a row has
+            to be checked; the loss is NaN without.
+        """
         check_row_solver(row_solver)
-        out = self._run(row_solver, side, start, design, bounds)
+        out = self._run(row_solver, side, start, design, bounds, with_loss=with_loss)
         return HalfStep(
             values=out.values,
-            loss=float(np.sum(out.loss)) + self.problem.native_constant,
+            loss=float(np.sum(out.loss)) + self.problem.native_constant if with_loss else math.nan,
             gradient=out.gradient,
             predicted_decrease=float(np.sum(out.decrease)),
             n_rejected=int(np.count_nonzero(out.rejected)),
@@ -266,14 +276,16 @@ class NativeEngine(InMemory):
         start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (factors, loadings))
         return self.kernel, self._core(self.problem.factors_side), start, design
 
-    def _run(self, task: str, side: Side, start: Array, design: Array, bounds: Bounds) -> _Outputs:
+    def _run(
+        self, task: str, side: Side, start: Array, design: Array, bounds: Bounds, *, with_loss: bool = True
+    ) -> _Outputs:
         start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (start, design))
         n = len(start)
         out = _Outputs(
             np.empty_like(start), np.empty_like(start), np.empty(n), np.empty(n), np.empty(n, dtype=np.uint8)
         )
         problem = (self._core(side), start, design, *bounds.tables(design.shape[1]))
-        run(self.kernel, task, *problem, *out, self.n_threads)
+        run(self.kernel, task, *problem, *out, with_loss, self.n_threads)
         return out
 
     def _core(self, side: Side) -> CoreSide:

@@ -111,7 +111,7 @@ def alternate(
     restarted, n_shortened = False, 0
     for index in range(begin, max_iter + 1):
         last = index == max_iter
-        follow = moves.improve(follower, point, look_only=look)
+        follow = moves.improve(follower, point, look_only=look, with_loss=False)
         tried = replace(point, **{follower: follow.values})
         if not look:
             tried = moves.with_effects(tried)
@@ -205,7 +205,7 @@ class _Moves:
             pair, loadings=self.engine.adopt(pair.loadings), factors=self.engine.adopt(pair.factors)
         )
 
-    def improve(self, which: PairSide, at: Pair, look_only: bool) -> HalfStep:
+    def improve(self, which: PairSide, at: Pair, look_only: bool, with_loss: bool = True) -> HalfStep:
         engine = self.engine_at(at)
         problem = engine.problem
         if which == "loadings":
@@ -216,7 +216,8 @@ class _Moves:
             bounds = self.constraint.factors
         if look_only:
             return HalfStep(start, *engine.evaluate(side, start, design), 0.0, 0)
-        return engine.half_step(side, start, design, bounds=bounds, row_solver=self.row_solver)
+        how = {} if with_loss or not getattr(engine, "leaves_out_loss", False) else {"with_loss": False}
+        return engine.half_step(side, start, design, bounds=bounds, row_solver=self.row_solver, **how)
 
     def residual(self, at: Pair, *, loadings: Array, factors: Array) -> float:
         """KKT residual from the gradients of either side."""

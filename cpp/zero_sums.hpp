@@ -1,0 +1,64 @@
+// What stands in for the zeros of a row, summed over all its entries: linear'b + b'gram b; sparse form only.
+#pragma once
+
+#include "entries.hpp"
+
+namespace log1pnmf::LOG1PNMF_ISA {
+
+class ZeroSums {
+ public:
+  ZeroSums(const HalfStep& h, const Design& design)
+      : K_(h.n_components), h_(h), design_(design), linear_(K_), gram_(static_cast<std::int64_t>(K_) * K_), gram_b_(K_) {}
+
+  // From the terms that all rows share; without squares only the linear part.
+  void combine(std::int64_t i, bool squares) {
+    std::fill_n(static_cast<double*>(linear_), K_, 0.0);
+    std::fill_n(static_cast<double*>(gram_), K_ * K_, 0.0);
+    const Batches& batches = h_.rows.batches;
+    const int n = batches.column_batch != nullptr ? design_.rank * design_.batches : design_.rank;
+    const std::int64_t first = batches.row_batch != nullptr ? batches.row_batch[i] * design_.rank : 0;
+    for (int p = 0; p < n; ++p) {
+      const double u = h_.zeros.row_linear[i * n + p], v = h_.zeros.row_quadratics[i * n + p];
+      const double *linear = design_.linear + (first + p) * K_, *gram = design_.gram + (first + p) * K_ * K_;
+      if (u != 0.0)
+        for (int k = 0; k < K_; ++k) linear_[k] += u * linear[k];
+      if (squares && v != 0.0)
+        for (int k = 0; k < K_ * K_; ++k) gram_[k] += v * gram[k];
+    }
+  }
+
+  const double* linear() const { return linear_; }
+  const double* gram() const { return gram_; }
+  double linear_at(const double* b) const { return dot(linear_, b); }
+
+  double at(const double* b) {
+    double sum = dot(linear_, b);
+    for (int k = 0; k < K_; ++k) {
+      gram_b_[k] = dot(gram_ + k * K_, b);
+      sum += gram_b_[k] * b[k];
+    }
+    return sum;
+  }
+
+  // At the point of the last call of at().
+  void add_gradient(double* g) const {
+    for (int k = 0; k < K_; ++k) g[k] += linear_[k] + 2.0 * gram_b_[k];
+  }
+  void add_hessian(double* H) const {
+    for (int i = 0; i < K_ * K_; ++i) H[i] += 2.0 * gram_[i];
+  }
+
+ private:
+  double dot(const double* x, const double* b) const {
+    double sum = 0.0;
+    for (int k = 0; k < K_; ++k) sum += x[k] * b[k];
+    return sum;
+  }
+
+  int K_;
+  const HalfStep& h_;
+  const Design& design_;
+  Buffer linear_, gram_, gram_b_;
+};
+
+}  // namespace log1pnmf::LOG1PNMF_ISA
