@@ -85,6 +85,13 @@ def test_the_residual_of_the_end_is_that_of_its_gradients(c, kind):
     assert last.kkt_residual < 1e-5
 
 
+def test_a_run_is_the_same_without_residuals():
+    start = example(1.0)
+    with_them, without = run(*start, max_iter=8), run(*start, max_iter=8, residuals=False)
+    assert [one.objective for one in without] == [one.objective for one in with_them]
+    assert all(math.isnan(one.kkt_residual) for one in without)
+
+
 @pytest.mark.parametrize(("c", "kind"), FORMS)
 def test_it_converges_to_a_stationary_point(c, kind):
     problem, loadings, factors = example(c, kind)

@@ -186,6 +186,7 @@ class _Racer:
             state=state,
             renewed=state is not None,
             effects=self.effects,
+            residuals=False,
         ):
             self.watch(replace(last, index=self.n_seen + last.index))
         assert last is not None

@@ -55,6 +55,7 @@ def alternate(
     state: State | None = None,
     renewed: bool = False,
     effects: Effects | None = None,
+    residuals: bool = True,
 ) -> Iterator[Iteration]:
     """Minimise the loss and the penalties of loadings and factors within their bounds.
 
@@ -85,6 +86,8 @@ def alternate(
     effects : Effects, optional
         Finds the effects of batches between the two half-steps, starting from those of the engine's problem;
         they are extrapolated as well. None: they stay as they are.
+    residuals : bool
+        Whether to compute the KKT residual of every iteration; NaN otherwise. Nothing else depends on it.
 
     Yields
     ------
@@ -138,6 +141,7 @@ def alternate(
             extrapolation.accepted()
         schedule = None if extrapolation is None else extrapolation.state
         state = State(index, objective, replace(tried, **{leader: lead.values}), previous, schedule)
+        gradients = {follower: follow.gradient, leader: lead.gradient}
         yield Iteration(
             index=index,
             loadings=tried.loadings,
@@ -145,7 +149,7 @@ def alternate(
             loss=lead.loss,
             objective=objective,
             relative_change=math.nan if look else _relative_change(accepted, objective),
-            kkt_residual=moves.residual(point, **{follower: follow.gradient, leader: lead.gradient}),
+            kkt_residual=moves.residual(point, **gradients) if residuals else math.nan,
             beta=beta,
             seconds=time.perf_counter() - started,
             restarted=restarted,
