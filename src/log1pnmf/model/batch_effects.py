@@ -73,9 +73,12 @@ def renewed_effects(
             bend = expected * np.exp(logs)
             return (bend - seen * logs).sum(axis=0), bend - seen, bend
 
-        start = _levelled(np.log(balanced_effects(seen, expected)), weights)
-        new = _minimised(expand, start, weights, MOST_STEPS, PRECISION)[0]
-        gain = float(np.sum(expand(before)[0] - expand(new)[0]))
+        # a few steps from effects that were found before; without any, from those without levels of batches
+        fresh = bool((batches.effects == 1.0).all())
+        start = _levelled(np.log(balanced_effects(seen, expected)), weights) if fresh else before
+        new, gain = _minimised(expand, start, weights, MOST_STEPS, PRECISION)
+        if fresh:
+            gain = float(np.sum(expand(before)[0] - expand(new)[0]))
     else:
 
         def expand(logs: Array) -> tuple[Array, Array, Array]:
@@ -151,6 +154,8 @@ def _minimised(
         value, slope, bend = expand(logs)
         if value.sum() < lowest:
             best, lowest = logs, float(value.sum())
+        if longest <= np.sqrt(precision):  # the next step would be about its square
+            break
     return best, first - lowest
 
 
