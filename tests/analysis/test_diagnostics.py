@@ -163,7 +163,7 @@ def test_gaps_of_the_approximation(drawn):
     assert found.sample_gap.sum() == pytest.approx(found.feature_gap.sum())
     assert (drawn[found.gaps.sample, found.gaps.feature][np.abs(found.gaps.value) > 0] == 0).all()
     assert "gap" in found.features
-    assert "Misjudged by the approximation" in found.summary()
+    assert "Error of the approximation" in found.summary()
 
 
 def test_empty_features_and_samples():
@@ -219,5 +219,5 @@ def test_plot_of_dispersions(dispersed):
     x, trend = ax.lines[0].get_data()
     np.testing.assert_allclose(trend, found.trend[np.argsort(found.feature_mean)])
     assert (np.diff(x) >= 0.0).all()
-    with pytest.raises(ValueError, match="Poisson noise and so no dispersions"):
+    with pytest.raises(ValueError, match="Poisson noise and therefore no dispersions"):
         pl.dispersion(poisson_fit, ax=Figure().subplots())

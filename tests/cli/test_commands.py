@@ -201,7 +201,7 @@ def test_transform_with_features_missing(call, run_folder, counts_file, tmp_path
     assert "lacks 5 of 25" in refused.err
     taken = call(*common, "--missing", "zero")
     assert taken.code == 0
-    assert "taken as zero" in taken.out
+    assert "set to zero" in taken.out
 
 
 def test_report_again(call, run_folder, tmp_path):

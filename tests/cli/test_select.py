@@ -90,7 +90,7 @@ def test_interrupted_goes_on_and_gives_the_same(call, file, tmp_path, monkeypatc
     monkeypatch.setattr(running, "wait", wait)
     refused = call("select", file, "-k", "1-3", "-o", tmp_path / "out", *QUICK)
     assert refused.code == 2
-    assert "go on with it (--resume)" in refused.err
+    assert "continue it (--resume)" in refused.err
     again = call("select", file, "-k", "1-3", "-o", tmp_path / "out", "--resume", "--json", *QUICK)
     assert again.code == 0
     assert again.json["settings"] == whole["settings"]
@@ -107,7 +107,7 @@ def test_interrupted_goes_on_and_gives_the_same(call, file, tmp_path, monkeypatc
         (["-k", "3"], "one setting only"),
         (["-k", "2,2"], "n_components must hold different numbers, got 2 twice"),
         (["-k", "1-3", "--holdout", "genes"], "--holdout must be one of 'counts', 'samples', got 'genes'"),
-        (["-k", "1-3", "--resume"], "no comparison to go on with"),
+        (["-k", "1-3", "--resume"], "no comparison to continue"),
         (["-k", "1-3", "-c", "-1"], "c must be positive or inf"),
     ],
 )

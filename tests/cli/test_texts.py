@@ -67,8 +67,8 @@ def test_new_texts_are_read_with_the_vocabulary_of_the_fit(call, corpus, tmp_pat
     call("fit", corpus / "old", "-k", 3, "-o", tmp_path / "run", "--stop-words", "english", *QUICK)
     done = call("transform", tmp_path / "run", corpus / "new", "-o", tmp_path / "new.csv")
     assert done.code == 0
-    assert "are not in the model and were left out" in done.out
-    assert "are not in the file and were taken as zero" in done.out
+    assert "are not in the model and were ignored" in done.out
+    assert "are not in the file and were set to zero" in done.out
     _, *body = rows(tmp_path / "new.csv")
     assert [row[0] for row in body] == [f"text{i}" for i in range(58, 60)]
     table = read_table(corpus / "new")

@@ -119,7 +119,7 @@ def test_a_fit_goes_on_from_where_it_was():
     with pytest.warns(ConvergenceWarning, match="not converged after max_iter=3"):
         first = fit_log1p_nmf(Y, 3, c=10.0, likelihood="exact", init="random", max_iter=3, **QUICK)
     assert not first.converged
-    assert any("raise max_iter, or go on" in message for message in first.messages)
+    assert any("raise max_iter, or continue" in message for message in first.messages)
     for init in (first, (first.loadings, first.factors)):
         second = fit_log1p_nmf(Y, 3, c=10.0, likelihood="exact", init=init, **QUICK)
         assert second.history["objective"][0] == pytest.approx(first.objective, rel=1e-12)

@@ -232,7 +232,7 @@ def test_a_checkpoint_is_of_the_same_dispersions(counts, tmp_path):
         ({"noise": "nb", "dispersion": ["a"] * 6}, "dispersion must be numbers"),
         (
             {"noise": "nb", "likelihood": "approximate"},
-            "likelihood='approximate', the paper's, has no noise='nb'",
+            "likelihood='approximate' supports Poisson noise only",
         ),
         ({"noise": "nb", "row_solver": "coordinate"}, "row_solver must be 'newton' with noise='nb'"),
     ],

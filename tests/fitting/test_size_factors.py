@@ -179,7 +179,7 @@ def test_at_the_identity_sizes_are_the_totals(counts):
     fit = lp.fit_log1p_nmf(counts, 2, **options)
     total = lp.fit_log1p_nmf(counts, 2, **{**options, "size_factors": "total"})
     np.testing.assert_array_equal(fit.loadings, total.loadings)
-    assert any("at c=inf loadings make up for any size" in message for message in fit.messages)
+    assert any("at c=inf the loadings absorb any size" in message for message in fit.messages)
 
 
 def test_counts_in_chunks_are_refused(counts):

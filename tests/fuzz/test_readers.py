@@ -75,14 +75,14 @@ def small_limit(monkeypatch):
 def test_gzip_bombs(tmp_path, name):
     head = MARKET + "9 9 1\n" if "mtx" in name else "a,b\n"
     (tmp_path / name).write_bytes(gzip.compress(head.encode() + b" " * (1 << 26)))
-    with pytest.raises(BadFileError, match="made to fill the memory"):
+    with pytest.raises(BadFileError, match="malicious"):
         read_table(tmp_path / name)
 
 
 @pytest.mark.usefixtures("small_limit")
 def test_zip_bomb(tmp_path):
     np.savez_compressed(tmp_path / "t.npz", counts=np.zeros((1 << 12, 1 << 11)))
-    with pytest.raises(BadFileError, match="made to fill the memory"):
+    with pytest.raises(BadFileError, match="malicious"):
         read_table(tmp_path / "t.npz")
 
 
@@ -117,14 +117,14 @@ def test_numpy_headers(tmp_path, shape):
 @pytest.mark.parametrize("size", ["3 900000000000 1", "900000000000 3 1"])
 def test_matrices_that_are_nearly_all_empty(tmp_path, size):
     (tmp_path / "t.mtx").write_text(f"{MARKET}{size}\n1 1 5\n")
-    with pytest.raises(BadFileError, match="made to fill the memory"):
+    with pytest.raises(BadFileError, match="malicious"):
         read_table(tmp_path / "t.mtx")
 
 
 def test_sparse_archives_with_a_huge_shape_or_indices_outside(tmp_path):
     parts = {"format": np.array(b"csr"), "data": np.ones(2), "indptr": np.array([0, 2])}
     np.savez(tmp_path / "wide.npz", **parts, indices=np.array([0, 1]), shape=np.array([1, 2**40]))
-    with pytest.raises(BadFileError, match="made to fill the memory"):
+    with pytest.raises(BadFileError, match="malicious"):
         read_table(tmp_path / "wide.npz")
     np.savez(tmp_path / "outside.npz", **parts, indices=np.array([0, 2**30]), shape=np.array([1, 2]))
     with pytest.raises(BadFileError, match=r"outside\.npz"):
@@ -141,7 +141,7 @@ def test_hdf5_that_declares_more_than_it_holds(tmp_path):
         del file["X"]
         file.create_dataset("X", shape=(10**6, 10**7), dtype="f4", chunks=(1, 1000))
     for read in (read_table, open_counts):
-        with pytest.raises(BadFileError, match="made to fill the memory"):
+        with pytest.raises(BadFileError, match="malicious"):
             read(tmp_path / "t.h5ad")
 
 
@@ -209,7 +209,7 @@ def test_zarr_that_declares_more_than_it_holds(tmp_path):
     anndata.io.write_elem(group, "/", anndata.AnnData(X=np.eye(3, dtype=np.float32)))
     place = path / "X" / ".zarray"
     place.write_text(json.dumps(json.loads(place.read_text()) | {"shape": [10**6, 10**7]}))
-    with pytest.raises(BadFileError, match="made to fill the memory"):
+    with pytest.raises(BadFileError, match="malicious"):
         read_table(path)
 
 

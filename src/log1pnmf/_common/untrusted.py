@@ -109,8 +109,8 @@ class Budget:
         if size > self.left:
             raise BadFileError(
                 f"{self.path} has {self.stored:,} bytes, but would take more than {self.limit:,} bytes "
-                "of memory: it is damaged or made to fill the memory; if you trust it, allow more with "
-                "max_memory (--max-memory 8GB)"
+                "of memory: it is damaged or malicious; if you trust it, allow more with max_memory "
+                "(--max-memory 8GB)"
             )
 
     def charge(self, size: float) -> None:
@@ -240,8 +240,8 @@ class _Limited(io.RawIOBase):
         self._seen += len(piece)
         if self._seen > self._limit:
             raise BadFileError(
-                f"{self._path} unpacks to more than {self._limit:,} bytes: it is damaged or made to fill the "
-                "memory; if you trust it, unpack it yourself and read that"
+                f"{self._path} unpacks to more than {self._limit:,} bytes: it is damaged or "
+                "malicious; if you trust it, unpack it yourself and read the result"
             )
         return len(piece)
 

@@ -137,7 +137,7 @@ def _deviances(fit: Fit, counts: Counts, batches: Batches, batch: int) -> tuple[
 
 
 def confounded_groups(fit: Any, groups: Any) -> list[str]:
-    """Say which groups of samples coincide with a batch, so that their differences cannot be told apart.
+    """Find groups of samples that coincide with a batch, so that the model cannot separate the two.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def _confounded(batches: Batches, groups: Any) -> list[str]:
             listed = ", ".join(repr(batches.names[b]) for b in np.flatnonzero(own))
             which = f"batch {listed}" if own.sum() == 1 else f"the batches {listed}"
             sentences.append(
-                f"group {kind!r} is all of {which}: what differs there in single features is taken for an "
-                "effect of the batch, and may be one of the group"
+                f"group {kind!r} is all of {which}: the model cannot separate the two, and what looks "
+                "like a batch effect may belong to the group"
             )
     return sentences

@@ -25,7 +25,7 @@ EPSILON = 1e-12
 
 
 def coherence(source: Any, counts: Any, n: int = 10, *, by: str = "ranking", key: str | None = None) -> Array:
-    """NPMI coherence of every factor: how often its first features are in the same samples.
+    """NPMI coherence of each factor: how often its top features occur in the same samples.
 
     Let ``p_i`` and ``p_j`` be the shares of documents with a word, and ``p_ij`` that with both. The NPMI of
     the two words is ``log((p_ij + eps) / (p_i p_j)) / -log(p_ij + eps)``, with ``eps = 1e-12``: 1 where they
@@ -35,6 +35,7 @@ def coherence(source: Any, counts: Any, n: int = 10, *, by: str = "ranking", key
     Parameters
     ----------
     source : Fit, or what `log1pnmf.as_fit` takes
+        The fit.
     counts : array, sparse matrix or data frame of shape (documents, features)
         Where words are counted: the training documents, or better others, with the same features.
     n : int
@@ -68,7 +69,7 @@ def coherence(source: Any, counts: Any, n: int = 10, *, by: str = "ranking", key
 
 
 def exclusivity(source: Any, n: int = 10, *, by: str = "ranking", key: str | None = None) -> Array:
-    """How much the first features of every factor are its own.
+    """Share of the top features of each factor that belongs to that factor alone.
 
     Weights of every factor are divided by their sum; the share of a feature that is in one factor is its
     weight there over that in all factors together. The exclusivity of a factor is the mean share of its first
@@ -77,6 +78,7 @@ def exclusivity(source: Any, n: int = 10, *, by: str = "ranking", key: str | Non
     Parameters
     ----------
     source : Fit, or what `log1pnmf.as_fit` takes
+        The fit.
     n : int
         First features of every factor, at least 2.
     by : {"ranking", "weight"}

@@ -75,6 +75,7 @@ class Diagnostics:
         Counts where the model expects none (a mean below 1e-6), as there may be in counts it was not fitted
         to; they are left out of Pearson's chi-square.
     feature_names, sample_names : ndarray of str
+        Names of features and samples.
     noise : {"poisson", "nb"}
         Of the fit.
     fitted_dispersion : ndarray of shape (m,) or None
@@ -200,7 +201,7 @@ class Diagnostics:
         if self.gaps is not None and self.feature_gap is not None:
             most = np.argsort(-self.feature_gap, kind="stable")[:n_top]
             named = ", ".join(f"{self.feature_names[j]} ({self.feature_gap[j]:.3g})" for j in most)
-            lines.append(f"Misjudged by the approximation, in units of log-likelihood: most in {named}")
+            lines.append(f"Error of the approximation, in units of log-likelihood; largest in {named}")
         return "\n".join(lines)
 
     def _fitted(self) -> list[str]:
@@ -212,11 +213,12 @@ class Diagnostics:
 
 
 def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any = None) -> Diagnostics:
-    """Compare a fit with its counts.
+    """Find the features, samples and counts that a fit does not explain.
 
     Parameters
     ----------
     fit : Fit, or what `log1pnmf.as_fit` takes
+        The fit.
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
         What it was fitted to. All entries are visited, in blocks of samples; of counts in chunks only those
         of the samples that are kept in memory, up to 8,192 at random.

@@ -60,7 +60,7 @@ CLEARLY = 1.5
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evidence:
-    """What speaks for every factor; made by `evidence`. Arrays are of shape (n_components,).
+    """Evidence for each factor; made by `evidence`. Arrays are of shape (n_components,).
 
     Parameters
     ----------
@@ -77,6 +77,7 @@ class Evidence:
     n_seeds, n_bootstrap, n_samples : int
         How many fits, and to how many samples.
     factor_names : tuple of str
+        Names of the factors.
     """
 
     loss: Array
@@ -153,7 +154,7 @@ class Evidence:
             )
         if doubted:
             named = ", ".join(doubted)
-            return f"{text} Doubtful: {named}, which came back in less than half of the other fits."
+            return f"{text} Doubtful: {named}, found again in less than half of the other fits."
         known = self.n_seeds or self.n_bootstrap
         return f"{text} All factors came back in at least half of the other fits." if known else text
 
@@ -204,7 +205,7 @@ def evidence(
     n_jobs: int | None = None,
     verbose: int = 0,
 ) -> Evidence:
-    """Say for every factor what is lost without it, and how often it comes back.
+    """Measure for each factor what the fit loses without it, and how often it comes back.
 
     It takes one more fit for every factor, seed and bootstrap sample. docs/choosing.md says what noise gives,
     and when a factor has come back.
@@ -212,6 +213,7 @@ def evidence(
     Parameters
     ----------
     fit : Fit, or what `log1pnmf.as_fit` takes
+        The fit.
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
         What it was fitted to. Of counts in chunks the samples that are kept in memory are used, up to 8,192
         at random.
@@ -223,6 +225,7 @@ def evidence(
         Use only so many random samples, the same ones every time: it takes as many fits as there are factors,
         seeds and bootstrap samples.
     random_state : int, RandomState, Generator or None
+        Seed or generator of the random numbers.
     n_jobs : int, optional
         Threads.
     verbose : int

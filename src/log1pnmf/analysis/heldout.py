@@ -88,7 +88,7 @@ def heldout_by_sample(
     test_fraction: float = 0.1,
     background: float = BACKGROUND,
 ) -> Array:
-    """Each sample's part of `heldout_log_likelihood`.
+    """`heldout_log_likelihood` of each sample.
 
     A maximum-likelihood fit may predict a mean of exactly zero where a count turns up in the test part: one
     such count would rule out the model. So a small share of the predicted means comes from a background that
@@ -109,8 +109,11 @@ def heldout_by_sample(
     Parameters
     ----------
     fit : Fit, or what `log1pnmf.as_fit` takes
+        The fit.
     train, test : array, sparse matrix, data frame or Counts
+        Training and test part of the counts, as `log1pnmf.counts.split_counts` returns them.
     test_fraction : float
+        Share of the counts in the test part.
     background : float
         Share of the background, between 0 and 1; at 0 the result may be -inf.
 
@@ -134,7 +137,7 @@ def heldout_rows_log_likelihood(
     background: float = BACKGROUND,
     n_jobs: int | None = None,
 ) -> float:
-    """Exact log-likelihood of samples that the model has never seen, each given a part of its own counts.
+    """Exact log-likelihood of held-out samples, each given a part of its own counts.
 
     Their counts are split; loadings come from the training part of each sample, with the factors as they
     are, and the test part is scored. Nothing of the test part is used, so more factors do not look better

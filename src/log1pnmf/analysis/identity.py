@@ -15,7 +15,7 @@ __all__ = ["top_features"]
 
 
 def top_features(source: Any, n: int = 10, *, key: str | None = None, feature_names: Any = None) -> Any:
-    """List the features that tell each factor from the others, in the order of every list of this package.
+    """List the features that each factor raises most.
 
     Compared are a typical sample with the factor and the same sample with the rest of its own mixture in the
     place of the factor; see `log1pnmf.fitting.ranking`. Only the fit is needed; `log1pnmf.analysis.markers`
@@ -24,6 +24,7 @@ def top_features(source: Any, n: int = 10, *, key: str | None = None, feature_na
     Parameters
     ----------
     source : Fit, or what `log1pnmf.as_fit` takes
+        The fit.
     n : int
         Features of every factor at most: only such that there are more of with it.
     key : str, optional

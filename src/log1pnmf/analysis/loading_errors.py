@@ -38,7 +38,7 @@ def loading_errors(
     batch: Any = None,
     errors: str = "sandwich",
 ) -> Array:
-    """Find standard errors of loadings, from the information that the counts of each sample have.
+    """Compute standard errors of loadings, from the counts of each sample.
 
     Factors are taken as known. A loading at its bound is not estimated but pinned: its error is such that
     1.96 of them reach the end of a one-sided 95% interval, and the errors of the others come from the
@@ -47,6 +47,7 @@ def loading_errors(
     Parameters
     ----------
     fit : Fit, or what `log1pnmf.as_fit` takes
+        The fit.
     counts : array, sparse matrix, data frame or source of shape (n, m)
         Of the samples.
     loadings : array of shape (n, K), optional

@@ -75,6 +75,7 @@ def correlation_matrix(values: ArrayLike) -> Array:
     Parameters
     ----------
     values : array of shape (m, K)
+        Table whose columns are compared.
 
     Returns
     -------
@@ -117,7 +118,7 @@ def factor_correlation(values: ArrayLike) -> float:
 
 
 def effective_factors(loadings: ArrayLike) -> Array:
-    """How many factors each sample takes part in: ``exp`` of the entropy of its shares.
+    """Effective number of factors of each sample: ``exp`` of the entropy of its shares.
 
     Parameters
     ----------
@@ -152,6 +153,7 @@ def log_likelihood(fit: Any, counts: Any, *, n_jobs: int | None = None) -> float
     Parameters
     ----------
     fit : Fit, or what `log1pnmf.as_fit` takes
+        The fit.
     counts : array, sparse matrix or data frame of shape (n, m)
         The samples of the fit, in their order. For others see `Log1pNMF.score`.
     n_jobs : int, optional
@@ -175,11 +177,12 @@ def log_likelihood(fit: Any, counts: Any, *, n_jobs: int | None = None) -> float
 
 
 def deviance_explained(fit: Any, counts: Any, *, n_jobs: int | None = None) -> float:
-    """Part of the deviance that a fit explains, beyond what totals of samples and features do.
+    """Share of the deviance that a fit explains, beyond the totals of samples and features.
 
     Parameters
     ----------
     fit : Fit, or what `log1pnmf.as_fit` takes
+        The fit.
     counts : array, sparse matrix or data frame of shape (n, m)
         The samples of the fit, in their order.
     n_jobs : int, optional
@@ -249,7 +252,7 @@ class FactorMatch:
 
 
 def match_factors(a: ArrayLike, b: ArrayLike, *, measure: str = "correlation") -> FactorMatch:
-    """Pair the columns of two tables so that the pairs are as similar as possible, all together.
+    """Match the factors of two fits: pair columns so that the total similarity is largest.
 
     Parameters
     ----------

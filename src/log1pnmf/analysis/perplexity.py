@@ -32,7 +32,7 @@ def perplexity(
     random_state: Any = 0,
     n_jobs: int | None = None,
 ) -> float:
-    """Perplexity of the held-out words of documents, each given its other words; smaller is better.
+    """Perplexity of held-out words, given the other words of each document; smaller is better.
 
     The counts of every document are split. Loadings come from one part, and the other part is scored:
     ``exp(-sum(y log p) / sum(y))``, where p are the fitted means as shares of their sum over the features. So
@@ -76,7 +76,7 @@ def perplexity(
     counts = counts_of(found, X, same_samples=False)
     seen, unseen = split_counts(counts, share, random_state=random_state)
     if not unseen.total:
-        raise ValueError("no count was held out: X has too few counts; pass more documents")
+        raise ValueError("X has too few counts to hold any out; pass more documents")
     sizes = _sizes(found, seen, share, size_factors)
     held = NewSamples(found, seen, sizes, n_jobs=n_jobs, pull=PULL)
     held = held.sized() if fits_new_sizes(found, size_factors) else held

@@ -24,7 +24,7 @@ SEED = 0
 
 
 def heldout_score(estimator: Any, X: Any, y: Any = None, *, test_fraction: float = 0.2) -> float:
-    """Mean exact log-likelihood per entry, of features not looked at in samples that were not fitted.
+    """Mean exact log-likelihood per entry of held-out features in new samples; a scorer for GridSearchCV.
 
     ``estimator.score`` finds the loadings of a sample from all of its counts, so it grows with the number of
     factors. Here they come from some features, and the others are scored: more factors help only where they
@@ -37,6 +37,7 @@ def heldout_score(estimator: Any, X: Any, y: Any = None, *, test_fraction: float
     X : array, sparse matrix or data frame of shape (n, n_features)
         Other samples.
     y : ignored
+        Ignored; there for scikit-learn.
     test_fraction : float
         Share of the features that is scored, the same ones for every model of the same features.
 
@@ -63,7 +64,9 @@ def heldout_score(estimator: Any, X: Any, y: Any = None, *, test_fraction: float
     new = counts_of(fit, X, same_samples=False)
     m = len(fit.factors)
     if m < 2:
-        raise ValueError("there is one feature only: none is left to find loadings from")
+        raise ValueError(
+            "X has only one feature, so none is left to estimate loadings from; pass more features"
+        )
     n_scored = min(max(1, round(test_fraction * m)), m - 1)
     scored = np.sort(np.random.default_rng(SEED).permutation(m)[:n_scored])
     found = heldout_features_by_sample(fit, _fitted_totals(fit)[None, :], new, scored=scored, n_jobs=1)

@@ -37,13 +37,16 @@ SIDES = ("loadings", "factors")
 def fit_seeds(
     counts: Any, n_components: int, n_seeds: int = 5, *, random_state: Any = 0, **parameters: Any
 ) -> list[Fit]:
-    """Fit one model several times, each with other random numbers.
+    """Fit one model several times, each time with another seed.
 
     Parameters
     ----------
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
+        Counts, samples x features.
     n_components : int
+        Number of factors.
     n_seeds : int
+        Number of fits, each with its own seed.
     random_state : int, RandomState, Generator or None
         Where the seeds come from; each fit keeps its own in its settings.
     **parameters : optional
@@ -99,7 +102,7 @@ class Stability:
 
 
 def stability(fits: Sequence[Any], *, on: str = "loadings") -> Stability:
-    """Match the factors of several fits of one setting and say how alike they are.
+    """Measure how similar the matched factors of several fits are.
 
     Parameters
     ----------
@@ -115,7 +118,7 @@ def stability(fits: Sequence[Any], *, on: str = "loadings") -> Stability:
     """
     tables = _sides(fits, on)
     if len(tables) < 2:
-        raise ValueError(f"there must be at least two fits to compare, got {len(tables)}")
+        raise ValueError(f"a comparison needs at least two fits, got {len(tables)}")
     between = np.eye(len(tables))
     for a in range(len(tables)):
         for b in range(a):
@@ -137,11 +140,15 @@ def stability_table(
     Parameters
     ----------
     counts : array, sparse matrix or data frame
+        Counts, samples x features.
     settings : sequence of dict
         Parameters of `log1pnmf.Log1pNMF`, one dictionary for each setting.
     n_seeds : int
+        Number of fits, each with its own seed.
     on : {"loadings", "factors"}
+        What is compared.
     random_state : int, RandomState, Generator or None
+        Seed or generator of the random numbers.
 
     Returns
     -------
@@ -176,7 +183,7 @@ def consensus(
     least: float = 0.5,
     n_jobs: int | None = None,
 ) -> Fit:
-    """Fit once more, from the median of matched factors.
+    """Fit a consensus: start from the median of matched factors of several fits.
 
     Factors of all fits are matched with those of the first one. The median over fits, entry by entry, of
     loadings and factors is the start of one more fit: what only one or two fits have found does not survive
@@ -294,6 +301,7 @@ class Relation:
         fit : str
             Name of its fit.
         factor : int
+            Number of a factor of that fit.
         into : str
             Name of the other fit.
         least : float
@@ -314,7 +322,7 @@ class Relation:
 
 
 def relate(fits: Sequence[Any], *, names: Sequence[str] | None = None, on: str = "loadings") -> Relation:
-    """Say how the factors of fits with different c or different numbers of factors relate.
+    """Relate the factors of fits with different c or K: which ones split or merge.
 
     Parameters
     ----------

@@ -41,6 +41,7 @@ def suggest_names(
     Parameters
     ----------
     source : Fit, or what `log1pnmf.as_fit` takes
+        The fit whose factors are named.
     gene_sets : mapping of name to features, or path of a GMT file, optional
         A factor is named after the set of which its first 50 features have most beyond chance (hypergeometric
         test against all features; adjusted p at most 0.05 over all factors and sets).
@@ -89,6 +90,7 @@ def read_gmt(path: str | os.PathLike[str]) -> dict[str, set[str]]:
     Parameters
     ----------
     path : str or PathLike
+        GMT file.
 
     Returns
     -------
@@ -96,7 +98,9 @@ def read_gmt(path: str | os.PathLike[str]) -> dict[str, set[str]]:
     """
     place = Path(path)
     if place.stat().st_size > LARGEST_FILE:
-        raise ValueError(f"{place} is larger than {LARGEST_FILE >> 20} MiB, which gene sets are not")
+        raise ValueError(
+            f"{place} is larger than {LARGEST_FILE >> 20} MiB: is it really a file of gene sets?"
+        )
     sets = {}
     for number, line in enumerate(place.read_text(encoding="utf-8").splitlines(), start=1):
         if not line.strip():

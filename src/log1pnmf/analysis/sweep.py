@@ -78,6 +78,7 @@ def sweep(
     c : sequence of float
         Different from each other, in any order; may contain inf.
     n_components : int
+        Number of factors.
     warm_start : bool
         Whether fits start from those at neighbouring c, up and down, see `fits_along`. On the bundled data
         cold fits at large c end up to 131,234 units of log-likelihood below what the way up finds, and at

@@ -32,6 +32,7 @@ class TopicModel:
     sizes : ndarray of shape (n_documents,)
         Expected total count of every document; at the maximum of the likelihood, its total count.
     word_names : ndarray of str or None
+        Names of the words.
     """
 
     proportions: Array
@@ -41,11 +42,12 @@ class TopicModel:
 
 
 def topic_model(fit: Any) -> TopicModel:
-    """Convert a fit at ``c = inf``.
+    """Convert a fit at ``c = inf`` to a topic model.
 
     Parameters
     ----------
     fit : Fit, Log1pNMF, AnnData or a file that `save` wrote
+        The fit.
 
     Returns
     -------

@@ -69,6 +69,7 @@ class Usage:
     replicated : bool
         Whether units are replicates.
     factor_names : tuple of str
+        Names of the factors.
     """
 
     comparisons: tuple[str, ...]
@@ -137,6 +138,7 @@ def usage(
     Parameters
     ----------
     fit : Fit, or what `log1pnmf.as_fit` takes
+        The fit.
     groups : array-like of shape (n_samples,)
         Condition of every sample. Samples without one are left out. Numbers are a scale where more than 60 of
         them, or most fractions, differ: then the slope of the loadings on it is found; within replicates,

@@ -60,11 +60,11 @@ def _common(
             "--version",
             callback=_version,
             is_eager=True,
-            help="Print versions and machine, for a bug report.",
+            help="Print versions and system information, for bug reports.",
         ),
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help=f"Show where errors come from; also with {DEBUG}=1.")
+        bool, typer.Option("--debug", help=f"Show the traceback of an error; also with {DEBUG}=1.")
     ] = False,
 ) -> None:
     if debug:

@@ -33,7 +33,7 @@ def convert(
         Path,
         typer.Argument(
             metavar="FROM",
-            help="Counts; the folder of a run or a model (.npz); or a list of R's log1pNMF.",
+            help="Counts, the folder of a run, a model (.npz), or a folder with a fit of R's log1pNMF.",
             show_default=False,
         ),
     ],
@@ -41,7 +41,7 @@ def convert(
         Path,
         typer.Argument(
             metavar="TO",
-            help="Counts, by ending; a 10x folder without one. Of a fit: a folder for R; the reverse: .npz.",
+            help="Counts: the ending sets the format (none: a 10x folder). A fit: a folder for R, or .npz.",
             show_default=False,
         ),
     ],
@@ -51,9 +51,11 @@ def convert(
     max_memory: common.MaxMemory = None,
     text: common.Text = None,
     stop_words: common.StopWords = None,
-    c: Annotated[str | None, typer.Option("-c", "--shift", metavar="C", help="Which model of a run.")] = None,
+    c: Annotated[
+        str | None, typer.Option("-c", "--shift", metavar="C", help="Model to use, if the run has several c.")
+    ] = None,
     counts: Annotated[
-        Path | None, typer.Option("--counts", metavar="FILE", help="Counts to go with a fit for R.")
+        Path | None, typer.Option("--counts", metavar="FILE", help="Counts to write with a fit for R.")
     ] = None,
     force: common.Force = False,
 ) -> int:
@@ -86,9 +88,7 @@ def to_r(fit: Fit, target: Path, *, counts: Counts | None = None, force: bool = 
 def _from_r(source: Path, target: Path, screen: Screen, *, force: bool) -> int:
     listed = read_r_list(source)
     if listed.counts is None:
-        raise BadFileError(
-            f"{source} has no counts.mtx, without which there is no model; write it in R as well"
-        )
+        raise BadFileError(f"{source} has no counts.mtx, and a model needs the counts; write it in R as well")
     if target.suffix == ".npz":
         fit = listed.to_fit()
         with building(target, force=force) as temporary:

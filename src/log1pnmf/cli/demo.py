@@ -35,10 +35,10 @@ SOURCE = "Human pancreatic islets, donor 1 of Baron et al. 2016; comes with the 
 def demo(
     *,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FOLDER", help="Where the report goes.")
+        Path, typer.Option("-o", "--output", metavar="FOLDER", help="Folder for the report.")
     ] = Path("demo-out"),
 ) -> int:
-    """Fit the bundled human pancreas data at c = 1 and c = inf, and say what to look at."""
+    """Fit the bundled human pancreas data at c = 1 and c = inf, and write a report."""
     run_demo(output)
     return 0
 

@@ -24,16 +24,16 @@ __all__ = ["evidence"]
 def evidence(
     *,
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.", show_default=False)],
-    n_seeds: Annotated[int, typer.Option("--seeds", help="Fits from other random starts.")] = 5,
+    n_seeds: Annotated[int, typer.Option("--seeds", help="Number of fits from other random starts.")] = 5,
     n_bootstrap: Annotated[
-        int, typer.Option("--bootstrap", help="Fits to samples drawn with replacement.")
+        int, typer.Option("--bootstrap", help="Number of fits to samples drawn with replacement.")
     ] = 10,
     max_samples: Annotated[
         int | None,
-        typer.Option("--max-samples", metavar="N", help="Use only so many random samples. [default: all]"),
+        typer.Option("--max-samples", metavar="N", help="Use only N random samples. [default: all]"),
     ] = None,
     c: Annotated[
-        str | None, typer.Option("-c", "--shift", metavar="C", help="Which model, where there are several.")
+        str | None, typer.Option("-c", "--shift", metavar="C", help="Model to use, if the run has several c.")
     ] = None,
     output: Annotated[
         Path | None,
@@ -43,7 +43,7 @@ def evidence(
     json: common.Json = False,
     force: common.Force = False,
 ) -> int:
-    """Say for each factor what is lost without it, and how often it comes back."""
+    """Test whether each factor is real: what the fit loses without it, how often it comes back."""
     screen = Screen(json=json)
     if output is not None:
         if not output.name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):

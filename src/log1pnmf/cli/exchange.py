@@ -43,7 +43,7 @@ FILES = ("LL.csv", "FF.csv", "s.csv", "parameters.csv", DISPERSION, EFFECTS, BAT
 
 @dataclass(frozen=True, eq=False)
 class RList:
-    """What was read; `to_fit` makes a `Fit` of it.
+    """A fit of R's log1pNMF; `to_fit` converts it to a `Fit`.
 
     To go on from there: ``fit_log1p_nmf(counts, K, c=.c, size_factors=.size_factors, init=.init)``.
 
@@ -92,7 +92,7 @@ class RList:
         """
         data = self.counts if counts is None else counts
         if data is None:
-            raise ValueError("the list has no counts, without which there is no fit; pass them")
+            raise ValueError("the list has no counts, and a fit needs them; pass counts")
         noise: dict[str, Any] = (
             {} if self.dispersion is None else {"noise": "nb", "dispersion": self.dispersion}
         )
@@ -129,6 +129,7 @@ def write_r_list(
     Parameters
     ----------
     fit : Fit or RList
+        Fit to write.
     folder : str or PathLike
         Made where it does not exist; it must not hold such files yet.
     sample_names, feature_names : sequence, optional
@@ -217,7 +218,7 @@ def _write_counts(path: Path, counts: Counts) -> None:
 
 
 def read_r_list(folder: StrPath) -> RList:
-    """Read what `write_r_list`, or R with the lines of docs/how-to-r.md, wrote.
+    """Read a fit of R's log1pNMF (see docs/how-to-r.md), or what `write_r_list` wrote.
 
     Parameters
     ----------

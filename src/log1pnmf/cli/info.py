@@ -39,7 +39,7 @@ def info(
     stop_words: common.StopWords = None,
     json: common.Json = False,
 ) -> int:
-    """Say what is in a file of counts, a run or a model."""
+    """Describe a file of counts, a run or a model."""
     screen = Screen(json=json)
     if is_run(path):
         _about_run(RunFolder.open(path), screen)

@@ -74,7 +74,8 @@ CountFile = Annotated[
     ),
 ]
 Output = Annotated[
-    Path, typer.Option("-o", "--output", metavar="FOLDER", help="Where results go; new.", show_default=False)
+    Path,
+    typer.Option("-o", "--output", metavar="FOLDER", help="New folder for the results.", show_default=False),
 ]
 Shifts = Annotated[
     list[str],
@@ -82,7 +83,7 @@ Shifts = Annotated[
         "-c",
         "--shift",
         metavar="C",
-        help="Shift of the link: small, parts multiply; inf, they add up. Several: repeat it, or use commas.",
+        help="Shift of the link: parts multiply at small c and add up at inf. Separate several by commas.",
     ),
 ]
 Components = Annotated[
@@ -92,26 +93,26 @@ Layer = Annotated[
     str | None,
     typer.Option(
         "--layer",
-        help="Layer of AnnData with the counts ('X' and 'raw' too). [default: X, or 'counts' if X is not]",
+        help="AnnData layer with the counts; also 'X' or 'raw'. [default: X, or 'counts' if X has none]",
     ),
 ]
 Transpose = Annotated[bool, typer.Option("--transpose", help="Rows of the file are features, not samples.")]
 AllowFractions = Annotated[
-    bool, typer.Option("--allow-fractions", help="Take values that are not whole numbers.")
+    bool, typer.Option("--allow-fractions", help="Accept values that are not whole numbers.")
 ]
 MaxMemory = Annotated[
     str | None,
     typer.Option(
         "--max-memory",
         metavar="SIZE",
-        help="Memory that a file you trust may take, as in 8GB. [default: 1 GiB, or 200 times the file]",
+        help="Memory that reading the file may use, such as 8GB. [default: 1 GiB, or 200 times the file]",
         show_default=False,
     ),
 ]
 Text = Annotated[
     str | None,
     typer.Option(
-        "--text", metavar="COLUMN", help="Column of a .csv or .tsv that holds texts: count their words."
+        "--text", metavar="COLUMN", help="Column of a .csv or .tsv with texts; their words are counted."
     ),
 ]
 StopWords = Annotated[
@@ -119,33 +120,39 @@ StopWords = Annotated[
     typer.Option(
         "--stop-words",
         metavar="WORDS",
-        help="Words of texts to leave out: english, or a file with one in a line. [default: none]",
+        help="Words to ignore: english, or a file with one word per line. [default: none]",
         show_default=False,
     ),
 ]
 MinSamples = Annotated[
-    int, typer.Option("--min-samples", metavar="N", help="Leave out features seen in fewer samples.")
+    int, typer.Option("--min-samples", metavar="N", help="Remove features that occur in fewer samples.")
 ]
 MinCounts = Annotated[
-    float, typer.Option("--min-counts", metavar="N", help="Leave out samples with a lower total.")
+    float, typer.Option("--min-counts", metavar="N", help="Remove samples with a lower total count.")
 ]
 MinFeatures = Annotated[
-    int, typer.Option("--min-features", metavar="N", help="Leave out samples with fewer features.")
+    int, typer.Option("--min-features", metavar="N", help="Remove samples with fewer features.")
 ]
 GroupBy = Annotated[
     str | None,
-    typer.Option("--groupby", metavar="COLUMN", help="Labels of the samples, for the report."),
+    typer.Option("--groupby", metavar="COLUMN", help="Column with labels of the samples, for the report."),
 ]
 Batch = Annotated[
     str | None,
-    typer.Option("--batch", metavar="COLUMN", help="Batches: donor, chip, section of the samples."),
+    typer.Option(
+        "--batch", metavar="COLUMN", help="Column with the batch of each sample: donor, chip, section."
+    ),
 ]
 BatchStrength = Annotated[
     float,
-    typer.Option("--batch-strength", metavar="N", help="Counts by which effects of batches are pulled to 1."),
+    typer.Option(
+        "--batch-strength",
+        metavar="N",
+        help="Strength of the prior that pulls batch effects to 1, in counts.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, everything else to stderr.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace what is already there.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite existing output.")]
 
 
 def parse_c(values: Sequence[str]) -> list[float]:
@@ -194,7 +201,7 @@ Likelihood = Annotated[
         "--likelihood",
         metavar="KIND",
         help="exact visits every zero count; adaptive visits those that matter, and is exact up to "
-        "--zeros-tol; approximate is the paper's quick form. auto: exact for small or dense data, "
+        "--zeros-tol; approximate is the paper's fast form. auto: exact for small or dense data, "
         "otherwise adaptive.",
     ),
 ]
@@ -203,7 +210,7 @@ ZerosTol = Annotated[
     typer.Option(
         "--zeros-tol",
         metavar="NUMBER",
-        help="With adaptive: errors at zero counts relative to the log-likelihood.",
+        help="With adaptive: largest error at zero counts, as a share of the log-likelihood.",
     ),
 ]
 SizeFactors = Annotated[
@@ -211,7 +218,7 @@ SizeFactors = Annotated[
     typer.Option(
         "--size-factors",
         metavar="KIND",
-        help="total: counts of a sample over their mean; fit: with the model; none.",
+        help="total: total count over the mean total; fit: estimated with the model; none: all 1.",
     ),
 ]
 Noise = Annotated[
@@ -219,23 +226,27 @@ Noise = Annotated[
     typer.Option(
         "--noise",
         metavar="KIND",
-        help="Distribution of the counts: poisson, nb (negative binomial) for overdispersed ones, or auto: "
-        "what predicts held-out counts better.",
+        help="Distribution of the counts: poisson, nb (negative binomial) for overdispersed counts, or auto: "
+        "the one that predicts held-out counts better.",
     ),
 ]
 Dispersion = Annotated[
     str,
-    typer.Option("--dispersion", metavar="KIND", help="With nb: one for each feature (feature), or shared."),
+    typer.Option(
+        "--dispersion",
+        metavar="KIND",
+        help="With nb: one dispersion per feature (feature), or one for all (shared).",
+    ),
 ]
 Init = Annotated[str, typer.Option("--init", metavar="KIND", help="Start: auto, rank1, random or nndsvd.")]
-NInit = Annotated[int, typer.Option("--n-init", metavar="N", help="Starts, of which the best is kept.")]
+NInit = Annotated[int, typer.Option("--n-init", metavar="N", help="Number of starts; the best fit is kept.")]
 L1 = Annotated[float, typer.Option("--l1", metavar="X", help="Penalty on all factors but the baseline.")]
 FixedLoadings = Annotated[
     Path | None,
     typer.Option(
         "--fixed-loadings",
         metavar="TABLE",
-        help="Loadings that are known, such as a design: rows are samples, columns factors.",
+        help="Known loadings, such as a design: rows are samples, columns factors.",
     ),
 ]
 FixedFactors = Annotated[
@@ -243,37 +254,46 @@ FixedFactors = Annotated[
     typer.Option(
         "--fixed-factors",
         metavar="TABLE",
-        help="Factors that are known, on the link scale: rows are features, columns factors.",
+        help="Known factors, on the link scale: rows are features, columns factors.",
     ),
 ]
 Mask = Annotated[
     Path | None,
-    typer.Option("--mask", metavar="GMT", help="Gene sets: a factor for each, with these features only."),
+    typer.Option("--mask", metavar="GMT", help="Gene sets; each becomes a factor with only these features."),
 ]
 MaskPenalty = Annotated[
     float,
     typer.Option(
-        "--mask-penalty", metavar="X", help="Penalty on features outside of their set; inf: there are none."
+        "--mask-penalty", metavar="X", help="Penalty on features outside their set; inf forbids them."
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the random numbers.")]
-MaxIter = Annotated[int, typer.Option("--max-iter", metavar="N", help="Iterations at most.")]
-Tol = Annotated[float, typer.Option("--tol", metavar="X", help="Relative fall of the objective to stop at.")]
-Jobs = Annotated[int | None, typer.Option("--jobs", metavar="N", help="Threads. [default: all cores]")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Random seed.")]
+MaxIter = Annotated[int, typer.Option("--max-iter", metavar="N", help="Maximum number of iterations.")]
+Tol = Annotated[
+    float,
+    typer.Option(
+        "--tol", metavar="X", help="Stop when the objective falls by less than this, relative to its size."
+    ),
+]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", metavar="N", help="Number of threads. [default: all cores]")
+]
 Engine = Annotated[
     str,
-    typer.Option("--engine", metavar="NAME", help="auto, native, torch, or streaming: counts stay on disk."),
+    typer.Option(
+        "--engine", metavar="NAME", help="auto, native, torch (GPU), or streaming (counts stay on disk)."
+    ),
 ]
 Memory = Annotated[
     str | None,
-    typer.Option("--memory", metavar="SIZE", help="What a streaming fit may take, as in 4GB. [default: 2GB]"),
+    typer.Option("--memory", metavar="SIZE", help="Memory for a streaming fit, such as 4GB. [default: 2GB]"),
 ]
 Scheduler = Annotated[
     str | None,
     typer.Option(
         "--scheduler",
         metavar="ADDRESS",
-        help="Dask cluster for a streaming fit, as in tcp://host:8786. [default: this machine]",
+        help="Dask cluster for a streaming fit, such as tcp://host:8786. [default: this machine]",
     ),
 ]
 Checkpoint = Annotated[
@@ -281,18 +301,22 @@ Checkpoint = Annotated[
     typer.Option(
         "--checkpoint",
         metavar="PATH",
-        help="Keep the state of the fit here, every 30 seconds and at its end.",
+        help="Save the state of the fit to this file, every 30 seconds and at the end.",
     ),
 ]
 Resume = Annotated[
     Path | None,
-    typer.Option("--resume", metavar="PATH", help="Go on from such a state, with the same file and options."),
+    typer.Option(
+        "--resume", metavar="PATH", help="Continue from a checkpoint, with the same file and options."
+    ),
 ]
 TimeLimit = Annotated[
     float | None,
-    typer.Option("--time-limit", metavar="SECONDS", help="Stop each fit after so long and keep it."),
+    typer.Option(
+        "--time-limit", metavar="SECONDS", help="Stop each fit after this time and keep the result."
+    ),
 ]
-Report = Annotated[bool, typer.Option("--report/--no-report", help="Whether to write report.html.")]
+Report = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.")]
 WriteH5ad = Annotated[
     Path | None, typer.Option("--write-h5ad", metavar="PATH", help="Also write AnnData with the results.")
 ]

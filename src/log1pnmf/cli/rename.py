@@ -25,14 +25,16 @@ def rename(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="FACTOR=NAME...", help="As in k1=interferon k2='cell cycle'.", show_default=False
+            metavar="FACTOR=NAME...",
+            help="Old and new names: k1=interferon k2='cell cycle'.",
+            show_default=False,
         ),
     ],
     c: Annotated[
-        str | None, typer.Option("-c", "--shift", metavar="C", help="Which model, where there are several.")
+        str | None, typer.Option("-c", "--shift", metavar="C", help="Model to use, if the run has several c.")
     ] = None,
 ) -> int:
-    """Name factors of a run: its model, its tables, and the report when it is made again."""
+    """Rename factors in the model and the tables of a run. Make the report again to update it."""
     screen, folder = Screen(), RunFolder.open(run)
     wanted = dict(_pair(text) for text in names)
     fit = folder.fit(None if c is None else common.parse_c([c])[0]).renamed(wanted)

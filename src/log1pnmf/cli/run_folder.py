@@ -74,6 +74,7 @@ def source_record(path: StrPath) -> dict[str, Any]:
     Parameters
     ----------
     path : str or PathLike
+        Folder of the run.
 
     Returns
     -------
@@ -97,11 +98,12 @@ def is_run(path: StrPath) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class RunFolder:
-    """A run on disk; what it holds is read when it is asked for.
+    """The folder of a run of the command line; files are read when needed.
 
     Parameters
     ----------
     path : Path
+        Folder of the run.
     record : dict
         What is in run.json.
     """
@@ -116,6 +118,7 @@ class RunFolder:
         Parameters
         ----------
         path : str or PathLike
+            Folder of the run.
 
         Returns
         -------

@@ -36,7 +36,7 @@ def select(
             "-k",
             "--components",
             metavar="K,K...",
-            help="Numbers of factors to compare, as in 1-6,8,10.",
+            help="Numbers of factors to compare, such as 1-6,8,10.",
             show_default=False,
         ),
     ],
@@ -47,16 +47,16 @@ def select(
         typer.Option(
             "--holdout",
             metavar="WHAT",
-            help="counts: a share of every count is held out; samples: whole samples, which is right for "
-            "overdispersed counts too.",
+            help="counts: hold out a share of every count; samples: hold out whole samples, which also "
+            "works for overdispersed counts.",
         ),
     ] = HOLDOUTS[0],
-    folds: Annotated[
-        int, typer.Option("--folds", metavar="N", help="How often something is held out.")
-    ] = N_FOLDS,
+    folds: Annotated[int, typer.Option("--folds", metavar="N", help="Number of folds.")] = N_FOLDS,
     seeds: Annotated[
         int,
-        typer.Option("--seeds", metavar="N", help="Random starts of every setting, for stability; 0: none."),
+        typer.Option(
+            "--seeds", metavar="N", help="Random starts of each setting, to measure stability; 0 skips it."
+        ),
     ] = N_SEEDS,
     layer: common.Layer = None,
     min_samples: common.MinSamples = 0,
@@ -84,15 +84,13 @@ def select(
     max_iter: common.MaxIter = Settings.max_iter,
     tol: common.Tol = Settings.tol,
     jobs: common.Jobs = Request.n_jobs,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on in the folder of a comparison that was stopped.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a comparison that was stopped.")] = False,
     json: common.Json = False,
     force: common.Force = False,
 ) -> int:
-    """Compare numbers of factors (and c): table, picture and a suggestion with its reason.
+    """Compare numbers of factors (and c); write a table, a picture and a suggestion with its reasons.
 
-    Ctrl-C keeps the fits so far; the same command with --resume goes on.
+    Ctrl-C keeps the fits so far; repeat the command with --resume to continue.
     """
     screen = Screen(json=json)
     numbers, shifts = common.parse_numbers(components), common.parse_c(c)

@@ -51,14 +51,12 @@ def writing_selection(path: StrPath, *, force: bool, resume: bool) -> Iterator[S
         there = {entry.name for entry in place.iterdir() if not entry.name.startswith(".")}
         ours = STATE in there or RECORD in there
         if resume and STATE not in there:
-            raise FileNotFoundError(
-                f"{os.fspath(path)} holds no comparison to go on with; leave out --resume"
-            )
+            raise FileNotFoundError(f"{os.fspath(path)} holds no comparison to continue; leave out --resume")
         if there and not resume:
             if not force:
                 raise FileExistsError(
-                    f"{os.fspath(path)} already exists; choose another name, go on with it (--resume) or "
-                    "replace it (--force)"
+                    f"{os.fspath(path)} already exists; choose another name, continue it (--resume) "
+                    "or replace it (--force)"
                 )
             if not ours:
                 raise FileExistsError(f"{place} exists and is not the folder of a comparison; it stays")

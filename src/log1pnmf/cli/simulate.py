@@ -28,11 +28,13 @@ def simulate(
         Path | None,
         typer.Argument(
             metavar="PATH",
-            help="Counts to write, here or after -o; .h5ad and .zarr may be larger than memory.",
+            help="File for the counts (or use -o); .h5ad and .zarr may be larger than memory.",
             show_default=False,
         ),
     ] = None,
-    option: Annotated[Path | None, typer.Option("-o", "--output", metavar="PATH", help="The same.")] = None,
+    option: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="PATH", help="File for the counts.")
+    ] = None,
     samples: Annotated[int, typer.Option("-n", "--samples", help="Number of samples.")] = 1000,
     features: Annotated[int, typer.Option("-m", "--features", help="Number of features.")] = 500,
     components: Annotated[int, typer.Option("-k", "--components", help="Number of factors.")] = 5,
@@ -42,24 +44,24 @@ def simulate(
         typer.Option(
             "--density",
             metavar="X",
-            help="Part of the entries that are not zero. [default: about 0.05 with 5 factors]",
+            help="Share of entries that are not zero. [default: about 0.05 with 5 factors]",
         ),
     ] = None,
     size_spread: Annotated[
-        float, typer.Option("--size-spread", metavar="X", help="Spread of the logarithm of the size factors.")
+        float, typer.Option("--size-spread", metavar="X", help="Standard deviation of the log size factors.")
     ] = 0.0,
     dispersion: Annotated[
         float,
         typer.Option(
-            "--dispersion", metavar="X", help="Variance is mean + X mean^2 (negative binomial); 0: Poisson."
+            "--dispersion", metavar="X", help="Variance is mean + X mean^2 (negative binomial); 0 is Poisson."
         ),
     ] = 0.0,
     batches: Annotated[
-        int, typer.Option("--batches", metavar="N", help="Number of batches of samples (see --truth).")
+        int, typer.Option("--batches", metavar="N", help="Number of batches.")
     ] = 1,
     batch_spread: Annotated[
         float,
-        typer.Option("--batch-spread", metavar="X", help="Spread of the logarithms of effects of batches."),
+        typer.Option("--batch-spread", metavar="X", help="Standard deviation of the log effects of batches."),
     ] = 0.5,
     seed: common.Seed = 0,
     truth: Annotated[
@@ -67,18 +69,18 @@ def simulate(
         typer.Option(
             "--truth",
             metavar="PATH",
-            help="Also write loadings, factors, size factors, dispersions and batches, .npz.",
+            help="Also write the true loadings, factors, size factors, dispersions and batches (.npz).",
         ),
     ] = None,
     json: common.Json = False,
     force: common.Force = False,
 ) -> int:
-    """Draw counts from the model, as in the paper's simulations."""
+    """Simulate counts from the model, as in the paper."""
     screen = Screen(json=json)
     (shift,) = common.parse_c([c])
     output = path or option
     if output is None or (path and option):
-        raise typer.BadParameter("say once where to write: log1pnmf simulate PATH, or -o PATH")
+        raise typer.BadParameter("name the output file once: log1pnmf simulate PATH, or -o PATH")
     check_place(output, force=force)
     if truth is not None:
         check_place(truth, force=force)

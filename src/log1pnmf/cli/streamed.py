@@ -59,7 +59,7 @@ def read_streamed(
         )
     if reading.transpose or reading.min_samples or reading.min_counts or reading.min_features:
         raise BadFileError(
-            "--engine streaming takes a file as it is; filter or transpose it with log1pnmf convert"
+            "--engine streaming cannot filter or transpose; do that first with log1pnmf convert"
         )
     source = open_counts(
         path,

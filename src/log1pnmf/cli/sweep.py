@@ -53,7 +53,7 @@ def sweep(
     json: common.Json = False,
     force: common.Force = False,
 ) -> int:
-    """Fit along several c, up and back down, each from its neighbour; compare the better ones (sweep.csv)."""
+    """Fit a path of c, up and down, each fit starting from its neighbour; compare them (sweep.csv)."""
     parameters = common.checked_parameters(
         n_components=components,
         likelihood=likelihood,

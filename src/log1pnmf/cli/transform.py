@@ -40,17 +40,17 @@ def transform(
             "-o",
             "--output",
             metavar="PATH",
-            help="Loadings: .csv or .tsv, also with .gz.",
+            help="File for the loadings: .csv or .tsv, also with .gz.",
             show_default=False,
         ),
     ],
     c: Annotated[
-        str | None, typer.Option("-c", "--shift", metavar="C", help="Which model, where there are several.")
+        str | None, typer.Option("-c", "--shift", metavar="C", help="Model to use, if the run has several c.")
     ] = None,
     missing: Annotated[
         Literal["refuse", "zero"],
         typer.Option(
-            "--missing", help="Features of the model that the file does not have: refuse, or take as zero."
+            "--missing", help="If the file lacks features of the model: refuse, or fill them with zero."
         ),
     ] = "refuse",
     batch: common.Batch = None,
@@ -62,7 +62,7 @@ def transform(
     json: common.Json = False,
     force: common.Force = False,
 ) -> int:
-    """Find the loadings of new samples; the factors stay. Features are matched by name."""
+    """Estimate the loadings of new samples for the factors of a fit. Features are matched by name."""
     screen = Screen(json=json)
     if not output.name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
         raise typer.BadParameter(f"-o must end with .csv, .tsv or the same with .gz, got {output}")
@@ -124,13 +124,13 @@ def align(table: CountTable, fit: Fit, *, missing: str) -> tuple[Counts, list[st
     if absent and missing == "refuse":
         raise BadFileError(
             f"{table.source} lacks {len(absent):,} of {len(fitted):,} features (first {absent[0]!r}); "
-            "--missing zero takes them as not counted"
+            "--missing zero fills them with zero"
         )
     chosen = np.array([position.get(name, -1) for name in fitted], dtype=np.intp)
     notes = []
     extra = len(given) - (len(fitted) - len(absent))
     if extra:
-        notes.append(f"{extra:,} features are not in the model and were left out")
+        notes.append(f"{extra:,} features are not in the model and were ignored")
     if absent:
-        notes.append(f"{len(absent):,} features of the model are not in the file and were taken as zero")
+        notes.append(f"{len(absent):,} features of the model are not in the file and were set to zero")
     return select_features(table.counts, chosen), notes

@@ -28,7 +28,10 @@ def usage(
     groupby: Annotated[
         str,
         typer.Option(
-            "--groupby", metavar="COLUMN", help="Condition of the samples, or a number.", show_default=False
+            "--groupby",
+            metavar="COLUMN",
+            help="Column with the condition of each sample, or a number.",
+            show_default=False,
         ),
     ],
     replicate: Annotated[
@@ -36,7 +39,7 @@ def usage(
         typer.Option(
             "--replicate",
             metavar="COLUMN",
-            help="Donor, animal or patient of each sample: replicates are compared, not samples.",
+            help="Column with the donor, animal or patient of each sample. Compare these, not samples.",
         ),
     ] = None,
     samples_are_replicates: Annotated[
@@ -53,7 +56,7 @@ def usage(
         typer.Option("--covariate", metavar="COLUMN", help="Covariate to adjust for; can be repeated."),
     ] = None,
     c: Annotated[
-        str | None, typer.Option("-c", "--shift", metavar="C", help="Which model, where there are several.")
+        str | None, typer.Option("-c", "--shift", metavar="C", help="Model to use, if the run has several c.")
     ] = None,
     output: Annotated[
         Path | None,
@@ -62,14 +65,14 @@ def usage(
     json: common.Json = False,
     force: common.Force = False,
 ) -> int:
-    """Compare how much groups of samples use each factor, on the level of donors."""
+    """Compare how much groups of samples use each factor, with donors as replicates."""
     screen = Screen(json=json)
     if output is not None:
         if not output.name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
             raise typer.BadParameter(f"-o must end with .csv, .tsv or the same with .gz, got {output}")
         check_place(output, force=force)
     if replicate is not None and samples_are_replicates:
-        raise typer.BadParameter("--replicate and --samples-are-replicates say different things; choose one")
+        raise typer.BadParameter("--replicate and --samples-are-replicates contradict each other; choose one")
     folder = RunFolder.open(run)
     fit = folder.fit(None if c is None else common.parse_c([c])[0])
     donors: Any = True if samples_are_replicates else None if replicate is None else folder.labels(replicate)

@@ -57,6 +57,7 @@ def split_counts(
     dispersion : float or array of shape (m,)
         Of negative binomial counts, for every feature; 0 is Poisson.
     random_state : int, RandomState, Generator or None
+        Seed or generator of the random numbers.
 
     Returns
     -------
@@ -96,6 +97,7 @@ def folds(
     dispersion : float or array of shape (m,)
         Of negative binomial counts, see `split_counts`.
     random_state : int, RandomState, Generator or None
+        Seed or generator of the random numbers.
 
     Returns
     -------
@@ -184,7 +186,7 @@ def check_fraction(test_fraction: float) -> float:
 
 
 def training_size_factors(train: Counts, test_fraction: float, size_factors: Any = "total") -> Array:
-    """Size factors with which a fit to a training part is the model of the whole data, at the same `c`.
+    """Size factors for a fit to the training part, so that `c` means the same as for all counts.
 
     Parameters
     ----------

@@ -47,12 +47,14 @@ class Tumours:
 
 
 def made_up_tumours(n_tumours: int = 200, *, seed: int = 0) -> Tumours:
-    """Make up tumours whose mutations come from four processes, a third of them absent in each.
+    """Simulate tumours whose mutations come from four processes, a third of them absent in each.
 
     Parameters
     ----------
     n_tumours : int
+        Number of tumours.
     seed : int
+        Seed of the random numbers.
 
     Returns
     -------

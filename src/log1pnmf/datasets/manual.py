@@ -27,11 +27,12 @@ FEWEST_WORDS = 50
 
 @dataclass(frozen=True, eq=False)
 class ManualPages:
-    """Texts with what is known of them.
+    """Texts with their names and labels.
 
     Parameters
     ----------
     texts : list of str
+        Text of every page.
     names : list of str
         Name of the function that each is about, "stats.norm".
     parts : list of str

@@ -39,24 +39,21 @@ class Log1pNMF(FittedModel):
     n_components : int
         Number of factors, K. More than samples or features is allowed, with a warning.
     c : float
-        Shift of the link, positive; inf is standard Poisson NMF, where parts add up. The smaller it is, the
-        more they multiply.
+        Shift of the link. Parts multiply at small c and add up at inf, which is standard Poisson NMF.
     likelihood : {"auto", "adaptive", "exact", "approximate"}
-        "exact" visits every zero count in every iteration. "adaptive" visits those that matter, a quadratic
-        for every feature stands in for the others, and the result is exact up to `zeros_tol` at about the
-        cost of the non-zeros. "approximate" is the paper's form, one quadratic for all zeros. "auto" is exact
-        up to 2e6 entries, where a quarter of them is not zero, and on a graphics card up to 1e9 entries;
-        otherwise adaptive.
+        How to treat zero counts. "exact" visits all of them in every iteration. "adaptive" visits those that
+        matter, replaces the others by a quadratic per feature, and is exact up to `zeros_tol`. "approximate"
+        is the paper's form, one quadratic for all zeros. "auto" is exact for up to 2e6 entries (1e9 on a GPU)
+        and for dense data (a quarter of the entries is not zero), and otherwise adaptive.
     zeros_tol : float
-        With "adaptive": errors at zero counts, summed up without regard to their sign, relative to the
-        log-likelihood.
+        With "adaptive": largest sum of absolute errors at zero counts, as a share of the log-likelihood.
     approximation : {"chebyshev", "taylor"}
-        With "approximate": a quadratic that is good over an interval, or the expansion around zero.
+        With "approximate": the best quadratic over an interval, or the expansion around zero.
     interval : (low, high), optional
-        Where "chebyshev" is to hold, on the link scale.
+        Interval of "chebyshev", on the link scale.
     size_factors : {"total", "fit", "none"} or array of shape (n_samples,)
-        Exposure of the samples; "total" is their total count divided by its mean. "fit" begins there and
-        fits them with the model, for programmes that change totals (docs/explanation/sizes.md).
+        Depth of the samples. "total" is the total count divided by its mean. "fit" starts there and
+        estimates them with the model, for programmes that change totals (docs/explanation/sizes.md).
     noise : {"poisson", "nb", "auto"}
         How counts scatter around their means: "nb" is negative binomial, with the variance
         ``mean + dispersion * mean**2``. "auto" takes the one that predicts held-out counts better, and
@@ -75,52 +72,51 @@ class Log1pNMF(FittedModel):
         Number of starts; the fit with the lowest objective is kept.
     l1 : float
         Penalty on the sum of all factors but the first (the baseline), in units of log-likelihood on the link
-        scale. Where it is positive, loadings are bounded by 1.
+        scale. If it is positive, loadings are at most 1.
     mask_penalty : float
-        With `mask`: what entries outside of it cost, in the units of `l1`; inf does not allow any. Where it
-        is finite, the loadings of these factors are bounded by 1.
+        With `mask`: penalty on entries outside it, in the units of `l1`; inf forbids them. If it is finite,
+        the loadings of these factors are at most 1.
     row_solver : {"newton", "coordinate"}
         "coordinate" is the paper's own algorithm.
     extrapolate : bool or "auto"
-        Whether to go beyond each update in the direction of the last ones; "auto": with "newton" only.
+        Whether to extend each update along the last ones; "auto": with "newton" only.
     max_iter : int
-        Updates of both factors at most.
+        Maximum number of iterations.
     tol : float
-        Relative fall of the objective per iteration at which to stop, twice in a row. A larger one may stop
-        on a plateau.
+        Stop when the objective falls by less than this, relative to its size, twice in a row. A larger value
+        may stop on a plateau.
     engine : {"auto", "native", "reference", "torch", "torch-float64", "streaming"} or EngineFactory
-        What computes the half-steps. "auto" takes a CUDA card where there is one and enough to do, otherwise
-        the compiled core, and "streaming" for counts that are not in memory; ``fit_.settings`` says which.
+        What does the computation. "auto" uses a CUDA GPU if there is one and the data are large, "streaming"
+        for counts that are not in memory, and otherwise the compiled core; ``fit_.settings`` says which.
     normalize : {"max", "factor_max", "factor_sum", "none"}
         Scale of `loadings_` and `components_`, which does not change the fit: the largest loading of every
         factor is 1; the largest entry of every factor is 1; the entries of every factor sum to 1; or as the
         solver left them. The order is the same for all: the baseline first (the factor with the most even
         loadings, or the one without penalty where `l1` is positive), then by share of the signal.
     random_state : int, RandomState, Generator or None
+        Seed or generator of the random numbers.
     fixed_factors : mapping of str to array, data frame or array of shape (K_0, n_features), optional
-        Factors that are known, on the link scale, such as the background of `log1pnmf.background`; arrays may
-        be transposed. `n_components` counts all factors. Known ones come first and keep order, name and
+        Known factors, on the link scale, such as `log1pnmf.background`; arrays may be transposed.
+        `n_components` counts all factors. Known ones come first and keep order, name and
         scale: those of `fixed_loadings` (see `fit`), then these, then those of `mask`.
     mask : mapping of str to features, or array of bool of shape (K_1, n_features), optional
-        Which features factors may have, such as gene sets: names, or numbers where features have no names.
-        Names that the data do not have are left out.
+        Features that factors may have, such as gene sets: names, or numbers if features have no names.
+        Names that are not in the data are ignored.
     n_jobs : int, optional
-        Threads; None and -1 are all available cores, -2 all but one. The result is the same for any number.
+        Number of threads; None and -1 use all cores, -2 all but one. The result does not depend on it.
     callbacks : sequence of callables
         Called with every `log1pnmf.callbacks.Iteration`; a true result stops the fit.
     verbose : int
         1 shows a progress bar.
     checkpoint : str or PathLike, optional
-        File to which the state of the fit is written every so often and at its end, atomically; `fit` goes
-        on from there with `resume`.
+        File that keeps the state of the fit; pass it to `fit` as `resume` to continue.
     checkpoint_every : float
         Seconds between two writes; 0 writes after every iteration.
     warm_start : bool
-        Whether `fit` starts where the last fit of this object ended (`n_init` then is 1). The features have
-        to be the same. `n_components` may change: new factors start tiny and random; where there are to be
-        fewer, those with the largest share stay. `c` may change: loadings stay, each factor keeps the rates
-        of a sample that has it alone, and the total is matched. For another number of samples the loadings
-        are first found for the old factors.
+        Whether `fit` starts where the last fit of this object ended (`n_init` is then 1). The features must
+        be the same. `n_components` may change: new factors start tiny and random, and of too many the largest
+        stay. `c` may change: loadings stay, and each factor keeps the rates of a sample that has it alone.
+        If the samples change, their loadings are first estimated for the old factors.
 
     Attributes
     ----------
@@ -129,29 +125,29 @@ class Log1pNMF(FittedModel):
     loadings_ : ndarray of shape (n_samples, n_components)
         Loadings of the training samples.
     dispersion_ : ndarray of shape (n_features,) or None
-        Of the counts of every feature, with ``noise="nb"``.
+        Dispersion of each feature, with ``noise="nb"``.
     batch_effects_ : DataFrame or ndarray of shape (n_batches, n_features), or None
-        By what rates of a feature are multiplied in a batch, where `fit` was given `batch`.
+        Factor by which a batch multiplies the rates of a feature, if `batch` was passed to `fit`.
     log_likelihood_ : float or None
-        Exact log-likelihood; None where it was not computed, see `certify`.
+        Exact log-likelihood; None if it was not computed, see `certify`.
     approximate_objective_ : float or None
-        What an approximate or adaptive fit has minimised, penalty included; None for exact fits.
+        Objective of an approximate or adaptive fit, with penalty; None for exact fits.
     n_iter_ : int
         Iterations of the best start.
     converged_ : bool
-        Whether the fit ended at an optimum, as `tol` has it.
+        Whether the fit reached an optimum, up to `tol`.
     kkt_residual_ : float
         Distance from a stationary point, 0 at an optimum.
     history_ : dict of str to ndarray
         One entry per iteration; ``pandas.DataFrame(history_)`` shows it.
     certificate_ : Certificate or None
-        Exact log-likelihood, and how far off the fitted one is, where known; see `certify`.
+        Exact log-likelihood, and the error of the fitted one, if known; see `certify`.
     fit_ : Fit
         Everything known about the fit.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of str
-        Their names, where the counts had any.
+        Names of the features, if the counts had any.
 
     See Also
     --------
@@ -257,13 +253,14 @@ class Log1pNMF(FittedModel):
         fixed_loadings: Any = None,
         resume: StrPath | None = None,
     ) -> Log1pNMF:
-        """Fit the model to counts. Where that fails, an earlier fit stays as it was.
+        """Fit the model to counts. If that fails, an earlier fit stays as it was.
 
         Parameters
         ----------
         X : array, sparse matrix or data frame of shape (n_samples, n_features)
-            Raw counts. Those larger than memory: see `log1pnmf.open_counts`.
+            Raw counts. If they are larger than memory, use `log1pnmf.open_counts`.
         y : ignored
+            Ignored; there for scikit-learn.
         size_factors : {"total", "fit", "none"} or array of shape (n_samples,), optional
             Takes the place of the parameter `size_factors` in this fit. Metadata routing of scikit-learn
             passes it on without being asked to, here and in `transform` and `score`.
@@ -303,7 +300,9 @@ class Log1pNMF(FittedModel):
         Parameters
         ----------
         X : array, sparse matrix or data frame of shape (n_samples, n_features)
+            Counts, samples x features.
         y : ignored
+            Ignored; there for scikit-learn.
         **options : optional
             `size_factors`, `batch`, `loadings`, `factors`, `fixed_loadings` and `resume`, as in `fit`.
 
@@ -349,6 +348,7 @@ class Log1pNMF(FittedModel):
         Parameters
         ----------
         path : str or PathLike
+            File that `save` wrote.
 
         Returns
         -------

@@ -82,6 +82,7 @@ class Findings(BaseEstimator):
         Parameters
         ----------
         path : str or PathLike
+            HTML file to write.
         **about : optional
             What is known about the data, `groupby` and `feature_names` above all; see
             `log1pnmf.report.write_report`.
@@ -131,7 +132,7 @@ class Findings(BaseEstimator):
         return markers(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
 
     def evidence(self, X: Any, **options: Any) -> Evidence:
-        """Say for every factor what is lost without it, and how often it comes back.
+        """Measure for each factor what the fit loses without it, and how often it comes back.
 
         `summary` and `report` show it from then on.
 
@@ -238,7 +239,7 @@ class Findings(BaseEstimator):
         return exclusivity(self.fit_, n, by=by)
 
     def perplexity(self, X: Any, **options: Any) -> float:
-        """Perplexity of the held-out words of documents, each given its other words; smaller is better.
+        """Perplexity of held-out words, given the other words of each document; smaller is better.
 
         Parameters
         ----------

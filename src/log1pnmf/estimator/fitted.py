@@ -207,6 +207,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
         X : array, sparse matrix or data frame of shape (n, n_features)
             Or counts in chunks, as in `transform`.
         y : ignored
+            Ignored; there for scikit-learn.
         size_factors : {"total", "fit", "none"} or array of shape (n,), optional
             As in `transform`.
         batch : array of shape (n,), optional

@@ -115,8 +115,8 @@ def fit_from(adata: Any, key: str | None = None, *, whole: bool = True) -> Fit:
     if changed and whole:
         raise ValueError(
             f"the {len(loadings):,} samples of adata are not those of the fit "
-            f"({len(sizes):,}): some were dropped, added, reordered or changed since; "
-            "take the fit from the object as it was, or keep it with fit.save(path)"
+            f"({len(sizes):,}): some were dropped, added, reordered or changed since the fit; use the "
+            "original object, or keep the fit with fit.save(path)"
         )
     places = find_features(adata.var_names, named.tolist(), fitted_here=True)
     factors = factors[places]

@@ -17,7 +17,7 @@ __all__ = ["as_fit", "fit_and_counts"]
 
 
 def as_fit(source: Any, *, key: str | None = None) -> Fit:
-    """Give the fit that something holds.
+    """Get the `Fit` from a model, AnnData or a file.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ FEW = 100.0
 def background(
     counts: Any, *, c: float = 1.0, which: str = "mean", most_counts: float = FEW
 ) -> NDArray[np.float64]:
-    """Make a profile of what every sample has, such as ambient RNA, for ``fixed_factors=``.
+    """Estimate a background profile, such as ambient RNA, for ``fixed_factors=``.
 
     The profile is the rate of every feature in a sample of average size that is nothing but background,
     brought to the link scale of `c`: a loading of 1 stands for such a sample.

@@ -55,7 +55,7 @@ POOR_APPROXIMATION = 0.02
 
 
 class ApproximationWarning(UserWarning):
-    """The quadratic approximation of the zero counts is far off at the fit it led to."""
+    """The quadratic approximation of zero counts is poor for this fit."""
 
 
 def fit_log1p_nmf(counts: Any, n_components: int, *, resume: StrPath | None = None, **parameters: Any) -> Fit:
@@ -244,7 +244,7 @@ def _finish(settings: Settings, engine: Engine, run: Run, request: Request, know
         kkt_residual = residual_at(engine, last.loadings, last.factors, constraint=constraint)
     if run.stopped == "interrupted":
         messages.append(f"interrupted after {last.index} iterations: the fit has not converged")
-        warn(f"{messages[-1]}; it is what was reached so far", RuntimeWarning)
+        warn(f"{messages[-1]}; the result is the state at that point", RuntimeWarning)
     elif run.stopped == "callback":
         messages.append(f"stopped by a callback after {last.index} iterations")
     elif run.stopped != "converged":
@@ -254,7 +254,7 @@ def _finish(settings: Settings, engine: Engine, run: Run, request: Request, know
     messages += _about_batches(engine, run)
     if settings.size_factors == "fit" and not settings.fits_sizes:
         messages.append(
-            "size factors are the totals: at c=inf loadings make up for any size, so there is nothing to fit"
+            "size factors are the totals: at c=inf the loadings absorb any size, so there is nothing to fit"
         )
     fit = run.as_fit(settings, problem, known=known, kkt_residual=kkt_residual)
     about_sizes = note_on_sizes(fit, problem.counts) if settings.fits_sizes else None
@@ -276,7 +276,7 @@ def _why_not(settings: Settings, run: Run, kkt_residual: float) -> str:
             "another init"
         )
     after = f"after max_iter={settings.max_iter} iterations"
-    advice = "raise max_iter, or go on from here with init=fit"
+    advice = "raise max_iter, or continue from here with init=fit"
     if change > tol:
         return (
             f"{after}: the last one still lowered the objective by {change:.1e} of its size (tol={tol:.1e}); "

@@ -13,7 +13,7 @@ __all__ = ["Certificate", "DataFacts"]
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What a fit remembers of its counts.
+    """Size of the data: samples, features, non-zeros, total.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Certificate:
     n_samples : int
         Rows of the data.
     zeros_error : float
-        Errors at single zero counts, summed up without regard to their sign: at least the size of `gap`.
+        Sum of the absolute errors at zero counts, which bounds `gap`.
         Only of adaptive fits; otherwise 0.
     """
 

@@ -57,10 +57,11 @@ class Fit:
     size_factors : ndarray of shape (n,)
         The means of the counts are ``size_factors_i * lam_ij``; with batches that times their effect.
     settings : Settings
-        What was done: "auto" is replaced by what it stood for.
+        Settings used: "auto" is replaced by the choice that was made.
     asked : Settings
-        What was asked for.
+        Settings requested.
     data : DataFacts
+        What the fit remembers of its counts.
     stopped : {"converged", "max_iter", "stalled", "interrupted", "callback"}
         Why the fit ended.
     objective : float
@@ -78,13 +79,14 @@ class Fit:
     certificate : Certificate or None
         Exact log-likelihood, where it is known; see `log1pnmf.fitting.certificate.certify`.
     sample_names, feature_names : ndarray of str, optional
+        Names of samples and features.
     messages : tuple of str
-        What is worth knowing about the data and the fit.
+        Notes about the data and the fit.
     dispersion : ndarray of shape (m,) or None
         With negative binomial noise the variance of a count is ``mean + dispersion_j * mean**2``; None with
         Poisson noise.
     batches : Batches or None
-        How well each batch of samples captures every feature, where there are batches.
+        Effects of the batches on the features, if the fit has batches.
     given_factor_names : ndarray of str, optional
         See `renamed`; `factor_names` are always there.
     factor_kinds : ndarray of str, shape (K,), optional
@@ -155,12 +157,12 @@ class Fit:
 
     @property
     def converged(self) -> bool:
-        """Whether the fit ended at an optimum, as the tolerance has it."""
+        """Whether the fit reached an optimum, up to the tolerance."""
         return self.stopped == "converged"
 
     @property
     def log_likelihood(self) -> float | None:
-        """Exact, full log-likelihood; None where it was not computed, and `messages` say why."""
+        """Exact, full log-likelihood; None if it was not computed (`messages` say why)."""
         known = self.certificate
         return known.log_likelihood if known is not None and known.is_exact else None
 
@@ -201,7 +203,7 @@ class Fit:
         return np.arange(len(self.factors)).astype(str).astype(object)
 
     def normalized(self, normalize: str) -> Fit:
-        """Give the same fit on another scale; the order stays.
+        """Return the same fit on another scale; the order stays.
 
         Parameters
         ----------
@@ -218,11 +220,12 @@ class Fit:
         return replace(self, loadings=loadings, factors=factors, settings=settings)
 
     def named(self, *, sample_names: Any = None, feature_names: Any = None) -> Fit:
-        """Give the same fit with names of samples or features; None leaves them as they are.
+        """Return the same fit with names of samples or features; None changes nothing.
 
         Parameters
         ----------
         sample_names, feature_names : sequence of str, optional
+            Names of samples and features.
 
         Returns
         -------
@@ -245,7 +248,7 @@ class Fit:
         return replace(self, **changed) if changed else self
 
     def renamed(self, names: Any) -> Fit:
-        """Give the same fit with other names of factors, which every table, plot and file then has.
+        """Return the same fit with new names of factors, used by every table, plot and file.
 
         Parameters
         ----------
@@ -287,6 +290,7 @@ class Fit:
         Parameters
         ----------
         path : str or PathLike
+            File that `save` wrote.
 
         Returns
         -------
@@ -302,7 +306,7 @@ class Fit:
             return cls.from_parts(*parts)
 
     def to_parts(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Take the fit apart into arrays and plain values: the one form in which it is kept anywhere.
+        """Convert the fit to arrays and plain values, the form in which files keep it.
 
         Returns
         -------
@@ -332,12 +336,14 @@ class Fit:
 
     @classmethod
     def from_parts(cls, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> Fit:
-        """Put together and check what `to_parts` took apart; nothing in it is trusted.
+        """Make a fit of what `to_parts` returned; every value is checked.
 
         Parameters
         ----------
         arrays : dict of str to ndarray
+            Arrays that `to_parts` returned.
         metadata : dict
+            Metadata that `to_parts` returned.
 
         Returns
         -------

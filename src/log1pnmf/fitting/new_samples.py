@@ -255,7 +255,8 @@ class NewSamples:
         loadings, converged = self.solve()
         if not converged:
             warn(
-                "some loadings have not converged; a feature may have a count far beyond the training data",
+                "some loadings have not converged; a feature may have counts far beyond those of the "
+                "training data",
                 ConvergenceWarning,
             )
         return loadings

@@ -55,7 +55,7 @@ SMALL, DENSE = 2e6, 0.25
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides a fit. Parameters as in `log1pnmf.Log1pNMF`.
+    """All settings of a fit. Parameters as in `log1pnmf.Log1pNMF`.
 
     `size_factors`, `dispersion`, `init` and `engine` are "given" where the user passed arrays, a function or
     an engine; these go beside the settings in a `log1pnmf.fitting.request.Request`.
@@ -88,8 +88,9 @@ class Settings:
         link = ShiftedLog(self.c)
         if not (SMALLEST_C <= link.c <= LARGEST_C or link.is_identity):
             raise ValueError(
-                f"c must be between {SMALLEST_C:.0e} and {LARGEST_C:.0e}, or inf, got {link.c:g}: beyond "
-                "that double precision does not hold the model; pass inf for what a larger c tends to"
+                f"c must be between {SMALLEST_C:.0e} and {LARGEST_C:.0e}, or inf, got {link.c:g}: "
+                "double precision cannot represent the model beyond that; for a very large c use "
+                "inf, its limit"
             )
         check_choice("likelihood", self.likelihood, LIKELIHOODS)
         check_number("zeros_tol", self.zeros_tol)
@@ -104,8 +105,8 @@ class Settings:
         check_number("batch_strength", self.batch_strength)
         if self.batch_strength == 0:
             raise ValueError(
-                "batch_strength must be above 0: without a pull, a feature that a batch has not seen would "
-                "have the effect 0; use a small number, such as 0.1"
+                "batch_strength must be above 0: without a prior, a feature that a batch has not "
+                "seen would have the effect 0; use a small number, such as 0.1"
             )
         check_choice("init", self.init, (*INITS, GIVEN))
         check_whole("n_init", self.n_init, least=1)
@@ -130,8 +131,8 @@ class Settings:
             raise ValueError("noise='auto' chooses whether there is a dispersion; use noise='nb' to give one")
         if self.noise != "poisson" and self.likelihood == "approximate":
             raise ValueError(
-                f"likelihood='approximate', the paper's, has no noise={self.noise!r}; use 'adaptive' or "
-                "'auto'"
+                "likelihood='approximate' supports Poisson noise only; "
+                f"with noise={self.noise!r} use 'adaptive' or 'auto'"
             )
         if self.noise != "poisson" and self.row_solver != "newton":
             raise ValueError(
@@ -188,11 +189,11 @@ class Settings:
         if self.row_solver == "coordinate":
             return "coordinate descent has no adaptive form"
         if entries <= SMALL:
-            return f"there are {entries:,} entries only"
+            return f"there are only {entries:,} entries"
         if counts.nnz >= DENSE * entries:
             return f"{counts.nnz / entries:.0%} of the entries are not zero"
         if self.engine.startswith("torch") and entries <= LARGEST_EXACT_ON_CARD:
-            return "a graphics card does that at about the cost of the non-zeros"
+            return "on a GPU that costs about as much as the non-zeros alone"
         return None
 
     @property

@@ -46,7 +46,9 @@ class Simulated:
     loadings, factors : ndarray of shape (n, K) and (m, K)
         On the link scale.
     size_factors : ndarray of shape (n,)
+        Size factor of every sample.
     c : float
+        Shift of the link.
     dispersion : ndarray of shape (m,)
         0 is Poisson.
     batch : ndarray of int, shape (n,)
@@ -67,11 +69,12 @@ class Simulated:
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """A lazy simulation: loadings and counts are drawn when they are asked for.
+    """A simulation whose loadings and counts are drawn when needed.
 
     Parameters
     ----------
     n_samples, n_features, n_components : int
+        Numbers of samples, features and factors.
     c : float
         Shift of the link, may be inf.
     density : float, optional
@@ -217,7 +220,7 @@ class Simulation:
         while expected(high) < density:
             low, high = high, 2.0 * high
             if high > 1e6:
-                raise ValueError(f"density {density} cannot be reached; ask for a lower one")
+                raise ValueError(f"density {density} cannot be reached; use a lower one")
         while expected(low) > density:
             low, high = 0.5 * low, low
         while high - low > FINEST * high:
@@ -249,6 +252,7 @@ def simulate(
     Parameters
     ----------
     n_samples, n_features, n_components : int
+        Numbers of samples, features and factors.
     c : float
         Shift of the link, may be inf.
     density : float, optional
@@ -312,6 +316,7 @@ def simulate_chunks(
     Parameters
     ----------
     n_samples, n_features, n_components : int
+        Numbers of samples, features and factors.
     chunk_size : int
         Rows in each block; every size gives the same counts.
     c, density, size_spread, dispersion, batches, batch_spread, random_state
@@ -340,9 +345,7 @@ def draw_poisson(mean: Array, rng: np.random.Generator) -> sparse.csr_array:
     same law and costs little more than the counts themselves.
     """
     if not np.isfinite(mean).all() or mean.max(initial=0.0) >= 2**31:
-        raise ValueError(
-            "mean counts must be below 2**31; ask for a lower density or a smaller spread of sizes"
-        )
+        raise ValueError("mean counts must be below 2**31; use a lower density or a smaller size_spread")
     running = np.cumsum(mean, axis=None)
     if running[-1] > 0.5 * mean.size:
         return sparse.csr_array(rng.poisson(mean).astype(np.int32))

@@ -32,11 +32,12 @@ def compare(
     random_state: int = 0,
     figure: Figure | SubFigure | None = None,
 ) -> Any:
-    """Two fits of the same samples: structure plots with matched colours, and how similar the factors are.
+    """Compare two fits: structure plots with matched colours, and the similarity of their factors.
 
     Parameters
     ----------
     a, b : Fit, Log1pNMF, AnnData, or a file that `save` wrote
+        The two fits.
     groupby : str or array-like of shape (n,), optional
         Column of ``obs`` of the first, or labels; numbers put the samples in order, as in `structure`.
     keys : (str, str), optional
@@ -49,6 +50,7 @@ def compare(
     random_state : int
         Which samples are drawn.
     figure : Figure or SubFigure, optional
+        Figure to draw on; by default a new one.
 
     Returns
     -------

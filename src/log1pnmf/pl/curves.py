@@ -55,6 +55,7 @@ def link(
     largest : float
         End of the axis of rates.
     ax : Axes, optional
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -114,10 +115,13 @@ def convergence(
     Parameters
     ----------
     sources : Fit, Log1pNMF, AnnData or a file that `save` wrote, or a sequence of them
+        One fit or several.
     x : {"iteration", "seconds"}
+        What the axis shows.
     names : sequence of str, optional
         One for each source; by default their values of c.
     ax : Axes, optional
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -192,7 +196,7 @@ def sweep(
     measures: Sequence[str] = ("factor_correlation", "sparsity_loadings", "sparsity_factors"),
     figure: Figure | SubFigure | None = None,
 ) -> Any:
-    """Correlation and sparsity across c, as in the paper's summary figure.
+    """Draw how the factors change with c: their correlation and sparsity.
 
     Parameters
     ----------
@@ -202,6 +206,7 @@ def sweep(
         Columns to draw, a panel each: any of "factor_correlation", "sparsity_loadings", "sparsity_factors",
         "log_likelihood", "deviance_explained".
     figure : Figure or SubFigure, optional
+        Figure to draw on; by default a new one.
 
     Returns
     -------

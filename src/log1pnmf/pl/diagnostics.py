@@ -24,7 +24,7 @@ VARIANCES = {"poisson": "Poisson", "nb": "negative binomial"}
 
 @drawing
 def diagnostics(found: Diagnostics, *, n_labels: int = 8, figure: Figure | SubFigure | None = None) -> Any:
-    """Draw variances of features, deviances of samples, and what an approximation misjudges.
+    """Draw variances of features, deviances of samples, and the error of an approximation.
 
     Parameters
     ----------
@@ -33,6 +33,7 @@ def diagnostics(found: Diagnostics, *, n_labels: int = 8, figure: Figure | SubFi
     n_labels : int
         Features and samples named at most in each panel.
     figure : Figure or SubFigure, optional
+        Figure to draw on; by default a new one.
 
     Returns
     -------
@@ -71,6 +72,7 @@ def dispersion(found: Diagnostics, *, n_labels: int = 8, ax: Axes | None = None)
     n_labels : int
         Features named at most: those farthest above the trend.
     ax : Axes, optional
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -92,8 +94,8 @@ def dispersion(found: Diagnostics, *, n_labels: int = 8, ax: Axes | None = None)
         raise TypeError(f"expected Diagnostics, got {type(found).__name__}; pass model.diagnose(counts)")
     if found.fitted_dispersion is None:
         raise ValueError(
-            "the fit has Poisson noise and so no dispersions: fit with noise='nb', or draw "
-            "pl.diagnostics(found), which has the variances of features"
+            "the fit has Poisson noise and therefore no dispersions; fit with noise='nb', or use "
+            "pl.diagnostics(found) for the variances of features"
         )
     ax = axes_or_new(ax, (4.6, 3.6))
     index = np.flatnonzero(found.feature_mean > 0.0)

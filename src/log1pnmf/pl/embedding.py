@@ -35,7 +35,7 @@ def embedding(
     size: float | None = None,
     figure: Figure | SubFigure | None = None,
 ) -> Any:
-    """Draw the loadings of every factor on a map of the samples, one small picture each.
+    """Draw the loadings of each factor on a map of the samples (UMAP, t-SNE, space).
 
     Parameters
     ----------
@@ -54,6 +54,7 @@ def embedding(
     size : float, optional
         Of the points, in square points; by default by their number.
     figure : Figure or SubFigure, optional
+        Figure to draw on; by default a new one.
 
     Returns
     -------
@@ -61,8 +62,7 @@ def embedding(
 
     Notes
     -----
-    Every factor has its own colour, that of all other plots, and goes from none to its largest loading;
-    samples with much of it are drawn last.
+    Each factor has the colour that it has in all other plots. Samples with large loadings are drawn last.
 
     Examples
     --------

@@ -47,11 +47,12 @@ def factor_scatter(
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Features in one factor against another, the extreme ones by name.
+    """Draw the features of one factor against those of another.
 
     Parameters
     ----------
     source : Fit, Log1pNMF, AnnData, or a file that `save` wrote
+        The fit.
     a, b : int
         Factors, from 0.
     key : str, optional
@@ -70,6 +71,7 @@ def factor_scatter(
     title : str, optional
         By default the name of the fit.
     ax : Axes, optional
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -151,11 +153,12 @@ def top_features(
     gene_symbols: str | None = None,
     figure: Figure | SubFigure | None = None,
 ) -> Any:
-    """Features that tell each factor from the others, and how much more of them there are with it.
+    """Draw the features that each factor raises most, and by how much.
 
     Parameters
     ----------
     source : Fit, Log1pNMF, AnnData, or a file that `save` wrote
+        The fit.
     n_top : int
         Features shown per factor.
     kind : {"bars", "heatmap"}
@@ -173,6 +176,7 @@ def top_features(
     gene_symbols : str, optional
         Column of ``adata.var`` with the names to show, where `var_names` are identifiers.
     figure : Figure or SubFigure, optional
+        Figure to draw on; by default a new one.
 
     Returns
     -------

@@ -26,7 +26,7 @@ SPREAD = 0.55
 def usage(
     source: Any, *, key: str | None = None, level: float = 0.05, figure: Figure | SubFigure | None = None
 ) -> Any:
-    """Draw mean loadings of groups (every replicate is a dot) and their differences with 95% intervals.
+    """Draw the mean loadings of groups and their differences with 95% intervals.
 
     Parameters
     ----------
@@ -37,6 +37,7 @@ def usage(
     level : float
         Differences with an adjusted p-value up to this are filled, others open.
     figure : Figure or SubFigure, optional
+        Figure to draw on; by default a new one.
 
     Returns
     -------

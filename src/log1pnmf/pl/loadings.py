@@ -47,11 +47,12 @@ def structure(
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Stacked loadings: every sample is a thin bar, every colour a factor.
+    """Draw the loadings of all samples: each sample is a thin bar, each colour a factor.
 
     Parameters
     ----------
     source : Fit, Log1pNMF, AnnData, or a file that `save` wrote
+        The fit.
     groupby : str or array-like of shape (n,), optional
         Column of ``adata.obs``, or labels; categories keep their order. Numbers with more than 60 different
         values (a pseudotime, an age) put the samples in their order instead, with the values as a strip and
@@ -70,9 +71,11 @@ def structure(
     colors : sequence of colours, optional
         One for each factor of the fit.
     legend : bool
+        Whether to draw the legend of the factors.
     title : str, optional
         By default the name of the fit, such as "c = 1".
     ax : Axes, optional
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -184,11 +187,12 @@ def factor_legend(ax: Axes, names: Sequence[str], colors: Sequence[Any]) -> None
 def loadings_by_group(
     source: Any, groupby: Any, *, key: str | None = None, title: str | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Mean loading of every factor in every group, as a heat map.
+    """Draw the mean loading of each factor in each group, as a heat map.
 
     Parameters
     ----------
     source : Fit, Log1pNMF, AnnData, or a file that `save` wrote
+        The fit.
     groupby : str or array-like of shape (n,)
         Column of ``adata.obs``, or labels, of at most 60 groups.
     key : str, optional
@@ -196,6 +200,7 @@ def loadings_by_group(
     title : str, optional
         By default the name of the fit.
     ax : Axes, optional
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------

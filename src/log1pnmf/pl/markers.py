@@ -38,7 +38,7 @@ def volcano(
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """How much features rise with a factor, and how certain that is.
+    """Draw how much each feature rises with a factor, and its p-value.
 
     Parameters
     ----------
@@ -56,7 +56,9 @@ def volcano(
     n_labels : int
         Features named at most: the first of the factor. Names that would lie on others are left out.
     title : str, optional
+        Title; by default the name of the factor.
     ax : Axes, optional
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -95,8 +97,8 @@ def volcano(
         features = np.array([symbols.get(name, name) for name in features])
     if np.isnan(p).all():
         raise ValueError(
-            f"factor {names[k]} has no tests: all samples have it, and the others are added to it; "
-            "pl.top_features shows what it is made of"
+            f"factor {names[k]} has no tests, because all samples have it and there is nothing to "
+            "compare it with; pl.top_features shows its features"
         )
     height = -np.log10(np.maximum(p, np.finfo(float).tiny))
     y, capped = np.minimum(height, MOST_CERTAIN), height > MOST_CERTAIN

@@ -41,6 +41,7 @@ def select(source: Any, *, key: str | None = None, figure: Figure | SubFigure | 
     key : str, optional
         Name of the selection in an AnnData, if `key_added` was given.
     figure : Figure or SubFigure, optional
+        Figure to draw on; by default a new one.
 
     Returns
     -------

@@ -60,9 +60,11 @@ def heldout(found: Selection, *, l1: float | None = None, ax: Axes | None = None
     Parameters
     ----------
     found : Selection
+        Result of `log1pnmf.select`.
     l1 : float, optional
         Which penalty is shown; by default that of the best setting.
     ax : Axes, optional
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -138,11 +140,13 @@ def heldout_path(found: Selection, over: str = "c", *, lines: str = "best", ax: 
     Parameters
     ----------
     found : Selection
+        Result of `log1pnmf.select`.
     over : {"c", "n_components", "l1"}
         What changes along the axis.
     lines : {"best", "all"}
         "best": the path through the best setting; "all": one for every combination of the other parameters.
     ax : Axes, optional
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -225,13 +229,14 @@ def short_value(value: float) -> str:
 
 @drawing
 def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> Any:
-    """Draw how alike all factors of several fits are: a tree, and a heat map in the tree's order.
+    """Draw how similar the factors of several fits are: a tree and a heat map.
 
     Parameters
     ----------
     found : Relation
         From `log1pnmf.analysis.stability.relate`.
     figure : Figure or SubFigure, optional
+        Figure to draw on; by default a new one.
 
     Returns
     -------

@@ -115,9 +115,7 @@ def drawable(source: Any, *, key: str | None = None, feature_names: Any = None) 
 def need_factors(shown: Drawable) -> None:
     """Refuse a source that has loadings only."""
     if not len(shown.factors):
-        raise ValueError(
-            "the source has loadings but no factors (samples that were projected): pass the fit itself"
-        )
+        raise ValueError("the source has loadings but no factors (projected samples); pass the fit itself")
 
 
 def _of_anndata(adata: Any, keys: Keys) -> Factorization:

@@ -78,6 +78,7 @@ def write_report(
     fits : Fit, Log1pNMF, AnnData or a file that `save` wrote, or a sequence of them, or a Sweep
         To the same data. The first with finite c and the first with ``c = inf`` are compared.
     title : str, optional
+        Title of the report.
     sample_names, feature_names : sequence of str, optional
         By default those of the counts or the fit, or numbers.
     gene_symbols : str, optional

@@ -28,7 +28,7 @@ def evidence(
     n_jobs: int | None = None,
     verbose: int = 0,
 ) -> Any:
-    """Say for every factor what is lost without it, and how often it comes back, and write that as a table.
+    """Measure what the fit loses without each factor, and how often it comes back; store the table.
 
     Parameters
     ----------

@@ -43,6 +43,7 @@ def log1p_nmf(
         Samples are `obs`. May be a view (it becomes an object of its own) or lie in a file (only the counts
         are read; the results are in memory until `adata` is written).
     n_components : int
+        Number of factors.
     c : float
         Shift of the link; inf is standard Poisson NMF.
     layer : str, optional
@@ -69,6 +70,7 @@ def log1p_nmf(
     copy : bool
         Whether to leave `adata` as it is and return a copy with the results.
     random_state : int, RandomState, Generator or None
+        Seed or generator of the random numbers.
     **parameters : optional
         Others of `log1pnmf.Log1pNMF`, with the same defaults, but `warm_start`; ``mask=`` takes gene sets,
         as a dict of name to names of features.
@@ -125,7 +127,7 @@ def sweep(
     random_state: Any = 0,
     **parameters: Any,
 ) -> Any:
-    """Fit the model at several c and write every fit, and a table that compares them.
+    """Fit the model at several c; store every fit and a table that compares them.
 
     Parameters
     ----------
@@ -134,6 +136,7 @@ def sweep(
     c : sequence of float
         Different from each other; may contain inf.
     n_components : int
+        Number of factors.
     layer, mask_var, copy, random_state
         As in `log1p_nmf`.
     **parameters : optional

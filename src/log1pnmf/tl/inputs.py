@@ -92,10 +92,10 @@ def target(adata: Any, copy: bool) -> Any:
     if adata.is_view:
         if adata.isbacked:
             raise ValueError(
-                "adata is a view of data in a file, to which nothing can be added; "
-                "pass adata.to_memory(), or copy=True"
+                "adata is a view of data in a file, which cannot store results; pass "
+                "adata.to_memory(), or copy=True"
             )
-        logger.warning("adata is a view: it becomes an object of its own, with the results")
+        logger.warning("adata is a view: it is copied, and the copy gets the results")
     return adata
 
 

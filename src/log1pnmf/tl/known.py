@@ -32,7 +32,7 @@ def known_loadings(adata: Any, given: Any) -> Any:
             columns[name] = column.to_numpy(dtype=np.float64)
             continue
         if column.isna().any():
-            raise ValueError(f"fixed_loadings: column {name!r} of obs has missing labels; give all of them")
+            raise ValueError(f"fixed_loadings: column {name!r} of obs has missing labels; fill them in")
         labels = column.astype(str).to_numpy()
         columns |= {f"{name}={label}": (labels == label).astype(np.float64) for label in np.unique(labels)}
     return columns

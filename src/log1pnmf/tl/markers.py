@@ -29,7 +29,7 @@ def markers(
     copy: bool = False,
     n_jobs: int | None = None,
 ) -> Any:
-    """Test which features rise with each factor, beyond the others, and write them as a table.
+    """Test which features rise with each factor; store the table.
 
     Parameters
     ----------

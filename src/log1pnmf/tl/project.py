@@ -31,7 +31,7 @@ def transform(
     copy: bool = False,
     n_jobs: int | None = None,
 ) -> Any:
-    """Find the loadings of other samples in factors that were fitted before, and write them to `obsm`.
+    """Estimate the loadings of new samples for the factors of a fit, and store them in `obsm`.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ __all__ = ["rename_factors"]
 
 
 def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> None:
-    """Name factors; every table, plot and report of `adata` then has these names, also in files.
+    """Rename factors; every table, plot and report of `adata` then uses these names.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ def usage(
     key: str | None = None,
     copy: bool = False,
 ) -> Any:
-    """Compare the mean loadings of groups of samples, on the level of replicates, and write them as a table.
+    """Compare the mean loadings of groups, with donors as replicates; store the table.
 
     Parameters
     ----------
@@ -53,9 +53,9 @@ def usage(
 
     Notes
     -----
-    Written is ``uns["log1p_nmf_usage"]`` (``uns[key + "_usage"]``), a dictionary with `table`, a data frame
-    with the columns of `log1pnmf.analysis.Usage.table`, `factor_names`, and, with replicates, their mean
-    loadings `means` and their groups `unit_groups`.
+    The result is ``uns["log1p_nmf_usage"]`` (``uns[key + "_usage"]``), a dictionary with `table`, a
+    data frame with the columns of `log1pnmf.analysis.Usage.table`, `factor_names`, and, with replicates,
+    their mean loadings `means` and their groups `unit_groups`.
 
     Examples
     --------

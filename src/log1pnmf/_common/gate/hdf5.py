@@ -254,7 +254,7 @@ def _check_deflated(where: str, packed: bytes, size: int) -> None:
             seen, packed = seen + len(piece), unpacker.unconsumed_tail
             if seen > size:
                 raise BadFileError(
-                    f"{where} has a chunk that unpacks to more than {size:,} bytes: made to fill the memory"
+                    f"{where} has a chunk that unpacks to more than {size:,} bytes: it is malicious"
                 )
     except zlib.error as error:
         raise BadFileError(f"{where} is damaged ({error}); get another copy of it") from error

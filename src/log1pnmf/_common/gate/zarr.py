@@ -126,7 +126,7 @@ class _Array:
             return
         if self.unpacked(file, limit) > (limit if self.text else self.chunk + SLACK):
             raise BadFileError(
-                f"{self.where} has a chunk that unpacks to more than it may: made to fill the memory"
+                f"{self.where} has a chunk that unpacks to more than it should: it is malicious"
             )
 
     def unpacked(self, file: Path, limit: int) -> int:

@@ -44,7 +44,7 @@ def markers(
     max_samples: int | None = None,
     n_jobs: int | None = None,
 ) -> Markers:
-    """Test for every factor and feature whether the feature rises with the factor, beyond the others.
+    """Test which features rise with each factor, beyond what the other factors do.
 
     Features are in the order in which `log1pnmf.analysis.top_features` and every list of this package have
     them. For the tests every feature is regressed on the loadings, without penalty and with exact zero
@@ -54,6 +54,7 @@ def markers(
     Parameters
     ----------
     fit : Fit, or what `log1pnmf.as_fit` takes
+        The fit.
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
         The counts it was fitted to, or others of the same samples. Of counts in chunks the samples that are
         kept in memory are tested, up to 8,192 at random.

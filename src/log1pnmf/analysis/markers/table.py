@@ -39,7 +39,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Markers:
-    """Which features rise with each factor, how much and how surely; made by `markers`.
+    """Features that rise with each factor, with standard errors and tests; made by `markers`.
 
     All arrays are of shape (n_features, n_components). Tests are NaN for a factor that all samples have and
     to which others are added: nothing can be compared with it.
@@ -62,12 +62,15 @@ class Markers:
     weight : ndarray
         What the fit itself has, where the largest loading of every factor is 1.
     c : float
+        Shift of the link.
     errors : str
         Which kind of standard errors these are.
     split : bool
         Whether loadings and tests are from different halves of the counts.
     feature_names : ndarray of str
+        Names of the features.
     factor_names : tuple of str
+        Names of the factors.
     """
 
     log2_fold_change: Array
@@ -184,6 +187,7 @@ class Markers:
         Parameters
         ----------
         by : {"score", "log2_fold_change", "effect", "shrunken_effect", "z"}
+            What ranks the features.
         """
         check_choice("by", by, STATISTICS)
         values: Array = getattr(self, by)

@@ -27,9 +27,13 @@ class Setting:
     Parameters
     ----------
     c : float
+        Shift of the link.
     n_components : int
+        Number of factors.
     l1 : float
+        Penalty on the factors.
     noise : {"poisson", "nb"}
+        Distribution of the counts.
 
     Examples
     --------

@@ -85,7 +85,7 @@ def select(
     on_fit: OnFit | None = None,
     **parameters: Any,
 ) -> Selection:
-    """Compare settings by the log-likelihood of counts that were held out, and by stability over seeds.
+    """Choose c, K and the penalty by held-out log-likelihood, and by stability over seeds.
 
     Parameters
     ----------
@@ -112,6 +112,7 @@ def select(
         Fits of every setting to all counts, from random starts: the mean similarity of their matched factors
         is the stability of the setting. 0: leave that out, which about halves the time.
     random_state : int, RandomState, Generator or None
+        Seed or generator of the random numbers.
     n_jobs : int, optional
         Fits at a time, each with one thread; None and -1 are all available cores. The result does not depend
         on it.

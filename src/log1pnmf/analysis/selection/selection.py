@@ -77,7 +77,7 @@ class Selection:
         n_folds = int(about["n_folds"])
         whole = [one for one in grid if all((one, fold) in found for fold in range(n_folds))]
         if not whole:
-            raise ValueError("no setting was fitted in every fold yet: go on with resume=")
+            raise ValueError("no setting has been fitted in every fold yet; continue with resume=")
         rows = [[found[setting, fold] for fold in range(n_folds)] for setting in whole]
         n_seeds = int(about.get("n_seeds", 0))
         between = {one.setting: one.between for one in agreements}
@@ -213,6 +213,7 @@ class Selection:
         Parameters
         ----------
         path : str or PathLike
+            File that `save` or ``resume=`` wrote.
 
         Returns
         -------

@@ -40,11 +40,13 @@ class CountSource:
     Parameters
     ----------
     chunks : RowChunks
+        Chunks of rows.
     client : dask.distributed.Client, optional
         Cluster whose workers do the work; None: this process.
     folder : str, optional
         For temporary files with the loadings.
     sample_names, feature_names : ndarray of str, optional
+        Names of samples and features.
     on_chunk : callable, optional
         Called with the number of chunks done in a pass, and of all, after each.
     """
@@ -72,7 +74,7 @@ def open_counts(
     on_chunk: OnChunk | None = None,
     max_memory: str | float | None = None,
 ) -> CountSource:
-    """Say where counts are that need not fit in memory; nothing but their shape is read yet.
+    """Open counts that need not fit in memory; only their shape is read now.
 
     Parameters
     ----------
@@ -249,9 +251,7 @@ def _from_object(source: Any, limit: int) -> RowChunks:
         return SlicedChunks(source, np.arange(shape[0] + 1, dtype=np.int64) * int(shape[1]), limit)
     if hasattr(source, "__len__") and (hasattr(source, "__getitem__") or isinstance(source, Iterable)):
         return GivenChunks(source, shape)
-    raise TypeError(
-        f"counts of type {type(source).__name__} can neither be sliced nor gone through in chunks"
-    )
+    raise TypeError(f"counts of type {type(source).__name__} can be neither sliced nor iterated in chunks")
 
 
 def _gives_rows(source: Any) -> bool:

@@ -39,11 +39,12 @@ class Filtered:
 def filter_table(
     table: CountTable, *, min_samples: int = 0, min_counts: float = 0, min_features: int = 0
 ) -> Filtered:
-    """Leave out samples with little in them, then features seen in few of the samples that are left.
+    """Remove samples with few counts, then features that occur in few of the remaining samples.
 
     Parameters
     ----------
     table : CountTable
+        Counts with the names of samples and features.
     min_samples : int
         Features must be seen (not zero) in at least so many samples.
     min_counts : float

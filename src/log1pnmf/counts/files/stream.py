@@ -31,7 +31,7 @@ def write_chunks(
     feature_names: Sequence[str] | None = None,
     force: bool = False,
 ) -> int:
-    """Write blocks of rows one after the other as AnnData, whole or not at all.
+    """Write blocks of rows as AnnData; if it fails, no file is left.
 
     Parameters
     ----------
@@ -43,6 +43,7 @@ def write_chunks(
     shape : tuple of int
         Samples and features.
     sample_names, feature_names : sequence of str, optional
+        Names of samples and features.
     force : bool
         Whether something that is there may be replaced.
 

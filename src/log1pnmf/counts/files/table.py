@@ -120,6 +120,7 @@ class CountTable:
         Parameters
         ----------
         column : str
+            Name of the column.
 
         Returns
         -------

@@ -32,11 +32,12 @@ ROWS_AT_ONCE = 256
 
 
 def write_table(table: CountTable, path: StrPath, *, force: bool = False) -> tuple[str, ...]:
-    """Write a table of counts, whole or not at all; its name says how.
+    """Write a table of counts; the ending of the name sets the format.
 
     Parameters
     ----------
     table : CountTable
+        Counts with the names of samples and features.
     path : str or PathLike
         .h5ad, .zarr, .mtx, .csv, .tsv, .npz or .npy; text and .mtx also with .gz. A name without an ending is
         a folder as 10x writes it (features x samples, with names).

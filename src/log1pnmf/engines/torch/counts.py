@@ -119,7 +119,7 @@ class TensorCounts(Counts):
         _check(values)
         if bool((values == 0).any()):
             raise ValueError(
-                "counts on a device must not have stored zeros; drop them, or pass them from the host"
+                "counts on a device must not have stored zeros; remove these, or pass counts in host memory"
             )
         rows = TensorRows(shape, on_host(indptr).astype(np.int64), indices.int(), values)
         return cls(rows)  # type: ignore[arg-type]

@@ -46,8 +46,8 @@ class TorchFactory(Factory):
         why = super().refuses(counts)
         if why is None and (most := _largest_total(counts)) > LARGE_ROW:
             return (
-                f"a sample has {most:.3g} counts, and above {LARGE_ROW:.0e} its log-likelihood "
-                "would be lost in rounding; use engine='native', with the counts in the memory of the host"
+                f"a sample has {most:.3g} counts, and above {LARGE_ROW:.0e} single precision loses its "
+                "log-likelihood; use engine='native', with the counts in host memory"
             )
         return why
 

@@ -122,8 +122,9 @@ def alternate(
         objective = moves.objective(lead.loss, tried)
         if state is None and math.isnan(objective):
             raise ValueError(
-                "the log-likelihood of the start is not a number: counts, size factors and c are together "
-                "beyond what double precision holds; rescale the counts, or use a c closer to them"
+                "the log-likelihood of the start is not a number: double precision cannot represent "
+                "these counts, size factors and c together; rescale the counts, or use a c closer to "
+                "them"
             )
         if not objective <= accepted:
             restarted = True

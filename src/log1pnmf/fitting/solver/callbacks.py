@@ -21,7 +21,7 @@ Callback = Callable[[Iteration], object]
 
 
 class TimeLimit:
-    """Stop after a number of seconds, counted from the first iteration it sees.
+    """Stop a fit after some seconds, counted from its first iteration.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class TimeLimit:
 
 
 class History:
-    """Collects a table of all iterations.
+    """Record all iterations in a table.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class History:
 
 
 class ProgressBar:
-    """Progress on standard error; a context manager, so that it is closed whatever happens.
+    """Show progress on standard error; use it as a context manager.
 
     A terminal and a notebook show a bar. A log file gets one line at the end.
 
