@@ -186,9 +186,9 @@ def test_figures_of_the_comparison(fit_of):
     clusters = fit_of(eye, rng.random((8, 3)), c=np.inf)
     result = compare([shared, clusters], groups=Groups.of(np.repeat(["a", "b", "c"], 10)))
     figure = {one.name: (one.finite, one.additive) for one in result.figures}
-    assert figure["Groups served per factor"] == (3.0, 1.0)
-    assert figure["Factors that serve one group"] == (0, 3)
-    assert figure["Strongest factor tells the group"] == (1.0, 1.0)
+    assert figure["Groups that use a factor"] == (3.0, 1.0)
+    assert figure["Factors used by one group"] == (0, 3)
+    assert figure["Strongest factor predicts the group"] == (1.0, 1.0)
     np.testing.assert_allclose(figure["Share of the strongest factor"], (0.5, 1.0))
     np.testing.assert_allclose(figure["Groups per factor"], (np.exp(1.5 * np.log(2)), 1.0))
     assert [(a, b) for a, b, _ in result.pairs] == [(0, 0), (1, 1), (2, 2)]

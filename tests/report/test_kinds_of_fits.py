@@ -45,9 +45,9 @@ def test_a_fit_with_dispersions_is_judged_by_its_noise(tmp_path):
         texts[noise] = write_report(tmp_path / f"{noise}.html", fit, counts=counts).read_text()
     assert 'aria-label="Dispersions of features against their mean counts' in texts["nb"]
     assert texts["nb"].count('class="dots"') == texts["nb"].count('class="band"') == 1
-    assert "times what negative binomial counts would have" in texts["nb"]
+    assert "times that of negative binomial counts" in texts["nb"]
     assert "under negative binomial noise" in texts["nb"]
-    assert "times what Poisson counts would have" in texts["poisson"]
+    assert "times that of Poisson counts" in texts["poisson"]
     assert 'class="dots"' not in texts["poisson"]
 
 
@@ -61,11 +61,11 @@ def test_whether_factors_are_there(tmp_path, monkeypatch):
     assert "One factor fewer explains the counts about as well" in text()
     assert "of 5</td>" in text()
     monkeypatch.setattr("log1pnmf.report.presence.LARGEST", 0.0)
-    assert "What speaks for each factor" not in text()
-    assert "was not computed: for counts of this size it takes long, 9 more fits" in text()
+    assert "Evidence for each factor" not in text()
+    assert "would take 9 more fits of counts of this size" in text()
     model.evidence(COUNTS, n_seeds=0, n_bootstrap=3)
     model.rename_factors({"k1": "rare"})
     assert "of 3</td>" in text()
-    assert "was not computed: for" not in text()
+    assert "more fits of counts" not in text()
     with pytest.raises(ValueError, match="evidence must be what"):
         text(evidence=evidence(fit_log1p_nmf(COUNTS, 1), COUNTS, n_seeds=0, n_bootstrap=0))

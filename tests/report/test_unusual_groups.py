@@ -30,7 +30,7 @@ def page(adata, tmp_path, **options):
 def test_a_table_of_many_groups_is_folded_and_few_are_named(adata, tmp_path):
     text = page(adata, tmp_path, groupby="cluster")
     assert "<summary>Mean loading by cluster (40 groups)</summary>" in text
-    sentence = text.split("Shared by ")[1].split(".")[0]
+    sentence = text.split("Used by ")[1].split(".")[0]
     assert sentence.count("cluster") <= 3
 
 

@@ -92,7 +92,7 @@ class TestStarts:
         ]
         alone, several = compare(fits[:2]), compare(fits)
         assert "mix more factors at c = 1" in alone.headline
-        assert "one start for each c" in alone.paragraphs[-1]
+        assert "Each c has one start" in alone.paragraphs[-1]
         assert "mix more" not in several.headline  # another start at c = 1 mixes as few
         assert "2 at finite c, 1 at c = ∞" in several.paragraphs[-1]
 
@@ -178,4 +178,4 @@ def test_no_groups_no_word_about_them(tmp_path, models, counts, about, monkeypat
         text = write_report(tmp_path / "r.html", shown, counts=counts, **plain).read_text(encoding="utf-8")
         body = text.split("</style>")[1].split('<script type="application/json"')[0].lower()
         assert "group" not in body
-        assert "serve" not in body
+        assert "groups use" not in body

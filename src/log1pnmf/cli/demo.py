@@ -99,10 +99,10 @@ def fit_both(data: Dataset, *, max_iter: int = MAX_ITER, verbose: int = 0) -> li
 
 
 def factor_table(fit: Fit, data: Dataset) -> str:
-    """Describe each factor in a line: how many and which cell types it serves, and its top genes."""
+    """Describe each factor in a line: how many cell types use it, which uses it most, and its top genes."""
     groups = Groups.of(data.sample_labels)
     means, ranking = group_means(fit.loadings, groups), ranking_of(fit)
-    lines = [f"{'factor':>6}  {'serves':>6}  {'most in':<20}top genes"]
+    lines = [f"{'factor':>6}  {'groups':>6}  {'most in':<20}top genes"]
     for k, name in enumerate(fit.factor_names):
         served = served_groups(means[:, k], groups.names)
         genes = ", ".join(data.feature_names[ranking.top(k, N_TOP)])

@@ -95,11 +95,11 @@ def _about_starts(n_finite: int, n_additive: int) -> str:
     """Say what is known of how much the figures change from start to start."""
     if n_finite == n_additive == 1:
         return (
-            "There is one start for each c, so these figures cannot tell a difference between the links from "
-            "one between two starts. Put fits with other values of random_state into the report to see that."
+            "Each c has one start, so part of these differences may come from the start. "
+            "To find out, add fits with other values of random_state to the report."
         )
     return (
-        f"A difference is named only where it is larger than those between starts ({n_finite} at finite c, "
+        f"Only differences larger than those between starts are mentioned ({n_finite} at finite c, "
         f"{n_additive} at c = ∞)."
     )
 
@@ -112,7 +112,7 @@ def _figures(finite: Sequence[Fit], additive: Sequence[Fit], groups: Groups | No
     for row, (name, meaning, _) in enumerate(tables[0][0]):
         values = [[table[row][2] for table in several] for several in tables]
         apart = max(max(several) - min(several) for several in values) if known else None
-        whole = name == "Factors that serve one group"
+        whole = name == "Factors used by one group"
         figures.append(Figure(name, meaning, values[0][0], values[1][0], whole=whole, between_starts=apart))
     return figures
 
@@ -124,12 +124,12 @@ def _measures(one: Fit, groups: Groups | None) -> list[tuple[str, str, float]]:
         *found,
         (
             "Factors per sample",
-            "effective number: exp of the entropy of a sample's loadings, mean over samples",
+            "effective number (exp of the entropy of a sample's loadings), mean over samples",
             _mean_positive(effective_factors(one.loadings)),
         ),
         (
             "Share of the strongest factor",
-            "in a sample, mean over samples: 1 where every sample has a single factor",
+            "mean over samples; 1 if every sample has a single factor",
             _strongest(one.loadings),
         ),
         (
@@ -139,12 +139,12 @@ def _measures(one: Fit, groups: Groups | None) -> list[tuple[str, str, float]]:
         ),
         (
             "Sparsity of factors",
-            "Hoyer, mean over factors: 1 where a factor is a single feature",
+            "Hoyer, mean over factors; 1 if a factor is a single feature",
             float(hoyer(one.factors).mean()),
         ),
         (
             "Sparsity of loadings",
-            "Hoyer, mean over factors: 1 where a factor is in a single sample",
+            "Hoyer, mean over factors; 1 if a single sample has the factor",
             float(hoyer(one.loadings).mean()),
         ),
     ]
@@ -156,19 +156,19 @@ def _group_measures(one: Fit, groups: Groups) -> list[tuple[str, str, float]]:
     agreement = adjusted_mutual_info_score(groups.codes, one.loadings.argmax(axis=1))
     return [
         (
-            "Groups served per factor",
-            "groups whose mean loading is at least half of the factor's highest, mean over factors",
+            "Groups that use a factor",
+            "mean loading at least half of the highest group's; mean over factors",
             float(np.mean(served)),
         ),
-        ("Factors that serve one group", "and no other", served.count(1)),
+        ("Factors used by one group", "and by no other", served.count(1)),
         (
             "Groups per factor",
-            "effective number: exp of the entropy of a factor's mean loadings by group, mean over factors",
+            "effective number (exp of the entropy of mean loadings by group), mean over factors",
             _mean_positive(effective_factors(mean.T)),
         ),
         (
-            "Strongest factor tells the group",
-            "adjusted mutual information of groups and strongest factors: 1 where one gives the other",
+            "Strongest factor predicts the group",
+            "adjusted mutual information of group and strongest factor; 1 if one determines the other",
             float(agreement),
         ),
     ]

@@ -53,7 +53,7 @@ def describe_data(inputs: ReportInput) -> DataSection:
         rows.append((f"Groups ({inputs.group_name})", f"{inputs.n_groups:,}"))
     if inputs.source:
         rows.append(("Source", inputs.source))
-    rows += [("Left out beforehand", text) for text in inputs.filters]
+    rows += [("Removed before the fit", text) for text in inputs.filters]
     return DataSection(rows, *_sizes(inputs))
 
 
@@ -63,8 +63,8 @@ def _sizes(inputs: ReportInput) -> tuple[Chart | None, str]:
     positive = sizes[sizes > 0.0]
     how = {
         "total": "Size factors are the total count of a sample divided by the mean total",
-        "fit": "Size factors were fitted with the model, beginning with the total counts",
-        "none": "No size factors were used: every sample counts as equally large",
+        "fit": "Size factors were estimated with the model, starting from the total counts",
+        "none": "No size factors: all samples have the same size",
     }.get(str(fit.settings.size_factors), "Size factors were given")
     chart = histogram(
         sizes, label="Histogram of the size factors of the samples", x_title="size factor (log scale)"

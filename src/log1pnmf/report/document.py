@@ -251,8 +251,8 @@ def _lead(
     if not alone:
         return f"{text} No factor serves a single group of samples."
     return (
-        f"{text} {plural(alone, 'factor serves', 'factors serve')} a single group of samples; "
-        f"{plural(len(first.factors) - alone, 'is', 'are')} shared by several."
+        f"{text} {plural(alone, 'factor belongs', 'factors belong')} to a single group of samples; "
+        f"several groups share {plural(len(first.factors) - alone, 'factor')}."
     )
 
 

@@ -207,16 +207,16 @@ def _sentence(loading: Array, groups: Groups | None, means: Array | None, served
     if groups is None or means is None:
         return (
             f"Above half of its maximum in {plural(int((loading > SERVED).sum()), 'sample')}; "
-            f"exactly zero in {percent(float((loading == 0.0).mean()))} of them."
+            f"exactly zero in {percent(float((loading == 0.0).mean()))} of all samples."
         )
     value = {name: decimal(means[groups.names.index(name)]) for name in served}
     if len(served) == len(groups.names) and len(served) > 1:
-        return f"In all {len(served)} groups alike, most in {served[0]} (mean loading {value[served[0]]})."
+        return f"Used by all {len(served)} groups, most by {served[0]} (mean loading {value[served[0]]})."
     first = f"{served[0]} (mean loading {value[served[0]]})"
     if len(served) == 1:
-        return f"Serves one group: {first}."
+        return f"Used by one group: {first}."
     others = enumerate_words([f"{name} ({value[name]})" for name in served[1:]], most=MOST_NAMED)
-    return f"Shared by {len(served)} of {len(groups.names)} groups: {first}, {others}."
+    return f"Used by {len(served)} of {len(groups.names)} groups: {first}, {others}."
 
 
 def _features(fit: Fit, k: int, ranking: Ranking, evidence: Evidence | None) -> list[Feature]:

@@ -48,7 +48,7 @@ def describe_fits(inputs: ReportInput) -> FitSection:
         ("Noise", noise_in_words),
         ("Factors (K)", lambda fit: str(fit.n_components)),
         ("Exact log-likelihood", _likelihood),
-        ("Certificate of the zero counts", _certificate),
+        ("Error at zero counts", _certificate),
         ("Converged", _converged),
         ("Gain of the last iteration", _gain),
         ("KKT residual (0 at an optimum)", lambda fit: f"{fit.kkt_residual:.1e}"),
@@ -77,8 +77,7 @@ def early_stopping_note(fit: Fit) -> str | None:
     still = "" if gain is None else f", still gaining {significant(gain)} in log-likelihood per iteration"
     return (
         f"stopped early: not converged after {plural(fit.n_iter, 'iteration')}{still} "
-        f"(KKT residual {fit.kkt_residual:.1e}). The picture may change as the fit goes on; "
-        "raise max_iter, or stop earlier only on purpose"
+        f"(KKT residual {fit.kkt_residual:.1e}). The picture may change as the fit continues; raise max_iter"
     )
 
 
@@ -99,10 +98,10 @@ def _likelihood(fit: Fit) -> str:
 
 def _deviance(fit: Fit, counts: Counts, n_jobs: int | None) -> str:
     if not fit.link.is_identity and math.prod(counts.shape) > LARGEST_CERTIFIED:
-        return f"{UNKNOWN}: {math.prod(counts.shape):.2g} entries would have to be visited"
+        return f"{UNKNOWN}: it would visit {math.prod(counts.shape):.2g} entries"
     share = deviance_explained(fit, counts, n_jobs=n_jobs)
     own = "" if fit.dispersion is None else ", under negative binomial noise"
-    return f"{percent(share)} of what totals of samples and features leave{own}"
+    return f"{percent(share)} beyond the totals of samples and features{own}"
 
 
 def _certificate(fit: Fit) -> str:
@@ -110,11 +109,11 @@ def _certificate(fit: Fit) -> str:
     if certificate is None:
         return UNKNOWN
     if certificate.approximate_log_likelihood is None:
-        return "the final likelihood is exact: nothing was approximated in it"
+        return "exact: nothing was approximated"
     size = abs(certificate.log_likelihood) or 1.0
     if certificate.zeros_error > 0.0:
         return (
-            f"errors at zero counts sum up to {significant(certificate.zeros_error)} "
+            f"errors at zero counts sum to at most {significant(certificate.zeros_error)} "
             f"({certificate.zeros_error / size:.1e} of the log-likelihood)"
         )
     share = abs(certificate.gap / size)

@@ -126,24 +126,24 @@ def _variance(found: Diagnostics) -> str:
     known = found.feature_dispersion[np.isfinite(found.feature_dispersion)]
     typical = float(np.median(known)) if len(known) else 1.0
     noise = NOISES[found.noise]
-    text = f"The variance of a typical feature is {typical:.2f} times what {noise} counts would have"
+    text = f"The variance of a typical feature is {typical:.2f} times that of {noise} counts"
     if found.fitted_dispersion is not None:
         middle = significant(float(np.median(found.fitted_dispersion)))
         return f"{text}, with the dispersions of the fit ({middle} in the median)."
     text += f"; over all entries it is mean + {significant(found.overdispersion)} mean²."
     if typical < OVERDISPERSED:
         return f"{text} Standard errors of Poisson counts are about right."
-    return f"{text} The standard errors of effects allow for that; noise='nb' would fit it."
+    return f"{text} The standard errors of effects allow for this; noise='nb' would model it."
 
 
 def _outliers(inputs: ReportInput, found: Diagnostics) -> str:
     outliers = found.outliers()
     if not len(outliers):
-        return f"No sample is explained much worse than the others (none beyond {OUTLYING:g} robust z)."
+        return f"No sample is explained much worse than the others (robust z at most {OUTLYING:g})."
     names = [str(inputs.sample_names[i]) for i in outliers]
     samples = plural(len(outliers), "sample is", "samples are")
     return (
-        f"{samples} explained much worse than the others (deviance beyond {OUTLYING:g} robust z): "
+        f"{samples} explained much worse than the others (robust z of the deviance above {OUTLYING:g}): "
         f"{enumerate_words(names, most=N_LISTED)}."
     )
 
@@ -158,6 +158,6 @@ def _approximation(found: Diagnostics) -> list[str]:
     half = int(np.searchsorted(np.cumsum(found.feature_gap[order]), 0.5 * total)) + 1
     names = [str(found.feature_names[j]) for j in order[: min(half, N_LISTED)]]
     return [
-        f"The approximation at zero counts misjudges {significant(total)} units of log-likelihood, half of "
+        f"The approximation at zero counts is off by {significant(total)} units of log-likelihood, half of "
         f"them in {plural(half, 'feature')}: {enumerate_words(names)}" + (", ..." if half > N_LISTED else ".")
     ]

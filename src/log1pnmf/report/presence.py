@@ -43,9 +43,8 @@ def presence_note(inputs: ReportInput) -> str | None:
         return None
     n_fits = sum(_n_fits(fit) for fit in inputs.fits)
     return (
-        "Whether each factor is there (what is lost without it, how often it comes back) was not computed: "
-        f"for counts of this size it takes long, {n_fits} more fits. model.evidence(counts) and "
-        "log1pnmf evidence do it."
+        "This report does not test whether each factor is real: that would take "
+        f"{n_fits} more fits of counts of this size. Use model.evidence(counts) or log1pnmf evidence."
     )
 
 

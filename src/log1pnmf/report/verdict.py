@@ -88,15 +88,15 @@ def verdict(
         "" if same else _clusters(strongest, name),
     ]
     if per_sample.between_starts is None and (mixed or said[-1]):
-        said.append("That is from one start each; other starts may show another picture.")
+        said.append("Each fit has one start; other starts may give another picture.")
     headline = " ".join(text for text in said if text)
     if same or not mixed:
-        look = "The pairs with the lowest correlation in the table of matched factors show where they differ."
+        look = "The pairs with the lowest correlation in the table of matched factors show how they differ."
     elif mixed > 0:
         where = "groups" if grouped else "stretches of samples"
         look = f"Look for colours that run through several {where} in the plot of {name}."
     else:
-        look = "Look whether a factor at c = ∞ only carries what all samples have in common."
+        look = "Check whether a factor at c = ∞ only contains what all samples have in common."
     return headline, [look, " ".join(_sentences(by_name, name))]
 
 
@@ -132,7 +132,7 @@ def _mixing(per_sample: Figure, strongest: Figure, mixed: int, name: str) -> str
     )
     if mixed == 0 and per_sample.direction:
         return (
-            f"In which fit samples mix more factors is not clear: {numbers}, but the strongest factor makes "
+            f"It is unclear in which fit samples mix more factors: {numbers}, but the strongest factor makes "
             f"up {strongest.finite:.0%} and {strongest.additive:.0%} of a sample's loadings."
         )
     if mixed == 0:
@@ -147,31 +147,32 @@ def _clusters(strongest: Figure, name: str) -> str:
     if strongest.direction == 0 or share < CLUSTERED:
         return ""
     return (
-        f"At {place} samples fall into clusters: on average {share:.0%} of a sample's loadings are those of "
-        "its strongest factor."
+        f"At {place} samples fall into clusters: on average the strongest factor makes up {share:.0%} of a "
+        "sample's loadings."
     )
 
 
 def _sentences(figures: dict[str, Figure], name: str) -> list[str]:
     sentences = []
-    served, alone = figures.get("Groups served per factor"), figures.get("Factors that serve one group")
+    served, alone = figures.get("Groups that use a factor"), figures.get("Factors used by one group")
     if served is not None and alone is not None:
         sentences.append(
-            f"A factor serves {decimal(served.finite)} groups on average at {name} and "
-            f"{decimal(served.additive)} at c = ∞; {plural(alone.finite, 'factor serves', 'factors serve')} "
-            f"a single group at {name}, {alone.additive:.0f} at c = ∞."
+            f"On average {decimal(served.finite)} groups use a factor at {name} and "
+            f"{decimal(served.additive)} at c = ∞; "
+            f"{plural(alone.finite, 'factor belongs', 'factors belong')} to a single group at {name}, "
+            f"{alone.additive:.0f} at c = ∞."
         )
     strongest = figures["Share of the strongest factor"]
     sentences.append(
         f"The strongest factor makes up {strongest.finite:.0%} of a sample's loadings at {name} and "
         f"{strongest.additive:.0%} at c = ∞."
     )
-    agreement = figures.get("Strongest factor tells the group")
+    agreement = figures.get("Strongest factor predicts the group")
     if agreement is not None:
         than = {1: "better at", -1: "less well at", 0: "about as well at"}[agreement.direction]
         end = "than at c = ∞" if agreement.direction else "as at c = ∞"
         sentences.append(
-            f"The strongest factor alone tells the groups apart {than} {name} {end} "
+            f"The strongest factor predicts the group {than} {name} {end} "
             f"({decimal(agreement.finite)} against {decimal(agreement.additive)})."
         )
     alike = figures["Correlation of factors"]
