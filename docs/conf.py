@@ -1,5 +1,6 @@
 """How the documentation is built: ``make docs``. Pages are Markdown (MyST); tutorials are executed."""
 
+import html
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -8,8 +9,8 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "log1pnmf"
 author = "log1pnmf developers"
-copyright = "log1pnmf developers"  # noqa: A001
-version = release = installed_version("log1pnmf")
+version = release = installed_version("log1pnmf").partition("+")[0]
+copyright = f"log1pnmf developers. Version {version}"  # noqa: A001
 
 extensions = [
     "command_reference",
@@ -58,8 +59,17 @@ def leave_out(app, what, name, item, *_):
     return True if (getattr(item, "__module__", None) or "").startswith("sklearn.") else None
 
 
+def describe(app, pagename, templatename, context, doctree):
+    """Give every page a description for search engines: its own, or its first paragraph."""
+    first = doctree and next(iter(doctree.findall(lambda node: node.tagname == "paragraph")), None)
+    if first and 'name="description"' not in context["metatags"]:
+        text = html.escape(" ".join(first.astext().split())[:300])
+        context["metatags"] += f'<meta name="description" content="{text}" />'
+
+
 def setup(app):
     app.connect("autodoc-skip-member", leave_out)
+    app.connect("html-page-context", describe)
 
 
 html_math_renderer = "native"
