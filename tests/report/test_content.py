@@ -200,6 +200,7 @@ def test_early_stopping_is_said(tmp_path, stopped_early):
     text = text_of(write_report(tmp_path / "r.html", stopped_early))
     assert "c = 1: stopped early: not converged after 3 iterations, still gaining" in text
     assert "NO: stopped early" in text
+    assert "Not converged: c = 1. See the notes." in text
 
 
 def test_converged_fits_have_no_such_note(page):

@@ -169,6 +169,7 @@ def _render(inputs: ReportInput) -> str:
     return _template().render(
         inputs=inputs,
         lead=_lead(inputs, sections, comparison, first),
+        quality=_quality(inputs),
         data=describe_data(inputs),
         fits=describe_fits(inputs),
         misfit=describe_misfit(inputs),
@@ -254,6 +255,15 @@ def _lead(
         f"{text} {plural(alone, 'factor belongs', 'factors belong')} to a single group of samples; "
         f"several groups share {plural(len(first.factors) - alone, 'factor')}."
     )
+
+
+def _quality(inputs: ReportInput) -> str:
+    """Say whether the fits can be trusted to be at an optimum."""
+    failed = [label for label, fit in zip(inputs.labels, inputs.fits, strict=True) if not fit.converged]
+    if failed:
+        return f"Not converged: {enumerate_words(failed)}. See the notes."
+    n = len(inputs.fits)
+    return {1: "The fit converged.", 2: "Both fits converged."}.get(n, f"All {n} fits converged.")
 
 
 def _notes(inputs: ReportInput) -> list[tuple[str, bool]]:
