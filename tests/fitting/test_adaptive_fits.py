@@ -102,7 +102,7 @@ def test_where_most_zeros_would_be_visited_all_are():
 def test_what_auto_takes_is_said(monkeypatch):
     small = fit_log1p_nmf(Y, 2, **OPTIONS)
     assert small.settings.likelihood == "exact"
-    assert any("every zero count was visited: there are 18,000 entries only" in one for one in small.messages)
+    assert any("every zero count was visited: there are only 18,000 entries" in one for one in small.messages)
     monkeypatch.setattr("log1pnmf.fitting.settings.SMALL", 100)
     monkeypatch.setattr("log1pnmf.fitting.settings.DENSE", 2.0)
     large = fit_log1p_nmf(Y, 2, **OPTIONS)

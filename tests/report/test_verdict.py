@@ -59,7 +59,7 @@ class TestEachClaim:
     def test_figures_that_disagree_make_no_claim(self):
         """And do not call numbers about the same that are not."""
         said = headline((2.0, 1.5), (0.9, 0.5))[0]
-        assert said.startswith("In which fit samples mix more factors is not clear: 2.00 factors per sample")
+        assert said.startswith("It is unclear in which fit samples mix more factors: 2.00 factors per sample")
         assert "about as many" not in said
 
     def test_clusters_take_a_strongest_factor_that_is_strong_and_stronger(self):
@@ -80,8 +80,8 @@ class TestStarts:
         assert Figure("", "", 2.0, 1.5, between_starts=0.4).direction == 1
 
     def test_one_start_each_cannot_tell(self):
-        assert "from one start each" in headline((2.0, 1.5))[0]
-        assert "from one start each" not in headline((2.0, 2.0))[0]
+        assert "Each fit has one start" in headline((2.0, 1.5))[0]
+        assert "Each fit has one start" not in headline((2.0, 2.0))[0]
 
     def test_other_fits_of_a_setting_are_other_starts(self, fit_of):
         rng = np.random.default_rng(0)
