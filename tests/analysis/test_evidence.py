@@ -108,7 +108,7 @@ def test_anndata_keeps_it_for_the_summary_and_the_report(tmp_path):
     again = anndata.read_h5ad(tmp_path / "kept.h5ad")
     assert kept["judgement"] in Log1pNMF.of(again).summary()
     page = write_report(tmp_path / "report.html", again).read_text()  # without counts it could not be found
-    assert "What speaks for each factor" in page
+    assert "Evidence for each factor" in page
     assert page.count("of 1</td>") == 4
     tl.log1p_nmf(again, 2, c=10.0, tol=1e-5, init="nndsvd", n_jobs=1)
     assert "Evidence" not in Log1pNMF.of(again).summary(), "it was about another fit"

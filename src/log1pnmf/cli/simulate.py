@@ -56,9 +56,7 @@ def simulate(
             "--dispersion", metavar="X", help="Variance is mean + X mean^2 (negative binomial); 0 is Poisson."
         ),
     ] = 0.0,
-    batches: Annotated[
-        int, typer.Option("--batches", metavar="N", help="Number of batches.")
-    ] = 1,
+    batches: Annotated[int, typer.Option("--batches", metavar="N", help="Number of batches.")] = 1,
     batch_spread: Annotated[
         float,
         typer.Option("--batch-spread", metavar="X", help="Standard deviation of the log effects of batches."),
