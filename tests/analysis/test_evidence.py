@@ -128,6 +128,9 @@ def test_the_shell(tmp_path, capsys):
     said = json.loads(capsys.readouterr().out)
     assert said["factor"] == ["k0", "k1"]
     assert len(table.read_text().splitlines()) == 3
+    assert main(["evidence", out, "--seeds", "0", "--bootstrap", "0"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:3]] == ["k0", "k1"]
     (tmp_path / "counts.csv").unlink()
     assert main(["evidence", out]) == 2
     assert "cannot be read again" in capsys.readouterr().err

@@ -303,6 +303,8 @@ def test_usage(call, run_folder, tmp_path):
     with_warning = call("usage", run_folder, "-c", "1", "--groupby", "type", "--json")
     assert with_warning.code == 0
     assert "cells are not" in with_warning.err
+    assert "Pass --replicate," in with_warning.err
+    assert "or --samples-are-replicates where" in with_warning.err
     assert with_warning.json["group"] == ["b"] * 3 + ["c"] * 3
     told = call(
         "usage",

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 
-from log1pnmf._common.atomic import building, check_place
 from log1pnmf.analysis.evidence import evidence as find_evidence
 from log1pnmf.counts.files.table import BadFileError
-from log1pnmf.counts.files.write import write_csv
 
 from . import options as common
 from .console import Screen
 from .reporting import counts_again
 from .run_folder import RunFolder
+from .tables import check_table, write_table
 
 __all__ = ["evidence"]
 
 
 def evidence(
     *,
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.", show_default=False)],
+    run: common.Run,
     n_seeds: Annotated[int, typer.Option("--seeds", help="Number of fits from other random starts.")] = 5,
     n_bootstrap: Annotated[
         int, typer.Option("--bootstrap", help="Number of fits to samples drawn with replacement.")
@@ -32,23 +30,15 @@ def evidence(
         int | None,
         typer.Option("--max-samples", metavar="N", help="Use only N random samples. [default: all]"),
     ] = None,
-    c: Annotated[
-        str | None, typer.Option("-c", "--shift", metavar="C", help="Model to use, if the run has several c.")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="PATH", help="Also write the table, as .csv or .tsv."),
-    ] = None,
+    c: common.WhichModel = None,
+    output: common.TableFile = None,
     jobs: common.Jobs = None,
     json: common.Json = False,
     force: common.Force = False,
 ) -> int:
     """Test whether each factor is real: what the fit loses without it, how often it comes back."""
     screen = Screen(json=json)
-    if output is not None:
-        if not output.name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
-            raise typer.BadParameter(f"-o must end with .csv, .tsv or the same with .gz, got {output}")
-        check_place(output, force=force)
+    check_table(output, force=force)
     folder = RunFolder.open(run)
     folder.check_record("reading", "shape", "source")
     fit = folder.fit(None if c is None else common.parse_c([c])[0])
@@ -65,14 +55,9 @@ def evidence(
         verbose=int(not json),
     )
     if not json:
-        screen.say(found.summary())
+        screen.lines(found.summary())
     table = found.table()
-    if output is not None:
-        rows = zip(*(np.asarray(column).tolist() for column in list(table.values())[1:]), strict=True)
-        delimiter = "\t" if ".tsv" in output.suffixes else ","
-        with building(output, force=force) as temporary:
-            write_csv(temporary, list(table["factor"]), [list(table)], rows=rows, delimiter=delimiter)
-        screen.say(("wrote ", "green"), (str(output), "bold"))
+    write_table(output, table, screen, force=force)
     columns = {name: np.asarray(column).tolist() for name, column in table.items()}
     screen.result({**columns, "from_noise": found.from_noise, "judgement": found.judgement()})
     return 0

@@ -46,15 +46,18 @@ __all__ = [
     "Output",
     "Report",
     "Resume",
+    "Run",
     "Scheduler",
     "Seed",
     "Shifts",
     "SizeFactors",
     "StopWords",
+    "TableFile",
     "Text",
     "TimeLimit",
     "Tol",
     "Transpose",
+    "WhichModel",
     "WriteH5ad",
     "checked_parameters",
     "parse_c",
@@ -72,6 +75,13 @@ CountFile = Annotated[
         "or a folder of .txt files.",
         show_default=False,
     ),
+]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.", show_default=False)]
+WhichModel = Annotated[
+    str | None, typer.Option("-c", "--shift", metavar="C", help="Model to use, if the run has several c.")
+]
+TableFile = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="PATH", help="Also write the table, as .csv or .tsv.")
 ]
 Output = Annotated[
     Path,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,7 +20,7 @@ __all__ = ["rename"]
 
 def rename(
     *,
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.", show_default=False)],
+    run: common.Run,
     names: Annotated[
         list[str],
         typer.Argument(
@@ -30,9 +29,7 @@ def rename(
             show_default=False,
         ),
     ],
-    c: Annotated[
-        str | None, typer.Option("-c", "--shift", metavar="C", help="Model to use, if the run has several c.")
-    ] = None,
+    c: common.WhichModel = None,
 ) -> int:
     """Rename factors in the model and the tables of a run. Make the report again to update it."""
     screen, folder = Screen(), RunFolder.open(run)

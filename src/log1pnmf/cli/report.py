@@ -17,7 +17,7 @@ __all__ = ["report"]
 
 def report(
     *,
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.", show_default=False)],
+    run: common.Run,
     output: Annotated[
         Path | None,
         typer.Option(

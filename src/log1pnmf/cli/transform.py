@@ -44,9 +44,7 @@ def transform(
             show_default=False,
         ),
     ],
-    c: Annotated[
-        str | None, typer.Option("-c", "--shift", metavar="C", help="Model to use, if the run has several c.")
-    ] = None,
+    c: common.WhichModel = None,
     missing: Annotated[
         Literal["refuse", "zero"],
         typer.Option(

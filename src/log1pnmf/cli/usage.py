@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from log1pnmf._common.atomic import building, check_place
 from log1pnmf.analysis.groups import as_numbers
 from log1pnmf.analysis.usage import Usage
 from log1pnmf.analysis.usage import usage as compare_groups
-from log1pnmf.counts.files.write import write_csv
 
 from . import options as common
 from .console import Screen, one_line
 from .run_folder import RunFolder
+from .tables import check_table, write_table
 
 __all__ = ["usage"]
 
 
 def usage(
     *,
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.", show_default=False)],
+    run: common.Run,
     groupby: Annotated[
         str,
         typer.Option(
@@ -55,22 +53,14 @@ def usage(
         list[str] | None,
         typer.Option("--covariate", metavar="COLUMN", help="Covariate to adjust for; can be repeated."),
     ] = None,
-    c: Annotated[
-        str | None, typer.Option("-c", "--shift", metavar="C", help="Model to use, if the run has several c.")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="PATH", help="Also write the table, as .csv or .tsv."),
-    ] = None,
+    c: common.WhichModel = None,
+    output: common.TableFile = None,
     json: common.Json = False,
     force: common.Force = False,
 ) -> int:
     """Compare how much groups of samples use each factor, with donors as replicates."""
     screen = Screen(json=json)
-    if output is not None:
-        if not output.name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
-            raise typer.BadParameter(f"-o must end with .csv, .tsv or the same with .gz, got {output}")
-        check_place(output, force=force)
+    check_table(output, force=force)
     if replicate is not None and samples_are_replicates:
         raise typer.BadParameter("--replicate and --samples-are-replicates contradict each other; choose one")
     folder = RunFolder.open(run)
@@ -85,17 +75,17 @@ def usage(
             reference=reference,
             covariates={name: _numbers(folder.labels(name)) for name in covariate or ()} or None,
         )
-    screen.notes([one_line(warning.message) for warning in caught])
+    screen.notes([_in_the_shell(one_line(warning.message)) for warning in caught])
     table = found.table()
     _show(found, table, groupby, screen)
-    if output is not None:
-        rows = zip(*(np.asarray(column).tolist() for column in list(table.values())[1:]), strict=True)
-        delimiter = "\t" if ".tsv" in output.suffixes else ","
-        with building(output, force=force) as temporary:
-            write_csv(temporary, list(table["factor"]), [list(table)], rows=rows, delimiter=delimiter)
-        screen.say(("wrote ", "green"), (str(output), "bold"))
+    write_table(output, table, screen, force=force)
     screen.result({name: np.asarray(column).tolist() for name, column in table.items()})
     return 0
+
+
+def _in_the_shell(message: str) -> str:
+    """Name the options of this command in place of the parameters of the function."""
+    return message.replace("replicate=True", "--samples-are-replicates").replace("replicate=", "--replicate")
 
 
 def _numbers(labels: np.ndarray) -> Any:
