@@ -73,8 +73,9 @@ def renewed_effects(
             bend = expected * np.exp(logs)
             return (bend - seen * logs).sum(axis=0), bend - seen, bend
 
-        # a few steps from effects that were found before; without any, from those without levels of batches
-        fresh = bool((batches.effects == 1.0).all())
+        # a few steps from effects that are near; otherwise from those that leave out the levels of batches
+        off = np.abs(np.log(seen / expected) - before)
+        fresh = bool(off.max(initial=0.0) > LONGEST_STEP or (batches.effects == 1.0).all())
         start = _levelled(np.log(balanced_effects(seen, expected)), weights) if fresh else before
         new, gain = _minimised(expand, start, weights, MOST_STEPS, PRECISION)
         if fresh:
