@@ -61,7 +61,7 @@ def test_fit_from_disk(call, file, matrix, tmp_path):
 def test_what_does_not_stream_is_refused(call, file, tmp_path):
     streaming = ["-k", 3, "-o", tmp_path / "out", "--engine", "streaming"]
     for wrong, word in (
-        (["--min-samples", 3], "as it is"),
+        (["--min-samples", 3], "cannot filter or transpose"),
         (["--write-h5ad", tmp_path / "x.h5ad"], "would load all counts"),
         (["--memory", "much"], "memory must be a size"),
     ):

@@ -86,5 +86,5 @@ def test_what_cannot_be_chosen_is_refused() -> None:
         fitted(drawn(0.5), "auto", dispersion=0.3)
     with pytest.raises(ValueError, match="whole numbers"), pytest.warns(UserWarning, match="counts"):
         fitted(drawn(0.5) * 0.5, "auto")
-    with pytest.raises(ValueError, match="no noise='auto'"):
+    with pytest.raises(ValueError, match="supports Poisson noise only; with noise='auto'"):
         fitted(drawn(0.5), "auto", likelihood="approximate")
