@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from scipy import sparse
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.engines.torch.box import Box
 from log1pnmf.engines.torch.counts import TensorCounts, TensorRows
 from log1pnmf.engines.torch.engine import TorchEngine
+from log1pnmf.engines.torch.rows import DeviceRows
 from log1pnmf.fitting.solver.alternate import alternate
 from log1pnmf.fitting.solver.extrapolate import Extrapolation
+from log1pnmf.model.batches import Batches
+from log1pnmf.model.constraint import NON_NEGATIVE
 from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.noise import POISSON
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zero_survey import caps_for, choose
 from log1pnmf.model.zeros import AdaptiveZeros, quadratic
@@ -64,9 +72,20 @@ def simulate(n, m, K, density, *, seed=0, device="cuda"):
     return counts, (L * noise[0]).double(), (F * noise[1]).double()
 
 
-def problem_of(counts, c, exact):
-    link = ShiftedLog(c)
-    return Problem(counts, counts.size_factors("total"), link, None if exact else quadratic(link))
+FORMS = ("approximate", "adaptive", "exact", "nb adaptive", "nb exact", "batches adaptive", "batches exact")
+"""What an iteration is timed with; "nb" is negative binomial noise, and there are eight batches."""
+
+
+def problem_of(counts, c, form):
+    link, noise, batches = ShiftedLog(c), POISSON, None
+    n, m = counts.shape
+    if form.startswith("nb"):
+        noise = NegativeBinomial(np.geomspace(0.05, 1.0, m))
+    if form.startswith("batches"):
+        rng = np.random.default_rng(0)
+        batches = Batches(rng.integers(0, 8, n), np.exp(rng.normal(0.0, 0.3, (8, m))), 1.0)
+    zeros = quadratic(link) if form == "approximate" else None
+    return Problem(counts, counts.size_factors("total"), link, zeros, noise, batches)
 
 
 def iterations(engine, L, F, n):
@@ -94,7 +113,8 @@ def adaptive(engine, L, F):
     for _ in range(2):  # the first compiles
         marks.clear()
         mark()
-        chosen = choose(engine.survey_zeros(L, F, caps_for(1e-4)), 0.5e-4 * abs(loss))
+        caps = caps_for(1e-4, dispersed=engine.problem.noise is not POISSON)
+        chosen = choose(engine.survey_zeros(L, F, caps), 0.5e-4 * abs(loss))
         mark()
         stored, exposure = engine.collect_zeros(L, F, chosen.caps)
         mark()
@@ -117,17 +137,17 @@ def adaptive(engine, L, F):
     return renewed
 
 
-def show_iterations(names, rounds):
+def show_iterations(names, rounds, forms):
     for name in names:
         torch.cuda.empty_cache()
         case = CASES[name]
         counts, L, F = simulate(**case)
         nnz = counts.nnz
-        for form in ("approximate", "adaptive", "exact"):
-            if name == "1M" and form == "exact":
+        for form in forms:
+            if name == "1M" and form.endswith("exact"):
                 continue
-            engine = TorchEngine(problem_of(counts, 1.0, form != "approximate"))
-            if form == "adaptive":
+            engine = TorchEngine(problem_of(counts, 1.0, form))
+            if form.endswith("adaptive"):
                 engine = adaptive(engine, L, F)
             iterations(engine, L, F, 2)
             torch.cuda.reset_peak_memory_stats()
@@ -135,7 +155,7 @@ def show_iterations(names, rounds):
             again = iterations(engine, L, F, rounds)[1]
             peak = torch.cuda.max_memory_allocated() / 2**30
             print(
-                f"{name:>5} {form:<12} nnz {nnz:.3g}  median {np.median(times[1:-1]):.4f} s/iteration "
+                f"{name:>5} {form:<16} nnz {nnz:.3g}  median {np.median(times[1:-1]):.4f} s/iteration "
                 f"(first {times[1]:.4f}, target {TARGETS.get((name, form))}), "
                 f"{2 * nnz / np.median(times[1:-1]) / 1e9:.2f} G non-zeros/s, peak {peak:.1f} GiB, "
                 f"loss {losses[0]:.6e} -> {losses[-1]:.6e}, same bits {losses == again}",
@@ -147,8 +167,8 @@ def show_iterations(names, rounds):
 def show_profile(name):
     """Where the time of an iteration goes, kernel by kernel."""
     counts, L, F = simulate(**CASES[name])
-    for exact in (False, True):
-        engine = TorchEngine(problem_of(counts, 1.0, exact))
+    for form in ("approximate", "exact", "nb exact"):
+        engine = TorchEngine(problem_of(counts, 1.0, form))
         iterations(engine, L, F, 10)
         kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
         with torch.profiler.profile(activities=kinds) as profile:
@@ -156,7 +176,7 @@ def show_profile(name):
         table = profile.key_averages().table(
             sort_by="cuda_time_total", row_limit=14, max_name_column_width=40
         )
-        print("exact" if exact else "approximate", table, flush=True)
+        print(form, table, flush=True)
 
 
 def timed(call, repeat=20):
@@ -175,10 +195,11 @@ def timed(call, repeat=20):
 def show_kernels(name):
     """Milliseconds of the parts of a half-step, with the bytes and operations they cannot do without."""
     counts, L, F = simulate(**CASES[name])
-    problem = problem_of(counts, 1.0, False)
-    engine = TorchEngine(problem)
-    print_parts(f"{name} loadings", engine, problem.loadings_side, L, F)
-    print_parts(f"{name} factors", engine, problem.factors_side, F, L)
+    for form in ("approximate", "exact", "nb exact"):
+        problem = problem_of(counts, 1.0, form)
+        engine = TorchEngine(problem)
+        print_parts(f"{name} {form} loadings", engine, problem.loadings_side, L, F)
+        print_parts(f"{name} {form} factors", engine, problem.factors_side, F, L)
 
 
 def print_parts(title, engine, side, start, design):
@@ -192,15 +213,20 @@ def print_parts(title, engine, side, start, design):
     def evaluate(hessian=True):
         return triton_terms.evaluate(block, rows, b, fixed, own=own, hessian=hessian)
 
-    sums = evaluate()
-    box = Box(torch.zeros_like(b), torch.full_like(b, np.inf), torch.zeros_like(b))
+    sums, box = evaluate(), engine._boxes(NON_NEGATIVE, b)
+    H = sums.hessian + 1e-3 * sums.hessian.amax((1, 2))[:, None, None] * torch.eye(K, device="cuda")
     parts = {
         "evaluate": timed(evaluate),
         "evaluate, no Hessian": timed(lambda: evaluate(False)),
+        "reach": timed(lambda: triton_terms.reach(block, rows, b, step, fixed, own=own)),
         "change": timed(lambda: triton_terms.change(block, rows, b, step, fixed, own=own)),
-        "programs": timed(lambda: triton_terms.solve_box(sums.hessian, sums.gradient, b, box)),
+        "programs": timed(lambda: triton_terms.solve_box(H, sums.gradient, b, box)),
+        "design": timed(lambda: engine._design(side, design)),
         "half-step": timed(lambda: engine.half_step(side, start, design), 5),
     }
+    if fixed.form.exact:
+        parts["all entries"] = timed(lambda: triton_terms.dense_sums(b, fixed, own=own, hessian=True))
+        parts["all, change"] = timed(lambda: triton_terms.dense_change(b, step, fixed, own=own))
     entries = float(block.indptr[-1])
     flops = entries * (K * (K + 1) + 4 * K + 40)
     print(f"{title}: {entries:.3g} non-zeros, {block.n_rows} rows")
@@ -215,8 +241,6 @@ def print_parts(title, engine, side, start, design):
 
 def show_end(folder, threads):
     """From the same start to the native engine's converged log-likelihood."""
-    from scipy import sparse
-
     from log1pnmf import fit_log1p_nmf
 
     for name, K in (("pbmc_facs", 6), ("kang", 13)):
@@ -275,6 +299,53 @@ def show_fits(names):
             )
 
 
+def show_streamed(name):
+    """Iterations with counts that come from the host block by block."""
+    counts, L, F = simulate(**CASES[name])
+    problem = problem_of(counts.on_host(), 1.0, "approximate")
+    engine = TorchEngine(problem)
+    kept = {
+        side: DeviceRows(side.rows, engine.device, torch.float32, resident=False, streamed_entries=1 << 24)
+        for side in (problem.loadings_side, problem.factors_side)
+    }
+    engine._rows = kept.__getitem__
+    seconds = float(np.median(iterations(engine, L, F, 6)[0][1:-1]))
+    moved = 16 * counts.nnz / seconds / 1e9
+    print(f"{name:>5} streamed: {seconds:.4f} s/iteration, {moved:.1f} GB/s from the host", flush=True)
+
+
+def show_process(name):
+    """A new process from its start to a converged exact fit of counts in a file; twice, kernels compiled."""
+    counts, L, F = simulate(**CASES[name])
+    with tempfile.TemporaryDirectory() as folder:
+        host = counts.on_host().by_row
+        arrays = {"indptr": host.indptr, "indices": host.indices, "values": host.values}
+        arrays |= {"L": L.cpu().numpy(), "F": F.cpu().numpy(), "shape": np.array(host.shape)}
+        for key, array in arrays.items():
+            np.save(f"{folder}/{key}.npy", array)
+        del counts, L, F, host, arrays
+        torch.cuda.empty_cache()
+        for _ in range(2):
+            command = [sys.executable, "-m", "benchmarks.gpu", "--fit", folder, str(time.time())]
+            subprocess.run(command, check=True)
+
+
+def fit_saved(folder, began):
+    """Fit what `show_process` has saved; say when each part was done."""
+    marks = [("Python and PyTorch", time.time())]
+    from log1pnmf import fit_log1p_nmf
+
+    names = ("indptr", "indices", "values", "L", "F", "shape")
+    loaded = {name: np.load(f"{folder}/{name}.npy") for name in names}
+    marks.append(("package and data", time.time()))
+    parts = (loaded["values"], loaded["indices"], loaded["indptr"])
+    Y = sparse.csr_array(parts, shape=tuple(loaded["shape"]))
+    options = {"c": 1.0, "likelihood": "exact", "max_iter": 200, "engine": "torch"}
+    fit = fit_log1p_nmf(Y, loaded["L"].shape[1], init=(loaded["L"], loaded["F"]), **options)
+    marks.append((f"fit, {fit.n_iter} iterations in {fit.history['seconds'][-1]:.2f} s", time.time()))
+    print("process: " + "; ".join(f"{name} {at - began:.2f} s" for name, at in marks), fit.stopped)
+
+
 def show_threshold(threads):
     """Seconds per iteration of both engines as the work grows, to place the threshold of "auto"."""
     for n in (100, 300, 1000, 3000, 10000):
@@ -282,8 +353,8 @@ def show_threshold(threads):
         host = Counts.from_any(counts.to_scipy())
         row = [f"nnz*K {counts.nnz * 10:.2g}"]
         for engine in (
-            NativeEngine(problem_of(host, 1.0, False), threads),
-            TorchEngine(problem_of(host, 1.0, False)),
+            NativeEngine(problem_of(host, 1.0, "approximate"), threads),
+            TorchEngine(problem_of(host, 1.0, "approximate")),
         ):
             arrays = [x.cpu().numpy() for x in (L, F)]
             iterations(engine, *arrays, 3)
@@ -295,25 +366,29 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=["iterations", "kernels", "end", "threshold"])
     parser.add_argument("--cases", nargs="*", default=list(CASES))
+    parser.add_argument("--forms", nargs="*", default=list(FORMS))
+    parser.add_argument("--fit", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--data", default="carry")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
+    if options.fit:
+        fit_saved(options.fit[0], float(options.fit[1]))
+        return
     print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__}))
-    if "iterations" in options.only:
-        show_iterations(options.cases, options.rounds)
-    if "kernels" in options.only:
-        for case in options.cases:
-            show_kernels(case)
-    if "profile" in options.only:
-        for case in options.cases:
-            show_profile(case)
-    if "threshold" in options.only:
-        show_threshold(options.threads)
-    if "fits" in options.only:
-        show_fits(options.cases)
-    if "end" in options.only:
-        show_end(options.data, options.threads)
+    shows = {
+        "iterations": lambda: show_iterations(options.cases, options.rounds, options.forms),
+        "fits": lambda: show_fits(options.cases),
+        "threshold": lambda: show_threshold(options.threads),
+        "end": lambda: show_end(options.data, options.threads),
+    }
+    of_cases = {"kernels": show_kernels, "profile": show_profile, "streamed": show_streamed}
+    of_cases["process"] = show_process
+    for what in options.only:
+        if what in shows:
+            shows[what]()
+        for case in options.cases if what in of_cases else ():
+            of_cases[what](case)
 
 
 if __name__ == "__main__":

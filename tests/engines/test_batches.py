@@ -130,11 +130,44 @@ def test_means_are_summed_up_over_batches():
         assert (NativeEngine(problem, 3).batch_sums(*point()) == ours).all()
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(("precision", "close"), [("float64", 1e-9), ("float32", 1e-5)])
+@pytest.mark.parametrize("name", [name for name in CASES if "large" not in name])
+def test_pytorch_gives_what_the_compiled_engine_gives(name, precision, close, device):
+    torch_engine = pytest.importorskip("log1pnmf.engines.torch.engine")
+    problem, (loadings, factors) = CASES[name], point()
+    native, torch = NativeEngine(problem, 1), torch_engine.TorchEngine(problem, device, precision)
+    for side, begin, design in (
+        (problem.loadings_side, loadings, factors),
+        (problem.factors_side, factors, loadings),
+    ):
+        start = begin
+        for _ in range(3):  # far away, rows with few counts may take more steps in one of them
+            start = native.half_step(side, start, design).values
+        ours, theirs = torch.half_step(side, start, design), native.half_step(side, start, design)
+        assert ours.loss == pytest.approx(theirs.loss, rel=0.1 * close)
+        assert torch.evaluate(side, start, design)[0] == pytest.approx(theirs.loss, rel=0.1 * close)
+        size = np.abs(native.evaluate(side, 0.5 * start, design)[1]).max()
+        np.testing.assert_allclose(ours.gradient, theirs.gradient, atol=close * size)
+        assert native.evaluate(side, ours.values, design)[0] < theirs.loss
+        if not problem.link.is_identity:  # there a row with one count has many optima
+            np.testing.assert_allclose(ours.values, theirs.values, atol=close * theirs.values.max())
+    assert torch.batch_sums(*point()) == pytest.approx(native.batch_sums(*point()), rel=1e-10)
+    errors = native.zero_errors(*point())
+    assert torch.zero_errors(*point()) == pytest.approx(errors, rel=1e-6, abs=1e-8)
+    if "adaptive" in name:
+        caps = caps_for(1e-2, dispersed=problem.noise is not POISSON)
+        found, expected = (engine.survey_zeros(*point(), caps) for engine in (torch, native))
+        assert (found.n_above == expected.n_above).all()
+        assert found.error == pytest.approx(expected.error, rel=0.02, abs=1e-6)
+        stored, exposure = torch.collect_zeros(*point(), problem.zeros.caps)
+        assert (stored.indices == problem.zeros.stored.indices).all()
+        assert exposure == pytest.approx(problem.zeros.exposure, rel=1e-12)
+
+
 def test_engines_without_batches_say_so():
     problem = problem_of(1.0)
     assert isinstance(make_engine("auto", problem), NativeEngine)
-    with pytest.raises(ValueError, match="it has no batches; use engine='native'"):
-        make_engine("torch", problem)
     with pytest.raises(ValueError, match="row_solver='coordinate' has no batches"):
         make_engine("native", problem, row_solver="coordinate")
 

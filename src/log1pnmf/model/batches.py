@@ -166,7 +166,7 @@ class Batches:
         same = known is not None and known[0] is counts and known[1] is stored
         if same and np.array_equal(known[2], exposure):
             return list(known[3])
-        there: list[SparseRows | Pattern] = [counts.by_row]
+        there: list[SparseRows | Pattern] = [counts.on_host().by_row]
         if stored is not None:
             there.append(stored)
         sums = []

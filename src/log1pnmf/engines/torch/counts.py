@@ -44,6 +44,16 @@ class TensorRows:
         indptr, row, order = _transposed(self.shape, self.indptr, self.indices)
         return TensorRows(self.shape[::-1], indptr, row, self.values[order])
 
+    entry_blocks = SparseRows.entry_blocks
+
+    def to_dense(self, block: slice) -> np.ndarray:
+        """Give some rows as a dense array on the host."""
+        first, last = (int(end) for end in self.indptr[[block.start, min(block.stop, self.shape[0])]])
+        indptr = self.indptr[block.start : block.stop + 1] - first
+        shape, entries = (len(indptr) - 1, self.shape[1]), slice(first, last)
+        some = SparseRows(shape, indptr, on_host(self.indices[entries]), on_host(self.values[entries]))
+        return some.to_dense(slice(0, len(indptr) - 1))
+
     def to_host(self) -> SparseRows:
         """Copy to the host."""
         return SparseRows(self.shape, self.indptr, on_host(self.indices), on_host(self.values))
@@ -142,6 +152,11 @@ class TensorCounts(Counts):
     def _host(self) -> SparseRows:
         rows: Any = self.by_row
         return rows.to_host()
+
+    @cached_property
+    def stirling(self) -> float:
+        """Sum over the counts of log(y!) - y log(y) + y."""
+        return self.on_host().stirling
 
     @cached_property
     def tally(self) -> Tally:

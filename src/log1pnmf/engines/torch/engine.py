@@ -23,11 +23,13 @@ from log1pnmf.model.zeros import AdaptiveZeros
 
 from . import terms as torch_terms
 from . import zeros as torch_zeros
+from .box import Box
 from .dispersed_zeros import Noise
+from .kept import Kept
 from .newton import Rows
-from .rows import Block, DevicePattern, device_rows
-from .terms import Box, Design, Form, Own
-from .zeros import Zeros
+from .rows import device_rows
+from .sides import Design, Form
+from .zeros import Exposure, Zeros
 
 __all__ = ["Precision", "TorchEngine"]
 
@@ -35,6 +37,8 @@ Precision = Literal["float32", "float64"]
 
 SMALLEST_ETA = {"float32": 1e-16, "float64": 1e-100}
 LARGEST_ETA = {"float32": 80.0, "float64": 500.0}
+LARGE_ETAS_BELOW = 0.1
+"""The c below which etas are large."""
 
 
 class TorchEngine(InMemory):
@@ -55,13 +59,14 @@ class TorchEngine(InMemory):
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.precision = precision
         self._dtype = getattr(torch, precision)
-        self._kept: dict[Side, _Kept] = {}
+        self._kept: dict[Side, Kept] = {}
         self._form = Form(
             identity=problem.link.is_identity,
             exact=problem.zeros is None,
             smallest=SMALLEST_ETA[precision],
             largest=LARGEST_ETA[precision],
             dispersed=isinstance(problem.noise, NegativeBinomial),
+            large=problem.link.c < LARGE_ETAS_BELOW,
         )
 
     def adopt(self, array: Any) -> Any:
@@ -136,7 +141,8 @@ class TorchEngine(InMemory):
 
     def _zeros(self, loadings: Any, factors: Any) -> Zeros:
         side = self.problem.factors_side
-        exposure = self._keep(side).column_exposure
+        kept = self._keep(side)
+        exposure = Exposure(kept.column_exposure, kept.column_batch, kept.row_exposure)
         features = torch_zeros if self._triton is None else self._triton[1]
         at, noise = (self.adopt(loadings), self.adopt(factors)), None
         if isinstance(side.noise, NegativeBinomial):
@@ -146,8 +152,20 @@ class TorchEngine(InMemory):
 
     def mean_spectrum(self, loadings: Any, factors: Any) -> MeanSpectrum | None:
         """Condense the means on the host; see `log1pnmf.engines.base.Engine.mean_spectrum`."""
-        host = replace(self.problem, counts=self.problem.counts.on_host())
-        return NativeEngine(host).mean_spectrum(on_host(loadings), on_host(factors))
+        return self._native.mean_spectrum(on_host(loadings), on_host(factors))
+
+    def batch_sums(self, loadings: Any, factors: Any) -> np.ndarray:
+        """Sum means over batches, on the host where zeros have quadratics; see `Engine.batch_sums`."""
+        if self.problem.zeros is not None:
+            return self._native.batch_sums(on_host(loadings), on_host(factors))
+        link, kept = self.problem.link, self._keep(self.problem.factors_side)
+        sums = kept.batch_means(self.adopt(loadings), self.adopt(factors), identity=link.is_identity)
+        return on_host(sums)
+
+    @cached_property
+    def _native(self) -> NativeEngine:
+        """The same problem on the host."""
+        return NativeEngine(replace(self.problem, counts=self.problem.counts.on_host()))
 
     @cached_property
     def terms(self) -> ModuleType:
@@ -166,9 +184,13 @@ class TorchEngine(InMemory):
         return triton_terms, triton_zeros
 
     def terms_for(self, K: int) -> ModuleType:
-        """Give `terms`, if it can do K factors and the noise."""
+        """Give `terms`, if it can do K factors."""
         too_many = getattr(self.terms, "LARGEST_WIDTH", K) < K
-        return torch_terms if too_many or self._form.dispersed else self.terms
+        return torch_terms if too_many else self.terms
+
+    @cached_property
+    def _lowest(self) -> Any:
+        return torch.full((1,), self._form.smallest, dtype=self._dtype, device=self.device)
 
     def _boxes(self, bounds: Bounds, b: Any) -> Box:
         return Box(*(self.adopt(one).expand(b.shape) for one in bounds.tables(b.shape[1])))
@@ -176,10 +198,10 @@ class TorchEngine(InMemory):
     def _rows(self, side: Side) -> Any:
         return device_rows(side.rows, self.device, self._dtype)
 
-    def _keep(self, side: Side) -> _Kept:
+    def _keep(self, side: Side) -> Kept:
         """Bring everything but the counts to the device, once."""
         if side not in self._kept:
-            self._kept[side] = _Kept(side, self.device, self._dtype)
+            self._kept[side] = Kept(side, self.device, self._dtype)
         return self._kept[side]
 
     def _design(self, side: Side, design: Any) -> Design:
@@ -188,57 +210,21 @@ class TorchEngine(InMemory):
         terms = self.terms_for(X.shape[1])
         width = terms.width(X.shape[1]) if terms is not torch_terms else X.shape[1]
         padded = torch.nn.functional.pad(narrow, (0, width - X.shape[1])).contiguous()
-        t = kept.column_exposure
+        decline, linear, gram = kept.sums(X)
         return Design(
             form=self._form,
             X=narrow,
-            exposure=t.to(self._dtype),
+            exposure=kept.column_exposure.to(self._dtype),
             padded=padded,
-            decline=(t[:, None] * X).sum(0),
             largest=X.amax(0),
-            linear=torch.stack([(one[:, None] * X).sum(0) for one in kept.column_linear]),
-            gram=torch.stack([(one[:, None] * X).T @ X for one in kept.column_square]),
+            decline=decline,
+            linear=linear,
+            gram=gram,
             quadratic=kept.column_quadratic,
             dispersion=kept.column_dispersion,
+            batch=kept.column_batch,
+            lowest=self._lowest,
         )
-
-
-class _Kept:
-    """Exposures and zeros of one side, on the device.
-
-    Where all zeros are visited, the sums of ``x`` and ``x x'`` are weighed by exposure.
-    """
-
-    def __init__(self, side: Side, device: Any, dtype: Any) -> None:
-        def there(array: Any) -> Any:
-            return torch.tensor(array, device=device)
-
-        zeros, row, self.column_exposure = side.zeros, there(side.row_exposure), there(side.column_exposure)
-        self.stored, self.column_quadratic, quadratic = None, None, None
-        if zeros is None:
-            self.column_linear = self.column_square = self.column_exposure[None]
-            linear = square = row[:, None]
-        else:
-            self.column_linear, self.column_square, linear, square = map(
-                there, (zeros.column_linear, zeros.column_square, zeros.row_linear, zeros.row_square)
-            )
-            if zeros.stored is not None and zeros.stored.nnz:
-                self.stored = DevicePattern(zeros.stored, device)
-            if zeros.row_quadratic is not None:
-                quadratic = there(zeros.row_quadratic).to(dtype)
-            else:
-                self.column_quadratic = there(zeros.column_quadratic).to(dtype)
-        self.column_dispersion, own = None, None
-        if isinstance(side.noise, NegativeBinomial):
-            n = side.rows.shape[0 if side.rows_are_features else 1]
-            phi = there(np.broadcast_to(side.noise.dispersion, n).copy()).to(dtype)
-            self.column_dispersion, own = (None, phi) if side.rows_are_features else (phi, None)
-        self._own = Own(row.to(dtype), linear, square, quadratic, dispersion=own)
-
-    def of(self, block: Block) -> Own:
-        """Give what the rows of a block have of their own."""
-        own = self._own.at(slice(block.first, block.first + block.n_rows))
-        return own if self.stored is None else replace(own, stored=self.stored.of(block))
 
 
 def _as(start: Any, values: Any) -> Any:

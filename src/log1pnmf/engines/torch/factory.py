@@ -26,6 +26,7 @@ class TorchFactory(Factory):
     """Makes PyTorch engines of one precision; of double precision where counts are too large for float32."""
 
     row_solvers = ("newton",)
+    takes_batches = True
 
     def __init__(self, name: str, precision: Literal["float32", "float64"]) -> None:
         self.name, self.precision = name, precision

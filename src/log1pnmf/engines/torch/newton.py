@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from .dense import dense_change, dense_sums
+from .box import Box
 from .rows import Block
-from .terms import Box, Design, Own, Sums
+from .sides import Design, Own, Sums, bends, declines, grams, linears
 
 __all__ = ["Rows"]
 
@@ -35,10 +34,10 @@ class Rows:
     own: Own
     box: Box
 
-    @cached_property
+    @property
     def all(self) -> Any:
         """Numbers of all rows."""
-        return torch.arange(self.block.n_rows, device=self.own.exposure.device)
+        return self.block.numbers
 
     def newton(self, b: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Improved rows, and loss, gradient, decrease and whether the full step was refused."""
@@ -67,13 +66,12 @@ class Rows:
             values[active], decrease[active] = x, decrease[active] + predicted
             doubtful = torch.nonzero(~self._surely_small(active, x - point, curvature))[:, 0]
             rows, at, to = active[doubtful], point[doubtful], x[doubtful]
-            holds, fall = self._holds(rows, at, to - at)
-            left = torch.nonzero(~holds)[:, 0]
+            left = torch.nonzero(~self._holds(rows, at, to - at))[:, 0]
             if not len(left):
                 break
             doubtful, rows = doubtful[left], rows[left]
             search = _Search(self, rows, at[left], predicted[doubtful], slope[doubtful])
-            search.run(to[left], fall[left])
+            search.run(to[left])
             values[rows] = search.best
             decrease[rows] += search.gain - predicted[doubtful]
             rejected[rows] |= search.shortened
@@ -92,23 +90,22 @@ class Rows:
         form = design.form
         loss, gradient, H = terms.evaluate(self.block, rows, b, design, own=own, hessian=hessian)
         if form.exact:
-            whole = dense_sums(terms, b, design, own=own, hessian=hessian)
+            whole = terms.dense_sums(b, design, own=own, hessian=hessian)
             return Sums(loss + whole.loss, gradient + whole.gradient, H + whole.hessian if hessian else None)
-        linear, bend = own.linear @ design.linear, _bend(own, design, b)
+        linear, bend = linears(own, design), bends(own, design, b)
         loss = loss + (b * (linear + bend)).sum(1)
         gradient = gradient + linear + 2.0 * bend
         if hessian and not form.linear:
-            gram = (2.0 * own.square).to(H.dtype) @ design.gram.flatten(1).to(H.dtype)
-            H = H + gram.view(H.shape)
+            H = H + 2.0 * grams(own, design, H.dtype)
         return Sums(loss, gradient, H)
 
     def change(self, rows: Any, b: Any, step: Any) -> Any:
         """Change of the penalised loss of some rows."""
         terms, own = self.terms, self.own.at(rows)
-        part = terms.change(self.block, rows, b, step, self.design, own=own)
-        loss = part.loss + (step * self.box.penalty[rows]).sum(1)
+        loss = terms.change(self.block, rows, b, step, self.design, own=own)
+        loss = loss + (step * self.box.penalty[rows]).sum(1)
         if self.design.form.exact:
-            return loss + dense_change(terms, b, step, self.design, own=own)[0]
+            return loss + terms.dense_change(b, step, self.design, own=own)[0]
         return loss + _quadratic_change(own, self.design, b, step)
 
     def _surely_small(self, rows: Any, step: Any, curvature: Any) -> Any:
@@ -120,43 +117,30 @@ class Rows:
             small &= abs(step) @ self.design.largest <= 0.2
         return small
 
-    def _holds(self, rows: Any, b: Any, step: Any) -> tuple[Any, Any]:
-        """Whether the Hessian along the step stays below twice its start, and how the loss changes.
-
-        The change is only known, and only needed, where it does not hold.
-        """
+    def _holds(self, rows: Any, b: Any, step: Any) -> Any:
+        """Whether the Hessian along the step stays below twice its start."""
         form = self.design.form
         least, most = (0.2, 0.5) if form.dispersed else (0.27, 0.6)
-        most = float("inf") if form.identity else most
-        fall = torch.zeros(len(rows), dtype=torch.float64, device=b.device)
         if not len(rows):
-            return fall == 0.0, fall
+            return torch.ones(0, dtype=torch.bool, device=b.device)
         terms, own = self.terms, self.own.at(rows)
-        part = terms.change(self.block, rows, b, step, self.design, own=own)
-        holds = part.shrink <= least
-        if form.exact:
-            holds &= step.clamp(min=0.0) @ self.design.largest <= most
-            left = torch.nonzero(~holds)[:, 0]
-            if len(left):
-                some = own.at(left)
-                whole, growth = dense_change(terms, b[left], step[left], self.design, own=some)
-                fall[left] = part.loss[left] + whole
-                holds[left] = (part.shrink[left] <= least) & (growth <= most)
-        else:
-            holds &= part.growth <= most
-            fall = part.loss + _quadratic_change(own, self.design, b, step)
-        return holds, fall + (step * self.box.penalty[rows]).sum(1)
+        shrink, growth = terms.reach(self.block, rows, b, step, self.design, own=own)
+        holds = shrink <= least
+        if form.identity:
+            return holds
+        if not form.exact:
+            return holds & (growth <= most)
+        small = step.clamp(min=0.0) @ self.design.largest <= most
+        doubtful = torch.nonzero(holds & ~small)[:, 0]
+        if len(doubtful):
+            some = own.at(doubtful)
+            growth = terms.dense_change(b[doubtful], step[doubtful], self.design, own=some)[1]
+            small[doubtful] = growth <= most
+        return holds & small
 
 
 def _quadratic_change(own: Own, design: Design, b: Any, step: Any) -> Any:
-    bend = _bend(own, design, 2.0 * b + step)
-    return (step * (own.linear @ design.linear + bend)).sum(1)
-
-
-def _bend(own: Own, design: Design, b: Any) -> Any:
-    """Every row's own Gram matrix times its `b`."""
-    terms = zip(own.square.T, design.gram, strict=True)
-    return torch.stack([weight[:, None] * (b @ gram) for weight, gram in terms]).sum(0)
+    return (step * (linears(own, design) + bends(own, design, 2.0 * b + step))).sum(1)
 
 
 class _Search:
@@ -168,14 +152,15 @@ class _Search:
         self.best, self.gain = at.clone(), torch.zeros_like(predicted)
         self.shortened = torch.zeros_like(predicted, dtype=torch.bool)
 
-    def run(self, to: Any, fall: Any) -> None:
-        """Find `best` and `gain`, from the full step's end `to` and its change of loss `fall`."""
+    def run(self, to: Any) -> None:
+        """Find `best` and `gain`, from the full step's end `to`."""
         leap, far = self._leap(to)
         leaping = torch.nonzero(far)[:, 0]
         if len(leaping):
             self._take(leaping, leap[leaping], self._fall(leaping, leap[leaping]), 1.0)
         left = torch.nonzero(self.gain <= 0.0)[:, 0]
-        self._take(left, to[left], fall[left], 1.0)
+        if len(left):
+            self._take(left, to[left], self._fall(left, to[left]), 1.0)
         fraction = 1.0
         for _ in range(MOST_HALVINGS):
             left = torch.nonzero(self.gain <= 0.0)[:, 0]
@@ -198,9 +183,8 @@ class _Search:
     def _leap(self, to: Any) -> tuple[Any, Any]:
         """Put the additive model's fixed point where an eta is far too small under a count."""
         rows = self._rows
-        exposure = rows.own.exposure[self._chosen].double()
         box = rows.box.at(self._chosen)
-        down = exposure[:, None] * rows.design.decline + box.penalty
+        down = declines(rows.own.at(self._chosen), rows.design) + box.penalty
         up = down - self._slope
         far = (down > 0.0) & (up > 4.0 * down) & (box.lower < box.upper)
         safe = torch.where(down > 0.0, down, 1.0)

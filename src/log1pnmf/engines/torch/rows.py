@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,8 +23,15 @@ RESIDENT_SHARE = 0.4
 """Part of a card's free memory that the rows of one side may take; the other side wants as much."""
 STREAMED_ENTRIES = 1 << 27
 """Entries of a block that is streamed, 1 GiB; two of them are on the device at a time."""
+PIECE = 1 << 12
+"""Entries of a row that one program takes, where all rows are looked at."""
+N_COPIERS = min(8, os.cpu_count() or 1)
+"""Threads that copy counts into page-locked memory: one alone is slower than the way to the card."""
 MOST_ROWS = 1 << 18
 """Rows of a block: bounds the memory of their K x K matrices."""
+
+
+_COPIERS = ThreadPoolExecutor(N_COPIERS, "log1pnmf-copy")
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +63,24 @@ class Block:
     def lengths(self) -> Any:
         """Entries of every row."""
         return self.indptr[1:] - self.indptr[:-1]
+
+    @cached_property
+    def numbers(self) -> Any:
+        """Numbers of all rows."""
+        return torch.arange(self.n_rows, device=self.indptr.device)
+
+    @cached_property
+    def pieces(self) -> tuple[Any, Any] | None:
+        """Row of each piece of up to `PIECE` entries, and where it begins in the row; None if no row is long.
+
+        A row that is much longer than others would keep the card waiting.
+        """
+        parts = ((self.lengths + PIECE - 1) // PIECE).clamp(min=1)
+        if int(parts.max()) <= 2:
+            return None
+        owner = torch.repeat_interleave(self.numbers, parts)
+        number = torch.arange(len(owner), device=owner.device) - (torch.cumsum(parts, 0) - parts)[owner]
+        return owner, PIECE * number
 
     @cached_property
     def smallest(self) -> Any:
@@ -197,8 +223,14 @@ class _Buffers:
         n = last - first
         if self._stream is not None:
             self._stream.synchronize()  # the last copy out of the host's buffer
+        jobs = []
         for buffer, source in zip(self._host, (rows.indices, rows.values), strict=True):
-            np.copyto(buffer.numpy()[:n], source[first:last], casting="same_kind")
+            to, size = buffer.numpy(), max(1 << 16, -(-n // N_COPIERS))
+            for at in range(0, n, size):
+                piece = source[first + at : first + min(at + size, n)]
+                jobs.append(_COPIERS.submit(np.copyto, to[at : at + len(piece)], piece, casting="same_kind"))
+        for job in jobs:
+            job.result()
         if self._stream is None:
             for there, here in zip(self._there, self._host, strict=True):
                 there[:n].copy_(here[:n])

@@ -1,159 +1,28 @@
 """What a row's visited entries add to its loss, gradient and Hessian, in plain PyTorch; and the box programs.
 
-The same three operations as in `triton_terms`, which takes over on a card with Triton.
+The same operations as in `triton_terms`, which takes over on a card with Triton.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from .box import Box, solve_box
+from .dense import dense_change, dense_sums
 from .dispersed import count_terms, rise_terms, zero_terms
 from .rows import Block, Stored
+from .sides import Design, Form, Own, Reach, Sums
 
-__all__ = [
-    "Box",
-    "Change",
-    "Design",
-    "Form",
-    "Own",
-    "Sums",
-    "change",
-    "evaluate",
-    "exponentials_",
-    "rises",
-    "solve_box",
-]
+__all__ = ["Box", "change", "dense_change", "dense_sums", "evaluate", "reach", "solve_box"]
 
 ENTRY_BYTES = 1 << 28
 IMPOSSIBLE = 1e30
 LEAST_RATIO = 1e-6
 """Smallest fraction to which a step may shrink the mean of a count."""
-
-
-@dataclass(frozen=True)
-class Form:
-    """Link and treatment of zero counts.
-
-    Parameters
-    ----------
-    identity, exact : bool
-        Identity link; all zeros visited.
-    smallest, largest : float
-        Derivatives are taken with eta held in between.
-    dispersed : bool
-        Negative binomial noise.
-    """
-
-    identity: bool
-    exact: bool
-    smallest: float
-    largest: float
-    dispersed: bool = False
-
-    @property
-    def linear(self) -> bool:
-        """Whether zeros cost their mean, and that is linear in eta: nothing differs from a quadratic."""
-        return self.identity and not self.dispersed
-
-    @property
-    def quadratic(self) -> bool:
-        """Whether a quadratic stands in for zeros."""
-        return not (self.exact or self.linear)
-
-
-@dataclass(frozen=True, eq=False)
-class Design:
-    """The fixed side of a half-step.
-
-    Parameters
-    ----------
-    form : Form
-        Of the problem.
-    X : Tensor of shape (columns, K)
-        In the type that is computed in.
-    exposure : Tensor of shape (columns,)
-        In the same type.
-    padded : Tensor of shape (columns, width)
-        `X` with columns of zeros up to a power of two, which Triton needs; `X` itself without Triton.
-    decline, largest : Tensor of float64, shape (K,)
-        Sum of ``t x`` over all columns, and the largest entries.
-    linear, gram : Tensor of float64, shape (P, K) and (P, K, K)
-        Sums of ``x`` and ``x x'`` over all columns with the weights of `log1pnmf.model.problem.SideZeros`; of
-        the exposure where all zeros are visited.
-    quadratic : Tensor of shape (columns, 2) or None
-        Linear and quadratic coefficient for zeros, where columns have their own; with dispersions a third is
-        multiplied by the exposure and added to the linear one.
-    dispersion : Tensor of shape (columns,) or None
-        Where columns have their own.
-    """
-
-    form: Form
-    X: Any
-    exposure: Any
-    padded: Any
-    decline: Any
-    largest: Any
-    linear: Any
-    gram: Any
-    quadratic: Any = None
-    dispersion: Any = None
-
-
-@dataclass(frozen=True, eq=False)
-class Own:
-    """What the rows of a half-step have of their own, beside their counts.
-
-    Parameters
-    ----------
-    exposure : Tensor of shape (n,)
-        In the type that is computed in.
-    linear, square : Tensor of float64, shape (n, P)
-        Weights of ``Design.linear`` and ``Design.gram``.
-    quadratic : Tensor of shape (n, 2) or None
-        As in `Design`, where rows have their own.
-    stored : Stored or None
-        Zeros that are visited, of all rows of the block.
-    dispersion : Tensor of shape (n,) or None
-        Where rows have their own.
-    """
-
-    exposure: Any
-    linear: Any
-    square: Any
-    quadratic: Any = None
-    stored: Stored | None = None
-    dispersion: Any = None
-
-    def at(self, rows: Any) -> Own:
-        """Take some rows of the block."""
-        quadratic, phi = (None if one is None else one[rows] for one in (self.quadratic, self.dispersion))
-        return Own(self.exposure[rows], self.linear[rows], self.square[rows], quadratic, self.stored, phi)
-
-
-class Sums(NamedTuple):
-    """Loss (float64), gradient (float64) and, where asked for, Hessian of every row."""
-
-    loss: Any
-    gradient: Any
-    hessian: Any
-
-
-class Change(NamedTuple):
-    """Changes of every row in a step.
-
-    loss: of the loss (float64). shrink: largest relative decrease of a count's mean, to first order. growth:
-    largest increase of an eta. They are over the row's non-zeros, and all its visited entries.
-    """
-
-    loss: Any
-    shrink: Any
-    growth: Any
 
 
 def evaluate(block: Block, rows: Any, b: Any, design: Design, *, own: Own, hessian: bool) -> Sums:
@@ -182,41 +51,28 @@ def evaluate(block: Block, rows: Any, b: Any, design: Design, *, own: Own, hessi
     return Sums(loss, gradient, H)
 
 
-def change(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: Own) -> Change:
-    """Change of the sums from `b` to ``b + step``; parameters as in `evaluate`."""
+def change(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: Own) -> Any:
+    """Change of the sum of losses from `b` to ``b + step``, in float64; parameters as in `evaluate`."""
     b, step = (x.to(design.X.dtype) for x in (b, step))
 
-    def changes(entries: _Entries) -> Change:
-        return _change(entries, b[entries.at], step[entries.at], design, own)
+    def changes(entries: _Entries) -> tuple[Any]:
+        return (_change(entries, b[entries.at], step[entries.at], design, own),)
 
-    loss, shrink, growth = _joined(block, rows, design, changes)
+    loss = _joined(block, rows, design, changes)[0]
+    return loss if own.stored is None else loss + _joined(own.stored, rows, design, changes)[0]
+
+
+def reach(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: Own) -> Reach:
+    """How far the step from `b` to ``b + step`` goes; parameters as in `evaluate`."""
+    b, step = (x.to(design.X.dtype) for x in (b, step))
+
+    def reaches(entries: _Entries) -> Reach:
+        return _reach(entries, b[entries.at], step[entries.at], design)
+
+    shrink, growth = _joined(block, rows, design, reaches)
     if own.stored is not None:
-        more = _joined(own.stored, rows, design, changes)
-        loss, growth = loss + more[0], torch.maximum(growth, more[2])
-    return Change(loss, shrink, growth)
-
-
-def exponentials_(eta: Any, exposure: Any, largest: float) -> Any:
-    """Turn eta into ``t expm1(eta)`` in place.
-
-    Parameters
-    ----------
-    eta : Tensor of shape (n, columns)
-        Held at `largest`.
-
-    Returns
-    -------
-    Tensor of float64, shape (n,)
-        The sums over columns.
-    """
-    eta.clamp_(max=largest).expm1_().mul_(exposure)
-    return eta.sum(1, dtype=torch.float64)
-
-
-def rises(eta: Any, delta: Any, exposure: Any, largest: float) -> tuple[Any, Any]:
-    """Change of the sum of ``t exp`` from eta to ``eta + delta``, and the largest delta above 0."""
-    rise = torch.exp(eta.clamp(max=largest)) * torch.expm1(delta.clamp(max=largest))
-    return (rise * exposure).sum(1, dtype=torch.float64), delta.amax(1).clamp(min=0.0)
+        growth = torch.maximum(growth, _joined(own.stored, rows, design, reaches)[1])
+    return Reach(shrink, growth)
 
 
 # ---------------------------------------------------------------- entries
@@ -236,7 +92,7 @@ class _Entries(NamedTuple):
 
 
 def _joined(
-    source: Block | Stored, rows: Any, design: Design, part: Callable[[_Entries], Sums | Change]
+    source: Block | Stored, rows: Any, design: Design, part: Callable[[_Entries], tuple[Any, ...]]
 ) -> list[Any]:
     """Do some rows piece by piece: K x K numbers for every entry of a piece fit into `ENTRY_BYTES`."""
     lengths = source.lengths[rows]
@@ -259,12 +115,23 @@ def _gather(source: Block | Stored, rows: Any, at: slice) -> _Entries:
 
 def _of_entries(entries: _Entries, design: Design, own: Own) -> tuple[Any, Any, Any]:
     """Exposure, and the coefficients of the quadratics."""
-    t = own.exposure[entries.at][entries.row] * design.exposure[entries.column]
+    t = _exposures(entries, design, own)
     quadratic = _own_of(entries, design.quadratic, own.quadratic)
     if quadratic is None:
         return t, 0.0, 0.0
     a1, a2, *by_t = quadratic.unbind(1)
     return t, a1 + t * by_t[0] if by_t else a1, a2
+
+
+def _exposures(entries: _Entries, design: Design, own: Own) -> Any:
+    """Exposure of the row times that of the column, in the batch of the sample."""
+    of_rows, of_columns = own.exposure[entries.at], design.exposure
+    if design.batch is not None:
+        return of_rows[entries.row, design.batch[entries.column].long()] * of_columns[entries.column]
+    if own.batch is not None:
+        of_columns = of_columns[own.batch[entries.at][entries.row], entries.column]
+        return of_rows[entries.row] * of_columns
+    return of_rows[entries.row] * of_columns[entries.column]
 
 
 def _own_of(entries: _Entries, of_columns: Any, of_rows: Any) -> Any:
@@ -317,18 +184,17 @@ def _dispersed(entries: _Entries, em: Any, design: Design, own: Own) -> tuple[An
     return terms[0], terms[1], terms[2]
 
 
-def _change(entries: _Entries, b: Any, step: Any, design: Design, own: Own) -> Change:
+def _change(entries: _Entries, b: Any, step: Any, design: Design, own: Own) -> Any:
     X, form, y = design.X[entries.column], design.form, entries.y
     eta, delta = (X * b[entries.row]).sum(1), (X * step[entries.row]).sum(1)
     inside = _inside(eta, form)
     em = inside if form.identity else torch.expm1(inside)
     rise = delta if form.identity else (em + 1.0) * torch.expm1(delta.clamp(max=form.largest))
-    loss = shrink = torch.zeros_like(em)
+    loss = torch.zeros_like(em)
     if y is not None:
         ratio = 1.0 + rise / em
         loss = -y * torch.log(ratio.clamp(min=LEAST_RATIO))
         loss = loss + torch.where(ratio < LEAST_RATIO, y * IMPOSSIBLE, 0.0)
-        shrink = -delta * ((0.0 if form.identity else 1.0) + 1.0 / em)
     t, a1, a2 = _of_entries(entries, design, own)
     zero = t * rise
     if form.dispersed:
@@ -336,11 +202,14 @@ def _change(entries: _Entries, b: Any, step: Any, design: Design, own: Own) -> C
         loss = loss if y is None else loss + y * spread
     if form.quadratic:
         loss = loss + zero - t * delta * (a1 + a2 * (2.0 * inside + delta))
-    return Change(
-        _sum(loss.double(), entries.lengths),
-        _max(shrink, entries.lengths),
-        _max(delta, entries.lengths),
-    )
+    return _sum(loss.double(), entries.lengths)
+
+
+def _reach(entries: _Entries, b: Any, step: Any, design: Design) -> Reach:
+    X, form = design.X[entries.column], design.form
+    delta, inside = (X * step[entries.row]).sum(1), _inside((X * b[entries.row]).sum(1), form)
+    shrink = -delta / inside if form.identity else -delta * (1.0 + 1.0 / torch.expm1(inside))
+    return Reach(_max(shrink, entries.lengths), _max(delta, entries.lengths))
 
 
 def _inside(eta: Any, form: Form) -> Any:

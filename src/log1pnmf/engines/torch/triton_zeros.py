@@ -23,7 +23,8 @@ def survey(eta: Any, exposure: Any, caps: np.ndarray) -> tuple[Any, Any, Any]:
     error, n_above = eta.new_empty((2, m, n_caps))
     quadratics = eta.new_empty((m, n_caps, 3))
     em, there = eta.clamp(max=LARGEST_ETA).expm1_(), torch.tensor(caps, device=eta.device)
-    _survey[(m,)](eta, em, exposure, there, error, n_above, quadratics, n, n_caps, SIZE=TILE, num_warps=8)
+    t = exposure, 0 if exposure.ndim == 1 else n
+    _survey[(m,)](eta, em, *t, there, error, n_above, quadratics, n, n_caps, SIZE=TILE, num_warps=8)
     return error, n_above, quadratics
 
 
@@ -31,7 +32,8 @@ def errors(eta: Any, exposure: Any, quadratics: Any) -> Any:
     """Sum up how far the quadratics are off; see `log1pnmf.engines.torch.zeros.errors`."""
     m, n = eta.shape
     sums = eta.new_empty((m, 2))
-    _errors[(m,)](eta, exposure, quadratics, sums, n, LARGEST_ETA, SIZE=TILE, num_warps=8)
+    t = exposure, 0 if exposure.ndim == 1 else n
+    _errors[(m,)](eta, *t, quadratics, sums, n, LARGEST_ETA, SIZE=TILE, num_warps=8)
     return sums.sum(0)
 
 
@@ -128,6 +130,7 @@ def _survey(
     eta_at,
     em_at,
     exposure_at,
+    exposure_row,
     caps_at,
     error_at,
     above_at,
@@ -137,7 +140,7 @@ def _survey(
     SIZE: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    row_at, em_at = eta_at + row * n, em_at + row * n
+    row_at, em_at, exposure_at = eta_at + row * n, em_at + row * n, exposure_at + row * exposure_row
     tops = tl.zeros([SIZE], dtype=tl.float64)
     for start in range(0, n, SIZE):
         tops = tl.maximum(tops, _load(row_at, exposure_at, start, n, SIZE)[0])
@@ -166,14 +169,14 @@ def _survey(
 
 
 @triton.jit
-def _errors(eta_at, exposure_at, quadratic_at, sums_at, n, most, SIZE: tl.constexpr):
+def _errors(eta_at, exposure_at, exposure_row, quadratic_at, sums_at, n, most, SIZE: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     a0, a1 = tl.load(quadratic_at + 3 * row), tl.load(quadratic_at + 3 * row + 1)
     a2 = tl.load(quadratic_at + 3 * row + 2)
     signed = tl.zeros([SIZE], dtype=tl.float64)
     absolute = signed
     for start in range(0, n, SIZE):
-        eta, t = _load(eta_at + row * n, exposure_at, start, n, SIZE)
+        eta, t = _load(eta_at + row * n, exposure_at + row * exposure_row, start, n, SIZE)
         off = t * (libdevice.expm1(tl.minimum(eta, most)) - (a0 + eta * (a1 + a2 * eta)))
         signed += off
         absolute += tl.abs(off)

@@ -22,7 +22,31 @@ from . import dense, dispersed_zeros
 from .counts import TensorPattern
 from .rows import Block, DevicePattern, DeviceRows, Stored
 
-__all__ = ["Zeros", "errors", "survey"]
+__all__ = ["Exposure", "Zeros", "errors", "survey"]
+
+
+@dataclass(frozen=True, eq=False)
+class Exposure:
+    """Exposures of all entries, features x samples.
+
+    Parameters
+    ----------
+    samples : Tensor of float64, shape (n,)
+    batch : Tensor of int32, shape (n,), or None
+        Number of the batch of every sample.
+    features : Tensor of float64, shape (m, batches)
+        What the exposure of a sample is multiplied by, where there are batches.
+    """
+
+    samples: Any
+    batch: Any
+    features: Any
+
+    def at(self, features: slice) -> Any:
+        """Give those of some features: one line for all of them without batches."""
+        if self.batch is None:
+            return self.samples
+        return self.features[features][:, self.batch.long()].mul_(self.samples)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +59,7 @@ class Zeros:
         Has `survey` and `errors`: this one or `log1pnmf.engines.torch.triton_zeros`.
     rows : DeviceRows
         Counts of the features.
-    exposure : Tensor of float64, shape (n,)
-        Of the samples.
+    exposure : Exposure
     loadings, factors : Tensor of float64
     noise : Noise or None
         Dispersions of the features; None with Poisson noise.
@@ -44,7 +67,7 @@ class Zeros:
 
     features: ModuleType
     rows: DeviceRows
-    exposure: Any
+    exposure: Exposure
     loadings: Any
     factors: Any
     noise: dispersed_zeros.Noise | None = None
@@ -55,23 +78,22 @@ class Zeros:
         width = 3 if self.noise is None else 5
         quadratics = self.factors.new_empty((len(self.factors), len(caps), width))
         for at, eta in self._eta():
-            if self.noise is None:
-                error[at], n_above[at], quadratics[at] = self.features.survey(eta, self.exposure, caps)
-                continue
-            error[at], n_above[at], quadratics[at] = self.noise.at(at).survey(eta, self.exposure, caps)
+            found = self.features if self.noise is None else self.noise.at(at)
+            error[at], n_above[at], quadratics[at] = found.survey(eta, self.exposure.at(at), caps)
         return ZeroSurvey(caps, on_host(error), on_host(n_above), on_host(quadratics))
 
     def collect(self, caps: np.ndarray) -> tuple[Pattern, np.ndarray]:
         """See `log1pnmf.engines.base.Engine.collect_zeros`."""
         limits = torch.as_tensor(caps, device=self.factors.device)[:, None]
         exposure, n_above, samples = [], [], []
-        powers = torch.stack([self.exposure, self.exposure**2], dim=1)
         for at, eta in self._eta():
-            measure = eta if self.noise is None else self.noise.at(at).costs(eta, self.exposure)[1]
+            t = self.exposure.at(at)
+            measure = eta if self.noise is None else self.noise.at(at).costs(eta, t)[1]
             above = measure > limits[at]
             n_above.append(above.sum(1))
             samples.append(torch.nonzero(above)[:, 1].int())
-            exposure.append(((eta >= 0.0) & ~above).double() @ powers)
+            others = torch.where((eta >= 0.0) & ~above, t, 0.0)
+            exposure.append(torch.stack([others.sum(1), (others * t).sum(1)], 1))
         indptr = np.concatenate(([0], np.cumsum(on_host(torch.cat(n_above))))).astype(np.int64)
         shape = (len(self.factors), len(self.loadings))
         return TensorPattern(shape, indptr, torch.cat(samples)), on_host(torch.cat(exposure))
@@ -82,7 +104,7 @@ class Zeros:
         total = a.new_zeros(2)
         for at, eta in self._eta(stored):
             found = self.features if self.noise is None else self.noise.at(at)
-            total += found.errors(eta, self.exposure, a[at])
+            total += found.errors(eta, self.exposure.at(at), a[at])
         signed, absolute = total.tolist()
         return signed, absolute
 
@@ -116,6 +138,7 @@ def survey(eta: Any, exposure: Any, caps: np.ndarray) -> tuple[Any, Any, Any]:
     ----------
     eta : Tensor of float64, shape (features, n)
         Negative where there is no zero.
+    exposure : Tensor of float64, shape (n,) or (features, n)
 
     Returns
     -------
@@ -133,6 +156,7 @@ def survey(eta: Any, exposure: Any, caps: np.ndarray) -> tuple[Any, Any, Any]:
             more = largest > caps[g - 1]
             if not bool(more.all()):
                 rows, eta, em, largest = (one[more] for one in (rows, eta, em, largest))
+                exposure = exposure if exposure.ndim == 1 else exposure[more]
         if len(rows):
             error[rows, g], n_above[rows, g], quadratics[rows, g] = _survey(eta, em, exposure, float(cap))
     return error, n_above, quadratics

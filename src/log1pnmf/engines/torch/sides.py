@@ -1,0 +1,186 @@
+"""The two parts of a half-step: its fixed design, and what its rows have of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from .rows import Stored
+
+__all__ = ["Design", "Form", "Own", "Reach", "Sums", "bends", "declines", "grams", "linears"]
+
+GRAM_BYTES = 1 << 28
+"""Of the K x K matrices that rows have of their own, of one piece of rows."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """Link and treatment of zero counts.
+
+    Parameters
+    ----------
+    identity, exact : bool
+        Identity link; all zeros visited.
+    smallest, largest : float
+        Derivatives are taken with eta held in between.
+    dispersed : bool
+        Negative binomial noise.
+    large : bool
+        Etas are large, as at a small c, and need all digits of their type.
+    """
+
+    identity: bool
+    exact: bool
+    smallest: float
+    largest: float
+    dispersed: bool = False
+    large: bool = False
+
+    @property
+    def linear(self) -> bool:
+        """Whether zeros cost their mean, and that is linear in eta: nothing differs from a quadratic."""
+        return self.identity and not self.dispersed
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether a quadratic stands in for zeros."""
+        return not (self.exact or self.linear)
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """The fixed side of a half-step.
+
+    Parameters
+    ----------
+    form : Form
+        Of the problem.
+    X : Tensor of shape (columns, K)
+        In the type that is computed in.
+    exposure : Tensor of shape (columns,) or (batches, columns)
+        In the same type; the latter where rows are samples of several batches.
+    padded : Tensor of shape (columns, width)
+        `X` with columns of zeros up to a power of two, which Triton needs; `X` itself without Triton.
+    largest : Tensor of float64, shape (K,)
+        The largest entries of the columns of `X`.
+    decline : Tensor of float64, shape (batches, K)
+        Sums of ``t x`` over all columns, for each batch; one sum where there are none.
+    linear, gram : Tensor of float64, shape (P, K) and (P, K, K)
+        Sums of ``x`` and ``x x'`` over all columns with the weights of `log1pnmf.model.problem.SideZeros`; of
+        the exposure where all zeros are visited. With batches there are P of each, batch by batch.
+    quadratic : Tensor of shape (columns, 2) or None
+        Linear and quadratic coefficient for zeros, where columns have their own; with dispersions a third is
+        multiplied by the exposure and added to the linear one.
+    dispersion : Tensor of shape (columns,) or None
+        Where columns have their own.
+    batch : Tensor of int32, shape (columns,), or None
+        Number of the batch of every column, where columns are samples of several batches.
+    lowest : Tensor of shape (1,)
+        The smallest eta of `form`, on the device.
+    """
+
+    form: Form
+    X: Any
+    exposure: Any
+    padded: Any
+    largest: Any
+    decline: Any
+    linear: Any
+    gram: Any
+    quadratic: Any = None
+    dispersion: Any = None
+    batch: Any = None
+    lowest: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class Own:
+    """What the rows of a half-step have of their own, beside their counts.
+
+    Parameters
+    ----------
+    exposure : Tensor of shape (n,) or (n, batches)
+        In the type that is computed in; the latter where columns are samples of several batches.
+    linear, square : Tensor of float64, shape (n, P)
+        Weights of ``Design.linear`` and ``Design.gram``.
+    quadratic : Tensor of shape (n, 2) or None
+        As in `Design`, where rows have their own.
+    stored : Stored or None
+        Zeros that are visited, of all rows of the block.
+    dispersion : Tensor of shape (n,) or None
+        Where rows have their own.
+    batch : Tensor of int64, shape (n,), or None
+        Number of the batch of every row, where rows are samples of several batches.
+    """
+
+    exposure: Any
+    linear: Any
+    square: Any
+    quadratic: Any = None
+    stored: Stored | None = None
+    dispersion: Any = None
+    batch: Any = None
+
+    def at(self, rows: Any) -> Own:
+        """Take some rows of the block."""
+        some = (self.quadratic, self.dispersion, self.batch)
+        quadratic, phi, batch = (None if one is None else one[rows] for one in some)
+        own = self.exposure[rows], self.linear[rows], self.square[rows]
+        return Own(*own, quadratic, self.stored, phi, batch)
+
+
+class Sums(NamedTuple):
+    """Loss (float64), gradient (float64) and, where asked for, Hessian of every row."""
+
+    loss: Any
+    gradient: Any
+    hessian: Any
+
+
+class Reach(NamedTuple):
+    """How far a step goes in every row.
+
+    shrink: largest relative decrease of a count's mean, to first order. growth: largest increase of an eta.
+    They are over the row's non-zeros, and all its visited entries; never negative.
+    """
+
+    shrink: Any
+    growth: Any
+
+
+def declines(own: Own, design: Design) -> Any:
+    """Sum of ``t x`` over all columns, for every row."""
+    exposure = own.exposure.double()
+    return _weighed(exposure[:, None] if exposure.ndim == 1 else exposure, design.decline, own)
+
+
+def linears(own: Own, design: Design) -> Any:
+    """Linear part of what stands in for zeros, for every row."""
+    return _weighed(own.linear, design.linear, own)
+
+
+def grams(own: Own, design: Design, dtype: Any) -> Any:
+    """Quadratic part, a K x K matrix for every row."""
+    weights, sums = own.square.to(dtype), design.gram.flatten(1).to(dtype)
+    return _weighed(weights, sums, own).unflatten(1, design.gram.shape[1:])
+
+
+def bends(own: Own, design: Design, b: Any) -> Any:
+    """Every row's own Gram matrix times its `b`."""
+    if len(design.gram) == 1:
+        return own.square * (b @ design.gram[0])
+    n, K = b.shape
+    size, done = max(1, GRAM_BYTES // (8 * K * K)), torch.empty_like(b)
+    for first in range(0, n, size):
+        at = slice(first, first + size)
+        done[at] = torch.bmm(grams(own.at(at), design, b.dtype), b[at, :, None])[:, :, 0]
+    return done
+
+
+def _weighed(weights: Any, sums: Any, own: Own) -> Any:
+    """Weigh the sums over columns: all of them, or those of the row's batch."""
+    if own.batch is None:
+        return weights @ sums
+    return torch.bmm(weights[:, None], sums.unflatten(0, (-1, weights.shape[1]))[own.batch])[:, 0]

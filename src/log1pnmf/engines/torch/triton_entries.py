@@ -1,0 +1,128 @@
+"""What single entries add to loss, gradient and Hessian, as parts of Triton kernels: all links and noises."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+__all__ = ["add_squares", "coefficients", "dispersion_of", "em_of", "exposure_of", "gather", "rise_of"]
+
+LOG2E = tl.constexpr(1.4426950408889634)
+SMALL = tl.constexpr(0.4)
+
+
+@triton.jit
+def rough_expm1(x):
+    """Exponential minus one to six digits: a polynomial where more would be lost otherwise."""
+    p = 1.0 / 120.0 + x * (1.0 / 720.0 + x * (1.0 / 5040.0))
+    p = x + x * x * (0.5 + x * (1.0 / 6.0 + x * (1.0 / 24.0 + x * p)))
+    return tl.where(tl.abs(x) < SMALL, p, tl.exp2(x * LOG2E) - 1.0)
+
+
+@triton.jit
+def log1p_ratio(x):
+    """``log(1 + x) / x``, 1 at 0; what is lost in ``1 + x`` is put back."""
+    u = 1.0 + x
+    ratio = tl.where(u == 1.0, 1.0, libdevice.log(u) / (u - 1.0))
+    series = 1.0 - x * (0.5 - x * (1.0 / 3.0 - x * (0.25 - x * (0.2 - x * (1.0 / 6.0)))))
+    return tl.where(tl.abs(x) < 0.05, series, ratio)
+
+
+@triton.jit
+def em_of(eta, smallest, largest, IDENTITY: tl.constexpr):
+    """Eta held in its bounds, and ``expm1`` of it."""
+    inside = tl.maximum(eta, smallest)
+    if IDENTITY:
+        em = inside
+    else:
+        inside = tl.minimum(inside, largest)
+        em = libdevice.expm1(inside)
+    return inside, em
+
+
+@triton.jit
+def rise_of(em, delta, largest, IDENTITY: tl.constexpr):
+    """By how much em rises with eta."""
+    if IDENTITY:
+        rise = delta
+    else:
+        rise = (em + 1.0) * libdevice.expm1(tl.minimum(delta, largest))
+    return rise
+
+
+@triton.jit
+def gather(indices, at, stop, design, k, W: tl.constexpr, TILE: tl.constexpr):
+    """Entries of a tile, whether they are there, their columns and design rows."""
+    entry = at + tl.arange(0, TILE)
+    there = entry < stop
+    column = tl.load(indices + entry, mask=there, other=0)
+    place = column.to(tl.int64)[:, None] * W + k[None, :]
+    return entry, there, column, tl.load(design + place, mask=there[:, None], other=0.0)
+
+
+@triton.jit
+def exposure_of(
+    row_exposure, column_exposure, labels, column, row_at, column_at, t_row, there, BATCH: tl.constexpr
+):
+    """Exposure of the entries of a tile.
+
+    BATCH: 0 without batches, 1 where rows are samples of several, 2 where columns are, 3 without batches
+    and with the same exposure for all columns. `row_at` is where a row's exposures begin, `column_at` where
+    those of its batch do.
+    """
+    if BATCH == 3:
+        t = t_row + tl.zeros_like(column).to(tl.float32)
+    else:
+        t = tl.load(column_exposure + column_at + column, mask=there, other=0.0)
+        if BATCH == 2:
+            label = tl.load(labels + column, mask=there, other=0)
+            t *= tl.load(row_exposure + row_at + label, mask=there, other=0.0)
+        else:
+            t *= t_row
+    return t
+
+
+@triton.jit
+def coefficients(quadratic, column, program, t, there, BY_COLUMN: tl.constexpr, DISPERSED: tl.constexpr):
+    """Linear and quadratic coefficient for zeros: those of the column, or those of the row."""
+    if DISPERSED:
+        N: tl.constexpr = 3
+    else:
+        N: tl.constexpr = 2
+    if BY_COLUMN:
+        at = quadratic + N * column
+        a1, a2 = tl.load(at, mask=there, other=0.0), tl.load(at + 1, mask=there, other=0.0)
+        if DISPERSED:
+            a1 += t * tl.load(at + 2, mask=there, other=0.0)
+    else:  # loaded once for every entry, so that the arithmetic is spread over all threads
+        at = quadratic + N * program + tl.zeros_like(column)
+        a1, a2 = tl.load(at, mask=there, other=0.0), tl.load(at + 1, mask=there, other=0.0)
+        if DISPERSED:
+            a1 += t * tl.load(at + 2, mask=there, other=0.0)
+    return a1, a2
+
+
+@triton.jit
+def dispersion_of(dispersion, column, program, there, rows_are_features: tl.constexpr):
+    if rows_are_features:
+        phi = tl.load(dispersion + program)
+    else:
+        phi = tl.load(dispersion + column, mask=there, other=0.0)
+    return phi
+
+
+@triton.jit
+def high(x):
+    """Round a float32 to what a tensor core sees of it."""
+    return ((x.to(tl.int32, bitcast=True) + 4096) & -8192).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def add_squares(H, X, weight):
+    """Add ``X' diag(weight) X``: three products of the tensor cores keep float32's accuracy."""
+    A = tl.trans(X * weight[:, None])
+    A_high, X_high = high(A), high(X)
+    H = tl.dot(A_high, X_high, acc=H, input_precision="tf32", out_dtype=tl.float32)
+    H = tl.dot(A - A_high, X_high, acc=H, input_precision="tf32", out_dtype=tl.float32)
+    return tl.dot(A_high, X - X_high, acc=H, input_precision="tf32", out_dtype=tl.float32)
