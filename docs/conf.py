@@ -18,6 +18,7 @@ extensions = [
     "myst_nb",
     "native_math",
     "numpydoc",
+    "parameter_defaults",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx_copybutton",
@@ -78,6 +79,7 @@ html_title = "log1pnmf"
 html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
+html_js_files = ["pages.js"]
 html_show_sourcelink = False
 html_copy_source = False
 html_context = {"default_mode": "light"}

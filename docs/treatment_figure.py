@@ -1,4 +1,4 @@
-"""Draw the first picture of README and site: ``python docs/treatment_figure.py``.
+"""Draw the first picture of README and site, wide and tall: ``python docs/treatment_figure.py``.
 
 Blood cells from ../shared/data: about 1,900 cells of four types, half of them treated with interferon-beta,
 and their 3,000 most frequent genes.
@@ -60,19 +60,31 @@ def draw(ax, factors: list[np.ndarray], title: str) -> None:
     ax.tick_params(axis="y", length=0)
 
 
+def picture(tables: dict[float, list[np.ndarray]], *, tall: bool) -> Figure:
+    """Both c: side by side, or one above the other for phones."""
+    titles = {0.1: "c = 0.1: all cell types share a factor", math.inf: "c = ∞: monocytes have their own"}
+    figure = Figure(figsize=(4.2, 5.4) if tall else (8.4, 3.1), layout="constrained")
+    axes = figure.subplots(2, 1, sharex=True) if tall else figure.subplots(1, 2, sharey=True)
+    for ax, (c, factors) in zip(axes, tables.items(), strict=True):
+        draw(ax, factors, titles[c])
+    if tall:
+        axes[0].set_xlabel("")
+    for marker, text in (("white", "untreated"), (INK, "treated")):
+        axes[1].scatter([], [], color=marker, edgecolor=INK, s=45, label=text)
+    axes[1].legend(loc="upper right", labelcolor=INK, edgecolor=FAINT)
+    return figure
+
+
 def main() -> None:
     counts, types, treatment = cells()
-    figure = Figure(figsize=(8.4, 3.1), layout="constrained")
-    titles = {0.1: "c = 0.1: one factor for all cell types", math.inf: "c = ∞: split between cell types"}
-    for ax, (c, title) in zip(figure.subplots(1, 2, sharey=True), titles.items(), strict=True):
+    tables = {}
+    for c in (0.1, math.inf):
         fits = [lp.fit_log1p_nmf(counts, K, c=c, random_state=seed, n_jobs=1) for seed in range(SEEDS)]
         best = max(fits, key=lambda fit: fit.log_likelihood)
-        draw(ax, rising(best, types, treatment), title)
-    last = figure.axes[1]
-    for marker, text in (("white", "untreated"), (INK, "treated")):
-        last.scatter([], [], color=marker, edgecolor=INK, s=45, label=text)
-    last.legend(loc="upper right", labelcolor=INK, edgecolor=FAINT)
-    figure.savefig(IMAGES / "treatment.png", dpi=130)
+        tables[c] = rising(best, types, treatment)
+        print(c, [table.round(2).tolist() for table in tables[c]], flush=True)
+    picture(tables, tall=False).savefig(IMAGES / "treatment.png", dpi=130)
+    picture(tables, tall=True).savefig(IMAGES / "treatment-tall.png", dpi=150)
 
 
 if __name__ == "__main__":

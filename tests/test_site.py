@@ -1,6 +1,8 @@
 """A reader finds the answers: few clicks from the landing page, and every plot in the gallery."""
 
+import inspect
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,20 @@ def test_answers_are_two_clicks_away(question):
     path, word = ANSWERS[question]
     assert DOCS / path in within(2)
     assert word in (DOCS / path).read_text(encoding="utf-8")
+
+
+def test_the_reference_shows_every_default():
+    """The site adds them to the docstrings, which need not repeat the signature."""
+    add_defaults = runpy.run_path(str(DOCS / "_ext" / "parameter_defaults.py"))["add_defaults"]
+    for name, thing in public_names().items():
+        if not inspect.isfunction(thing) and name != "log1pnmf.Log1pNMF":
+            continue
+        lines = (inspect.getdoc(thing) or "").split("\n")
+        add_defaults(None, "function", name, thing, None, lines)
+        heads = {line.split(" : ")[0]: line for line in lines if re.match(r"\w+ : ", line)}
+        for parameter in inspect.signature(thing).parameters.values():
+            if parameter.name in heads and parameter.default not in (None, inspect.Parameter.empty):
+                assert "default" in heads[parameter.name], f"{name}: {parameter.name}"
 
 
 def test_the_gallery_has_every_plot_with_its_picture():

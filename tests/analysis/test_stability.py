@@ -107,7 +107,7 @@ def test_relation_finds_the_parts_of_a_factor(truth):
     table = found.table
     assert len(table["share"]) == 2 * 2 * 3
     assert found.tree.shape == (4, 4)
-    assert found.labels[0] == "c=1 K=2: 0"
+    assert found.labels[0] == "c=1 K=2: k0"
 
 
 def test_relation_across_c(truth):

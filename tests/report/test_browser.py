@@ -101,6 +101,7 @@ def test_texts_sort_by_alphabet_in_both_directions(opened):
 
 def test_rows_stay_together_when_sorted(opened):
     tab = opened(1280)
+    tab.click("details:has(#matches) > summary")
     rows = "rows => rows.map(row => row.textContent.replace(/\\s+/g, ' '))"
     before = tab.eval_on_selector_all("#matches tbody tr", rows)
     press_head(tab, "matches", 2)

@@ -11,6 +11,7 @@ from sklearn.exceptions import NotFittedError
 from log1pnmf import Log1pNMF
 from log1pnmf.analysis.coloring import colors_of_fits
 from log1pnmf.analysis.groups import Groups
+from log1pnmf.analysis.metrics import deviance_explained
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.report import document, structure, write_report
 from log1pnmf.report.comparison import compare
@@ -133,6 +134,22 @@ def test_features_that_lead_a_factor_are_its_markers(page, models, counts, about
             n_markers = int((found.adjusted_p[:, k] <= 0.05).sum())
             assert f"{n_markers} features rise significantly with it" in text
     assert ", 90 samples)" in text
+
+
+def test_bars_are_in_the_order_of_the_list(page):
+    cards = page.read_text(encoding="utf-8").split('<ol class="bars')[1:]
+    assert len(cards) == 6
+    for card in cards:
+        widths = [float(width) for width in re.findall(r'style="width:(.*?)%', card.split("</ol>")[0])]
+        assert widths == sorted(widths, reverse=True)
+        assert max(widths, default=100.0) == 100.0
+
+
+def test_the_head_says_what_was_fitted_and_how_much_it_explains(page, models, counts):
+    head = text_of(page).split("<nav")[0]
+    assert "3 factors at c = 1 and c = ∞." in head
+    shares = [f"{deviance_explained(model, counts):.1%}" for model in models]
+    assert f"Both fits converged. They explain {shares[0]} and {shares[1]} of the deviance." in head
 
 
 def test_without_counts_the_features_are_the_same(models, about, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf, sweep
 from log1pnmf.analysis import evidence
-from log1pnmf.report import write_report
+from log1pnmf.report import document, write_report
 
 COUNTS = np.random.default_rng(0).poisson(2.0, (30, 8))
 
@@ -25,7 +25,7 @@ def test_a_stalled_fit_is_not_advised_to_go_on(tmp_path):
 def test_a_sweep_is_a_sequence_of_fits(tmp_path):
     found = sweep(COUNTS, [1.0, np.inf], 2, tol=1e-4)
     text = write_report(tmp_path / "r.html", found, date="2026-11-15").read_text()
-    assert "explained in 2 ways" in text
+    assert "30 samples and 8 features, 2 factors at c = 1 and c = ∞." in text.replace("\xa0", " ")
     assert text == write_report(tmp_path / "s.html", found.fits, date="2026-11-15").read_text()
 
 
@@ -69,3 +69,16 @@ def test_whether_factors_are_there(tmp_path, monkeypatch):
     assert "more fits of counts" not in text()
     with pytest.raises(ValueError, match="evidence must be what"):
         text(evidence=evidence(fit_log1p_nmf(COUNTS, 1), COUNTS, n_seeds=0, n_bootstrap=0))
+
+
+def test_reproducing_call_names_all_that_was_given(tmp_path):
+    counts = np.random.default_rng(0).poisson(3.0, (30, 6))
+    known = {"fixed_loadings": {"half": np.arange(30) % 2}, "fixed_factors": {"flat": np.ones(6)}}
+    fit = fit_log1p_nmf(counts, 3, init="nndsvd", tol=1e-3, batch=np.arange(30) % 3, **known)
+    call = document._call(fit)
+    assert call == (
+        "Log1pNMF(n_components=3, init='nndsvd', tol=0.001, fixed_factors=<given>)"
+        ".fit(counts, batch=<given>, fixed_loadings=<given>)"
+    )
+    text = write_report(tmp_path / "r.html", fit, counts=counts).read_text()
+    assert text.count("the deviance of this fit would be") == 1  # in the section on batches, not in the notes

@@ -262,9 +262,9 @@ class Relation:
 
     @property
     def labels(self) -> list[str]:
-        """One for each factor, like ``c=1 K=6: 2``."""
+        """One for each factor, like ``c=1 K=6: k2``."""
         return [
-            f"{self.names[owner]}: {number}" for owner, number in zip(self.owner, self.number, strict=True)
+            f"{self.names[owner]}: k{number}" for owner, number in zip(self.owner, self.number, strict=True)
         ]
 
     @property

@@ -14,6 +14,7 @@ from log1pnmf.analysis.groups import read_labels
 from log1pnmf.analysis.metrics import FactorMatch, match_factors
 
 from .canvas import INK, color_bar, drawing, figure_or_new, heat_map, set_title
+from .labels import label_columns
 from .loadings import draw_structure, factor_legend, name_groups
 from .sources import Drawable, drawable, need_factors
 
@@ -119,7 +120,7 @@ def _draw_similarity(ax: Any, first: Drawable, second: Drawable, match: FactorMa
     matched = match.pairs[:, 0]
     rows = np.concatenate((matched, np.setdiff1d(np.arange(first.n_components), matched)))
     image = heat_map(ax, match.matrix[np.ix_(rows, order)], cmap="RdBu_r", limits=(-1.0, 1.0))
-    ax.set_xticks(range(len(order)), [second.factor_labels[k] for k in order])
+    label_columns(ax, [second.factor_labels[k] for k in order])
     ax.set_yticks(range(len(rows)), [first.factor_labels[k] for k in rows])
     ax.set_xlabel(second.name, fontsize="small", color=INK)
     ax.set_ylabel(first.name, fontsize="small", color=INK)

@@ -17,7 +17,7 @@ from log1pnmf.analysis.metrics import correlation_matrix
 from log1pnmf.fitting.annotated import symbols_of
 
 from .canvas import INK, axes_or_new, color_bar, drawing, figure_or_new, heat_map, set_title, tidy
-from .labels import label_points
+from .labels import label_columns, label_points
 from .sources import Drawable, drawable, need_factors, rank
 
 __all__ = ["KINDS", "SCALES", "factor_scatter", "top_features"]
@@ -239,9 +239,8 @@ def _heat_map(shown: Drawable, chosen: list[int], top: list[Any], change: Array,
     figure = figure_or_new(figure, (1.9 + 0.28 * len(chosen), 0.7 + 0.135 * len(features)))
     ax = figure.subplots()
     image = heat_map(ax, values, cmap="Blues", limits=(0.0, max(float(values.max(initial=0.0)), 1.0)))
-    ax.set_xticks(range(len(chosen)), [shown.factor_labels[k] for k in chosen])
+    label_columns(ax, [shown.factor_labels[k] for k in chosen], above=True)
     ax.set_yticks(range(len(features)), shown.feature_labels[features], fontsize="x-small")
-    ax.xaxis.tick_top()
     color_bar(image, "log2 fold change (0: not more)")
     return figure
 

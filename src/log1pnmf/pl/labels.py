@@ -17,7 +17,7 @@ from log1pnmf._common.optional import require
 
 from .canvas import INK, settle
 
-__all__ = ["label_below", "label_points", "spread"]
+__all__ = ["label_below", "label_columns", "label_points", "spread"]
 
 Array = NDArray[np.float64]
 
@@ -25,6 +25,9 @@ LINE_HEIGHT = 1.45
 """Of the font size: from one line of text to the next."""
 
 SLANT = 45.0
+LEVEL_UP_TO = 4
+"""Letters of names of columns that stay level: k0, k10."""
+
 SMALLEST_FONT = 4.0
 MOST_MOVES = 60
 """Rounds in which names of points move apart."""
@@ -81,6 +84,16 @@ def _text(ax: Axes, x: float, y: float, name: str, **style: Any) -> Text:
     """Write a name at a place on the x axis, y in parts of the height of the axes."""
     style = {"va": "top", "fontsize": "small", "color": INK, **style}
     return ax.text(x, y, name, transform=ax.get_xaxis_transform(), clip_on=False, **style)
+
+
+def label_columns(ax: Axes, names: Sequence[str], *, above: bool = False) -> None:
+    """Name the columns of a heat map, below or above it; long names are slanted, so that none overlap."""
+    ax.set_xticks(range(len(names)), names)
+    ax.tick_params(axis="x", top=False, labeltop=above, labelbottom=not above)
+    if max(map(len, names), default=0) <= LEVEL_UP_TO:
+        return
+    for label in ax.get_xticklabels():
+        label.set(rotation=SLANT, rotation_mode="anchor", ha="left" if above else "right")
 
 
 def label_points(ax: Axes, names: Sequence[str], x: Array, y: Array) -> list[Text]:

@@ -16,7 +16,7 @@ from log1pnmf.analysis.arrange import Arrangement, arrange
 from log1pnmf.analysis.groups import group_means, read_groups, read_labels
 
 from .canvas import INK, axes_or_new, color_bar, drawing, heat_map, set_title, tidy
-from .labels import label_below
+from .labels import label_below, label_columns
 from .raster import group_places, stacked_pixels
 from .sources import drawable
 
@@ -220,7 +220,7 @@ def loadings_by_group(
     means = group_means(shown.loadings, groups)
     ax = axes_or_new(ax, (1.9 + 0.42 * shown.n_components, 0.9 + 0.27 * len(groups.names)))
     image = heat_map(ax, means, cmap="Blues", limits=(0.0, max(float(means.max()), 1e-300)))
-    ax.set_xticks(range(shown.n_components), shown.factor_labels)
+    label_columns(ax, shown.factor_labels)
     counts = zip(groups.names, groups.sizes.tolist(), strict=True)
     ax.set_yticks(range(len(groups.names)), [f"{name} ({size:,})" for name, size in counts])
     color_bar(image, "mean loading")

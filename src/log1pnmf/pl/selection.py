@@ -278,7 +278,7 @@ def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> An
         origin="lower",
     )
     colors, labels = distinct_colors(len(found.names)), found.labels
-    right.set_yticks(range(n), [labels[i] for i in order], fontsize="x-small")
+    right.set_yticks(range(n), [labels[i] for i in order], fontsize="small")
     right.set_xticks([])
     right.yaxis.tick_right()
     right.tick_params(length=0)

@@ -57,8 +57,8 @@ def _describe(inputs: ReportInput, label: str, fit: Fit) -> BatchSection:
         counts = None
     found, groups = batch_findings(fit, counts), inputs.groups
     sentences = [
-        f"The rates of every feature are multiplied by an effect of the batch of the sample. Loadings and "
-        f"factors describe what the {len(found.names)} batches have in common."
+        "In each batch the rate of every feature is multiplied by an effect. Loadings and factors describe "
+        f"what the {len(found.names)} batches have in common."
     ]
     if counts is not None:
         sentences.append(f"Without the effects the deviance of this fit would be {found.total:.1%} larger.")
@@ -67,7 +67,9 @@ def _describe(inputs: ReportInput, label: str, fit: Fit) -> BatchSection:
             name,
             f"{size:,}",
             "" if math.isnan(excess) else f"{excess:.1%}",
-            ", ".join(f"{feature} ({effect:.2g} times)" for feature, effect in features),
+            ", ".join(
+                f"{feature} × {effect:.2g}".replace(" × ", "\u00a0×\u00a0") for feature, effect in features
+            ),
         ]
         for name, size, excess, features in zip(
             found.names, found.n_samples, found.excess.tolist(), found.features, strict=True

@@ -95,8 +95,8 @@ def _about_starts(n_finite: int, n_additive: int) -> str:
     """Say what is known of how much the figures change from start to start."""
     if n_finite == n_additive == 1:
         return (
-            "Each c has one start, so part of these differences may come from the start. "
-            "To find out, add fits with other values of random_state to the report."
+            "Each c has one start. To see which differences come from the start, add fits with other values "
+            "of random_state to the report."
         )
     return (
         f"Only differences larger than those between starts are mentioned ({n_finite} at finite c, "

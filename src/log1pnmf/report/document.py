@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import platform
+import re
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -42,6 +44,15 @@ NOT_THE_ONLY_ONE = (
     "Factors are one good explanation of the counts, not the only one: another start (random_state, init) "
     "can lead to other factors of almost the same likelihood. Trust what comes back from several starts."
 )
+
+MOST_LISTED = 3
+"""Fits that the head names one by one."""
+
+GIVEN_HERE = "<given>"
+"""Stands for arrays and labels in the call that repeats a fit."""
+
+PARTS = {"fixed_factors": "factors", "mask": "mask"}
+"""Parameters of the model, by the kind of factors that they make known."""
 
 HEAT_STEPS = 10
 """Shades of a heat map; the style sheet has a class for each."""
@@ -165,13 +176,13 @@ def _render(inputs: ReportInput) -> str:
     if pair is not None:
         said = bool(first) and alike.all_same
         comparison = compare(inputs.fits, pair, groups=inputs.groups, said_same=said)
-    script = _text("report.js")
+    script, fits = _text("report.js"), describe_fits(inputs)
     return _template().render(
         inputs=inputs,
         lead=_lead(inputs, sections, comparison, first),
-        quality=_quality(inputs),
+        quality=_quality(inputs, fits.explained),
         data=describe_data(inputs),
-        fits=describe_fits(inputs),
+        fits=fits,
         misfit=describe_misfit(inputs),
         batches=describe_batches(inputs),
         sections=sections,
@@ -233,37 +244,53 @@ def _heat(value: float, highest: float = 1.0) -> str:
 def _lead(
     inputs: ReportInput, sections: list[FactorSection], comparison: Comparison | None, alike: str
 ) -> str:
-    """Say the result in a sentence or two; which fits have nearly the same factors comes first."""
+    """Say what was fitted and the result; which fits have nearly the same factors comes first."""
     fit = inputs.fits[0]
     size = f"{plural(len(fit.loadings), 'sample')} and {plural(len(fit.factors), 'feature')}"
     if len(sections) > 1:
         said = [
-            f"{size}, explained in {len(sections)} ways.",
+            f"{size}, {_several(inputs)}.",
             alike,
             comparison.headline if comparison else "",
         ]
         return " ".join(text for text in said if text)
     first = sections[0]
     factors = plural(len(first.factors), "factor")
-    text = f"{size}, explained by {factors} at {fit.name}: {link_in_words(fit.c)}."
+    text = f"{size}, {factors} at {fit.name}: {link_in_words(fit.c)}."
     if not first.groups:
         return text
     alone = sum(len(factor.served) == 1 for factor in first.factors)
     if not alone:
-        return f"{text} No factor serves a single group of samples."
+        return f"{text} Several groups of samples share every factor."
     return (
         f"{text} {plural(alone, 'factor belongs', 'factors belong')} to a single group of samples; "
         f"several groups share {plural(len(first.factors) - alone, 'factor')}."
     )
 
 
-def _quality(inputs: ReportInput) -> str:
-    """Say whether the fits can be trusted to be at an optimum."""
+def _several(inputs: ReportInput) -> str:
+    """Say how many fits there are, and with how many factors."""
+    sizes = sorted({fit.n_components for fit in inputs.fits})
+    each = plural(sizes[0], "factor") if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} factors"
+    if len(sizes) == 1 and len(inputs.fits) <= MOST_LISTED:
+        return f"{each} at {enumerate_words(inputs.labels)}"
+    return f"{len(inputs.fits)} fits with {each}"
+
+
+def _quality(inputs: ReportInput, explained: Sequence[float]) -> str:
+    """Say whether the fits are at an optimum, and how much they explain."""
     failed = [label for label, fit in zip(inputs.labels, inputs.fits, strict=True) if not fit.converged]
-    if failed:
-        return f"Not converged: {enumerate_words(failed)}. See the notes."
     n = len(inputs.fits)
-    return {1: "The fit converged.", 2: "Both fits converged."}.get(n, f"All {n} fits converged.")
+    if failed:
+        state = f"Not converged: {enumerate_words(failed)}. See the notes."
+    else:
+        state = {1: "The fit converged.", 2: "Both fits converged."}.get(n, f"All {n} fits converged.")
+    if any(math.isnan(share) for share in explained):
+        return state
+    who = "It explains" if n == 1 else "They explain"
+    shown = explained if n <= MOST_LISTED else (min(explained), max(explained))
+    listed = (enumerate_words if n <= MOST_LISTED else " to ".join)([percent(share) for share in shown])
+    return f"{state} {who} {listed} of the deviance."
 
 
 def _notes(inputs: ReportInput) -> list[tuple[str, bool]]:
@@ -273,7 +300,7 @@ def _notes(inputs: ReportInput) -> list[tuple[str, bool]]:
         early = early_stopping_note(fit)
         if early is not None:
             notes.append((f"{label}: {early}.", True))
-        notes += [(f"{label}: {message}.", False) for message in fit.messages]
+        notes += [(f"{label}: {message}.", False) for message in fit.messages if not _about_batches(message)]
     if len(inputs.sample_names) > MOST_SAMPLES:
         notes.append(
             (f"Structure plots show at most {MOST_SAMPLES:,} samples; all figures are of all samples.", False)
@@ -283,7 +310,12 @@ def _notes(inputs: ReportInput) -> list[tuple[str, bool]]:
             (f"Of {inputs.n_groups:,} groups the {MOST_GROUPS - 1} largest are shown one by one.", False)
         )
     notes += [(text, False) for text in (presence_note(inputs), *inputs.notes) if text]
-    return [*notes, (NOT_THE_ONLY_ONE, False)]
+    return notes if inputs.compared else [*notes, (NOT_THE_ONLY_ONE, False)]
+
+
+def _about_batches(message: str) -> bool:
+    """Whether a message of a fit says what the section on batches says."""
+    return re.match(r"\d+ batches: without their effects", message) is not None
 
 
 def _versions() -> str:
@@ -299,13 +331,16 @@ def _versions() -> str:
 
 def _call(fit: Fit) -> str:
     """Write the call that makes the fit, with the settings that are not the default."""
-    asked = fit.asked.as_dict()
+    asked, kinds = fit.asked.as_dict(), set(fit.kinds)
     given = [f"n_components={asked.pop('n_components')}"]
     given += [f"{name}={_typed(value)}" for name, value in asked.items() if value != default_of(name)]
-    return f"Log1pNMF({', '.join(given)}).fit(counts)"
+    given += [f"{name}={GIVEN_HERE}" for name, kind in PARTS.items() if kind in kinds]
+    data = ["counts", *([f"batch={GIVEN_HERE}"] if fit.batches is not None else [])]
+    data += [f"fixed_loadings={GIVEN_HERE}"] if kinds & {"loadings", "pattern"} else []
+    return f"Log1pNMF({', '.join(given)}).fit({', '.join(data)})"
 
 
 def _typed(value: Any) -> str:
     if isinstance(value, float):
         return "float('inf')" if value == float("inf") else f"{value:g}"
-    return "<given>" if value == GIVEN else repr(value)
+    return GIVEN_HERE if value == GIVEN else repr(value)

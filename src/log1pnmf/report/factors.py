@@ -41,14 +41,15 @@ class Feature:
     ----------
     rank : int
         1 for the first.
-    fold : float
-        Of its log2 fold change: with the factor against the rest of the sample's own mixture.
-    text : str
-        The fold change, with as many decimals as those beside it.
+    fold, least : float
+        Log2 fold change, with the factor against the rest of the sample's own mixture; the lower end of its
+        interval, by which features are ranked.
+    fold_text, least_text : str
+        Both, with as many decimals as those of the other features.
     weight : float
         In the factor, on the link scale, where its largest loading is 1.
     width : float
-        Length of the bar, as a share of the longest.
+        Length of the bar, which shows the lower end, as a share of the longest.
     effect, lower, upper, adjusted_p : float
         How much it rises with the factor on the link scale, the 95% interval, and the test of it; NaN where
         it was not tested.
@@ -57,7 +58,9 @@ class Feature:
     name: str
     rank: int
     fold: float
-    text: str
+    least: float
+    fold_text: str
+    least_text: str
     weight: float
     width: float
     effect: float
@@ -230,17 +233,19 @@ def _features(fit: Fit, k: int, ranking: Ranking, evidence: Evidence | None) -> 
         )
         significant = found.top_index(k, N_TABLE)
         chosen = significant if len(significant) else chosen
-    fold = ranking.log2_fold_change[:, k]
-    longest = float(fold[chosen].max(initial=0.0)) or 1.0
-    texts = alike(fold[chosen].tolist())
+    fold, least = ranking.log2_fold_change[:, k], ranking.lower[:, k]
+    longest = float(least[chosen].max(initial=0.0)) or 1.0
+    texts = [alike(part[chosen].tolist()) for part in (fold, least)]
     return [
         Feature(
             str(fit.feature_labels[j]),
             rank,
             float(fold[j]),
-            texts[rank - 1],
+            float(least[j]),
+            texts[0][rank - 1],
+            texts[1][rank - 1],
             float(fit.factors[j, k]),
-            max(float(fold[j]), 0.0) / longest,
+            max(float(least[j]), 0.0) / longest,
             *tests[j].tolist(),
         )
         for rank, j in enumerate(chosen, start=1)

@@ -35,10 +35,13 @@ class FitSection:
         Name of a fact, and its value for every model.
     charts : list of (str, list of Chart)
         For every model: its label and what there is to be drawn of its iterations.
+    explained : list of float
+        Share of the deviance that every model explains; NaN where it was not computed.
     """
 
     rows: list[tuple[str, list[str]]]
     charts: list[tuple[str, list[Chart]]]
+    explained: list[float]
 
 
 def describe_fits(inputs: ReportInput) -> FitSection:
@@ -56,11 +59,12 @@ def describe_fits(inputs: ReportInput) -> FitSection:
         ("Likelihood, start", _how),
     ]
     rows = [(name, [fact(fit) for fit in inputs.fits]) for name, fact in facts]
+    explained = [_explained(fit, inputs.counts, inputs.n_jobs) for fit in inputs.fits]
     if inputs.counts is not None:
-        counts = inputs.counts
-        rows.insert(4, ("Deviance explained", [_deviance(fit, counts, inputs.n_jobs) for fit in inputs.fits]))
+        texts = [_deviance(fit, share) for fit, share in zip(inputs.fits, explained, strict=True)]
+        rows.insert(4, ("Deviance explained", texts))
     charts = [(label, _charts(fit)) for label, fit in zip(inputs.labels, inputs.fits, strict=True)]
-    return FitSection(rows, charts)
+    return FitSection(rows, charts, explained)
 
 
 def early_stopping_note(fit: Fit) -> str | None:
@@ -96,10 +100,15 @@ def _likelihood(fit: Fit) -> str:
     return f"{value:,.1f}{error} ({value / entries:.4g} per entry)"
 
 
-def _deviance(fit: Fit, counts: Counts, n_jobs: int | None) -> str:
-    if not fit.link.is_identity and math.prod(counts.shape) > LARGEST_CERTIFIED:
-        return f"{UNKNOWN}: it would visit {math.prod(counts.shape):.2g} entries"
-    share = deviance_explained(fit, counts, n_jobs=n_jobs)
+def _explained(fit: Fit, counts: Counts | None, n_jobs: int | None) -> float:
+    if counts is None or (not fit.link.is_identity and math.prod(counts.shape) > LARGEST_CERTIFIED):
+        return math.nan
+    return deviance_explained(fit, counts, n_jobs=n_jobs)
+
+
+def _deviance(fit: Fit, share: float) -> str:
+    if math.isnan(share):
+        return f"{UNKNOWN}: it would visit {fit.data.n_entries:.2g} entries"
     own = "" if fit.dispersion is None else ", under negative binomial noise"
     return f"{percent(share)} beyond the totals of samples and features{own}"
 

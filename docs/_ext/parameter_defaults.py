@@ -1,0 +1,33 @@
+"""Add the default of every parameter to its line in the reference; docstrings need not repeat signatures."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+HEAD = re.compile(r"(?P<names>\*{0,2}\w+(?:, \w+)*) : (?P<kind>.+)")
+
+
+def add_defaults(app, what, name, thing, *rest):
+    """Change ``c : float`` to ``c : float, default=1.0`` in the section of the parameters."""
+    lines = rest[-1]
+    try:
+        parameters = inspect.signature(thing).parameters
+    except (TypeError, ValueError):
+        return
+    inside = False
+    for place, line in enumerate(lines):
+        if place + 1 < len(lines) and set(lines[place + 1]) == {"-"}:
+            inside = line == "Parameters"
+        found = HEAD.fullmatch(line) if inside else None
+        if found is None or "default" in found["kind"]:
+            continue
+        given = [parameters[one].default for one in found["names"].split(", ") if one in parameters]
+        shown = {f'"{one}"' if isinstance(one, str) else repr(one) for one in given}
+        if len(shown) == 1 and given[0] is not None and given[0] is not inspect.Parameter.empty:
+            lines[place] = f"{line}, default={shown.pop()}"
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", add_defaults, priority=100)  # before numpydoc
+    return {"parallel_read_safe": True}
