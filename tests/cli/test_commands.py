@@ -30,6 +30,8 @@ def test_version_and_help(call):
     for name in ("fit", "sweep", "select", "transform", "report", "info", "convert", "simulate", "demo"):
         assert name in helped.out
         assert call(name, "--help").code == 0
+    commands = helped.out.split("Commands")[1]
+    assert "..." not in commands  # what a command does is said in one short sentence
 
 
 def test_fit_leaves_a_whole_run(run_folder):

@@ -59,7 +59,7 @@ def check_place(path: StrPath, *, force: bool = False) -> Path:
     path : str or PathLike
         Of a file or folder.
     force : bool
-        Whether something that is there may be replaced.
+        Whether to replace an existing file.
     """
     place = Path(os.path.abspath(path))
     if place.exists() and not force:
@@ -114,7 +114,7 @@ def building(path: StrPath, *, force: bool = False) -> Iterator[Path]:
     Parameters
     ----------
     force : bool
-        Whether something that is there may be replaced.
+        Whether to replace an existing file.
 
     Yields
     ------

@@ -29,14 +29,14 @@ def batch_effects(fit: Any) -> Any:
 
     Parameters
     ----------
-    fit : Fit, or what `log1pnmf.as_fit` takes
+    fit : Fit, or anything that `log1pnmf.as_fit` takes
         Fitted with `batch`.
 
     Returns
     -------
     DataFrame or ndarray of shape (n_batches, n_features)
-        A data frame with names, where pandas is installed. The geometric mean over the batches is 1 for
-        every feature.
+        A data frame with names if pandas is installed. For every feature the geometric mean over the batches
+        is 1.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def batch_findings(fit: Any, counts: Any = None, *, n_features: int = 5) -> Batc
 
     Parameters
     ----------
-    fit : Fit, or what `log1pnmf.as_fit` takes
+    fit : Fit, or anything that `log1pnmf.as_fit` takes
         Fitted with `batch`.
     counts : array, sparse matrix, data frame or Counts, optional
         What was fitted. Every entry is visited.
@@ -141,7 +141,7 @@ def confounded_groups(fit: Any, groups: Any) -> list[str]:
 
     Parameters
     ----------
-    fit : Fit, or what `log1pnmf.as_fit` takes
+    fit : Fit, or anything that `log1pnmf.as_fit` takes
         Fitted with `batch`.
     groups : array of shape (n,)
         Group of interest of every sample: condition, tissue, cell type.

@@ -27,22 +27,23 @@ EPSILON = 1e-12
 def coherence(source: Any, counts: Any, n: int = 10, *, by: str = "ranking", key: str | None = None) -> Array:
     """NPMI coherence of each factor: how often its top features occur in the same samples.
 
-    Let ``p_i`` and ``p_j`` be the shares of documents with a word, and ``p_ij`` that with both. The NPMI of
-    the two words is ``log((p_ij + eps) / (p_i p_j)) / -log(p_ij + eps)``, with ``eps = 1e-12``: 1 where they
-    are always together, 0 where they are independent, near -1 where they never meet. The coherence of a topic
-    is the mean over all pairs of its first `n` words: gensim's "c_npmi" with whole documents as windows.
+    Let ``p_i`` and ``p_j`` be the shares of documents that contain one of two words, and ``p_ij`` the share
+    that contains both. The NPMI of the two words is ``log((p_ij + eps) / (p_i p_j)) / -log(p_ij + eps)``,
+    with ``eps = 1e-12``: 1 if they always occur together, 0 if they are independent, near -1 if they never
+    do. The coherence of a topic is the mean over all pairs of its first `n` words: gensim's "c_npmi" with
+    whole documents as windows.
 
     Parameters
     ----------
-    source : Fit, or what `log1pnmf.as_fit` takes
+    source : Fit, or anything that `log1pnmf.as_fit` takes
         The fit.
     counts : array, sparse matrix or data frame of shape (documents, features)
-        Where words are counted: the training documents, or better others, with the same features.
+        Documents in which words are counted: those of the fit or, better, others with the same features.
     n : int
-        First features of every factor, at least 2.
+        Number of top features of each factor, at least 2.
     by : {"ranking", "weight"}
-        Which features are first: those that tell the factor from the others, as in all lists of this package,
-        or those with the largest weight, as papers on topic models have it.
+        Which features come first: those that distinguish the factor from the others, as in all lists of this
+        package, or those with the largest weight, as in most papers on topic models.
     key : str, optional
         Name of the fit in an AnnData.
 
@@ -71,16 +72,17 @@ def coherence(source: Any, counts: Any, n: int = 10, *, by: str = "ranking", key
 def exclusivity(source: Any, n: int = 10, *, by: str = "ranking", key: str | None = None) -> Array:
     """Share of the top features of each factor that belongs to that factor alone.
 
-    Weights of every factor are divided by their sum; the share of a feature that is in one factor is its
-    weight there over that in all factors together. The exclusivity of a factor is the mean share of its first
-    `n` features: 1 where no other factor has them, ``1 / K`` where all have them alike.
+    The weights of every factor are divided by their sum. The share of a feature that belongs to one factor is
+    its weight there, divided by its weight in all factors together. The exclusivity of a factor is the mean
+    share of its first `n` features: 1 if no other factor has them, ``1 / K`` if all factors have them
+    equally.
 
     Parameters
     ----------
-    source : Fit, or what `log1pnmf.as_fit` takes
+    source : Fit, or anything that `log1pnmf.as_fit` takes
         The fit.
     n : int
-        First features of every factor, at least 2.
+        Number of top features of each factor, at least 2.
     by : {"ranking", "weight"}
         As in `coherence`.
     key : str, optional

@@ -183,7 +183,7 @@ class Diagnostics:
         Returns
         -------
         str
-            To be printed.
+            Text to print.
         """
         dispersion = float(np.nanmedian(self.feature_dispersion))
         worst = np.argsort(-np.nan_to_num(self.feature_dispersion), kind="stable")[:n_top]
@@ -217,15 +217,15 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
 
     Parameters
     ----------
-    fit : Fit, or what `log1pnmf.as_fit` takes
+    fit : Fit, or anything that `log1pnmf.as_fit` takes
         The fit.
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
-        What it was fitted to. All entries are visited, in blocks of samples; of counts in chunks only those
-        of the samples that are kept in memory, up to 8,192 at random.
+        The counts that were fitted. All entries are visited; of counts in chunks, only those of the samples
+        kept in memory, up to 8,192 at random.
     n_entries : int
-        Extreme entries that are kept.
+        Number of extreme entries to keep.
     feature_names : sequence of str, optional
-        By default those of the fit.
+        Names of the features; by default those of the fit.
 
     Returns
     -------

@@ -164,7 +164,7 @@ class Evidence:
         Returns
         -------
         str
-            To be printed.
+            Text to print.
         """
         title = "Evidence (loss without the factor, times what noise gives, back from starts, from bootstrap)"
         widest = max(3, *map(len, self.factor_names))
@@ -207,33 +207,37 @@ def evidence(
 ) -> Evidence:
     """Measure for each factor what the fit loses without it, and how often it comes back.
 
-    It takes one more fit for every factor, seed and bootstrap sample. docs/choosing.md says what noise gives,
-    and when a factor has come back.
+    This takes one more fit for every factor, seed and bootstrap sample. docs/choosing.md explains the
+    columns.
 
     Parameters
     ----------
-    fit : Fit, or what `log1pnmf.as_fit` takes
+    fit : Fit, or anything that `log1pnmf.as_fit` takes
         The fit.
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
-        What it was fitted to. Of counts in chunks the samples that are kept in memory are used, up to 8,192
-        at random.
+        The counts that were fitted. Of counts in chunks, only the samples kept in memory are used, up to
+        8,192 at random.
     n_seeds : int
-        Fits from other random starts; 0: none.
+        Number of fits from other random starts; may be 0.
     n_bootstrap : int
-        Fits to samples drawn with replacement; 0: none.
+        Number of fits to samples drawn with replacement; may be 0.
     max_samples : int, optional
-        Use only so many random samples, the same ones every time: it takes as many fits as there are factors,
-        seeds and bootstrap samples.
+        Number of random samples to use, the same ones every time.
     random_state : int, RandomState, Generator or None
         Seed or generator of the random numbers.
     n_jobs : int, optional
-        Threads.
+        Number of threads.
     verbose : int
         1 shows a progress bar.
 
     Returns
     -------
     Evidence
+
+    See Also
+    --------
+    log1pnmf.select : Compare numbers of factors by held-out counts.
+    log1pnmf.analysis.stability : Compare fits from several seeds.
 
     Examples
     --------

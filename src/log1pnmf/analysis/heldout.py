@@ -44,13 +44,13 @@ def heldout_log_likelihood(
 
     Parameters
     ----------
-    fit : Fit, or what `log1pnmf.as_fit` takes
+    fit : Fit, or anything that `log1pnmf.as_fit` takes
         Fitted to `train`, with any size factors; see `training_size_factors` for those that keep `c`
         comparable.
     train, test : array, sparse matrix, data frame or Counts
-        From `split_counts` or `folds`.
+        Parts of the counts, from `split_counts` or `folds`.
     test_fraction : float
-        With which they were split.
+        Share of the test part in the split.
     background : float
         See `heldout_by_sample`.
 
@@ -108,7 +108,7 @@ def heldout_by_sample(
 
     Parameters
     ----------
-    fit : Fit, or what `log1pnmf.as_fit` takes
+    fit : Fit, or anything that `log1pnmf.as_fit` takes
         The fit.
     train, test : array, sparse matrix, data frame or Counts
         Training and test part of the counts, as `log1pnmf.counts.split_counts` returns them.
@@ -145,18 +145,18 @@ def heldout_rows_log_likelihood(
 
     Parameters
     ----------
-    fit : Fit, or what `log1pnmf.as_fit` takes
-        To other samples with the same features, at their full depth.
+    fit : Fit, or anything that `log1pnmf.as_fit` takes
+        A fit to other samples with the same features, at their full depth.
     train, test : array, sparse matrix, data frame or Counts
         Parts of the new samples, from `split_counts`.
     test_fraction : float
-        With which they were split.
+        Share of the test part in the split.
     size_factors : {"total", "fit", "none"} or array, optional
-        Of the new samples at their full depth; see `Log1pNMF.transform`.
+        Size factors of the new samples at their full depth; see `Log1pNMF.transform`.
     background : float
-        See `heldout_by_sample`; here it is made from the training part of the new samples.
+        See `heldout_by_sample`; it is made from the training part of the new samples.
     n_jobs : int, optional
-        Threads.
+        Number of threads.
 
     Returns
     -------
@@ -223,7 +223,7 @@ def heldout_features_by_sample(
     background : float
         As in `heldout_by_sample`; here from the totals of the training samples.
     n_jobs : int, optional
-        Threads.
+        Number of threads.
     """
     fitted, found = Counts.from_any(train), Counts.from_any(new)
     given = np.setdiff1d(np.arange(found.n_features), scored)

@@ -17,20 +17,20 @@ __all__ = ["top_features"]
 def top_features(source: Any, n: int = 10, *, key: str | None = None, feature_names: Any = None) -> Any:
     """List the features that each factor raises most.
 
-    Compared are a typical sample with the factor and the same sample with the rest of its own mixture in the
-    place of the factor; see `log1pnmf.fitting.ranking`. Only the fit is needed; `log1pnmf.analysis.markers`
-    has tests from its counts.
+    The comparison is between a typical sample with the factor and the same sample with more of its other
+    factors instead (docs/markers.md). Only the fit is needed; `log1pnmf.analysis.markers` adds tests, from
+    the counts.
 
     Parameters
     ----------
-    source : Fit, or what `log1pnmf.as_fit` takes
+    source : Fit, or anything that `log1pnmf.as_fit` takes
         The fit.
     n : int
-        Features of every factor at most: only such that there are more of with it.
+        Maximum number of features of each factor; only features that the factor raises are listed.
     key : str, optional
         Name of the fit in an AnnData.
     feature_names : sequence of str, optional
-        By default those of the fit.
+        Names of the features; by default those of the fit.
 
     Returns
     -------

@@ -40,29 +40,28 @@ def loading_errors(
 ) -> Array:
     """Compute standard errors of loadings, from the counts of each sample.
 
-    Factors are taken as known. A loading at its bound is not estimated but pinned: its error is such that
-    1.96 of them reach the end of a one-sided 95% interval, and the errors of the others come from the
-    information without it.
+    The factors are treated as known. For a loading at its bound, 1.96 errors reach the end of a one-sided 95%
+    interval, and the errors of the other loadings are computed without it.
 
     Parameters
     ----------
-    fit : Fit, or what `log1pnmf.as_fit` takes
+    fit : Fit, or anything that `log1pnmf.as_fit` takes
         The fit.
     counts : array, sparse matrix, data frame or source of shape (n, m)
-        Of the samples.
+        Counts of the samples.
     loadings : array of shape (n, K), optional
-        Of other samples, as `log1pnmf.Log1pNMF.transform` gives them; by default those of the fit.
+        Loadings of other samples, from `log1pnmf.Log1pNMF.transform`; by default those of the fit.
     size_factors : {"total", "fit", "none"} or array of shape (n,), optional
-        Of other samples, as in `transform`.
+        For other samples, as in `transform`.
     batch : array of shape (n,), optional
-        Of other samples, as in `transform`.
+        For other samples, as in `transform`.
     errors : {"sandwich", "model"}
-        "sandwich": counts may scatter as they like around their means. "model": as the noise of the fit says.
+        "sandwich" is valid for counts of any variance; "model" trusts the noise of the fit.
 
     Returns
     -------
     ndarray of shape (n, K)
-        On the scale of the loadings; inf where the counts say nothing.
+        Standard errors on the scale of the loadings; inf if the counts contain no information.
 
     Examples
     --------

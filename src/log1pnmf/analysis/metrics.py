@@ -152,17 +152,17 @@ def log_likelihood(fit: Any, counts: Any, *, n_jobs: int | None = None) -> float
 
     Parameters
     ----------
-    fit : Fit, or what `log1pnmf.as_fit` takes
+    fit : Fit, or anything that `log1pnmf.as_fit` takes
         The fit.
     counts : array, sparse matrix or data frame of shape (n, m)
-        The samples of the fit, in their order. For others see `Log1pNMF.score`.
+        Counts of the samples of the fit, in the same order. For other samples see `Log1pNMF.score`.
     n_jobs : int, optional
-        Threads.
+        Number of threads.
 
     Returns
     -------
     float
-        Without approximation; visits all entries (only the non-zeros at ``c = inf``).
+        Exact log-likelihood. All entries are visited (only the non-zeros at ``c = inf``).
 
     Examples
     --------
@@ -181,12 +181,12 @@ def deviance_explained(fit: Any, counts: Any, *, n_jobs: int | None = None) -> f
 
     Parameters
     ----------
-    fit : Fit, or what `log1pnmf.as_fit` takes
+    fit : Fit, or anything that `log1pnmf.as_fit` takes
         The fit.
     counts : array, sparse matrix or data frame of shape (n, m)
-        The samples of the fit, in their order.
+        Counts of the samples of the fit, in the same order.
     n_jobs : int, optional
-        Threads.
+        Number of threads.
 
     Returns
     -------

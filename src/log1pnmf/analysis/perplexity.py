@@ -35,24 +35,24 @@ def perplexity(
     """Perplexity of held-out words, given the other words of each document; smaller is better.
 
     The counts of every document are split. Loadings come from one part, and the other part is scored:
-    ``exp(-sum(y log p) / sum(y))``, where p are the fitted means as shares of their sum over the features. So
-    it is the number of words among which the fit is as uncertain as a fair die. A share of 0.001 of p comes
-    from the totals of the words, so that no word is impossible.
+    ``exp(-sum(y log p) / sum(y))``, where p are the fitted means as shares of their sum over the features. A
+    perplexity of 300 means that the fit is as uncertain as if it chose among 300 equally likely words. A
+    share of 0.001 of p comes from the totals of the words, so that no word is impossible.
 
     Parameters
     ----------
-    fit : Fit, or what `log1pnmf.as_fit` takes
-        To other documents, or to the same ones, which flatters it.
+    fit : Fit, or anything that `log1pnmf.as_fit` takes
+        A fit to other documents, or to the same ones, which makes it look better.
     X : array, sparse matrix or data frame of shape (n_documents, n_features)
         Counts of words.
     test_fraction : float
         Share of the counts that is scored.
     size_factors : {"total", "fit", "none"} or array, optional
-        Of these documents; see `log1pnmf.Log1pNMF.transform`.
+        Size factors of these documents; see `log1pnmf.Log1pNMF.transform`.
     random_state : int, RandomState, Generator or None
-        Of the split; the same one for models that are compared.
+        Seed of the split; use the same one for all models that you compare.
     n_jobs : int, optional
-        Threads.
+        Number of threads.
 
     Returns
     -------
@@ -60,9 +60,9 @@ def perplexity(
 
     Notes
     -----
-    ``LatentDirichletAllocation.perplexity`` of scikit-learn finds the topics of a document from all of its
-    words and scores the same words; its values are not comparable with these. These do not grow better with
-    every further topic.
+    ``LatentDirichletAllocation.perplexity`` of scikit-learn estimates the topics of a document from all of
+    its words and scores the same words, so you cannot compare its values with these. Perplexity as computed
+    here need not improve with every further topic.
 
     Examples
     --------

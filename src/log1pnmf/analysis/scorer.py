@@ -26,25 +26,25 @@ SEED = 0
 def heldout_score(estimator: Any, X: Any, y: Any = None, *, test_fraction: float = 0.2) -> float:
     """Mean exact log-likelihood per entry of held-out features in new samples; a scorer for GridSearchCV.
 
-    ``estimator.score`` finds the loadings of a sample from all of its counts, so it grows with the number of
-    factors. Here they come from some features, and the others are scored: more factors help only where they
-    predict.
+    ``estimator.score`` estimates the loadings of a sample from all of its counts, so it grows with the number
+    of factors. Here loadings come from some features, and the others are scored: more factors help only if
+    they predict.
 
     Parameters
     ----------
     estimator : Log1pNMF, or a pipeline that ends in one
-        Fitted.
+        A fitted model.
     X : array, sparse matrix or data frame of shape (n, n_features)
-        Other samples.
+        Counts of other samples.
     y : ignored
-        Ignored; there for scikit-learn.
+        Ignored; scikit-learn passes it.
     test_fraction : float
-        Share of the features that is scored, the same ones for every model of the same features.
+        Share of the features to score; the same features are scored for every model.
 
     Returns
     -------
     float
-        Larger is better.
+        Score; larger is better.
 
     Examples
     --------

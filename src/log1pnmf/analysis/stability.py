@@ -48,14 +48,15 @@ def fit_seeds(
     n_seeds : int
         Number of fits, each with its own seed.
     random_state : int, RandomState, Generator or None
-        Where the seeds come from; each fit keeps its own in its settings.
+        Source of the seeds; the settings of each fit contain its own.
     **parameters : optional
-        Others of `log1pnmf.Log1pNMF`. `init` is "random" here: "auto" may take the same start for every seed.
+        Others of `log1pnmf.Log1pNMF`. The default of `init` is "random" here, because "auto" may use the same
+        start for every seed.
 
     Returns
     -------
     list of Fit
-        The best objective first.
+        Fits, the one with the best objective first.
 
     Examples
     --------
@@ -106,11 +107,11 @@ def stability(fits: Sequence[Any], *, on: str = "loadings") -> Stability:
 
     Parameters
     ----------
-    fits : sequence of Fit, or of what `log1pnmf.as_fit` takes
-        To the same counts with the same number of factors, the best first; see `fit_seeds`.
+    fits : sequence of Fit, or of anything that `log1pnmf.as_fit` takes
+        Fits to the same counts with the same number of factors, the best first; see `fit_seeds`.
     on : {"loadings", "factors"}
-        Pearson's correlation of loadings over samples, or of factors over features. Factors of one fit often
-        resemble each other already (all follow the mean of the features), so loadings tell more.
+        Pearson's correlation of loadings over samples, or of factors over features. The factors of one fit
+        often resemble each other (all follow the mean of the features), so loadings are the better choice.
 
     Returns
     -------
@@ -185,28 +186,28 @@ def consensus(
 ) -> Fit:
     """Fit a consensus: start from the median of matched factors of several fits.
 
-    Factors of all fits are matched with those of the first one. The median over fits, entry by entry, of
-    loadings and factors is the start of one more fit: what only one or two fits have found does not survive
-    it. A match that is less similar than `least` is none, and is left out of that factor's median.
+    The factors of all fits are matched with those of the first one. The median over fits, entry by entry, of
+    loadings and factors is the start of one more fit, so what only one or two fits have found disappears.
+    Matches with a similarity below `least` do not enter the median.
 
     Parameters
     ----------
     counts : array, sparse matrix or data frame
-        What was fitted.
-    fits : sequence of Fit, or of what `log1pnmf.as_fit` takes
-        Of one setting, the best first; see `fit_seeds`.
+        The counts that were fitted.
+    fits : sequence of Fit, or of anything that `log1pnmf.as_fit` takes
+        Fits of one setting, the best first; see `fit_seeds`.
     on : {"loadings", "factors"}
-        What factors are matched by.
+        Whether to match by loadings or by factors.
     least : float
-        Similarity from which factors correspond.
+        Smallest similarity of matched factors.
     n_jobs : int, optional
-        Threads.
+        Number of threads.
 
     Returns
     -------
     Fit
-        With the settings of the first one. Its optimum may be a little above the best single one:
-        it is the one that starts agree on.
+        A fit with the settings of the first one. Its objective may be slightly above that of the best single
+        fit.
 
     Examples
     --------
@@ -326,12 +327,13 @@ def relate(fits: Sequence[Any], *, names: Sequence[str] | None = None, on: str =
 
     Parameters
     ----------
-    fits : sequence of Fit, or of what `log1pnmf.as_fit` takes
-        Of the same counts.
+    fits : sequence of Fit, or of anything that `log1pnmf.as_fit` takes
+        Fits to the same counts.
     names : sequence of str, optional
-        One for each; by default from c and the number of factors.
+        Names of the fits; by default made from c and the number of factors.
     on : {"loadings", "factors"}
-        Loadings compare across c; factors are on another scale at another c.
+        Whether to compare loadings or factors. Loadings compare across c; factors have another scale at
+        another c.
 
     Returns
     -------

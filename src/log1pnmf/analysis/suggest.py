@@ -40,24 +40,24 @@ def suggest_names(
 
     Parameters
     ----------
-    source : Fit, or what `log1pnmf.as_fit` takes
+    source : Fit, or anything that `log1pnmf.as_fit` takes
         The fit whose factors are named.
     gene_sets : mapping of name to features, or path of a GMT file, optional
-        A factor is named after the set of which its first 50 features have most beyond chance (hypergeometric
-        test against all features; adjusted p at most 0.05 over all factors and sets).
+        A factor gets the name of the set that is most enriched among its top 50 features (hypergeometric test
+        against all features; adjusted p at most 0.05 over all factors and sets).
     groups : array-like of shape (n,) or str, optional
-        What is known about the samples, or a column of ``adata.obs``: a factor is named after the group whose
-        mean loading is at least twice that of every other group. Goes before gene sets.
+        Groups of samples: labels, or a column of ``adata.obs``. A factor gets the name of a group whose mean
+        loading is at least twice that of every other group. Groups take precedence over gene sets.
     key : str, optional
         Name of the fit in an AnnData.
     feature_names : sequence of str, optional
-        By default those of the fit; gene symbols where sets have these.
+        Names of the features, such as gene symbols if the sets contain these; by default those of the fit.
 
     Returns
     -------
     pandas.DataFrame
-        One row per factor: `factor`, `name` (None where nothing fits), `reason`. With
-        ``dict(table.dropna()[["factor", "name"]].to_numpy())`` `rename_factors` takes them.
+        One row per factor: `factor`, `name` (None if nothing fits), `reason`. Pass
+        ``dict(table.dropna()[["factor", "name"]].to_numpy())`` to `rename_factors`.
 
     Examples
     --------

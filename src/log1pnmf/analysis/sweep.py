@@ -47,7 +47,7 @@ class Sweep:
 
         Parameters
         ----------
-        fits : sequence of Fit, or of what `log1pnmf.as_fit` takes
+        fits : sequence of Fit, or of anything that `log1pnmf.as_fit` takes
             Where several have the same c, the one with the lowest objective is kept.
         counts : array, sparse matrix or data frame
             What they were fitted to.
@@ -76,19 +76,23 @@ def sweep(
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
         Raw counts.
     c : sequence of float
-        Different from each other, in any order; may contain inf.
+        Values of c, all different, in any order; may contain inf.
     n_components : int
         Number of factors.
     warm_start : bool
-        Whether fits start from those at neighbouring c, up and down, see `fits_along`. On the bundled data
-        cold fits at large c end up to 131,234 units of log-likelihood below what the way up finds, and at
-        small c up to 12,170 below what the way down finds; see docs/anndata.md.
+        Whether each fit starts from its neighbour, first with rising, then with falling c. Independent fits
+        often end in poorer optima; docs/anndata.md has an example.
     **parameters : optional
-        Others of `log1pnmf.Log1pNMF`, with the same defaults; not `checkpoint`, as there are several fits.
+        Others of `log1pnmf.Log1pNMF`, with the same defaults, except `checkpoint`.
 
     Returns
     -------
     Sweep
+
+    See Also
+    --------
+    log1pnmf.pl.sweep : Draw the result.
+    log1pnmf.select : Choose c by held-out counts.
 
     Examples
     --------

@@ -137,15 +137,15 @@ def usage(
 
     Parameters
     ----------
-    fit : Fit, or what `log1pnmf.as_fit` takes
+    fit : Fit, or anything that `log1pnmf.as_fit` takes
         The fit.
     groups : array-like of shape (n_samples,)
-        Condition of every sample. Samples without one are left out. Numbers are a scale where more than 60 of
-        them, or most fractions, differ: then the slope of the loadings on it is found; within replicates,
-        where it differs between the samples of one. Other numbers are groups.
+        Condition of every sample; samples without one are ignored. Numbers with more than 60 different
+        values, or mostly fractions, are a scale: the result is then the slope of the loadings (within
+        replicates, if the number varies within them). Other numbers are groups.
     replicate : array-like of shape (n_samples,) or True, optional
-        Donor, animal, patient or batch of every sample: these are compared. True: every sample is a replicate
-        of its own, as in bulk data.
+        Donor, animal, patient or batch of every sample; these are compared, not samples. True if every sample
+        is a replicate, as in bulk data.
     reference : str, optional
         Group that the others are compared with; by default the first.
     covariates : array, data frame or mapping of name to values, optional
@@ -156,6 +156,16 @@ def usage(
     Returns
     -------
     Usage
+
+    See Also
+    --------
+    log1pnmf.pl.usage : Draw the result.
+    log1pnmf.tl.usage : The same for AnnData.
+
+    References
+    ----------
+    .. [1] G. K. Smyth (2004). Linear models and empirical Bayes methods for assessing differential expression
+       in microarray experiments. Statistical Applications in Genetics and Molecular Biology 3(1).
 
     Examples
     --------

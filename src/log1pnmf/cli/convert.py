@@ -59,7 +59,10 @@ def convert(
     ] = None,
     force: common.Force = False,
 ) -> int:
-    """Convert counts between formats, and fits to and from the R package log1pNMF."""
+    """Convert counts between formats, or a fit for R.
+
+    Fits are converted to and from the R package log1pNMF.
+    """
     screen = Screen()
     check_place(target, force=force)
     reading = Reading(

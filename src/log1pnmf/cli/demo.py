@@ -38,7 +38,10 @@ def demo(
         Path, typer.Option("-o", "--output", metavar="FOLDER", help="Folder for the report.")
     ] = Path("demo-out"),
 ) -> int:
-    """Fit the bundled human pancreas data at c = 1 and c = inf, and write a report."""
+    """Fit the bundled pancreas data and write a report.
+
+    Human cells, 9 factors, c = 1 and c = inf.
+    """
     run_demo(output)
     return 0
 
@@ -49,16 +52,16 @@ def run_demo(folder: Path, data: Dataset | None = None, *, max_iter: int = MAX_I
     Parameters
     ----------
     folder : Path
-        Of the report; made where it is not there.
+        Folder for the report; made if it does not exist.
     data : Dataset, optional
-        Fitted instead of the bundled data.
+        Data to fit instead of the bundled ones.
     max_iter : int, default=1000
-        Most iterations of each fit.
+        Maximum number of iterations of each fit.
 
     Returns
     -------
     Path
-        Of the report.
+        Path of the report.
     """
     folder.mkdir(parents=True, exist_ok=True)
     data = pancreas() if data is None else data

@@ -36,7 +36,10 @@ def evidence(
     json: common.Json = False,
     force: common.Force = False,
 ) -> int:
-    """Test whether each factor is real: what the fit loses without it, how often it comes back."""
+    """Test whether each factor is real.
+
+    Measures what the fit loses without it, and how often it comes back from other starts and samples.
+    """
     screen = Screen(json=json)
     check_table(output, force=force)
     folder = RunFolder.open(run)

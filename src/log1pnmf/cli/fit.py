@@ -63,7 +63,9 @@ def fit(
     json: common.Json = False,
     force: common.Force = False,
 ) -> int:
-    """Fit the model to a file of counts; write models, tables and a report to a folder.
+    """Fit the model to a file of counts.
+
+    Writes models, tables and a report to a folder.
 
     Ctrl-C keeps the fit so far.
     """

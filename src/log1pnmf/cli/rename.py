@@ -31,7 +31,10 @@ def rename(
     ],
     c: common.WhichModel = None,
 ) -> int:
-    """Rename factors in the model and the tables of a run. Make the report again to update it."""
+    """Rename factors in the model and its tables.
+
+    Run `log1pnmf report` afterwards to update the report.
+    """
     screen, folder = Screen(), RunFolder.open(run)
     wanted = dict(_pair(text) for text in names)
     fit = folder.fit(None if c is None else common.parse_c([c])[0]).renamed(wanted)

@@ -27,7 +27,7 @@ def report(
     groupby: common.GroupBy = None,
     title: Annotated[str | None, typer.Option("--title", help="Title. [default: name of the data]")] = None,
 ) -> int:
-    """Write the report of a run: one HTML file that needs no network."""
+    """Write the report of a run, one HTML file."""
     screen = Screen()
     folder = RunFolder.open(run)
     folder.check_record("command", "filters", "groupby", "notes", "reading", "shape", "source")

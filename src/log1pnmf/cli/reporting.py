@@ -35,7 +35,7 @@ def report_fits(
     record : dict
         What is in run.json.
     labels : ndarray, optional
-        Of the samples.
+        Labels of the samples.
     counts : Counts, optional
         What was fitted, where it is at hand.
     """

@@ -88,7 +88,9 @@ def select(
     json: common.Json = False,
     force: common.Force = False,
 ) -> int:
-    """Compare numbers of factors (and c); write a table, a picture and a suggestion with its reasons.
+    """Choose the number of factors, c and the noise.
+
+    Writes a table, a picture and a suggestion with its reasons.
 
     Ctrl-C keeps the fits so far; repeat the command with --resume to continue.
     """

@@ -53,7 +53,10 @@ def sweep(
     json: common.Json = False,
     force: common.Force = False,
 ) -> int:
-    """Fit a path of c, up and down, each fit starting from its neighbour; compare them (sweep.csv)."""
+    """Fit the model at several c and compare the fits.
+
+    Each fit starts from its neighbour, first with rising, then with falling c. sweep.csv compares them.
+    """
     parameters = common.checked_parameters(
         n_components=components,
         likelihood=likelihood,

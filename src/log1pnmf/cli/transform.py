@@ -60,7 +60,10 @@ def transform(
     json: common.Json = False,
     force: common.Force = False,
 ) -> int:
-    """Estimate the loadings of new samples for the factors of a fit. Features are matched by name."""
+    """Estimate the loadings of new samples.
+
+    The factors are those of a fit. Features are matched by name.
+    """
     screen = Screen(json=json)
     if not output.name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
         raise typer.BadParameter(f"-o must end with .csv, .tsv or the same with .gz, got {output}")

@@ -58,7 +58,10 @@ def usage(
     json: common.Json = False,
     force: common.Force = False,
 ) -> int:
-    """Compare how much groups of samples use each factor, with donors as replicates."""
+    """Compare how much groups use each factor.
+
+    Donors, animals or patients are the replicates.
+    """
     screen = Screen(json=json)
     check_table(output, force=force)
     if replicate is not None and samples_are_replicates:

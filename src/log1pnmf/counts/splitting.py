@@ -55,7 +55,7 @@ def split_counts(
     test_fraction : float
         Probability with which each single count goes to the test part, between 0 and 1.
     dispersion : float or array of shape (m,)
-        Of negative binomial counts, for every feature; 0 is Poisson.
+        Dispersion of negative binomial counts, for every feature; 0 is Poisson.
     random_state : int, RandomState, Generator or None
         Seed or generator of the random numbers.
 
@@ -90,19 +90,20 @@ def folds(
     counts : array, sparse matrix, data frame or Counts
         Whole numbers.
     n_folds : int
-        Number of pairs.
+        Number of folds.
     test_fraction : float, optional
-        Share of each test part; at most ``1 / n_folds``, which is the default. Below that, what is in no test
-        part is in every training part.
+        Share of each test part, at most ``1 / n_folds``, which is the default. With a smaller share, counts
+        that are in no test part are in every training part.
     dispersion : float or array of shape (m,)
-        Of negative binomial counts, see `split_counts`.
+        Dispersion of negative binomial counts, see `split_counts`.
     random_state : int, RandomState, Generator or None
         Seed or generator of the random numbers.
 
     Returns
     -------
     list of (train, test)
-        No single count is in two test parts; train is everything that is not in test.
+        Training and test part of each fold. No single count is in two test parts; the training part has
+        everything else.
 
     Examples
     --------
@@ -191,9 +192,9 @@ def training_size_factors(train: Counts, test_fraction: float, size_factors: Any
     Parameters
     ----------
     train : Counts
-        From `split_counts` or `folds`.
+        Parts of the counts, from `split_counts` or `folds`.
     test_fraction : float
-        With which it was split.
+        Share of the test part in the split.
     size_factors : {"total", "fit", "none"} or array of shape (n,)
         What the whole data would be fitted with; "total" is taken from the training part, not from the whole.
 

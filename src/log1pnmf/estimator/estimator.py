@@ -59,15 +59,15 @@ class Log1pNMF(FittedModel):
         ``mean + dispersion * mean**2``. "auto" takes the one that predicts held-out counts better, and
         `summary` says why.
     dispersion : {"feature", "shared"}, float or array of shape (n_features,)
-        With "nb": one for each feature, or the same for all, found by maximum likelihood; those of the
-        features are pulled towards their trend over the mean counts. Numbers are taken as they are.
+        With "nb": one dispersion for each feature, or the same for all, by maximum likelihood. Those of the
+        features are pulled towards their trend over the mean counts. Numbers are used unchanged.
     batch_strength : float
-        With `batch` in `fit`: counts by which the effect of a batch on a feature is pulled towards 1, as if
-        the batch had seen so many more and had expected them.
+        With `batch` in `fit`: strength of the prior that pulls the effect of a batch on a feature towards 1,
+        in counts. It acts as if the batch had that many more counts of the feature, exactly as expected.
     init : {"auto", "rank1", "random", "nndsvd"}, (loadings, factors), Fit or callable
         The start. "auto" tries several for a few iterations and improves the best. Arrays are on the link
-        scale; factors may have the shape of `components_`. A fit: where it ended. A function is called with
-        the problem, K and a random state, and gives loadings and factors.
+        scale; factors may have the shape of `components_`. A `Fit` is continued. A function is called with
+        the problem, K and a random state, and returns loadings and factors.
     n_init : int
         Number of starts; the fit with the lowest objective is kept.
     l1 : float
@@ -89,16 +89,16 @@ class Log1pNMF(FittedModel):
         What does the computation. "auto" uses a CUDA GPU if there is one and the data are large, "streaming"
         for counts that are not in memory, and otherwise the compiled core; ``fit_.settings`` says which.
     normalize : {"max", "factor_max", "factor_sum", "none"}
-        Scale of `loadings_` and `components_`, which does not change the fit: the largest loading of every
-        factor is 1; the largest entry of every factor is 1; the entries of every factor sum to 1; or as the
-        solver left them. The order is the same for all: the baseline first (the factor with the most even
-        loadings, or the one without penalty where `l1` is positive), then by share of the signal.
+        Scale of `loadings_` and `components_`, which does not change the fit. "max": the largest loading of
+        every factor is 1; "factor_max": its largest entry is 1; "factor_sum": its entries sum to 1; "none":
+        as the solver left them. The order is always the same: the baseline first (the factor with the most
+        even loadings, or with `l1` the one without penalty), then by share of the signal.
     random_state : int, RandomState, Generator or None
         Seed or generator of the random numbers.
     fixed_factors : mapping of str to array, data frame or array of shape (K_0, n_features), optional
         Known factors, on the link scale, such as `log1pnmf.background`; arrays may be transposed.
-        `n_components` counts all factors. Known ones come first and keep order, name and
-        scale: those of `fixed_loadings` (see `fit`), then these, then those of `mask`.
+        `n_components` counts all factors. Known factors come first and keep their order, names and scale:
+        those of `fixed_loadings` (see `fit`), then these, then those of `mask`.
     mask : mapping of str to features, or array of bool of shape (K_1, n_features), optional
         Features that factors may have, such as gene sets: names, or numbers if features have no names.
         Names that are not in the data are ignored.
@@ -113,10 +113,10 @@ class Log1pNMF(FittedModel):
     checkpoint_every : float
         Seconds between two writes; 0 writes after every iteration.
     warm_start : bool
-        Whether `fit` starts where the last fit of this object ended (`n_init` is then 1). The features must
-        be the same. `n_components` may change: new factors start tiny and random, and of too many the largest
-        stay. `c` may change: loadings stay, and each factor keeps the rates of a sample that has it alone.
-        If the samples change, their loadings are first estimated for the old factors.
+        Whether `fit` continues from the last fit of this object (`n_init` is then 1). The features must be
+        the same. `n_components` may change: new factors start tiny and random, and if there are too many, the
+        largest stay. `c` may change: loadings stay, and each factor keeps the rates of a sample that has it
+        alone. If the samples change, their loadings are first estimated for the old factors.
 
     Attributes
     ----------
@@ -253,31 +253,31 @@ class Log1pNMF(FittedModel):
         fixed_loadings: Any = None,
         resume: StrPath | None = None,
     ) -> Log1pNMF:
-        """Fit the model to counts. If that fails, an earlier fit stays as it was.
+        """Fit the model to counts. If that fails, an earlier fit stays unchanged.
 
         Parameters
         ----------
         X : array, sparse matrix or data frame of shape (n_samples, n_features)
             Raw counts. If they are larger than memory, use `log1pnmf.open_counts`.
         y : ignored
-            Ignored; there for scikit-learn.
+            Ignored; scikit-learn passes it.
         size_factors : {"total", "fit", "none"} or array of shape (n_samples,), optional
-            Takes the place of the parameter `size_factors` in this fit. Metadata routing of scikit-learn
-            passes it on without being asked to, here and in `transform` and `score`.
+            Replaces the parameter `size_factors` in this fit. scikit-learn's metadata routing passes it
+            without a request, here and in `transform` and `score`.
         batch : array of shape (n_samples,), optional
-            Batch of every sample (donor, chip, section). Every feature then has an effect of its own in
-            every batch, by which its rates are multiplied; see `batch_strength` and `batch_effects_`. Routed
-            like `size_factors`.
+            Batch of every sample (donor, chip, section). Every batch then multiplies the rates of each
+            feature by an effect; see `batch_strength` and `batch_effects_`. Metadata routing passes it as
+            well.
         loadings, factors : array of shape (n_samples, K) and (n_features, K), optional
-            Where to start, on the link scale; takes the place of `init` and `warm_start`. Factors may also
-            have the shape of `components_`, (K, n_features).
+            Start, on the link scale; replaces `init` and `warm_start`. Factors may also have the shape of
+            `components_`, (K, n_features).
         fixed_loadings : mapping of str to array, data frame or array of shape (n_samples, K_0), optional
-            Loadings that are known, such as a design: ``{"everyone": 1, "treated": treated}``. A column may
-            also be 0 where a factor is not, and NaN where its loadings are to be found. Metadata routing
-            passes them on as well. New samples are free to have others, see `transform`.
+            Known loadings, such as a design: ``{"everyone": 1, "treated": treated}``. A column may also
+            contain 0 for samples without the factor and NaN for loadings to estimate. Metadata routing passes
+            them as well. Loadings of new samples are free, see `transform`.
         resume : str or PathLike, optional
-            Checkpoint of a fit with the same counts and parameters, from which to go on: the result has the
-            same bits as if that fit had never stopped.
+            Checkpoint of a fit with the same counts and parameters, to continue from. The result has the same
+            bits as if that fit had never stopped.
 
         Returns
         -------
@@ -302,7 +302,7 @@ class Log1pNMF(FittedModel):
         X : array, sparse matrix or data frame of shape (n_samples, n_features)
             Counts, samples x features.
         y : ignored
-            Ignored; there for scikit-learn.
+            Ignored; scikit-learn passes it.
         **options : optional
             `size_factors`, `batch`, `loadings`, `factors`, `fixed_loadings` and `resume`, as in `fit`.
 
@@ -357,13 +357,13 @@ class Log1pNMF(FittedModel):
         Raises
         ------
         ValueError
-            For files that are damaged, of a newer format, or not fits.
+            If the file is damaged, has a newer format or is not a fit.
         """
         return cls.of(Fit.load(path))
 
     @classmethod
     def of(cls, source: Any, *, key: str | None = None) -> Log1pNMF:
-        """Make a fitted model of a `Fit`, or of whatever holds one.
+        """Make a fitted model from a `Fit`, AnnData or a file.
 
         Parameters
         ----------
@@ -375,8 +375,8 @@ class Log1pNMF(FittedModel):
         Returns
         -------
         Log1pNMF
-            With the parameters that the fit was asked for; its engine need not be on this machine, and is
-            the default.
+            A model with the parameters that the fit was requested with, except for `engine`, which is the
+            default: the original one may not exist on this machine.
         """
         fit = as_fit(source, key=key)
         parameters = {**vars(fit.asked)}

@@ -39,12 +39,12 @@ class Findings(BaseEstimator):
         n_top : int
             Features shown per factor, in the order of `top_features`.
         feature_names : sequence of str, optional
-            By default those of the training data, or numbers where it had none.
+            By default those of the training data, or numbers if they had none.
 
         Returns
         -------
         str
-            To be printed. With `evidence`, where that was asked for.
+            Text to print. It includes the result of `evidence`, if you have called that.
         """
         check_is_fitted(self)
         text = summarize(self.fit_.named(feature_names=feature_names), n_top=n_top)
@@ -57,8 +57,8 @@ class Findings(BaseEstimator):
         Parameters
         ----------
         names : sequence of str, or mapping of name or number to str
-            Of all factors, or of some: ``{"k1": "interferon"}``. `log1pnmf.analysis.suggest_names` suggests
-            some.
+            Names of all factors, or of some: ``{"k1": "interferon"}``. `log1pnmf.analysis.suggest_names`
+            suggests some.
 
         Returns
         -------
@@ -84,13 +84,12 @@ class Findings(BaseEstimator):
         path : str or PathLike
             HTML file to write.
         **about : optional
-            What is known about the data, `groupby` and `feature_names` above all; see
-            `log1pnmf.report.write_report`.
+            Such as `counts`, `groupby` and `feature_names`; see `log1pnmf.report.write_report`.
 
         Returns
         -------
         Path
-            Of the file.
+            Path of the file.
         """
         check_is_fitted(self)
         known = {"n_jobs": self.n_jobs, "evidence": self._known_evidence()}
@@ -102,9 +101,9 @@ class Findings(BaseEstimator):
         Parameters
         ----------
         n : int
-            Features of every factor at most.
+            Maximum number of features of each factor.
         feature_names : sequence of str, optional
-            By default those of the training data, or numbers where it had none.
+            By default those of the training data, or numbers if they had none.
 
         Returns
         -------
@@ -122,7 +121,7 @@ class Findings(BaseEstimator):
         X : array, sparse matrix or data frame of shape (n_samples, n_features)
             The training data.
         **options : optional
-            `split` above all; see `log1pnmf.analysis.markers`.
+            Such as `split`; see `log1pnmf.analysis.markers`.
 
         Returns
         -------
@@ -141,7 +140,7 @@ class Findings(BaseEstimator):
         X : array, sparse matrix or data frame of shape (n_samples, n_features)
             The training data.
         **options : optional
-            `n_seeds` and `n_bootstrap` above all; see `log1pnmf.analysis.evidence`.
+            Such as `n_seeds` and `n_bootstrap`; see `log1pnmf.analysis.evidence`.
 
         Returns
         -------
@@ -174,7 +173,7 @@ class Findings(BaseEstimator):
         groups : array-like of shape (n_samples,)
             Condition of every sample, or a number.
         replicate : array-like of shape (n_samples,) or True, optional
-            Donor of every sample; True: every sample is one of its own.
+            Donor of every sample; True if every sample is a replicate.
         **options : optional
             See `log1pnmf.analysis.usage`.
 
@@ -208,9 +207,9 @@ class Findings(BaseEstimator):
         Parameters
         ----------
         X : array, sparse matrix or data frame of shape (n, n_features)
-            Where features are counted: the training data, or better others.
+            Samples in which features are counted: the training data or, better, others.
         n : int
-            First features of every factor.
+            Number of top features of each factor.
         by : {"ranking", "weight"}
             See `log1pnmf.analysis.coherence`.
 
@@ -227,7 +226,7 @@ class Findings(BaseEstimator):
         Parameters
         ----------
         n : int
-            First features of every factor.
+            Number of top features of each factor.
         by : {"ranking", "weight"}
             See `log1pnmf.analysis.exclusivity`.
 
@@ -256,12 +255,12 @@ class Findings(BaseEstimator):
         return perplexity(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
 
     def to_topic_model(self) -> TopicModel:
-        """Give the equivalent multinomial topic model, at ``c = inf``.
+        """Convert the fit to the equivalent multinomial topic model, at ``c = inf``.
 
         Returns
         -------
         TopicModel
-            Topics are the factors in the order of `components_`.
+            The topics are the factors, in the order of `components_`.
 
         Examples
         --------

@@ -103,24 +103,24 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
         fixed_loadings: Any = None,
         return_std: bool = False,
     ) -> Any:
-        """Find the loadings of other samples; the factors stay as they are.
+        """Estimate the loadings of other samples for the factors of the fit.
 
-        Features that are zero in every factor say nothing about the loadings and are left out. Where both the
-        training data and X have feature names, X may have its features in any order.
+        Features that are zero in every factor do not affect the loadings and are ignored. If both the
+        training data and X have feature names, the features of X may have any order.
 
         Parameters
         ----------
         X : array, sparse matrix or data frame of shape (n, n_features)
-            Or what `log1pnmf.open_counts` gives: then chunk by chunk, in this process.
+            Counts of the samples. Those of `log1pnmf.open_counts` are read chunk by chunk.
         size_factors : {"total", "fit", "none"} or array of shape (n,), optional
             By default what the model was fitted with; "total" divides by the mean total of the training
-            samples. Needed where the model was fitted with an array.
+            samples. Required if the model was fitted with an array.
         batch : array of shape (n,), optional
-            Labels of batches, where the model was fitted with some. A batch that it does not know has no
-            effects, and neither have samples without this.
+            Batch of every sample, if the model was fitted with batches. An unknown batch has no effects;
+            without `batch`, no sample has any.
         fixed_loadings : optional
-            Loadings of the factors whose loadings were known in `fit`, where they are known here, too; by
-            default they are found as all others.
+            Known loadings of the factors that had known loadings in `fit`; by default they are estimated like
+            all others.
         return_std : bool
             Whether to return standard errors as well; see `log1pnmf.analysis.loading_errors`.
 
@@ -145,7 +145,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
         return loadings, loading_errors(self.fit_, new, loadings, size_factors=size_factors, batch=batch)
 
     def inverse_transform(self, loadings: Any, size_factors: Any = None) -> Array:
-        """Mean counts that loadings stand for, ``s_i c expm1(L F' / alpha_c)``.
+        """Compute the mean counts for given loadings, ``s_i c expm1(L F' / alpha_c)``.
 
         Parameters
         ----------
@@ -157,7 +157,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
         Returns
         -------
         ndarray of shape (n, n_features)
-            Dense.
+            Dense array.
 
         Examples
         --------
@@ -196,18 +196,19 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
         return sizes[:, None] * rates
 
     def score(self, X: Any, y: Any = None, *, size_factors: Any = None, batch: Any = None) -> float:
-        """Mean log-likelihood per entry of other samples, exactly.
+        """Exact mean log-likelihood per entry of other samples.
 
-        Their loadings are found as in `transform`, so the samples help to fit themselves: values compare
-        links and penalties with as many factors each, but more factors look better than they are. Features
-        that had no count in training are left out, as every count there would be impossible.
+        Loadings are estimated from the same samples, as in `transform`. So scores compare links and penalties
+        at the same number of factors, but they always favour more factors; use
+        `log1pnmf.analysis.heldout_score` to choose their number. Features without a count in training are
+        ignored, because any count there would be impossible.
 
         Parameters
         ----------
         X : array, sparse matrix or data frame of shape (n, n_features)
-            Or counts in chunks, as in `transform`.
+            Counts of the samples, as in `transform`.
         y : ignored
-            Ignored; there for scikit-learn.
+            Ignored; scikit-learn passes it.
         size_factors : {"total", "fit", "none"} or array of shape (n,), optional
             As in `transform`.
         batch : array of shape (n,), optional
@@ -223,13 +224,13 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
     def certify(self, X: Any = None) -> Certificate:
         """Exact log-likelihood of the fit, and how far off the fitted one was.
 
-        The fit knows it already, unless it is approximate and has more than 2e8 entries. Then it is estimated
-        here without bias from some samples, and has a standard error.
+        The fit knows it already, unless it is approximate and has more than 2e8 entries. In that case it is
+        estimated from some samples, without bias and with a standard error.
 
         Parameters
         ----------
         X : array, sparse matrix or data frame of shape (n_samples, n_features), optional
-            The training data; needed where the fit did not compute the exact log-likelihood.
+            The training data; needed if the fit did not compute the exact log-likelihood.
 
         Returns
         -------
@@ -266,14 +267,14 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
     def save(self, path: StrPath) -> None:
         """Write the fitted model to one file, without pickle and atomically; the same as ``fit_.save``.
 
-        The fit comes back with the same bits. Parameters that belong to the machine and to you are the
-        default after `load`: `n_jobs`, `engine`, `verbose`, `checkpoint`, `checkpoint_every`, `callbacks`,
-        `warm_start` and a start of your own. A `random_state` that is not a number is None.
+        `load` restores the same bits. It does not restore `n_jobs`, `engine`, `verbose`, `checkpoint`,
+        `checkpoint_every`, `callbacks`, `warm_start` and starts given as arrays or functions: these have
+        their defaults. A `random_state` that is not a number becomes None.
 
         Parameters
         ----------
         path : str or PathLike
-            Used as it is; an npz file.
+            File to write, in npz format; no ending is added.
 
         Examples
         --------

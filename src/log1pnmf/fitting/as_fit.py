@@ -22,9 +22,9 @@ def as_fit(source: Any, *, key: str | None = None) -> Fit:
     Parameters
     ----------
     source : Fit, Log1pNMF, AnnData, str or PathLike
-        A fit, a fitted estimator, data to which `log1pnmf.tl.log1p_nmf` wrote, or a file that `save` wrote.
+        A fit, a fitted estimator, AnnData with a fit by `log1pnmf.tl.log1p_nmf`, or a file that `save` wrote.
     key : str, optional
-        Where `log1p_nmf` wrote, if ``key_added`` was given; for AnnData only.
+        Name of the fit in AnnData, if ``key_added`` was given.
 
     Returns
     -------

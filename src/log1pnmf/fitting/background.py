@@ -25,19 +25,19 @@ def background(
 ) -> NDArray[np.float64]:
     """Estimate a background profile, such as ambient RNA, for ``fixed_factors=``.
 
-    The profile is the rate of every feature in a sample of average size that is nothing but background,
-    brought to the link scale of `c`: a loading of 1 stands for such a sample.
+    The profile is the rate of every feature in a sample of average size that is pure background, on the link
+    scale of `c`. A loading of 1 stands for such a sample.
 
     Parameters
     ----------
     counts : array, sparse matrix, data frame or Counts
         Samples x features. For "empty" all droplets, also those without cells.
     c : float
-        Of the fit in which it is to be used.
+        Shift of the link of the fit that will use the profile.
     which : {"mean", "empty"}
-        From all samples, or from those with few counts.
+        "mean" uses all samples, "empty" those with few counts.
     most_counts : float
-        With "empty": the largest total count of a sample that is taken to be empty.
+        With "empty": largest total count of an empty sample.
 
     Returns
     -------

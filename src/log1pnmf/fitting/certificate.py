@@ -54,7 +54,7 @@ def certify(
     engine : str
         See `log1pnmf.engines.registry.make_engine`.
     n_jobs : int, optional
-        Threads.
+        Number of threads.
 
     Notes
     -----

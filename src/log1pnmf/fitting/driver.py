@@ -69,12 +69,12 @@ def fit_log1p_nmf(counts: Any, n_components: int, *, resume: StrPath | None = No
     n_components : int
         Number of factors, K.
     resume : str or PathLike, optional
-        Checkpoint to go on from, of the same counts and settings (`n_jobs` may differ): the result has the
-        same bits as if the fit had never stopped, seconds aside. Random numbers go on from there as well.
-        That of a finished fit gives its result; that of one which a callback or Ctrl-C stopped goes on.
+        Checkpoint to continue from. Counts and settings must be the same (`n_jobs` may differ). The result
+        has the same bits as if the fit had never stopped, apart from the seconds. A checkpoint of a finished
+        fit returns its result; a fit that a callback or Ctrl-C stopped is continued.
     **parameters : optional
-        All others of `log1pnmf.Log1pNMF`, with the same defaults, but `warm_start`. With `init`, a `Fit`
-        starts where that one ended.
+        All others of `log1pnmf.Log1pNMF`, with the same defaults, except `warm_start`. Pass a `Fit` as `init`
+        to continue it.
 
     Returns
     -------
@@ -83,11 +83,22 @@ def fit_log1p_nmf(counts: Any, n_components: int, *, resume: StrPath | None = No
     Warns
     -----
     ConvergenceWarning
-        When `max_iter` was reached first, or the solver stalled far from an optimum.
+        If the fit reached `max_iter` before it converged, or stalled far from an optimum.
     ApproximationWarning
-        When the exact log-likelihood of an approximate fit is far from the approximate one.
+        If the exact log-likelihood of an approximate fit is far from the approximate one.
     RuntimeWarning
-        When Ctrl-C was pressed (the fit so far is returned), and when a checkpoint could not be written.
+        If Ctrl-C was pressed (the fit so far is returned), or a checkpoint could not be written.
+
+    See Also
+    --------
+    log1pnmf.Log1pNMF : The same as a scikit-learn estimator.
+    log1pnmf.tl.log1p_nmf : The same for AnnData.
+    log1pnmf.select : Choose c, the number of factors and the noise.
+
+    References
+    ----------
+    .. [1] E. Weine, P. Carbonetto, R. A. Irizarry and M. Stephens (2026). A New Family of Poisson
+       Non-negative Matrix Factorization Methods Using the Shifted Log Link. arXiv:2601.05845.
 
     Examples
     --------

@@ -65,16 +65,15 @@ class Certificate:
     log_likelihood : float
         Full Poisson log-likelihood without approximation: exact, or an unbiased estimate.
     standard_error : float
-        Of `log_likelihood`; 0 where it is exact.
+        Standard error of `log_likelihood`; 0 if it is exact.
     approximate_log_likelihood : float or None
-        What the fit has maximised; None for a fit that was exact throughout.
+        Log-likelihood that the fit maximised; None for an exact fit.
     n_sampled : int
-        Rows that were visited.
+        Number of rows that were visited.
     n_samples : int
-        Rows of the data.
+        Number of rows of the data.
     zeros_error : float
-        Sum of the absolute errors at zero counts, which bounds `gap`.
-        Only of adaptive fits; otherwise 0.
+        Sum of the absolute errors at zero counts of an adaptive fit, which bounds `gap`; otherwise 0.
     """
 
     log_likelihood: float

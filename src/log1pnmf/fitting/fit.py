@@ -51,33 +51,33 @@ class Fit:
     Parameters
     ----------
     loadings, factors : ndarray of shape (n, K) and (m, K)
-        On the link scale: ``loadings @ factors.T = alpha_c * log(1 + lam / c)``. Their order and scale are
-        those that users see: the baseline first, then by share of the signal; scaled as
-        ``settings.normalize`` says.
+        Loadings and factors on the link scale: ``loadings @ factors.T = alpha_c * log(1 + lam / c)``. The
+        baseline comes first, then the others by share of the signal; ``settings.normalize`` sets the scale.
     size_factors : ndarray of shape (n,)
-        The means of the counts are ``size_factors_i * lam_ij``; with batches that times their effect.
+        Size factors of the samples. The mean of a count is ``size_factors_i * lam_ij``, times the effect of
+        the batch if there are batches.
     settings : Settings
         Settings used: "auto" is replaced by the choice that was made.
     asked : Settings
         Settings requested.
     data : DataFacts
-        What the fit remembers of its counts.
+        Size of the data.
     stopped : {"converged", "max_iter", "stalled", "interrupted", "callback"}
         Why the fit ended.
     objective : float
-        What was minimised: negative log-likelihood (in the form that was fitted) + penalty.
+        Objective that was minimised: negative log-likelihood (in the form that was fitted) plus penalty.
     approximate_log_likelihood : float or None
-        What an approximate or adaptive fit has maximised; None for exact fits.
+        Log-likelihood that an approximate or adaptive fit maximised; None for exact fits.
     kkt_residual : float
-        Distance from a stationary point, see `log1pnmf.model.objective.kkt_residual`.
+        Distance from a stationary point, 0 at an optimum.
     n_iter : int
-        Updates of both factors, in the best start.
+        Iterations of the best start.
     seconds : float
         Wall time, restarts included.
     history : dict of str to ndarray
-        One entry per iteration, see `log1pnmf.fitting.solver.callbacks.History.table`.
+        One entry per iteration, see `log1pnmf.callbacks.History.table`.
     certificate : Certificate or None
-        Exact log-likelihood, where it is known; see `log1pnmf.fitting.certificate.certify`.
+        Exact log-likelihood, if known; see `log1pnmf.Log1pNMF.certify`.
     sample_names, feature_names : ndarray of str, optional
         Names of samples and features.
     messages : tuple of str
@@ -88,12 +88,12 @@ class Fit:
     batches : Batches or None
         Effects of the batches on the features, if the fit has batches.
     given_factor_names : ndarray of str, optional
-        See `renamed`; `factor_names` are always there.
+        Names that `renamed` gave; the property `factor_names` always has names.
     factor_kinds : ndarray of str, shape (K,), optional
         What was known of each factor: "loadings", "pattern" (samples without it), "factors", "mask", or
-        "free" for nothing; None where nothing was known of any.
+        "free" for nothing; None if all factors are free.
     mask : ndarray of bool, shape (m, K_masked), optional
-        The features that factors of kind "mask" were to have.
+        Features that factors of kind "mask" may have.
     """
 
     loadings: Array
@@ -253,7 +253,7 @@ class Fit:
         Parameters
         ----------
         names : sequence of str, or mapping of name or number to str
-            Of all factors, or of some: ``{"k1": "interferon"}``.
+            Names of all factors, or of some: ``{"k1": "interferon"}``.
 
         Returns
         -------
@@ -269,7 +269,7 @@ class Fit:
         Parameters
         ----------
         path : str or PathLike
-            Used as it is; an npz file, see `log1pnmf._common.archive`.
+            File to write, in npz format; no ending is added.
 
         Examples
         --------
@@ -299,7 +299,7 @@ class Fit:
         Raises
         ------
         ValueError
-            For files that are damaged, of a newer format or not fits.
+            If the file is damaged, has a newer format or is not a fit.
         """
         parts = read_archive(path, kind=KIND)
         with making_whole(f"{path} holds a fit", "save it again"):

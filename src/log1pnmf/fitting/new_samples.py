@@ -189,7 +189,7 @@ class NewSamples:
     engine : str or EngineFactory
         "streaming" is "native" here.
     n_jobs : int, optional
-        Threads.
+        Number of threads.
     batches : Batches, optional
         Of these samples.
     fixed_loadings : optional

@@ -22,7 +22,7 @@ def note_on_sizes(fit: Fit, counts: Counts) -> str | None:
     fit : Fit
         With size factors that were fitted.
     counts : Counts
-        What was fitted.
+        The counts that were fitted.
     """
     counted = counts.row_sums > 0
     ratio = np.log(counts.size_factors("total")[counted] / fit.size_factors[counted])

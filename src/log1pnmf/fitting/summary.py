@@ -25,7 +25,7 @@ def summarize(fit: Fit, *, n_top: int = 8) -> str:
     Parameters
     ----------
     n_top : int
-        Features shown per factor.
+        Number of features per factor.
     """
     data, labels = fit.data, fit.feature_labels
     lines = [

@@ -268,7 +268,7 @@ def simulate(
         Standard deviation of the logarithms of their effects: in every batch, the rates of every feature are
         multiplied by a number with a log-normal law. `density` is that without effects.
     random_state : int
-        Seed: the same one, the same numbers.
+        Seed of the random numbers.
 
     Returns
     -------

@@ -32,9 +32,9 @@ MOST_NUMBERS = 240
 
 
 SHOW_AND_SAVE = """show : bool, optional
-        Whether to show the figure (``pyplot.show``); by default not, notebooks show it anyway.
+        Whether to call ``pyplot.show``; by default no, because notebooks show figures anyway.
     save : str or PathLike, optional
-        File to write the figure to; its ending says in which format.
+        File to write the figure to; its ending sets the format.
 
     Returns
     -------"""

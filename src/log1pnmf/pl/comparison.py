@@ -40,25 +40,25 @@ def compare(
     a, b : Fit, Log1pNMF, AnnData, or a file that `save` wrote
         The two fits.
     groupby : str or array-like of shape (n,), optional
-        Column of ``obs`` of the first, or labels; numbers put the samples in order, as in `structure`.
+        Column of ``obs`` of the first fit, or labels; numbers sort the samples, as in `structure`.
     keys : (str, str), optional
-        Names of the fits in an AnnData, which may be the same for both.
+        Names of the fits in AnnData; both may be in the same object.
     on : {"loadings", "factors"}
-        What is compared: Pearson correlation of loadings over samples, or of factors over features. Loadings
-        compare across c as well, where factors are on different scales.
+        Whether to correlate loadings over samples, or factors over features (Pearson). Loadings compare
+        across c; factors have different scales at different c.
     max_samples : int, optional
-        Samples drawn at most.
+        Maximum number of samples to draw.
     random_state : int
-        Which samples are drawn.
+        Seed that decides which samples are drawn.
     figure : Figure or SubFigure, optional
         Figure to draw on; by default a new one.
 
     Returns
     -------
     Figure
-        The structure plot of `a` above that of `b`, the samples in the same order; beside them the similarity
-        of every pair of factors, those that were matched on the diagonal. A factor of `b` has the colour of
-        its match in `a`, or one of its own where they are less alike than 0.5.
+        The structure plot of `a` above that of `b`, with the samples in the same order. Beside them is the
+        similarity of all pairs of factors, with matched factors on the diagonal. A factor of `b` has the
+        colour of its match in `a` if they correlate by at least 0.5, and otherwise a colour of its own.
 
     Examples
     --------

@@ -51,9 +51,9 @@ def link(
     Parameters
     ----------
     c : sequence of float
-        Positive, may hold inf (the identity).
+        Values of c; inf is the identity.
     largest : float
-        End of the axis of rates.
+        Largest rate on the axis.
     ax : Axes, optional
         Axes to draw on; by default those of a new figure.
 
@@ -117,9 +117,9 @@ def convergence(
     sources : Fit, Log1pNMF, AnnData or a file that `save` wrote, or a sequence of them
         One fit or several.
     x : {"iteration", "seconds"}
-        What the axis shows.
+        What the horizontal axis shows.
     names : sequence of str, optional
-        One for each source; by default their values of c.
+        Names of the sources; by default their values of c.
     ax : Axes, optional
         Axes to draw on; by default those of a new figure.
 
@@ -129,10 +129,10 @@ def convergence(
 
     Notes
     -----
-    Objectives are compared among sources with the same c, the same noise and the same likelihood: exact
-    (solid), adaptive (dash-dotted) or approximate (dashed). Steps of an adaptive objective, where the zeros
-    to visit are chosen anew, are taken out. What renewed dispersions gain in log-likelihood stays. Where the
-    best is reached there is no gap left to draw, so its line ends before it.
+    Sources with the same c, noise and likelihood are compared with each other: exact (solid), adaptive
+    (dash-dotted) or approximate (dashed). The plot removes the steps of an adaptive objective at which the
+    zeros to visit are chosen again, but keeps gains from new dispersions. The line of the best fit ends
+    before its last iteration, where the difference is zero.
 
     Examples
     --------
@@ -201,9 +201,10 @@ def sweep(
     Parameters
     ----------
     table : Sweep, data frame, mapping of columns, or AnnData
-        What `log1pnmf.tl.sweep` wrote, or a table with a column "c" and those named in `measures`.
+        Result of `log1pnmf.sweep` or `log1pnmf.tl.sweep`, or a table with a column "c" and those named in
+        `measures`.
     measures : sequence of str
-        Columns to draw, a panel each: any of "factor_correlation", "sparsity_loadings", "sparsity_factors",
+        Columns to draw, one panel each: any of "factor_correlation", "sparsity_loadings", "sparsity_factors",
         "log_likelihood", "deviance_explained".
     figure : Figure or SubFigure, optional
         Figure to draw on; by default a new one.

@@ -29,9 +29,9 @@ def diagnostics(found: Diagnostics, *, n_labels: int = 8, figure: Figure | SubFi
     Parameters
     ----------
     found : Diagnostics
-        From `log1pnmf.analysis.diagnostics.diagnose`.
+        Result of `log1pnmf.analysis.diagnose`.
     n_labels : int
-        Features and samples named at most in each panel.
+        Maximum number of features and samples to name in each panel.
     figure : Figure or SubFigure, optional
         Figure to draw on; by default a new one.
 
@@ -68,17 +68,17 @@ def dispersion(found: Diagnostics, *, n_labels: int = 8, ax: Axes | None = None)
     Parameters
     ----------
     found : Diagnostics
-        From `log1pnmf.analysis.diagnostics.diagnose`.
+        Result of `log1pnmf.analysis.diagnose`.
     n_labels : int
-        Features named at most: those farthest above the trend.
+        Maximum number of features to name: those farthest above the trend.
     ax : Axes, optional
         Axes to draw on; by default those of a new figure.
 
     Returns
     -------
     Axes
-        The line is the trend. Before its counts are seen, a feature's dispersion is in the band around it
-        with probability 0.95: that is how strongly dispersions are drawn to the trend.
+        The line is the trend. The band around it contains 95% of the prior of a feature's dispersion, so it
+        shows how strongly dispersions are pulled towards the trend.
 
     Examples
     --------

@@ -40,19 +40,18 @@ def embedding(
     Parameters
     ----------
     adata : AnnData, or whatever holds a fit
-        With a fit by `log1pnmf.tl.log1p_nmf`.
+        Data with a fit by `log1pnmf.tl.log1p_nmf`, or a fit.
     basis : str or array of shape (n, 2), optional
-        Name of the map in ``adata.obsm``, with or without ``X_`` before it; by default the UMAP, or the first
-        that is there of t-SNE, force-directed graph, positions in space and PCA. Without AnnData: the
-        positions.
+        Name of the map in ``adata.obsm``, with or without ``X_``; by default the UMAP, or the first of t-SNE,
+        force-directed graph, positions in space and PCA. Without AnnData, pass the positions.
     factors : sequence of int or str, optional
         Which factors to draw, by number or name; by default all.
     key : str, optional
         Name of the fit in an AnnData.
     n_columns : int
-        Pictures beside each other.
+        Number of columns of pictures.
     size : float, optional
-        Of the points, in square points; by default by their number.
+        Size of the points, in square points; by default it depends on their number.
     figure : Figure or SubFigure, optional
         Figure to draw on; by default a new one.
 

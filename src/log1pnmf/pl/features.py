@@ -54,22 +54,22 @@ def factor_scatter(
     source : Fit, Log1pNMF, AnnData, or a file that `save` wrote
         The fit.
     a, b : int
-        Factors, from 0.
+        Numbers of two factors, from 0.
     key : str, optional
         Name of the fit in an AnnData.
     feature_names : sequence of str, optional
-        By default those of the source.
+        Names of the features; by default those of the source.
     gene_symbols : str, optional
-        Column of ``adata.var`` with the names to show, where `var_names` are identifiers.
+        Column of ``adata.var`` with the names to show, if `var_names` are identifiers.
     n_labels : int
-        Features named at most: those most in the one, in the other, and in both. Names that would lie on
-        others are left out.
+        Maximum number of features to name: the largest in either factor and in both. Names that would overlap
+        are omitted.
     highlight : sequence of str, optional
-        Features to name in place of the extreme ones; they are drawn in colour.
+        Features to name instead of the extreme ones; they are drawn in colour.
     scale : {"linear", "log"}
-        Of both axes. On log axes values below a thousandth of the largest are drawn there.
+        Scale of both axes. On log axes, values below a thousandth of the largest are drawn at that limit.
     title : str, optional
-        By default the name of the fit.
+        Title; by default the name of the fit.
     ax : Axes, optional
         Axes to draw on; by default those of a new figure.
 
@@ -160,7 +160,7 @@ def top_features(
     source : Fit, Log1pNMF, AnnData, or a file that `save` wrote
         The fit.
     n_top : int
-        Features shown per factor.
+        Number of features per factor.
     kind : {"bars", "heatmap"}
         A panel of bars for each factor, in the order of `log1pnmf.analysis.top_features`; or one heat map of
         all of them. Both show log2 fold changes.
@@ -169,12 +169,12 @@ def top_features(
     factors : sequence of int, optional
         Which factors to show; by default all.
     markers : Markers, optional
-        What ``model.markers(counts)`` gives: then only features are shown that rise significantly with a
-        factor, and none where there are none. The order is the same.
+        Result of ``model.markers(counts)``. The plot then shows only features that rise significantly with a
+        factor, in the same order.
     feature_names : sequence of str, optional
-        By default those of the source.
+        Names of the features; by default those of the source.
     gene_symbols : str, optional
-        Column of ``adata.var`` with the names to show, where `var_names` are identifiers.
+        Column of ``adata.var`` with the names to show, if `var_names` are identifiers.
     figure : Figure or SubFigure, optional
         Figure to draw on; by default a new one.
 

@@ -31,11 +31,11 @@ def usage(
     Parameters
     ----------
     source : Usage or AnnData
-        From ``model.usage(...)``, or to which `log1pnmf.tl.usage` wrote.
+        Result of ``model.usage(...)``, or AnnData with the result of `log1pnmf.tl.usage`.
     key : str, optional
         Name of the fit in an AnnData.
     level : float
-        Differences with an adjusted p-value up to this are filled, others open.
+        Differences with an adjusted p-value up to this level are drawn filled, others open.
     figure : Figure or SubFigure, optional
         Figure to draw on; by default a new one.
 

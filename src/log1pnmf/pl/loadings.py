@@ -55,25 +55,24 @@ def structure(
         The fit.
     groupby : str or array-like of shape (n,), optional
         Column of ``adata.obs``, or labels; categories keep their order. Numbers with more than 60 different
-        values (a pseudotime, an age) put the samples in their order instead, with the values as a strip and
-        on the axis; more than 60 other labels are refused.
+        values (a pseudotime, an age) sort the samples instead, and a strip shows the values. More than 60
+        other labels are an error.
     key : str, optional
         Name of the fit in an AnnData.
     factors : sequence of int, optional
         Which factors to draw, from the bottom up; by default all.
     heights : {"loadings", "shares"}
-        Loadings with a maximum of 1 for every factor, as in the paper; or what part of the sample's sum they
-        are.
+        Loadings with a maximum of 1 for every factor, as in the paper; or shares of the sum of each sample.
     max_samples : int, optional
-        Samples that are drawn at most; groups are thinned alike.
+        Maximum number of samples to draw; groups are thinned equally.
     random_state : int
-        Which samples are drawn, see `log1pnmf.analysis.arrange.arrange`.
+        Seed that decides which samples are drawn.
     colors : sequence of colours, optional
         One for each factor of the fit.
     legend : bool
         Whether to draw the legend of the factors.
     title : str, optional
-        By default the name of the fit, such as "c = 1".
+        Title; by default the name of the fit, such as "c = 1".
     ax : Axes, optional
         Axes to draw on; by default those of a new figure.
 
@@ -83,9 +82,9 @@ def structure(
 
     Notes
     -----
-    Inside a group neighbours are alike; where bars are narrower than a pixel it shows their mean. A group has
-    a width in proportion to its number of samples, but at least a fiftieth of the axes, so that rare ones are
-    seen.
+    Within a group similar samples are neighbours. If bars are narrower than a pixel, the pixel shows their
+    mean. The width of a group is proportional to its number of samples, but at least a fiftieth of the axes,
+    so that rare groups are visible.
 
     Examples
     --------
@@ -194,11 +193,11 @@ def loadings_by_group(
     source : Fit, Log1pNMF, AnnData, or a file that `save` wrote
         The fit.
     groupby : str or array-like of shape (n,)
-        Column of ``adata.obs``, or labels, of at most 60 groups.
+        Column of ``adata.obs``, or labels; at most 60 groups.
     key : str, optional
         Name of the fit in an AnnData.
     title : str, optional
-        By default the name of the fit.
+        Title; by default the name of the fit.
     ax : Axes, optional
         Axes to draw on; by default those of a new figure.
 

@@ -43,18 +43,18 @@ def volcano(
     Parameters
     ----------
     source : Markers or AnnData
-        From `log1pnmf.analysis.markers`, or to which `log1pnmf.tl.markers` wrote; with ``n_top=None`` it
-        keeps all features, otherwise only the first are drawn.
+        Result of `log1pnmf.analysis.markers`, or AnnData with the result of `log1pnmf.tl.markers` (with
+        ``n_top=None`` it keeps all features; otherwise only the first are drawn).
     k : int or str
         Factor: its number, from 0, or its name.
     key : str, optional
         Name of the fit in an AnnData.
     gene_symbols : str, optional
-        Column of ``adata.var`` with the names to show, where `var_names` are identifiers.
+        Column of ``adata.var`` with the names to show, if `var_names` are identifiers.
     level : float
-        Adjusted p-value up to which features are drawn in colour.
+        Features with an adjusted p-value up to this level are drawn in colour.
     n_labels : int
-        Features named at most: the first of the factor. Names that would lie on others are left out.
+        Maximum number of features to name: the first of the factor. Names that would overlap are omitted.
     title : str, optional
         Title; by default the name of the factor.
     ax : Axes, optional

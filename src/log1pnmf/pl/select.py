@@ -37,7 +37,7 @@ def select(source: Any, *, key: str | None = None, figure: Figure | SubFigure | 
     Parameters
     ----------
     source : Selection or AnnData
-        From `log1pnmf.select`, or to which `log1pnmf.tl.select` wrote.
+        Result of `log1pnmf.select`, or AnnData with the result of `log1pnmf.tl.select`.
     key : str, optional
         Name of the selection in an AnnData, if `key_added` was given.
     figure : Figure or SubFigure, optional
@@ -46,10 +46,10 @@ def select(source: Any, *, key: str | None = None, figure: Figure | SubFigure | 
     Returns
     -------
     Figure
-        Above, differences to the best setting and their standard errors; the scale is linear near the best,
-        and logarithmic far below it. Below, the mean similarity of matched factors of fits with different
-        seeds. One line for every c, penalty and noise that was compared. The title is what the data say.
-        Where one number of factors was compared, c is the axis.
+        Above: differences from the best setting with their standard errors, on a scale that is linear near
+        the best setting and logarithmic far below it. Below: the mean similarity of matched factors between
+        seeds. There is one line for every c, penalty and noise. The title says what the data suggest. If only
+        one number of factors was compared, c is on the axis.
 
     Examples
     --------

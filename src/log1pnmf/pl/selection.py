@@ -62,16 +62,15 @@ def heldout(found: Selection, *, l1: float | None = None, ax: Axes | None = None
     found : Selection
         Result of `log1pnmf.select`.
     l1 : float, optional
-        Which penalty is shown; by default that of the best setting.
+        Penalty to show; by default that of the best setting.
     ax : Axes, optional
         Axes to draw on; by default those of a new figure.
 
     Returns
     -------
     Axes
-        Cells are labelled with the difference to the best setting, in units of log-likelihood per fold. The
-        star is the best setting, the ring the simplest within one standard error, where they have that
-        penalty.
+        Cells show the difference from the best setting, in units of log-likelihood per fold. The star marks
+        the best setting, the ring the simplest one within one standard error.
 
     Examples
     --------
@@ -142,16 +141,17 @@ def heldout_path(found: Selection, over: str = "c", *, lines: str = "best", ax: 
     found : Selection
         Result of `log1pnmf.select`.
     over : {"c", "n_components", "l1"}
-        What changes along the axis.
+        Parameter on the horizontal axis.
     lines : {"best", "all"}
-        "best": the path through the best setting; "all": one for every combination of the other parameters.
+        "best" draws the path through the best setting, "all" one line for every combination of the other
+        parameters.
     ax : Axes, optional
         Axes to draw on; by default those of a new figure.
 
     Returns
     -------
     Axes
-        Differences to the best setting; bars are one standard error *of that difference* to both sides.
+        Differences from the best setting. Bars are one standard error *of that difference* on both sides.
 
     Examples
     --------
@@ -234,15 +234,15 @@ def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> An
     Parameters
     ----------
     found : Relation
-        From `log1pnmf.analysis.stability.relate`.
+        Result of `log1pnmf.analysis.relate`.
     figure : Figure or SubFigure, optional
         Figure to draw on; by default a new one.
 
     Returns
     -------
     Figure
-        Names of factors have the colour of their fit. A factor that other fits have too sits in a block of
-        its kind; one that splits in another fit stands beside its parts.
+        Names of factors have the colour of their fit. Factors that several fits share form a block; a factor
+        that splits in another fit stands beside its parts.
 
     Examples
     --------

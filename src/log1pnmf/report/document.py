@@ -79,49 +79,54 @@ def write_report(
 ) -> Path:
     """Write a report about fits as one HTML file.
 
-    The file needs no network and loads nothing. It is written atomically, and its bytes are the same
-    for the same arguments.
+    The file needs no network and loads nothing. The same arguments give the same bytes, and the file is
+    written whole or not at all.
 
     Parameters
     ----------
     path : str or PathLike
-        Of the file; its folder must exist.
+        HTML file to write; its folder must exist.
     fits : Fit, Log1pNMF, AnnData or a file that `save` wrote, or a sequence of them, or a Sweep
-        To the same data. The first with finite c and the first with ``c = inf`` are compared.
+        Fits to the same data. The report compares the first with finite c and the first with ``c = inf``.
     title : str, optional
         Title of the report.
     sample_names, feature_names : sequence of str, optional
-        By default those of the counts or the fit, or numbers.
+        Names of samples and features; by default those of the counts or the fit, otherwise numbers.
     gene_symbols : str, optional
-        Column of ``adata.var`` with names to show, where `fits` are AnnData whose features have identifiers.
+        Column of ``adata.var`` with the names to show, for AnnData whose features have identifiers.
     groupby : str or array-like of shape (n_samples,), optional
-        Column of ``adata.obs`` (of the first fit), or what is known about each sample, a cell type for
-        instance. Numbers on a scale (more than 60 of them differ, or most fractions) are cut into four
+        Groups of samples, such as cell types: a column of ``adata.obs`` (of the first fit), or one label for
+        each sample. Numbers on a scale (more than 60 different values, or mostly fractions) are cut into four
         ranges.
     group_name : str, optional
-        What the groups are; by default the name of the column.
+        What the groups are, such as "cell type"; by default the name of the column.
     source : str, optional
         Where the data come from.
     command : str, optional
-        What was typed, to be repeated by the reader.
+        Command that made the fits, for readers who want to repeat it.
     filters, notes : sequence of str
-        What was left out of the data; anything else to be said.
+        What was removed from the data, and other remarks.
     counts : array, sparse matrix or data frame, optional
-        What was fitted. With it the report also has the deviance explained, tests of the features that lead
-        each factor, and what the fit does not explain.
+        Counts that were fitted. With them the report also has the deviance explained, tests of the features
+        of each factor, and what the fit does not explain.
     date : str, optional
-        By default today's.
+        Date of the report; by default today.
     n_jobs : int, optional
-        Threads.
+        Number of threads.
     evidence : Evidence or sequence of Evidence, optional
-        What `log1pnmf.analysis.evidence` found for the fits: whether their factors are there. By default what
-        `log1pnmf.tl.evidence` has written into an AnnData; without that, and with counts that are small, the
-        report finds it itself, with 2 seeds and 5 bootstrap samples.
+        Result of `log1pnmf.analysis.evidence` for the fits. By default it is what `log1pnmf.tl.evidence`
+        wrote into an AnnData; otherwise, if the counts are small, the report computes it with 2 seeds and 5
+        bootstrap samples.
 
     Returns
     -------
     Path
-        Of the file.
+        Path of the file.
+
+    See Also
+    --------
+    log1pnmf.Log1pNMF.report : A report about one model.
+    log1pnmf.pl.structure : A structure plot alone.
 
     Examples
     --------

@@ -40,7 +40,7 @@ class ReportInput:
     counts : Counts or None
         What was fitted, where it was given.
     groups : Groups or None
-        Of the samples.
+        Groups of samples.
     group_name : str
         What the groups are.
     n_groups : int
@@ -48,11 +48,11 @@ class ReportInput:
     source, command : str or None
         Where the data come from; what was typed.
     filters, notes : tuple of str
-        What was left out of the data; anything else to be said.
+        What was removed from the data, and other remarks.
     date : str
         When it was made.
     n_jobs : int, optional
-        Threads.
+        Number of threads.
     evidence : tuple of Evidence or None
         What is known of whether factors are there: for every fit, or nothing.
     """

@@ -33,11 +33,11 @@ def evidence(
     Parameters
     ----------
     adata : AnnData
-        With a fit by `log1p_nmf`, to the same samples.
+        Data with a fit by `log1p_nmf`, and the same samples as in the fit.
     key : str, optional
         Name of the fit, if `key_added` was given.
     layer : str, optional
-        Where the counts are; by default where the fit found them.
+        Layer with the counts; by default that of the fit.
     n_seeds, n_bootstrap, max_samples, random_state, n_jobs, verbose
         As in `log1pnmf.analysis.evidence`.
     copy : bool
@@ -46,14 +46,14 @@ def evidence(
     Returns
     -------
     AnnData or None
-        The copy, if asked for.
+        A copy of `adata` with the results, if ``copy=True``.
 
     Notes
     -----
-    Written is ``uns["log1p_nmf_evidence"]`` (``uns[key + "_evidence"]``), a dictionary with `table`, a data
-    frame with the columns of `log1pnmf.analysis.Evidence.table`, `from_noise`, what a factor fitted to noise
-    is expected to gain, `judgement`, the same in words, `factor_names`, and how many fits and samples there
-    were. The summary of ``log1pnmf.Log1pNMF.of(adata)`` and the report show it.
+    The result is ``uns["log1p_nmf_evidence"]`` (``uns[key + "_evidence"]``), a dictionary with `table`, a
+    data frame with the columns of `log1pnmf.analysis.Evidence.table`; `from_noise`, the expected gain of a
+    factor fitted to noise; `judgement`, the same in words; `factor_names`; and the numbers of fits and
+    samples. The summary of ``log1pnmf.Log1pNMF.of(adata)`` and the report show it.
 
     Examples
     --------

@@ -40,53 +40,65 @@ def log1p_nmf(
     Parameters
     ----------
     adata : AnnData
-        Samples are `obs`. May be a view (it becomes an object of its own) or lie in a file (only the counts
-        are read; the results are in memory until `adata` is written).
+        Samples are `obs`. A view becomes a copy. Of an object backed by a file only the counts are read, and
+        the results stay in memory until you write it.
     n_components : int
         Number of factors.
     c : float
         Shift of the link; inf is standard Poisson NMF.
     layer : str, optional
-        Where the counts are. By default X; if X holds something else and there is a layer "counts", that
-        one, which is logged. "raw": the features of `adata` in ``adata.raw``.
+        Layer with the counts. By default X, or the layer "counts" if X does not hold counts (a log message
+        says so). "raw" takes the features of `adata` from ``adata.raw``.
     use_raw : bool
         The same as ``layer="raw"``.
     mask_var : str or array of bool, optional
-        Features to use: a column of `var`, such as "highly_variable", or one value for each. By default all
-        of them, also where `var` has a column "highly_variable".
+        Features to use: a column of `var`, such as "highly_variable", or one value for each feature. By
+        default all features, even if `var` has a column "highly_variable".
     batch_key : str, optional
         Column of `obs` with the batch of every sample (donor, chip, section); see `batch` of
         `log1pnmf.Log1pNMF.fit`.
     key_added : str, optional
-        Name of the results in all three places; see below for the usual ones.
+        Name under which `obsm`, `varm` and `uns` keep the results; Notes lists the defaults.
     std : bool
-        Whether to write standard errors of the loadings as well, to ``obsm["X_log1p_nmf_std"]``.
+        Whether to write standard errors of the loadings, to ``obsm["X_log1p_nmf_std"]``.
     obs_keys : bool
-        Whether to write loadings to columns of `obs` as well: "k0", "k1" and so on, with `key_added` before
-        them; for ``scanpy.pl.umap(adata, color=["k0", "k1"])``.
+        Whether to write loadings also to columns of `obs`: "k0", "k1" and so on, with `key_added` as a
+        prefix. ``scanpy.pl.umap(adata, color=["k0", "k1"])`` draws them.
     fixed_loadings : list of str, mapping or array, optional
-        Loadings that are known: columns of `obs`, where a column of labels becomes one of 0 and 1 for each
-        label; or as in `log1pnmf.Log1pNMF.fit`.
+        Known loadings: columns of `obs` (a column of labels becomes a column of 0 and 1 for each label), or
+        as in `log1pnmf.Log1pNMF.fit`.
     copy : bool
         Whether to leave `adata` as it is and return a copy with the results.
     random_state : int, RandomState, Generator or None
         Seed or generator of the random numbers.
     **parameters : optional
-        Others of `log1pnmf.Log1pNMF`, with the same defaults, but `warm_start`; ``mask=`` takes gene sets,
-        as a dict of name to names of features.
+        Others of `log1pnmf.Log1pNMF`, with the same defaults, except `warm_start`. ``mask=`` takes gene sets:
+        a dict of names to lists of features.
 
     Returns
     -------
     AnnData or None
-        The copy, if asked for.
+        A copy of `adata` with the results, if ``copy=True``.
 
     Notes
     -----
-    Written are ``obsm["X_log1p_nmf"]`` (loadings, samples x factors), ``varm["log1p_nmf"]`` (factors,
-    features x factors, zeros for features that were left out) and ``uns["log1p_nmf"]`` (log-likelihood,
-    convergence, history, settings, versions; what is not known is absent); with ``noise="nb"`` also
-    ``var["log1p_nmf_dispersion"]``. `log1pnmf.as_fit` makes a `Fit` of them and `log1pnmf.Log1pNMF.of` a
-    fitted estimator, also after writing and reading the file.
+    The results are in ``obsm["X_log1p_nmf"]`` (loadings, samples x factors), ``varm["log1p_nmf"]`` (factors,
+    features x factors; zeros for features that were not used) and ``uns["log1p_nmf"]`` (log-likelihood,
+    convergence, history, settings, versions). ``noise="nb"`` adds ``var["log1p_nmf_dispersion"]``.
+    `log1pnmf.as_fit` returns the `Fit`, and `log1pnmf.Log1pNMF.of` a fitted estimator, also after the file
+    was written and read.
+
+    See Also
+    --------
+    log1pnmf.Log1pNMF : All parameters.
+    log1pnmf.tl.select : Choose c and the number of factors.
+    log1pnmf.tl.transform : Estimate the loadings of new samples.
+    log1pnmf.pl.structure : Draw the loadings.
+
+    References
+    ----------
+    .. [1] E. Weine, P. Carbonetto, R. A. Irizarry and M. Stephens (2026). A New Family of Poisson
+       Non-negative Matrix Factorization Methods Using the Shifted Log Link. arXiv:2601.05845.
 
     Examples
     --------
@@ -134,7 +146,7 @@ def sweep(
     adata : AnnData
         As in `log1p_nmf`.
     c : sequence of float
-        Different from each other; may contain inf.
+        Values of c, all different; may contain inf.
     n_components : int
         Number of factors.
     layer, mask_var, copy, random_state
@@ -145,13 +157,13 @@ def sweep(
     Returns
     -------
     AnnData or None
-        The copy, if asked for.
+        A copy of `adata` with the results, if ``copy=True``.
 
     Notes
     -----
-    The fit at c is written as by `log1p_nmf` with ``key_added="log1p_nmf_c=<c>"``, for instance
-    "log1p_nmf_c=0.1", "log1p_nmf_c=inf". ``uns["log1p_nmf_sweep"]`` is a data frame with one row for each;
-    its columns are those of `log1pnmf.analysis.Sweep`, and `key`, where the fit is.
+    Each fit is stored as by `log1p_nmf`, with a key such as "log1p_nmf_c=0.1" or "log1p_nmf_c=inf".
+    ``uns["log1p_nmf_sweep"]`` is a data frame with one row for each fit; its columns are those of
+    `log1pnmf.analysis.Sweep`, and `key`, the key of the fit.
 
     Examples
     --------

@@ -34,33 +34,33 @@ def markers(
     Parameters
     ----------
     adata : AnnData
-        With a fit by `log1p_nmf`, to the same samples.
+        Data with a fit by `log1p_nmf`, and the same samples as in the fit.
     key : str, optional
         Name of the fit, if `key_added` was given.
     layer : str, optional
-        Where the counts are; by default where the fit found them.
+        Layer with the counts; by default that of the fit.
     errors, split
         As in `log1pnmf.analysis.markers`.
     n_top : int or None
-        Keep only so many features of every factor, the first of those that rise significantly; None: all
-        features, with those that do not, which takes much room.
+        Number of features to keep for each factor: the first of those that rise significantly. None keeps all
+        features, significant or not, which takes much room.
     max_samples : int, optional
-        Test only so many random samples; see `log1pnmf.analysis.markers`.
+        Number of random samples to test; see `log1pnmf.analysis.markers`.
     copy : bool
         Whether to leave `adata` as it is and return a copy with the table.
     n_jobs : int, optional
-        Threads.
+        Number of threads.
 
     Returns
     -------
     AnnData or None
-        The copy, if asked for.
+        A copy of `adata` with the results, if ``copy=True``.
 
     Notes
     -----
-    Written is ``uns["log1p_nmf_markers"]`` (``uns[key + "_markers"]``), a dictionary with `table`, a data
-    frame with the columns of `log1pnmf.analysis.Markers.table`, the first features of every factor first, and
-    `c`, `errors`, `split` and `factor_names`.
+    The result is ``uns["log1p_nmf_markers"]`` (``uns[key + "_markers"]``), a dictionary with `table`, a data
+    frame with the columns of `log1pnmf.analysis.Markers.table`, and `c`, `errors`, `split` and
+    `factor_names`.
 
     Examples
     --------

@@ -36,30 +36,30 @@ def transform(
     Parameters
     ----------
     adata : AnnData
-        The other samples.
+        The new samples.
     ref : AnnData, Fit, Log1pNMF, str or PathLike
-        Whatever holds the fit, see `log1pnmf.as_fit`. An AnnData may have lost samples since. Features are
-        matched by name, where the fit knows names: those that it does not have are left out, and none may be
-        missing.
+        The fit, see `log1pnmf.as_fit`. AnnData may have lost samples since the fit. If the fit has feature
+        names, features are matched by name: those that the fit does not know are ignored, and none of its own
+        may be missing.
     key : str, optional
         Name of the fit in `ref`, if `key_added` was given, and of the loadings in `adata`.
     layer : str, optional
-        Where the counts are, as in `log1p_nmf`.
+        Layer with the counts, as in `log1p_nmf`.
     size_factors : {"total", "fit", "none"} or array, optional
         As in `Log1pNMF.transform`.
     batch_key : str, optional
-        Column of `obs` with the batch of every sample; those that the fit does not know have no effects.
+        Column of `obs` with the batch of every sample; batches that the fit does not know have no effects.
     std : bool
-        Whether to write standard errors of the loadings as well, to ``obsm["X_log1p_nmf_std"]``.
+        Whether to write standard errors of the loadings, to ``obsm["X_log1p_nmf_std"]``.
     copy : bool
         Whether to leave `adata` as it is and return a copy with the loadings.
     n_jobs : int, optional
-        Threads.
+        Number of threads.
 
     Returns
     -------
     AnnData or None
-        The copy, if asked for.
+        A copy of `adata` with the results, if ``copy=True``.
 
     Examples
     --------

@@ -21,10 +21,11 @@ def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> None:
     Parameters
     ----------
     adata : AnnData
-        With a fit by `log1p_nmf`. Tables of `markers`, `usage` and `evidence`, and loadings in `obs`, are
-        renamed as well.
+        Data with a fit by `log1p_nmf`. Tables of `markers`, `usage` and `evidence`, and loadings in `obs`,
+        are renamed as well.
     names : sequence of str, or mapping of name or number to str
-        Of all factors, or of some: ``{"k1": "interferon"}``. `log1pnmf.analysis.suggest_names` suggests some.
+        Names of all factors, or of some: ``{"k1": "interferon"}``. `log1pnmf.analysis.suggest_names` suggests
+        some.
     key : str, optional
         Name of the fit, if `key_added` was given.
 

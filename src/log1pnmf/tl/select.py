@@ -40,21 +40,21 @@ def select(
     layer, use_raw, mask_var, batch_key, copy, random_state
         As in `log1p_nmf`.
     key_added : str, optional
-        Name of the result, which then is in ``uns[key_added + "_select"]``.
+        Name of the result, which is then ``uns[key_added + "_select"]``.
     **options : optional
         `holdout`, `n_seeds`, `n_jobs`, `verbose`, `resume` and others of `log1pnmf.select`.
 
     Returns
     -------
     AnnData or None
-        The copy, if asked for.
+        A copy of `adata` with the results, if ``copy=True``.
 
     Notes
     -----
-    Written is ``uns["log1p_nmf_select"]``, a dictionary with `table`, a data frame with the columns of
-    `log1pnmf.analysis.Selection.summary`; `suggested`, a dictionary with the parameters to take, empty where
-    the data do not say; `judgement`, the same in words, with the reasons; and `holdout`. `log1pnmf.pl.select`
-    draws it.
+    The result is ``uns["log1p_nmf_select"]``, a dictionary with `table`, a data frame with the columns of
+    `log1pnmf.analysis.Selection.summary`; `suggested`, a dictionary with the suggested parameters, empty if
+    the data do not decide; `judgement`, the same in words, with the reasons; and `holdout`.
+    `log1pnmf.pl.select` draws it.
 
     Examples
     --------

@@ -31,16 +31,15 @@ def usage(
     Parameters
     ----------
     adata : AnnData
-        With a fit by `log1p_nmf`, to the same samples.
+        Data with a fit by `log1p_nmf`, and the same samples as in the fit.
     groupby : str
         Column of `obs` with the condition of every sample, or a number.
     replicate : str or True, optional
-        Column of `obs` with the donor (animal, patient) of every sample; True: every sample is one of its
-        own.
+        Column of `obs` with the donor (animal, patient) of every sample; True if every sample is a replicate.
     reference : str, optional
         Group that the others are compared with; by default the first.
     covariates : str or sequence of str
-        Columns of `obs` with what else may shift loadings: numbers or labels.
+        Columns of `obs` with covariates to adjust for: numbers or labels.
     key : str, optional
         Name of the fit, if `key_added` was given.
     copy : bool
@@ -49,7 +48,7 @@ def usage(
     Returns
     -------
     AnnData or None
-        The copy, if asked for.
+        A copy of `adata` with the results, if ``copy=True``.
 
     Notes
     -----

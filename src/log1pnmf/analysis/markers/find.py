@@ -46,39 +46,44 @@ def markers(
 ) -> Markers:
     """Test which features rise with each factor, beyond what the other factors do.
 
-    Features are in the order in which `log1pnmf.analysis.top_features` and every list of this package have
-    them. For the tests every feature is regressed on the loadings, without penalty and with exact zero
-    counts; `log1pnmf.analysis.markers.inference` explains the effect, and docs/markers.md shows when its
-    tests hold.
+    Features have the same order as in `log1pnmf.analysis.top_features` and in every list of this package. For
+    the tests every feature is regressed on the loadings, without penalty and with all zero counts.
+    docs/markers.md explains the effect and shows when the tests hold.
 
     Parameters
     ----------
-    fit : Fit, or what `log1pnmf.as_fit` takes
+    fit : Fit, or anything that `log1pnmf.as_fit` takes
         The fit.
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
-        The counts it was fitted to, or others of the same samples. Of counts in chunks the samples that are
-        kept in memory are tested, up to 8,192 at random.
+        The counts that were fitted, or others of the same samples. Of counts in chunks, only the samples kept
+        in memory are tested, up to 8,192 at random.
     errors : {"sandwich", "model"}
-        "sandwich": the variance of counts may be anything. "model": it is that of the noise of the fit; not
-        for overdispersed counts with Poisson noise.
+        "sandwich" is valid for counts of any variance. "model" trusts the noise of the fit; do not use it for
+        overdispersed counts with Poisson noise.
     split : bool
-        Whether loadings are fitted again to a random half of every count, and tested on the other. Without
-        it the loadings are taken as known: with many features a single one has little influence on them, but
-        loadings that were found in pure noise make markers of noise. It takes another fit, and leaves half
-        of the counts for the tests.
+        Whether to estimate the loadings from a random half of the counts and test on the other half.
+        Otherwise the tests treat the loadings as known. With many features a single one hardly changes them,
+        but a factor that was fitted to noise then has "markers" of noise. Splitting takes another fit and
+        leaves half of the counts for the tests.
     size_factors : array of shape (n_samples,), optional
-        Of `counts`, if they are not those of the fit.
+        Size factors of `counts`, if they differ from those of the fit.
     feature_names : sequence of str, optional
-        By default those of the fit.
+        Names of the features; by default those of the fit.
     max_samples : int, optional
-        Test only so many random samples, the same ones every time. All zero counts are visited, so many
-        samples take long, and a few thousand already have small errors.
+        Number of random samples to test, the same ones every time. The tests visit all zero counts, so many
+        samples take long; a few thousand give small errors.
     n_jobs : int, optional
-        Threads.
+        Number of threads.
 
     Returns
     -------
     Markers
+
+    See Also
+    --------
+    log1pnmf.analysis.top_features : The same order without tests.
+    log1pnmf.pl.volcano : Draw effects and p-values.
+    log1pnmf.tl.markers : The same for AnnData.
 
     Examples
     --------

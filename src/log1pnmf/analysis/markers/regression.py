@@ -68,7 +68,7 @@ class FeatureRegressions:
     problem : Problem
         With exact zeros.
     n_jobs : int, optional
-        Threads.
+        Number of threads.
     """
 
     problem: Problem

@@ -218,7 +218,7 @@ class Markers:
         Parameters
         ----------
         n_top : int
-            Features of every factor at most.
+            Maximum number of features of each factor.
         by, level
             As in `top`; the weight is the log2 fold change.
 

@@ -96,63 +96,69 @@ def select(
     noise : {"poisson", "nb", "auto"} or sequence of them
         Kinds of noise to compare, each with every combination; "auto" is both.
     holdout : {"counts", "samples"}
-        "counts": a share of all counts is held out (`log1pnmf.counts.splitting.folds`); all samples are
-        fitted. "samples": a part of the samples (``1 / n_folds``) is held out, and the factors of the others
-        have to describe them: their loadings come from some of their features, the other features are scored.
-        It is the harder test, and the one to use where counts vary more than Poisson counts (see Notes).
+        "counts" holds out a share of all counts (`log1pnmf.counts.folds`) and fits all samples. "samples"
+        holds out a part of the samples (``1 / n_folds``), which the factors of the others must describe:
+        their loadings come from some of their features, and the other features are scored. This is the harder
+        test. Use it if counts vary more than Poisson counts (see Notes).
     n_folds : int
-        How often.
+        Number of folds.
     test_fraction : float
-        Share of the counts that is scored, at most ``1 / n_folds``; with "samples", share of the features.
+        Share of the counts to score, at most ``1 / n_folds``; with "samples", share of the features.
     n_starts : int
-        Starts of every fit. The first is its neighbour's end (one factor fewer at the largest c; then the
-        next larger c; then the next larger penalty), the others are fresh, as `init` says. The one with the
-        best training objective is kept.
+        Number of starts of every fit. The first continues from a neighbouring setting (one factor fewer at
+        the largest c; then the next larger c; then the next larger penalty), the others use `init`. The fit
+        with the best training objective is kept.
     n_seeds : int
-        Fits of every setting to all counts, from random starts: the mean similarity of their matched factors
-        is the stability of the setting. 0: leave that out, which about halves the time.
+        Number of fits of every setting to all counts, from random starts. The mean similarity of their
+        matched factors is the stability of the setting. 0 skips this and about halves the time.
     random_state : int, RandomState, Generator or None
         Seed or generator of the random numbers.
     n_jobs : int, optional
-        Fits at a time, each with one thread; None and -1 are all available cores. The result does not depend
-        on it.
+        Number of fits that run at the same time, each with one thread; None and -1 use all cores. The result
+        does not depend on it.
     verbose : int
         1 shows a progress bar.
     resume : str or PathLike, optional
-        File for what is done, written after every path along c. If it is there already, what it holds is not
-        done again, and the result is as if there had been no stop; counts and settings have to be the same.
+        File that keeps finished fits. If it exists, the call continues from it, and the result is the same as
+        without the interruption. Counts and settings must be the same.
     on_fit : callable, optional
-        Called with the number of fits done so far and the number of all, after every fit.
+        Called after every fit, with the number of finished fits and the total.
     **parameters : optional
-        Of all fits: others of `log1pnmf.Log1pNMF`, with the same defaults. Scores are exact in any case. With
-        `batch`, a label for every sample, every fold finds the effects in its training part, and what is held
-        out is scored with them.
+        Parameters of all fits: others of `log1pnmf.Log1pNMF`, with the same defaults. Scores are always
+        exact. With `batch`, one label per sample, every fold estimates the effects from its training part and
+        scores the held-out part with them.
 
     Returns
     -------
     Selection
-        ``print`` shows what the data say, and what they do not say.
+        ``print`` shows what the data say, and what they leave open.
 
     Warns
     -----
     ConvergenceWarning
-        When fits have reached `max_iter`; how many.
+        If fits reached `max_iter` before they converged; it says how many.
     RuntimeWarning
-        When Ctrl-C was pressed: the settings that were fitted in every fold are returned.
+        If Ctrl-C was pressed; the result then has the settings that were fitted in every fold.
 
     Notes
     -----
-    Settings mean what they mean for the whole data, although less is fitted: see `log1pnmf.counts.splitting`
-    for the scale of c and of the penalty.
+    c and the penalty mean the same as in a fit to all counts, although each fold fits only a part of them;
+    see `log1pnmf.counts.training_size_factors`.
 
-    Where values of c are compared with totals as size factors, and factors change totals, the judgement says
-    so: a small c then looks better than it is (docs/explanation/sizes.md).
+    If factors change the totals of samples and totals are the size factors, a small c looks better than it is
+    (docs/explanation/sizes.md). The judgement then says so.
 
-    The two parts of a count are independent only if counts are Poisson. Where a count varies more than that
-    around its mean (technical noise, bursts of words), both parts share the excess, and a model that follows
-    it predicts the test part better: with ``holdout="counts"`` more factors look useful than are there.
-    ``holdout="samples"`` scores features of which nothing was seen in that sample, and is not misled as long
-    as the excess of one feature says nothing about that of another.
+    The two parts of a count are independent only if counts are Poisson. If counts vary more (technical noise,
+    bursts of words), both parts share the excess, and a model that follows it predicts the test part better:
+    with ``holdout="counts"`` and Poisson noise, too many factors look useful. ``holdout="samples"`` scores
+    features that were not seen in that sample, so it is not misled unless the excess of one feature predicts
+    that of another.
+
+    See Also
+    --------
+    log1pnmf.pl.select : Draw the result.
+    log1pnmf.analysis.evidence : Test each factor of one fit.
+    log1pnmf.analysis.heldout_score : A scorer for GridSearchCV.
 
     Examples
     --------

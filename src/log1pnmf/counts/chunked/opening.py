@@ -42,13 +42,13 @@ class CountSource:
     chunks : RowChunks
         Chunks of rows.
     client : dask.distributed.Client, optional
-        Cluster whose workers do the work; None: this process.
+        Cluster whose workers do the work; None for this process.
     folder : str, optional
-        For temporary files with the loadings.
+        Folder for temporary files with the loadings.
     sample_names, feature_names : ndarray of str, optional
         Names of samples and features.
     on_chunk : callable, optional
-        Called with the number of chunks done in a pass, and of all, after each.
+        Called after each chunk of a pass, with the number of finished chunks and the total.
     """
 
     chunks: RowChunks
@@ -86,25 +86,24 @@ def open_counts(
     layer : str, optional
         Layer of an AnnData object or file; `X` by default.
     memory : str or number
-        What the fit may take, as in "4GB" or in bytes; the size of chunks follows from it. Chunks that are
-        given are taken as they are.
+        Memory that the fit may use, such as "4GB" or a number of bytes; it sets the size of chunks. Chunks
+        that you pass keep their size.
     client : dask.distributed.Client, str or None
-        Cluster on which to work, or the address of its scheduler. The current client by default where the
-        source is a Dask array.
+        Cluster to work on, or the address of its scheduler. For a Dask array the default is the current
+        client.
     folder : str, optional
-        On a disk with room for about five times the loadings; the system's place for temporary files by
-        default.
+        Folder for temporary files, on a disk with room for about five times the loadings; by default that of
+        the system.
     on_chunk : callable, optional
-        Called with the number of chunks done in a pass, and of all, after each; for progress bars of your
-        own (``verbose=1`` has one).
+        Called after each chunk of a pass, with the number of finished chunks and the total; for your own
+        progress bars (``verbose=1`` shows one).
     max_memory : str or number, optional
-        Memory that the names and the largest chunk of a file may take, where it is more than the rule for
-        files from strangers gives; see `log1pnmf.counts.files.read_table`.
+        Memory that the names and the largest chunk of a file may use; see `log1pnmf.counts.read_table`.
 
     Returns
     -------
     CountSource
-        To be passed to `log1pnmf.fit_log1p_nmf`, or to `fit` and `transform` of `log1pnmf.Log1pNMF`.
+        A source for `log1pnmf.fit_log1p_nmf`, or for `fit` and `transform` of `log1pnmf.Log1pNMF`.
 
     Examples
     --------

@@ -46,11 +46,11 @@ def filter_table(
     table : CountTable
         Counts with the names of samples and features.
     min_samples : int
-        Features must be seen (not zero) in at least so many samples.
+        Smallest number of samples in which a feature must occur.
     min_counts : float
-        Samples must have at least so many counts in total.
+        Smallest total count of a sample.
     min_features : int
-        Samples must have at least so many features that are not zero.
+        Smallest number of features that must occur in a sample.
 
     Returns
     -------

@@ -91,23 +91,23 @@ def read_table(
     ----------
     path : str or PathLike
         .h5ad, .zarr (AnnData), .h5 (10x), a folder with matrix.mtx (10x), .mtx, .csv, .tsv, .txt, .npz, .npy;
-        text and .mtx also with .gz. The files of 10x are features x samples and are turned. A folder of .txt
-        files is a set of documents, whose words are counted; names of folders in it are labels ("folder").
+        text and .mtx also with .gz. 10x files are features x samples and are transposed. A folder of .txt
+        files is a set of documents, whose words are counted; subfolders are labels ("folder").
     layer : str, optional
-        AnnData: which layer, "X" or "raw"; by default X, or layers["counts"] where X does not hold counts (a
-        note says so). 10x .h5 of several genomes: which genome.
+        AnnData: layer, "X" or "raw"; by default X, or layers["counts"] if X does not hold counts (a note says
+        so). 10x .h5 with several genomes: the genome.
     transpose : bool
-        Exchange samples and features.
+        Whether rows of the file are features.
     fractions : {"refuse", "allow"}
         What to do with values that are not whole numbers.
     max_memory : str or float, optional
-        Memory that the file may take, as in "8GB" or in bytes, where it is more than the rule for files from
-        strangers gives: 1 GiB, or 200 bytes for each byte of the file. Only for files that you trust.
+        Memory that reading may use, such as "8GB" or a number of bytes. The default, 1 GiB or 200 times the
+        size of the file, protects against malicious files; raise it only for files that you trust.
     text : str, optional
-        Column of a .csv or .tsv that holds texts, one document in a row; their words are counted. The other
-        columns are labels; a first column such as "id" or "name" has the names of the documents.
+        Column of a .csv or .tsv with texts, one document per row, whose words are counted. The other columns
+        are labels; a first column such as "id" or "name" contains the names of the documents.
     stop_words : str, optional
-        Words of texts that are not counted: "english", or a file with one word in a line.
+        Words to ignore in texts: "english", or a file with one word per line.
 
     Returns
     -------
@@ -117,7 +117,8 @@ def read_table(
     ------
     FileNotFoundError
     BadFileError
-        For files that are damaged, empty or do not hold counts: what, where, and what to do.
+        If the file is damaged, empty or does not contain counts. The message says what is wrong, where, and
+        what to do.
 
     Examples
     --------

@@ -18,7 +18,7 @@ def read_sets(path: str | os.PathLike[str]) -> dict[str, list[str]]:
     Parameters
     ----------
     path : str or PathLike
-        May be packed with gzip.
+        GMT file, may be compressed with gzip.
 
     Returns
     -------

@@ -45,7 +45,7 @@ def write_chunks(
     sample_names, feature_names : sequence of str, optional
         Names of samples and features.
     force : bool
-        Whether something that is there may be replaced.
+        Whether to replace an existing file.
 
     Returns
     -------

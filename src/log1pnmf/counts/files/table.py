@@ -154,7 +154,7 @@ def checked(
     source, format : str
         Where it was found.
     budget : Budget
-        Of the file.
+        Memory that the file may take.
     fractions : {"refuse", "allow"}
         What to do with values that are not whole numbers; "allow" makes them a note.
 

@@ -42,12 +42,12 @@ def write_table(table: CountTable, path: StrPath, *, force: bool = False) -> tup
         .h5ad, .zarr, .mtx, .csv, .tsv, .npz or .npy; text and .mtx also with .gz. A name without an ending is
         a folder as 10x writes it (features x samples, with names).
     force : bool
-        Whether something that is there may be replaced.
+        Whether to replace an existing file.
 
     Returns
     -------
     tuple of str
-        What the format could not hold.
+        What the format cannot store.
 
     Examples
     --------

@@ -26,7 +26,7 @@ class TimeLimit:
     Parameters
     ----------
     seconds : float
-        Positive.
+        Time limit in seconds, positive.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -117,9 +117,9 @@ class ProgressBar:
     Parameters
     ----------
     max_iter : int
-        Where the bar ends; the time left is that to get there.
+        Number of iterations at the end of the bar.
     label : str
-        Shown in front.
+        Text in front of the bar.
     """
 
     def __init__(self, max_iter: int, label: str = "fit") -> None:
