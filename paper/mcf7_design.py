@@ -9,9 +9,10 @@ import numpy as np
 from log1pnmf import Fit, fit_log1p_nmf
 from log1pnmf.analysis import markers
 from log1pnmf.fitting.ranking import ranking_of
-from paper.mcf7_picture import Picture
+from paper.mcf7 import SEED, make_case
+from paper.mcf7_picture import GROUPS, Picture
 from paper.published import MCF7_GENES
-from paper.study import Options, Report, run
+from paper.study import Fits, Options, Report, run
 
 L1 = 3.0
 """The penalty of the sparse fit in `paper.mcf7`."""
@@ -67,11 +68,13 @@ def study(options: Options) -> None:
         "Pattern: the loading of a treatment is 0 in samples without it and is fitted in all others. The "
         "baseline is free."
     )
-    text = (
+    report.table(
+        "read-outs",
+        read_outs,
         "The design, read in other ways: the paper's ten genes among the first 10 and the first 20. No order "
-        "of the genes has nine of RA's ten among the first ten: loadings of 0 and 1 miss the aim."
+        "of the genes has nine of RA's ten among the first ten.",
     )
-    report.table("read-outs", read_outs, text)
+    _why(report, data, fits)
     report.save()
 
 
@@ -79,7 +82,7 @@ def _read_outs(fit: Fit, data: Any, jobs: int | None) -> list[dict[str, Any]]:
     """Count the paper's genes among the first ones of the treatments, for every order of the genes."""
     tests, symbols = markers(fit, data.X, n_jobs=jobs), np.asarray(data.var["Symbol"])
     ways = {
-        "weight in the factor (the paper's)": fit.factors,
+        "weight in the factor (the paper's order)": fit.factors,
         "effect, lower end of its 95% interval": tests.lower,
         "fold change, the order of all lists": ranking_of(fit).lower,
         "effect over its standard error": tests.effect / tests.error,
@@ -95,6 +98,87 @@ def _read_outs(fit: Fit, data: Any, jobs: int | None) -> list[dict[str, Any]]:
             row[f"RA, TGFb in the first {n}"] = ", ".join(found)
         rows.append(row)
     return rows
+
+
+def _why(report: Report, data: Any, fits: Fits) -> None:
+    """Replace the loadings of the design, one part after the other, by those that the paper's fit found."""
+    options = report.options
+    case = make_case(data, report.fits("mcf7"), 1.0)
+    paper = Picture(case.fit_faithful("whole", SEED), data)
+    design = np.column_stack([np.ones(data.n_obs), *(np.asarray(data.obs[name]) for name in ("RA", "TGFb"))])
+    labels, dose = np.asarray(data.obs["label"]), np.asarray(data.obs["dose"])
+    by_group = np.zeros_like(paper.loadings)
+    for group in GROUPS:
+        by_group[labels == group] = paper.loadings[labels == group].mean(axis=0)
+    steps = np.select([dose == "low", dose == "med"], [1.0 / 3.0, 2.0 / 3.0], 1.0)[:, None]
+    codings = {
+        "1; 0 or 1 (the design)": design,
+        "1; dose in steps of 1/3": np.c_[design[:, :1], design[:, 1:] * steps],
+        "1; as in the paper's fit": np.c_[design[:, :1], paper.loadings[:, 1:]],
+        "mean of each group in the paper's fit; 0 or 1": np.c_[by_group[:, :1], design[:, 1:]],
+        "mean of each group in the paper's fit, all columns": by_group,
+        "as in the paper's fit, all columns": paper.loadings,
+    }
+    rows: list[dict[str, Any]] = []
+    pictures: list[Picture] = []
+    for name, loadings in codings.items():
+
+        def make(loadings: Any = loadings) -> Fit:
+            given = {"likelihood": "exact", "init": "nndsvd", "n_jobs": options.jobs}
+            return fit_log1p_nmf(data.X, 3, fixed_loadings=loadings, **given)
+
+        fit = fits.get(make, coding=len(rows))
+        ranks = _ranks(fit.factors[:, 1], np.asarray(data.var["Symbol"]))
+        late = [f"{gene} {ranks[gene]}" for gene in MCF7_GENES[1.0]["RA"] if ranks[gene] > 10]
+        picture = Picture(fit, data, 0)
+        pictures.append(picture)
+        found = picture.found()
+        rows.append(
+            {
+                "baseline; treatments": name,
+                "log-likelihood": fit.log_likelihood,
+                "paper's genes: RA, TGFb": f"{found[1]}, {found[2]}",
+                "RA's others, at rank": ", ".join(late),
+            }
+        )
+    report.table("codings", rows, "Known loadings of other kinds, genes in the order of their weights.")
+    report.note(_reason(paper, pictures[0], data))
+
+
+def _ranks(weights: Any, symbols: Any) -> dict[str, int]:
+    """Rank of every gene, the first of its name."""
+    order = np.argsort(-weights, kind="stable")
+    return {symbols[j]: rank for rank, j in reversed(list(enumerate(order, start=1)))}
+
+
+def _reason(paper: Picture, design: Picture, data: Any) -> str:
+    """Say why the design has other genes, with the rates of the genes that come and go."""
+    counts, symbols = np.asarray(data.X.todense(), dtype=np.float64), list(data.var["Symbol"])
+    rates = counts / (counts.sum(axis=1) / counts.sum(axis=1).mean())[:, None]
+    labels, dose = np.asarray(data.obs["label"]), np.asarray(data.obs["dose"])
+    own = [labels == "EtOH", *((labels == "RA") & (dose == name) for name in ("low", "med", "high"))]
+    own.append(labels == "RA+TGFb")
+
+    def told(gene: str) -> str:
+        values = [rates[which, symbols.index(gene)].mean() for which in own]
+        return f"{gene} " + ", ".join(f"{value:,.0f}" if value >= 10 else f"{value:.1f}" for value in values)
+
+    theirs, ours = MCF7_GENES[1.0]["RA"], design.top_genes(1)
+    baseline = ", ".join(f"{group} {paper.means[group][0]:.2f}" for group in GROUPS)
+    return (
+        "The paper ranks genes by their weight in the factor, and its size factors are totals; so are ours. "
+        "What differs is the loadings. Its fit finds one for every sample: those of RA rise with the dose, "
+        f"and those of the baseline fall with treatment ({baseline}). Where the baseline falls, a factor "
+        "also holds a part of the level of every gene, and genes with high counts move up. Where loadings "
+        "rise with the dose, genes that rise with it move up. With these loadings as known ones, all of the "
+        "paper's genes lead. The design asks another question: which genes differ most between samples with "
+        "and without RA. Mean rates without treatment, with a low, medium and high dose of RA, and with both "
+        "treatments, of RA's genes that the design misses: "
+        + "; ".join(told(gene) for gene in theirs if gene not in ours)
+        + ". Of those that it has instead: "
+        + "; ".join(told(gene) for gene in ours if gene not in theirs)
+        + "."
+    )
 
 
 def _claim(report: Report, name: str, l1: float, pictures: list[Picture]) -> None:

@@ -87,6 +87,17 @@ def test_effects_are_found_and_loadings_are_those_without_batches(fit):
     assert np.log(fit.batches.effects).sum(axis=0) == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.parametrize("sizes", [np.ones(N), "fit"], ids=["true", "fit"])
+def test_sizes_that_are_not_totals_leave_the_level_of_a_batch_to_its_features(sizes):
+    """All samples are as deep. A total would have the effects of the features with the largest counts."""
+    found = fitted(size_factors=sizes, max_iter=100)
+    order = [found.batches.names.index(name) for name in ("north", "east", "west")]
+    off = np.log(found.batches.effects[order] / EFFECTS)
+    assert np.median(np.abs(off)) < 0.1
+    objective = found.history["objective"]
+    assert (np.diff(objective) <= 1e-9 * np.abs(objective[1:])).all()
+
+
 @pytest.mark.parametrize("c", [1.0, math.inf])
 @pytest.mark.parametrize("likelihood", ["exact", "adaptive"])
 def test_a_converged_fit_has_converged_in_its_effects_too(c, likelihood):

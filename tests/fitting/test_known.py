@@ -12,6 +12,7 @@ import log1pnmf as lp
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting.known import structure_of
+from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.objective import entry_gradient, entry_loss
@@ -93,7 +94,8 @@ def test_a_strict_mask_allows_nothing_outside_and_a_penalty_little():
     inside = strict.mask
     assert inside.sum(axis=0).tolist() == [12, 12]
     assert not strict.factors[:, :2][~inside].any()
-    soft, softer = (fit(3, mask=SETS, mask_penalty=value) for value in (30.0, 1.0))
+    soft = fit(3, mask=SETS, mask_penalty=30.0, init=strict)
+    softer = fit(3, mask=SETS, mask_penalty=1.0, init=soft)
     outside = [one.factors[:, :2][~inside].sum() for one in (soft, softer)]
     assert 0.0 <= outside[0] < outside[1]
     assert soft.loadings.max() <= 1.0
@@ -259,3 +261,31 @@ def test_frames_are_brought_into_the_order_of_the_data():
 def test_contradictions_are_refused_in_one_sentence(given, message):
     with pytest.raises(ValueError, match=message):
         fit(2, **given)
+
+
+@pytest.fixture(scope="module")
+def short_set():
+    """A programme of five features in half of the samples, of which the set has three."""
+    rng = np.random.default_rng(3)
+    own = rng.random(80) < 0.5
+    counts = rng.poisson(np.where(own[:, None] & (np.arange(10) < 5), 9.0, 1.0))
+    known = {"fixed_loadings": {"everyone": 1.0}, "mask": {"short": [0, 1, 2]}, "size_factors": "none"}
+    found = lp.fit_log1p_nmf(counts, 2, **known, init="nndsvd", max_iter=60, n_jobs=1)
+    return own, counts, found
+
+
+def test_a_set_beside_a_constant_column_finds_the_samples_that_have_it(short_set):
+    """From the same loadings for all samples it fell to zero, and stayed there."""
+    own, _, found = short_set
+    assert found.factors[:3, 1].min() > 1.0
+    assert np.corrcoef(own, found.loadings[:, 1])[0, 1] > 0.8
+
+
+def test_a_feature_outside_a_strict_mask_is_no_marker_of_its_factor(short_set):
+    """A regression on the loadings knows no mask: features that the set lacks rise with it as well."""
+    _, counts, found = short_set
+    tested = lp.analysis.markers(found, counts, n_jobs=1)
+    assert tested.adjusted_p[3:5, 1].max() < 0.05
+    for by in ("score", "z"):
+        assert set(tested.top_index(1, by=by)) == {0, 1, 2}
+    assert set(ranking_of(found).top(1)) == {0, 1, 2}

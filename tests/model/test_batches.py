@@ -120,3 +120,11 @@ def test_batches_of_other_counts_are_refused():
     problem = problem_of(1.0)
     with pytest.raises(ValueError, match="batches must be those of counts"):
         replace(problem, batches=Batches(np.zeros(3), np.ones((1, M))))
+
+
+def test_features_weigh_by_their_counts_or_by_how_far_these_decide():
+    counts = Counts.from_any(np.array([[0, 1, 4000], [0, 1, 4000]]))
+    by_counts = Batches.of(["a", "b"], counts.shape, 1.0)
+    by_features = Batches.of(["a", "b"], counts.shape, 1.0, by_counts=False)
+    np.testing.assert_allclose(by_counts.feature_weights(counts), np.array([0, 2, 8000]) / 8002)
+    np.testing.assert_allclose(by_features.feature_weights(counts), [0.0, 1.0 / 3.0, 2.0 / 3.0], atol=1e-3)

@@ -202,7 +202,9 @@ def _batches(request: Request, counts: Counts) -> Batches | None:
     """Give the batches with which a fit begins; their effects are those of an earlier fit, or 1."""
     if request.batch is None:
         return None
-    own = Batches.of(request.batch, counts.shape, request.settings.batch_strength)
+    asked = request.settings
+    totals = asked.size_factors == "total"
+    own = Batches.of(request.batch, counts.shape, asked.batch_strength, by_counts=totals)
     known = request.init.batches if isinstance(request.init, Fit) else None
     if known is not None and known.names == own.names and known.effects.shape == own.effects.shape:
         return replace(own, effects=known.effects)

@@ -26,6 +26,8 @@ BESIDE = 0.1
 """Part of the mean signal that a known factor has at first, beside free ones."""
 SETTLING = 5
 """Iterations with Poisson noise before others."""
+FARTHEST = 5.0
+"""Times that the loading of a set may be above or below that of a mean sample at first."""
 OUTSIDE = 1e-3
 """Part of that which features outside of a mask have at first, where they may have any."""
 
@@ -36,7 +38,8 @@ def beside_known(
     """Put known factors before the start of the free ones.
 
     What is not known of a factor begins with the mean profile of the features, or with the same loadings for
-    all samples, at a small part of the signal.
+    all samples, at a small part of the signal. Samples begin with more of a set of which they have more
+    counts: with the same for all, a set beside a baseline could fall to zero, and would stay there.
 
     Parameters
     ----------
@@ -53,7 +56,7 @@ def beside_known(
     size = np.maximum(given.mean(axis=0), np.finfo(np.float64).tiny)
     level = part * profile.mean() * alpha / known.factors.mean(axis=0)
     spread = rng.uniform(0.8, 1.2, size=(n, known.mask.shape[1]))
-    loadings = [given, np.tile(level, (n, 1)), np.sqrt(part) * spread]
+    loadings = [given, np.tile(level, (n, 1)), np.sqrt(part) * spread * _shares(problem, known.mask, rates)]
     factors = [
         part * profile / size,
         known.factors / alpha,
@@ -63,6 +66,14 @@ def beside_known(
         loadings.append(free.loadings)
         factors.append(free.factors)
     return within(constraint, Pair(np.hstack(loadings), np.hstack(factors)))
+
+
+def _shares(problem: Problem, mask: NDArray[np.bool_], rates: Array) -> Array:
+    """Divide the counts of each set in every sample by those of a mean sample of its size; samples x sets."""
+    expected = np.outer(problem.size_factors, rates @ mask)
+    seen = np.asarray(problem.counts.on_host().by_row.to_scipy() @ mask.astype(np.float64))
+    ratio = np.divide(seen, expected, out=np.ones_like(expected), where=expected > 0.0)
+    return ratio.clip(1.0 / FARTHEST, FARTHEST)
 
 
 def settled(make: Callable[[Problem], Engine], problem: Problem, pair: Pair, constraint: Constraint) -> Pair:

@@ -1,8 +1,11 @@
 """Effects of batches for the loadings and factors there are: the most likely ones, pulled towards 1.
 
 Logarithms of effects sum to 0 over the batches, for every feature: the factors have the level of the feature.
-Weighed by the features' counts they sum to 0 over the features, for every batch: size factors and loadings
-have the level of the batch. Within that the objective is convex in the logarithms.
+Their weighed sum over the features is 0, for every batch: size factors and loadings have the level of the
+batch. Where size factors are totals, features weigh by their counts, because a total has the effects of all
+counts in it. Otherwise features with enough counts weigh the same: a size says how deep a sample is, and a
+typical feature is captured as well in one batch as in another. Within that the objective is convex in the
+logarithms.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ def renewed_effects(
     batches = model.batches
     assert batches is not None
     before, totals = np.log(batches.effects), batches.totals(model.counts)
-    weights = totals.sum(axis=0) / max(float(totals.sum()), 1.0)
+    weights = batches.feature_weights(model.counts)
     pull = batches.strength
     if model.noise.zero_loss_is_mean:
         seen = totals + pull
@@ -102,7 +105,7 @@ def first_effects(batches: Batches, counts: Counts, sizes: Array) -> Batches:
     every = totals.sum(axis=0)
     expected = batches.sums(sizes)[:, None] * (every / sizes.sum())
     logs = np.log(balanced_effects(totals + batches.strength, expected + batches.strength))
-    return replace(batches, effects=np.exp(_levelled(logs, every / max(float(every.sum()), 1.0))))
+    return replace(batches, effects=np.exp(_levelled(logs, batches.feature_weights(counts))))
 
 
 def mean_sums(model: Model, loadings: Array, factors: Array) -> Array:

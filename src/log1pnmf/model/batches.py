@@ -41,6 +41,9 @@ class Batches:
         Counts by which every effect is pulled towards 1.
     names : tuple of str
         Of the batches; their numbers, unless given.
+    by_counts : bool
+        Which effects have no level: those of all counts together, because size factors are totals and have
+        it; or, if False, those of a typical feature.
     known : dict
         Sums that do not depend on the effects, and what they are of.
     """
@@ -49,6 +52,7 @@ class Batches:
     effects: Array
     strength: float = 0.0
     names: tuple[str, ...] = ()
+    by_counts: bool = True
     known: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -74,13 +78,13 @@ class Batches:
         object.__setattr__(self, "names", names)
 
     @classmethod
-    def of(cls, given: Any, shape: tuple[int, int], strength: float) -> Batches:
+    def of(cls, given: Any, shape: tuple[int, int], strength: float, *, by_counts: bool = True) -> Batches:
         """Make batches of a label for every sample, without effects so far; numbered as they appear."""
         labels = batch_labels(given, shape[0])
         names = tuple(dict.fromkeys(labels))
         number = {name: place for place, name in enumerate(names)}
         own = np.array([number[name] for name in labels], dtype=np.int32)
-        return cls(own, np.ones((len(names), shape[1])), strength, names)
+        return cls(own, np.ones((len(names), shape[1])), strength, names, by_counts)
 
     def for_samples(self, given: Any, n_samples: int) -> Batches:
         """Give the same effects for other samples: their labels; None, and new ones, have effects of 1."""
@@ -136,6 +140,13 @@ class Batches:
             known = self.known["totals"] = counts, sums
         totals: Array = known[1]
         return totals
+
+    def feature_weights(self, counts: Counts) -> Array:
+        """Weigh the features in the level of a batch: by their counts, or by how far these decide."""
+        weights = self.totals(counts).sum(axis=0)
+        if not self.by_counts:
+            weights = weights / np.maximum(weights + self.strength * self.n_batches, 1.0)
+        return np.asarray(weights / max(float(weights.sum()), np.finfo(np.float64).tiny))
 
     def exposure_of_zeros(self, counts: Counts, exposure: Array) -> float:
         """Sum of ``t_ij = exposure_i q_bj`` over all zero counts."""

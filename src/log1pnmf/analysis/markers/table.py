@@ -157,7 +157,8 @@ class Markers:
             certain effects, however small.
         level : float
             Only features with an adjusted p-value up to this are named; of a factor that cannot be tested,
-            all that there is more of with it.
+            all that there is more of with it. A feature without any weight in the factor is never named: a
+            mask or a penalty leaves it out.
 
         Returns
         -------
@@ -179,7 +180,7 @@ class Markers:
         named = self.adjusted_p[order, k] <= level
         if np.isnan(self.p[:, k]).all():
             named = self.log2_fold_change[order, k] > 0.0
-        return order[named][:n]
+        return order[named & (self.weight[order, k] > 0.0)][:n]
 
     def ranking(self, by: str) -> Array:
         """Give the numbers that features are ranked by, features x factors.

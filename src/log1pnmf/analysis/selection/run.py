@@ -192,7 +192,8 @@ def select(
     scatter = first_noise(request.settings, data.n_features)
     batches = None
     if request.batch is not None:
-        batches = Batches.of(request.batch, data.shape, request.settings.batch_strength)
+        strength, totals = request.settings.batch_strength, request.settings.size_factors == "total"
+        batches = Batches.of(request.batch, data.shape, strength, by_counts=totals)
         batches = batches if batches.n_batches > 1 else None  # one is none
     most, batched = max(grid.n_components), batches is not None
     engine = resolve_engine(request.settings.engine, data, most, noise=scatter, batched=batched)
