@@ -1,11 +1,13 @@
 """What an import costs, what a bug report says, and that the files for releases are in order."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tools.index_readme import absolute
 
 from log1pnmf import _core
 from log1pnmf.cli import main
@@ -70,3 +72,18 @@ def test_release_files_can_be_read():
     assert len(files) > 5
     for path in files:
         assert isinstance(yaml.safe_load(path.read_text()), dict), path
+
+
+def test_the_readme_of_an_index_has_only_absolute_addresses():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = absolute(text, "https://example.org/us/log1pnmf/", "v1.2.3")
+    targets = re.findall(r"\]\(([^)\s]+)\)", shown)
+    assert all(target.startswith("https://") for target in targets)
+    ours = [target for target in targets if target.startswith("https://example.org/")]
+    for target in ours:
+        kind, path = re.fullmatch(
+            r"https://example.org/us/log1pnmf/(\w+)/v1.2.3/([^#]+)(?:#.*)?", target
+        ).groups()
+        assert (ROOT / path).is_dir() if kind == "tree" else (ROOT / path).is_file()
+        assert (kind == "raw") == path.endswith(".png")
+    assert len(ours) > 10

@@ -47,7 +47,7 @@ def test_donors_in_both_groups_are_compared_with_themselves(model):
 
 
 def test_cells_are_not_replicates(model):
-    with pytest.warns(UserWarning, match="cells are not"):
+    with pytest.warns(UserWarning, match="treats samples as replicates"):
         found = model.usage(GROUP)
     assert not found.replicated
     assert len(found.means) == 120
@@ -56,7 +56,7 @@ def test_cells_are_not_replicates(model):
 
 def test_a_group_of_one_sample_is_not_known_to_differ(model):
     group = np.array(["a"] * 60 + ["b"] * 59 + ["c"])
-    with pytest.warns(UserWarning, match="cells are not"):
+    with pytest.warns(UserWarning, match="treats samples as replicates"):
         found = model.usage(group)
     assert np.isinf(found.error[1]).all()
     assert (found.p[1] == 1.0).all()
@@ -128,9 +128,9 @@ def test_refusals(model):
         model.usage(GROUP, replicate=DONOR, reference="c")
     with pytest.raises(ValueError, match="one label for each of the 120 samples, got 3"):
         model.usage(GROUP, replicate=[1, 2, 3])
-    with pytest.raises(ValueError, match="cannot be told from the replicates and covariates"):
+    with pytest.raises(ValueError, match="cannot be separated from the replicates and covariates"):
         model.usage(GROUP, replicate=DONOR, covariates={"same": GROUP})
-    with pytest.raises(ValueError, match="2 replicates and 2 coefficients leave nothing"):
+    with pytest.raises(ValueError, match="from 2 replicates with 2 coefficients"):
         model.usage(GROUP, replicate=GROUP)
 
 
@@ -147,7 +147,7 @@ def test_anndata_and_plot(tmp_path, replicate):
     adata.obs["batch"] = np.repeat(np.tile(["x", "y", "z"], 4), 10)
     tl.log1p_nmf(adata, 3, tol=1e-3, n_jobs=1)
     if replicate is None:
-        with pytest.warns(UserWarning, match="cells are not"):
+        with pytest.warns(UserWarning, match="treats samples as replicates"):
             tl.usage(adata, "condition", covariates="batch")
     else:
         tl.usage(adata, "condition", replicate=replicate, covariates=["batch"])

@@ -304,9 +304,9 @@ def test_usage(call, run_folder, tmp_path):
     """Labels of the run are compared; a table is printed, and written where it is asked for."""
     with_warning = call("usage", run_folder, "-c", "1", "--groupby", "type", "--json")
     assert with_warning.code == 0
-    assert "cells are not" in with_warning.err
+    assert "treats samples as replicates" in with_warning.err
     assert "Pass --replicate," in with_warning.err
-    assert "or --samples-are-replicates where" in with_warning.err
+    assert "or --samples-are-replicates if" in with_warning.err
     assert with_warning.json["group"] == ["b"] * 3 + ["c"] * 3
     told = call(
         "usage",
@@ -321,7 +321,7 @@ def test_usage(call, run_folder, tmp_path):
     )
     assert told.code == 0
     assert "difference to a, 60 replicates" in told.err + told.out
-    assert "cells are not" not in told.err
+    assert "treats samples as replicates" not in told.err
     lines = (tmp_path / "usage.csv").read_text().splitlines()
     assert lines[0].startswith("factor,group,reference,mean,")
     assert len(lines) == 7

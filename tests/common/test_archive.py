@@ -179,7 +179,7 @@ def test_other_kinds_are_refused(tmp_path):
     with pytest.raises(ValueError, match="holds a model, not a fit"):
         Fit.load(tmp_path / "a")
     write_archive(tmp_path / "a", {}, {"kind": "fit"})
-    with pytest.raises(ValueError, match="holds a fit that is not whole"):
+    with pytest.raises(ValueError, match="holds a fit that is incomplete"):
         Fit.load(tmp_path / "a")
 
 

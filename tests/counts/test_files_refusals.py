@@ -29,7 +29,7 @@ TEXTS = {
     "feature twice": ("t.csv", "cell,a,a\nx,1,2\n", "more than once (first 'a')"),
     "no text": ("t.csv", "\0\1\2", "binary"),
     "not MatrixMarket": ("t.mtx", "1 1 1\n", "%%MatrixMarket"),
-    "market without size": ("t.mtx", MARKET, "not whole"),
+    "market without size": ("t.mtx", MARKET, "incomplete"),
     "market truncated": ("t.mtx", MARKET + "3 3 900\n1 1 5\n", "truncated"),
     "market short": ("t.mtx", MARKET + "3 3 3\n1 1 5\n2 2 5\n", "not a whole"),
     "market index outside": ("t.mtx", MARKET + "3 3 1\n9 9 5\n", "not a whole"),

@@ -125,7 +125,7 @@ def test_refusals(tmp_path):
     arrays, metadata = read_archive(path)
     for missing in ("asked", "settings", "data", "certificate"):
         write_archive(path, arrays, {name: value for name, value in metadata.items() if name != missing})
-        with pytest.raises(ValueError, match="not whole"):
+        with pytest.raises(ValueError, match="incomplete"):
             Log1pNMF.load(path)
     with pytest.raises(FileNotFoundError):
         Log1pNMF.load(tmp_path / "nothing")

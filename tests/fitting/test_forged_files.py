@@ -152,7 +152,7 @@ def test_a_file_decides_nothing_about_threads_paths_and_engines(tmp_path):
     own = {**wanted, "checkpoint_every": 0.0, "callbacks": ["x"]}
     for group in ("settings", "asked"):
         write_archive(path, arrays, {**metadata, group: {**metadata[group], **own}})
-        with pytest.raises(ValueError, match="holds a fit that is not whole"):
+        with pytest.raises(ValueError, match="holds a fit that is incomplete"):
             Log1pNMF.load(path)
     named = {group: {**metadata[group], "engine": "torch"} for group in ("settings", "asked")}
     write_archive(path, arrays, {**metadata, **own, **named})
@@ -171,7 +171,7 @@ def test_the_message_names_the_file_and_what_is_wrong(tmp_path):
     write_archive(path, {**arrays, "factors": arrays["factors"][:, :1]}, metadata)
     with pytest.raises(
         ValueError,
-        match=r"model holds a fit that is not whole \(factors must be float64 of shape \(7, 2\), "
+        match=r"model holds a fit that is incomplete \(factors must be float64 of shape \(7, 2\), "
         r"got float64 of shape \(7, 1\)\); save it again",
     ):
         Log1pNMF.load(path)
@@ -283,5 +283,5 @@ def test_files_that_cannot_be(tmp_path):
     with pytest.raises(ValueError, match="holds a fit, not a checkpoint"):
         fitted(resume=tmp_path / "fit")
     write_archive(tmp_path / "part", {}, {"kind": "checkpoint"})
-    with pytest.raises(ValueError, match="holds a checkpoint that is not whole"):
+    with pytest.raises(ValueError, match="holds a checkpoint that is incomplete"):
         fitted(resume=tmp_path / "part")

@@ -195,10 +195,10 @@ def test_the_paper_s_solver_starts_there_too():
 def test_the_fit_says_what_was_taken():
     model = Log1pNMF(4, c=0.1, random_state=0).fit(Y)
     assert model.fit_.asked.init == model.fit_.settings.init == "auto"
-    said = "init='auto' took the start 'nndsvd'"
+    said = "init='auto' chose the start 'nndsvd'"
     assert said in model.fit_.messages
     assert said in model.summary()
-    assert not any("took the start" in text for text in Log1pNMF(4, init="nndsvd").fit(Y).fit_.messages)
+    assert not any("chose the start" in text for text in Log1pNMF(4, init="nndsvd").fit(Y).fit_.messages)
 
 
 @pytest.mark.parametrize("n_init", [1, 2])

@@ -209,7 +209,7 @@ def making_whole(where: str, remedy: str) -> Iterator[None]:
         yield
     except Exception as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise ValueError(f"{where} that is not whole ({reason}); {remedy}") from error
+        raise ValueError(f"{where} that is incomplete ({reason}); {remedy}") from error
 
 
 def check_numbers(name: str, array: Any, shape: tuple[int, ...], *, positive: bool = False) -> None:

@@ -315,7 +315,7 @@ def _check_market(path: Path, budget: Budget) -> None:
     sizes = line.split()
     if not sizes or not all(size.isdigit() for size in sizes):
         raise BadFileError(
-            f"{path} has no line with its numbers of rows, columns and entries; it is not whole"
+            f"{path} has no line with its numbers of rows, columns and entries; it is incomplete"
         )
     numbers = [int(size) for size in sizes]
     listed = b"coordinate" in banner.lower()

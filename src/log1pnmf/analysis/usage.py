@@ -40,9 +40,9 @@ LEAST_FACTORS = 5
 """From so many factors on, their variances are drawn together."""
 
 NOT_REPLICATES = (
-    "samples are taken as replicates, which cells are not: those of one donor are alike, so small p-values "
-    "do not mean that other donors would show the difference. Pass replicate=, the donor (or animal) of "
-    "every sample, or replicate=True where every sample is one of its own, as in bulk data"
+    "this test treats samples as replicates. Cells of one donor are alike, so a small p-value does not mean "
+    "that other donors would show the difference. Pass replicate=, the donor (or animal) of every sample, "
+    "or replicate=True if every sample is a replicate, as in bulk data"
 )
 
 
@@ -224,8 +224,8 @@ def _tested(units: Units, design: Design, *, moderated: bool) -> tuple[Array, Ar
     if freedom < 1:
         what = "replicates" if moderated else "samples"
         raise ValueError(
-            f"{plural(len(X), what[:-1])} and {plural(int(rank), 'coefficient')} leave nothing to tell the "
-            f"scatter from; more {what}, or fewer groups and covariates, are needed"
+            f"the variance cannot be estimated from {plural(len(X), what[:-1])} with "
+            f"{plural(int(rank), 'coefficient')}; use more {what}, or fewer groups and covariates"
         )
     inverse = np.linalg.pinv(X.T @ X)
     tested = design.tested

@@ -151,8 +151,8 @@ class Design:
             if np.linalg.norm(left) <= INDEPENDENT * max(float(np.linalg.norm(matrix[:, column])), 1e-300):
                 what = f"the group {others[column]!r}" if others else "the number"
                 raise ValueError(
-                    f"{what} cannot be told from the replicates and covariates, with which it changes; "
-                    "leave covariates out, or check the labels"
+                    f"{what} cannot be separated from the replicates and covariates, because they change "
+                    "together; leave covariates out, or check the labels"
                 )
         return cls(matrix, list(range(wanted.shape[1])), others, first)
 

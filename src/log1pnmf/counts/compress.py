@@ -95,7 +95,7 @@ def _checked_structure(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     if not sound:
         raise ValueError(
             f"counts is not a valid sparse matrix of shape {matrix.shape}: its index arrays contradict "
-            "each other or point outside; build it anew from rows, columns and values"
+            "each other or point outside; build it again from rows, columns and values"
         )
     return indptr, indices, values
 

@@ -211,7 +211,7 @@ class Loaded:
         if different:
             raise ValueError(
                 f"resume: {self.path} is the checkpoint of another fit: {'; '.join(different)}. "
-                "Pass what that one was given, or leave out resume to start anew"
+                "Pass what that one was given, or leave out resume to start again"
             )
 
 
@@ -229,9 +229,9 @@ def load_checkpoint(path: StrPath) -> Loaded:
         arrays, metadata = read_archive(path, kind=KIND)
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"resume is {path}, but there is no such file; leave it out to start anew"
+            f"resume is {path}, but there is no such file; leave it out to start again"
         ) from None
-    with making_whole(f"{path} holds a checkpoint", "start anew without resume"):
+    with making_whole(f"{path} holds a checkpoint", "start again without resume"):
         identity = {group: dict(metadata["identity"][group]) for group in ("data", "settings")}
         check_value("seconds", metadata["seconds"], float)
         progress = _progress_from_parts(arrays, metadata)

@@ -250,7 +250,7 @@ def _finish(settings: Settings, engine: Engine, run: Run, request: Request, know
     last, problem = run.last, engine.problem
     messages = _about_data(problem.counts)
     if run.start != settings.init:
-        messages.append(f"init={settings.init!r} took the start {run.start!r}")
+        messages.append(f"init={settings.init!r} chose the start {run.start!r}")
     kkt_residual = last.kkt_residual
     if run.stopped != "interrupted":
         constraint = constraint_of(settings, known)
@@ -351,10 +351,10 @@ def _about_zeros(asked: Settings, settings: Settings, run: Run, problem: Problem
             warn(f"{message}; raise zeros_tol, or use likelihood='exact'", ApproximationWarning)
         return [message]
     share = run.errors[1] / abs(run.last.loss) if run.last.loss else 0.0
-    visited = f"{zeros.stored.nnz:,} of them were" if problem.counts.in_memory else "some of them were"
+    visited = f"{zeros.stored.nnz:,}" if problem.counts.in_memory else "some"
     return [
-        f"zero counts: {visited} visited one by one, and a quadratic for every feature stands in for the "
-        f"others; its errors sum up to {share:.1e} of the log-likelihood (zeros_tol={settings.zeros_tol:g})"
+        f"{visited} zero counts were visited one by one; a quadratic per feature approximates the others, "
+        f"with errors that sum to {share:.1e} of the log-likelihood (zeros_tol={settings.zeros_tol:g})"
     ]
 
 

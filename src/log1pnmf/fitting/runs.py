@@ -225,7 +225,7 @@ def best_run(
             return replace(best, stopped=run.stopped)
         resumed = None
     if best is None:
-        raise ValueError("the checkpoint is beyond the last start; start anew without resume")
+        raise ValueError("the checkpoint is beyond the last start; start again without resume")
     return best
 
 

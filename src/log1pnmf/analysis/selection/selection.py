@@ -258,7 +258,7 @@ def read_records(path: StrPath) -> tuple[list[Record], list[Agreement], dict[str
         ]
         return records, agreements, dict(metadata["about"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} holds a selection that is not whole ({error!r}); start anew") from error
+        raise ValueError(f"{path} holds a selection that is incomplete ({error!r}); start again") from error
 
 
 def _standard_error_of_mean(values: Array) -> Array:

@@ -209,7 +209,7 @@ def _names(given: Sequence[Any] | None, n: int, what: str, budget: Budget) -> Na
         return None
     budget.charge(TEXT * len(given))
     if len(given) != n:
-        raise BadFileError(f"{what} are {n}, but there are {len(given)} names; the file is not whole")
+        raise BadFileError(f"{what} are {n}, but there are {len(given)} names; the file is incomplete")
     return np.array([str(name) for name in given], dtype=object)
 
 

@@ -205,7 +205,7 @@ class _Layout:
         if self.header and len(names) != width:
             raise BadFileError(
                 f"{path} has {len(names)} names in its first line, but {width} cells in the next; "
-                "the file is not whole, or has another delimiter"
+                "the file is incomplete, or has another delimiter"
             )
 
     def read(self, rows: Iterator[Sequence[str]], budget: Budget) -> RawTable:
@@ -217,7 +217,7 @@ class _Layout:
             if len(row) != self.width:
                 raise BadFileError(
                     f"{self.path} has {len(row)} cells in row {number}, but {self.width} in the first; "
-                    "the file is not whole"
+                    "the file is incomplete"
                 )
             try:
                 cells = row[self.index :] if together else [row[j] for j in self.columns]
