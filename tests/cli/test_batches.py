@@ -1,11 +1,14 @@
 """Batches on the command line: a column of the file."""
 
+import csv
 import json
 
 import numpy as np
 
-from log1pnmf import Fit
+from log1pnmf import Fit, Log1pNMF, select
 from log1pnmf.cli.exchange import write_r_list
+from log1pnmf.counts import Counts
+from log1pnmf.counts.files import CountTable, read_table, write_table
 
 
 def test_batches_are_a_column_of_the_file(call, counts_file, tmp_path):
@@ -25,3 +28,46 @@ def test_batches_are_a_column_of_the_file(call, counts_file, tmp_path):
     missing = call("fit", counts_file, "-k", "2", "-o", tmp_path / "other", "--batch", "donor")
     assert missing.code != 0
     assert "'donor'" in missing.err
+
+
+def test_a_sweep_has_effects_at_every_c(call, counts_file, tmp_path):
+    out = tmp_path / "out"
+    quick = ["--init", "nndsvd", "--max-iter", "5", "--jobs", "1", "--no-report"]
+    done = call("sweep", counts_file, "-k", "2", "-c", "1,inf", "-o", out, "--batch", "type", *quick)
+    assert done.code == 0, done.err
+    fits = [Fit.load(path) for path in sorted((out / "models").iterdir())]
+    assert [fit.batches.names for fit in fits] == [("a", "b", "c")] * 2
+    assert all((fit.batches.effects != 1.0).any() for fit in fits)
+
+
+def test_a_selection_with_batches_is_that_of_select(call, counts_file, tmp_path):
+    table = read_table(counts_file)
+    values = table.counts.to_scipy().toarray()
+    values[::3, :8] *= 5  # batch "a" captures these better
+    strong, labels = tmp_path / "strong.h5ad", table.labels("type")
+    write_table(CountTable(Counts.from_any(values), {"type": labels}), strong)
+    quick = ["--folds", "2", "--seeds", "0", "--max-iter", "3", "--jobs", "1", "--size-factors", "none"]
+    asked = ["-k", "1", "-c", "1,inf", "--batch", "type", "--batch-strength", "3"]
+    done = call("select", strong, "-o", tmp_path / "out", *asked, *quick)
+    assert done.code == 0, done.err
+    with open(tmp_path / "out" / "settings.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    given = {"n_folds": 2, "n_seeds": 0, "max_iter": 3, "n_jobs": 1, "size_factors": "none"}
+    with_them = {"batch": labels, "batch_strength": 3.0}
+    found, without = (select(values, [1.0, np.inf], 1, **batch, **given) for batch in (with_them, {}))
+    assert [float(row["log_likelihood"]) for row in rows] == found.summary["log_likelihood"].tolist()
+    assert (found.summary["log_likelihood"] > without.summary["log_likelihood"]).all()
+
+
+def test_new_samples_have_the_effects_of_their_batch(call, counts_file, tmp_path):
+    out = tmp_path / "out"
+    quick = ["--init", "nndsvd", "--max-iter", "5", "--jobs", "1", "--no-report"]
+    assert call("fit", counts_file, "-k", "2", "-o", out, "--batch", "type", *quick).code == 0
+    for name, asked in (("with", ["--batch", "type"]), ("without", [])):
+        assert call("transform", out, counts_file, "-o", tmp_path / f"{name}.csv", *asked).code == 0
+    fit, counts = Fit.load(next((out / "models").iterdir())), read_table(counts_file).counts
+    for name, labels in (("with", fit.batches.sample_names), ("without", None)):
+        written = np.genfromtxt(tmp_path / f"{name}.csv", delimiter=",", skip_header=1)[:, 1:]
+        np.testing.assert_allclose(
+            written, Log1pNMF.of(fit).transform(counts, batch=labels), rtol=1e-5, atol=1e-9
+        )

@@ -6,7 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 from scipy.optimize import minimize
+from sklearn.exceptions import ConvergenceWarning
 
 import log1pnmf as lp
 from log1pnmf.counts.counts import Counts
@@ -160,10 +162,27 @@ def test_streamed_is_whole(cut_known):
     assert alone.objective == pytest.approx(fit(3, fixed_loadings=DESIGN).objective, rel=1e-6)
 
 
-def test_a_streamed_fit_refuses_a_column_that_is_known_in_part(cut_known):
+@pytest.mark.filterwarnings("ignore:not converged")
+@pytest.mark.parametrize("batch", [None, np.arange(N) % 3], ids=["plain", "batches"])
+def test_a_streamed_fit_holds_a_column_that_is_known_in_part(chunks_of, batch):
+    pattern = np.where(DESIGN[:, 1:] > 0.0, np.nan, 0.0)
+    known = {"fixed_loadings": {"one": pattern[:, 0], "two": pattern[:, 1]}, "batch": batch}
+    whole = fit(3, **known, likelihood="exact")
+    chunks = lp.open_counts(chunks_of(sparse.csr_array(COUNTS), [0, 7, 22, N]))
+    given = {**known, "likelihood": "exact", "n_jobs": 1, "tol": 1e-10}
+    streamed = lp.fit_log1p_nmf(chunks, 3, init=fit(3, **known, max_iter=2), **given)
+    loadings = np.asarray(streamed.loadings)
+    assert not loadings[:, :2][pattern == 0.0].any()
+    assert loadings[:, :2][np.isnan(pattern)].any()
+    assert streamed.objective == pytest.approx(whole.objective, rel=1e-6)
+
+
+def test_a_streamed_fit_with_a_pattern_finds_a_start_of_its_own(cut_known):
     who = np.where(DESIGN[:, 1] == 0.0, 0.0, np.nan)
-    with pytest.raises(ValueError, match=r"fixed_loadings that are 0 in some samples and NaN in others"):
-        lp.fit_log1p_nmf(lp.open_counts(cut_known), 3, fixed_loadings={"treated": who})
+    given = {"fixed_loadings": {"treated": who}, "init": "nndsvd", "max_iter": 3, "n_jobs": 1}
+    with pytest.warns(ConvergenceWarning):
+        streamed = lp.fit_log1p_nmf(lp.open_counts(cut_known), 3, **given)
+    assert not np.asarray(streamed.loadings)[DESIGN[:, 1] == 0.0, 0].any()
 
 
 @pytest.fixture

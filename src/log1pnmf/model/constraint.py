@@ -68,17 +68,21 @@ class Bounds:
         return Bounds(*(one[rows] if one.ndim > 1 and len(one) > 1 else one for one in values))
 
     @cached_property
-    def by_column(self) -> tuple[Bounds, tuple[int, ...]] | None:
-        """Bounds that are the same in all rows, and the columns that are constants; None where neither."""
+    def kinds(self) -> tuple[Bounds, NDArray[np.int32] | None, tuple[int, ...]]:
+        """Bounds of each kind of rows, the kind of every row, and the columns that are constants.
+
+        Such a column has no bounds here. The kind of a row is None where all rows are of one kind.
+        """
         if not self.differs:
-            return self, ()
-        held, columns = np.all(np.atleast_2d(self.held), axis=0).reshape(-1), []
-        for name in NUMBERS:
-            table = self.table(name, len(held))
-            if (np.any(table != table[0], axis=0) & ~(held & (name != "penalty"))).any():
-                return None
-            columns.append(np.where(held, {"upper": math.inf}.get(name, 0.0), table[0]))
-        return Bounds(*columns), tuple(int(k) for k in np.flatnonzero(held))
+            return self, None, ()
+        held = np.all(np.atleast_2d(self.held), axis=0).reshape(-1)
+        lower, upper, penalty = self.tables(len(held))
+        free = [np.where(held, 0.0, lower), np.where(held, math.inf, upper), penalty]
+        n_rows = max(map(len, free))
+        every = np.hstack([np.broadcast_to(one, (n_rows, len(held))) for one in free])
+        found, kind = np.unique(every, axis=0, return_inverse=True)
+        own = None if len(found) == 1 else kind.reshape(-1).astype(np.int32)
+        return Bounds(*np.split(found, 3, axis=1)), own, tuple(int(k) for k in np.flatnonzero(held))
 
     def holding(self, values: Array, columns: Sequence[int]) -> Bounds:
         """Give the bounds that keep some columns as they are."""

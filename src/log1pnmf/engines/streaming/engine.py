@@ -18,7 +18,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.engines.base import Factory, HalfStep, RowSolver, Sample
 from log1pnmf.engines.native import NativeEngine, effective_threads
-from log1pnmf.model.constraint import NON_NEGATIVE, Bounds, Constraint
+from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem, Side
@@ -264,18 +264,21 @@ class StreamingEngine:
             if self._on_chunk is not None:
                 self._on_chunk(len(seen), len(counts.bounds) - 1)
 
-        columns, held = bounds.by_column or (bounds, ())
+        rows_bounds, kind, held = bounds.kinds
+        labels, batches = self._labels, problem.batches
+        if kind is not None:
+            labels = kind if batches is None else kind * batches.n_batches + batches.labels
         work = ChunkPass(
             task,
             np.asarray(factors),
             ChunkModel.of(problem),
             problem.zeros,
-            columns,
+            rows_bounds,
             self.n_threads,
             held,
         )
         sums: Any = self._runner.run(
-            work, counts, problem.size_factors, start=start, receive=receive, labels=self._labels
+            work, counts, problem.size_factors, start=start, receive=receive, labels=labels
         )
         ended = start if values is None else values.rows()
         at_start = gradient.rows()
@@ -319,15 +322,6 @@ class StreamingFactory(Factory):
         if isinstance(noise, NegativeBinomial) or super().lacks_noise(noise, row_solver) is None:
             return None
         return f"it has no {noise.name} noise; load the counts into memory"
-
-    def lacks_bounds(self, constraint: Constraint) -> str | None:
-        """Refuse loadings whose bounds differ between samples, but for those that are known."""
-        if constraint.loadings.by_column is not None:
-            return None
-        return (
-            "it cannot hold columns of fixed_loadings that are 0 in some samples and NaN in others; load the "
-            "counts into memory, or give every sample of the column a number"
-        )
 
     def suits(self, counts: Counts, n_components: int, row_solver: str) -> bool:
         """Whether the counts are in chunks."""

@@ -154,7 +154,8 @@ class ChunkPass:
     factors : ndarray of shape (m, K)
         On the eta scale.
     bounds : Bounds
-        Of the loadings, the same for all samples.
+        Of the loadings: the same for all samples, or of each kind of samples. Then the label of a sample is
+        the number of its kind times that of the batches, plus the number of its batch.
     held : tuple of int
         Columns that stay as they are.
     """
@@ -177,6 +178,11 @@ class ChunkPass:
         self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: FactorSums
     ) -> ChunkRows:
         """Work on the rows of one chunk; loadings are on the eta scale."""
+        bounds, effects = self.bounds, self.model.effects
+        if bounds.differs:
+            assert labels is not None
+            kind, batch = np.divmod(labels, 1 if effects is None else len(effects))
+            bounds, labels = bounds.of_rows(kind), None if effects is None else batch
         engine = self._engine(counts, sizes, labels, start)
         side, decrease, rejected = engine.problem.loadings_side, 0.0, 0
         if self.task == "errors":
@@ -185,7 +191,7 @@ class ChunkPass:
         if self.task == "evaluate":
             values, gradient = start, engine.evaluate(side, start, self.factors)[1]
         else:
-            values, bounds = start, self.bounds.holding(start, self.held)
+            values, bounds = start, bounds.holding(start, self.held)
             for _ in range(SETTLING_STEPS if self.task == "settle" else 1):
                 step = engine.half_step(side, values, self.factors, bounds=bounds)
                 values, gradient = step.values, step.gradient
