@@ -37,7 +37,7 @@ paper: $(STAMP) ## reproduce the paper from ../shared/data (PAPER_FLAGS="--fresh
 	$(BIN)/python -m paper $(PAPER_FLAGS)
 
 docs: $(STAMP) ## run the code of all pages and build the site in docs/_build/html; warnings are errors
-	$(BIN)/python -m pytest -q -m docs tests/test_docs.py
+	$(BIN)/python -m pytest -q -m docs $(PYTEST_FLAGS) tests/test_docs.py
 	$(BIN)/sphinx-build -W --keep-going --quiet docs docs/_build/html
 
 lint: $(STAMP) ## ruff and mypy

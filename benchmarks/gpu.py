@@ -304,14 +304,20 @@ def show_streamed(name):
     counts, L, F = simulate(**CASES[name])
     problem = problem_of(counts.on_host(), 1.0, "approximate")
     engine = TorchEngine(problem)
+    losses = iterations(engine, L, F, 6)[1]
     kept = {
         side: DeviceRows(side.rows, engine.device, torch.float32, resident=False, streamed_entries=1 << 24)
         for side in (problem.loadings_side, problem.factors_side)
     }
     engine._rows = kept.__getitem__
-    seconds = float(np.median(iterations(engine, L, F, 6)[0][1:-1]))
+    times, streamed = iterations(engine, L, F, 6)
+    seconds = float(np.median(times[1:-1]))
     moved = 16 * counts.nnz / seconds / 1e9
-    print(f"{name:>5} streamed: {seconds:.4f} s/iteration, {moved:.1f} GB/s from the host", flush=True)
+    print(
+        f"{name:>5} streamed: {seconds:.4f} s/iteration, {moved:.1f} GB/s from the host; "
+        f"losses {losses[-1]:.9e} on the card, {streamed[-1]:.9e} streamed",
+        flush=True,
+    )
 
 
 def show_process(name):

@@ -1,5 +1,6 @@
 """The PyTorch engine against the NumPy truth; the same tests on a card with ``-m gpu``."""
 
+import gc
 import math
 import subprocess
 import sys
@@ -241,6 +242,16 @@ def test_streamed_blocks_give_what_resident_rows_give(c, kind, device, monkeypat
         assert other.loss == pytest.approx(one.loss, rel=1e-6)
         np.testing.assert_allclose(other.values, one.values, atol=1e-4 * one.values.max())
         np.testing.assert_allclose(other.gradient, one.gradient, atol=1e-5 * np.abs(one.gradient).max())
+
+
+def test_counts_leave_the_device_with_their_rows():
+    problem, loadings, factors = example(1.0, None, 3)
+    before = len(torch_rows._UPLOADED)
+    TorchEngine(problem, "cpu").half_step(problem.loadings_side, loadings, factors)
+    assert len(torch_rows._UPLOADED) == before + 1
+    del problem
+    gc.collect()
+    assert len(torch_rows._UPLOADED) == before
 
 
 def test_small_pieces_change_nothing(monkeypatch):

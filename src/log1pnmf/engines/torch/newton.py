@@ -39,15 +39,19 @@ class Rows:
         """Numbers of all rows."""
         return self.block.numbers
 
+    def _of(self, own: Any, rows: Any) -> Any:
+        """Take what belongs to some rows; all of it for `all`."""
+        return own if rows is self.all else own.at(rows)
+
     def newton(self, b: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Improved rows, and loss, gradient, decrease and whether the full step was refused."""
         block, solve = self.block, self.terms.solve_box
         sums = self.sums(self.all, b, hessian=True)
-        values, rejected = b.clone(), torch.zeros(len(b), dtype=torch.bool, device=b.device)
-        decrease = torch.zeros_like(sums.loss)
+        rejected = torch.zeros(len(b), dtype=torch.bool, device=b.device)
         loss, gradient, active, point = sums.loss, sums.gradient, self.all, b
         if block.has_empty:  # without counts the optimum is the lower bound, whatever the design
             empty = block.lengths == 0
+            values, decrease = b.clone(), torch.zeros_like(loss)
             least, none = self.box.lower, torch.nonzero(empty)[:, 0]
             values[empty] = least[empty]
             before, after = ((one.penalty * at).sum(1) for one, at in ((self.box, b), (self.box, least)))
@@ -60,10 +64,13 @@ class Rows:
         for step in range(MOST_STEPS):
             if not len(active):
                 break
-            box = self.box.at(active)
+            box = self._of(self.box, active)
             slope = sums.gradient + box.penalty
             x, predicted, curvature = solve(sums.hessian, slope, point, box)
-            values[active], decrease[active] = x, decrease[active] + predicted
+            if active is self.all:
+                values, decrease = x, predicted
+            else:
+                values[active], decrease[active] = x, decrease[active] + predicted
             doubtful = torch.nonzero(~self._surely_small(active, x - point, curvature))[:, 0]
             rows, at, to = active[doubtful], point[doubtful], x[doubtful]
             left = torch.nonzero(~self._holds(rows, at, to - at))[:, 0]
@@ -86,7 +93,7 @@ class Rows:
 
     def sums(self, rows: Any, b: Any, *, hessian: bool) -> Sums:
         """Loss, gradient and Hessian of some rows, penalty excluded."""
-        terms, design, own = self.terms, self.design, self.own.at(rows)
+        terms, design, own = self.terms, self.design, self._of(self.own, rows)
         form = design.form
         loss, gradient, H = terms.evaluate(self.block, rows, b, design, own=own, hessian=hessian)
         if form.exact:

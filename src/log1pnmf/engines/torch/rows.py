@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
+import warnings
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
 import numpy as np
 import torch
@@ -25,13 +25,10 @@ STREAMED_ENTRIES = 1 << 27
 """Entries of a block that is streamed, 1 GiB; two of them are on the device at a time."""
 PIECE = 1 << 12
 """Entries of a row that one program takes, where all rows are looked at."""
-N_COPIERS = min(8, os.cpu_count() or 1)
-"""Threads that copy counts into page-locked memory: one alone is slower than the way to the card."""
+LEAST_LOCKED = 1 << 26
+"""Bytes of an array that is page-locked; smaller ones may share a page with others."""
 MOST_ROWS = 1 << 18
 """Rows of a block: bounds the memory of their K x K matrices."""
-
-
-_COPIERS = ThreadPoolExecutor(N_COPIERS, "log1pnmf-copy")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,17 +67,17 @@ class Block:
         return torch.arange(self.n_rows, device=self.indptr.device)
 
     @cached_property
-    def pieces(self) -> tuple[Any, Any] | None:
-        """Row of each piece of up to `PIECE` entries, and where it begins in the row; None if no row is long.
+    def pieces(self) -> tuple[Any, Any, Any] | None:
+        """Row of each piece of up to `PIECE` entries, where it begins in the row, and how many every row has.
 
-        A row that is much longer than others would keep the card waiting.
+        A row that is much longer than others would keep the card waiting. None if no row is long.
         """
         parts = ((self.lengths + PIECE - 1) // PIECE).clamp(min=1)
         if int(parts.max()) <= 2:
             return None
         owner = torch.repeat_interleave(self.numbers, parts)
         number = torch.arange(len(owner), device=owner.device) - (torch.cumsum(parts, 0) - parts)[owner]
-        return owner, PIECE * number
+        return owner, PIECE * number, parts
 
     @cached_property
     def smallest(self) -> Any:
@@ -153,7 +150,7 @@ class DeviceRows:
         streamed_entries: int = STREAMED_ENTRIES,
     ) -> None:
         self.shape = rows.shape
-        self._rows, self._device, self._dtype = rows, device, dtype
+        self._indptr, self._device, self._dtype = rows.indptr, device, dtype  # not the rows: see `_UPLOADED`
         self._streamed_entries = streamed_entries
         size = rows.nnz * (4 + torch.empty(0, dtype=dtype).element_size())
         self.resident = _fits(size, device) if resident is None else resident
@@ -161,6 +158,8 @@ class DeviceRows:
         if self.resident:
             self._indices = _to_device(rows.indices, device, torch.int32)
             self._values = _to_device(rows.values, device, dtype)
+        else:
+            self._indices, self._values = (self._readable(one) for one in (rows.indices, rows.values))
 
     def blocks(self) -> Iterator[Block]:
         """Walk through all rows, in order."""
@@ -171,87 +170,94 @@ class DeviceRows:
         return iter(self._blocks)
 
     def _ranges(self, most_entries: int) -> Iterator[tuple[int, int]]:
-        for start, stop in row_blocks(self._rows.indptr, most_entries):
+        for start, stop in row_blocks(self._indptr, most_entries):
             for first in range(start, stop, MOST_ROWS):
                 yield first, min(first + MOST_ROWS, stop)
 
     def _block(self, start: int, stop: int, indices: Any, values: Any) -> Block:
-        indptr = self._rows.indptr[start : stop + 1]
+        indptr = self._indptr[start : stop + 1]
         local = torch.from_numpy(indptr - indptr[0]).to(self._device)
         return Block(start, local, indices, values, bool((np.diff(indptr) == 0).any()))
 
+    def _entries(self, start: int, stop: int) -> slice:
+        return slice(int(self._indptr[start]), int(self._indptr[stop]))
+
     def _kept(self) -> Iterator[Block]:
-        for start, stop in self._ranges(max(1, self._rows.nnz)):
-            entries = slice(int(self._rows.indptr[start]), int(self._rows.indptr[stop]))
+        for start, stop in self._ranges(max(1, int(self._indptr[-1]))):
+            entries = self._entries(start, stop)
             yield self._block(start, stop, self._indices[entries], self._values[entries])
 
     def _streamed(self) -> Iterator[Block]:
         """Copy a block while the one before is worked on; two sets of buffers take turns."""
         ranges = list(self._ranges(self._streamed_entries))
-        largest = max((int(self._rows.indptr[b] - self._rows.indptr[a]) for a, b in ranges), default=0)
-        buffers = [_Buffers(largest, self._device, self._dtype) for _ in range(2)]
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            coming: Future[tuple[Any, Any]] | None = None
-            for number, (start, stop) in enumerate(ranges):
-                here = coming or pool.submit(buffers[0].fill, self._rows, start, stop)
-                indices, values = here.result()
-                buffers[number % 2].wait()
-                coming = None
-                if number + 1 < len(ranges):
-                    other = buffers[(number + 1) % 2]
-                    other.release()
-                    coming = pool.submit(other.fill, self._rows, *ranges[number + 1])
-                yield self._block(start, stop, indices, values)
+        largest = max((self._indptr[b] - self._indptr[a] for a, b in ranges), default=0)
+        source = self._indices, self._values
+        buffers = [_Buffers(int(largest), self._device, source) for _ in range(2)]
+        for number, (start, stop) in enumerate(ranges):
+            here = buffers[number % 2]
+            if number == 0:
+                here.fill(self._entries(start, stop))
+            if number + 1 < len(ranges):
+                buffers[(number + 1) % 2].fill(self._entries(*ranges[number + 1]))
+            indices, values = here.filled()
+            yield self._block(start, stop, indices, values.to(self._dtype))
+            here.release()
+
+    def _readable(self, array: Any) -> Any:
+        """Give an array of the host as a tensor, and page-lock it: the card then reads it without a copy.
+
+        Where that is refused, the driver copies through memory of its own, at a fraction of the speed.
+        """
+        if isinstance(array, torch.Tensor):
+            return array
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            tensor = torch.from_numpy(array)
+        if self._device.type == "cuda" and tensor.nbytes >= LEAST_LOCKED:
+            runtime, at = torch.cuda.cudart(), tensor.data_ptr()
+            if int(runtime.cudaHostRegister(at, tensor.nbytes, 0)) == 0:
+                finalize(self, runtime.cudaHostUnregister, at).atexit = False
+            else:
+                _forget_error(self._device)
+        return tensor
+
+
+def _forget_error(device: Any) -> None:
+    """Let the next kernel report the error that the runtime remembers, and drop it."""
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device=device)
 
 
 class _Buffers:
-    """Room for one streamed block: page-locked on the host, plain on the device."""
+    """Room on the device for one streamed block."""
 
-    def __init__(self, entries: int, device: Any, dtype: Any) -> None:
-        self._cuda = device.type == "cuda"
-        host = {"pin_memory": self._cuda}
-        self._host = (
-            torch.empty(entries, dtype=torch.int32, **host),
-            torch.empty(entries, dtype=dtype, **host),
-        )
-        self._there = tuple(torch.empty_like(one, device=device, pin_memory=False) for one in self._host)
-        self._stream = torch.cuda.Stream(device) if self._cuda else None
-        self._free: Any = None
+    def __init__(self, entries: int, device: Any, source: tuple[Any, Any]) -> None:
+        self._source = source
+        self._room = [torch.empty(entries, dtype=one.dtype, device=device) for one in source]
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._n = 0
+        self.release()
 
-    def fill(self, rows: SparseRows, start: int, stop: int) -> tuple[Any, Any]:
-        first, last = int(rows.indptr[start]), int(rows.indptr[stop])
-        n = last - first
-        if self._stream is not None:
-            self._stream.synchronize()  # the last copy out of the host's buffer
-        jobs = []
-        for buffer, source in zip(self._host, (rows.indices, rows.values), strict=True):
-            to, size = buffer.numpy(), max(1 << 16, -(-n // N_COPIERS))
-            for at in range(0, n, size):
-                piece = source[first + at : first + min(at + size, n)]
-                jobs.append(_COPIERS.submit(np.copyto, to[at : at + len(piece)], piece, casting="same_kind"))
-        for job in jobs:
-            job.result()
-        if self._stream is None:
-            for there, here in zip(self._there, self._host, strict=True):
-                there[:n].copy_(here[:n])
-        else:
-            with torch.cuda.stream(self._stream):
-                if self._free is not None:
-                    self._stream.wait_event(self._free)
-                for there, here in zip(self._there, self._host, strict=True):
-                    there[:n].copy_(here[:n], non_blocking=True)
-        return self._there[0][:n], self._there[1][:n]
+    def fill(self, entries: slice) -> None:
+        """Copy a block from the host, once the work on the last one is done."""
+        self._n = entries.stop - entries.start
+        with torch.cuda.stream(self._stream):
+            if self._stream is not None:
+                self._stream.wait_event(self._free)
+            for room, one in zip(self._room, self._source, strict=True):
+                room[: self._n].copy_(one[entries], non_blocking=True)
 
-    def wait(self) -> None:
-        """Let the work that comes now wait for the copy."""
+    def filled(self) -> tuple[Any, Any]:
+        """Give the block; the work that comes now waits for the copy."""
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
+        indices, values = (room[: self._n] for room in self._room)
+        return indices, values
 
     def release(self) -> None:
-        """Mark the work queued so far as the last that uses this buffer."""
+        """Mark the work queued so far as the last that uses this memory."""
         if self._stream is not None:
-            self._free = torch.cuda.Event()
-            self._free.record()
+            self._free = torch.cuda.current_stream().record_event()
 
 
 def _fits(size: int, device: Any) -> bool:
@@ -278,6 +284,7 @@ def _indices_of(pattern: Pattern) -> Any:
 
 
 _UPLOADED: WeakKeyDictionary[SparseRows, dict[tuple[str, str], DeviceRows]] = WeakKeyDictionary()
+"""Leaves with the rows, so nothing in it may hold them."""
 
 
 def device_rows(rows: SparseRows, device: Any, dtype: Any) -> DeviceRows:

@@ -58,18 +58,17 @@ def evaluate(block: Block, rows: Any, b: Any, design: Design, *, own: Own, hessi
     H = torch.empty((n, W, W) if hessian else (1,), dtype=design.X.dtype, device=b.device)
     own_arguments, kinds = _visited(block, rows, design, own)
     _evaluate[(n,)](
-        *(pieces or (rows, rows)), *own_arguments, b, loss, gradient, H, IMPOSSIBLE, K, W=W, TILE=tile,
+        *(pieces or (rows, rows))[:2], *own_arguments, b, loss, gradient, H, IMPOSSIBLE, K, W=W, TILE=tile,
         HESSIAN=hessian, PIECE=0 if pieces is None else PIECE, **kinds, num_warps=warps,
     )  # fmt: skip
     if pieces is not None:
-        loss, gradient = (_joined(one, pieces[0], len(b)) for one in (loss, gradient))
-        H = _joined(H.flatten(1), pieces[0], len(b)).unflatten(1, (W, W)) if hessian else H
+        loss, gradient = (_joined(one, pieces[2]) for one in (loss, gradient))
+        H = _joined(H.flatten(1), pieces[2]).unflatten(1, (W, W)) if hessian else H
     return Sums(loss, gradient, H[:, :K, :K] if hessian else None)
 
 
-def _joined(parts: Any, owner: Any, n: int) -> Any:
+def _joined(parts: Any, lengths: Any) -> Any:
     """Sum up the pieces of every row, in their order."""
-    lengths = torch.bincount(owner, minlength=n)
     return torch.segment_reduce(parts, "sum", lengths=lengths, axis=0, unsafe=True)
 
 
