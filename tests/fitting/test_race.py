@@ -11,8 +11,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting import race as race_module
 from log1pnmf.fitting import start_choice
-from log1pnmf.fitting.merging import merged, widened
-from log1pnmf.fitting.race import ALONE, _Racer, race
+from log1pnmf.fitting.race import ALONE, _Racer, exchanged, race
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.solver.alternate import alternate
 from log1pnmf.fitting.solver.extrapolate import Extrapolation
@@ -44,68 +43,51 @@ def raced(engine, k=4, seed=0, **options):
     return race(engine, settings, as_random(seed), make=lambda problem: NativeEngine(problem, 1))
 
 
-# ---------------------------------------------------------------- merging
-
-
-@pytest.mark.parametrize("c", [1.0, math.inf])
-def test_factors_that_say_the_same_are_merged_without_loss(c):
-    engine, rng = engine_for(c), np.random.default_rng(1)
-    loadings, factors = rng.uniform(size=(60, 3)), rng.gamma(0.3, size=(50, 3))
-    split = np.c_[loadings, 0.4 * loadings[:, 1]], np.c_[factors, 2.0 * factors[:, 1]]
-    again = merged(engine.problem, *split, 3)
-    assert again[0].shape == (60, 3)
-    np.testing.assert_allclose(again[0] @ again[1].T, split[0] @ split[1].T, rtol=1e-9)
-
-
-def test_merging_goes_on_until_so_many_are_left():
-    engine, rng = engine_for(math.inf), np.random.default_rng(1)
-    loadings, factors = merged(engine.problem, rng.uniform(size=(60, 9)), rng.uniform(size=(50, 9)), 2)
-    assert loadings.shape == (60, 2)
-    assert factors.shape == (50, 2)
-    assert (loadings >= 0).all()
-    assert (factors >= 0).all()
-
-
-def test_columns_of_zeros_go_first():
-    engine, rng = engine_for(math.inf), np.random.default_rng(1)
-    loadings, factors = rng.uniform(size=(60, 4)), rng.uniform(size=(50, 4))
-    loadings[:, 2], factors[:, 1] = 0.0, 0.0
-    fewer = merged(engine.problem, loadings, factors, 2)
-    np.testing.assert_allclose(fewer[0] @ fewer[1].T, loadings @ factors.T, rtol=1e-9)
-
-
 # ---------------------------------------------------------------- moves
 
 
-def test_widening_keeps_the_columns_and_the_mean_of_their_sum():
+def test_an_exchange_keeps_the_other_columns_and_about_the_mean_of_the_sum():
     rng = np.random.default_rng(1)
-    loadings, factors = rng.uniform(size=(600, 3)), rng.gamma(0.3, size=(500, 3))
-    more = widened(loadings, factors, 2, rng)
-    assert more[0].shape == (600, 5)
-    assert more[1].shape == (500, 5)
-    np.testing.assert_array_equal(more[0][:, :3], loadings)
-    np.testing.assert_allclose(more[1][:, :3], factors * (3 / 5))
-    np.testing.assert_allclose((more[0] @ more[1].T).mean(), (loadings @ factors.T).mean(), rtol=0.05)
+    loadings, factors = rng.uniform(size=(600, 5)), rng.gamma(0.3, size=(500, 5))
+    new = exchanged(loadings, factors, 2, rng)
+    assert new[0].shape == (600, 5)
+    assert new[1].shape == (500, 5)
+    kept = [k for k in range(5) if any(np.array_equal(loadings[:, k], column) for column in new[0].T)]
+    assert len(kept) == 3
+    np.testing.assert_allclose(new[1][:, :3], factors[:, kept] * (3 / 5))
+    rest = (loadings[:, kept] @ factors[:, kept].T).mean()
+    np.testing.assert_allclose((new[0] @ new[1].T).mean(), rest, rtol=0.05)
+
+
+@pytest.mark.parametrize(("k", "n_kept"), [(2, 1), (3, 2), (4, 2), (9, 5)])
+def test_an_exchange_keeps_at_least_half_of_the_columns(k, n_kept):
+    new = exchanged(np.ones((6, k)), np.ones((5, k)), 4, np.random.default_rng(0))
+    assert sum((column == 1.0).all() for column in new[0].T) == n_kept
+
+
+def moved(racer, start, seed):
+    pair, objective = start
+    return racer.moved(pair, objective, as_random(seed), most=6, most_failed=3)
 
 
 def test_moves_leave_a_poor_optimum_in_which_iterations_stay():
     rng = np.random.default_rng(2)
     y = rng.poisson(rng.gamma(0.1, 3.0, size=(100, 12)) @ rng.gamma(0.1, 2.0, size=(12, 80)))
     racer = _Racer(lambda problem: NativeEngine(problem, 1), engine_for(math.inf, y), lambda iteration: None)
-    pair, objective = racer.advance(initialize(racer.exact, 12, "random", as_random(2)), ALONE)
-    moved = racer.moved(pair, objective, as_random(2))
+    pair, objective = start = racer.advance(initialize(racer.exact, 12, "random", as_random(2)), ALONE)
+    better = moved(racer, start, 2)
     further = racer.advance((pair.loadings, pair.factors), 300)[1]
     assert further > 0.999 * objective
-    assert racer.exact.loss(moved.loadings, moved.factors) < 0.97 * objective
+    assert racer.exact.loss(better.loadings, better.factors) < 0.97 * objective
 
 
 def test_moves_never_lose():
     for seed in range(3):
         engine = engine_for(math.inf, simulated(seed=seed))
         racer = _Racer(lambda problem: NativeEngine(problem, 1), engine, lambda iteration: None)
-        pair, objective = racer.advance(initialize(engine, 5, "random", as_random(seed)), ALONE)
-        moved = racer.moved(pair, objective, as_random(seed))
-        assert engine.loss(moved.loadings, moved.factors) <= objective * (1.0 + 1e-12)
+        start = racer.advance(initialize(engine, 5, "random", as_random(seed)), ALONE)
+        better = moved(racer, start, seed)
+        assert engine.loss(better.loadings, better.factors) <= start[1] * (1.0 + 1e-12)
 
 
 # ---------------------------------------------------------------- the race
@@ -123,7 +105,7 @@ def test_the_start_is_usable(c, k):
     assert not factors[7].any()
     assert min(loadings.min(), factors.min()) >= 0.0
     assert math.isfinite(engine.loss(loadings, factors))
-    assert taken.name in {"merged", "random", "nndsvd", "rank1"}
+    assert taken.name in {"random", "nndsvd", "rank1"}
 
 
 def test_it_is_never_behind_the_svd():
@@ -231,7 +213,7 @@ def test_several_starts_are_not_the_same_one(monkeypatch, c):
     monkeypatch.setattr(start_choice, "race", noted)
     fit_log1p_nmf(Y, 4, c=c, n_init=3)
     assert len(taken) == 3
-    assert {one.name for one in taken[1:]} <= {"merged", "random"}
+    assert {one.name for one in taken[1:]} == {"random"}
     assert not np.array_equal(taken[1].pair.loadings, taken[2].pair.loadings)
 
 

@@ -1,10 +1,9 @@
 """The start "auto": a few iterations from several starts at sparse cost, and moves from the best of them.
 
-The starts are the non-negative SVD, random ones, and one that begins with too many random factors and merges
-those that say nearly the same. From the best of them, factors are added at random and
-after some iterations merged again, to leave a poor optimum: what is there twice becomes one, what was mixed
-can be told apart. A move is kept where it leads to a better point (`benchmarks.starts`). Below c = 1 starts
-differ little and iterations are dear: there it is the SVD.
+The starts are the non-negative SVD and random ones. A move puts random factors in the place of some of the
+best one's, and iterates: what two factors shared can then be told by one, and what one had mixed by two. The
+better of both is kept (`benchmarks.starts`). Below c = 1 starts differ little and iterations are dear: there
+it is the SVD.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 
 from .arrangement import arranged
-from .merging import merged, widened
 from .renewal import AdaptiveRenewal
 from .sampled_start import spread
 from .settings import Settings
@@ -47,21 +45,22 @@ MOST_RACED = 5000
 """Samples on which starts are raced at most; of larger data the loadings are found afterwards."""
 SMALL = 1_000_000
 """Non-zeros up to which iterations are cheap."""
-N_RANDOM, N_RANDOM_OF_SMALL = 2, 4
-"""Random starts that are raced beside the SVD and the merged one; more where iterations are cheap."""
-ALONE, ALONE_OF_SMALL = 30, 60
-"""Iterations from each. After fewer, slow ones that end well are not yet ahead."""
-ADDED = (0.25, 0.5)
-"""Factors that moves add in turn, as a part of those wanted; two at least."""
-BEFORE, AFTER = 10, 8
-"""Iterations of a move before and after factors are merged."""
-MOST_MOVES, MOST_FAILED = 6, 3
-"""Moves from the best start, and moves in a row without a gain after which there are no more."""
+N_RANDOM = 3
+"""Random starts that are raced beside the SVD."""
+ALONE, AGAIN = 30, 25
+"""Iterations from each start, and from each move. After fewer, slow ones that end well are not yet ahead."""
+EXCHANGED = (2, 4)
+"""Factors that moves exchange, in turn; at most half of all."""
+MOST_MOVES, MOST_FAILED = (6, 24), (4, 8)
+"""Moves from the best start, and moves in a row without a gain after which there are no more; more where
+iterations are cheap."""
 WORTHWHILE = 1e-4
 """Gain of a move, relative to the objective, from which on it encourages further ones."""
+DRIFT = 3e-4
+"""How far a move may lead back, relative to the objective: few iterations do not tell small gains."""
 FIRST_LOOK = 3
 """Iterations after which zeros are looked at that were chosen for other loadings and factors."""
-RACED_ERRORS = 1e-3
+RACED_ERRORS = 3e-4
 """`zeros_tol` of the race."""
 SETTLING = 5
 """Newton steps in which all loadings adapt to given factors."""
@@ -98,13 +97,12 @@ def race(
     if not whole:
         batches = None if problem.batches is None else problem.batches.of_samples(rows)
         raced = replace(exact, counts=part, size_factors=problem.size_factors[rows], batches=batches)
-    n_random, alone = (N_RANDOM, ALONE) if part.nnz > SMALL else (N_RANDOM_OF_SMALL, ALONE_OF_SMALL)
-    names = [first, "merged"] + ["random"] * n_random
-    with _shown(verbose, len(names) * alone) as watch:
+    names, small = [first] + ["random"] * N_RANDOM, part.nnz <= SMALL
+    with _shown(verbose, len(names) * ALONE + MOST_MOVES[small] * AGAIN) as watch:
         racer = _Racer(make, make(raced), watch)
-        ends = [racer.begun(K, name, alone, rng) for name in names]
+        ends = [racer.advance(initialize(racer.engine, K, name, rng), ALONE) for name in names]
         best = min(range(len(ends)), key=lambda one: ends[one][1])
-        pair = racer.moved(*ends[best], rng)
+        pair = racer.moved(*ends[best], rng, most=MOST_MOVES[small], most_failed=MOST_FAILED[small])
     if not whole:
         everyone = make(replace(exact, zeros=quadratic(problem.link, "chebyshev", None)))
         pair = spread(everyone, _settling(everyone), pair, FREE)
@@ -131,33 +129,26 @@ class _Racer:
         self.engine = exact if self.renewal is None else self.renewal.begin(exact)
         self.effects = effects_of(exact, make)
 
-    def begun(self, n_components: int, name: str, n_iterations: int, rng: Random) -> tuple[Pair, float]:
-        """Give where a start leads; "merged" begins with half as many random factors again."""
-        if name != "merged":
-            return self.advance(initialize(self.engine, n_components, name, rng), n_iterations)
-        too_many = n_components + max(2, n_components // 2)
-        many, _ = self.advance(initialize(self.engine, too_many, "random", rng), BEFORE)
-        fewer = merged(self.exact.problem, many.loadings, many.factors, n_components)
-        return self.advance(lifted(self.exact.problem, *fewer), n_iterations - BEFORE)
+    def moved(self, pair: Pair, objective: float, rng: Random, *, most: int, most_failed: int) -> Pair:
+        """Exchange some factors, again and again, and give the best point that was reached.
 
-    def moved(self, pair: Pair, objective: float, rng: Random) -> Pair:
-        """Add factors and merge again, and keep what is better."""
-        n_failed = 0
-        for added in islice(cycle(ADDED), MOST_MOVES):
-            other, reached = self._move(pair, added, rng)
-            n_failed = 0 if objective - reached > WORTHWHILE * abs(objective) else n_failed + 1
-            if reached < objective:
-                pair, objective = other, reached
-            if n_failed == MOST_FAILED:
+        Parameters
+        ----------
+        most, most_failed : int
+            Moves, and moves in a row without a gain after which there are no more.
+        """
+        best, least, n_failed = pair, objective, 0
+        for n_new in islice(cycle(EXCHANGED), most):
+            new = exchanged(pair.loadings, pair.factors, n_new, rng)
+            other, reached = self.advance(lifted(self.exact.problem, *new), AGAIN)
+            n_failed = 0 if least - reached > WORTHWHILE * abs(least) else n_failed + 1
+            if reached < least + DRIFT * abs(least):
+                pair = other
+            if reached < least:
+                best, least = other, reached
+            if n_failed == most_failed:
                 break
-        return pair
-
-    def _move(self, pair: Pair, added: float, rng: Random) -> tuple[Pair, float]:
-        n_components, problem = pair.loadings.shape[1], self.exact.problem
-        more = widened(pair.loadings, pair.factors, max(2, int(added * n_components)), rng)
-        many, _ = self.advance(lifted(problem, *more), BEFORE)
-        fewer = merged(problem, many.loadings, many.factors, n_components)
-        return self.advance(lifted(problem, *fewer), AFTER)
+        return best
 
     def advance(self, start: tuple[Array, Array], n_iterations: int) -> tuple[Pair, float]:
         """Give where some iterations lead, and the objective there, with the errors of zeros put right.
@@ -201,6 +192,26 @@ class _Racer:
             self.engine = self.engine if fresh is None else fresh.engine
 
 
+def exchanged(loadings: Array, factors: Array, n_new: int, rng: Random) -> tuple[Array, Array]:
+    """Put the mean of all samples with noise in the place of random columns, at most half of them.
+
+    The columns that stay say less in the mean, so that the sum of all stays about the same.
+
+    Parameters
+    ----------
+    loadings, factors : ndarray of shape (n, K) and (m, K)
+        On the eta scale, not negative.
+    """
+    n_samples, n_components = loadings.shape
+    n_new = min(n_new, n_components // 2)
+    kept = np.sort(rng.permutation(n_components)[n_new:])
+    loadings, factors = loadings[:, kept], factors[:, kept]
+    mean = (factors @ loadings.mean(axis=0))[:, None] / n_components
+    of_samples, of_features = (rng.uniform(0.1, 1.9, size=(n, n_new)) for n in (n_samples, len(factors)))
+    shrunk = factors * (1.0 - n_new / n_components)
+    return np.c_[loadings, of_samples], np.c_[shrunk, mean * of_features]
+
+
 def _settling(engine: Engine) -> Callable[[Array, Array, Bounds], Array]:
     def settle(row: Array, factors: Array, bounds: Bounds) -> Array:
         side = engine.problem.loadings_side
@@ -213,9 +224,9 @@ def _settling(engine: Engine) -> Callable[[Array, Array, Bounds], Array]:
 
 
 @contextmanager
-def _shown(verbose: int, n_raced: int) -> Iterator[Callback]:
+def _shown(verbose: int, n_iterations: int) -> Iterator[Callback]:
     if not verbose:
         yield lambda iteration: None
         return
-    with ProgressBar(n_raced + MOST_MOVES * (BEFORE + AFTER), "start") as bar:
+    with ProgressBar(n_iterations, "start") as bar:
         yield bar
