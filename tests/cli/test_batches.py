@@ -4,6 +4,7 @@ import csv
 import json
 
 import numpy as np
+import pytest
 
 from log1pnmf import Fit, Log1pNMF, select
 from log1pnmf.cli.exchange import write_r_list
@@ -40,6 +41,7 @@ def test_a_sweep_has_effects_at_every_c(call, counts_file, tmp_path):
     assert all((fit.batches.effects != 1.0).any() for fit in fits)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_selection_with_batches_is_that_of_select(call, counts_file, tmp_path):
     table = read_table(counts_file)
     values = table.counts.to_scipy().toarray()
