@@ -1,15 +1,19 @@
 """Which c is selected with totals, with fitted and with the true size factors?
 
-python -m benchmarks.sizes --seeds 10             # a table of docs/results/noise.md, row by row
+python -m benchmarks.sizes --seeds 20             # a table of docs/results/noise.md; goes on where it stopped
 python -m benchmarks.sizes --c 0.1 --spread 0.2   # another truth
+python -m benchmarks.sizes --seeds 0              # the table of the rows there are
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import time
 import warnings
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +21,8 @@ from numpy.typing import NDArray
 
 from log1pnmf.analysis.selection import select
 from log1pnmf.model.link import ShiftedLog
+
+from .data import ROOT
 
 SHAPE, N_COMPONENTS = (200, 300), 3
 GRID = [0.01, 0.1, 1.0, 10.0, math.inf]
@@ -52,34 +58,57 @@ def drawn(
     return rng.poisson(means), sizes
 
 
+def measured(case: dict[str, Any]) -> dict[str, Any]:
+    """Select c for one draw: the best, how far each c is behind, and CPU seconds."""
+    counts, true = drawn(NOISES[case["noise"]], case["seed"], c=case["c"], spread=case["spread"])
+    sizes, started = true if case["sizes"] == "true" else case["sizes"], time.process_time()
+    done = select(counts, GRID, [N_COMPONENTS], noise=case["noise"], size_factors=sizes, **OPTIONS)
+    behind = {
+        f"{s.c:g}": round(float(x), 1) for s, x in zip(done.settings, done.summary["difference"], strict=True)
+    }
+    cpu = round(time.process_time() - started, 1)
+    return {**case, "taken": f"{done.best.c:g}", "behind": behind, "cpu": cpu}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Say how often each c was taken."""
+    lines = [
+        "| noise | size factors | true c | spread | runs | c taken (times) | within a decade | CPU s |",
+        "|" + "---|" * 8,
+    ]
+    kinds = sorted({(r["noise"], r["c"], r["spread"], KINDS.index(r["sizes"])) for r in rows})
+    for noise, c, spread, kind in kinds:
+        same = {"noise": noise, "c": c, "spread": spread, "sizes": KINDS[kind]}
+        own = [row for row in rows if same.items() <= row.items()]
+        taken = [float(row["taken"]) for row in own]
+        times = ", ".join(f"{one:g} ({taken.count(one)})" for one in GRID if one in taken)
+        near = sum(abs(math.log10(one / c)) <= 1.001 for one in taken)
+        cpu = np.median([row["cpu"] for row in own])
+        lines.append(
+            f"| {noise} | {KINDS[kind]} | {c:g} | {spread:g} | {len(own)} | {times} | {near} | {cpu:.1f} |"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--c", type=float, default=1.0)
     parser.add_argument("--spread", type=float, default=0.5)
-    parser.add_argument("--noise", nargs="+", default=list(NOISES), choices=list(NOISES))
-    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--out", type=Path, default=ROOT / "bench-out")
     options = parser.parse_args()
+    options.out.mkdir(exist_ok=True)
+    path = options.out / "sizes.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     warnings.simplefilter("ignore")
-    found: dict[tuple[str, str], list[float]] = {}
-    for seed in range(options.first, options.first + options.seeds):
-        for noise in options.noise:
-            counts, true = drawn(NOISES[noise], seed, c=options.c, spread=options.spread)
-            for kind in options.kinds:
-                sizes, started = true if kind == "true" else kind, time.process_time()
-                done = select(counts, GRID, [N_COMPONENTS], noise=noise, size_factors=sizes, **OPTIONS)
-                scores = done.summary["difference"]
-                off = {s.c: float(x) for s, x in zip(done.settings, scores, strict=True)}
-                found.setdefault((noise, kind), []).append(done.best.c)
-                told = ", ".join(f"{c:g}: {off[c]:.0f}" for c in GRID)
-                cpu = time.process_time() - started
-                print(f"{noise}, seed {seed}, {kind}: c = {done.best.c:g} ({told}); {cpu:.0f} s", flush=True)
-    print("\n| noise | size factors | chosen c (times) | within a decade |\n|---|---|---|---|")
-    for (noise, kind), chosen in found.items():
-        times = ", ".join(f"{c:g} ({chosen.count(c)})" for c in GRID if c in chosen)
-        near = sum(abs(math.log10(c / options.c)) <= 1.001 for c in chosen)
-        print(f"| {noise} | {kind} | {times} | {near} of {len(chosen)} |")
+    for seed, noise, kind in product(range(options.seeds), NOISES, KINDS):
+        case = {"noise": noise, "sizes": kind, "c": options.c, "spread": options.spread, "seed": seed}
+        if any(case.items() <= row.items() for row in rows):
+            continue
+        rows.append(measured(case))
+        with path.open("a") as file:
+            file.write(json.dumps(rows[-1]) + "\n")
+    print(table(rows))
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def test_tables_agree(found):
 def records(scores, settings):
     """Records of made-up scores, (settings, folds, samples)."""
     return [
-        Record(fold, setting, np.asarray(by_sample, dtype=float), 1, True, 0.0)
+        Record(fold, setting, np.asarray(by_sample, dtype=float), 1, True, 0.0, np.zeros(len(by_sample)))
         for setting, folds in zip(settings, scores, strict=True)
         for fold, by_sample in enumerate(folds)
     ]

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 import log1pnmf as lp
+from log1pnmf.analysis.heldout import training_by_sample
 from log1pnmf.analysis.selection import Selection, Setting, judge, select
 from log1pnmf.analysis.selection.grid import Grid
+from log1pnmf.analysis.selection.paths import Record
+from log1pnmf.counts.counts import Counts
 
 OPTIONS: dict[str, Any] = {
     "n_folds": 2,
@@ -60,6 +63,50 @@ def test_scores_are_those_of_a_selection_with_that_noise_alone(
     np.testing.assert_allclose(
         selection.scores[rows].sum(axis=(1, 2)), alone.scores.sum(axis=(1, 2)), rtol=1e-3
     )
+
+
+def made_up(rows: dict[Setting, tuple[float, float]], sizes: str = "total") -> Selection:
+    """A selection with one fold: held-out and training log-likelihood of every setting, over ten samples."""
+    shares = np.linspace(0.5, 1.5, 10) / 10.0
+    records = [
+        Record(0, setting, held * shares, 1, True, 0.0, fitted * shares)
+        for setting, (held, fitted) in rows.items()
+    ]
+    grid = Grid.of({one.c for one in rows}, {one.n_components for one in rows}, noise="nb")
+    return Selection.of(
+        grid, records, {"n_folds": 1, "holdout": "counts", "settings": {"size_factors": sizes}}
+    )
+
+
+def test_training_counts_choose_among_values_of_c_but_not_of_k() -> None:
+    """With the same number of parameters; between numbers of factors only held-out counts do."""
+    few, many = ({c: Setting(c, K, noise="nb") for c in (0.1, 1.0, 9.0)} for K in (2, 3))
+    rows = {few[0.1]: (-97.0, -930.0), few[1.0]: (-100.0, -900.0), few[9.0]: (-99.0, -980.0)}
+    rows |= {many[0.1]: (-110.0, -700.0), many[1.0]: (-120.0, -720.0)}
+    found = made_up(rows)
+    assert found.best == few[1.0]
+    assert "c = 1 predicts training and held-out counts best" in str(found)
+    scores = dict(zip(found.settings, found.scores.sum(axis=(1, 2)), strict=True))
+    assert scores == {
+        few[0.1]: pytest.approx(-127.0),
+        few[1.0]: pytest.approx(-100.0),
+        few[9.0]: pytest.approx(-179.0),
+        many[0.1]: pytest.approx(-110.0),
+        many[1.0]: pytest.approx(-140.0),
+    }
+
+
+@pytest.mark.parametrize(("sizes", "best"), [("total", 1.0), ("fit", np.inf)])
+def test_fitted_sizes_are_parameters_that_c_inf_does_not_have(sizes: str, best: float) -> None:
+    rows = {Setting(1.0, 2, noise="nb"): (-100.0, -900.0), Setting(np.inf, 2, noise="nb"): (-99.0, -950.0)}
+    assert made_up(rows, sizes).best.c == best
+
+
+def test_fitted_counts_have_the_likelihood_of_the_fit() -> None:
+    counts = drawn(0.5)
+    fit = lp.fit_log1p_nmf(counts, 2, noise="nb", init="nndsvd", tol=1e-3, n_jobs=1)
+    by_sample = training_by_sample(fit, Counts.from_any(counts))
+    assert by_sample.sum() == pytest.approx(fit.log_likelihood, rel=1e-9)
 
 
 def test_it_can_be_stopped_kept_and_drawn(found: tuple[Selection, Any]) -> None:

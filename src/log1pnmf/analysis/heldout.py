@@ -15,7 +15,14 @@ from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import NewSamples, fits_new_sizes, new_size_factors
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.prediction import BACKGROUND, Background, Rates, score_parts, score_unseen
+from log1pnmf.model.prediction import (
+    BACKGROUND,
+    Background,
+    Rates,
+    score_entries,
+    score_parts,
+    score_unseen,
+)
 
 __all__ = [
     "BACKGROUND",
@@ -23,6 +30,7 @@ __all__ = [
     "heldout_features_by_sample",
     "heldout_log_likelihood",
     "heldout_rows_log_likelihood",
+    "training_by_sample",
 ]
 
 Array = NDArray[np.float64]
@@ -121,10 +129,19 @@ def heldout_by_sample(
     -------
     ndarray of shape (n,)
     """
-    found = as_fit(fit)
-    own = (found.size_factors, found.dispersion, found.batches)
-    rates = Rates(found.loadings, found.factors, found.link, *own)
+    rates = _rates(as_fit(fit))
     return _score_parts(rates, train, test, test_fraction=test_fraction, background=background)
+
+
+def training_by_sample(fit: Fit, train: Counts) -> Array:
+    """Exact log-likelihood of the counts of each sample that were fitted."""
+    nothing = Background(np.zeros(train.n_samples), np.zeros(train.n_features), 0.0)
+    return score_entries(_rates(fit), None, train, nothing, scale=1.0)
+
+
+def _rates(fit: Fit) -> Rates:
+    own = (fit.size_factors, fit.dispersion, fit.batches)
+    return Rates(fit.loadings, fit.factors, fit.link, *own)
 
 
 def heldout_rows_log_likelihood(

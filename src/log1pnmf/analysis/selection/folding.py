@@ -8,7 +8,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.analysis.heldout import heldout_by_sample, heldout_features_by_sample
+from log1pnmf.analysis.heldout import (
+    heldout_by_sample,
+    heldout_features_by_sample,
+    training_by_sample,
+)
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import folds, training_size_factors
 from log1pnmf.fitting.fit import Fit
@@ -52,6 +56,10 @@ class Fold(Protocol):
 
     def score(self, fit: Fit) -> Array:
         """Held-out log-likelihood of every sample of the whole data, 0 for those that are not scored."""
+        ...
+
+    def fitted(self, fit: Fit) -> Array:
+        """Log-likelihood of the training counts of every sample, where it tells values of c apart, or 0."""
         ...
 
 
@@ -123,6 +131,10 @@ class _HeldOutCounts:
     def score(self, fit: Fit) -> Array:
         return heldout_by_sample(fit, self.train, self.test, test_fraction=self.test_fraction)
 
+    def fitted(self, fit: Fit) -> Array:
+        """With negative binomial noise only: given the training counts, the others hardly depend on c."""
+        return np.zeros(len(fit.loadings)) if fit.dispersion is None else training_by_sample(fit, self.train)
+
 
 @dataclass(frozen=True, eq=False)
 class _HeldOutSamples:
@@ -157,3 +169,7 @@ class _HeldOutSamples:
             n_jobs=1,
         )
         return scores
+
+    def fitted(self, fit: Fit) -> Array:
+        """Nothing of these samples was fitted."""
+        return np.zeros(self.n_samples)

@@ -142,10 +142,13 @@ def _verdict(table: _Table, name: str, holdout: str) -> _Verdict:
     values, short = table.columns[name], SHORT[name]
     best, tried = values[table.best], np.unique(values)
     near = np.unique(values[table.near])
+    what = f"held-out {holdout}"
+    if name == "c" and holdout == "counts" and table.setting(table.best).noise == "nb":
+        what = "training and held-out counts"
     if len(near) > 1:
         end = _end(name, best, tried)
         also = "" if end is None else f"; {_value(name, best)} is the {end} tried"
-        reason = f"{short} = {_and([_value(name, one) for one in near])} predict held-out {holdout} equally "
+        reason = f"{short} = {_and([_value(name, one) for one in near])} predict {what} equally "
         return _Verdict(name, f"{reason}well, within one standard error{also}.", tied=True)
     end = _end(name, best, tried)
     if end is not None:
@@ -156,7 +159,7 @@ def _verdict(table: _Table, name: str, holdout: str) -> _Verdict:
             reason += " Noise beyond Poisson looks the same: compare noise='nb' to see whether it is that."
         return _Verdict(name, reason, open=True)
     row, errors = table.behind(values != best)
-    reason = f"{short} = {_value(name, best)} predicts held-out {holdout} best; "
+    reason = f"{short} = {_value(name, best)} predicts {what} best; "
     behind = f"{errors:,.1f} standard errors" if math.isfinite(errors) else "far"
     return _Verdict(name, f"{reason}{short} = {_value(name, values[row])} is {behind} behind.")
 

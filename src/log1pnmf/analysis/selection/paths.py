@@ -45,6 +45,8 @@ class Record:
         Iterations of the fit that was kept.
     seconds : float
         CPU seconds of the thread, all starts and the scoring included.
+    fitted : ndarray of shape (n,)
+        Log-likelihood of what was fitted of every sample; 0 where it does not count.
     """
 
     fold: int
@@ -53,6 +55,7 @@ class Record:
     n_iter: int
     converged: bool
     seconds: float
+    fitted: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,10 +138,10 @@ class PathFitter:
         )
         best = min(runs, key=lambda run: run.objective)
         fit = best.as_fit(settings, self._problem(settings))
-        by_sample = self.fold.score(fit)
+        by_sample, fitted = self.fold.score(fit), self.fold.fitted(fit)
         self.finished()
         seconds, met = time.thread_time() - started, best.stopped == "converged"
-        return fit, Record(self.fold.number, setting, by_sample, best.last.index, met, seconds)
+        return fit, Record(self.fold.number, setting, by_sample, best.last.index, met, seconds, fitted)
 
     def _random(self, setting: Setting, *number: int) -> Random:
         place = self.grid.place(setting)

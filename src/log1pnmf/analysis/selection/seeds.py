@@ -34,6 +34,8 @@ class WholeData:
         """Refuse: these counts were fitted."""
         raise NotImplementedError
 
+    fitted = score
+
 
 @dataclass(frozen=True, eq=False)
 class Agreement:

@@ -39,7 +39,8 @@ class Selection:
     settings : tuple of Setting
         Those that were fitted in every fold.
     scores : ndarray of shape (settings, folds, samples)
-        Held-out log-likelihood; 0 for samples that are not in a fold.
+        Held-out log-likelihood; 0 for samples that are not in a fold. With negative binomial noise and counts
+        held out, less what a value of c loses on the training counts; see Notes.
     numbers : dict of str to ndarray of shape (settings, folds)
         `n_iter`, `converged` and `seconds` (CPU) of the fits.
     about : dict
@@ -56,6 +57,14 @@ class Selection:
     ``d_i`` is sample i's difference, averaged over folds: test parts of different samples are independent,
     and there are many more samples than folds (three folds leave two degrees of freedom). The spread between
     folds is given beside it, `se_folds`.
+
+    **Values of c with negative binomial noise.** Most of the scatter of a dispersed count is in both of its
+    parts. Given the training part, the test part says little about the mean, and so about c. Values of c with
+    the same number of factors have the same number of parameters, so the training counts may be compared
+    directly: from the score of a setting, the log-likelihood is taken off by which its training counts are
+    less likely than with the c that fits them best. That c keeps its score, so numbers of factors and kinds
+    of noise are compared by held-out counts alone. Fitted size factors are parameters that c = inf does not
+    have; then it is compared with the others by held-out counts alone.
     """
 
     settings: tuple[Setting, ...]
@@ -82,9 +91,13 @@ class Selection:
         n_seeds = int(about.get("n_seeds", 0))
         between = {one.setting: one.between for one in agreements}
         unknown = np.full((n_seeds, n_seeds), np.nan)
+        held, fitted = (
+            np.array([[getattr(record, name) for record in row] for row in rows])
+            for name in ("by_sample", "fitted")
+        )
         return cls(
             settings=tuple(whole),
-            scores=np.array([[record.by_sample for record in row] for row in rows]),
+            scores=held - _lost(fitted, [_alike(setting, about) for setting in whole]),
             numbers={
                 name: np.array([[getattr(record, name) for record in row] for row in rows])
                 for name in NUMBERS
@@ -106,8 +119,8 @@ class Selection:
     def table(self) -> dict[str, np.ndarray]:
         """One row per setting and fold; ``pandas.DataFrame(table)`` shows it.
 
-        Columns: `c`, `n_components`, `l1`, `noise`, `fold`, `log_likelihood` (exact, of the test part),
-        `n_iter`, `converged`, `seconds` (CPU).
+        Columns: `c`, `n_components`, `l1`, `noise`, `fold`, `log_likelihood` (exact, of the test part; see
+        `scores`), `n_iter`, `converged`, `seconds` (CPU).
         """
         n_folds = self.scores.shape[1]
         columns = {name: np.repeat(values, n_folds) for name, values in self._settings_columns().items()}
@@ -233,6 +246,7 @@ def write_records(
     ]
     arrays = {
         "by_sample": np.array([record.by_sample for record in records]),
+        "fitted": np.array([record.fitted for record in records]),
         "agreement": np.array([one.between for one in agreements]),
     }
     seeds = [one.setting.parameters for one in agreements]
@@ -248,9 +262,12 @@ def read_records(path: StrPath) -> tuple[list[Record], list[Agreement], dict[str
                 fold=one["fold"],
                 setting=Setting(one["c"], one["n_components"], one["l1"], one["noise"]),
                 by_sample=by_sample,
+                fitted=fitted,
                 **{name: one[name] for name in NUMBERS},
             )
-            for one, by_sample in zip(metadata["records"], arrays["by_sample"], strict=True)
+            for one, by_sample, fitted in zip(
+                metadata["records"], arrays["by_sample"], arrays["fitted"], strict=True
+            )
         ]
         agreements = [
             Agreement(Setting(**one), between)
@@ -259,6 +276,22 @@ def read_records(path: StrPath) -> tuple[list[Record], list[Agreement], dict[str
         return records, agreements, dict(metadata["about"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} holds a selection that is incomplete ({error!r}); start again") from error
+
+
+def _alike(setting: Setting, about: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Tell settings with as many parameters from others; size factors are fitted at finite c only."""
+    sized = about.get("settings", {}).get("size_factors") == "fit" and math.isfinite(setting.c)
+    return setting.n_components, setting.l1, setting.noise, sized
+
+
+def _lost(fitted: Array, groups: Sequence[tuple[Any, ...]]) -> Array:
+    """Give how much less likely the fitted counts are than with the best setting of the same group."""
+    lost = np.empty_like(fitted)
+    for group in set(groups):
+        own = [row for row, other in enumerate(groups) if other == group]
+        best = fitted[own].sum(axis=2).argmax(axis=0)
+        lost[own] = np.take_along_axis(fitted[own], best[None, :, None], axis=0) - fitted[own]
+    return lost
 
 
 def _standard_error_of_mean(values: Array) -> Array:
