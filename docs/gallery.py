@@ -20,7 +20,7 @@ PAGE = Path(__file__).parent / "gallery.md"
 BLOCK = re.compile(
     r"^```python\n(.*?)^```\n(?:\n!\[[^\]]*\]\((img/gallery/[\w-]+\.png)\))?", re.DOTALL | re.MULTILINE
 )
-COLOURS = 128
+COLOURS = 256
 
 
 def main(names: list[str]) -> None:

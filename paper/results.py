@@ -32,6 +32,8 @@ This page tests the results of Weine, Carbonetto, Irizarry and Stephens (2026), 
 Non-negative Matrix Factorization Methods Using the Shifted Log Link*, with this library. `make paper` runs
 the studies and writes the page. Every number in its tables of claims comes from these runs.
 
+**{verdict}**
+
 We fit real data in three ways:
 
 - **Faithful**: the paper's solver (coordinate ascent), its start and its number of iterations. These fits
@@ -44,9 +46,6 @@ We fit real data in three ways:
   binomial splitting, and the other nine tenths are fitted.
 
 "Agrees" says whether the claim holds in the fit that the line names.
-
-## What of the paper is here
-
 """
 INCOMPLETE = """
 Three parts of the paper need the mouse pancreas counts, which we do not have: Figures 5 to 7 with their
@@ -58,7 +57,7 @@ the pancreas itself.
 def write_page(results: Path, page: Path) -> None:
     """Write the page from the files in a folder of results."""
     found = {name: _load(results / f"{name}.json") for name in STUDIES if (results / f"{name}.json").exists()}
-    lines = [ABOUT.rstrip(), "", *_contents(found), INCOMPLETE, *_overview(found)]
+    lines = [ABOUT.format(verdict=_verdict(found)), *_overview(found), *_contents(found), INCOMPLETE]
     for name, content in found.items():
         lines += _study(name, content, results, page.parent)
     page.write_text("\n".join(lines).rstrip() + "\n")
@@ -69,9 +68,21 @@ def _load(path: Path) -> dict[str, Any]:
     return content
 
 
+def _verdict(found: dict[str, dict[str, Any]]) -> str:
+    agrees = [claim["agrees"] for content in found.values() for claim in content["claims"]]
+    yes, no, none = (agrees.count(value) for value in (True, False, None))
+    held = f"Of {yes + no} claims, {yes} agree with our fits and {no} do not"
+    return f"{held}; {none} more have nothing to compare."
+
+
 def _contents(found: dict[str, dict[str, Any]]) -> list[str]:
     """Say for every part of the paper where it is, or why not."""
-    lines = ["| in the paper | what it shows | here | remark |", "|---|---|---|---|"]
+    lines = [
+        "## What of the paper is here",
+        "",
+        "| in the paper | what it shows | here | remark |",
+        "|---|---|---|---|",
+    ]
     for place, what, study, remark in CONTENTS:
         title = found[study]["title"] if study in found else ""
         link = f"[{title}](#{_anchor(title)})" if title else "–"

@@ -43,6 +43,8 @@ def test_answers_are_two_clicks_away(question):
     path, word = ANSWERS[question]
     assert DOCS / path in within(2)
     assert word in (DOCS / path).read_text(encoding="utf-8")
+    clicks = (DOCS / "developers" / "index.md").read_text(encoding="utf-8")
+    assert re.search(rf"^\| {question} \| .*\(\.\./{path}", clicks, re.MULTILINE)
 
 
 def test_the_reference_shows_every_default():

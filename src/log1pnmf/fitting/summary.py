@@ -131,7 +131,7 @@ def _model(fit: Fit) -> Iterator[tuple[str, str]]:
     if fit.link.is_identity:
         yield "link", "identity: parts add up (Poisson NMF)"
     else:
-        yield "link", f"{fit.link.alpha:g} * log(1 + rate / {c_name(fit.c)})"
+        yield "link", f"{fit.link.alpha:g} * log(1 + rate / {c_name(fit.c)})".removeprefix("1 * ")
     yield "noise", noise_in_words(fit)
     about = {
         "approximate": f" ({settings.approximation})",
