@@ -22,6 +22,7 @@ from log1pnmf.engines.torch import dense as torch_dense  # noqa: E402
 from log1pnmf.engines.torch import rows as torch_rows  # noqa: E402
 from log1pnmf.engines.torch import terms as torch_terms  # noqa: E402
 from log1pnmf.engines.torch.engine import TorchEngine  # noqa: E402
+from log1pnmf.model import zero_survey  # noqa: E402
 from log1pnmf.model.constraint import Bounds  # noqa: E402
 from log1pnmf.model.link import ShiftedLog  # noqa: E402
 from log1pnmf.model.negative_binomial import NegativeBinomial  # noqa: E402
@@ -267,9 +268,10 @@ def test_small_pieces_change_nothing(monkeypatch):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("precision", ["float64", "float32"])
-@pytest.mark.parametrize("kind", ["adaptive", "nb adaptive"])
-def test_zeros_are_those_of_the_native_engine(kind, precision, device, monkeypatch):
-    """In blocks of a few features, and of counts that come one block at a time."""
+@pytest.mark.parametrize(("kind", "surveyed"), [("adaptive", 100), ("nb adaptive", 100), ("adaptive", 23)])
+def test_zeros_are_those_of_the_native_engine(kind, surveyed, precision, device, monkeypatch):
+    """In blocks of a few features, and of counts that come one block at a time; 23: of every third sample."""
+    monkeypatch.setattr(zero_survey, "SURVEYED", surveyed)
     problem, loadings, factors = example(0.3, kind, 3, n=70, m=25)
     monkeypatch.setattr(torch_dense, "DENSE_BYTES", {"cpu": 8 * 70 * 4, "cuda": 8 * 70 * 4})
     engine, native = TorchEngine(problem, device, precision), NativeEngine(problem, 1)

@@ -35,7 +35,7 @@ from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem, Side
 from log1pnmf.model.spectrum import FEWEST_SAMPLES, N_BINS, MeanSpectrum
-from log1pnmf.model.zero_survey import ZeroSurvey
+from log1pnmf.model.zero_survey import ZeroSurvey, surveyed_every
 from log1pnmf.model.zeros import AdaptiveZeros
 
 from .base import Factory, HalfStep, InMemory, RowSolver, check_row_solver
@@ -46,9 +46,6 @@ Array = NDArray[np.float64]
 
 MOST_JOBS = 4096
 """Threads that may be asked for."""
-
-SURVEYED = 8192
-"""Samples that are enough to choose which zeros to visit; of many more, some are looked at."""
 
 MOST_SIDES = 4
 """Sides that an engine keeps ready for the compiled core."""
@@ -214,8 +211,8 @@ class NativeEngine(InMemory):
         """Fit quadratics to the zeros; see `log1pnmf.engines.base.Engine.survey_zeros`."""
         shape, width = (len(factors), len(caps)), 3 if self.problem.noise.zero_loss_is_mean else 5
         out = ZeroSurvey(caps, *(np.empty(size) for size in (shape, shape, (*shape, width))))
-        stride = max(1, len(loadings) // SURVEYED)
-        survey_zeros(*self._zeros(loadings, factors), stride, *out, self.n_threads)
+        every = surveyed_every(len(loadings))
+        survey_zeros(*self._zeros(loadings, factors), every, *out, self.n_threads)
         return out
 
     def collect_zeros(self, loadings: Array, factors: Array, caps: Array) -> tuple[Pattern, Array]:

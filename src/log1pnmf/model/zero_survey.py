@@ -10,13 +10,29 @@ from numpy.typing import NDArray
 
 from .link import Link
 
-__all__ = ["Chosen", "ZeroSurvey", "caps_for", "choose", "polynomial", "survey_feature", "zero_costs"]
+__all__ = [
+    "Chosen",
+    "ZeroSurvey",
+    "caps_for",
+    "choose",
+    "polynomial",
+    "survey_feature",
+    "surveyed_every",
+    "zero_costs",
+]
 
 Array = NDArray[np.float64]
 
 LARGEST_CAP = 1.5
 """Beyond that no quadratic comes near an exponential."""
 N_CAPS = 10
+SURVEYED = 8192
+"""Samples that are enough to choose which zeros to visit."""
+
+
+def surveyed_every(n_samples: int) -> int:
+    """Say which samples a survey looks at: 1 is every one, 2 every second."""
+    return max(1, n_samples // SURVEYED)
 
 
 class ZeroSurvey(NamedTuple):

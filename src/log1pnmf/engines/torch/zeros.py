@@ -16,7 +16,7 @@ import torch
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.model.link import LARGEST_ETA
-from log1pnmf.model.zero_survey import ZeroSurvey
+from log1pnmf.model.zero_survey import ZeroSurvey, surveyed_every
 
 from . import dense, dispersed_zeros
 from .counts import TensorPattern
@@ -77,10 +77,13 @@ class Zeros:
         error, n_above = self.factors.new_empty((2, len(self.factors), len(caps)))
         width = 3 if self.noise is None else 5
         quadratics = self.factors.new_empty((len(self.factors), len(caps), width))
-        for at, eta in self._eta():
+        every = surveyed_every(len(self.loadings))
+        for at, eta in self._eta(every=every):
             found = self.features if self.noise is None else self.noise.at(at)
-            error[at], n_above[at], quadratics[at] = found.survey(eta, self.exposure.at(at), caps)
-        return ZeroSurvey(caps, on_host(error), on_host(n_above), on_host(quadratics))
+            exposure = self.exposure.at(at)[..., ::every].contiguous()
+            error[at], n_above[at], quadratics[at] = found.survey(eta, exposure, caps)
+        all_of = len(self.loadings) / len(self.loadings[::every])
+        return ZeroSurvey(caps, on_host(all_of * error), on_host(all_of * n_above), on_host(quadratics))
 
     def collect(self, caps: np.ndarray) -> tuple[Pattern, np.ndarray]:
         """See `log1pnmf.engines.base.Engine.collect_zeros`."""
@@ -108,27 +111,35 @@ class Zeros:
         signed, absolute = total.tolist()
         return signed, absolute
 
-    def _eta(self, stored: DevicePattern | None = None) -> Iterator[tuple[slice, Any]]:
-        """Lay out eta of some features at a time; -1 where there is a count, or a zero that is visited."""
-        size = max(1, dense.DENSE_BYTES[self.factors.device.type] // (8 * max(1, len(self.loadings))))
+    def _eta(self, stored: DevicePattern | None = None, *, every: int = 1) -> Iterator[tuple[slice, Any]]:
+        """Lay out eta of some features at a time, of `every` so many samples one.
+
+        It is -1 where there is a count, or a zero that is visited.
+        """
+        design = self.loadings[::every].T
+        size = max(1, dense.DENSE_BYTES[self.factors.device.type] // (8 * max(1, design.shape[1])))
         for block in self.rows.blocks():
             visited = None if stored is None else stored.of(block)
             for start in range(0, block.n_rows, size):
                 stop = min(start + size, block.n_rows)
                 at = slice(block.first + start, block.first + stop)
-                eta = self.factors[at] @ self.loadings.T
+                eta = self.factors[at] @ design
                 for entries in (block, visited):
                     if entries is not None:
-                        _leave_out(eta, entries, start, stop)
+                        _leave_out(eta, entries, start, stop, every)
                 yield at, eta
 
 
-def _leave_out(eta: Any, entries: Block | Stored, start: int, stop: int) -> None:
-    """Put -1 at the entries of rows `start` to `stop`, of which eta is given."""
+def _leave_out(eta: Any, entries: Block | Stored, start: int, stop: int, every: int) -> None:
+    """Put -1 at the entries of rows `start` to `stop`, of which eta is given in `every` so many columns."""
     indptr = entries.indptr[start : stop + 1]
     first, last = indptr[[0, -1]].tolist()
-    rows = torch.arange(stop - start, device=eta.device)
-    eta[torch.repeat_interleave(rows, indptr.diff()), entries.indices[first:last].long()] = -1.0
+    rows = torch.repeat_interleave(torch.arange(stop - start, device=eta.device), indptr.diff())
+    columns = entries.indices[first:last].long()
+    if every > 1:
+        seen = columns % every == 0
+        rows, columns = rows[seen], columns[seen] // every
+    eta[rows, columns] = -1.0
 
 
 def survey(eta: Any, exposure: Any, caps: np.ndarray) -> tuple[Any, Any, Any]:
