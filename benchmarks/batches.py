@@ -1,7 +1,7 @@
 """Batches: what is recovered under their effects, what is left of them in real data, and what they cost.
 
 python -m benchmarks.batches                # all tables of docs/explanation/batches.md, about 20 CPU minutes
-python -m benchmarks.batches effects        # one: recovery, effects, convergence, her2st (../shared), pace
+python -m benchmarks.batches effects        # one: recovery, effects, starts, convergence, her2st, pace
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +25,7 @@ from log1pnmf.analysis import match_factors
 from log1pnmf.counts import Counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.native import NativeEngine
+from log1pnmf.fitting import driver
 from log1pnmf.fitting.renewal import AdaptiveRenewal
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.solver.alternate import alternate
@@ -90,26 +93,55 @@ def recovery() -> Iterator[str]:
 def effects() -> Iterator[str]:
     """Table of how well effects are found, where counts alone would give them with an error below 5%.
 
-    The level of a batch belongs to the size factors: "right" ones are the true ones times the level of the
-    batch, "even" are samples of which every batch has the same kinds in the same parts.
+    "even" are samples of which every batch has the same kinds in the same parts. Fitted sizes have a default
+    start, the others `init="nndsvd"`.
     """
-    kinds = {"as they are": {}, "batch_strength=1": {"batch_strength": 1.0}, "right sizes": {}, "even": {}}
-    yield "| batches, c | " + " | ".join(kinds) + " | iterations |"
-    yield "|---" * (2 + len(kinds)) + "|"
+    short = {"init": "nndsvd"}
+    kinds: dict[str, dict[str, Any]] = {
+        "totals": short,
+        "totals, batch_strength=1": {"batch_strength": 1.0, **short},
+        'size_factors="fit"': {"size_factors": "fit", "max_iter": 3000},
+        "true sizes": short,
+        "totals, even": short,
+    }
+    yield "| batches, c | " + " | ".join(kinds) + " |"
+    yield "|---" * (1 + len(kinds)) + "|"
     for n_batches, c in ((2, 1.0), (5, 1.0), (2, math.inf), (5, math.inf)):
-        cells, n_iter = [], 0
+        cells, worst = [], []
         for kind, parameters in kinds.items():
             found = []
-            for seed in range(3):
-                data = simulated(n_batches, c, seed, even=kind == "even")
-                level = np.exp(np.log(data.effects) @ (data.batched.sum(axis=0) / data.batched.sum()))
-                right = {"size_factors": data.sizes * level[data.labels]} if kind == "right sizes" else {}
-                fit = _fitted(data.batched, c, batch=data.labels, init="nndsvd", **parameters, **right)
+            for seed in range(0 if math.isinf(c) and "fit" in kind else 3):
+                data = simulated(n_batches, c, seed, even="even" in kind)
+                right = {"size_factors": data.sizes} if kind == "true sizes" else {}
+                fit = _fitted(data.batched, c, batch=data.labels, **parameters, **right)
                 found.append(_off(data, fit))
-                n_iter = max(n_iter, fit.n_iter if kind == "as they are" else 0)
-            off = np.concatenate(found)
-            cells.append(f"{(off < 0.1).mean():.0%}, {np.median(off):.3f}")
-        yield f"| {n_batches}, {c:g} | {' | '.join(cells)} | {n_iter} at most |"
+                worst.append(f"{kind}: {fit.stopped} after {fit.n_iter}")
+            off = np.concatenate(found) if found else np.array([math.nan])
+            cells.append(f"{(off < 0.1).mean():.0%}, {np.median(off):.3f}" if found else "")
+        yield f"| {n_batches}, {c:g} | {' | '.join(cells)} |"
+        print("; ".join(worst), file=sys.stderr)
+
+
+def starts() -> Iterator[str]:
+    """Table of fits that start from effects of 1, and from those that explain the totals of features."""
+    yield "| batches, c | start | objective above the better, worst | iterations | L, F |"
+    yield "|---|---|---|---|---|"
+    for n_batches, c in ((2, 1.0), (5, 1.0), (2, math.inf), (5, math.inf)):
+        rows: dict[str, list[Any]] = {"q = 1": [], "q from totals": []}
+        for seed in range(3):
+            data = simulated(n_batches, c, seed)
+            for name, found in rows.items():
+                own = mock.patch.object(driver, "first_effects", lambda batches, *_: batches)
+                with own if name == "q = 1" else nullcontext():
+                    fit = _fitted(data.batched, c, batch=data.labels, init="nndsvd")
+                right = matched(data.loadings, fit.loadings), matched(data.factors, fit.factors)
+                found.append((fit.objective, fit.n_iter, *right))
+        table = {name: np.array(found) for name, found in rows.items()}
+        best = np.minimum(*(found[:, 0] for found in table.values()))
+        for name, found in table.items():
+            above, means = ((found[:, 0] - best) / best).max(), found[:, 2:].mean(axis=0)
+            n_iter = ", ".join(f"{n:.0f}" for n in found[:, 1])
+            yield f"| {n_batches}, {c:g} | {name} | {above:.0e} | {n_iter} | {means[0]:.3f}, {means[1]:.3f} |"
 
 
 def convergence() -> Iterator[str]:
@@ -254,6 +286,7 @@ def main() -> None:
     tables = {
         "recovery": recovery,
         "effects": effects,
+        "starts": starts,
         "convergence": convergence,
         "her2st": her2st,
         "pace": pace,

@@ -110,6 +110,18 @@ def test_a_converged_fit_has_converged_in_its_effects_too(c, likelihood):
     assert np.abs(np.log(more.batches.effects / first.batches.effects)).max() < 0.01
 
 
+@pytest.mark.parametrize("c", [1.0, math.inf])
+def test_effects_converge_with_dispersions_too(c):
+    """Found only now and then, they took hundreds of iterations, and stopped short."""
+    given = {"noise": "nb", "dispersion": np.linspace(0.05, 0.5, M), "c": c}
+    first = fitted(**given, max_iter=120, tol=1e-9)
+    assert first.stopped == "converged"
+    objective = first.history["objective"]
+    assert (np.diff(objective) <= 1e-9 * np.abs(objective[1:])).all()
+    more = fitted(**given, init=first, max_iter=400, tol=0.0)
+    assert first.objective - more.objective < 1e-7 * abs(first.objective)
+
+
 @pytest.mark.parametrize("noise", ["poisson", "nb"])
 def test_the_objective_never_rises_and_includes_the_pull(noise):
     found = fitted(noise=noise, max_iter=25)

@@ -286,6 +286,7 @@ class _OneStart:
                     break
                 assert self.fresh is not None
                 (engine, point), renewed = self.fresh, True
+                self.effects = effects_of(engine, remake)  # other zeros may be visited by now
         assert self.last is not None
         errors, engine = None, self._now(engine)
         if reason != "interrupted":

@@ -42,6 +42,7 @@ def renewed_effects(
     *,
     sums: Callable[[Array, Array], Array] | None = None,
     dispersed: Callable[[Array, Array, Array], Array] | None = None,
+    n_steps: int | None = None,
 ) -> tuple[Batches, float]:
     """Find the effects that minimise the objective.
 
@@ -55,6 +56,8 @@ def renewed_effects(
         A quicker `mean_sums`, of this model.
     dispersed : callable, optional
         `dispersed_sums` of this model with other effects, which come first.
+    n_steps : int, optional
+        Of Newton's steps with dispersions; by default a few, until they are short.
 
     Returns
     -------
@@ -95,7 +98,8 @@ def renewed_effects(
             value = value + pull * (effects - logs) - totals * logs
             return value.sum(axis=0), slope + pull * (effects - 1.0), bend + pull * effects
 
-        new, gain = _minimised(expand, before, weights, FEW_STEPS, ROUGHLY)
+        how = (FEW_STEPS, ROUGHLY) if n_steps is None else (n_steps, PRECISION)
+        new, gain = _minimised(expand, before, weights, *how)
     return (replace(batches, effects=np.exp(new)), gain) if gain > 0.0 else (batches, 0.0)
 
 

@@ -44,15 +44,21 @@ class Effects:
         return self.remake(with_effects(engine.problem, replace(batches, effects=effects)))
 
     def found(self, engine: Engine, loadings: Array, factors: Array) -> Array:
-        """Give the effects that minimise the objective of an engine's problem."""
-        better, _ = renewed_effects(engine.problem, loadings, factors, sums=engine.batch_sums)
+        """Give the effects that minimise the objective of an engine's problem.
+
+        With dispersions every step of the search visits all entries, and there is one.
+        """
+        dispersed, at = getattr(engine, "dispersed_sums", None), (loadings, factors)
+        better, _ = renewed_effects(
+            engine.problem, *at, sums=engine.batch_sums, dispersed=dispersed, n_steps=1
+        )
         return better.effects
 
 
 def effects_of(engine: Engine, remake: Remake) -> Effects | None:
     """Give the steps of the effects, where they cost less than an iteration; None where they are renewals."""
     problem = engine.problem
-    if problem.batches is None or not problem.noise.zero_loss_is_mean:
+    if problem.batches is None or not (problem.noise.zero_loss_is_mean or problem.zeros is None):
         return None
     return Effects(remake) if getattr(engine, "sums_batches_quickly", False) else None
 
