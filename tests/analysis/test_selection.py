@@ -234,7 +234,7 @@ def test_resumed_is_uninterrupted(counts, found, tmp_path, monkeypatch):
     begun = []
     follow = running.PathFitter.follow
     monkeypatch.setattr(
-        running.PathFitter, "follow", lambda self, *a: begun.append(self.fold.number) or follow(self, *a)
+        running.PathFitter, "follow", lambda self, *a: begun.append(self.part.number) or follow(self, *a)
     )
     whole = select(counts, *grid, resume=path, **QUICK)
     assert len(begun) < 6  # what was done is not done again
@@ -301,7 +301,7 @@ def test_fresh_starts_never_make_the_training_objective_worse(counts):
     objectives = []
     settings = running.Settings(n_components=3, likelihood="exact", max_iter=100, tol=1e-6, engine="native")
     for n_starts in (1, 3):
-        fitter = running.PathFitter(made[0], grid, settings, n_starts, 0, lambda: False)
+        fitter = running.PathFitter(made[0], grid, settings, 0, lambda: False, n_starts=n_starts)
         fit, record = fitter.begin(3, None)
         more, _ = fitter.begin(5, fit)
         objectives.append((fit.objective, more.objective))

@@ -19,24 +19,24 @@ from log1pnmf.fitting.fit import Fit
 from log1pnmf.model.batch_effects import first_effects
 from log1pnmf.model.batches import Batches
 
-__all__ = ["HOLDOUTS", "Fold", "make_folds"]
+__all__ = ["HOLDOUTS", "Fold", "Training", "make_folds"]
 
 Array = NDArray[np.float64]
 
 HOLDOUTS = ("counts", "samples")
 
 
-class Fold(Protocol):
-    """One way to hold something out."""
+class Training(Protocol):
+    """What is fitted: all counts, or those that are not held out."""
 
     @property
     def number(self) -> int:
-        """Which one."""
+        """Which fold; for all counts the number of folds."""
         ...
 
     @property
     def train(self) -> Counts:
-        """What is fitted."""
+        """The counts."""
         ...
 
     @property
@@ -53,6 +53,10 @@ class Fold(Protocol):
     def penalty_scale(self) -> float:
         """Share of the whole data's log-likelihood that is fitted, which the penalty is weighed against."""
         ...
+
+
+class Fold(Training, Protocol):
+    """One way to hold something out."""
 
     def score(self, fit: Fit) -> Array:
         """Held-out log-likelihood of every sample of the whole data, 0 for those that are not scored."""

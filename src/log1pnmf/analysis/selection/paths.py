@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,10 @@ from log1pnmf.fitting.start_choice import given, named
 from log1pnmf.fitting.starts import Start
 from log1pnmf.model.problem import Problem
 
-from .folding import Fold
+from .folding import Fold, Training
 from .grid import Grid, Setting
 
-__all__ = ["PathFitter", "Record", "Stopped"]
+__all__ = ["Fitter", "PathFitter", "Record", "Stopped"]
 
 Array = NDArray[np.float64]
 
@@ -59,31 +59,92 @@ class Record:
 
 
 @dataclass(frozen=True, eq=False)
-class PathFitter:
-    """Fits the settings of a grid to one fold.
-
-    Every fit has `n_starts` starts: its neighbour's end, where there is one, and fresh ones. The one with the
-    best training objective is kept.
+class Fitter:
+    """Fits settings of a grid to all counts, or to the training part of a fold.
 
     Parameters
     ----------
     settings : Settings
         Of all fits; c, number of factors, penalty and start are replaced.
     seed : int
-        Random numbers of a fit depend on this, the fold and the setting, and on nothing else.
+        Random numbers of a fit depend on this, the part and the setting, and on nothing else.
     stopped : callable
         True when the user has interrupted.
     finished : callable
         Called after every fit, in the thread that made it.
     """
 
-    fold: Fold
+    part: Training
     grid: Grid
     settings: Settings
-    n_starts: int
     seed: int
     stopped: Callable[[], bool]
     finished: Callable[[], None] = lambda: None
+
+    def with_seeds(self, setting: Setting, n_seeds: int) -> list[Fit]:
+        """Fit one setting several times, each from another random start."""
+        settings = replace(self._settings(setting), init="random")
+        fits = []
+        for number in range(n_seeds):
+            run = self._run(settings, named(settings, n_jobs=1), self._random(setting, number))
+            fits.append(run.as_fit(settings, self._problem(settings)))
+            self.finished()
+        return fits
+
+    def _settings(self, setting: Setting) -> Settings:
+        """Give the settings of a fit to this part."""
+        return (
+            replace(
+                self.settings,
+                c=setting.c,
+                n_components=setting.n_components,
+                l1=self.part.penalty_scale * setting.l1,
+            )
+            .with_noise(setting.noise)
+            .resolved(self.settings.engine, self.part.train)
+        )
+
+    def _random(self, setting: Setting, *number: int) -> Random:
+        place = self.grid.place(setting)
+        return np.random.default_rng([self.seed, 1, self.part.number, *place, *number])
+
+    def _problem(self, settings: Settings, before: Fit | None = None) -> Problem:
+        """Give the problem of a fit; fitted size factors begin with those of the fit before."""
+        noise = first_noise(settings, self.part.train.n_features)
+        own = self.part.size_factors, noise, self.part.batches
+        problem = first_problem(settings, self.part.train, *own)
+        if settings.fits_sizes and before is not None:
+            return replace(problem, size_factors=before.size_factors)
+        return problem
+
+    def _run(self, settings: Settings, start: Start, rng: Random, before: Fit | None = None) -> Run:
+        def remake(problem: Problem) -> Engine:
+            return make_engine(settings.engine, problem, 1)
+
+        run = best_run(
+            replace(settings, n_init=1),
+            remake,
+            self._problem(settings, before),
+            rng,
+            start=start,
+            renewal=renewal_of(settings, remake, batched=self.part.batches is not None),
+            callbacks=[lambda iteration: self.stopped()],
+        )
+        if self.stopped():
+            raise Stopped
+        return run
+
+
+@dataclass(frozen=True, eq=False)
+class PathFitter(Fitter):
+    """Fits the settings of a grid to one fold, and scores them.
+
+    Every fit has `n_starts` starts: its neighbour's end, where there is one, and fresh ones. The one with the
+    best training objective is kept.
+    """
+
+    part: Fold
+    n_starts: int = field(kw_only=True)
 
     def begin(self, n_components: int, fewer: Fit | None) -> tuple[Fit, Record]:
         """Fit the first setting of a path, starting also from a fit with fewer factors."""
@@ -102,29 +163,6 @@ class PathFitter:
             records.append(record)
         return records
 
-    def with_seeds(self, setting: Setting, n_seeds: int) -> list[Fit]:
-        """Fit one setting several times, each from another random start."""
-        settings = replace(self._settings(setting), init="random")
-        fits = []
-        for number in range(n_seeds):
-            run = self._run(settings, named(settings, n_jobs=1), self._random(setting, number))
-            fits.append(run.as_fit(settings, self._problem(settings)))
-            self.finished()
-        return fits
-
-    def _settings(self, setting: Setting) -> Settings:
-        """Give the settings of a fit to this fold."""
-        return (
-            replace(
-                self.settings,
-                c=setting.c,
-                n_components=setting.n_components,
-                l1=self.fold.penalty_scale * setting.l1,
-            )
-            .with_noise(setting.noise)
-            .resolved(self.settings.engine, self.fold.train)
-        )
-
     def _fit(self, setting: Setting, before: Fit | None) -> tuple[Fit, Record]:
         started = time.thread_time()
         rng = self._random(setting)
@@ -138,41 +176,11 @@ class PathFitter:
         )
         best = min(runs, key=lambda run: run.objective)
         fit = best.as_fit(settings, self._problem(settings))
-        by_sample, fitted = self.fold.score(fit), self.fold.fitted(fit)
+        by_sample, fitted = self.part.score(fit), self.part.fitted(fit)
         self.finished()
         seconds, met = time.thread_time() - started, best.stopped == "converged"
-        return fit, Record(self.fold.number, setting, by_sample, best.last.index, met, seconds, fitted)
-
-    def _random(self, setting: Setting, *number: int) -> Random:
-        place = self.grid.place(setting)
-        return np.random.default_rng([self.seed, 1, self.fold.number, *place, *number])
+        return fit, Record(self.part.number, setting, by_sample, best.last.index, met, seconds, fitted)
 
     def _continued(self, settings: Settings, before: Fit, rng: Random) -> Start:
         start = continued_start(before, self._problem(settings), settings.n_components, rng)
         return given(start, settings)
-
-    def _problem(self, settings: Settings, before: Fit | None = None) -> Problem:
-        """Give the problem of a fit; fitted size factors begin with those of the fit before."""
-        noise = first_noise(settings, self.fold.train.n_features)
-        own = self.fold.size_factors, noise, self.fold.batches
-        problem = first_problem(settings, self.fold.train, *own)
-        if settings.fits_sizes and before is not None:
-            return replace(problem, size_factors=before.size_factors)
-        return problem
-
-    def _run(self, settings: Settings, start: Start, rng: Random, before: Fit | None = None) -> Run:
-        def remake(problem: Problem) -> Engine:
-            return make_engine(settings.engine, problem, 1)
-
-        run = best_run(
-            replace(settings, n_init=1),
-            remake,
-            self._problem(settings, before),
-            rng,
-            start=start,
-            renewal=renewal_of(settings, remake, batched=self.fold.batches is not None),
-            callbacks=[lambda iteration: self.stopped()],
-        )
-        if self.stopped():
-            raise Stopped
-        return run

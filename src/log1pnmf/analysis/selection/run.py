@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,7 +35,7 @@ from log1pnmf.model.batches import Batches
 
 from .folding import HOLDOUTS, Fold, make_folds
 from .grid import Grid, Setting
-from .paths import PathFitter, Record
+from .paths import Fitter, PathFitter, Record
 from .progress import OnFit, shown
 from .resuming import resumed
 from .seeds import Agreement, WholeData, agreement
@@ -302,7 +302,7 @@ class _Plan:
             try:
                 for fold, left in todo:
                     pending.add(pool.submit(self._begin, fold, max(left)))
-                fitter = self._fitter(self._whole())
+                fitter = Fitter(self._whole(), *self._shared)
                 for setting in seeds:
                     pending.add(pool.submit(agreement, fitter, setting, self.about["n_seeds"]))
                 while pending:
@@ -328,7 +328,7 @@ class _Plan:
                 write_records(path, self.records, self.agreements, self.about)
             return set()
         fitter, firsts = result
-        left = self._left(fitter.fold.number)
+        left = self._left(fitter.part.number)
         return {
             pool.submit(self._follow, fitter, number, *firsts[number])
             for number in sorted(left, reverse=True)
@@ -363,19 +363,13 @@ class _Plan:
         first = None if self.batches is None else first_effects(self.batches, self.data, sizes)
         return WholeData(self.data, sizes, self.about["n_folds"], first)
 
-    def _fitter(self, fold: Fold) -> PathFitter:
-        return PathFitter(
-            fold,
-            self.grid,
-            self.settings,
-            self.about["n_starts"],
-            self.about["seed"],
-            self._interrupted.is_set,
-            self._finished,
-        )
+    @property
+    def _shared(self) -> tuple[Grid, Settings, int, Callable[[], bool], Callable[[], None]]:
+        """What all fitters have in common."""
+        return self.grid, self.settings, self.about["seed"], self._interrupted.is_set, self._finished
 
     def _begin(self, fold: Fold, last: int) -> tuple[PathFitter, dict[int, tuple[Fit, Record]]]:
-        fitter = self._fitter(fold)
+        fitter = PathFitter(fold, *self._shared, n_starts=self.about["n_starts"])
         firsts: dict[int, tuple[Fit, Record]] = {}
         fit = None
         for number in self.grid.n_components:

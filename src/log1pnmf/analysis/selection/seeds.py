@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from log1pnmf.analysis.stability import stability
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitting.fit import Fit
 from log1pnmf.model.batches import Batches
 
 from .grid import Setting
-from .paths import PathFitter
+from .paths import Fitter
 
 __all__ = ["Agreement", "WholeData", "agreement", "stability_with_error"]
 
@@ -22,19 +21,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class WholeData:
-    """What is fitted where nothing is held out; a `Fold` without a score."""
+    """What is fitted where nothing is held out."""
 
     train: Counts
     size_factors: Array
     number: int
     batches: Batches | None = None
     penalty_scale: float = 1.0
-
-    def score(self, fit: Fit) -> Array:
-        """Refuse: these counts were fitted."""
-        raise NotImplementedError
-
-    fitted = score
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +44,7 @@ class Agreement:
     between: Array
 
 
-def agreement(fitter: PathFitter, setting: Setting, n_seeds: int) -> Agreement:
+def agreement(fitter: Fitter, setting: Setting, n_seeds: int) -> Agreement:
     """Fit a setting with several seeds and compare the loadings; one factor alone has no other optimum."""
     if setting.n_components == 1:
         return Agreement(setting, np.ones((n_seeds, n_seeds)))
