@@ -5,11 +5,11 @@ from __future__ import annotations
 import typer
 
 from log1pnmf.counts.chunked.opening import DEFAULT_MEMORY, parse_memory
-from log1pnmf.fitting.request import Request
 from log1pnmf.fitting.settings import Settings
 
 from . import options as common
 from .console import Screen
+from .groups import FitOptions, unfolded
 from .inputs import Reading
 from .known import KnownFiles
 from .running import RunPlan, carry_out
@@ -18,40 +18,21 @@ from .streamed import Streaming
 __all__ = ["fit"]
 
 
+@unfolded
 def fit(
     *,
     file: common.CountFile,
     components: common.Components,
     output: common.Output,
     c: common.Shifts = common.DEFAULT_C,
-    layer: common.Layer = None,
+    reading: Reading,
     groupby: common.GroupBy = None,
     batch: common.Batch = None,
-    batch_strength: common.BatchStrength = Settings.batch_strength,
-    min_samples: common.MinSamples = 0,
-    min_counts: common.MinCounts = 0,
-    min_features: common.MinFeatures = 0,
-    transpose: common.Transpose = False,
-    allow_fractions: common.AllowFractions = False,
-    max_memory: common.MaxMemory = None,
-    text: common.Text = None,
-    stop_words: common.StopWords = None,
-    likelihood: common.Likelihood = Settings.likelihood,
-    zeros_tol: common.ZerosTol = Settings.zeros_tol,
-    size_factors: common.SizeFactors = Settings.size_factors,
-    noise: common.Noise = Settings.noise,
-    dispersion: common.Dispersion = Settings.dispersion,
-    init: common.Init = Settings.init,
-    n_init: common.NInit = Settings.n_init,
-    l1: common.L1 = Settings.l1,
+    options: FitOptions,
     fixed_loadings: common.FixedLoadings = None,
     fixed_factors: common.FixedFactors = None,
     mask: common.Mask = None,
     mask_penalty: common.MaskPenalty = Settings.mask_penalty,
-    seed: common.Seed = 0,
-    max_iter: common.MaxIter = Settings.max_iter,
-    tol: common.Tol = Settings.tol,
-    jobs: common.Jobs = Request.n_jobs,
     engine: common.Engine = Settings.engine,
     memory: common.Memory = None,
     scheduler: common.Scheduler = None,
@@ -72,24 +53,7 @@ def fit(
     values = common.parse_c(c)
     if len(values) > 1 and (checkpoint is not None or resume is not None):
         raise typer.BadParameter("--checkpoint and --resume are for one fit: give one c")
-    parameters = common.checked_parameters(
-        n_components=components,
-        likelihood=likelihood,
-        zeros_tol=zeros_tol,
-        size_factors=size_factors,
-        noise=noise,
-        dispersion=dispersion,
-        batch_strength=batch_strength,
-        init=init,
-        n_init=n_init,
-        l1=l1,
-        mask_penalty=mask_penalty,
-        random_state=seed,
-        max_iter=max_iter,
-        tol=tol,
-        n_jobs=jobs,
-        engine=engine,
-    )
+    parameters = options.parameters(components, mask_penalty=mask_penalty, engine=engine)
     size = DEFAULT_MEMORY if memory is None else memory
     parse_memory(size)
     if memory is not None and engine != "streaming":
@@ -103,17 +67,7 @@ def fit(
     plan = RunPlan(
         file=file,
         output=output,
-        reading=Reading(
-            layer,
-            transpose,
-            allow_fractions,
-            min_samples,
-            min_counts,
-            min_features,
-            max_memory,
-            text,
-            stop_words,
-        ),
+        reading=reading,
         c=values,
         parameters=parameters,
         groupby=groupby,

@@ -9,6 +9,7 @@ from typing import Any
 from log1pnmf._common.words import plural
 from log1pnmf.counts.files import CountTable, Filtered, filter_table, read_table
 
+from . import options as common
 from .console import Screen
 
 __all__ = ["Reading", "describe", "read_filtered"]
@@ -24,15 +25,15 @@ class Reading:
         See `log1pnmf.counts.files.read_table` and `log1pnmf.counts.files.filter_table`.
     """
 
-    layer: str | None = None
-    transpose: bool = False
-    allow_fractions: bool = False
-    min_samples: int = 0
-    min_counts: float = 0.0
-    min_features: int = 0
-    max_memory: str | None = None
-    text: str | None = None
-    stop_words: str | None = None
+    layer: common.Layer = None
+    transpose: common.Transpose = False
+    allow_fractions: common.AllowFractions = False
+    min_samples: common.MinSamples = 0
+    min_counts: common.MinCounts = 0
+    min_features: common.MinFeatures = 0
+    max_memory: common.MaxMemory = None
+    text: common.Text = None
+    stop_words: common.StopWords = None
 
     def table(self, path: Path) -> CountTable:
         """Read a file."""

@@ -14,11 +14,11 @@ from log1pnmf.analysis.selection.run import N_FOLDS, N_SEEDS
 from log1pnmf.analysis.selection.run import select as compare_settings
 from log1pnmf.analysis.selection.selection import Selection
 from log1pnmf.fitting.keys import c_name
-from log1pnmf.fitting.request import Request
 from log1pnmf.fitting.settings import NOISES, Settings
 
 from . import options as common
 from .console import Screen, one_line
+from .groups import SolverOptions, unfolded
 from .inputs import Reading, read_filtered
 from .progress import GridWatch
 from .select_folder import SelectFolder, writing_selection
@@ -27,6 +27,7 @@ from .signals import KEPT
 __all__ = ["select"]
 
 
+@unfolded
 def select(
     *,
     file: common.CountFile,
@@ -58,17 +59,8 @@ def select(
             "--seeds", metavar="N", help="Random starts of each setting, to measure stability; 0 skips it."
         ),
     ] = N_SEEDS,
-    layer: common.Layer = None,
-    min_samples: common.MinSamples = 0,
-    min_counts: common.MinCounts = 0,
-    min_features: common.MinFeatures = 0,
-    transpose: common.Transpose = False,
-    allow_fractions: common.AllowFractions = False,
-    max_memory: common.MaxMemory = None,
-    text: common.Text = None,
-    stop_words: common.StopWords = None,
-    likelihood: common.Likelihood = Settings.likelihood,
-    size_factors: common.SizeFactors = Settings.size_factors,
+    reading: Reading,
+    options: SolverOptions,
     noise: Annotated[
         str,
         typer.Option(
@@ -78,12 +70,6 @@ def select(
         ),
     ] = Settings.noise,
     batch: common.Batch = None,
-    batch_strength: common.BatchStrength = Settings.batch_strength,
-    l1: common.L1 = Settings.l1,
-    seed: common.Seed = 0,
-    max_iter: common.MaxIter = Settings.max_iter,
-    tol: common.Tol = Settings.tol,
-    jobs: common.Jobs = Request.n_jobs,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a comparison that was stopped.")] = False,
     json: common.Json = False,
     force: common.Force = False,
@@ -96,25 +82,11 @@ def select(
     """
     screen = Screen(json=json)
     numbers, shifts = common.parse_numbers(components), common.parse_c(c)
-    parameters = common.checked_parameters(
-        n_components=max(numbers),
-        likelihood=likelihood,
-        size_factors=size_factors,
-        batch_strength=batch_strength,
-        l1=l1,
-        random_state=seed,
-        max_iter=max_iter,
-        tol=tol,
-        n_jobs=jobs,
-    )
-    reading = Reading(
-        layer, transpose, allow_fractions, min_samples, min_counts, min_features, max_memory, text, stop_words
-    )
     noises = [part.strip() for part in noise.split(",")]
     for one in noises:
         check_choice("--noise", one, NOISES)
-    options = {**parameters, "n_components": numbers, "c": shifts, "noise": noises}
-    options |= {"holdout": holdout, "n_folds": folds, "n_seeds": seeds}
+    asked = {**options.parameters(max(numbers)), "n_components": numbers, "c": shifts, "noise": noises}
+    asked |= {"holdout": holdout, "n_folds": folds, "n_seeds": seeds}
     check_choice("--holdout", holdout, HOLDOUTS)
     check_whole("--folds", folds, least=1)
     check_whole("--seeds", seeds, least=0)
@@ -126,11 +98,11 @@ def select(
     with writing_selection(output, force=force, resume=resume) as folder:
         table = read_filtered(file, reading, screen).table
         counts, labels = table.counts, None if batch is None else table.labels(batch)
-        record = folder.record_of(file, reading, {**options, "batch": batch})
+        record = folder.record_of(file, reading, {**asked, "batch": batch})
         try:
             with GridWatch(screen.errors) as watch, warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                found = compare_settings(counts, resume=folder.state, on_fit=watch, batch=labels, **options)
+                found = compare_settings(counts, resume=folder.state, on_fit=watch, batch=labels, **asked)
         except KeyboardInterrupt:
             if not folder.state.exists():
                 raise
