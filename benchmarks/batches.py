@@ -1,7 +1,7 @@
 """Batches: what is recovered under their effects, what is left of them in real data, and what they cost.
 
 python -m benchmarks.batches                # all tables of docs/explanation/batches.md, about 20 CPU minutes
-python -m benchmarks.batches effects        # one: recovery, effects, starts, convergence, her2st, pace
+python -m benchmarks.batches effects        # one; also recovery, starts, dispersed, convergence, her2st, pace
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
@@ -25,7 +25,7 @@ from log1pnmf.analysis import match_factors
 from log1pnmf.counts import Counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.fitting import driver
+from log1pnmf.fitting import driver, renewal, runs
 from log1pnmf.fitting.renewal import AdaptiveRenewal
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.solver.alternate import alternate
@@ -144,6 +144,35 @@ def starts() -> Iterator[str]:
             yield f"| {n_batches}, {c:g} | {name} | {above:.0e} | {n_iter} | {means[0]:.3f}, {means[1]:.3f} |"
 
 
+def dispersed() -> Iterator[str]:
+    """Table of negative binomial fits whose effects are found in every iteration, and only now and then."""
+    yield "| batches, c | effects found | iterations | objective above the best | CPU s of an iteration |"
+    yield "|---|---|---|---|---|"
+    noise = {"noise": "nb", "dispersion": np.full(150, 0.25)}  # fitted ones have a prior that changes
+    ways = {
+        "in every iteration": {"likelihood": "exact"},
+        "now and then": {"likelihood": "exact"},
+        "now and then, adaptive": {"likelihood": "adaptive"},
+    }
+    for n_batches, c in ((2, 1.0), (5, 1.0)):
+        data = simulated(n_batches, c, 0, n=400, m=150)
+        counts = np.random.default_rng(0).poisson(
+            data.batched * np.random.default_rng(1).gamma(4.0, 0.25, data.batched.shape)
+        )
+        rows = []
+        for name, how in ways.items():
+            began = time.process_time()
+            with ExitStack() as stack:
+                for place in (runs, renewal) if name != "in every iteration" else ():
+                    stack.enter_context(mock.patch.object(place, "effects_of", return_value=None))
+                fit = _fitted(counts, c, batch=data.labels, init="nndsvd", max_iter=3000, **noise, **how)
+            rows.append((name, fit.n_iter, fit.objective, (time.process_time() - began) / fit.n_iter))
+        best = min(row[2] for row in rows)
+        for name, n_iter, objective, seconds in rows:
+            above = (objective - best) / abs(best)
+            yield f"| {n_batches}, {c:g} | {name} | {n_iter} | {above:.0e} | {seconds:.3f} |"
+
+
 def convergence() -> Iterator[str]:
     """Table of what 1,000 further iterations change in fits that have converged."""
     yield "| batches, c | iterations | objective falls by | effects move by at most |"
@@ -249,9 +278,9 @@ def pace() -> Iterator[str]:
             where = point
             engine: Engine = _native(Problem(counts, sizes, link, form, batches=batches))
             if zeros == "adaptive":
-                renewal = AdaptiveRenewal(_native, Settings.zeros_tol)
+                renewing = AdaptiveRenewal(_native, Settings.zeros_tol)
                 start = _last(_native(replace(engine.problem, zeros=quadratic(link))), point, 20)
-                engine = renewal.chosen(engine, Pair(start.loadings, start.factors), start.loss)
+                engine = renewing.chosen(engine, Pair(start.loadings, start.factors), start.loss)
                 where = start.loadings, start.factors
             seconds.append(_seconds(engine, where))
         ratio = seconds[1] / seconds[0]
@@ -287,6 +316,7 @@ def main() -> None:
         "recovery": recovery,
         "effects": effects,
         "starts": starts,
+        "dispersed": dispersed,
         "convergence": convergence,
         "her2st": her2st,
         "pace": pace,
