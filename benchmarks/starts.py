@@ -148,6 +148,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out" / "starts.jsonl")
     parser.add_argument("--only", nargs="+", choices=N_COMPONENTS, default=list(N_COMPONENTS))
+    parser.add_argument("--starts", nargs="+", choices=STARTS, default=list(STARTS))
     parser.add_argument("--minutes", type=float, default=15.0, help="begin no run after this time")
     arguments = parser.parse_args()
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
@@ -157,7 +158,8 @@ def main() -> None:
     end = time.perf_counter() + 60 * arguments.minutes
     parts: dict[tuple[str, bool], Counts] = {}
     for run in _runs():
-        if run in done or run.data not in arguments.only or time.perf_counter() > end:
+        wanted = run.data in arguments.only and run.start in arguments.starts
+        if run in done or not wanted or time.perf_counter() > end:
             continue
         key = run.data, run.c == math.inf
         if key not in parts:

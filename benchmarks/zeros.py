@@ -1,10 +1,12 @@
 """Zeros that are visited, stood in for by one quadratic, or both as it suits: likelihoods and CPU seconds.
 
     python -m benchmarks.zeros fits         adaptive, approximate and exact fits of every data set
+    python -m benchmarks.zeros ratio        adaptive and approximate ones alone, at c = 1
     python -m benchmarks.zeros pace         the same number of iterations of each, from the same start
     python -m benchmarks.zeros tolerance    adaptive fits for several zeros_tol, and the figure of the page
     python -m benchmarks.zeros large        a few iterations of large matrices
     python -m benchmarks.zeros defaults     the default fit against the best of several starts
+    python -m benchmarks.zeros seeds        default fits that differ in the seed alone
 
 Each does what is not yet in its result file and begins nothing after `--minutes`, so it can be called again
 to go on. It prints its table as it is in the documentation. One thread. Large data sets are sampled
@@ -27,7 +29,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf import Log1pNMF, fit_log1p_nmf, open_counts
+from log1pnmf.counts.chunked.opening import CountSource
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.certificate import certify
 from log1pnmf.fitting.fit import Fit
@@ -35,16 +38,17 @@ from log1pnmf.fitting.solver.iteration import Iteration
 
 from .data import DATA, ROOT, Folder, MissingError
 from .measuring import Clock
-from .streaming import blocks
+from .streaming import DISTINCT, blocks
 from .zeros_tables import N_COMPONENTS, PACED, Record, draw, table_of
 
 SAMPLES = {"ap": 1200, "pbmc": 1800, "baron": 1000, "kang": 1000, "her2st": 800, "newsgroups": 1000}
 SHIFTS = (1.0, 0.1, 10.0)
 TOLERANCES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 TOLERANCE_DATA = ("baron", "pbmc")
+SEEDS_DATA, N_SEEDS = ("ap", "bbc"), 10
 STARTS = (("rank1", 1), ("nndsvd", 0), ("random", 0), ("random", 1))
 SIMULATED = (100_000, 20_000, 1330)
-LARGE_ITERATIONS = {"her2st": 8, "simulated": 4}
+LARGE_ITERATIONS = {"her2st": 8, "simulated": 4, "streamed": 2}
 TOL = 1e-8
 PACE = {"max_iter": 16, "tol": 0.0}
 
@@ -53,7 +57,17 @@ PACE = {"max_iter": 16, "tol": 0.0}
 
 
 class Samples(Folder):
-    """Data sets with so many samples that they can be fitted exactly; features without counts are dropped."""
+    """Data sets with so many samples that they can be fitted exactly; features without counts are dropped.
+
+    Parameters
+    ----------
+    rows : int
+        Samples of the streamed counts.
+    """
+
+    def __init__(self, data: Path, rows: int) -> None:
+        super().__init__(data)
+        self.rows = rows
 
     def matrix(self, name: str) -> sparse.csr_array:
         matrix = super().matrix(name)
@@ -64,10 +78,27 @@ class Samples(Folder):
         return part[:, np.unique(part.indices)]
 
 
-def _large(name: str, folder: Path) -> Counts:
+class Repeated:
+    """Chunks of simulated counts, drawn once, that come again and again: streamed counts without a file."""
+
+    def __init__(self, shape: tuple[int, int], per_row: int) -> None:
+        self.shape = shape
+        self.drawn = list(blocks(min(shape[0], DISTINCT), shape[1], per_row=per_row))
+        self.n_rows = self.drawn[0].shape[0]
+
+    def __len__(self) -> int:
+        return math.ceil(self.shape[0] / self.n_rows)
+
+    def __getitem__(self, i: int) -> sparse.csr_array:
+        return self.drawn[i % len(self.drawn)][: self.shape[0] - i * self.n_rows]
+
+
+def _large(name: str, folder: Samples) -> Counts | CountSource:
     if name == "her2st":
-        return Folder(folder).counts(name)
+        return Folder(folder.data).counts(name)
     n, m, per_row = SIMULATED
+    if name == "streamed":
+        return open_counts(Repeated((folder.rows, m), per_row))
     return Counts.from_any(sparse.vstack(list(blocks(n, m, per_row=per_row)), format="csr"))
 
 
@@ -93,7 +124,7 @@ class Watch:
         return float(np.median([seconds for index, seconds in steps if index == 1] or [math.nan]))
 
 
-def _fitted(counts: Counts, n_components: int, **options: Any) -> tuple[Fit, Record]:
+def _fitted(counts: Counts | CountSource, n_components: int, **options: Any) -> tuple[Fit, Record]:
     """Fit from the rank-one start, unless told otherwise."""
     watch, clock = Watch(), Clock()
     settings = {"init": "rank1", "random_state": 0, "tol": TOL, "n_jobs": 1, "callbacks": [watch], **options}
@@ -102,16 +133,16 @@ def _fitted(counts: Counts, n_components: int, **options: Any) -> tuple[Fit, Rec
         fit = fit_log1p_nmf(counts, n_components, **settings)
         cpu = clock.read()[0]
         certificate = certify(fit, counts, n_jobs=1)
-    entries = math.prod(counts.shape)
+    entries, nnz = math.prod(counts.shape), fit.data.nnz
     return fit, {
         "shape": list(counts.shape),
-        "nnz": counts.nnz,
+        "nnz": nnz,
         "taken": fit.settings.likelihood,
         "start": fit.settings.init,
         "log_likelihood": certificate.log_likelihood,
         "standard_error": certificate.standard_error,
         "zeros_error": certificate.zeros_error,
-        "visited": _visited(fit, entries - counts.nnz),
+        "visited": _visited(fit, entries - nnz),
         "iterations": fit.n_iter,
         "stopped": fit.stopped,
         "cpu": cpu,
@@ -120,12 +151,14 @@ def _fitted(counts: Counts, n_components: int, **options: Any) -> tuple[Fit, Rec
     }
 
 
-def _visited(fit: Fit, n_zeros: int) -> int:
+def _visited(fit: Fit, n_zeros: int) -> int | None:
     """How many zeros the last iterations visited; the fit says so in words."""
     if fit.settings.likelihood == "approximate":
         return 0
-    said = re.search(r"zero counts: ([\d,]+) of them", " ".join(fit.messages))
-    return n_zeros if said is None else int(said[1].replace(",", ""))
+    said = re.search(r"(some|[\d,]+) zero counts were visited", " ".join(fit.messages))
+    if said is None:
+        return n_zeros
+    return None if said[1] == "some" else int(said[1].replace(",", ""))  # streamed fits do not count them
 
 
 # ---------------------------------------------------------------- what is measured
@@ -148,6 +181,18 @@ def _fits(folder: Samples) -> Iterator[Job]:
     for c in SHIFTS:
         for data in N_COMPONENTS:
             yield {"data": data, "c": c}, lambda data=data, c=c: measure(data, c)
+
+
+def _ratio(folder: Samples) -> Iterator[Job]:
+    """What whole adaptive fits cost, against approximate ones."""
+
+    def measure(data: str) -> list[Record]:
+        counts, k = folder.counts(data), N_COMPONENTS[data]
+        names = ("adaptive", "approximate")
+        return [{"data": data, "fit": name} | _fitted(counts, k, likelihood=name)[1] for name in names]
+
+    for data in N_COMPONENTS:
+        yield {"data": data}, lambda data=data: measure(data)
 
 
 def _pace(folder: Samples) -> Iterator[Job]:
@@ -193,12 +238,12 @@ def _tolerance(folder: Samples) -> Iterator[Job]:
 
 def _large_fits(folder: Samples) -> Iterator[Job]:
     """A few iterations of large matrices."""
-    kept: dict[str, Counts] = {}
+    kept: dict[str, Counts | CountSource] = {}
 
     def measure(data: str, likelihood: str) -> list[Record]:
         if data not in kept:
             kept.clear()
-            kept[data] = _large(data, folder.data)
+            kept[data] = _large(data, folder)
         k, max_iter = N_COMPONENTS.get(data, 16), LARGE_ITERATIONS[data]
         _, record = _fitted(kept[data], k, likelihood=likelihood, init="random", max_iter=max_iter)
         return [{"data": data, "fit": likelihood} | record]
@@ -214,22 +259,41 @@ def _large_fits(folder: Samples) -> Iterator[Job]:
 def _defaults(folder: Samples) -> Iterator[Job]:
     """The fit of somebody who chooses nothing, and some others to compare it with."""
 
-    def measure(data: str) -> list[Record]:
-        counts, k = folder.counts(data), N_COMPONENTS[data]
-        plain = {name: Log1pNMF(k).get_params()[name] for name in ("init", "random_state", "tol")}
-        records = [{"fit": "default"} | _fitted(counts, k, **plain)[1]]
-        for init, seed in STARTS:
-            chosen = plain | {"init": init, "random_state": seed}
-            records.append({"fit": f"{init}, seed {seed}"} | _fitted(counts, k, **chosen)[1])
-        return [{"data": data} | record for record in records]
+    def measure(data: str, name: str, chosen: Record) -> list[Record]:
+        return [{"data": data, "fit": name} | _default_fit(folder, data, **chosen)]
 
-    for data in N_COMPONENTS:
-        yield {"data": data}, lambda data=data: measure(data)
+    others = {f"{init}, seed {seed}": {"init": init, "random_state": seed} for init, seed in STARTS}
+    for name, chosen in ({"default": {}} | others).items():
+        for data in N_COMPONENTS:
+            key = {"data": data, "fit": name}
+            yield key, lambda data=data, name=name, chosen=chosen: measure(data, name, chosen)
+
+
+def _seeds(folder: Samples) -> Iterator[Job]:
+    """Default fits that differ in the seed alone."""
+    for seed in range(N_SEEDS):
+        for data in SEEDS_DATA:
+            key = {"data": data, "seed": seed}
+            yield key, lambda key=key: [key | _default_fit(folder, key["data"], random_state=key["seed"])]
+
+
+def _default_fit(folder: Samples, data: str, **chosen: Any) -> Record:
+    k = N_COMPONENTS[data]
+    plain = {name: Log1pNMF(k).get_params()[name] for name in ("init", "random_state", "tol")}
+    return _fitted(folder.counts(data), k, **(plain | chosen))[1]
 
 
 # ---------------------------------------------------------------- the command
 
-PARTS = {"fits": _fits, "pace": _pace, "tolerance": _tolerance, "large": _large_fits, "defaults": _defaults}
+PARTS = {
+    "fits": _fits,
+    "ratio": _ratio,
+    "pace": _pace,
+    "tolerance": _tolerance,
+    "large": _large_fits,
+    "defaults": _defaults,
+    "seeds": _seeds,
+}
 
 
 def _read(out: Path, part: str) -> list[Record]:
@@ -247,11 +311,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out")
     parser.add_argument("--minutes", type=float, default=30.0, help="begin nothing after this time")
+    parser.add_argument("--rows", type=int, default=300_000, help="samples of streamed counts (large only)")
     parser.add_argument("--figure", type=Path, help="where to draw it (tolerance only)")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     end = time.perf_counter() + 60 * arguments.minutes
-    for key, measure in PARTS[arguments.part](Samples(arguments.data)):
+    for key, measure in PARTS[arguments.part](Samples(arguments.data, arguments.rows)):
         done = any(key.items() <= record.items() for record in _read(arguments.out, arguments.part))
         if done or time.perf_counter() > end:
             continue

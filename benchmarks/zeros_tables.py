@@ -35,9 +35,11 @@ def table_of(part: str, records: list[Record], fits: list[Record]) -> str:
         return _defaults_table(records, fits)
     tables = {
         "fits": _fits_table,
+        "ratio": _ratio_table,
         "pace": _pace_table,
         "tolerance": _tolerance_table,
         "large": _large_table,
+        "seeds": _seeds_table,
     }
     return tables[part](records)
 
@@ -90,6 +92,25 @@ def _fits_table(records: list[Record]) -> str:
 def _each(record: Record) -> float:
     """CPU seconds per iteration of a whole fit, its start and its end included."""
     return record["cpu"] / record["iterations"]
+
+
+def _ratio_table(records: list[Record]) -> str:
+    lines = []
+    for group in _by(records, "data").values():
+        adaptive, approximate = group["adaptive"], group["approximate"]
+        gained = adaptive["log_likelihood"] - approximate["log_likelihood"]
+        lines.append(
+            [
+                _about(adaptive),
+                f"{gained:+,.0f}",
+                f"{adaptive['cpu']:.1f}, {approximate['cpu']:.1f}",
+                f"{adaptive['cpu'] / approximate['cpu']:.2f}",
+                f"{adaptive['iterations']}, {approximate['iterations']}",
+                f"{_each(adaptive) / _each(approximate):.2f}",
+            ]
+        )
+    head = "data; adaptive above approximate; CPU s: adaptive, approximate; ratio; iterations; "
+    return _table(head + "ratio per iteration", lines)
 
 
 def _pace_table(records: list[Record]) -> str:
@@ -158,7 +179,7 @@ def _large_table(records: list[Record]) -> str:
                 f"{record['log_likelihood']:,.0f}{error}",
                 f"{record['cpu_iteration']:.2f}",
                 f"{record['cpu_between']:.2f}" if "cpu_between" in record else "",
-                f"{record['visited'] / record['nnz']:.3f}",
+                "" if record["visited"] is None else f"{record['visited'] / record['nnz']:.3f}",
             ]
         )
     return _table(
@@ -170,12 +191,13 @@ def _large_table(records: list[Record]) -> str:
 
 def _defaults_table(records: list[Record], others: list[Record]) -> str:
     lines = []
-    for data, group in _groups_of(records).items():
+    for data, every in _groups_of(records).items():
+        group = sorted(every, key=lambda one: one["fit"] != "default")
         same = [one for one in others if one["data"] == data and one["c"] == 1.0]
         best = max(one["log_likelihood"] for one in [*group, *same])
         default = group[0]
         gap = best - default["log_likelihood"]
-        worst = best - min(one["log_likelihood"] for one in group[1:])
+        worst = best - min((one["log_likelihood"] for one in group[1:]), default=math.nan)
         lines.append(
             [
                 _about(default),
@@ -184,15 +206,25 @@ def _defaults_table(records: list[Record], others: list[Record]) -> str:
                 f"{gap:,.0f} ({gap / abs(best):.3%})",
                 f"{worst:,.0f}",
                 f"{default['cpu']:.1f}",
-                f"{default['iterations']}",
-                f"{np.mean([one['cpu'] for one in group[1:]]):.1f}",
+                f"{np.mean([one['cpu'] for one in group[1:]] or [math.nan]):.1f}",
             ]
         )
     head = (
         "data; likelihood taken; best log-likelihood of any run; default below it; "
-        "worst single start below it; CPU s; iterations; CPU s of a single start (mean)"
+        "worst single start below it; CPU s; CPU s of a single start (mean)"
     )
     return _table(head, lines)
+
+
+def _seeds_table(records: list[Record]) -> str:
+    lines = []
+    for group in _groups_of(records).values():
+        best = max(one["log_likelihood"] for one in group)
+        below = sorted((best - one["log_likelihood"]) / abs(best) for one in group)
+        cpu = np.mean([one["cpu"] for one in group])
+        shown = ", ".join(f"{one:.3%}" for one in below)
+        lines.append([_about(group[0]), f"{best:,.0f}", shown, f"{np.mean(below):.3%}", f"{cpu:.1f}"])
+    return _table("data; best; below it, seed by seed, in order; mean; CPU s (mean)", lines)
 
 
 def draw(records: list[Record], path: Path) -> None:
