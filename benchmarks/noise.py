@@ -2,6 +2,7 @@
 
 python -m benchmarks.noise --seeds 4     # a table of docs/results/noise.md; goes on where it stopped
 python -m benchmarks.noise --seeds 0     # the table of the rows there are
+python -m benchmarks.noise --truth 13    # would six factors predict better? One seed, dispersion 0.5
 """
 
 from __future__ import annotations
@@ -16,12 +17,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from log1pnmf import fit_log1p_nmf
+from log1pnmf.analysis.heldout import heldout_log_likelihood
 from log1pnmf.analysis.selection import select
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.splitting import folds, training_size_factors
 from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.prediction import Rates, score_parts
 
 from .data import ROOT
 
-SHAPE = (250, 150)
+Array = NDArray[np.float64]
+
+SHAPE, LINK = (250, 150), ShiftedLog(1.0)
 GRIDS = {3: [1, 2, 3, 4, 5, 6], 6: [3, 4, 5, 6, 7, 8, 9]}
 """True number of factors, and those to choose from."""
 DISPERSIONS = (0.1, 0.5)
@@ -37,14 +45,38 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def drawn(n_components: int, dispersion: float, seed: int) -> NDArray[np.int64]:
-    """Counts of samples that mix a few programmes, c = 1."""
-    rng, link, (n, m) = np.random.default_rng(seed), ShiftedLog(1.0), SHAPE
+def model(n_components: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Loadings and factors of samples that mix a few programmes, c = 1."""
+    n, m = SHAPE
     base = np.exp(rng.normal(0.5, 1.0, m))
     up = np.exp(rng.normal(0.0, 1.2, (m, n_components)) * (rng.random((m, n_components)) < 0.4))
-    loadings = rng.dirichlet(np.full(n_components, 0.2), n)
-    means = link.inverse(loadings @ link.link(base[:, None] * up).T)
+    return rng.dirichlet(np.full(n_components, 0.2), n), LINK.link(base[:, None] * up)
+
+
+def drawn(n_components: int, dispersion: float, seed: int) -> NDArray[np.int64]:
+    """Counts of such samples."""
+    rng = np.random.default_rng(seed)
+    loadings, factors = model(n_components, rng)
+    means = LINK.inverse(loadings @ factors.T)
     return rng.poisson(means * rng.gamma(1.0 / dispersion, dispersion, means.shape))
+
+
+def against_truth(seed: int, n_components: int = 6, dispersion: float = 0.5) -> dict[str, float]:
+    """Score fits on held-out counts, less the score of the true means."""
+    counts = Counts.from_any(drawn(n_components, dispersion, seed))
+    truth = model(n_components, np.random.default_rng(seed))
+    starts: dict[str, tuple[int, Any]] = {f"{n_components} factors from the truth": (n_components, truth)}
+    starts |= {f"{K} factors": (K, "nndsvd") for K in (n_components, n_components - 1, n_components - 2)}
+    scores: dict[str, list[float]] = {name: [] for name in starts}
+    for train, test in folds(counts, 2, test_fraction=0.2, random_state=np.random.default_rng([0, 0])):
+        sizes = training_size_factors(train, 0.2, "none")
+        rates = Rates(*truth, LINK, sizes, np.full(SHAPE[1], dispersion))
+        best = score_parts(rates, train, test, test_fraction=0.2).sum()
+        for name, (K, init) in starts.items():
+            how: dict[str, Any] = {"size_factors": sizes, "init": init, "tol": 1e-5, "n_jobs": 1}
+            fit = fit_log1p_nmf(train, K, c=1.0, noise="nb", **how)
+            scores[name].append(heldout_log_likelihood(fit, train, test, test_fraction=0.2) - best)
+    return {name: round(float(np.mean(values)), 1) for name, values in scores.items()}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -68,7 +100,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out")
+    parser.add_argument("--truth", type=int, metavar="SEED")
     options = parser.parse_args()
+    if options.truth is not None:
+        print(against_truth(options.truth))
+        return
     options.out.mkdir(exist_ok=True)
     path = options.out / "noise.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -25,7 +25,7 @@ from .zeros_tables import N_COMPONENTS
 
 GRID = [0.001, 0.01, 0.1, 1.0, 10.0, math.inf]
 NOISES, SIZES = ("poisson", "nb"), ("total", "fit")
-SAMPLES, ENTRIES, SPLITS = 1000, 3e5, 2
+SAMPLES, ENTRIES, SPLITS = 500, 1e5, 2
 """Random samples, and most frequent features, such that there are so many entries."""
 OPTIONS: dict[str, Any] = {
     "n_folds": 1,

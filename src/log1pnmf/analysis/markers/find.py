@@ -85,6 +85,12 @@ def markers(
     log1pnmf.pl.volcano : Draw effects and p-values.
     log1pnmf.tl.markers : The same for AnnData.
 
+    Notes
+    -----
+    Loadings are taken as known. Where the counts of a sample say little about them (overdispersed counts, few
+    features) and factors occur together, features of one factor are called for the other as well; see "Why
+    tests are timid or bold" in docs/markers.md. More features, deeper samples or fewer factors help.
+
     Examples
     --------
     >>> import numpy as np
