@@ -241,13 +241,17 @@ def her2st() -> Iterator[str]:
         by_label = _explained(fit.loadings, label)
         beyond = _explained(fit.loadings, label, patient) - by_label
         yield f"| {name} | {by_label.mean():.3f} | {beyond.mean():.3f} | {beyond.max():.3f} |"
-        ended += f"{name}: {fit.stopped} after {fit.n_iter} iterations\n"
+        ended += f"{name}: {fit.stopped} after {fit.n_iter} iterations; mean loadings of patients\n"
+        for k, loading in enumerate((fit.loadings / fit.loadings.max(axis=0)).T):
+            means = (f"{one} {loading[patient == one].mean():.2f}" for one in sorted(set(patient)))
+            ended += f"factor {k}, {beyond[k]:.2f}: {', '.join(means)}\n"
     yield ended
-    yield from _largest_factor(fit, int(beyond.argmax()), patient, label, genes)
+    for k in np.argsort(-beyond)[:2]:
+        yield from _largest_factor(fit, int(k), patient, label, genes)
 
 
 def _largest_factor(fit: Fit, k: int, patient: Any, label: Any, genes: Any) -> Iterator[str]:
-    """Say where the factor is that goes most with patients: in all their spots, or in some tissue only."""
+    """Say where a factor is that goes with patients: in all their spots, or in some tissue only."""
     loading, by_patient = fit.loadings[:, k] / fit.loadings[:, k].max(), {}
     for one in sorted(set(patient)):
         own = patient == one
