@@ -116,9 +116,18 @@ log1pnmf::Bounds::Numbers numbers(const Matrix& given, std::int64_t n, std::int6
   return {given.data(), rows == n ? K : 0};
 }
 
+void want_batch_sums(const Side& side, const Output<double>& sums, HalfStep& h) {
+  require(side.rows.batches.column_batch != nullptr && side.model.noise != log1pnmf::Noise::negative_binomial &&
+              side.model.link != log1pnmf::Link::identity,
+          "means are summed up over batches of columns, with Poisson noise and not with the identity link");
+  require(sums.size() == static_cast<std::size_t>(side.rows.n_rows) * static_cast<std::size_t>(side.rows.batches.count),
+          "an output has the wrong size");
+  h.batch_sums = sums.data();
+}
+
 void run(const std::string& kernel, const std::string& task, const Side& side, Matrix start, Matrix design,
          Matrix lower, Matrix upper, Matrix penalty, Output<double> values, Output<double> gradient, Output<double> loss,
-         Output<double> decrease, Output<std::uint8_t> rejected, bool with_loss, int n_threads) {
+         Output<double> decrease, Output<std::uint8_t> rejected, Output<double> batch_sums, bool with_loss, int n_threads) {
   HalfStep h = half_step(side, start, design);
   const auto n = h.rows.n_rows, K = static_cast<std::int64_t>(h.n_components);
   const auto per_entry = static_cast<std::size_t>(n * K), per_row = static_cast<std::size_t>(n);
@@ -139,6 +148,7 @@ void run(const std::string& kernel, const std::string& task, const Side& side, M
   h.loss = loss.data();
   h.decrease = decrease.data();
   h.rejected = rejected.data();
+  if (batch_sums.size() > 0) want_batch_sums(side, batch_sums, h);   // empty: not wanted
   run_plan([&] { return log1pnmf::find_kernel(kernel).plan(h); }, n, side.work(start.shape(1)), n_threads);
 }
 
@@ -239,14 +249,23 @@ void add_spectrum(const std::string& kernel, const Side& side, Matrix start, Mat
 }
 
 void mean_sums(const std::string& kernel, const Side& side, Matrix start, Matrix design, Output<double> sums, int n_threads) {
-  half_step(side, start, design);
-  require(side.rows.batches.column_batch != nullptr && side.model.noise != log1pnmf::Noise::negative_binomial,
-          "means are summed up over batches of columns, with Poisson noise");
-  require(sums.size() == static_cast<std::size_t>(side.rows.n_rows) * static_cast<std::size_t>(side.rows.batches.count),
-          "an output has the wrong size");
-  const log1pnmf::MeanSums all{side.rows,    side.zeros,    side.model, static_cast<int>(start.shape(1)),
-                               start.data(), design.data(), sums.data()};
-  run_plan([&] { return log1pnmf::find_kernel(kernel).mean_sums(all); }, side.rows.n_rows, side.work(start.shape(1)), n_threads);
+  HalfStep h = half_step(side, start, design);
+  h.task = log1pnmf::Task::means;
+  want_batch_sums(side, sums, h);
+  run_plan([&] { return log1pnmf::find_kernel(kernel).plan(h); }, h.rows.n_rows, side.work(start.shape(1)), n_threads);
+}
+
+// The first pass where there are no z.
+void effects_step(const std::string& kernel, Matrix totals, Matrix means, Matrix effects, Vector<double> weights, double pull,
+                  Vector<double> z, Output<double> matrix, Output<double> right, Output<double> after, Output<double> found) {
+  const std::size_t B = effects.shape(0), m = effects.shape(1);
+  for (const Matrix& one : {totals, means}) require(one.shape(0) == B && one.shape(1) == m, "sums must be batches x features");
+  require(weights.size() == m && (z.size() == B || z.size() == 0), "weights are of features, z of batches");
+  require(matrix.size() == B * B && right.size() == B && after.size() == B * m && found.size() == 2, "an output has the wrong size");
+  const log1pnmf::EffectsStep step{static_cast<std::int64_t>(m), static_cast<int>(B), pull, totals.data(), means.data(), effects.data(),
+                                   weights.data(), z.size() > 0 ? z.data() : nullptr, matrix.data(), right.data(), after.data(), found.data()};
+  nb::gil_scoped_release released;
+  log1pnmf::find_kernel(kernel).effects(step);
 }
 
 void apply(const std::string& kernel, const std::string& function, Vector<double> x, Output<double> y) {
@@ -283,6 +302,7 @@ NB_MODULE(_core, m) {
   m.def("collect_zeros", &collect_zeros, "List the zeros of every row above its cap.");
   m.def("zero_errors", &zero_errors, "Sum over every row how far its quadratic is off.");
   m.def("mean_sums", &mean_sums, "Sum the means of every row over the columns of each batch.");
+  m.def("effects_step", &effects_step, "Take a Newton step of the effects of batches, in two passes.");
   m.def("add_spectrum", &add_spectrum, "Condense the means of every row, adding to the given outputs.");
   m.def("run", &run, "Run one task over all rows, writing into the given outputs.");
   m.def("add_statistics", &add_statistics, "Add loss, gradient and Hessian of all rows to the given outputs.");

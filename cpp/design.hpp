@@ -4,15 +4,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "column_sums.hpp"
 #include "kernel.hpp"
-#include "memory.hpp"
-#include "simd.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
 constexpr int kGroup = kLanes >= 4 ? 4 : 2;   // streams transposed together when rows are gathered
-
-inline std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
 struct Design {
   int K;
@@ -67,17 +64,7 @@ struct Design {
         }
       }
     }
-    const std::int64_t m = h.rows.n_columns;
-    const Batches& own = h.rows.batches;
-    for (int b = 0; b < batches; ++b) {
-      whole_matrix_sums(h, b, own.row_batch != nullptr ? own.effects + b * m : h.rows.column_exposure, nullptr, decline + b * K,
-                        nullptr);
-      for (int p = 0; p < rank; ++p) {
-        const std::int64_t term = b * rank + p, from = own.row_batch != nullptr ? term : p;
-        whole_matrix_sums(h, b, h.zeros.column_linear + from * m, h.zeros.column_quadratics + from * m, linear + term * K,
-                          has_gram(h) ? gram + term * K * K : nullptr);
-      }
-    }
+    whole_matrix_sums(h);
   }
 
   // What the zeros of a row add at least for one more of component k, but for the row's exposure.
@@ -104,31 +91,25 @@ struct Design {
     return !h.model.exact_zeros && (h.model.link != Link::identity || h.model.noise == Noise::negative_binomial);
   }
 
-  // Summed in blocks so that the error grows with the number of blocks, not of columns; the order never changes. Weights
-  // that are null are 1; a gram that is null is left out. Where columns are in batches, only those of batch b count.
-  void whole_matrix_sums(const HalfStep& h, int b, const double* weight, const double* square_weight, double* linear_sum,
-                         double* gram_sum) {
-    constexpr std::int64_t kBlock = 512;
+  // Fills gram, linear and decline. Summed in blocks, so that the error grows with the number of blocks, not of columns; the
+  // order never changes. Where columns are in batches, each adds to the terms of its own only.
+  void whole_matrix_sums(const HalfStep& h) {
     const std::int64_t m = h.rows.n_columns;
-    const std::int32_t* batch = h.rows.batches.column_batch;
-    Buffer partial(static_cast<std::int64_t>(K) * (K + 1));
-    double* partial_linear = partial + static_cast<std::int64_t>(K) * K;
-    for (std::int64_t from = 0; from < m; from += kBlock) {
-      std::fill_n(static_cast<double*>(partial), K * (K + 1), 0.0);
-      for (std::int64_t j = from; j < std::min(m, from + kBlock); ++j) {
-        if (batch != nullptr && batch[j] != b) continue;
-        const double *x = h.design + j * K, w = weight != nullptr ? weight[j] : 1.0;
-        for (int k = 0; k < K; ++k) partial_linear[k] += w * x[k];
-        if (gram_sum == nullptr || square_weight[j] == 0.0) continue;
-        for (int k = 0; k < K; ++k) {
-          const double wx = square_weight[j] * x[k];
-          for (int l = 0; l < K; ++l) partial[k * K + l] += wx * x[l];
+    const Batches& own = h.rows.batches;
+    const bool by_column = own.column_batch != nullptr, squares = has_gram(h);
+    ColumnBlock block(K, squares);
+    for (std::int64_t from = 0; from < m; from += ColumnBlock::kColumns)
+      for (int group = 0; group < (by_column ? batches : 1); ++group) {
+        block.lay_out(h.design, from, std::min(m, from + ColumnBlock::kColumns), own.column_batch, group);
+        for (int b = by_column ? group : 0; b < (by_column ? group + 1 : batches); ++b) {
+          block.add_linear(own.row_batch != nullptr ? own.effects + b * m : h.rows.column_exposure, decline + b * K);
+          for (int p = 0; p < rank; ++p) {
+            const std::int64_t term = b * rank + p, at = own.row_batch != nullptr ? term : p;
+            block.add_linear(h.zeros.column_linear + at * m, linear + term * K);
+            if (squares) block.add_squares(h.zeros.column_quadratics + at * m, gram + term * K * K);
+          }
         }
       }
-      for (int k = 0; k < K; ++k) linear_sum[k] += partial_linear[k];
-      if (gram_sum != nullptr)
-        for (int i = 0; i < K * K; ++i) gram_sum[i] += partial[i];
-    }
   }
 };
 

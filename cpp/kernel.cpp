@@ -9,9 +9,9 @@
 #include <optional>
 
 #include "coordinate.hpp"
+#include "effects.hpp"
 #include "newton.hpp"
 #include "spectrum.hpp"
-#include "mean_sums.hpp"
 #include "zeros.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
@@ -44,6 +44,7 @@ class RowsPlan final : public Plan {
         scratch->hessian.emplace(static_cast<std::int64_t>(h_.n_components) * h_.n_components);
         scratch->gradient.emplace(h_.n_components);
         [[fallthrough]];
+      case Task::means:
       case Task::evaluate: scratch->evaluator.emplace(h_, design_); break;
     }
     return scratch;
@@ -52,9 +53,16 @@ class RowsPlan final : public Plan {
   void run_row(std::int64_t i, Workspace& workspace) const override {
     auto& scratch = static_cast<Scratch&>(workspace);
     switch (h_.task) {
-      case Task::newton: scratch.newton->run(i); break;
+      case Task::newton:
+        scratch.newton->run(i);
+        if (h_.batch_sums != nullptr) scratch.newton->evaluator().sum_means(h_.values + i * h_.n_components, batch_sums(i));
+        break;
       case Task::coordinate:
         if constexpr (Noise::kPoisson) scratch.coordinate->run(i);
+        break;
+      case Task::means:
+        scratch.evaluator->start_row(row_at(h_, i));
+        scratch.evaluator->sum_means(h_.start + i * h_.n_components, batch_sums(i));
         break;
       case Task::evaluate: {
         const int K = h_.n_components;
@@ -73,6 +81,8 @@ class RowsPlan final : public Plan {
     std::optional<RowEvaluator<Link, Noise>> evaluator;
     std::optional<Buffer> hessian, gradient;
   };
+
+  double* batch_sums(std::int64_t i) const { return h_.batch_sums + i * h_.rows.batches.count; }
 
   void add_statistics(std::int64_t i, Scratch& scratch) const {
     const int K = h_.n_components;
@@ -134,7 +144,6 @@ std::unique_ptr<Plan> make_survey(const ZeroSurvey& s) { return std::make_unique
 std::unique_ptr<Plan> make_collection(const ZeroCollection& c) { return std::make_unique<ZeroCollectionPlan>(c); }
 std::unique_ptr<Plan> make_errors(const ZeroErrors& z) { return std::make_unique<ZeroErrorsPlan>(z); }
 std::unique_ptr<Plan> make_spectrum(const Spectrum& s) { return std::make_unique<SpectrumPlan>(s); }
-std::unique_ptr<Plan> make_mean_sums(const MeanSums& s) { return std::make_unique<MeanSumsPlan>(s); }
 
 template <class Function>
 void elementwise(const double* x, double* y, std::int64_t n, Function f) {
@@ -146,6 +155,12 @@ void elementwise(const double* x, double* y, std::int64_t n, Function f) {
     store(lanes, f(load(lanes)));
     std::copy_n(lanes, count, y + i);
   }
+}
+
+void effects_pass(const EffectsStep& s) {
+  EffectsPass pass(s);
+  if (s.z == nullptr) pass.equations();
+  else pass.move();
 }
 
 void expm1_all(const double* x, double* y, std::int64_t n) {
@@ -161,6 +176,7 @@ void log_all(const double* x, double* y, std::int64_t n) {
 #define LOG1PNMF_STRING(x) LOG1PNMF_STRING2(x)
 extern const Kernel kernel_table;
 const Kernel kernel_table = {LOG1PNMF_STRING(LOG1PNMF_ISA), make_plan,   make_programs, make_survey,
-                             make_collection,               make_errors, make_spectrum, make_mean_sums, expm1_all, log_all};
+                             make_collection,               make_errors, make_spectrum, effects_pass,
+                             expm1_all, log_all};
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

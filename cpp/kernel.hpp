@@ -67,8 +67,8 @@ struct Model {
 };
 
 // evaluate: loss and gradient, no step. statistics: loss, gradient and Hessian, added to what the outputs hold: columns may
-// come in pieces.
-enum class Task { newton, coordinate, evaluate, statistics };
+// come in pieces. means: their sums over batches.
+enum class Task { newton, coordinate, evaluate, statistics, means };
 
 // lower <= b <= upper for the coefficients, and what they cost, penalty'b. Where lower and upper are equal, a coefficient is
 // a constant. Each of the three is the same for all rows, or has a row for each.
@@ -106,6 +106,7 @@ struct HalfStep {
   double* decrease;         // n_rows, out: what the step gains, measured where the step was checked, else predicted
   std::uint8_t* rejected;   // n_rows, out: 1 where the full step was refused
   double* hessian;          // n_rows x K(K+1)/2, lower triangle by rows, out: statistics only
+  double* batch_sums;       // n_rows x batches of columns, out: see mean_sums.hpp; newton: at values, means: at start; null: not wanted
 };
 
 // One quadratic program per row, min g'(x - b) + (x - b)'H(x - b)/2 + penalty'x within bounds.
@@ -179,16 +180,18 @@ struct Spectrum {
   double* counted;           // the same, weighed by the counts
 };
 
-// The means of every row (a feature), summed up over the columns of each batch. In sparse form it is those of counts and
-// stored zeros only, each less its own quadratic t (a1 eta + a2 eta^2); the caller adds the quadratics of all entries.
-struct MeanSums {
-  Rows rows;
-  Zeros zeros;               // unless model.exact_zeros
-  Model model;
-  int n_components;
-  const double* start;
-  const double* design;
-  double* sums;              // n_rows x batches, out
+// One Newton step in the logarithms of effects of batches, in two passes over the features, see effects.hpp. All matrices
+// are batches x features.
+struct EffectsStep {
+  std::int64_t n_features;
+  int n_batches;
+  double pull;               // counts by which every effect is pulled towards 1
+  const double *totals, *means, *effects;   // counts, their means at effects of 1, effects
+  const double* weights;     // features
+  const double* z;           // batches; null: the first pass, which gives the equations matrix z = right
+  double *matrix, *right;    // batches x batches, batches; out of the first pass
+  double* effects_after;     // out of the second pass
+  double* found;             // 2, out: first pass: how far levels are from 0; second: longest step, change of the objective
 };
 
 // Built once per half-step from the design, shared by all rows and threads.
@@ -212,7 +215,7 @@ struct Kernel {
   std::unique_ptr<Plan> (*zero_collection)(const ZeroCollection&);
   std::unique_ptr<Plan> (*zero_errors)(const ZeroErrors&);
   std::unique_ptr<Plan> (*spectrum)(const Spectrum&);
-  std::unique_ptr<Plan> (*mean_sums)(const MeanSums&);
+  void (*effects)(const EffectsStep&);
   void (*expm1)(const double* x, double* y, std::int64_t n);   // the vector functions, open to accuracy tests
   void (*log)(const double* x, double* y, std::int64_t n);
 };

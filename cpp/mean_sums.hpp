@@ -1,68 +1,99 @@
-// The means of every row, summed up over the columns of each batch.
+// The means of a row, summed up over the columns of each batch.
 #pragma once
 
-#include "zeros.hpp"
+#include "row_blocks.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
-// Rows are features and columns samples; Poisson noise.
-class MeanSumsPlan final : public Plan {
- public:
-  explicit MeanSumsPlan(const MeanSums& s) : s_(s), samples_(s.rows, s.model.link, s.design, s.n_components) {}
-  std::unique_ptr<Workspace> workspace() const override { return samples_.scratch(); }
+// Poisson noise; not the identity link, where the sums are those of the design.
+class RowMeans : protected RowBlocks {
+ protected:
+  RowMeans(const HalfStep& h, const Design& design, bool weighs)
+      : RowBlocks(h, design, weighs), by_linear_(K_), by_gram_(static_cast<std::int64_t>(K_) * K_), means_(h.batch_sums != nullptr ? block_ : 0),
+        lanes_(h.batch_sums != nullptr ? static_cast<std::int64_t>(design.batches) * kLanes : 0) {}
 
-  void run_row(std::int64_t j, Workspace& workspace) const override {
-    auto& at = static_cast<ZerosScratch&>(workspace);
-    double* to = s_.sums + j * s_.rows.batches.count;
-    std::fill_n(to, s_.rows.batches.count, 0.0);
-    if (!s_.model.exact_zeros) {
-      add_visited(j, entries_at(s_.rows.indptr, s_.rows.indices, s_.rows.n_rows, j), at, to);
-      const Pattern& stored = s_.zeros.stored;
-      if (stored.indptr != nullptr) add_visited(j, entries_at(stored.indptr, stored.indices, s_.rows.n_rows, j), at, to);
-      return;
+  // As if all effects were 1. In sparse form a quadratic is the mean of a zero that is not visited, but for its constant.
+  template <class Link>
+  void sum(const double* b, double* to) {
+    std::fill_n(static_cast<double*>(lanes_), design_.batches * kLanes, 0.0);
+    const bool exact = h_.model.exact_zeros;
+    if (exact) add_all<Link>(b);
+    else {
+      add_visited<Link>(row_, 0, b);
+      add_visited<Link>(row_.stored, first_zero_, b);
     }
-    samples_.lay_out(j, s_.start + j * s_.n_components, {}, true, at);
-    const std::int32_t* batch = s_.rows.batches.column_batch;
-    for (std::int64_t i = 0; i < s_.rows.n_columns; ++i) to[batch[i]] += at.t[i] * at.cost[i];
+    if (!exact) add_quadratics(b);
+    for (int batch = 0; batch < design_.batches; ++batch) to[batch] = horizontal_sum(load(lanes_ + batch * kLanes));
   }
 
  private:
-  // Entries of a row, each less its quadratic; the scratch is as long as a row.
-  void add_visited(std::int64_t j, const Entries& entries, ZerosScratch& at, double* to) const {
-    const int K = s_.n_components;
-    const double* b = s_.start + j * K;
-    for (std::int64_t p = 0; p < entries.count; ++p) {
-      const double* x = s_.design + entries.indices[p] * std::int64_t{K};
-      double eta = 0.0;
-      for (int k = 0; k < K; ++k) eta += b[k] * x[k];
-      at.eta[p] = eta;
-    }
-    const std::int64_t end = round_up(entries.count, kStep);
-    std::fill(at.eta + entries.count, at.eta + end, 0.0);
-    if (s_.model.link == Link::identity) means<IdentityLink>(end, at);
-    else means<ShiftedLogLink>(end, at);
-    const double a1 = s_.zeros.row_quadratic[2 * j], a2 = s_.zeros.row_quadratic[2 * j + 1];
-    const double* effects = s_.rows.batches.effects + j * s_.rows.batches.count;
-    for (std::int64_t p = 0; p < entries.count; ++p) {
-      const std::int32_t i = entries.indices[p], batch = s_.rows.batches.column_batch[i];
-      const double t = effects[batch] * (s_.rows.column_exposure != nullptr ? s_.rows.column_exposure[i] : 1.0);
-      to[batch] += t * (at.cost[p] - at.eta[p] * (a1 + a2 * at.eta[p]));
+  template <class Link>
+  void add_visited(const Entries& entries, std::int64_t place, const double* b) {
+    for (std::int64_t from = 0; from < entries.count; from += block_) {
+      const int n = static_cast<int>(std::min<std::int64_t>(block_, entries.count - from));
+      const double* X = gathered(entries, from, n, place + from);
+      means<Link, true>(X, block_, n, b);
+      add(labels_.data() + here_, n);
     }
   }
 
-  template <class L>
-  static void means(std::int64_t end, ZerosScratch& at) {
-    constexpr int U = kUnroll;
-    for (std::int64_t e = 0; e < end; e += kStep) {
-      Vec eta[U], em[U];
-      LOG1PNMF_EACH eta[u] = L::clamp_eta(load(at.eta + e + u * kLanes));
-      L::template mean_part<U>(eta, em);
-      LOG1PNMF_EACH store(at.cost + e + u * kLanes, em[u]);
+  template <class Link>
+  void add_all(const double* b) {
+    for (std::int64_t from = 0; from < h_.rows.n_columns; from += block_) {
+      const int n = static_cast<int>(std::min<std::int64_t>(block_, h_.rows.n_columns - from));
+      means<Link, false>(design_.transposed + from, design_.padded, n, b);
+      add(h_.rows.batches.column_batch + from, n);
     }
   }
 
-  MeanSums s_;
-  Samples samples_;
+  // Every lane has sums of its own, so that no sum waits for the one before.
+  void add(const std::int32_t* batch, int n) {
+    double *lanes = lanes_, *means = means_;
+    int e = 0;
+    for (; e + kLanes <= n; e += kLanes)
+#pragma GCC unroll 8
+      for (int i = 0; i < kLanes; ++i) lanes[batch[e + i] * std::int64_t{kLanes} + i] += means[e + i];
+    for (; e < n; ++e) lanes[batch[e] * std::int64_t{kLanes}] += means[e];
+  }
+
+  template <class Link, bool LessQuadratic>
+  void means(const double* X, std::int64_t stride, int n, const double* b) {
+    int e = 0;
+    for (; e + kStep <= n; e += kStep) means_at<Link, LessQuadratic, kUnroll>(X, stride, e, b);
+    for (; e < n; e += kLanes) means_at<Link, LessQuadratic, 1>(X, stride, e, b);
+  }
+
+  template <class Link, bool LessQuadratic, int U>
+  LOG1PNMF_INLINE void means_at(const double* X, std::int64_t stride, int e, const double* b) {
+    Vec eta[U], em[U];
+    linear_predictor<U>(X, stride, e, b, eta);
+    LOG1PNMF_EACH eta[u] = Link::clamp_eta(eta[u]);
+    Link::template mean_part<U>(eta, em);
+    if constexpr (LessQuadratic) LOG1PNMF_EACH em[u] -= eta[u] * (own_quadratic_[0] + own_quadratic_[1] * eta[u]);
+    LOG1PNMF_EACH em[u] *= row_.exposure;
+    if (design_.exposure >= 0) LOG1PNMF_EACH em[u] *= load(X + design_.exposure * stride + e + u * kLanes);
+    LOG1PNMF_EACH store(means_ + e + u * kLanes, em[u]);
+  }
+
+  // Of all columns of each batch: a1 linear'b + a2 b'gram b, as products with vectors that all batches share.
+  void add_quadratics(const double* b) {
+    const int squares = K_ * K_;
+    const double a1 = row_.exposure * own_quadratic_[0], a2 = row_.exposure * own_quadratic_[1];
+    for (int k = 0; k < K_; ++k) {
+      by_linear_[k] = a1 * b[k];
+      for (int l = 0; l < K_; ++l) by_gram_[k * K_ + l] = a2 * b[k] * b[l];
+    }
+    for (int batch = 0; batch < design_.batches; ++batch) {
+      const double *linear = design_.linear + batch * K_, *gram = design_.gram + std::int64_t{batch} * squares;
+      Vec sum = load(lanes_ + batch * kLanes);
+      for (int k = 0; k < K_; k += kLanes) sum += load(by_linear_ + k) * load(linear + k);
+      for (int k = 0; k < squares; k += kLanes) sum += load(by_gram_ + k) * load(gram + k);
+      store(lanes_ + batch * kLanes, sum);
+    }
+  }
+
+  Buffer by_linear_, by_gram_;   // zero beyond their ends, where a vector reaches into the next batch
+  Buffer means_, lanes_;   // of a block; of every batch, by lane
 };
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

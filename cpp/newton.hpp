@@ -59,6 +59,8 @@ class NewtonRow {
     }
   }
 
+  RowEvaluator<Link, Noise>& evaluator() { return evaluator_; }
+
  private:
   // Far from its optimum (a count whose eta is tiny: Newton can only double it) a row gets more than one step. Such rows
   // are few and mostly short; in a long row the other side's next change matters more than the last digit here.

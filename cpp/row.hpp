@@ -3,7 +3,7 @@
 
 #include <numeric>
 
-#include "row_blocks.hpp"
+#include "mean_sums.hpp"
 #include "zero_sums.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
@@ -11,10 +11,10 @@ namespace log1pnmf::LOG1PNMF_ISA {
 enum class Level { loss, gradient, hessian };
 
 template <class Link, class Noise>
-class RowEvaluator : RowBlocks {
+class RowEvaluator : RowMeans {
  public:
   RowEvaluator(const HalfStep& h, const Design& design)
-      : RowBlocks(h, design), sums_(K_), y_(block_), eta_(block_), em_(block_), residual_(block_), weight_(block_),
+      : RowMeans(h, design, !kSparseIsExact || Noise::kWhole), sums_(K_), y_(block_), eta_(block_), em_(block_), residual_(block_), weight_(block_),
         inverse_(kept_), zeros_(h, design) {}
 
   void start_row(const Row& row) {
@@ -23,6 +23,11 @@ class RowEvaluator : RowBlocks {
   }
 
   const ZeroSums& zeros() const { return zeros_; }
+
+  // See RowMeans.
+  void sum_means(const double* b, double* to) {
+    if constexpr (Noise::kPoisson && !kSparseIsExact) RowMeans::sum<Link>(b, to);
+  }
 
   // Of the counts, at the last evaluation: the smallest, and with dispersions that of 1 / (1 + phi mean).
   double smallest() const { return smallest_; }
@@ -237,7 +242,7 @@ class RowEvaluator : RowBlocks {
     for (std::int64_t from = 0; from < m; from += block_) {
       const double* X = design_.transposed + from;
       const int padded = static_cast<int>(std::min<std::int64_t>(block_, m - from));
-      if (h_.rows.batches.any()) effects_here_ = effects_ + from;
+      if (in_batches_) effects_here_ = effects_ + from;
       for (int e = 0; e < padded; e += kStep) exact_group<L, WithLoss>(X, e, b, loss);
       std::int64_t end = next;
       while (end < row.count && row.indices[end] < from + padded) ++end;
@@ -287,7 +292,7 @@ class RowEvaluator : RowBlocks {
     if constexpr (Noise::kWhole || Noise::kDispersed) {
       const double* exposure = design_.transposed + design_.exposure * design_.padded;
       for (int p = 0; p < n; ++p) t[p] = row.exposure * exposure[indices[p]];
-      if (h_.rows.batches.any())
+      if (in_batches_)
         for (int p = 0; p < n; ++p) t[p] *= effects_[indices[p]];
       std::fill(t + n, t + padded, 0.0);
     }

@@ -7,6 +7,8 @@
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
+#elif defined(__AVX512F__)
+#include <immintrin.h>
 #endif
 
 #if defined(__AVX512F__)
@@ -32,6 +34,23 @@ typedef std::int64_t VecI __attribute__((vector_size(8 * LOG1PNMF_LANES)));
 LOG1PNMF_INLINE Vec splat(double x) { return x - Vec{}; }
 LOG1PNMF_INLINE Vec load(const double* p) { Vec v; std::memcpy(&v, p, sizeof v); return v; }
 LOG1PNMF_INLINE void store(double* p, Vec v) { std::memcpy(p, &v, sizeof v); }
+
+// from[at[i]] of every lane i; compilers on their own load the lanes one by one.
+typedef std::int32_t VecI32 __attribute__((vector_size(4 * LOG1PNMF_LANES)));
+LOG1PNMF_INLINE VecI32 load(const std::int32_t* p) { VecI32 v; std::memcpy(&v, p, sizeof v); return v; }
+LOG1PNMF_INLINE void store(std::int32_t* p, VecI32 v) { std::memcpy(p, &v, sizeof v); }
+#if LOG1PNMF_LANES == 8
+LOG1PNMF_INLINE Vec load_at(const double* from, VecI32 at) {
+  return (Vec)_mm512_mask_i32gather_pd(_mm512_setzero_pd(), 0xff, (__m256i)at, from, 8);
+}
+LOG1PNMF_INLINE VecI32 load_at(const std::int32_t* from, VecI32 at) { return (VecI32)_mm256_i32gather_epi32(from, (__m256i)at, 4); }
+#elif LOG1PNMF_LANES == 4
+LOG1PNMF_INLINE Vec load_at(const double* from, VecI32 at) { return Vec{from[at[0]], from[at[1]], from[at[2]], from[at[3]]}; }
+LOG1PNMF_INLINE VecI32 load_at(const std::int32_t* from, VecI32 at) { return VecI32{from[at[0]], from[at[1]], from[at[2]], from[at[3]]}; }
+#else
+LOG1PNMF_INLINE Vec load_at(const double* from, VecI32 at) { return Vec{from[at[0]], from[at[1]]}; }
+LOG1PNMF_INLINE VecI32 load_at(const std::int32_t* from, VecI32 at) { return VecI32{from[at[0]], from[at[1]]}; }
+#endif
 
 // Arm's vector division takes 14 cycles; an estimate and three Newton steps, each doubling its bits, take 4.
 #if defined(__aarch64__)

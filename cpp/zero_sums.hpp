@@ -12,19 +12,11 @@ class ZeroSums {
 
   // From the terms that all rows share; without squares only the linear part.
   void combine(std::int64_t i, bool squares) {
-    std::fill_n(static_cast<double*>(linear_), K_, 0.0);
-    std::fill_n(static_cast<double*>(gram_), K_ * K_, 0.0);
     const Batches& batches = h_.rows.batches;
     const int n = batches.column_batch != nullptr ? design_.rank * design_.batches : design_.rank;
     const std::int64_t first = batches.row_batch != nullptr ? batches.row_batch[i] * design_.rank : 0;
-    for (int p = 0; p < n; ++p) {
-      const double u = h_.zeros.row_linear[i * n + p], v = h_.zeros.row_quadratics[i * n + p];
-      const double *linear = design_.linear + (first + p) * K_, *gram = design_.gram + (first + p) * K_ * K_;
-      if (u != 0.0)
-        for (int k = 0; k < K_; ++k) linear_[k] += u * linear[k];
-      if (squares && v != 0.0)
-        for (int k = 0; k < K_ * K_; ++k) gram_[k] += v * gram[k];
-    }
+    add_up(h_.zeros.row_linear + i * n, design_.linear + first * K_, n, K_, linear_);
+    if (squares) add_up(h_.zeros.row_quadratics + i * n, design_.gram + first * K_ * K_, n, K_ * K_, gram_);
   }
 
   const double* linear() const { return linear_; }
@@ -49,6 +41,15 @@ class ZeroSums {
   }
 
  private:
+  // sum_p weights_p terms_p, each of some length; buffers have room for a vector that begins inside.
+  static void add_up(const double* weights, const double* terms, int n, int length, double* to) {
+    for (int at = 0; at < length; at += kLanes) {
+      Vec sum = Vec{};
+      for (int p = 0; p < n; ++p) sum += weights[p] * load(terms + static_cast<std::int64_t>(p) * length + at);
+      store(to + at, sum);
+    }
+  }
+
   double dot(const double* x, const double* b) const {
     double sum = 0.0;
     for (int k = 0; k < K_; ++k) sum += x[k] * b[k];

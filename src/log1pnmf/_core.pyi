@@ -54,6 +54,7 @@ def run(
     loss: _Floats,
     decrease: _Floats,
     rejected: NDArray[np.uint8],
+    batch_sums: _Floats,
     with_loss: bool,
     n_threads: int,
     /,
@@ -117,6 +118,20 @@ def zero_errors(
 ) -> None: ...
 def mean_sums(
     kernel: str, side: Side, start: _Floats, design: _Floats, sums: _Floats, n_threads: int
+) -> None: ...
+def effects_step(
+    kernel: str,
+    totals: _Floats,
+    means: _Floats,
+    effects: _Floats,
+    weights: _Floats,
+    pull: float,
+    z: _Floats,
+    matrix: _Floats,
+    right: _Floats,
+    after: _Floats,
+    found: _Floats,
+    /,
 ) -> None: ...
 def add_spectrum(
     kernel: str,

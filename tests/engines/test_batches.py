@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from log1pnmf._core import runnable_kernels
 from log1pnmf.counts import Counts, open_counts
 from log1pnmf.counts.chunked.runners import survey
 from log1pnmf.engines.native import NativeEngine
@@ -128,6 +129,35 @@ def test_means_are_summed_up_over_batches():
         ours = NativeEngine(problem, 1).batch_sums(*point())
         assert ours == pytest.approx(ReferenceEngine(problem).batch_sums(*point()), rel=1e-10)
         assert (NativeEngine(problem, 3).batch_sums(*point()) == ours).all()
+
+
+@pytest.mark.parametrize("name", ["exact, c=1.0", "adaptive, c=0.05", "identity"])
+def test_sums_that_come_with_a_step_are_those_of_the_improved_factors(name):
+    problem, (loadings, factors) = CASES[name], point()
+    side, native = problem.factors_side, NativeEngine(problem, 1)
+    step = native.half_step(side, factors, loadings, with_batch_sums=True)
+    assert (step.values == native.half_step(side, factors, loadings).values).all()
+    if problem.link.is_identity:  # they cost nothing by themselves
+        assert step.batch_sums is None
+        return
+    assert step.batch_sums == pytest.approx(native.batch_sums(loadings, step.values), rel=1e-12)
+    three = NativeEngine(problem, 3).half_step(side, factors, loadings, with_batch_sums=True)
+    assert (three.batch_sums == step.batch_sums).all()
+
+
+@pytest.mark.parametrize("kernel", runnable_kernels())
+def test_one_newton_step_of_the_effects_leads_to_their_optimum(kernel):
+    problem = CASES["exact, c=1.0"]
+    means = NativeEngine(problem, 1).batch_sums(*point())
+    best = renewed_effects(problem, *point(), sums=lambda *_: means)[0]
+    for away in (best.effects**3, best.effects * 1.01):  # far, or of another level
+        engine = NativeEngine(replace(problem, batches=replace(best, effects=away)), 1, kernel)
+        assert engine.next_effects(means) is None
+    logs = best.logs + 1e-3 * np.random.default_rng(0).normal(size=best.effects.shape)
+    logs -= logs.mean(axis=0)
+    logs -= (logs @ best.feature_weights(problem.counts))[:, None]
+    near = NativeEngine(replace(problem, batches=replace(best, effects=np.exp(logs))), 1, kernel)
+    assert near.next_effects(means) == pytest.approx(best.effects, rel=1e-5)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -13,7 +13,7 @@ import pytest
 
 from log1pnmf import _core
 from log1pnmf.counts.counts import Counts
-from log1pnmf.engines import native
+from log1pnmf.engines import threads
 from log1pnmf.engines.native import NativeEngine, effective_threads
 from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.engines.registry import make_engine
@@ -261,7 +261,7 @@ def test_number_of_threads():
 
 
 def test_negative_numbers_of_threads_are_those_of_scikit_learn(monkeypatch):
-    monkeypatch.setattr(native, "max_threads", lambda: 6)
+    monkeypatch.setattr(threads, "max_threads", lambda: 6)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     assert [effective_threads(n) for n in (-1, -2, -5, -6, -7, -100)] == [6, 5, 2, 1, 1, 1]

@@ -58,6 +58,8 @@ class HalfStep:
         Rows whose full step was refused and backtracked.
     certain : bool
         Whether the penalised loss at `values` is known not to be above that at the start.
+    batch_sums : ndarray of shape (B, m), optional
+        `Engine.batch_sums` at `values`, where they were asked for and came with the step.
     """
 
     values: NDArray[np.float64]
@@ -66,6 +68,7 @@ class HalfStep:
     predicted_decrease: float
     n_rejected: int
     certain: bool = True
+    batch_sums: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +102,8 @@ class InMemory:
     """Whether effects of batches may be found in every iteration: `batch_sums`, and an engine with others."""
     leaves_out_loss: bool = False
     """Whether ``half_step`` takes ``with_loss=False``, which is quicker where nobody asks for the loss."""
+    adds_batch_sums: bool = False
+    """Whether ``half_step`` takes ``with_batch_sums=True``: `HalfStep.batch_sums`."""
 
     def sample(self) -> Sample | None:
         """No sample is needed."""

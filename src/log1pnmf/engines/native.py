@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
-from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -17,10 +15,9 @@ from log1pnmf._core import Side as CoreSide
 from log1pnmf._core import (
     add_spectrum,
     add_statistics,
-    after_fork,
     collect_zeros,
     count_zeros,
-    max_threads,
+    effects_step,
     mean_sums,
     run,
     runnable_kernels,
@@ -30,6 +27,7 @@ from log1pnmf._core import (
 )
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import Pattern
+from log1pnmf.model.batches import LARGEST_EFFECT, Batches
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import Noise
@@ -39,50 +37,18 @@ from log1pnmf.model.zero_survey import ZeroSurvey, surveyed_every
 from log1pnmf.model.zeros import AdaptiveZeros
 
 from .base import Factory, HalfStep, InMemory, RowSolver, check_row_solver
+from .threads import effective_threads
 
 __all__ = ["NativeEngine", "NativeFactory", "RowSums", "Solutions", "effective_threads", "solve_rows"]
 
 Array = NDArray[np.float64]
 
-MOST_JOBS = 4096
-"""Threads that may be asked for."""
 
 MOST_SIDES = 4
 """Sides that an engine keeps ready for the compiled core."""
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork either
-    os.register_at_fork(after_in_child=after_fork)
-
-
-def effective_threads(n_jobs: int | None) -> int:
-    """Turn `n_jobs` into a number of threads.
-
-    Parameters
-    ----------
-    n_jobs : int or None
-        As in scikit-learn: None and -1 are all cores this process may use, fewer where ``OMP_NUM_THREADS`` or
-        threadpoolctl say so; -2 is all but one of them, and so on. A positive number is taken as it is, up to
-        four for every processor (64 at least): more only cost memory.
-
-    Returns
-    -------
-    int
-        1 in a forked process.
-    """
-    if n_jobs is not None and not _is_integer(n_jobs):
-        raise TypeError(f"n_jobs must be a whole number or None, got {n_jobs!r}; pass -1 for all cores")
-    if n_jobs == 0:
-        raise ValueError("n_jobs must not be 0; pass -1 for all cores, -2 for all but one, or None")
-    if n_jobs is not None and n_jobs > MOST_JOBS:
-        raise ValueError(f"n_jobs must be at most {MOST_JOBS}, got {n_jobs}; pass -1 for all cores")
-    if n_jobs is None or n_jobs < 0:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, min(cores, max_threads()) + 1 + (-1 if n_jobs is None else int(n_jobs)))
-    return min(int(n_jobs), max(64, 4 * (os.cpu_count() or 1)))
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
+LEVEL_ERROR, LONGEST_STEP = 1e-9, 0.3
+"""Effects whose levels are off, or that are far from their optimum, need more than one Newton step."""
 
 
 class _Outputs(NamedTuple):
@@ -93,6 +59,7 @@ class _Outputs(NamedTuple):
     loss: Array
     decrease: Array
     rejected: NDArray[np.uint8]
+    batch_sums: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +110,7 @@ class NativeEngine(InMemory):
 
     sums_batches_quickly = True
     leaves_out_loss = True
+    adds_batch_sums = True
 
     def __init__(self, problem: Problem, n_threads: int | None = None, kernel: str = "auto") -> None:
         choices = runnable_kernels()
@@ -165,6 +133,7 @@ class NativeEngine(InMemory):
         bounds: Bounds = NON_NEGATIVE,
         row_solver: RowSolver = "newton",
         with_loss: bool = True,
+        with_batch_sums: bool = False,
     ) -> HalfStep:
         """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`.
 
@@ -173,15 +142,21 @@ class NativeEngine(InMemory):
         with_loss : bool
             Whether the loss at the start is wanted. Newton's steps need its logarithms only where a row has
             to be checked; the loss is NaN without.
+        with_batch_sums : bool
+            Whether `batch_sums` at the improved rows are wanted, on the factors' side. They cost less than by
+            themselves: the entries are at hand.
         """
         check_row_solver(row_solver)
-        out = self._run(row_solver, side, start, design, bounds, with_loss=with_loss)
+        n_batches = self._batches.n_batches if with_batch_sums and self._sums_by_entries else 0
+        out = self._run(row_solver, side, start, design, bounds, with_loss=with_loss, n_batches=n_batches)
+        sums = self._whole_sums(out.batch_sums) if n_batches else None
         return HalfStep(
             values=out.values,
             loss=float(np.sum(out.loss)) + self.problem.native_constant if with_loss else math.nan,
             gradient=out.gradient,
             predicted_decrease=float(np.sum(out.decrease)),
             n_rejected=int(np.count_nonzero(out.rejected)),
+            batch_sums=sums,
         )
 
     def evaluate(self, side: Side, start: Array, design: Array) -> tuple[float, Array]:
@@ -250,37 +225,70 @@ class NativeEngine(InMemory):
 
     def batch_sums(self, loadings: Array, factors: Array) -> Array:
         """Sum means over batches; see `log1pnmf.engines.base.Engine.batch_sums`."""
-        batches, problem = self.problem.batches, self.problem
-        if batches is None or problem.link.is_identity or not problem.noise.zero_loss_is_mean:
+        if not self._sums_by_entries:
             return super().batch_sums(loadings, factors)
-        sums = np.empty((len(factors), batches.n_batches))
+        sums = np.empty((len(factors), self._batches.n_batches))
         mean_sums(*self._zeros(loadings, factors), sums, self.n_threads)
-        means = np.ascontiguousarray(sums.T) / batches.effects
-        zeros, exposure = problem.zeros, problem.link.exposure_scale * problem.size_factors
+        return self._whole_sums(sums)
+
+    def next_effects(self, sums: Array) -> Array | None:
+        """Take a Newton step of the effects of batches, from `batch_sums`; None where one is not enough."""
+        batches, counts = self._batches, self.problem.counts
+        effects, n = batches.effects, batches.n_batches
+        given = batches.totals(counts), sums, effects, batches.feature_weights(counts), batches.strength
+        after: Array = np.empty_like(effects)
+        out = matrix, right, _, found = np.empty((n, n)), np.empty(n), after, np.empty(2)
+        effects_step(self.kernel, *given, np.empty(0), *out)
+        if not found[0] <= LEVEL_ERROR:
+            return None
+        z = np.asarray(np.linalg.lstsq(matrix, right, rcond=1e-12)[0], dtype=np.float64)
+        effects_step(self.kernel, *given, z, *out)
+        longest, change = found
+        if not longest <= LONGEST_STEP or max(after.max(), 1.0 / after.min()) > LARGEST_EFFECT:
+            return None
+        return after if change < 0.0 else effects
+
+    @property
+    def _batches(self) -> Batches:
+        assert self.problem.batches is not None
+        return self.problem.batches
+
+    @property
+    def _sums_by_entries(self) -> bool:
+        """Whether the compiled core sums up means over batches."""
+        link, noise = self.problem.link, self.problem.noise
+        return self.problem.batches is not None and noise.zero_loss_is_mean and not link.is_identity
+
+    def _whole_sums(self, sums: Array) -> Array:
+        """Add the constants of the zeros that are not visited; gives batches x features."""
+        means, zeros, problem = np.ascontiguousarray(sums.T), self.problem.zeros, self.problem
         if zeros is None:
             return means
-        # in sparse form: quadratics of all entries, by rank-K algebra, and the constants of those not visited
+        exposure = problem.link.exposure_scale * problem.size_factors
         stored = zeros.by_sample if isinstance(zeros, AdaptiveZeros) else None
-        means += zeros.constant * batches.rest(problem.counts, exposure, stored)[0]
-        means += zeros.a1 * ((batches.members(exposure) @ loadings) @ factors.T)
-        for b in range(batches.n_batches):
-            own = batches.labels == b
-            gram = loadings[own].T @ (exposure[own, None] * loadings[own])
-            means[b] += zeros.a2 * ((factors @ gram) * factors).sum(axis=1)
-        return np.maximum(means, 0.0)
+        means += zeros.constant * self._batches.rest(problem.counts, exposure, stored)[0]
+        return np.maximum(means, 0.0, out=means)
 
     def _zeros(self, loadings: Array, factors: Array) -> tuple[str, CoreSide, Array, Array]:
         start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (factors, loadings))
         return self.kernel, self._core(self.problem.factors_side), start, design
 
     def _run(
-        self, task: str, side: Side, start: Array, design: Array, bounds: Bounds, *, with_loss: bool = True
+        self,
+        task: str,
+        side: Side,
+        start: Array,
+        design: Array,
+        bounds: Bounds,
+        *,
+        with_loss: bool = True,
+        n_batches: int = 0,
     ) -> _Outputs:
         start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (start, design))
         n = len(start)
-        out = _Outputs(
-            np.empty_like(start), np.empty_like(start), np.empty(n), np.empty(n), np.empty(n, dtype=np.uint8)
-        )
+        loss, decrease = np.empty((2, n))
+        rejected, sums = np.empty(n, dtype=np.uint8), np.empty((n, n_batches))
+        out = _Outputs(np.empty_like(start), np.empty_like(start), loss, decrease, rejected, sums)
         problem = (self._core(side), start, design, *bounds.tables(design.shape[1]))
         run(self.kernel, task, *problem, *out, with_loss, self.n_threads)
         return out

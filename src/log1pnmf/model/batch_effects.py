@@ -67,7 +67,7 @@ def renewed_effects(
     """
     batches = model.batches
     assert batches is not None
-    before, totals = np.log(batches.effects), batches.totals(model.counts)
+    before, totals = batches.logs, batches.totals(model.counts)
     weights = batches.feature_weights(model.counts)
     pull = batches.strength
     if model.noise.zero_loss_is_mean:

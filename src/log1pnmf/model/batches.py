@@ -8,6 +8,7 @@ have the geometric mean 1 over the batches, and are pulled towards 1: `cost` sum
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -109,10 +110,15 @@ class Batches:
         """Number of batches."""
         return len(self.effects)
 
+    @cached_property
+    def logs(self) -> Array:
+        """Logarithms of the effects."""
+        return np.asarray(np.log(self.effects))
+
     @property
     def cost(self) -> float:
         """What the effects cost in the objective; 0 where they are all 1."""
-        return self.strength * float(np.sum(self.effects - np.log(self.effects) - 1.0))
+        return self.strength * float(self.effects.sum() - self.logs.sum() - self.effects.size)
 
     def of_samples(self, which: Any) -> Batches:
         """Batches of some samples, in that order."""
@@ -143,10 +149,15 @@ class Batches:
 
     def feature_weights(self, counts: Counts) -> Array:
         """Weigh the features in the level of a batch: by their counts, or by how far these decide."""
-        weights = self.totals(counts).sum(axis=0)
-        if not self.by_counts:
-            weights = weights / np.maximum(weights + self.strength * self.n_batches, 1.0)
-        return np.asarray(weights / max(float(weights.sum()), np.finfo(np.float64).tiny))
+        known, own = self.known.get("weights"), (self.by_counts, self.strength)
+        if known is None or known[0] is not counts or known[1] != own:
+            weights = self.totals(counts).sum(axis=0)
+            if not self.by_counts:
+                weights = weights / np.maximum(weights + self.strength * self.n_batches, 1.0)
+            weights = np.asarray(weights / max(float(weights.sum()), np.finfo(np.float64).tiny))
+            known = self.known["weights"] = counts, own, weights
+        found: Array = known[2]
+        return found
 
     def exposure_of_zeros(self, counts: Counts, exposure: Array) -> float:
         """Sum of ``t_ij = exposure_i q_bj`` over all zero counts."""
@@ -165,7 +176,8 @@ class Batches:
             Samples x features.
         """
         rest = self.rest(counts, exposure, stored)
-        sums = [(own * self.effects**power).sum(axis=0) for power, own in enumerate(rest, start=1)]
+        powers = self.effects, self.effects**2
+        sums = [np.einsum("bj,bj->j", own, power) for own, power in zip(rest, powers, strict=True)]
         return np.stack(sums, axis=1)
 
     def rest(self, counts: Counts, exposure: Array, stored: Pattern | None = None) -> list[Array]:

@@ -258,7 +258,10 @@ class Problem:
         """Give terms (P, m) of every batch, one after the other: (B P, m)."""
         if self.batches is None:
             return terms
-        powers = self.batches.effects[:, None] ** np.arange(1, 1 + len(terms))[:, None]
+        effects = self.batches.effects
+        if len(terms) == 1:
+            return effects * terms
+        powers = effects[:, None] ** np.arange(1, 1 + len(terms))[:, None]
         return np.ascontiguousarray((powers * terms).reshape(-1, terms.shape[1]))
 
     @cached_property

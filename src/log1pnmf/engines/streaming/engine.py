@@ -68,7 +68,7 @@ class StreamingEngine:
         Called with the number of chunks done in this pass, and of all, after each; the source's by default.
     """
 
-    sums_batches_quickly = True  # two more passes in every iteration, and far fewer iterations
+    sums_batches_quickly = True  # one more pass in every iteration, and far fewer iterations
 
     def __init__(
         self, problem: Problem, n_threads: int | None = None, on_chunk: OnChunk | None = None

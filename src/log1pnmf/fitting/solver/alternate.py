@@ -84,7 +84,7 @@ def alternate(
         The engine's problem is not the one that `state` comes from: its iteration is looked at again, under
         the same index, and the extrapolation goes on.
     effects : Effects, optional
-        Finds the effects of batches between the two half-steps, starting from those of the engine's problem;
+        Finds the effects of batches after the two half-steps, starting from those of the engine's problem;
         they are extrapolated as well. None: they stay as they are.
     residuals : bool
         Whether to compute the KKT residual of every iteration; NaN otherwise. Nothing else depends on it.
@@ -116,9 +116,7 @@ def alternate(
         last = index == max_iter
         follow = moves.improve(follower, point, look_only=look, with_loss=False)
         tried = replace(point, **{follower: follow.values})
-        if not look:
-            tried = moves.with_effects(tried)
-        lead = moves.improve(leader, tried, look_only=last)
+        lead = moves.improve(leader, tried, look_only=last, for_effects=True)
         objective = moves.objective(lead.loss, tried)
         if state is None and math.isnan(objective):
             raise ValueError(
@@ -141,7 +139,10 @@ def alternate(
         if extrapolation is not None and not look:
             extrapolation.accepted()
         schedule = None if extrapolation is None else extrapolation.state
-        state = State(index, objective, replace(tried, **{leader: lead.values}), previous, schedule)
+        updated = replace(tried, **{leader: lead.values})
+        if not last:
+            updated = moves.with_effects(updated, lead)
+        state = State(index, objective, updated, previous, schedule)
         gradients = {follower: follow.gradient, leader: lead.gradient}
         yield Iteration(
             index=index,
@@ -196,11 +197,12 @@ class _Moves:
             self.engine = self.effects.at(self.engine, at.effects)
         return self.engine
 
-    def with_effects(self, at: Pair) -> Pair:
-        """Find the effects for loadings and factors."""
+    def with_effects(self, at: Pair, lead: HalfStep) -> Pair:
+        """Find the effects for loadings and factors, which the half-step led to."""
         if self.effects is None:
             return at
-        return replace(at, effects=self.effects.found(self.engine_at(at), at.loadings, at.factors))
+        engine = self.engine_at(at)
+        return replace(at, effects=self.effects.found(engine, at.loadings, at.factors, lead.batch_sums))
 
     def objective(self, loss: float, at: Pair) -> float:
         return loss + self.constraint.cost(at.loadings, at.factors) + self.engine_at(at).problem.cost
@@ -210,7 +212,9 @@ class _Moves:
             pair, loadings=self.engine.adopt(pair.loadings), factors=self.engine.adopt(pair.factors)
         )
 
-    def improve(self, which: PairSide, at: Pair, look_only: bool, with_loss: bool = True) -> HalfStep:
+    def improve(
+        self, which: PairSide, at: Pair, *, look_only: bool, with_loss: bool = True, for_effects: bool = False
+    ) -> HalfStep:
         engine = self.engine_at(at)
         problem = engine.problem
         if which == "loadings":
@@ -222,6 +226,8 @@ class _Moves:
         if look_only:
             return HalfStep(start, *engine.evaluate(side, start, design), 0.0, 0)
         how = {} if with_loss or not getattr(engine, "leaves_out_loss", False) else {"with_loss": False}
+        if for_effects and self.effects is not None and getattr(engine, "adds_batch_sums", False):
+            how["with_batch_sums"] = True
         return engine.half_step(side, start, design, bounds=bounds, row_solver=self.row_solver, **how)
 
     def residual(self, at: Pair, *, loadings: Array, factors: Array) -> float:
@@ -258,8 +264,9 @@ class _Moves:
         )
 
     def between(self, old: Pair, new: Pair) -> Pair:
-        """Go only a part of the way from `old` to `new`."""
-        return replace(new, factors=old.factors + SHORTER * (new.factors - old.factors))
+        """Go only a part of the way from `old` to `new`, and with the effects of `old`."""
+        factors = old.factors + SHORTER * (new.factors - old.factors)
+        return replace(new, factors=factors, effects=old.effects)
 
     def rescale(self, pair: Pair, *others: Pair) -> tuple[Pair, ...]:
         """Fix the free scale of every column, of `pair` and in the same way of `others`.

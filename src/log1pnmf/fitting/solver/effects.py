@@ -43,16 +43,19 @@ class Effects:
             return engine
         return self.remake(with_effects(engine.problem, replace(batches, effects=effects)))
 
-    def found(self, engine: Engine, loadings: Array, factors: Array) -> Array:
-        """Give the effects that minimise the objective of an engine's problem.
+    def found(self, engine: Engine, loadings: Array, factors: Array, sums: Array | None) -> Array:
+        """Give effects that lower the objective of an engine's problem; their sums may be known.
 
         With dispersions every step of the search visits all entries, and there is one.
         """
-        dispersed, at = getattr(engine, "dispersed_sums", None), (loadings, factors)
-        better, _ = renewed_effects(
-            engine.problem, *at, sums=engine.batch_sums, dispersed=dispersed, n_steps=1
-        )
-        return better.effects
+        problem, at = engine.problem, (loadings, factors)
+        if not problem.noise.zero_loss_is_mean:
+            dispersed = getattr(engine, "dispersed_sums", None)
+            return renewed_effects(problem, *at, dispersed=dispersed, n_steps=1)[0].effects
+        means = engine.batch_sums(*at) if sums is None else sums
+        step = getattr(engine, "next_effects", None)
+        near: Array | None = None if step is None else step(means)
+        return renewed_effects(problem, *at, sums=lambda *_: means)[0].effects if near is None else near
 
 
 def effects_of(engine: Engine, remake: Remake) -> Effects | None:
@@ -76,6 +79,4 @@ def further(to: Array | None, since: Array | None, beta: float) -> Array | None:
     """Extrapolate effects on the scale of their logarithms, where their levels are sums."""
     if to is None or since is None:
         return to
-    largest = np.log(LARGEST_EFFECT)
-    logs = np.log(to)
-    return np.exp(np.clip(logs + beta * (logs - np.log(since)), -largest, largest))
+    return np.clip(to * np.exp(beta * np.log(to / since)), 1.0 / LARGEST_EFFECT, LARGEST_EFFECT)
