@@ -120,11 +120,9 @@ def high(x):
 
 @triton.jit
 def add_squares(H, X, weight):
-    """Add ``X' diag(weight) X`` by one product of the tensor cores.
-
-    Rows times the root of their weight are rounded to three digits. The sum is of squares all the same: where
-    the weights are positive, so is the Hessian, however flat. A step needs no more; gradients are in float32.
-    """
-    Z = high(X * tl.sqrt(tl.abs(weight))[:, None])
-    signed = tl.where((weight < 0.0)[:, None], -Z, Z)
-    return tl.dot(tl.trans(signed), Z, acc=H, input_precision="tf32", out_dtype=tl.float32)
+    """Add ``X' diag(weight) X``: three products of the tensor cores keep float32's accuracy."""
+    A = tl.trans(X * weight[:, None])
+    A_high, X_high = high(A), high(X)
+    H = tl.dot(A_high, X_high, acc=H, input_precision="tf32", out_dtype=tl.float32)
+    H = tl.dot(A - A_high, X_high, acc=H, input_precision="tf32", out_dtype=tl.float32)
+    return tl.dot(A_high, X - X_high, acc=H, input_precision="tf32", out_dtype=tl.float32)
