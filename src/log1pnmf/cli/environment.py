@@ -11,7 +11,7 @@ from pathlib import Path
 
 from log1pnmf._common.version import __version__
 from log1pnmf._core import runnable_kernels
-from log1pnmf.engines.native import effective_threads
+from log1pnmf.engines.threads import effective_threads
 
 __all__ = ["describe_environment"]
 

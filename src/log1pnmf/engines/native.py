@@ -39,7 +39,7 @@ from log1pnmf.model.zeros import AdaptiveZeros
 from .base import Factory, HalfStep, InMemory, RowSolver, check_row_solver
 from .threads import effective_threads
 
-__all__ = ["NativeEngine", "NativeFactory", "RowSums", "Solutions", "effective_threads", "solve_rows"]
+__all__ = ["NativeEngine", "NativeFactory", "RowSums", "Solutions", "solve_rows"]
 
 Array = NDArray[np.float64]
 

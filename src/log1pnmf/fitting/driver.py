@@ -17,8 +17,8 @@ from log1pnmf._common.randomness import as_random
 from log1pnmf._common.warn import warn
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
-from log1pnmf.engines.native import effective_threads
 from log1pnmf.engines.registry import as_counts, check_memory, make_engine, resolve_engine
+from log1pnmf.engines.threads import effective_threads
 from log1pnmf.fitting.certificate import LARGEST_CERTIFIED
 from log1pnmf.fitting.facts import Certificate
 from log1pnmf.fitting.solver.alternate import residual_at

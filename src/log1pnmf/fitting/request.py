@@ -14,8 +14,8 @@ from log1pnmf._common.checks import check_choice, check_number, check_whole
 from log1pnmf._common.randomness import as_random
 from log1pnmf.counts.counts import check_size_factors
 from log1pnmf.engines.base import EngineFactory
-from log1pnmf.engines.native import effective_threads
 from log1pnmf.engines.registry import is_factory
+from log1pnmf.engines.threads import effective_threads
 
 from .checkpoint import check_checkpoint
 from .fit import Fit

@@ -8,8 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from threadpoolctl import threadpool_limits
-
 from log1pnmf._common.randomness import Random, random_parts
 from log1pnmf.engines.base import Engine
 from log1pnmf.fitting.facts import Certificate, DataFacts
@@ -278,8 +276,6 @@ class _OneStart:
         self.effects = effects_of(engine, remake)
         self.random = random_parts(rng)  # no random numbers are drawn until the next start
         with ExitStack() as stack:
-            if problem.batches is not None:  # thin products of batches: more threads only spin
-                stack.enter_context(threadpool_limits(1, user_api="blas"))
             watchers: list[Callback] = [*self.callbacks]
             if self.verbose:
                 label = "fit" + (f", start {self.restart + 1}" if self.settings.n_init > 1 else "")

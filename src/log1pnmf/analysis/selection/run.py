@@ -20,8 +20,8 @@ from log1pnmf._common.randomness import as_random, new_seed
 from log1pnmf._common.warn import warn
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import check_fraction
-from log1pnmf.engines.native import effective_threads
 from log1pnmf.engines.registry import ENGINES, resolve_engine
+from log1pnmf.engines.threads import effective_threads
 from log1pnmf.fitting.checkpoint import fingerprint
 from log1pnmf.fitting.driver import check_any, run_request
 from log1pnmf.fitting.fit import Fit

@@ -17,7 +17,8 @@ from log1pnmf.counts.chunked.tasks import Labels
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.engines.base import Factory, HalfStep, RowSolver, Sample
-from log1pnmf.engines.native import NativeEngine, effective_threads
+from log1pnmf.engines.native import NativeEngine
+from log1pnmf.engines.threads import effective_threads
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import Noise
