@@ -293,6 +293,23 @@ def test_simulate_writes_the_same_counts_to_any_format(call, tmp_path, name):
         assert math.isinf(truth["c"])
 
 
+@pytest.mark.parametrize("name", ["s.h5ad", "s.zarr", "s.npz", "s.csv"])
+def test_simulate_writes_the_batch_of_every_sample(call, tmp_path, name):
+    """`fit --batch batch` reads the labels from the file; a format without labels says that it loses them."""
+    options = ["-n", 30, "-m", 6, "-k", 2, "--batches", 3, "--truth", tmp_path / "truth.npz"]
+    done = call("simulate", tmp_path / name, *options)
+    assert done.code == 0, done.err
+    columns = read_table(tmp_path / name).sample_columns
+    if name == "s.csv":
+        assert "batch" not in columns
+        assert "labels of the samples are not kept: batch" in done.out
+        return
+    with np.load(tmp_path / "truth.npz") as truth:
+        assert columns["batch"].tolist() == [f"batch_{number}" for number in truth["batch"]]
+    assert call("simulate", tmp_path / f"one-{name}", "-n", 30, "-m", 6, "-k", 2).code == 0
+    assert not read_table(tmp_path / f"one-{name}").sample_columns
+
+
 def test_demo_goes_where_it_is_told(call, tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr("log1pnmf.cli.demo.run_demo", told.append)

@@ -56,7 +56,12 @@ def simulate(
             "--dispersion", metavar="X", help="Variance is mean + X mean^2 (negative binomial); 0 is Poisson."
         ),
     ] = 0.0,
-    batches: Annotated[int, typer.Option("--batches", metavar="N", help="Number of batches.")] = 1,
+    batches: Annotated[
+        int,
+        typer.Option(
+            "--batches", metavar="N", help="Number of batches; from 2 on, the file has a column 'batch'."
+        ),
+    ] = 1,
     batch_spread: Annotated[
         float,
         typer.Option("--batch-spread", metavar="X", help="Standard deviation of the log effects of batches."),
@@ -94,7 +99,7 @@ def simulate(
         batch_spread=batch_spread,
         random_state=seed,
     )
-    nnz = write_simulation(simulation, output, force=force)
+    nnz, notes = write_simulation(simulation, output, force=force)
     if truth is not None:
         with building(truth, force=force) as temporary, open(temporary, "wb") as file:
             np.savez(
@@ -111,26 +116,34 @@ def simulate(
     screen.say(
         ("wrote ", "green"), (str(output), "bold"), f" ({samples:,} x {features:,}, {part:.1%} not zero)"
     )
+    screen.notes(notes)
     screen.result(
         {"output": str(output), "n_samples": samples, "n_features": features, "nnz": nnz, "density": part}
     )
     return 0
 
 
-def write_simulation(simulation: Simulation, path: Path, *, force: bool = False) -> int:
-    """Draw and write, chunk by chunk where the format allows it; gives the number of non-zeros."""
+def write_simulation(
+    simulation: Simulation, path: Path, *, force: bool = False
+) -> tuple[int, tuple[str, ...]]:
+    """Draw and write, chunk by chunk where the format allows it; gives the number of non-zeros, and notes."""
     n, m = simulation.n_samples, simulation.n_features
     samples, features = [f"sample_{i}" for i in range(n)], [f"feature_{j}" for j in range(m)]
+    columns = {}
+    if simulation.batches > 1:
+        columns["batch"] = np.array([f"batch_{number}" for number in simulation.batch()])
     kind = format_of(path) if path.suffix else ""
     if kind in ("h5ad", "zarr"):
-        return write_chunks(
+        nnz = write_chunks(
             path,
             simulation.chunks(CHUNK_ROWS),
             shape=(n, m),
             sample_names=samples,
             feature_names=features,
+            sample_columns=columns,
             force=force,
         )
+        return nnz, ()
     (counts,) = simulation.chunks(n)
-    write_table(CountTable(named_counts(counts, samples, features)), path, force=force)
-    return int(counts.nnz)
+    table = CountTable(named_counts(counts, samples, features), columns)
+    return int(counts.nnz), write_table(table, path, force=force)

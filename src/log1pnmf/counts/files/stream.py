@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ def write_chunks(
     shape: tuple[int, int],
     sample_names: Sequence[str] | None = None,
     feature_names: Sequence[str] | None = None,
+    sample_columns: Mapping[str, np.ndarray] | None = None,
     force: bool = False,
 ) -> int:
     """Write blocks of rows as AnnData; if it fails, no file is left.
@@ -44,6 +45,8 @@ def write_chunks(
         Samples and features.
     sample_names, feature_names : sequence of str, optional
         Names of samples and features.
+    sample_columns : dict of str to ndarray, optional
+        Labels of the samples, by the name of their column (in obs).
     force : bool
         Whether to replace an existing file.
 
@@ -57,17 +60,17 @@ def write_chunks(
         raise BadFileError(f"{path}: blocks of rows go to a .h5ad or .zarr, not to a {kind} file")
     n, m = shape
     with building(path, force=force) as temporary, created_store(temporary) as store:
-        write_annotated(store, _empty(n, m, sample_names, feature_names))
+        names = numbered(sample_names, n), numbered(feature_names, m)
+        write_annotated(store, _empty(*names, sample_columns or {}))
         return _append(store.require_group("X"), chunks, shape)
 
 
-def _empty(n: int, m: int, samples: Sequence[str] | None, features: Sequence[str] | None) -> Any:
-    """AnnData with names, but without X."""
+def _empty(samples: list[str], features: list[str], columns: Mapping[str, np.ndarray]) -> Any:
+    """AnnData with names and labels, but without X."""
     anndata = require("anndata", extra="anndata", purpose="writing AnnData files")
     pandas = require("pandas", extra="anndata", purpose="writing AnnData files")
-    return anndata.AnnData(
-        obs=pandas.DataFrame(index=numbered(samples, n)), var=pandas.DataFrame(index=numbered(features, m))
-    )
+    labels = {name: pandas.Categorical(values) for name, values in columns.items()}
+    return anndata.AnnData(obs=pandas.DataFrame(labels, index=samples), var=pandas.DataFrame(index=features))
 
 
 def _append(group: Any, chunks: Iterable[sparse.csr_array], shape: tuple[int, int]) -> int:

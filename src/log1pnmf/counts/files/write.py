@@ -84,7 +84,8 @@ def _lost(table: CountTable, kind: str) -> tuple[str, ...]:
     if kind in ("mtx", "npy") and named:
         lost.append(f"names are not kept in a .{kind} file; a 10x folder (a name without ending) keeps them")
     if kind in ("mtx", "npy", "10x folder", "csv", "tsv") and table.sample_columns:
-        lost.append(f"labels of the samples are not kept: {', '.join(table.sample_columns)}")
+        names = ", ".join(table.sample_columns)
+        lost.append(f"labels of the samples are not kept: {names}; .h5ad, .zarr and .npz keep them")
     return tuple(lost)
 
 
