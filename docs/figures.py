@@ -15,19 +15,13 @@ from paper.geometry import loadings_towards, unit_rates, upper_right_hull
 from sklearn.exceptions import ConvergenceWarning
 
 import log1pnmf as lp
-from log1pnmf._common.colors import BASELINE, distinct_colors
-from log1pnmf.analysis.arrange import arrange
-from log1pnmf.analysis.groups import Groups
-from log1pnmf.analysis.metrics import match_factors
+from log1pnmf._common.colors import distinct_colors
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.zeros import quadratic
-from log1pnmf.pl.loadings import draw_structure, name_groups
 
 IMAGES = Path(__file__).parent / "img"
-LEAST_CELLS = 30
-LEAST_ALIKE = 0.4
 INK, FAINT = "#24292f", "#8c959f"
-BLUE, ORANGE, GREEN, PINK, *_ = distinct_colors(9)
+BLUE, ORANGE, GREEN, *_ = distinct_colors(9)
 STYLE = {
     "font.size": 10,
     "axes.edgecolor": FAINT,
@@ -42,71 +36,6 @@ STYLE = {
     "xtick.color": INK,
     "ytick.color": INK,
 }
-
-
-def two_factors() -> Figure:
-    """The landing page: how two factors combine."""
-    figure = Figure(figsize=(4.2, 5.0), layout="constrained")
-    _draw_together(figure.subplots())
-    return figure
-
-
-def same_cells() -> Figure:
-    """The landing page: the same cells at two c."""
-    data = lp.datasets.pancreas()
-    options = {"init": "nndsvd", "max_iter": 60, "random_state": 0, "n_jobs": 1}
-    models = [lp.Log1pNMF(9, c=c, **options).fit(data.counts) for c in (np.inf, 1.0)]
-    figure = Figure(figsize=(7.3, 5.0), layout="constrained")
-    _draw_cells(figure.subplots(2, 1), models, data.sample_labels)
-    return figure
-
-
-def _draw_cells(axes, models, labels) -> None:
-    """Draw both fits of the common cell types: cells in the same order, matched factors in one colour."""
-    types, sizes = np.unique(labels, return_counts=True)
-    common = np.isin(labels, types[sizes >= LEAST_CELLS])
-    names = np.char.replace(labels[common].astype(str), "_stellate", "\nstellate")
-    match = match_factors(models[0].loadings_, models[1].loadings_)
-    columns = (match.pairs[:, 0], match.pairs[:, 1])
-    shares = [model.loadings_[common][:, order] for model, order in zip(models, columns, strict=True)]
-    shares = [part / part.sum(axis=1, keepdims=True) for part in shares]
-    arrangement = arrange(np.concatenate(shares, axis=1), Groups.of(names), random_state=0)
-    first = [BASELINE, *distinct_colors(len(match.pairs) - 1)]
-    alike = match.similarity >= LEAST_ALIKE
-    fresh = iter(distinct_colors(2 * len(first))[len(first) - 1 :])
-    second = [color if same else next(fresh) for color, same in zip(first, alike, strict=True)]
-    titles = (
-        "c = ∞: factors come close to kinds of cells",
-        "c = 1: the same cells, built from shared factors",
-    )
-    for ax, part, title, colors in zip(axes, shares, titles, (first, second), strict=True):
-        draw_structure(ax, part[arrangement.order], arrangement, colors)
-        ax.set(yticks=[], ylabel="")
-        ax.set_title(title)
-        ax.spines["left"].set_visible(False)
-    name_groups(axes[1], arrangement)
-
-
-def _draw_together(ax) -> None:
-    """Draw what two factors give together: their sum, and a product that grows as c falls."""
-    first, second, shifts = 4.0, 6.0, [np.inf, 10.0, 2.0, 1.0]
-    for place, c in enumerate(shifts):
-        product = first * second / c
-        bottom = 0.0
-        for height, color in ((first, BLUE), (second, ORANGE), (product, PINK)):
-            ax.bar(place, height, bottom=bottom, color=color, width=0.68)
-            bottom += height
-        ax.text(place, bottom + 0.7, f"{bottom:g}", ha="center", fontweight="bold")
-    ax.annotate("A alone: 4", (-0.3, 2.0), color="white", va="center", fontsize=9)
-    ax.annotate("B alone: 6", (-0.3, 7.0), color="white", va="center", fontsize=9)
-    ax.text(3, 22, "A × B\n  c", color="white", ha="center", va="center", fontsize=12, linespacing=1.15)
-    ax.plot([2.76, 3.24], [22.0, 22.0], color="white", linewidth=1.0)
-    names = ["∞\nadd up", "10", "2", "1\nmultiply"]
-    ax.set(xticks=range(len(shifts)), xlabel="c", yticks=[], ylim=(0, 38))
-    ax.set_xticklabels(names)
-    ax.spines["left"].set_visible(False)
-    ax.tick_params(axis="x", length=0)
-    ax.set_title("What two factors give together:\nA + B + A × B / c")
 
 
 def choose_k() -> Figure:
@@ -222,8 +151,6 @@ def geometry() -> Figure:
 
 
 FIGURES = {
-    "two-factors": two_factors,
-    "same-cells": same_cells,
     "newton-and-coordinate": newton_and_coordinate,
     "choose-k": choose_k,
     "link-scales": link,
