@@ -1,4 +1,4 @@
-"""What the data say about K and c: one judgement, which says also when they do not say it."""
+"""What the data say about K and c: one judgement, also when they do not decide."""
 
 import contextlib
 import math
@@ -49,7 +49,7 @@ def test_the_best_at_the_end_of_the_grid_is_no_answer(rows, words):
     found = judge(table(rows))
     assert found.setting is None
     assert not found.clear
-    assert found.headline.startswith("The data do not say which")
+    assert found.headline.startswith("The data do not decide")
     assert words in found.reasons[0]
 
 
@@ -69,7 +69,7 @@ def test_settings_within_error_of_each_other_are_not_told_apart():
     found = judge(table(rows))
     assert found.setting == Setting(1.0, 3)  # the simplest
     assert not found.clear
-    assert "do not say which K is best" in found.headline
+    assert "do not decide which K is best" in found.headline
     assert found.reasons == ("K = 3 and 4 predict held-out counts equally well, within one standard error.",)
 
 
@@ -86,7 +86,7 @@ def test_fewer_factors_that_are_clearly_more_stable_contradict():
     assert "stability 0.60 at K = 3, 0.97 at K = 2" in found.reasons[-1]
     hardly = judge(table(CLEAR, [0.69, 0.6, 0.5]))  # within the error of stability
     assert hardly.setting == Setting(1.0, 3)
-    assert "partly other factors" in hardly.reasons[-1]
+    assert "Some factors change with the seed" in hardly.reasons[-1]
 
 
 def test_overdispersion_is_named_where_split_counts_want_ever_more_factors():

@@ -68,7 +68,7 @@ def test_no_suggestion_where_the_data_do_not_say(call, file, tmp_path):
     done = call("select", file, "-k", "1,2", "-o", tmp_path / "out", "--json", *QUICK)
     assert done.code == 0
     assert done.json["suggested"] is None
-    assert "do not say which K" in done.json["headline"]
+    assert "do not decide" in done.json["headline"]
     assert "then: log1pnmf fit" not in done.err
 
 
@@ -104,7 +104,7 @@ def test_interrupted_goes_on_and_gives_the_same(call, file, tmp_path, monkeypatc
     [
         (["-k", "two"], "given as in 2-6,8,10, got 'two'"),
         (["-k", "4-2"], "must be at least 1 and rise, got '4-2'"),
-        (["-k", "3"], "one setting only"),
+        (["-k", "3"], "only one setting"),
         (["-k", "2,2"], "n_components must hold different numbers, got 2 twice"),
         (["-k", "1-3", "--holdout", "genes"], "--holdout must be one of 'counts', 'samples', got 'genes'"),
         (["-k", "1-3", "--resume"], "no comparison to continue"),

@@ -215,7 +215,7 @@ class TestNumbers:
         assert len(ax.get_xticklabels()) == 5
         assert ax.get_xlabel() == "groupby (samples in its order)"
         figure = pl.compare(many, many, rng.random(400), figure=figure)
-        with pytest.raises(ValueError, match=r"different values, which are no groups; cut .* pandas.qcut"):
+        with pytest.raises(ValueError, match=r"different values, too many for groups; cut .* pandas.qcut"):
             pl.loadings_by_group(many, rng.random(400), ax=below)
         adata = anndata.AnnData(np.ones((400, 5), dtype=np.float32))
         adata.obs["age"] = rng.random(400)

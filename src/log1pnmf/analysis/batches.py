@@ -65,16 +65,16 @@ class BatchFindings:
     Parameters
     ----------
     names : tuple of str
-        Of the batches.
+        Names of the batches.
     n_samples : ndarray of int
-        Of each.
+        Number of samples in each batch.
     excess : ndarray
-        By what part the deviance of the samples of each batch would be larger without effects; NaN without
+        Share by which the deviance of the samples of each batch would grow without effects; NaN without
         counts.
     total : float
         The same for all samples.
     features : list of list of (str, float)
-        Features on which each batch has the largest effects, up or down, and the effects.
+        Features with the largest effects (up or down) in each batch, and the effects.
     """
 
     names: tuple[str, ...]
@@ -85,16 +85,16 @@ class BatchFindings:
 
 
 def batch_findings(fit: Any, counts: Any = None, *, n_features: int = 5) -> BatchFindings:
-    """Say how much of the deviance batches take, and on which features each has the largest effects.
+    """Say how much of the deviance batches explain, and which features have the largest effects in each.
 
     Parameters
     ----------
     fit : Fit, or anything that `log1pnmf.as_fit` takes
         Fitted with `batch`.
     counts : array, sparse matrix, data frame or Counts, optional
-        What was fitted. Every entry is visited.
+        The counts that were fitted. Every entry is visited.
     n_features : int
-        How many features of each batch.
+        Number of features to list for each batch.
 
     Examples
     --------

@@ -59,11 +59,11 @@ class Diagnostics:
     feature_overdispersion : ndarray of shape (m,)
         Estimate (of moments, at least 0) of ``phi`` in the variance ``mean + phi mean**2``.
     sample_deviance, sample_dispersion : ndarray of shape (n,)
-        The same of samples.
+        The same for samples.
     sample_score : ndarray of shape (n,)
         Robust standard deviations of the log of `sample_deviance` above its median.
     worst : Entries
-        With the largest deviance residuals (signed roots of the deviance), which are their values.
+        Entries with the largest deviance residuals (signed roots of the deviance), and these residuals.
     feature_gap, sample_gap : ndarray of shape (m,) and (n,), or None
         Log-likelihood that the approximation at zero counts misjudges (sum of absolute values); None unless
         the fit is of ``likelihood="approximate"``.
@@ -81,8 +81,8 @@ class Diagnostics:
     fitted_dispersion : ndarray of shape (m,) or None
         `phi` of every feature that a fit with negative binomial noise has.
     trend : ndarray of shape (m,) or None
-        Where its dispersions are estimated feature by feature: those that their mean counts suggest, towards
-        which they are drawn.
+        Dispersions that the mean counts suggest, if the fit estimated one for each feature; it pulls its
+        estimates towards them.
     trend_spread : float
         Standard deviation of the logarithm of dispersions around the trend, as estimated from all features.
     """
@@ -173,12 +173,12 @@ class Diagnostics:
         }
 
     def summary(self, n_top: int = 5) -> str:
-        """Say in words what is to be known.
+        """Summarise the diagnostics in words.
 
         Parameters
         ----------
         n_top : int
-            Features, samples and entries named.
+            Number of features, samples and entries to name.
 
         Returns
         -------

@@ -195,9 +195,9 @@ def read_groups(source: Any, groupby: Any) -> Groups:
     if isinstance(labels, Groups):
         return labels
     raise ValueError(
-        f"{_called(groupby)} holds numbers with more than {MOST_GROUPS} different values, which are no "
-        "groups; cut them into ranges first, for instance with pandas.qcut(values, 4), or let "
-        "log1pnmf.pl.structure put the samples in their order"
+        f"{_called(groupby)} holds numbers with more than {MOST_GROUPS} different values, too many for "
+        "groups; cut them into ranges first, for instance with pandas.qcut(values, 4), or use "
+        "log1pnmf.pl.structure, which sorts the samples by them"
     )
 
 

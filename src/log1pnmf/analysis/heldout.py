@@ -106,8 +106,7 @@ def heldout_by_sample(
         ``mean = eps / (1 - eps) * ((1 - background) * s_i lam_ij + background * (r_i + 1/2) p_j)``
 
     where ``r`` are the row totals of the training part and ``p`` its column totals + 1/2, as shares. With
-    the default share of 0.001 an unforeseen count costs log(1000) = 7 more than the background would ask for
-    it.
+    the default share of 0.001 an unexpected count costs log(1000) = 7 more than under the background.
 
     With negative binomial noise both parts of an entry share its excess over the mean. So the test part is
     scored *given* the training part: with the training count ``y``, its mean ``m`` and the dispersion ``phi``

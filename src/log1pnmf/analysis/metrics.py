@@ -193,7 +193,7 @@ def deviance_explained(fit: Any, counts: Any, *, n_jobs: int | None = None) -> f
     float
         ``D^2 = 1 - D(fit) / D(null)``; the null model has mean ``rowsum_i * columnsum_j / total``. 1 where
         the counts are their own means, 0 for the null model (also where the null model is perfect), negative
-        for what is worse. Both deviances are those of the fit's noise.
+        if the fit is worse than that. Both deviances are those of the fit's noise.
 
     Examples
     --------
@@ -236,9 +236,9 @@ class FactorMatch:
     pairs : ndarray of int, shape (min(K_a, K_b), 2)
         Columns of the first and the second table, by the first.
     similarity : ndarray of shape (min(K_a, K_b),)
-        Of each pair.
+        Similarity of each pair.
     matrix : ndarray of shape (K_a, K_b)
-        Of all.
+        Similarity of all columns.
     """
 
     pairs: NDArray[np.intp]

@@ -83,7 +83,7 @@ class Stability:
     Parameters
     ----------
     similarity : ndarray of shape (fits - 1, K)
-        Of each factor of the first fit to its match in every other one.
+        Similarity of each factor of the first fit to its match in every other one.
     between : ndarray of shape (fits, fits)
         Mean similarity of the matched factors of any two fits.
     """
@@ -242,7 +242,7 @@ class Relation:
     Parameters
     ----------
     names : tuple of str
-        Of the fits.
+        Names of the fits.
     owner : ndarray of int, shape (factors of all fits,)
         Which fit a factor belongs to.
     number : ndarray of int

@@ -57,11 +57,12 @@ class Usage:
     reference : str or None
         Group that they are compared with; None for a number, where `difference` is a slope.
     difference, error, lower, upper : ndarray
-        Of mean loadings, where the largest loading of every factor is 1; its standard error and 95% interval.
+        Difference of mean loadings (the largest loading of every factor is 1), its standard error and 95%
+        interval.
     p, adjusted_p : ndarray
         Two-sided; after Benjamini and Hochberg over all comparisons and factors.
     degrees_of_freedom : float
-        Of the tests, those from other factors included.
+        Degrees of freedom of the tests, including those from other factors.
     means : ndarray of shape (n_units, n_components)
         Mean loadings of the units, replicates or samples.
     unit_groups : ndarray of str, shape (n_units,)

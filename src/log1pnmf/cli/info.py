@@ -137,7 +137,7 @@ def _about_run(run: RunFolder, screen: Screen) -> None:
         screen.notes(record["filters"], kind="filter")
         screen.notes(record["notes"])
         if not record.get("finished", True):
-            screen.notes(["not all fits that were asked for are here: the run goes on, or has ended early"])
+            screen.notes(["some fits are missing: the run is not finished, or it ended early"])
         for fit in run.fits:
             screen.say("")
             screen.lines(summarize(fit))

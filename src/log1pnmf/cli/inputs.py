@@ -70,7 +70,7 @@ def read_filtered(path: Path, reading: Reading, screen: Screen) -> Filtered:
         screen.notes([f"left: {describe(filtered.table)}"], kind="filter")
     empty = _empty(filtered.table)
     if empty:
-        screen.notes([f"{empty} without any count: they are given zeros"])
+        screen.notes([f"{empty} without any count: zero in the result"])
     return filtered
 
 

@@ -36,7 +36,7 @@ def report(
     path = output or folder.path / REPORT
     counts, why = counts_again(folder.record)
     if why:
-        screen.notes([f"the counts are not looked at again: {why}"])
+        screen.notes([f"the report is written without the counts: {why}"])
     report_fits(path, folder.fits, record=record, labels=labels, counts=counts, title=title)
     screen.say(("wrote ", "green"), (str(path), "bold"))
     return 0

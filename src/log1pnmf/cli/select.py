@@ -92,7 +92,7 @@ def select(
     check_whole("--seeds", seeds, least=0)
     if len(numbers) * len(shifts) < 2 and noises in (["poisson"], ["nb"]):
         raise typer.BadParameter(
-            "there is one setting only, nothing to compare; give several K (-k 2-6,8), several c "
+            "there is only one setting, so nothing to compare; give several K (-k 2-6,8), several c "
             "(-c 1 -c inf), or --noise poisson,nb"
         )
     with writing_selection(output, force=force, resume=resume) as folder:

@@ -123,7 +123,7 @@ def folds(
         if share * n_folds > 1.0 + 1e-12:
             raise ValueError(
                 f"test_fraction must be at most 1 / n_folds = {1 / n_folds:.3g}, so that no count is in "
-                f"two test parts, got {share}; take fewer folds or a smaller fraction"
+                f"two test parts, got {share}; use fewer folds or a smaller fraction"
             )
     return list(_splits(counts, n_folds, share, dispersion, as_random(random_state)))
 
@@ -196,7 +196,7 @@ def training_size_factors(train: Counts, test_fraction: float, size_factors: Any
     test_fraction : float
         Share of the test part in the split.
     size_factors : {"total", "fit", "none"} or array of shape (n,)
-        What the whole data would be fitted with; "total" is taken from the training part, not from the whole.
+        Size factors of a fit to all counts; "total" uses the totals of the training part.
 
     Returns
     -------

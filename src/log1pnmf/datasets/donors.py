@@ -84,6 +84,7 @@ def made_up_donors(*, seed: int = 0) -> Donors:
     Parameters
     ----------
     seed : int
+        Seed of the random numbers.
 
     Returns
     -------

@@ -240,8 +240,8 @@ def check_enough(counts: Counts, n_components: int) -> None:
     check_any(counts)
     if min(counts.shape) < n_components:
         warn(
-            f"n_components={n_components} is more than the {min(counts.shape)} that samples and "
-            f"features (shape {counts.shape}) can tell apart; choose fewer",
+            f"n_components={n_components} is larger than the number of samples or features (shape "
+            f"{counts.shape}), which cannot determine so many; use at most {min(counts.shape)}",
             UserWarning,
         )
 

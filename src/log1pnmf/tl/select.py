@@ -65,7 +65,7 @@ def select(
     >>> adata.uns["log1p_nmf_select"]["table"]["n_components"].tolist()
     [1, 2, 3]
     >>> print(adata.uns["log1p_nmf_select"]["judgement"].splitlines()[0])
-    The data do not say which K to take.
+    The data do not decide K: the best is at the end of the values tried.
     """
     check_anndata(adata)
     keys = Keys(key_added)

@@ -156,9 +156,9 @@ class Markers:
             What they are ranked by: "score" is the order of every list of this package. "z" finds the most
             certain effects, however small.
         level : float
-            Only features with an adjusted p-value up to this are named; of a factor that cannot be tested,
-            all that there is more of with it. A feature without any weight in the factor is never named: a
-            mask or a penalty leaves it out.
+            Largest adjusted p-value of features to name. A factor that cannot be tested names all features
+            that it raises. A feature without any weight in the factor, because of a mask or a penalty, is
+            never named.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""What the data say about c, K, penalty and noise, or do not say: one judgement for all faces."""
+"""What the data say about c, K, penalty and noise: one judgement for all faces."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Judgement:
     simplest : Setting
         The simplest setting within one standard error of the best.
     setting : Setting or None
-        What to take: the simplest one, or None where the data do not say, because the best is at the end of
-        the values tried, or stability contradicts.
+        The suggested setting: the simplest one, or None where the data do not decide, because the best is at
+        the end of the values tried, or stability contradicts.
     clear : bool
         Whether it stands alone: no other value of any parameter is within one standard error.
     headline : str
@@ -87,12 +87,13 @@ def judge(summary: Mapping[str, Any], *, holdout: str = "counts", note: str | No
     unsaid = [SHORT[verdict.name] for verdict in verdicts if verdict.open]
     tied = [SHORT[verdict.name] for verdict in verdicts if verdict.tied]
     if unsaid:
-        headline = f"The data do not say which {_and(unsaid)} to take."
+        where = "is at the end" if len(unsaid) == 1 else "are at the ends"
+        headline = f"The data do not decide {_and(unsaid)}: the best {where} of the values tried."
     elif contradiction:
-        headline = "The data do not say: likelihood and stability contradict each other."
+        headline = "The data do not decide: likelihood and stability contradict each other."
     elif tied:
         headline = (
-            f"Suggested: {table.simplest}, the simplest; the data do not say which {_and(tied)} is best."
+            f"Suggested: {table.simplest}, the simplest; the data do not decide which {_and(tied)} is best."
         )
     else:
         headline = f"Suggested: {table.simplest}."
@@ -156,7 +157,7 @@ def _verdict(table: _Table, name: str, holdout: str) -> _Verdict:
         reason = f"{short} = {_value(name, best)} predicts best, the {end} tried: try {more} ones."
         poisson = bool((table.columns["noise"] == "poisson").all())
         if name == "n_components" and end == "largest" and holdout == "counts" and poisson:
-            reason += " Noise beyond Poisson looks the same: compare noise='nb' to see whether it is that."
+            reason += " Overdispersed counts have the same effect: compare noise='nb' as well."
         return _Verdict(name, reason, open=True)
     row, errors = table.behind(values != best)
     reason = f"{short} = {_value(name, best)} predicts {what} best; "
@@ -190,12 +191,12 @@ def _stability(table: _Table) -> tuple[bool, tuple[str, ...]]:
     fewer = same & (columns["n_components"] > 1) & (columns["n_components"] < chosen.n_components)
     margin = np.maximum(CLEARLY_LESS, 2.0 * np.hypot(error, error[row]))
     more_stable = fewer & (stable - here > margin)
-    text = f"Fits with other seeds find partly other factors (stability {here:.2f} at K = "
+    text = f"Some factors change with the seed (stability {here:.2f} at K = "
     if not more_stable.any():
         return False, (f"{text}{chosen.n_components}): compare several, or raise n_init.",)
     other = int(np.flatnonzero(more_stable)[-1])
     text += f"{chosen.n_components}, {stable[other]:.2f} at K = {int(columns['n_components'][other])})."
-    return True, (f"{text} Take fewer factors if they are to be interpreted, more if they are to predict.",)
+    return True, (f"{text} Use fewer factors to interpret them, more to predict.",)
 
 
 def _value(name: str, value: Any) -> str:

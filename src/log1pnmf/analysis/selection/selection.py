@@ -37,14 +37,14 @@ class Selection:
     Parameters
     ----------
     settings : tuple of Setting
-        Those that were fitted in every fold.
+        Settings that were fitted in every fold.
     scores : ndarray of shape (settings, folds, samples)
         Held-out log-likelihood; 0 for samples that are not in a fold. With negative binomial noise and counts
         held out, less what a value of c loses on the training counts; see Notes.
     numbers : dict of str to ndarray of shape (settings, folds)
         `n_iter`, `converged` and `seconds` (CPU) of the fits.
     about : dict
-        What was asked for: data, options, seed.
+        What was requested: data, options, seed.
     agreement : ndarray of shape (settings, seeds, seeds)
         Mean similarity of the matched factors of fits with different seeds; NaN where they were not fitted.
 
@@ -55,14 +55,14 @@ class Selection:
     to compare settings with. What is compared is the *difference* to the best setting on the same counts.
     Its standard error is that of a sum over samples, ``sqrt(n / (n - 1) * sum_i (d_i - mean(d))**2)``, where
     ``d_i`` is sample i's difference, averaged over folds: test parts of different samples are independent,
-    and there are many more samples than folds (three folds leave two degrees of freedom). The spread between
-    folds is given beside it, `se_folds`.
+    and there are many more samples than folds (three folds leave two degrees of freedom). `se_folds` is
+    the spread between folds.
 
     **Values of c with negative binomial noise.** Most of the scatter of a dispersed count is in both of its
     parts. Given the training part, the test part says little about the mean, and so about c. Values of c with
     the same number of factors have the same number of parameters, so the training counts may be compared
-    directly: from the score of a setting, the log-likelihood is taken off by which its training counts are
-    less likely than with the c that fits them best. That c keeps its score, so numbers of factors and kinds
+    directly: the score of a setting is lowered by the difference between the training log-likelihoods of the
+    c that fits best and its own. That c keeps its score, so numbers of factors and kinds
     of noise are compared by held-out counts alone. Fitted size factors are parameters that c = inf does not
     have; then it is compared with the others by held-out counts alone.
     """
@@ -108,7 +108,7 @@ class Selection:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all settings that were asked for are here, with their stability where it was asked for."""
+        """Whether all requested settings are present, with their stability if requested."""
         grid = self.about["grid"]
         missing = bool(self.about["n_seeds"]) and bool(np.isnan(self.summary["stability"]).any())
         return len(self.settings) == math.prod(map(len, grid.values())) and not missing
@@ -183,7 +183,7 @@ class Selection:
 
     @property
     def judgement(self) -> Judgement:
-        """What the data say about every parameter, with the reasons, and what they do not say."""
+        """What the data say about every parameter, with the reasons."""
         return judge(self.summary, holdout=self.about["holdout"], note=self.about.get("note"))
 
     @property

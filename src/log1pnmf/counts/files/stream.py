@@ -39,8 +39,8 @@ def write_chunks(
     path : str or PathLike
         .h5ad or .zarr.
     chunks : iterable of scipy.sparse.csr_array
-        Rows in order, together of the shape given. The first one says as which kind of number all are stored;
-        it must hold the others exactly.
+        Rows in order, which together have the given shape. All are stored with the data type of the first
+        chunk, which must represent them exactly.
     shape : tuple of int
         Samples and features.
     sample_names, feature_names : sequence of str, optional
