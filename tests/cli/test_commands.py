@@ -43,7 +43,9 @@ def test_fit_leaves_a_whole_run(run_folder):
     assert record["parameters"]["n_components"] == 3
     assert len(record["source"]["sha256"]) == 64
     assert [row[0] for row in rows(run_folder / "sweep.csv")] == ["c", "1", "inf"]
-    assert "gene" in (run_folder / "report.html").read_text()
+    report = (run_folder / "report.html").read_text()
+    assert "gene" in report
+    assert record["source"]["path"] not in report  # it is sent to others; the file's name is enough
 
 
 def test_fit_is_that_of_the_library(run_folder, counts_file):

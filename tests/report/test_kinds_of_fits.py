@@ -77,8 +77,20 @@ def test_reproducing_call_names_all_that_was_given(tmp_path):
     fit = fit_log1p_nmf(counts, 3, init="nndsvd", tol=1e-3, batch=np.arange(30) % 3, **known)
     call = document._call(fit)
     assert call == (
-        "Log1pNMF(n_components=3, init='nndsvd', tol=0.001, fixed_factors=<given>)"
-        ".fit(counts, batch=<given>, fixed_loadings=<given>)"
+        "Log1pNMF(n_components=3, init='nndsvd', tol=0.001, fixed_factors=...)"
+        ".fit(counts, batch=..., fixed_loadings=...)"
     )
+    compile(call, "report", "eval")
     text = write_report(tmp_path / "r.html", fit, counts=counts).read_text()
     assert text.count("the deviance of this fit would be") == 1  # in the section on batches, not in the notes
+
+
+def test_the_head_names_noise_and_batches(tmp_path):
+    batch, groups = np.arange(30) % 3, ["a", "b"] * 15
+    fit = fit_log1p_nmf(COUNTS, 2, init="nndsvd", tol=1e-2, noise="nb", dispersion=0.3, batch=batch)
+    text = write_report(tmp_path / "r.html", fit, groupby=groups).read_text().replace("\xa0", " ")
+    assert "30 samples in 3 batches and 8 features, 2 factors at c = 1, negative binomial noise" in text
+    assert "Used by all 2 groups" not in text
+    several = write_report(tmp_path / "s.html", [fit, fit]).read_text().replace("\xa0", " ")
+    assert "30 samples in 3 batches and 8 features, 2 factors" in several
+    assert "negative binomial noise" in several.split("</header>")[0]

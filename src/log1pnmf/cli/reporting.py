@@ -49,7 +49,7 @@ def report_fits(
         title=title or source.name.split(".")[0].replace("_", " "),
         groupby=labels,
         group_name=record["groupby"] if labels is not None else None,
-        source=str(source),
+        source=source.name,
         command=record["command"],
         filters=record["filters"],
         notes=record["notes"],

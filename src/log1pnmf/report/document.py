@@ -48,7 +48,7 @@ NOT_THE_ONLY_ONE = (
 MOST_LISTED = 3
 """Fits that the head names one by one."""
 
-GIVEN_HERE = "<given>"
+GIVEN_HERE = "..."
 """Stands for arrays and labels in the call that repeats a fit."""
 
 PARTS = {"fixed_factors": "factors", "mask": "mask"}
@@ -251,17 +251,16 @@ def _lead(
 ) -> str:
     """Say what was fitted and the result; which fits have nearly the same factors comes first."""
     fit = inputs.fits[0]
-    size = f"{plural(len(fit.loadings), 'sample')} and {plural(len(fit.factors), 'feature')}"
     if len(sections) > 1:
         said = [
-            f"{size}, {_several(inputs)}.",
+            f"{_size(fit)}, {_several(inputs)}{_noise(inputs)}.",
             alike,
             comparison.headline if comparison else "",
         ]
         return " ".join(text for text in said if text)
     first = sections[0]
     factors = plural(len(first.factors), "factor")
-    text = f"{size}, {factors} at {fit.name}: {link_in_words(fit.c)}."
+    text = f"{_size(fit)}, {factors} at {fit.name}{_noise(inputs)}: {link_in_words(fit.c)}."
     if not first.groups:
         return text
     alone = sum(len(factor.served) == 1 for factor in first.factors)
@@ -271,6 +270,17 @@ def _lead(
         f"{text} {plural(alone, 'factor belongs', 'factors belong')} to a single group of samples; "
         f"several groups share {plural(len(first.factors) - alone, 'factor')}."
     )
+
+
+def _size(fit: Fit) -> str:
+    """Say how large the data are."""
+    batches = "" if fit.batches is None else f" in {plural(len(fit.batches.names), 'batch', 'batches')}"
+    return f"{plural(len(fit.loadings), 'sample')}{batches} and {plural(len(fit.factors), 'feature')}"
+
+
+def _noise(inputs: ReportInput) -> str:
+    """Name the noise, unless it is the usual one."""
+    return ", negative binomial noise" if all(fit.dispersion is not None for fit in inputs.fits) else ""
 
 
 def _several(inputs: ReportInput) -> str:

@@ -214,7 +214,8 @@ def _sentence(loading: Array, groups: Groups | None, means: Array | None, served
         )
     value = {name: decimal(means[groups.names.index(name)]) for name in served}
     if len(served) == len(groups.names) and len(served) > 1:
-        return f"Used by all {len(served)} groups, most by {served[0]} (mean loading {value[served[0]]})."
+        who = "both" if len(served) == 2 else f"all {len(served)}"
+        return f"Used by {who} groups, most by {served[0]} (mean loading {value[served[0]]})."
     first = f"{served[0]} (mean loading {value[served[0]]})"
     if len(served) == 1:
         return f"Used by one group: {first}."
