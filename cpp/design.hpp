@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "column_sums.hpp"
 #include "kernel.hpp"
@@ -15,10 +16,14 @@ struct Design {
   int K;
   int exposure, dispersion, quadratic;   // streams of what belongs to columns, -1 without; quadratic: the first of several
   int streams;               // the K components and these, rounded up to a multiple of kGroup
-  std::int64_t padded;       // columns rounded up to the largest block
+  std::vector<std::int64_t> first;   // exact form, batches of columns: each stands together, from here on, in whole vectors
+  std::vector<std::int32_t> place;   // where every column is then laid out; empty: at its own number
+  std::int64_t columns;      // as laid out: with the rest of a batch's last vector
+  std::int64_t padded;       // rounded up to the largest block
   std::int64_t zero_row;     // of packed: the one after the last
   Buffer packed;             // sparse form: n_columns x streams, and a row of zeros
-  Buffer transposed;         // exact form: (K + 1) x padded, the exposure last, zeros beyond the end
+  Buffer transposed;         // exact form: (K + 1) x padded, the exposure last, zeros where no column is
+  Buffer exposures;          // exact form, batches of rows: batches x padded
   int rank;                  // terms of the zeros in sparse form, of every batch
   int batches;               // 1 without
   Buffer gram, linear;       // of every term: sum_j w_j x_j x_j' (sparse form, not the identity link) and sum_j w_j x_j
@@ -33,10 +38,14 @@ struct Design {
         quadratic(!h.model.exact_zeros && h.zeros.column_quadratic != nullptr ? K + (exposure >= 0) + (dispersion >= 0) : -1),
         streams(static_cast<int>(
             round_up(K + (exposure >= 0) + (dispersion >= 0) + (quadratic >= 0 ? quadratic_width(h) : 0), kGroup))),
-        padded(round_up(h.rows.n_columns, 128)),
+        first(first_of_batches(h)),
+        place(places(h, first)),
+        columns(first.empty() ? h.rows.n_columns : first.back()),
+        padded(round_up(columns, 128)),
         zero_row(h.rows.n_columns),
         packed(h.model.exact_zeros ? 0 : (zero_row + 1) * streams),
         transposed(h.model.exact_zeros ? padded * (K + 1 + (dispersion >= 0)) : 0),
+        exposures(h.model.exact_zeros && h.rows.batches.row_batch != nullptr ? padded * h.rows.batches.count : 0),
         rank(h.model.exact_zeros ? 0 : h.zeros.rank),
         batches(h.rows.batches.any() ? h.rows.batches.count : 1),
         gram(has_gram(h) ? static_cast<std::int64_t>(rank) * batches * K * K : 0),
@@ -50,9 +59,10 @@ struct Design {
       for (int k = 0; k < K; ++k) largest[k] = std::max(largest[k], x[k]);
       if (with_logs(h)) log_exposure[j] = std::log(t);
       if (h.model.exact_zeros) {
-        for (int k = 0; k < K; ++k) transposed[k * padded + j] = x[k];
-        transposed[exposure * padded + j] = t;
-        if (dispersion >= 0) transposed[dispersion * padded + j] = h.rows.column_dispersion[j];
+        double* to = transposed + (place.empty() ? j : place[j]);
+        for (int k = 0; k < K; ++k) to[k * padded] = x[k];
+        to[exposure * padded] = t;
+        if (dispersion >= 0) to[dispersion * padded] = h.rows.column_dispersion[j];
       } else {
         double* to = packed + j * streams;
         std::copy(x, x + K, to);
@@ -64,6 +74,9 @@ struct Design {
         }
       }
     }
+    if (h.model.exact_zeros && h.rows.batches.row_batch != nullptr)
+      for (int b = 0; b < batches; ++b)
+        std::copy_n(h.rows.batches.effects + b * h.rows.n_columns, h.rows.n_columns, exposures + b * padded);
     whole_matrix_sums(h);
   }
 
@@ -78,6 +91,20 @@ struct Design {
   }
 
  private:
+  static std::vector<std::int64_t> first_of_batches(const HalfStep& h) {
+    const Batches& own = h.rows.batches;
+    if (!h.model.exact_zeros || own.column_batch == nullptr) return {};
+    std::vector<std::int64_t> from(own.count + 1);
+    for (std::int64_t j = 0; j < h.rows.n_columns; ++j) ++from[own.column_batch[j] + 1];
+    for (int b = 0; b < own.count; ++b) from[b + 1] = from[b] + round_up(from[b + 1], kLanes);
+    return from;
+  }
+  static std::vector<std::int32_t> places(const HalfStep& h, std::vector<std::int64_t> next) {
+    std::vector<std::int32_t> found(next.empty() ? 0 : h.rows.n_columns);
+    for (std::size_t j = 0; j < found.size(); ++j) found[j] = static_cast<std::int32_t>(next[h.rows.batches.column_batch[j]]++);
+    return found;
+  }
+
   // Where all exposures of columns are 1 they need no stream, except in coordinate descent, which always looks at it.
   static bool needs_exposure(const HalfStep& h) {
     return h.rows.column_exposure != nullptr || h.task == Task::coordinate || h.model.exact_zeros;

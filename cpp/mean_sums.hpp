@@ -32,17 +32,22 @@ class RowMeans : protected RowBlocks {
     for (std::int64_t from = 0; from < entries.count; from += block_) {
       const int n = static_cast<int>(std::min<std::int64_t>(block_, entries.count - from));
       const double* X = gathered(entries, from, n, place + from);
-      means<Link, true>(X, block_, n, b);
+      int e = 0;
+      for (; e + kStep <= n; e += kStep) keep_means<Link, kUnroll>(X, e, b);
+      for (; e < n; e += kLanes) keep_means<Link, 1>(X, e, b);
       add(labels_.data() + here_, n);
     }
   }
 
   template <class Link>
   void add_all(const double* b) {
-    for (std::int64_t from = 0; from < h_.rows.n_columns; from += block_) {
-      const int n = static_cast<int>(std::min<std::int64_t>(block_, h_.rows.n_columns - from));
-      means<Link, false>(design_.transposed + from, design_.padded, n, b);
-      add(h_.rows.batches.column_batch + from, n);
+    for (int batch = 0; batch < design_.batches; ++batch) {
+      Vec sum[kUnroll] = {};
+      std::int64_t e = design_.first[batch];
+      for (; e + kStep <= design_.first[batch + 1]; e += kStep) add_means<Link, kUnroll>(e, b, sum);
+      for (; e < design_.first[batch + 1]; e += kLanes) add_means<Link, 1>(e, b, sum);
+      for (int u = 1; u < kUnroll; ++u) sum[0] += sum[u];
+      store(lanes_ + batch * kLanes, sum[0]);
     }
   }
 
@@ -56,23 +61,29 @@ class RowMeans : protected RowBlocks {
     for (; e < n; ++e) lanes[batch[e] * std::int64_t{kLanes}] += means[e];
   }
 
-  template <class Link, bool LessQuadratic>
-  void means(const double* X, std::int64_t stride, int n, const double* b) {
-    int e = 0;
-    for (; e + kStep <= n; e += kStep) means_at<Link, LessQuadratic, kUnroll>(X, stride, e, b);
-    for (; e < n; e += kLanes) means_at<Link, LessQuadratic, 1>(X, stride, e, b);
+  template <class Link, int U>
+  LOG1PNMF_INLINE void keep_means(const double* X, int e, const double* b) {
+    Vec means[U];
+    means_at<Link, true, U>(X + e, block_, b, means);
+    LOG1PNMF_EACH store(means_ + e + u * kLanes, means[u]);
+  }
+
+  template <class Link, int U>
+  LOG1PNMF_INLINE void add_means(std::int64_t e, const double* b, Vec* sum) {
+    Vec means[U];
+    means_at<Link, false, U>(design_.transposed + e, design_.padded, b, means);
+    LOG1PNMF_EACH sum[u] += means[u];
   }
 
   template <class Link, bool LessQuadratic, int U>
-  LOG1PNMF_INLINE void means_at(const double* X, std::int64_t stride, int e, const double* b) {
-    Vec eta[U], em[U];
-    linear_predictor<U>(X, stride, e, b, eta);
+  LOG1PNMF_INLINE void means_at(const double* X, std::int64_t stride, const double* b, Vec* em) {
+    Vec eta[U];
+    linear_predictor<U>(X, stride, 0, b, eta);
     LOG1PNMF_EACH eta[u] = Link::clamp_eta(eta[u]);
     Link::template mean_part<U>(eta, em);
     if constexpr (LessQuadratic) LOG1PNMF_EACH em[u] -= eta[u] * (own_quadratic_[0] + own_quadratic_[1] * eta[u]);
     LOG1PNMF_EACH em[u] *= row_.exposure;
-    if (design_.exposure >= 0) LOG1PNMF_EACH em[u] *= load(X + design_.exposure * stride + e + u * kLanes);
-    LOG1PNMF_EACH store(means_ + e + u * kLanes, em[u]);
+    if (design_.exposure >= 0) LOG1PNMF_EACH em[u] *= load(X + design_.exposure * stride + u * kLanes);
   }
 
   // Of all columns of each batch: a1 linear'b + a2 b'gram b, as products with vectors that all batches share.

@@ -116,7 +116,7 @@ class RowEvaluator : RowMeans {
   }
 
   void exact_changes(const double* d, Vec& shrink, Vec& growth) {
-    const std::int64_t m = round_up(h_.rows.n_columns, kStep);
+    const std::int64_t m = round_up(design_.columns, kStep);
     double most = 0.0;
     for (std::int64_t from = 0, next = 0; from < m; from += block_) {
       const int padded = static_cast<int>(std::min<std::int64_t>(block_, m - from));
@@ -185,7 +185,7 @@ class RowEvaluator : RowMeans {
     linear_predictor<U>(X, block_, e, b, at.eta);
     LOG1PNMF_EACH at.eta[u] = Link::clamp_eta(at.eta[u]);
     Link::template mean_part<U>(at.eta, at.em);
-    belongings<Noise::kDispersed, U>(X, block_, e, at);
+    belongings<false, Noise::kDispersed, U>(X, block_, e, at);
     quadratics<Noise::kDispersed, U>(X, e, at);
     ZeroTerms<U> z;
     if constexpr (!kSparseIsExact) {
@@ -204,7 +204,7 @@ class RowEvaluator : RowMeans {
   LOG1PNMF_INLINE void terms(const double* X, int e, double* inverse, Vec* loss) {
     EntriesAt<U> at;
     LOG1PNMF_EACH at.em[u] = load(em_ + e + u * kLanes);
-    if constexpr (Noise::kWhole || !kSparseIsExact) belongings<Noise::kDispersed, U>(X, block_, e, at);
+    if constexpr (Noise::kWhole || !kSparseIsExact) belongings<false, Noise::kDispersed, U>(X, block_, e, at);
     CountTerms<U> c;
     Noise::template disperse<WithLoss, U>(at);
     Noise::template count_terms<Link, WithLoss, U>(y_ + e, at, c);
@@ -237,12 +237,11 @@ class RowEvaluator : RowMeans {
   template <Level L, bool WithLoss>
   double exact(const Row& row, const double* b) {
     Vec loss[kUnroll] = {};
-    const std::int64_t m = round_up(h_.rows.n_columns, kStep);
+    const std::int64_t m = round_up(design_.columns, kStep);
     std::int64_t next = 0;   // first non-zero not yet visited
     for (std::int64_t from = 0; from < m; from += block_) {
-      const double* X = design_.transposed + from;
+      const double* X = columns(from);
       const int padded = static_cast<int>(std::min<std::int64_t>(block_, m - from));
-      if (in_batches_) effects_here_ = effects_ + from;
       for (int e = 0; e < padded; e += kStep) exact_group<L, WithLoss>(X, e, b, loss);
       std::int64_t end = next;
       while (end < row.count && row.indices[end] < from + padded) ++end;
@@ -251,7 +250,7 @@ class RowEvaluator : RowMeans {
       if constexpr (WithLoss && Noise::kWhole)   // em of the counts is zero by now
         for (int e = 0; e < padded; e += kLanes) {
           EntriesAt<1> at;
-          belongings<Noise::kDispersed, 1>(X, design_.padded, e, at);
+          belongings<true, Noise::kDispersed, 1>(X, design_.padded, e, at);
           loss[0] += at.t[0] * load(em_ + e);
         }
       accumulate<L>(X, design_.padded, padded);
@@ -266,7 +265,7 @@ class RowEvaluator : RowMeans {
     linear_predictor<U>(X, design_.padded, e, b, at.eta);
     LOG1PNMF_EACH at.eta[u] = Link::clamp_eta(at.eta[u]);
     Link::template mean_part<U>(at.eta, at.em);
-    belongings<Noise::kDispersed, U>(X, design_.padded, e, at);
+    belongings<true, Noise::kDispersed, U>(X, design_.padded, e, at);
     ZeroTerms<U> z;
     if constexpr (!kSparseIsExact) {
       Noise::template disperse<WithLoss, U>(at);
@@ -290,10 +289,10 @@ class RowEvaluator : RowMeans {
     for (int p = 0; p < n; ++p) em[p] = em_[indices[p] - from];
     std::fill(em + n, em + padded, 1.0);
     if constexpr (Noise::kWhole || Noise::kDispersed) {
-      const double* exposure = design_.transposed + design_.exposure * design_.padded;
-      for (int p = 0; p < n; ++p) t[p] = row.exposure * exposure[indices[p]];
-      if (in_batches_)
-        for (int p = 0; p < n; ++p) t[p] *= effects_[indices[p]];
+      for (int p = 0; p < n; ++p) {
+        const std::int64_t at = indices[p] - from;
+        t[p] = (levels_here_ != nullptr ? levels_here_[at / kLanes] : row.exposure) * exposure_here_[at];
+      }
       std::fill(t + n, t + padded, 0.0);
     }
     if constexpr (Noise::kDispersed) {
@@ -303,7 +302,7 @@ class RowEvaluator : RowMeans {
     }
     if constexpr (Noise::kWhole)   // their loss has the mean
       for (int p = 0; p < n; ++p) em_[indices[p] - from] = 0.0;
-    smallest_ = std::min(smallest_, read_values(h_.rows, row.offset + first, n, y_));
+    smallest_ = std::min(smallest_, read_counts(first, n, y_));
     std::fill(y_ + n, y_ + padded, 0.0);
     for (int p = 0; p < padded; p += kLanes) {
       EntriesAt<1> at;

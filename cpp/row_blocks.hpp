@@ -16,8 +16,13 @@ class RowBlocks {
         kept_(h.model.exact_zeros ? h.rows.n_columns : round_up(kKeptBytes / (8 * design.streams), block_)),
         X_(h.model.exact_zeros ? 0 : design.streams * kept_),
         in_batches_(weighs && h.rows.batches.any()),
-        effects_(!in_batches_ ? 0 : h.model.exact_zeros ? design.padded : kept_),
-        labels_(in_batches_ && !h.model.exact_zeros && h.rows.batches.column_batch != nullptr ? kept_ : 0) {}
+        effects_(in_batches_ && !h.model.exact_zeros ? kept_ : 0),
+        labels_(in_batches_ && !h.model.exact_zeros && h.rows.batches.column_batch != nullptr ? kept_ : 0),
+        levels_(design.first.empty() ? 0 : design.columns / kLanes),
+        counts_(design.place.size()),
+        unsorted_(design.place.size()),
+        places_(design.place.size()),
+        next_(design.first.size()) {}
 
   // Gathered blocks of a row stay valid for further evaluations of the same row if it is short enough.
   void start_row(const Row& row) {
@@ -25,7 +30,7 @@ class RowBlocks {
     first_zero_ = round_up(row.count, block_);
     keeps_ = first_zero_ + row.stored.count <= kept_;
     gathered_ = 0;
-    if (h_.model.exact_zeros && in_batches_) all_effects();
+    if (!design_.first.empty()) sort_by_batch();
     if (h_.rows.row_dispersion != nullptr) {
       own_phi_ = std::max(h_.rows.row_dispersion[row.number], kSmallestPhi);
       own_inverse_phi_ = 1.0 / own_phi_;
@@ -74,16 +79,36 @@ class RowBlocks {
     std::fill(to + n, to + round_up(n, kLanes), 0.0);
   }
 
-  void all_effects() {
-    const std::int32_t* batch = h_.rows.batches.column_batch;
+  // Exact form with batches of columns: the row's counts in the order of the design, and the exposure of every vector.
+  void sort_by_batch() {
+    const Batches& own = h_.rows.batches;
     const double* effects = effects_of_row();
-    const std::int64_t m = h_.rows.n_columns;
-    std::int64_t j = 0;
-    if (batch == nullptr) std::copy_n(effects, m, static_cast<double*>(effects_));
-    else
-      for (; j + kLanes <= m; j += kLanes) store(effects_ + j, load_at(effects, load(batch + j)));
-    if (batch != nullptr)
-      for (; j < m; ++j) effects_[j] = effects[batch[j]];
+    for (int b = 0; b < own.count; ++b)
+      std::fill(levels_ + design_.first[b] / kLanes, levels_ + design_.first[b + 1] / kLanes, row_.exposure * effects[b]);
+    std::fill(next_.begin(), next_.end(), 0);
+    for (std::int64_t p = 0; p < row_.count; ++p) ++next_[own.column_batch[row_.indices[p]] + 1];
+    for (int b = 0; b < own.count; ++b) next_[b + 1] += next_[b];
+    read_values(h_.rows, row_.offset, row_.count, unsorted_);
+    for (std::int64_t p = 0; p < row_.count; ++p) {
+      const std::int64_t to = next_[own.column_batch[row_.indices[p]]]++;
+      places_[to] = design_.place[row_.indices[p]];
+      counts_[to] = unsorted_[p];
+    }
+    row_.indices = places_.data();
+  }
+
+  // Reads n counts of the row, and gives the smallest of them.
+  double read_counts(std::int64_t from, int n, double* y) const {
+    return design_.place.empty() ? read_values(h_.rows, row_.offset + from, n, y) : read_as_doubles(counts_ + from, n, y);
+  }
+
+  // Exact form: the block of columns from here on.
+  const double* columns(std::int64_t from) {
+    const double* X = design_.transposed + from;
+    const std::int32_t* batch = h_.rows.batches.row_batch;
+    exposure_here_ = batch != nullptr ? design_.exposures + batch[row_.number] * design_.padded + from : X + design_.exposure * design_.padded;
+    if (!design_.first.empty()) levels_here_ = levels_ + from / kLanes;
+    return X;
   }
 
   // Of every column, or of every batch of columns.
@@ -99,12 +124,17 @@ class RowBlocks {
       LOG1PNMF_EACH eta[u] += b[k] * load(X + k * stride + e + u * kLanes);
   }
 
-  // Exposure and dispersion of U vectors of entries.
-  template <bool Dispersed, int U>
+  // Exposure and dispersion of U vectors of entries, which were gathered or (Exact) are all columns of a block.
+  template <bool Exact, bool Dispersed, int U>
   LOG1PNMF_INLINE void belongings(const double* X, std::int64_t stride, int e, EntriesAt<U>& at) const {
     LOG1PNMF_EACH at.t[u] = splat(row_.exposure);
-    if (design_.exposure >= 0) LOG1PNMF_EACH at.t[u] *= load(X + design_.exposure * stride + e + u * kLanes);
-    if (effects_here_ != nullptr) LOG1PNMF_EACH at.t[u] *= load(effects_here_ + e + u * kLanes);
+    if constexpr (Exact) {
+      if (levels_here_ != nullptr) LOG1PNMF_EACH at.t[u] = splat(levels_here_[e / kLanes + u]);
+      LOG1PNMF_EACH at.t[u] *= load(exposure_here_ + e + u * kLanes);
+    } else {
+      if (design_.exposure >= 0) LOG1PNMF_EACH at.t[u] *= load(X + design_.exposure * stride + e + u * kLanes);
+      if (effects_here_ != nullptr) LOG1PNMF_EACH at.t[u] *= load(effects_here_ + e + u * kLanes);
+    }
     if constexpr (Dispersed) {
       if (design_.dispersion < 0) {
         LOG1PNMF_EACH at.phi[u] = splat(own_phi_);
@@ -144,10 +174,14 @@ class RowBlocks {
   bool keeps_ = false;           // whether the row's gathered blocks are kept
   double own_phi_ = 0.0, own_inverse_phi_ = 0.0, own_quadratic_[3] = {};   // of the row
   bool in_batches_;              // whether entries have effects
-  Buffer effects_;               // with batches: of the entries whose blocks are kept; exact form: of all columns
+  Buffer effects_;               // with batches: of the entries whose blocks are kept
   std::vector<std::int32_t> labels_;       // with batches of columns: of the same entries
   std::int64_t here_ = 0;                  // where the block at hand begins
   const double* effects_here_ = nullptr;   // its effects
+  Buffer levels_, counts_, unsorted_;      // see sort_by_batch
+  std::vector<std::int32_t> places_;
+  std::vector<std::int64_t> next_;
+  const double *exposure_here_ = nullptr, *levels_here_ = nullptr;   // exact form: of the block at hand
   std::int64_t gathered_ = 0;    // entries of the row gathered so far
   std::int64_t first_zero_ = 0;  // where the blocks of the stored zeros begin
 };

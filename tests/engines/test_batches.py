@@ -84,6 +84,28 @@ def test_half_steps_are_those_of_the_reference(name):
     assert native.loss(loadings, factors) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("kernel", runnable_kernels())
+@pytest.mark.parametrize("name", ["exact, c=1.0", "approximate, c=1.0", "dispersed, c=1.0", "large counts"])
+def test_batches_may_be_many_and_of_any_size(name, kernel):
+    problem, rng, n_batches = CASES[name], np.random.default_rng(8), 37
+    labels = np.minimum(rng.geometric(0.1, N) - 1, n_batches - 2)  # some with one sample, the last with none
+    batches = Batches(labels, np.exp(rng.normal(0.0, 0.5, (n_batches, M))))
+    problem = replace(problem, batches=batches)
+    native, reference = NativeEngine(problem, 1, kernel), ReferenceEngine(problem)
+    loadings, factors = point()
+    for side, start, design in (
+        (problem.loadings_side, loadings, factors),
+        (problem.factors_side, factors, loadings),
+    ):
+        loss, gradient = reference.evaluate(side, start, design)
+        step = native.half_step(side, start, design)
+        assert step.loss == pytest.approx(loss, rel=1e-9)
+        assert step.gradient == pytest.approx(gradient, rel=1e-7, abs=1e-9 * np.abs(gradient).max())
+    if problem.noise is POISSON:
+        sums = reference.batch_sums(loadings, factors)
+        assert native.batch_sums(loadings, factors) == pytest.approx(sums, rel=1e-9)
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if "adaptive" in name])
 def test_zeros_are_surveyed_with_the_exposure_of_their_batch(name):
     problem = CASES[name]
