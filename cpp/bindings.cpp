@@ -1,6 +1,7 @@
 // What Python calls: arrays in, arrays out, threads and Ctrl-C in between. Only this file and side.hpp know Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -96,6 +97,15 @@ HalfStep half_step(const Side& side, const Matrix& start, const Matrix& design) 
   h.start = start.data();
   h.design = design.data();
   return h;
+}
+
+// An array that Python owns.
+template <class T>
+using Made = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
+template <class T>
+Made<T> made(std::int64_t n) {
+  T* data = new T[static_cast<std::size_t>(std::max<std::int64_t>(n, 1))];
+  return Made<T>(data, {static_cast<std::size_t>(n)}, nb::capsule(data, [](void* p) noexcept { delete[] static_cast<T*>(p); }));
 }
 
 template <class MakePlan>
@@ -203,26 +213,27 @@ void survey_zeros(const std::string& kernel, const Side& side, Matrix start, Mat
   run_plan([&] { return log1pnmf::find_kernel(kernel).zero_survey(survey); }, side.rows.n_rows, side.dense_work(start.shape(1)), n_threads);
 }
 
-void count_zeros(const std::string& kernel, const Side& side, Matrix start, Matrix design, Vector<double> caps,
-                 Output<std::int64_t> n_above, Output<double> exposure, int n_threads) {
+// Where the zeros of every row begin, and which they are.
+std::pair<Made<std::int64_t>, Made<std::int32_t>> collect_zeros(const std::string& kernel, const Side& side, Matrix start, Matrix design,
+                                                                Vector<double> caps, Output<double> exposure, int n_threads) {
   check_zeros(side, start, design);
-  const auto n = static_cast<std::size_t>(side.rows.n_rows);
-  require(caps.size() == n && n_above.size() == n && exposure.size() == 2 * n, "an output has the wrong size");
+  const std::int64_t n = side.rows.n_rows;
+  require(static_cast<std::int64_t>(caps.size()) == n && static_cast<std::int64_t>(exposure.size()) == 2 * n,
+          "an output has the wrong size");
+  std::vector<std::vector<std::int32_t>> found(static_cast<std::size_t>(n));
   const log1pnmf::ZeroCollection collection{side.rows, side.model.link, static_cast<int>(start.shape(1)), start.data(), design.data(),
-                                            caps.data(), n_above.data(), exposure.data(), nullptr, nullptr};
-  run_plan([&] { return log1pnmf::find_kernel(kernel).zero_collection(collection); }, side.rows.n_rows, side.dense_work(start.shape(1)), n_threads);
-}
-
-void collect_zeros(const std::string& kernel, const Side& side, Matrix start, Matrix design, Vector<double> caps,
-                   Vector<std::int64_t> indptr, Output<std::int32_t> indices, int n_threads) {
-  check_zeros(side, start, design);
-  const auto n = static_cast<std::size_t>(side.rows.n_rows);
-  require(caps.size() == n && indptr.size() == n + 1 &&
-              indptr.data()[n] == static_cast<std::int64_t>(indices.size()),
-          "the stored zeros do not fit together");
-  const log1pnmf::ZeroCollection collection{side.rows, side.model.link, static_cast<int>(start.shape(1)), start.data(), design.data(),
-                                            caps.data(), nullptr, nullptr, indptr.data(), indices.data()};
-  run_plan([&] { return log1pnmf::find_kernel(kernel).zero_collection(collection); }, side.rows.n_rows, side.dense_work(start.shape(1)), n_threads);
+                                            caps.data(), found.data(), exposure.data()};
+  const std::int64_t groups = (n + log1pnmf::kRowsCollected - 1) / log1pnmf::kRowsCollected;
+  run_plan([&] { return log1pnmf::find_kernel(kernel).zero_collection(collection); }, groups, side.dense_work(start.shape(1)), n_threads);
+  auto indptr = made<std::int64_t>(n + 1);
+  indptr.data()[0] = 0;
+  for (std::int64_t j = 0; j < n; ++j) indptr.data()[j + 1] = indptr.data()[j] + static_cast<std::int64_t>(found[j].size());
+  auto indices = made<std::int32_t>(indptr.data()[n]);
+  for (std::int64_t j = 0; j < n; ++j) {
+    std::copy(found[j].begin(), found[j].end(), indices.data() + indptr.data()[j]);
+    std::vector<std::int32_t>().swap(found[j]);   // no second copy of all
+  }
+  return {indptr, indices};
 }
 
 void zero_errors(const std::string& kernel, const Side& side, Matrix start, Matrix design, Matrix quadratic,
@@ -298,8 +309,7 @@ NB_MODULE(_core, m) {
            nb::arg("row_quadratic").none(), nb::arg("column_quadratic").none(), nb::arg("row_linear"),
            nb::arg("row_quadratics"), nb::arg("column_linear"), nb::arg("column_quadratics"));
   m.def("survey_zeros", &survey_zeros, "Fit quadratics to the zeros of every row for several caps.");
-  m.def("count_zeros", &count_zeros, "Count the zeros of every row above its cap, and sum the exposure of the others.");
-  m.def("collect_zeros", &collect_zeros, "List the zeros of every row above its cap.");
+  m.def("collect_zeros", &collect_zeros, "List the zeros of every row above its cap, and sum the exposure of the others.");
   m.def("zero_errors", &zero_errors, "Sum over every row how far its quadratic is off.");
   m.def("mean_sums", &mean_sums, "Sum the means of every row over the columns of each batch.");
   m.def("effects_step", &effects_step, "Take a Newton step of the effects of batches, in two passes.");

@@ -140,18 +140,17 @@ struct ZeroSurvey {
                              // then a constant and a linear one that are multiplied by t
 };
 
-// The zero entries of every row with eta above the row's cap: how many they are, or which ones.
+// The zero entries of every row with eta above the row's cap, and the exposure of the others.
+constexpr int kRowsCollected = 4;   // rows of one run of the plan
 struct ZeroCollection {
   Rows rows;                 // without values
   Link link;
   int n_components;
   const double* start;
   const double* design;
-  const double* caps;             // n_rows
-  std::int64_t* n_above;          // n_rows, out; null: list them
-  double* exposure;               // n_rows x 2, out: sums of t and t^2 over the zero entries below the cap
-  const std::int64_t* indptr;     // where the row's entries go: n_above, summed up
-  std::int32_t* indices;          // out
+  const double* caps;                  // n_rows
+  std::vector<std::int32_t>* found;    // n_rows, out
+  double* exposure;                    // n_rows x 2, out: sums of t and t^2 over the zero entries below the cap
 };
 
 // Sum over the zero entries that are not stored of t (loss / t - quadratic): as it is, and of its absolute value.

@@ -7,7 +7,7 @@
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
-#elif defined(__AVX512F__)
+#elif defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -91,6 +91,33 @@ LOG1PNMF_INLINE double horizontal_sum(Vec v) {
   const auto two = v;
 #endif
   return two[0] + two[1];
+}
+
+// One bit for every lane above a number.
+LOG1PNMF_INLINE unsigned lanes_above(Vec v, double x) {
+#if LOG1PNMF_LANES == 8
+  return _mm512_cmp_pd_mask((__m512d)v, _mm512_set1_pd(x), _CMP_GT_OQ);
+#elif LOG1PNMF_LANES == 4
+  return static_cast<unsigned>(_mm256_movemask_pd((__m256d)(v > x)));
+#else
+  const VecI above = v > x;
+  unsigned bits = 0;
+  for (int i = 0; i < kLanes; ++i) bits |= static_cast<unsigned>(above[i] & 1) << i;
+  return bits;
+#endif
+}
+
+// The numbers of the lanes whose bits are set, counted from `first`; up to kLanes numbers are written, and the end of those
+// that count is given back.
+LOG1PNMF_INLINE std::int32_t* put_lanes(unsigned bits, std::int32_t first, std::int32_t* to) {
+#if LOG1PNMF_LANES == 8
+  const __m256i all = _mm256_add_epi32(_mm256_set1_epi32(first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  _mm256_storeu_si256((__m256i*)to, _mm256_maskz_compress_epi32(static_cast<__mmask8>(bits), all));
+  return to + __builtin_popcount(bits);
+#else
+  for (; bits != 0; bits &= bits - 1) *to++ = first + __builtin_ctz(bits);
+  return to;
+#endif
 }
 
 inline double largest_lane(Vec v) {

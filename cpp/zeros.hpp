@@ -33,6 +33,25 @@ class Samples {
   }
   double scale() const { return n_ > 0 ? static_cast<double>(rows_.n_columns) / static_cast<double>(n_) : 1.0; }
   std::int64_t padded() const { return padded_; }
+  int n_components() const { return K_; }
+  Vec component(int k, std::int64_t e) const { return load(transposed_ + k * padded_ + e); }
+  void sum_exposures(const double* t, double* to) const {
+    Vec sum = Vec{}, squares = Vec{};
+    for (std::int64_t e = 0; e < padded_; e += kLanes) {
+      const Vec own = load(t + e);
+      sum += own;
+      squares += own * own;
+    }
+    to[0] = horizontal_sum(sum);
+    to[1] = horizontal_sum(squares);
+  }
+  void set_exposures(std::int64_t j, ZerosScratch& to) const {
+    to.t = exposure_;
+    if (!rows_.batches.any()) return;
+    const double* effects = rows_.batches.effects + j * rows_.batches.count;
+    for (std::int64_t i = 0; i < n_; ++i) to.own[i] = exposure_[i] * effects[rows_.batches.column_batch[i * stride_]];
+    to.t = to.own;
+  }
   std::unique_ptr<ZerosScratch> scratch() const {
     return std::make_unique<ZerosScratch>(padded_, rows_.batches.any());
   }
@@ -57,14 +76,6 @@ class Samples {
   }
 
  private:
-  void set_exposures(std::int64_t j, ZerosScratch& to) const {
-    to.t = exposure_;
-    if (!rows_.batches.any()) return;
-    const double* effects = rows_.batches.effects + j * rows_.batches.count;
-    for (std::int64_t i = 0; i < n_; ++i) to.own[i] = exposure_[i] * effects[rows_.batches.column_batch[i * stride_]];
-    to.t = to.own;
-  }
-
   template <class L>
   void fill_log_means(const double* b, ZerosScratch& to) const {
     constexpr int U = kUnroll;
@@ -295,38 +306,117 @@ class ZeroSurveyPlan final : public Plan {
   Samples samples_;
 };
 
+// Zeros above the cap of their row. Poisson: kTogether rows share what is loaded of the design, and nothing is laid out.
+// Every run handles one such group of rows.
 class ZeroCollectionPlan final : public Plan {
  public:
-  explicit ZeroCollectionPlan(const ZeroCollection& c) : c_(c), samples_(c.rows, c.link, c.design, c.n_components) {}
-  std::unique_ptr<Workspace> workspace() const override { return samples_.scratch(); }
+  static constexpr int kTogether = kRowsCollected;
 
-  void run_row(std::int64_t j, Workspace& workspace) const override {
-    auto& at = static_cast<ZerosScratch&>(workspace);
-    if (c_.n_above == nullptr && c_.indptr[j] == c_.indptr[j + 1]) return;
-    samples_.lay_out(j, c_.start + j * c_.n_components, {}, false, at);
-    if (c_.n_above != nullptr) count(at, j);
-    else list(at, j);
+  explicit ZeroCollectionPlan(const ZeroCollection& c) : c_(c), samples_(c.rows, c.link, c.design, c.n_components) {}
+
+  struct Scratch final : Workspace {
+    explicit Scratch(const Samples& samples)
+        : zeros(samples.scratch()), weights(kTogether * samples.n_components()), used(samples.n_components()) {
+      for (auto& row : rows) {
+        row.counted.resize(static_cast<std::size_t>(samples.padded() / kLanes));
+        row.found.resize(static_cast<std::size_t>(samples.padded() + kLanes));
+      }
+    }
+    struct Row {
+      std::vector<std::uint8_t> counted;   // a bit for every sample, kLanes of them together
+      std::vector<std::int32_t> found;
+      std::int32_t* end;
+    };
+    std::unique_ptr<ZerosScratch> zeros;
+    Buffer weights;                        // of the rows, component by component
+    std::vector<int> used;                 // components that are not zero in all of the rows
+    Row rows[kTogether];
+  };
+  std::unique_ptr<Workspace> workspace() const override { return std::make_unique<Scratch>(samples_); }
+
+  void run_row(std::int64_t group, Workspace& workspace) const override {
+    auto& at = static_cast<Scratch&>(workspace);
+    const std::int64_t first = group * kTogether;
+    const int n = static_cast<int>(std::min<std::int64_t>(kTogether, c_.rows.n_rows - first));
+    for (int r = 0; r < n; ++r) mark(first + r, at.rows[r], true);
+    if (samples_.dispersed()) {
+      for (int r = 0; r < n; ++r) {
+        samples_.lay_out(first + r, c_.start + (first + r) * c_.n_components, {}, false, *at.zeros);
+        for (std::int64_t e = 0; e < samples_.padded(); e += kLanes)
+          add(e, load(at.zeros->measure + e), c_.caps[first + r], at.rows[r]);
+      }
+    } else {
+      screen(first, n, at);
+    }
+    for (int r = 0; r < n; ++r) {
+      finish(first + r, at.rows[r], *at.zeros);
+      mark(first + r, at.rows[r], false);
+    }
   }
 
  private:
-  void count(const ZerosScratch& at, std::int64_t j) const {
-    Vec above = Vec{}, below = Vec{}, squares = Vec{};
-    for (std::int64_t e = 0; e < samples_.padded(); e += kLanes) {
-      const Vec measure = load(at.measure + e);
-      const Vec t = (measure >= 0.0) & (measure <= c_.caps[j]) ? at.exposure(e) : Vec{};
-      above += measure > c_.caps[j] ? splat(1.0) : Vec{};
-      below += t;
-      squares += t * t;
+  void mark(std::int64_t j, Scratch::Row& row, bool counted) const {
+    const Entries counts = entries_at(c_.rows.indptr, c_.rows.indices, c_.rows.n_rows, j);
+    for (std::int64_t p = 0; p < counts.count; ++p) {
+      const std::int32_t i = counts.indices[p];
+      if (counted) row.counted[i / kLanes] |= static_cast<std::uint8_t>(1u << (i % kLanes));
+      else row.counted[i / kLanes] = 0;
     }
-    c_.n_above[j] = static_cast<std::int64_t>(horizontal_sum(above));
-    c_.exposure[2 * j] = horizontal_sum(below);
-    c_.exposure[2 * j + 1] = horizontal_sum(squares);
+    row.end = row.found.data();
   }
 
-  void list(const ZerosScratch& at, std::int64_t j) const {
-    std::int64_t to = c_.indptr[j];
-    for (std::int64_t i = 0; i < c_.rows.n_columns && to < c_.indptr[j + 1]; ++i)
-      if (at.measure[i] > c_.caps[j]) c_.indices[to++] = static_cast<std::int32_t>(i);
+  static void add(std::int64_t e, Vec measure, double cap, Scratch::Row& row) {
+    row.end = put_lanes(lanes_above(measure, cap) & ~unsigned{row.counted[e / kLanes]}, static_cast<std::int32_t>(e), row.end);
+  }
+
+  void screen(std::int64_t first, int n, Scratch& at) const {
+    constexpr int R = kTogether, U = 2;
+    int n_used = 0;
+    for (int k = 0; k < c_.n_components; ++k) {
+      bool any = false;
+      for (int r = 0; r < R; ++r) {
+        const double b = r < n ? c_.start[(first + r) * c_.n_components + k] : 0.0;
+        at.weights[n_used * R + r] = b;
+        any = any || b != 0.0;
+      }
+      if (any) at.used[n_used++] = k;
+    }
+    for (std::int64_t e = 0; e < samples_.padded(); e += U * kLanes) {
+      Vec eta[R][U] = {};
+      for (int k = 0; k < n_used; ++k) {
+        Vec design[U];
+        LOG1PNMF_EACH design[u] = samples_.component(at.used[k], e + u * kLanes);
+        for (int r = 0; r < R; ++r)
+          LOG1PNMF_EACH eta[r][u] += at.weights[k * R + r] * design[u];
+      }
+      for (int r = 0; r < n; ++r)
+        LOG1PNMF_EACH add(e + u * kLanes, eta[r][u], c_.caps[first + r], at.rows[r]);
+    }
+  }
+
+  // Padding is above no cap: there eta is 0. The exposure of the others is that of all, without counts and zeros found.
+  void finish(std::int64_t j, const Scratch::Row& row, ZerosScratch& at) const {
+    const Entries counts = entries_at(c_.rows.indptr, c_.rows.indices, c_.rows.n_rows, j);
+    const std::int32_t* found = row.found.data();
+    const std::int64_t n_found = row.end - found;
+    c_.found[j].assign(found, found + n_found);
+    samples_.set_exposures(j, at);
+    double left[2];
+    samples_.sum_exposures(at.t, left);
+    const auto take = [&](const std::int32_t* indices, std::int64_t n) {
+      double sum = 0.0, squares = 0.0;
+      for (std::int64_t i = 0; i < n; ++i) {
+        const double t = at.t[indices[i]];
+        sum += t;
+        squares += t * t;
+      }
+      left[0] -= sum;
+      left[1] -= squares;
+    };
+    take(counts.indices, counts.count);
+    take(found, n_found);
+    const bool none = counts.count + n_found >= c_.rows.n_columns;
+    for (int i = 0; i < 2; ++i) c_.exposure[2 * j + i] = none ? 0.0 : std::max(0.0, left[i]);
   }
 
   ZeroCollection c_;

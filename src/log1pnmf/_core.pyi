@@ -83,28 +83,16 @@ def survey_zeros(
     n_threads: int,
     /,
 ) -> None: ...
-def count_zeros(
-    kernel: str,
-    side: Side,
-    start: _Floats,
-    design: _Floats,
-    caps: _Floats,
-    n_above: NDArray[np.int64],
-    exposure: _Floats,
-    n_threads: int,
-    /,
-) -> None: ...
 def collect_zeros(
     kernel: str,
     side: Side,
     start: _Floats,
     design: _Floats,
     caps: _Floats,
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
+    exposure: _Floats,
     n_threads: int,
     /,
-) -> None: ...
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]: ...
 def zero_errors(
     kernel: str,
     side: Side,

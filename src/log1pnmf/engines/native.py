@@ -16,7 +16,6 @@ from log1pnmf._core import (
     add_spectrum,
     add_statistics,
     collect_zeros,
-    count_zeros,
     effects_step,
     mean_sums,
     run,
@@ -192,13 +191,9 @@ class NativeEngine(InMemory):
 
     def collect_zeros(self, loadings: Array, factors: Array, caps: Array) -> tuple[Pattern, Array]:
         """List zeros above their cap; see `log1pnmf.engines.base.Engine.collect_zeros`."""
-        where, caps = self._zeros(loadings, factors), np.ascontiguousarray(caps)
-        n_above, exposure = np.empty(len(factors), dtype=np.int64), np.empty((len(factors), 2))
-        count_zeros(*where, caps, n_above, exposure, self.n_threads)
-        indptr = np.concatenate(([0], np.cumsum(n_above)))
-        indices = np.empty(indptr[-1], dtype=np.int32)
-        collect_zeros(*where, caps, indptr, indices, self.n_threads)
-        return Pattern((len(factors), len(loadings)), indptr, indices), exposure
+        where, exposure = self._zeros(loadings, factors), np.empty((len(factors), 2))
+        found = collect_zeros(*where, np.ascontiguousarray(caps), exposure, self.n_threads)
+        return Pattern((len(factors), len(loadings)), *found), exposure
 
     def zero_errors(self, loadings: Array, factors: Array) -> tuple[float, float]:
         """Say how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""

@@ -150,7 +150,7 @@ class ChunkPass:
         statistics are those at the resulting loadings. "errors" keeps the loadings, and sums up the errors of
         the zeros alone.
     zeros : Zeros or None
-        Adaptive ones are found in every chunk anew, from its loadings and the factors.
+        Adaptive ones are found in every chunk anew, from its loadings at the start and the factors.
     factors : ndarray of shape (m, K)
         On the eta scale.
     bounds : Bounds
@@ -183,7 +183,8 @@ class ChunkPass:
             assert labels is not None
             kind, batch = np.divmod(labels, 1 if effects is None else len(effects))
             bounds, labels = bounds.of_rows(kind), None if effects is None else batch
-        engine = self._engine(counts, sizes, labels, start)
+        piece = _Piece.of(counts, sizes, labels, self.model, None)
+        engine = _with_zeros(piece, self.zeros, start, self.factors, self.n_threads)
         side, decrease, rejected = engine.problem.loadings_side, 0.0, 0
         if self.task == "errors":
             into.errors[:] += engine.zero_errors(start, self.factors)
@@ -196,11 +197,10 @@ class ChunkPass:
                 step = engine.half_step(side, values, self.factors, bounds=bounds)
                 values, gradient = step.values, step.gradient
                 decrease, rejected = step.predicted_decrease, step.n_rejected
-        if self.task == "settle":
-            gradient = engine.evaluate(side, values, self.factors)[1]
+        if self.task == "settle":  # far from the start
+            engine = _with_zeros(piece, self.zeros, values, self.factors, self.n_threads)
+            gradient = engine.evaluate(engine.problem.loadings_side, values, self.factors)[1]
         gradient = np.where(np.diff(counts.by_row.indptr)[:, None] == 0, 0.0, gradient)
-        if isinstance(self.zeros, AdaptiveZeros) and values is not start:
-            engine = self._engine(counts, sizes, labels, values)
         if isinstance(engine.problem.zeros, AdaptiveZeros):
             into.rows.loss[:] += engine.problem.zeros.constants
         engine.add_statistics(engine.problem.factors_side, self.factors, values, into=into.rows)
@@ -211,11 +211,6 @@ class ChunkPass:
             into.linear[:] += batches.members(side.row_exposure) @ values
         most = float(np.finfo(np.float32).max)
         return ChunkRows(values, gradient.clip(-most, most).astype(np.float32), decrease, rejected)
-
-    def _engine(self, counts: Counts, sizes: Array, labels: Labels, loadings: Array) -> NativeEngine:
-        """Make the engine of a chunk; its zeros are found at these loadings."""
-        problem = _Piece.of(counts, sizes, labels, self.model, None)
-        return _with_zeros(problem, self.zeros, loadings, self.factors, self.n_threads)
 
 
 def _with_zeros(
