@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "column_sums.hpp"
@@ -15,6 +16,7 @@ constexpr int kGroup = kLanes >= 4 ? 4 : 2;   // streams transposed together whe
 struct Design {
   int K;
   int exposure, dispersion, quadratic;   // streams of what belongs to columns, -1 without; quadratic: the first of several
+  int label;                 // stream of the batch of a column, as an integer; -1 without
   int streams;               // the K components and these, rounded up to a multiple of kGroup
   std::vector<std::int64_t> first;   // exact form, batches of columns: each stands together, from here on, in whole vectors
   std::vector<std::int32_t> place;   // where every column is then laid out; empty: at its own number
@@ -36,8 +38,9 @@ struct Design {
         exposure(needs_exposure(h) ? K : -1),
         dispersion(h.rows.column_dispersion != nullptr ? K + (exposure >= 0) : -1),
         quadratic(!h.model.exact_zeros && h.zeros.column_quadratic != nullptr ? K + (exposure >= 0) + (dispersion >= 0) : -1),
-        streams(static_cast<int>(
-            round_up(K + (exposure >= 0) + (dispersion >= 0) + (quadratic >= 0 ? quadratic_width(h) : 0), kGroup))),
+        label(needs_label(h) ? K + (exposure >= 0) + (dispersion >= 0) + (quadratic >= 0 ? quadratic_width(h) : 0) : -1),
+        streams(static_cast<int>(round_up(
+            K + (exposure >= 0) + (dispersion >= 0) + (quadratic >= 0 ? quadratic_width(h) : 0) + (label >= 0), kGroup))),
         first(first_of_batches(h)),
         place(places(h, first)),
         columns(first.empty() ? h.rows.n_columns : first.back()),
@@ -71,6 +74,10 @@ struct Design {
         if (quadratic >= 0) {
           const int width = quadratic_width(h);
           std::copy_n(h.zeros.column_quadratic + width * j, width, to + quadratic);
+        }
+        if (label >= 0) {
+          const std::int64_t own = h.rows.batches.column_batch[j];
+          std::memcpy(to + label, &own, sizeof own);
         }
       }
     }
@@ -108,6 +115,9 @@ struct Design {
   // Where all exposures of columns are 1 they need no stream, except in coordinate descent, which always looks at it.
   static bool needs_exposure(const HalfStep& h) {
     return h.rows.column_exposure != nullptr || h.task == Task::coordinate || h.model.exact_zeros;
+  }
+  static bool needs_label(const HalfStep& h) {
+    return !h.model.exact_zeros && h.rows.batches.column_batch != nullptr && (h.model.link != Link::identity || h.model.noise != Noise::poisson);
   }
   static int quadratic_width(const HalfStep& h) { return h.model.noise == Noise::negative_binomial ? 3 : 2; }
   static bool with_logs(const HalfStep& h) {

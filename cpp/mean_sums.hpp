@@ -9,8 +9,18 @@ namespace log1pnmf::LOG1PNMF_ISA {
 class RowMeans : protected RowBlocks {
  protected:
   RowMeans(const HalfStep& h, const Design& design, bool weighs)
-      : RowBlocks(h, design, weighs), by_linear_(K_), by_gram_(static_cast<std::int64_t>(K_) * K_), means_(h.batch_sums != nullptr ? block_ : 0),
-        lanes_(h.batch_sums != nullptr ? static_cast<std::int64_t>(design.batches) * kLanes : 0) {}
+      : RowBlocks(h, design, weighs), n_terms_(K_ + K_ * (K_ + 1) / 2), stride_(round_up(design.batches, kLanes)), weights_(n_terms_),
+        terms_(h.batch_sums != nullptr ? n_terms_ * stride_ : 0), quadratics_(stride_), means_(h.batch_sums != nullptr ? block_ : 0),
+        lanes_(h.batch_sums != nullptr ? static_cast<std::int64_t>(design.batches) * kLanes : 0) {
+    if (h.batch_sums == nullptr || h.model.exact_zeros) return;
+    for (int batch = 0; batch < design.batches; ++batch) {
+      const double *linear = design.linear + batch * K_, *gram = design.gram + std::int64_t{batch} * K_ * K_;
+      double* to = terms_ + batch;
+      for (int k = 0; k < K_; ++k, to += stride_) *to = linear[k];
+      for (int k = 0; k < K_; ++k)
+        for (int l = 0; l <= k; ++l, to += stride_) *to = (l < k ? 2.0 : 1.0) * gram[k * K_ + l];
+    }
+  }
 
   // As if all effects were 1. In sparse form a quadratic is the mean of a zero that is not visited, but for its constant.
   template <class Link>
@@ -23,7 +33,7 @@ class RowMeans : protected RowBlocks {
       add_visited<Link>(row_.stored, first_zero_, b);
     }
     if (!exact) add_quadratics(b);
-    for (int batch = 0; batch < design_.batches; ++batch) to[batch] = horizontal_sum(load(lanes_ + batch * kLanes));
+    for (int batch = 0; batch < design_.batches; ++batch) to[batch] = quadratics_[batch] + horizontal_sum(load(lanes_ + batch * kLanes));
   }
 
  private:
@@ -35,7 +45,7 @@ class RowMeans : protected RowBlocks {
       int e = 0;
       for (; e + kStep <= n; e += kStep) keep_means<Link, kUnroll>(X, e, b);
       for (; e < n; e += kLanes) keep_means<Link, 1>(X, e, b);
-      add(labels_.data() + here_, n);
+      add(X + design_.label * block_, n);
     }
   }
 
@@ -52,13 +62,13 @@ class RowMeans : protected RowBlocks {
   }
 
   // Every lane has sums of its own, so that no sum waits for the one before.
-  void add(const std::int32_t* batch, int n) {
+  void add(const double* batch, int n) {
     double *lanes = lanes_, *means = means_;
     int e = 0;
     for (; e + kLanes <= n; e += kLanes)
 #pragma GCC unroll 8
-      for (int i = 0; i < kLanes; ++i) lanes[batch[e + i] * std::int64_t{kLanes} + i] += means[e + i];
-    for (; e < n; ++e) lanes[batch[e] * std::int64_t{kLanes}] += means[e];
+      for (int i = 0; i < kLanes; ++i) lanes[as_integer(batch + e + i) * kLanes + i] += means[e + i];
+    for (; e < n; ++e) lanes[as_integer(batch + e) * kLanes] += means[e];
   }
 
   template <class Link, int U>
@@ -86,25 +96,29 @@ class RowMeans : protected RowBlocks {
     if (design_.exposure >= 0) LOG1PNMF_EACH em[u] *= load(X + design_.exposure * stride + u * kLanes);
   }
 
-  // Of all columns of each batch: a1 linear'b + a2 b'gram b, as products with vectors that all batches share.
+  // Of all columns of each batch: a1 linear'b + a2 b'gram b. A lane is a batch.
   void add_quadratics(const double* b) {
-    const int squares = K_ * K_;
     const double a1 = row_.exposure * own_quadratic_[0], a2 = row_.exposure * own_quadratic_[1];
-    for (int k = 0; k < K_; ++k) {
-      by_linear_[k] = a1 * b[k];
-      for (int l = 0; l < K_; ++l) by_gram_[k * K_ + l] = a2 * b[k] * b[l];
-    }
-    for (int batch = 0; batch < design_.batches; ++batch) {
-      const double *linear = design_.linear + batch * K_, *gram = design_.gram + std::int64_t{batch} * squares;
-      Vec sum = load(lanes_ + batch * kLanes);
-      for (int k = 0; k < K_; k += kLanes) sum += load(by_linear_ + k) * load(linear + k);
-      for (int k = 0; k < squares; k += kLanes) sum += load(by_gram_ + k) * load(gram + k);
-      store(lanes_ + batch * kLanes, sum);
+    double* to = weights_;
+    for (int k = 0; k < K_; ++k) *to++ = a1 * b[k];
+    for (int k = 0; k < K_; ++k)
+      for (int l = 0; l <= k; ++l) *to++ = a2 * b[k] * b[l];
+    for (std::int64_t batch = 0; batch < stride_; batch += kLanes) {
+      Vec even = Vec{}, odd = Vec{};
+      int p = 0;
+      for (; p + 2 <= n_terms_; p += 2) {
+        even += weights_[p] * load(terms_ + p * stride_ + batch);
+        odd += weights_[p + 1] * load(terms_ + (p + 1) * stride_ + batch);
+      }
+      if (p < n_terms_) even += weights_[p] * load(terms_ + p * stride_ + batch);
+      store(quadratics_ + batch, even + odd);
     }
   }
 
-  Buffer by_linear_, by_gram_;   // zero beyond their ends, where a vector reaches into the next batch
-  Buffer means_, lanes_;   // of a block; of every batch, by lane
+  int n_terms_;
+  std::int64_t stride_;
+  Buffer weights_, terms_, quadratics_;   // of a row; n_terms x stride: K of linear, then the lower triangle of gram; of every batch
+  Buffer means_, lanes_;                  // of a block; of every batch, by lane
 };
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

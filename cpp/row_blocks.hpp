@@ -15,9 +15,8 @@ class RowBlocks {
         design_(design),
         kept_(h.model.exact_zeros ? h.rows.n_columns : round_up(kKeptBytes / (8 * design.streams), block_)),
         X_(h.model.exact_zeros ? 0 : design.streams * kept_),
-        in_batches_(weighs && h.rows.batches.any()),
-        effects_(in_batches_ && !h.model.exact_zeros ? kept_ : 0),
-        labels_(in_batches_ && !h.model.exact_zeros && h.rows.batches.column_batch != nullptr ? kept_ : 0),
+        in_batches_(weighs && !h.model.exact_zeros && h.rows.batches.row_batch != nullptr),
+        effects_(design.label >= 0 ? design.batches : in_batches_ ? kept_ : 0),
         levels_(design.first.empty() ? 0 : design.columns / kLanes),
         counts_(design.place.size()),
         unsorted_(design.place.size()),
@@ -31,6 +30,7 @@ class RowBlocks {
     keeps_ = first_zero_ + row.stored.count <= kept_;
     gathered_ = 0;
     if (!design_.first.empty()) sort_by_batch();
+    if (design_.label >= 0) std::transform(effects_of_row(), effects_of_row() + design_.batches, effects_ + 0, [&](double q) { return q * row.exposure; });
     if (h_.rows.row_dispersion != nullptr) {
       own_phi_ = std::max(h_.rows.row_dispersion[row.number], kSmallestPhi);
       own_inverse_phi_ = 1.0 / own_phi_;
@@ -61,21 +61,11 @@ class RowBlocks {
   }
 
   void gather_effects(const std::int32_t* indices, int n) {
-    const std::int32_t* batch = h_.rows.batches.column_batch;
     const double* effects = effects_of_row();
     double* to = effects_ + here_;
-    std::int32_t* labels = batch != nullptr ? labels_.data() + here_ : nullptr;
     int e = 0;
-    for (; e + kLanes <= n; e += kLanes) {
-      VecI32 at = load(indices + e);
-      if (batch != nullptr) store(labels + e, at = load_at(batch, at));
-      store(to + e, load_at(effects, at));
-    }
-    for (; e < n; ++e) {
-      std::int32_t at = indices[e];
-      if (batch != nullptr) at = labels[e] = batch[at];
-      to[e] = effects[at];
-    }
+    for (; e + kLanes <= n; e += kLanes) store(to + e, load_at(effects, load(indices + e)));
+    for (; e < n; ++e) to[e] = effects[indices[e]];
     std::fill(to + n, to + round_up(n, kLanes), 0.0);
   }
 
@@ -132,6 +122,7 @@ class RowBlocks {
       if (levels_here_ != nullptr) LOG1PNMF_EACH at.t[u] = splat(levels_here_[e / kLanes + u]);
       LOG1PNMF_EACH at.t[u] *= load(exposure_here_ + e + u * kLanes);
     } else {
+      if (design_.label >= 0) LOG1PNMF_EACH at.t[u] = look_up(effects_, design_.batches, X + design_.label * stride + e + u * kLanes);
       if (design_.exposure >= 0) LOG1PNMF_EACH at.t[u] *= load(X + design_.exposure * stride + e + u * kLanes);
       if (effects_here_ != nullptr) LOG1PNMF_EACH at.t[u] *= load(effects_here_ + e + u * kLanes);
     }
@@ -173,9 +164,8 @@ class RowBlocks {
   Row row_{};
   bool keeps_ = false;           // whether the row's gathered blocks are kept
   double own_phi_ = 0.0, own_inverse_phi_ = 0.0, own_quadratic_[3] = {};   // of the row
-  bool in_batches_;              // whether entries have effects
-  Buffer effects_;               // with batches: of the entries whose blocks are kept
-  std::vector<std::int32_t> labels_;       // with batches of columns: of the same entries
+  bool in_batches_;              // whether effects are gathered
+  Buffer effects_;               // with batches of rows: of the entries whose blocks are kept; of columns: the exposure of every batch
   std::int64_t here_ = 0;                  // where the block at hand begins
   const double* effects_here_ = nullptr;   // its effects
   Buffer levels_, counts_, unsorted_;      // see sort_by_batch

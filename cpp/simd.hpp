@@ -52,6 +52,20 @@ LOG1PNMF_INLINE Vec load_at(const double* from, VecI32 at) { return Vec{from[at[
 LOG1PNMF_INLINE VecI32 load_at(const std::int32_t* from, VecI32 at) { return VecI32{from[at[0]], from[at[1]]}; }
 #endif
 
+// Integers in the place of doubles.
+LOG1PNMF_INLINE std::int64_t as_integer(const double* p) { std::int64_t n; std::memcpy(&n, p, sizeof n); return n; }
+
+// The entries of a table of n numbers at the integers of a vector; the table has room for a vector.
+LOG1PNMF_INLINE Vec look_up(const double* table, int n, const double* at) {
+  VecI which;
+  std::memcpy(&which, at, sizeof which);
+#if LOG1PNMF_LANES == 8
+  if (n <= kLanes) return (Vec)_mm512_maskz_permutexvar_pd(0xff, (__m512i)which, (__m512d)load(table));
+#endif
+  (void)n;
+  return load_at(table, __builtin_convertvector(which, VecI32));
+}
+
 // Arm's vector division takes 14 cycles; an estimate and three Newton steps, each doubling its bits, take 4.
 #if defined(__aarch64__)
 LOG1PNMF_INLINE Vec vmin(Vec a, Vec b) { return (Vec)vminq_f64((float64x2_t)a, (float64x2_t)b); }

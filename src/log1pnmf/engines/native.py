@@ -312,11 +312,11 @@ class NativeEngine(InMemory):
                 None if side.rows_are_features else dispersion,
             )
             if side.batches is not None:
-                labels, effects = side.batches.labels, side.batches.effects
+                labels = side.batches.labels
                 if side.rows_are_features:
-                    core.set_batches(None, labels, np.ascontiguousarray(effects.T))
+                    core.set_batches(None, labels, side.batches.by_feature)
                 else:
-                    core.set_batches(labels, None, effects)
+                    core.set_batches(labels, None, side.batches.effects)
             if zeros is not None:
                 stored = zeros.stored
                 core.set_zeros(

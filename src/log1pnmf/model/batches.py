@@ -115,6 +115,11 @@ class Batches:
         """Logarithms of the effects."""
         return np.asarray(np.log(self.effects))
 
+    @cached_property
+    def by_feature(self) -> Array:
+        """Effects as features x batches."""
+        return np.ascontiguousarray(self.effects.T)
+
     @property
     def cost(self) -> float:
         """What the effects cost in the objective; 0 where they are all 1."""
@@ -165,7 +170,7 @@ class Batches:
             there = counts.group_sums(self.labels, self.n_batches, exposure).weights
             rest = np.maximum(self.sums(exposure)[:, None] - there, 0.0)
             return float((rest * self.effects).sum())
-        return float(self.exposure_of_rest(counts, exposure)[:, 0].sum())
+        return float(np.einsum("bj,bj->", self.rest(counts, exposure)[0], self.effects))
 
     def exposure_of_rest(self, counts: Counts, exposure: Array, stored: Pattern | None = None) -> Array:
         """Give sums of t and t^2 over the zeros of every feature that are not stored, features x 2.

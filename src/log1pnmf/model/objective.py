@@ -268,7 +268,7 @@ def plain_constant(problem: Model) -> float:
     counts, exposure = problem.counts, problem.link.exposure_scale * problem.size_factors
     own = problem.noise.plain_constant(counts) - float(np.sum(xlogy(counts.row_sums, exposure)))
     if problem.batches is not None:
-        own -= float(np.sum(problem.batches.totals(counts) * problem.batches.logs))
+        own -= float(np.einsum("bj,bj->", problem.batches.totals(counts), problem.batches.logs))
     return own + _offset_of_zeros(problem)
 
 

@@ -238,7 +238,7 @@ class Problem:
             return None
         own, linear, square = self._quadratics
         t = self._exposure[None] ** np.arange(1, 1 + len(linear))[:, None]
-        linear, square = (np.ascontiguousarray(self._in_batches(one).T) for one in (linear, square))
+        linear, square = (self._by_feature(one) for one in (linear, square))
         stored = self.zeros.stored if isinstance(self.zeros, AdaptiveZeros) else None
         return SideZeros(stored, own, None, linear, square, t, t)
 
@@ -263,6 +263,12 @@ class Problem:
             return effects * terms
         powers = effects[:, None] ** np.arange(1, 1 + len(terms))[:, None]
         return np.ascontiguousarray((powers * terms).reshape(-1, terms.shape[1]))
+
+    def _by_feature(self, terms: Array) -> Array:
+        """Give the same terms as (m, B P)."""
+        if self.batches is not None and len(terms) == 1:
+            return self.batches.by_feature * terms.T
+        return np.ascontiguousarray(self._in_batches(terms).T)
 
     @cached_property
     def constant(self) -> float:
