@@ -20,21 +20,24 @@ struct ZerosScratch final : Plan::Workspace {
   Vec exposure(std::int64_t e) const { return load(t + e); }
 };
 
-// The design by component, padded with zeros, and the exposures; with batches, without their effects.
+// The design, padded with zeros, and the exposures; with batches, without their effects. Of kStep samples, one component
+// stands after the other, so that a sweep over all samples reads memory from its beginning to its end.
 class Samples {
  public:
   Samples(const Rows& rows, Link link, const double* design, int K, std::int64_t stride = 1)
       : rows_(rows), link_(link), K_(K), stride_(stride), n_((rows.n_columns + stride - 1) / stride),
         padded_(round_up(n_, kStep)), transposed_(padded_ * K), exposure_(padded_) {
     for (std::int64_t i = 0; i < n_; ++i) {
-      for (int k = 0; k < K; ++k) transposed_[k * padded_ + i] = design[i * stride * K + k];
+      for (int k = 0; k < K; ++k) transposed_[place(k, i)] = design[i * stride * K + k];
       exposure_[i] = rows.column_exposure != nullptr ? rows.column_exposure[i * stride] : 1.0;
     }
+    sum_exposures(exposure_, totals_);
   }
   double scale() const { return n_ > 0 ? static_cast<double>(rows_.n_columns) / static_cast<double>(n_) : 1.0; }
   std::int64_t padded() const { return padded_; }
   int n_components() const { return K_; }
-  Vec component(int k, std::int64_t e) const { return load(transposed_ + k * padded_ + e); }
+  Vec component(int k, std::int64_t e) const { return load(transposed_ + place(k, e)); }
+  const double* totals() const { return totals_; }   // of the exposures and their squares
   void sum_exposures(const double* t, double* to) const {
     Vec sum = Vec{}, squares = Vec{};
     for (std::int64_t e = 0; e < padded_; e += kLanes) {
@@ -76,6 +79,8 @@ class Samples {
   }
 
  private:
+  std::int64_t place(int k, std::int64_t i) const { return i / kStep * kStep * K_ + k * kStep + i % kStep; }
+
   template <class L>
   void fill_log_means(const double* b, ZerosScratch& to) const {
     constexpr int U = kUnroll;
@@ -94,7 +99,7 @@ class Samples {
   void predictors(std::int64_t e, const double* b, Vec* eta) const {
     LOG1PNMF_EACH eta[u] = Vec{};
     for (int k = 0; k < K_; ++k)
-      LOG1PNMF_EACH eta[u] += b[k] * load(transposed_ + k * padded_ + e + u * kLanes);
+      LOG1PNMF_EACH eta[u] += b[k] * component(k, e + u * kLanes);
   }
 
   template <class L>
@@ -135,6 +140,7 @@ class Samples {
   int K_;
   std::int64_t stride_, n_, padded_;
   Buffer transposed_, exposure_;
+  double totals_[2];
 };
 
 // The cost of a zero over t as a polynomial in eta; with a dispersion its coefficients depend linearly on t.
@@ -338,7 +344,7 @@ class ZeroCollectionPlan final : public Plan {
     auto& at = static_cast<Scratch&>(workspace);
     const std::int64_t first = group * kTogether;
     const int n = static_cast<int>(std::min<std::int64_t>(kTogether, c_.rows.n_rows - first));
-    for (int r = 0; r < n; ++r) mark(first + r, at.rows[r], true);
+    for (int r = 0; r < n; ++r) mark_counts(first + r, at.rows[r]);
     if (samples_.dispersed()) {
       for (int r = 0; r < n; ++r) {
         samples_.lay_out(first + r, c_.start + (first + r) * c_.n_components, {}, false, *at.zeros);
@@ -348,20 +354,15 @@ class ZeroCollectionPlan final : public Plan {
     } else {
       screen(first, n, at);
     }
-    for (int r = 0; r < n; ++r) {
-      finish(first + r, at.rows[r], *at.zeros);
-      mark(first + r, at.rows[r], false);
-    }
+    for (int r = 0; r < n; ++r) finish(first + r, at.rows[r], *at.zeros);
   }
 
  private:
-  void mark(std::int64_t j, Scratch::Row& row, bool counted) const {
+  void mark_counts(std::int64_t j, Scratch::Row& row) const {
     const Entries counts = entries_at(c_.rows.indptr, c_.rows.indices, c_.rows.n_rows, j);
-    for (std::int64_t p = 0; p < counts.count; ++p) {
-      const std::int32_t i = counts.indices[p];
-      if (counted) row.counted[i / kLanes] |= static_cast<std::uint8_t>(1u << (i % kLanes));
-      else row.counted[i / kLanes] = 0;
-    }
+    std::fill(row.counted.begin(), row.counted.end(), std::uint8_t{0});
+    for (std::int64_t p = 0; p < counts.count; ++p)
+      row.counted[counts.indices[p] / kLanes] |= static_cast<std::uint8_t>(1u << (counts.indices[p] % kLanes));
     row.end = row.found.data();
   }
 
@@ -401,8 +402,8 @@ class ZeroCollectionPlan final : public Plan {
     const std::int64_t n_found = row.end - found;
     c_.found[j].assign(found, found + n_found);
     samples_.set_exposures(j, at);
-    double left[2];
-    samples_.sum_exposures(at.t, left);
+    double left[2] = {samples_.totals()[0], samples_.totals()[1]};
+    if (c_.rows.batches.any()) samples_.sum_exposures(at.t, left);
     const auto take = [&](const std::int32_t* indices, std::int64_t n) {
       double sum = 0.0, squares = 0.0;
       for (std::int64_t i = 0; i < n; ++i) {
