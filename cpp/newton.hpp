@@ -80,7 +80,8 @@ class NewtonRow {
 
   // A Newton step can at best double an eta that is far too small for its count. The multiplicative update of an additive
   // model, b_k * up / down with the positive and negative parts of the gradient, goes all the way in one step. It replaces
-  // Newton's coordinate where that ratio is large.
+  // Newton's coordinate where that ratio is large. Behind an exponential link the largest mean grows by that ratio, not the
+  // eta: Poisson noise would refuse so large a mean, but a dispersed one costs only its logarithm, and no step leads back.
   bool leap(const Row& row, const double* b) {
     bool any = false;
     for (int k = 0; k < K_; ++k) {
@@ -88,7 +89,12 @@ class NewtonRow {
       const double down = row.exposure * design_.decline_of(h_.rows, row.number, k) + box_.penalty[k];
       const double up = down - g_[k];
       if (down > 0.0 && up > 4.0 * down && box_.lower[k] < box_.upper[k]) {   // a coefficient at zero is lifted to a tenth of the smallest count
-        leap_[k] = std::min(box_.upper[k], b[k] > 0.0 ? b[k] * (up / down) : 0.1 * smallest_ / down);
+        double far = b[k] > 0.0 ? b[k] * (up / down) : 0.1 * smallest_ / down;
+        if constexpr (Noise::kDispersed && !Link::kLinear) {
+          const double widest = design_.largest[k], grown = b[k] > 0.0 ? std::expm1(widest * b[k]) * (up / down) : widest * far;
+          far = std::log1p(grown) / widest;
+        }
+        leap_[k] = std::min(box_.upper[k], far);
         any = true;
       }
     }

@@ -197,4 +197,9 @@ class _Search:
         safe = torch.where(down > 0.0, down, 1.0)
         least = rows.block.smallest[self._chosen][:, None]
         lifted = torch.where(self._at > 0.0, self._at * (up / safe), 0.1 * least / safe)
+        form = rows.design.form
+        if form.dispersed and not form.linear:  # the largest mean grows by that ratio, see cpp/newton.hpp
+            widest = rows.design.largest
+            grown = torch.where(self._at > 0.0, torch.expm1(widest * self._at) * (up / safe), widest * lifted)
+            lifted = torch.log1p(grown) / widest
         return torch.where(far, torch.minimum(lifted, box.upper), to), far.any(1)
