@@ -25,7 +25,7 @@ from scipy.stats import t as student
 
 from log1pnmf import Fit, fit_log1p_nmf
 from log1pnmf.analysis.markers import markers
-from log1pnmf.analysis.markers.inference import ERRORS, infer
+from log1pnmf.analysis.markers.inference import ERRORS, infer, infer_from_fit
 from log1pnmf.analysis.markers.regression import FeatureRegressions
 from log1pnmf.analysis.markers.table import STATISTICS
 from log1pnmf.analysis.metrics import match_factors
@@ -186,6 +186,7 @@ def projected(case: Case, n_simulations: int) -> dict[str, dict[str, float]]:
     The start is the truth, so that it is clear which factor is which.
     """
     rows: dict[str, list[list[float]]] = {f"{noise}, {one}": [] for noise in NOISES for one in ERRORS}
+    known: dict[str, list[float]] = {name: [] for name in rows}
     for seed in range(n_simulations):
         counts, loadings, factors, sizes, kind = simulate(case, seed)
         half = len(counts) // 2
@@ -197,12 +198,11 @@ def projected(case: Case, n_simulations: int) -> dict[str, dict[str, float]]:
             own = match_factors(loadings[:half], fit.loadings).order()[FACTOR]
             others = np.ascontiguousarray(project(fit, counts[half:], sizes[half:], n_jobs=1))
             problem = Problem(Counts.from_any(counts[half:]), sizes[half:], fit.link, noise=fit.noise)
-            regressions = FeatureRegressions(problem, others, 1)
-            coefficients = regressions.solve(fit.factors / fit.link.alpha)
             for errors in ERRORS:
-                z = infer(regressions, coefficients, stand_ins(others, sizes[half:]), errors=errors).z[:, own]
-                rows[f"{noise}, {errors}"].append(_shares(student.sf(z, half - 3), kind))
-    return _means(rows)
+                found, reliability = infer_from_fit(fit, problem, others, errors=errors, n_jobs=1)
+                rows[f"{noise}, {errors}"].append(_shares(student.sf(found.z[:, own], half - 3), kind))
+                known[f"{noise}, {errors}"].append(float(reliability[own]))
+    return {name: row | {"reliability": float(np.mean(known[name]))} for name, row in _means(rows).items()}
 
 
 # ---------------------------------------------------------------- on fits
@@ -304,7 +304,7 @@ def _rises(loadings: np.ndarray, labels: np.ndarray, treatment: str) -> np.ndarr
 
 def run(out: Path, n_simulations: int) -> None:
     """Compute all cases and print the tables of docs/markers.md."""
-    done: dict[str, Any] = _table(CASES, calibrate, n_simulations)
+    done: dict[str, Any] = _table(CASES, calibrate, n_simulations, out / "calibration-known.json")
     print("\n| tested | p <= 0.05 | p <= 0.01 |\n|---|---|---|")
     for c in (1.0, math.inf):
         for split in (False, True):
@@ -318,20 +318,28 @@ def run(out: Path, n_simulations: int) -> None:
 
 
 def _table(
-    cases: list[Case], measure: Callable[[Case, int], dict[str, dict[str, float]]], n_simulations: int
+    cases: list[Case],
+    measure: Callable[[Case, int], dict[str, dict[str, float]]],
+    n_simulations: int,
+    kept: Path,
 ) -> dict[str, Any]:
-    """Measure cases and print them."""
+    """Measure cases and print them; cases that were measured before with as many simulations are kept."""
     print(
         "| simulated | errors | constant features, p <= 0.05 | p <= 0.01 | of the other factor, p <= 0.05 "
-        "| false among adjusted p <= 0.05 | found |\n|---|---|---|---|---|---|---|"
+        "| false among adjusted p <= 0.05 | found | reliability |\n|" + "---|" * 8
     )
-    done: dict[str, Any] = {}
+    before: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    done: dict[str, Any] = before if before.get("n_simulations") == n_simulations else {}
+    done["n_simulations"] = n_simulations
     for case in cases:
-        done[case.name] = measure(case, n_simulations)
+        if case.name not in done:
+            done[case.name] = measure(case, n_simulations)
+            kept.write_text(json.dumps(done))
         for errors, row in done[case.name].items():
             print(
                 f"| {case.name} | {errors} | {row['constant']:.3f} | {row['constant, 0.01']:.4f} "
-                f"| {row['of another factor']:.3f} | {row['false discoveries']:.1%} | {row['found']:.0%} |",
+                f"| {row['of another factor']:.3f} | {row['false discoveries']:.1%} | {row['found']:.0%} "
+                f"| {row.get('reliability', 1.0):.2f} |",
                 flush=True,
             )
     return done
@@ -353,8 +361,7 @@ def main() -> None:
     if options.what == "run":
         run(options.out, 3 if options.quick else 30)
     elif options.what == "noise":
-        done = _table(NOISY, projected, 2 if options.quick else 20)
-        (options.out / "calibration-noise.json").write_text(json.dumps(done))
+        _table(NOISY, projected, 2 if options.quick else 20, options.out / "calibration-noise.json")
     else:
         for row in mcf7():
             print(json.dumps(row))

@@ -148,7 +148,10 @@ def test_factors_that_cannot_be_told_apart(blocks, errors):
     model, counts = blocks
     fit = model.fit_
     half = fit.factors[:, [0, 1, 1]] * [1.0, 0.5, 0.5]
-    found = markers(replace(fit, loadings=fit.loadings[:, [0, 1, 1]], factors=half), counts, errors=errors)
+    twice = replace(fit, loadings=fit.loadings[:, [0, 1, 1]], factors=half)
+    with pytest.warns(UserWarning, match=r"k2 \(0%\)"):
+        found = markers(twice, counts, errors=errors)
+    assert (found.reliability[1:] == 0.0).all()
     assert not (found.adjusted_p[:, 1:] <= 0.05).any()
     assert (markers(fit, counts, errors=errors).adjusted_p <= 0.05).sum() >= 20
 

@@ -40,69 +40,24 @@ def loss_of(found, counts, j, b):
 
 @pytest.mark.parametrize("c", LINKS)
 def test_regressions_are_at_their_maximum(c):
-    """A general optimiser with bounds finds no better coefficients, with or without a factor."""
+    """A general optimiser with bounds finds no better coefficients."""
     found, truth, counts = regressions(Case("", c, n_samples=40, n_features=6))
     best = found.solve(truth)
-    losses, without = found.terms(best).loss, found.losses_without(1, best, np.arange(6), found.loadings)
     for j in range(6):
         start = np.maximum(truth[j], 1e-3)
         full = minimize(
             lambda b, j=j: loss_of(found, counts, j, b), start, bounds=[(1e-12, None)] * 3, tol=1e-12
         )
-        none = minimize(
-            lambda b, j=j: loss_of(found, counts, j, np.array([b[0], 0.0, b[1]])),
-            start[[0, 2]],
-            bounds=[(1e-12, None)] * 2,
-            tol=1e-12,
-        )
-        assert losses[j] == pytest.approx(loss_of(found, counts, j, best[j]), rel=1e-12)
-        assert losses[j] <= full.fun + 1e-6
-        assert without[j] == pytest.approx(none.fun, abs=1e-3)
-        assert without[j] <= none.fun + 1e-6
-
-
-@pytest.mark.parametrize("c", LINKS)
-def test_terms_are_derivatives(c):
-    found, truth, counts = regressions(Case("", c, n_samples=30, n_features=5))
-    at = truth + 0.1
-    terms = found.terms(at)
-    step = 1e-5
-    for j in range(5):
-
-        def gradient(b, j=j):
-            axes = step * np.eye(3)
-            return np.array(
-                [loss_of(found, counts, j, b + e) - loss_of(found, counts, j, b - e) for e in axes]
-            ) / (2 * step)
-
-        np.testing.assert_allclose(terms.gradient[j], gradient(at[j]), rtol=1e-5, atol=1e-4)
-        second = np.array([gradient(at[j] + e) - gradient(at[j] - e) for e in 1e-3 * np.eye(3)]) / 2e-3
-        np.testing.assert_allclose(terms.information[j], second, rtol=1e-3, atol=1e-3)
-
-
-def test_scores_are_sums_over_samples():
-    """Products of gradients, each divided by one minus its leverage, which is that of the expected count."""
-    found, truth, counts = regressions(Case("", np.inf, n_samples=50, n_features=8, level=0.5))
-    best = found.solve(truth)
-    covariance = np.linalg.inv(found.terms(best).information + 1e-8 * np.eye(3))
-    scores = found.scores(best, covariance)
-    eta = best @ found.loadings.T
-    t = found.problem.size_factors
-    for j in range(8):
-        leverage = t / eta[j] * np.einsum("ik,kl,il->i", found.loadings, covariance[j], found.loadings)
-        slope = (t - counts[:, j] / eta[j]) / np.maximum(1.0 - leverage, 0.05)
-        expected = np.einsum("i,ik,il->kl", slope**2, found.loadings, found.loadings)
-        np.testing.assert_allclose(scores[j], expected, rtol=1e-9)
+        assert loss_of(found, counts, j, best[j]) <= full.fun + 1e-6
 
 
 @pytest.mark.parametrize("c", [1.0, np.inf])
 def test_regressions_with_negative_binomial_noise(c):
-    """At the maximum of scipy's likelihood, and with the scores of its derivatives."""
+    """At the maximum of scipy's likelihood."""
     case, phi = Case("", c, n_samples=40, n_features=5, overdispersion=0.5), np.linspace(0.2, 1.0, 5)
     found, truth, counts = regressions(case, noise=NegativeBinomial(phi))
     best = found.solve(truth)
     link, sizes = found.problem.link, found.problem.size_factors
-    scores = found.scores(best, np.zeros((5, 3, 3)))
     for j in range(5):
 
         def loss(b, j=j):
@@ -112,9 +67,6 @@ def test_regressions_with_negative_binomial_noise(c):
         start = np.maximum(truth[j], 1e-3)
         other = minimize(lambda b: loss(b).sum(), start, bounds=[(1e-12, None)] * 3, tol=1e-12)
         assert loss(best[j]).sum() <= other.fun + 1e-5
-        slopes = [(loss(best[j] + e) - loss(best[j] - e)) / 2e-6 for e in 1e-6 * np.eye(3)]
-        if (best[j] > 1e-3).all():
-            np.testing.assert_allclose(scores[j], np.array(slopes) @ np.transpose(slopes), rtol=1e-4)
 
 
 def test_a_count_that_no_other_factor_explains():
@@ -125,12 +77,11 @@ def test_a_count_that_no_other_factor_explains():
     problem = Problem(Counts.from_any(counts), np.ones(20), ShiftedLog(np.inf))
     found = FeatureRegressions(problem, loadings, 1)
     best = found.solve(np.full((3, 2), 0.1))
-    assert found.losses_without(0, best, np.array([0, 1]), loadings)[0] == np.inf
     inference = infer(found, best, stand_ins(loadings + 1e-6, np.ones(20)), errors="model")
     np.testing.assert_allclose(inference.effect[:, 0], [0.1, 8.0, 0.0], atol=1e-4)
     np.testing.assert_allclose(inference.error[:, 0], [0.1, np.sqrt(0.8), np.sqrt(0.6)], rtol=1e-4)
-    assert inference.z[0, 0] == pytest.approx(1.0, rel=1e-4)
-    assert inference.z[1, 0] == pytest.approx(8.0 / np.sqrt(0.8), rel=1e-4)
+    roots = np.sqrt(2.0 * counts.sum(axis=0)[:2] * np.log(2.0))  # of the likelihood ratios
+    np.testing.assert_allclose(inference.z[:2, 0], roots, rtol=0.05)
     assert abs(inference.z[2, 0]) < 1e-4
 
 
@@ -163,6 +114,15 @@ def test_features_that_do_not_rise_are_not_called(c, correlation):
     assert found["sandwich"]["found"] > 0.5
 
 
+@pytest.mark.parametrize("c", [1.0, np.inf])
+def test_correlated_loadings_do_not_make_tests_cautious(c):
+    """The coefficient of the other factor is at its bound; the level holds all the same."""
+    found = calibrate(Case("", c, n_samples=200, correlation=0.7), 12)
+    for errors in ("sandwich", "model"):
+        assert 0.035 < found[errors]["constant"] < 0.065
+        assert 0.035 < found[errors]["of another factor"] < 0.065
+
+
 def test_errors_for_poisson_counts_do_not_hold_for_others():
     found = calibrate(Case("", 1.0, overdispersion=0.5), 4)
     assert found["model"]["constant"] > 0.08
@@ -172,11 +132,11 @@ def test_errors_for_poisson_counts_do_not_hold_for_others():
 @pytest.mark.parametrize("c", [1.0, np.inf])
 def test_errors_of_the_model_hold_with_the_noise_of_the_counts(c):
     """Overdispersed counts, loadings from factors of other samples: 5% tests and false discoveries."""
-    found = projected(Case("", c, n_samples=500, n_features=240, overdispersion=0.7), 2)
+    found = projected(Case("", c, n_samples=500, n_features=300, overdispersion=0.7), 4)
     for errors in ("sandwich", "model"):
         assert found[f"nb, {errors}"]["constant"] < 0.07
         assert found[f"nb, {errors}"]["false discoveries"] < 0.06
-        assert found[f"nb, {errors}"]["found"] > 0.6
+        assert found[f"nb, {errors}"]["found"] > 0.5
     assert found["poisson, model"]["constant"] > found["nb, model"]["constant"]
 
 

@@ -17,7 +17,8 @@ from log1pnmf.fitting.new_samples import counts_of, new_batches, new_samples
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient
 
-from .markers.inference import ERRORS, Z95, inverse_information
+from .markers.inference import ERRORS, Z95
+from .markers.loadings import inverse_information
 
 __all__ = ["loading_errors"]
 

@@ -67,8 +67,13 @@ class StandIns:
     weight: Array
 
 
-def stand_ins(loadings: Array, size_factors: Array) -> StandIns:
+def stand_ins(loadings: Array, size_factors: Array, excess: Array | None = None) -> StandIns:
     """Find what stands in for each factor.
+
+    Parameters
+    ----------
+    excess : ndarray of shape (K, K), optional
+        What errors of the loadings add to the sums of products of loadings, weighted by size.
 
     Examples
     --------
@@ -83,6 +88,8 @@ def stand_ins(loadings: Array, size_factors: Array) -> StandIns:
     """
     weighted = loadings * size_factors[:, None]
     products, sums = loadings.T @ weighted, weighted.sum(axis=0)
+    if excess is not None:
+        products, sums = np.maximum(products - excess, 0.0), np.maximum(sums, 0.0)
     largest = loadings.max(axis=0, initial=0.0)
     own = products / _or_one(sums)[:, None]
     constant = _constant_feature(products, sums)

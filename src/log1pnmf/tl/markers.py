@@ -59,7 +59,7 @@ def markers(
     Notes
     -----
     The result is ``uns["log1p_nmf_markers"]`` (``uns[key + "_markers"]``), a dictionary with `table`, a data
-    frame with the columns of `log1pnmf.analysis.Markers.table`, and `c`, `errors`, `split` and
+    frame with the columns of `log1pnmf.analysis.Markers.table`, and `c`, `errors`, `split`, `reliability` and
     `factor_names`.
 
     Examples
@@ -87,6 +87,7 @@ def markers(
         "c": found.c,
         "errors": errors,
         "split": split,
+        "reliability": found.reliability,
         "factor_names": np.array(found.factor_names, dtype=object),
     }
     return adata if copy else None

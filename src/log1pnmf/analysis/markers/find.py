@@ -13,24 +13,27 @@ from scipy.stats import t as student
 from sklearn.exceptions import ConvergenceWarning
 
 from log1pnmf._common.checks import check_choice
+from log1pnmf._common.warn import warn
 from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import split_counts
 from log1pnmf.fitting.as_fit import fit_and_counts
 from log1pnmf.fitting.driver import run_request
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.ranking import ranking_of, stand_ins
+from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.fitting.request import Request
 from log1pnmf.model.problem import Problem
 
-from .inference import ERRORS, infer
-from .regression import FeatureRegressions
+from .inference import ERRORS, infer_from_fit
 from .shrinkage import shrink
 from .table import Markers
 
-__all__ = ["markers"]
+__all__ = ["LEAST_RELIABLE", "markers"]
 
 Array = NDArray[np.float64]
+
+LEAST_RELIABLE = 0.5
+"""Share of what tells a factor's loadings from the others that may not be less than this: not error."""
 
 
 def markers(
@@ -62,9 +65,8 @@ def markers(
         overdispersed counts with Poisson noise.
     split : bool
         Whether to estimate the loadings from a random half of the counts and test on the other half.
-        Otherwise the tests treat the loadings as known. With many features a single one hardly changes them,
-        but a factor that was fitted to noise then has "markers" of noise. Splitting takes another fit and
-        leaves half of the counts for the tests.
+        Otherwise the tests treat the factors as known, and a factor that was fitted to noise then has
+        "markers" of noise. Splitting takes another fit and leaves half of the counts for the tests.
     size_factors : array of shape (n_samples,), optional
         Size factors of `counts`, if they differ from those of the fit.
     feature_names : sequence of str, optional
@@ -87,9 +89,10 @@ def markers(
 
     Notes
     -----
-    Loadings are taken as known. Where the counts of a sample say little about them (overdispersed counts, few
-    features) and factors occur together, features of one factor are called for the other as well; see "Why
-    tests are timid or bold" in docs/markers.md. More features, deeper samples or fewer factors help.
+    Loadings are estimates. Every feature is tested on loadings without its own counts, and the tests take the
+    errors of the loadings into account. A warning names factors whose loadings are mostly error (see
+    `Markers.reliability`): few of their markers can be found, and some may belong to other factors. The
+    factors themselves are taken as known.
 
     Examples
     --------
@@ -112,23 +115,20 @@ def markers(
     if max_samples is not None and max_samples < 1:
         raise ValueError(f"max_samples must be at least 1, got {max_samples}")
     ranking, weight, names = ranking_of(fit), fit.factors, tuple(fit.factor_names)
+    source = counts
     if split:
-        fit, counts = _on_halves(fit, counts, sizes, n_jobs)
+        fit, source, counts = _on_halves(fit, counts, sizes, n_jobs)
         sizes = fit.size_factors
-    tested_counts, rows = counts.part_in_memory(max_samples)
-    loadings = np.ascontiguousarray(fit.loadings[rows])
-    batches = None if fit.batches is None else fit.batches.of_samples(rows)
-    problem = Problem(tested_counts, sizes[rows], fit.link, noise=fit.noise, batches=batches)
-    regressions = FeatureRegressions(problem, loadings, n_jobs)
-    alpha = fit.link.alpha
-    coefficients = regressions.solve(fit.factors / alpha)
-    around = stand_ins(loadings, sizes[rows])
-    found = infer(regressions, coefficients, around, errors=errors)
+    problem, rows = _in_memory(fit, counts, sizes, max_samples)
+    seen = _in_memory(fit, source, sizes, max_samples)[0] if split else None
+    loadings, alpha = np.ascontiguousarray(fit.loadings[rows]), fit.link.alpha
+    found, reliability = infer_from_fit(fit, problem, loadings, errors=errors, source=seen, n_jobs=n_jobs)
+    _warn_of_errors(reliability, found.comparable, names)
     p = student.sf(found.z, max(len(loadings) - fit.n_components, 1))
     with np.errstate(divide="ignore", invalid="ignore"):  # as far from zero as the test says
         spread = np.where(found.z > 0.0, found.effect / found.z, found.error)
     shrunken = [shrink(found.effect[:, k], spread[:, k]) for k in range(fit.n_components)]
-    unknown = np.where(around.comparable, 0.0, np.nan)
+    unknown = np.where(found.comparable, 0.0, np.nan)
     return Markers(
         log2_fold_change=ranking.log2_fold_change,
         score=ranking.lower,
@@ -136,10 +136,11 @@ def markers(
         error=alpha * found.error,
         z=found.z,
         p=p,
-        adjusted_p=_adjusted(p, np.diff(tested_counts.by_column.indptr) > 0),
+        adjusted_p=_adjusted(p, np.diff(problem.counts.by_column.indptr) > 0),
         shrunken_effect=alpha * np.stack([one.effect for one in shrunken], axis=1) + unknown,
         false_sign_rate=np.stack([one.false_sign_rate for one in shrunken], axis=1) + unknown,
         weight=weight,
+        reliability=reliability,
         c=fit.c,
         errors=errors,
         split=split,
@@ -148,8 +149,32 @@ def markers(
     )
 
 
-def _on_halves(fit: Fit, counts: Counts, sizes: Array, n_jobs: int | None) -> tuple[Fit, Counts]:
-    """Fit to a random half of every count, from where the fit is; also the other half, to test on.
+def _in_memory(
+    fit: Fit, counts: Counts, sizes: Array, max_samples: int | None
+) -> tuple[Problem, NDArray[np.intp]]:
+    """Hold samples that are tested against the fit; also say which they are."""
+    part, rows = counts.part_in_memory(max_samples)
+    batches = None if fit.batches is None else fit.batches.of_samples(rows)
+    return Problem(part, sizes[rows], fit.link, noise=fit.noise, batches=batches), rows
+
+
+def _warn_of_errors(reliability: Array, tested: NDArray[np.bool_], names: tuple[str, ...]) -> None:
+    """Warn of factors whose loadings are mostly error beyond the other loadings."""
+    low = np.flatnonzero(tested & (reliability < LEAST_RELIABLE)).tolist()
+    if not low:
+        return
+    which = ", ".join(f"{names[k]} ({reliability[k]:.0%})" for k in low)
+    warn(
+        f"the loadings of some factors are mostly error: {which}. The number in brackets is the share of "
+        "what tells the factor's loadings from the others that is not error. Few markers of such a factor "
+        "can be found, and some may belong to other factors. More features, deeper samples or fewer factors "
+        "help",
+        UserWarning,
+    )
+
+
+def _on_halves(fit: Fit, counts: Counts, sizes: Array, n_jobs: int | None) -> tuple[Fit, Counts, Counts]:
+    """Fit to a random half of every count, from where the fit is; also this half, and the other to test on.
 
     Halves of negative binomial counts have twice the dispersion.
     """
@@ -164,7 +189,7 @@ def _on_halves(fit: Fit, counts: Counts, sizes: Array, n_jobs: int | None) -> tu
         half = run_request(request, train)
     order = match_factors(fit.loadings, half.loadings).pairs[:, 1]  # the order is by share, which may change
     loadings, factors = half.loadings[:, order], half.factors[:, order]
-    return replace(half, loadings=loadings, factors=factors, dispersion=twice), test
+    return replace(half, loadings=loadings, factors=factors, dispersion=twice), train, test
 
 
 def _adjusted(p: Array, tested: NDArray[np.bool_]) -> Array:

@@ -1,4 +1,4 @@
-"""From likelihoods to one effect per factor and feature, its standard error and its test.
+"""From regressions to one effect per factor and feature, its standard error and its test.
 
 **The effect.** Does a feature rise with a factor, beyond what the other factors do? Compared are a typical
 sample with the factor and the same sample in which the rest of its own mixture stands in for it
@@ -8,57 +8,81 @@ contrast ``f_k - sum_l g_l f_l`` of the feature's coefficients, times the loadin
 with the factor have less of the baseline, such a feature needs a positive ``f_k`` to make up for it. A
 feature that rises only because another factor comes along has ``f_k = 0``, and so no positive effect.
 
-**Which coefficients count.** One at its bound (zero) is not estimated but pinned: the others' errors come
-from the information without it. That is also right when its true value is zero. Let S be the gradient of the
-log-likelihood at the truth and H the information: the unbounded estimate of the pinned coefficient is ``(H^-1
-S)_l``, which is uncorrelated with ``S_k``, so whether it is pinned says nothing about the estimate of k.
+**The estimate** solves ``sum_i a_i (mean_i - y_i) L_i = 0``, where ``mean_i`` depends on ``L_i' f``. The
+weights ``a_i`` are those of the likelihood, at a mean halfway between the sample's and that of all samples,
+so that no sample without counts decides alone. The solution has the right mean whatever the weights are.
 
-**Test of "no effect" against a positive one.** ``z`` is the smaller of two, each of which is standard normal
-in large samples without an effect:
+- *Without bounds.* A coefficient may be negative here. With bounds on the coefficients of the other factors,
+  tests of features at these bounds would be too cautious if loadings correlate; the only test whose level
+  does not depend on the other coefficients is the one without bounds.
+- *Loadings with errors.* ``L_i`` is an estimate with covariance ``V_i``, from which the feature's own counts
+  are removed (`log1pnmf.analysis.markers.loadings`). Errors in ``L_i`` make estimates too small, and part of
+  the effect of one factor goes to another. So the equation is corrected to have the expectation that it has
+  with the true loadings: ``L_i L_i'`` becomes ``L_i L_i' - V_i`` with the identity link; with the others
+  ``exp(L_i' f)`` becomes ``x = exp(L_i' f - f' V_i f / 2)`` and ``x L_i`` becomes ``x (L_i - V_i f)``
+  (known as corrected scores).
 
-- the effect over its standard error (Wald). It sees how many counts there are.
-- the signed root of twice the log-likelihood ratio against the best fit without an effect. There
-  ``f_k = sum_l g_l f_l``, so it is a regression on the other factors only, with loadings ``L_l + g_l L_k``.
-  It sees whether other factors could have explained the counts: where few samples are without the factor, a
-  feature that by chance has no count there has a tiny standard error, but still a small ratio.
+**The error.** ``A^-1 J A^-1`` with A the derivative of the equation and J the sum over the samples of the
+variances of their terms, in which the errors of the loadings count. With ``errors="model"`` the variance of a
+count is that of the noise. With ``errors="sandwich"`` the terms themselves are squared, each divided by one
+minus its leverage (HC3); that is right for any variance.
 
-Rejecting where both do keeps the level. p-values are from Student's distribution with as many degrees of
-freedom as there are samples beyond factors.
+**The test.** The statistic is the effect over an error. With ``errors="model"`` this error is taken a third
+of the way from "no effect" to the estimate: then the statistic is about the signed root of the likelihood
+ratio, which is closer to normal than Wald's or the score. Where few samples are without the factor
+and none of them has a count by chance, errors at the estimate are tiny, but this one is not: so the sandwich
+is multiplied by the ratio of the two, where that is above one.
 
-**Overdispersion.** Likelihoods are those of the noise of the fit, Poisson or negative binomial. The sandwich
-``H^-1 J H^-1``, with J the sum of the outer products of the samples' gradients, is right for any variance of
-the counts; gradients are corrected for leverage, see
-`log1pnmf.analysis.markers.regression.FeatureRegressions.scores`. The root of the likelihood ratio is divided
-by the ratio of the two errors.
+p-values are from Student's distribution with as many degrees of freedom as there are samples beyond factors.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from log1pnmf.fitting.ranking import StandIns
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.ranking import StandIns, stand_ins
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import Noise
+from log1pnmf.model.problem import Problem
 
+from .loadings import (
+    LEAST_ETA,
+    LEAST_SPARE,
+    EstimatedLoadings,
+    estimate_loadings,
+    expected_curvature,
+    forms,
+    inverse_information,
+)
 from .regression import FeatureRegressions
 
-__all__ = ["ERRORS", "Z95", "Inference", "infer", "inverse_information"]
+__all__ = ["ERRORS", "Z95", "Inference", "infer", "infer_from_fit"]
 
 Array = NDArray[np.float64]
 
 ERRORS = ("sandwich", "model")
 Z95 = float(norm.ppf(0.975))
 
-AT_BOUND = 1e-9
-"""Of a feature's largest coefficient: what is smaller counts as zero."""
+LEAST_WEIGHED, LEAST_VARIANCE = 0.1, 1e-6
+"""Of a feature's mean eta: the least at which weights and variances are taken."""
 
-RIDGE = 1e-10
-"""Added to the information, scaled to a unit diagonal: what is not identified gets a huge error, not none."""
+TO_ESTIMATE = 1.0 / 3.0
+"""How far from "no effect" to the estimate variances of the model are taken."""
 
-LEAST_LOOKED_AT = 1.0
-"""Where Wald's statistic is smaller, the likelihood ratio is not computed: there is no evidence anyway."""
+MOST_STEPS, LEAST_MOVE = 12, 1e-4
+"""Newton steps at most, and the move, relative to a feature's largest coefficient, that ends them."""
+
+TINY, LARGEST_ETA = 1e-300, 300.0
+
+LONGEST_STEP = 1.0
+"""In eta, for all links but the identity."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,57 +94,267 @@ class Inference:
     Parameters
     ----------
     z : ndarray
-        Standard normal, or smaller, without an effect.
+        Standard normal without an effect.
+    comparable : ndarray of bool, shape (K,)
+        Which factors are tested.
     """
 
     effect: Array
     error: Array
     z: Array
+    comparable: NDArray[np.bool_]
+
+
+def infer_from_fit(
+    fit: Fit,
+    problem: Problem,
+    loadings: Array,
+    *,
+    errors: str,
+    source: Problem | None = None,
+    n_jobs: int | None = None,
+) -> tuple[Inference, Array]:
+    """Test all features on loadings that were estimated with the factors of a fit.
+
+    Parameters
+    ----------
+    problem : Problem
+        With the counts that are tested, and exact zeros.
+    source : Problem, optional
+        With the counts from which the loadings were estimated; by default the same.
+
+    Returns
+    -------
+    inference : Inference
+    reliability : ndarray of shape (K,)
+        See `EstimatedLoadings.reliability`.
+    """
+    sizes, own = problem.size_factors, source is None
+    estimated = estimate_loadings(fit, source or problem, loadings, errors=errors, own=own)
+    regressions = FeatureRegressions(problem, loadings, n_jobs)
+    coefficients = regressions.solve(fit.factors / fit.link.alpha)
+    around = stand_ins(estimated.values, sizes, estimated.excess(sizes))
+    found = infer(regressions, coefficients, around, errors=errors, loadings=estimated)
+    reliability = estimated.reliability(sizes)
+    nothing = reliability == 0.0  # is known of such a factor
+    found.error[:, nothing], found.z[:, nothing & found.comparable] = np.inf, 0.0
+    return found, reliability
 
 
 def infer(
-    regressions: FeatureRegressions, coefficients: Array, around: StandIns, *, errors: str
+    regressions: FeatureRegressions,
+    coefficients: Array,
+    around: StandIns,
+    *,
+    errors: str,
+    loadings: EstimatedLoadings | None = None,
 ) -> Inference:
-    """Find effects, standard errors and tests at coefficients that maximise the likelihood."""
-    terms = regressions.terms(coefficients)
-    free = coefficients > AT_BOUND * coefficients.max(axis=1, keepdims=True)
-    scores = None
-    if errors == "sandwich":
-        scores = regressions.scores(coefficients, inverse_information(terms.information, free))
-        # as in the information: gradients say nothing of what is not identified, so its error would be none
-        scores += RIDGE * terms.information * np.eye(coefficients.shape[1])
-    found = Inference(*np.full((3, *coefficients.shape), np.nan))
-    for k in np.flatnonzero(around.comparable).tolist():
-        contrast = around.own[k] - around.rest[k]
-        counted = free.copy()
-        counted[:, k] = True
-        model = inverse_information(terms.information, counted)
-        covariance = model if scores is None else model @ scores @ model
-        error = _spread(covariance, contrast)
-        effect = coefficients @ contrast
-        z = np.divide(effect, error, out=np.zeros_like(effect), where=error > 0.0)
-        open_ = np.flatnonzero(z > LEAST_LOOKED_AT)
-        design = regressions.loadings - np.outer(regressions.loadings[:, k], contrast / contrast[k])
-        without = regressions.losses_without(k, coefficients, open_, design)
-        gain = np.maximum(without - terms.loss[open_], 0.0)
-        ratio = error[open_] / _spread(model[open_], contrast)
-        z[open_] = np.minimum(z[open_], np.sqrt(2.0 * gain) / ratio)
-        found.effect[:, k], found.error[:, k], found.z[:, k] = effect, error, z
-    return found
+    """Find effects, standard errors and tests, beginning at coefficients that maximise the likelihood.
+
+    Parameters
+    ----------
+    loadings : EstimatedLoadings, optional
+        By default those of the regressions, taken as known.
+    """
+    if loadings is None:
+        loadings = EstimatedLoadings.known(regressions.loadings, len(coefficients))
+    samples = _Samples.of(loadings, regressions.problem.size_factors)
+    effect, error, divisor = np.full((3, *coefficients.shape), np.nan)
+    for block, y, t, noise in regressions.blocks():
+        link, part = regressions.problem.link, loadings.factors[block]
+        own = loadings.own_part(y, t, link, noise, block)
+        some = _Block(y, t, link, noise, samples, start=coefficients[block], factors=part, own=own)
+        solution = some.solve()
+        for k in np.flatnonzero(around.comparable).tolist():
+            tested = some.test(solution, around.own[k] - around.rest[k], errors)
+            effect[block, k], error[block, k], divisor[block, k] = tested
+    z = np.divide(effect, divisor, out=np.zeros_like(effect), where=divisor > 0.0)
+    z[:, ~around.comparable] = np.nan
+    return Inference(effect, error, z, around.comparable)
 
 
-def _spread(covariance: Array, contrast: Array) -> Array:
-    """Give the standard error of a contrast of every feature's coefficients."""
-    return np.sqrt(np.maximum(np.einsum("l,jlm,m->j", contrast, covariance, contrast), 0.0))
+@dataclass(frozen=True, eq=False)
+class _Samples:
+    """What all features share; arrays of n samples."""
+
+    values: Array
+    squares: Array
+    covariance: Array | None
+    inverse: Array | None
+    weights: Array
+
+    @classmethod
+    def of(cls, loadings: EstimatedLoadings, size_factors: Array) -> _Samples:
+        errors = loadings.covariance if loadings.covariance.any() else None
+        weights = loadings.weights(size_factors)[:, None]
+        return cls(loadings.values, loadings.squares, errors, loadings.inverse, weights)
 
 
-def inverse_information(information: Array, counted: NDArray[np.bool_]) -> Array:
-    """Invert the information of the coordinates that count; zeros elsewhere."""
-    scale = np.sqrt(np.einsum("jkk->jk", information))
-    scale = np.where(scale > 0.0, scale, 1.0)
-    both = counted[:, :, None] & counted[:, None, :]
-    unit = np.where(both, information / (scale[:, :, None] * scale[:, None, :]), 0.0)
-    diagonal = np.einsum("jkk->jk", unit)
-    diagonal += np.where(counted, RIDGE, 1.0)
-    inverse = np.where(both, np.linalg.inv(unit), 0.0)
-    return inverse / (scale[:, :, None] * scale[:, None, :])
+@dataclass(frozen=True, eq=False)
+class _Terms:
+    """The equation at some coefficients: samples x features, but for the sums `total` and `derivative`.
+
+    slope: derivative of the mean. spread: ``f' V_i f``, the variance of eta.
+    """
+
+    eta: Array
+    residual: Array
+    slope: Array
+    spread: Array
+    total: Array
+    derivative: Array
+
+
+@dataclass(frozen=True, eq=False)
+class _Solution:
+    coefficients: Array
+    inverse: Array
+    terms: _Terms
+
+
+@dataclass(frozen=True, eq=False)
+class _Around:
+    """The way from the estimate f to "no effect", along u: ``L_i' u``, ``f' V_i u`` and ``u' V_i u``."""
+
+    terms: _Terms
+    along: Array
+    cross: Any
+    square: Any
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """The equations of some features; arrays are samples x features.
+
+    Parameters
+    ----------
+    start : ndarray of shape (features, K)
+        Coefficients that maximise the likelihood.
+    factors, own
+        What the features contributed to the loadings, see `EstimatedLoadings.own_part`.
+    """
+
+    y: Array
+    t: Array
+    link: ShiftedLog
+    noise: Noise
+    samples: _Samples
+    start: Array
+    factors: Array
+    own: Array | None
+
+    @cached_property
+    def level(self) -> Array:
+        """Mean eta of every feature."""
+        return np.maximum((self.samples.values @ self.start.T).mean(axis=0), LEAST_ETA)
+
+    @cached_property
+    def a(self) -> Array:
+        """Weights of the samples in the equations."""
+        at = np.maximum(0.5 * (self.eta(self.start) + self.level), LEAST_WEIGHED * self.level)
+        _, slope = self.mean(at)
+        weights: Array = expected_curvature(at, self.t, self.link, self.noise) / slope
+        return self.samples.weights * weights
+
+    def eta(self, f: Array) -> Array:
+        """``L_i' f`` with loadings without the feature's own part."""
+        eta: Array = self.samples.values @ f.T
+        if self.own is not None and self.samples.inverse is not None:
+            eta += self.own * forms(self.samples.inverse, self.factors, f)
+        return eta
+
+    def mean(self, eta: Array, spread: Array | float = 0.0) -> tuple[Array, Array]:
+        """Mean of a count and its derivative in eta, corrected for the variance of eta."""
+        if self.link.is_identity:
+            return self.t * eta, np.broadcast_to(self.t, eta.shape)
+        slope = self.t * np.exp(np.minimum(eta - 0.5 * spread, LARGEST_ETA))
+        return slope - self.t, slope
+
+    def spread(self, f: Array, g: Array) -> Array | float:
+        """``f' V_i g``."""
+        errors = self.samples.covariance
+        return 0.0 if errors is None else forms(errors, f, g)
+
+    def summed(self, of_samples: Array, matrices: Array, f: Array) -> Array:
+        """``sum_i b_ij M_i f_j``."""
+        (_, m), k = of_samples.shape, f.shape[1]
+        sums = of_samples.T @ matrices.reshape(len(matrices), -1)
+        return np.einsum("jkl,jl->jk", sums.reshape(m, k, k), f)
+
+    def terms(self, f: Array) -> _Terms:
+        eta, spread, samples = self.eta(f), self.spread(f, f), self.samples
+        mean, slope = self.mean(eta, spread)
+        residual = self.a * (mean - self.y)
+        information = self.a * slope
+        total = residual.T @ samples.values
+        if self.own is not None and samples.inverse is not None:
+            total += self.summed(residual * self.own, samples.inverse, self.factors)
+        if samples.covariance is not None:
+            total -= self.summed(information, samples.covariance, f)
+        k = f.shape[1]
+        derivative = (information.T @ samples.squares.reshape(len(eta), -1)).reshape(-1, k, k)
+        return _Terms(eta, residual, slope, np.broadcast_to(spread, eta.shape), total, derivative)
+
+    def solve(self) -> _Solution:
+        """Take Newton steps from the start."""
+        f, counted = self.start.copy(), np.ones(self.start.shape, dtype=bool)
+        for _ in range(MOST_STEPS):
+            terms = self.terms(f)
+            inverse = inverse_information(terms.derivative, counted)
+            step = -np.einsum("jkl,jl->jk", inverse, terms.total)
+            if not self.link.is_identity:
+                longest = np.abs(self.samples.values @ step.T).max(axis=0, initial=LONGEST_STEP)
+                step *= (LONGEST_STEP / longest)[:, None]
+            f += step
+            if (np.abs(step).max(axis=1) <= LEAST_MOVE * np.abs(f).max(axis=1)).all():
+                break
+        return _Solution(f, inverse, terms)
+
+    def test(self, found: _Solution, contrast: Array, errors: str) -> tuple[Array, Array, Array]:
+        """Give the effect of every feature, its standard error, and the error that divides it in the test.
+
+        Errors are inf where nothing is known: the loadings have no more variance than their errors.
+        """
+        effect, u = found.coefficients @ contrast, found.inverse @ contrast
+        unknown = u @ contrast <= 0.0
+        way = (1.0 - TO_ESTIMATE) * effect / np.where(unknown, np.inf, u @ contrast)  # back, in units of u
+        along, cross = self.eta(u), self.spread(found.coefficients, u)
+        around = _Around(found.terms, along, cross, self.spread(u, u))
+        if errors == "model":
+            error, divisor = self._error(around, 0.0 * way), self._error(around, way)
+        else:
+            information = self.a * found.terms.slope
+            own = found.terms.residual * along - information * cross
+            leverage = information * self._reach(found.inverse)
+            error = np.sqrt(((own / np.maximum(1.0 - leverage, LEAST_SPARE)) ** 2).sum(axis=0))
+            divisor = error * self._growth(around, way, effect > error)
+        return effect, np.where(unknown, np.inf, error), np.where(unknown, np.inf, divisor)
+
+    def _growth(self, around: _Around, way: Array, looked_at: NDArray[np.bool_]) -> Array:
+        """Say how many times larger errors of the model are in the test than at the estimate, at least 1."""
+        growth, which = np.ones(len(way)), np.flatnonzero(looked_at)
+        there, at_estimate = (self._error(around, part, which) for part in (way[which], 0.0 * way[which]))
+        growth[which] = np.maximum(there / np.maximum(at_estimate, TINY), 1.0)
+        return growth
+
+    def _error(self, around: _Around, way: Array, which: Any = slice(None)) -> Array:
+        """Give errors of the contrast of some features with the variance of the noise, some way back."""
+        terms, along = around.terms, around.along[:, which]
+        at = np.maximum(terms.eta[:, which] - way * along, LEAST_VARIANCE * self.level[which])
+        t = self.t if self.t.shape[1] == 1 else self.t[:, which]
+        slope = t if self.link.is_identity else t * np.exp(np.minimum(at, LARGEST_ETA))
+        noise = self.noise.of_features(which)
+        variance = slope**2 / expected_curvature(at, t, self.link, noise) * along**2
+        if self.samples.covariance is not None:
+            cross, square = around.cross[:, which], around.square[:, which]
+            spread = np.maximum(terms.spread[:, which] - 2.0 * way * cross + way**2 * square, 0.0)
+            variance += slope**2 * (spread * along**2 + (cross - way * square) ** 2)
+        error: Array = np.sqrt((self.a[:, which] ** 2 * variance).sum(axis=0))
+        return error
+
+    def _reach(self, inverse: Array) -> Array:
+        """``L_i' A_j^-1 L_i``."""
+        values = self.samples.values
+        products = (values[:, :, None] * values[:, None, :]).reshape(len(values), -1)
+        found: Array = products @ inverse.reshape(len(inverse), -1).T
+        return found

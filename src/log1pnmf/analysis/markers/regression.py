@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from log1pnmf.counts.counts import SparseRows
 from log1pnmf.counts.sparse_rows import dense_blocks
-from log1pnmf.engines.native import NativeEngine, RowSums
-from log1pnmf.model.link import ShiftedLog
+from log1pnmf.engines.native import NativeEngine
 from log1pnmf.model.noise import Noise
-from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient
+from log1pnmf.model.objective import BLOCK_BYTES
 from log1pnmf.model.problem import Problem, Side
 
-__all__ = ["FeatureRegressions", "Terms"]
+__all__ = ["FeatureRegressions"]
 
 Array = NDArray[np.float64]
 
@@ -34,29 +33,7 @@ MOST_STEPS = 200
 LEAST_START = 1e-2
 """Of a feature's mean level: where coefficients start at least, so that no count has mean zero."""
 
-LEAST_ETA = 1e-12
-"""Where a mean is zero, so is its count, and nothing depends on it."""
-
-LEAST_SPARE = 0.05
-"""One minus the leverage of a sample is taken as at least this."""
-
-
-@dataclass(frozen=True, eq=False)
-class Terms:
-    """Sums over the samples at given factors, on the eta scale.
-
-    Parameters
-    ----------
-    loss : ndarray of shape (m,)
-        Negative log-likelihood up to a constant.
-    information : ndarray of shape (m, K, K)
-        Second derivatives of the loss; with negative binomial noise what stands in for them, which has the
-        same expectation (`log1pnmf.model.noise.Noise.curvature`).
-    """
-
-    loss: Array
-    gradient: Array
-    information: Array
+ARRAYS_PER_BLOCK = 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,47 +56,11 @@ class FeatureRegressions:
         """Find the maximum-likelihood coefficients, features x K, on the eta scale."""
         return self._solve(self.problem.factors_side, start, self.loadings)
 
-    def losses_without(self, k: int, factors: Array, features: NDArray[np.intp], design: Array) -> Array:
-        """Loss of some features at their best without column k of a design; inf where counts need it."""
-        others = np.ascontiguousarray(np.delete(design, k, axis=1))
-        explained = others.sum(axis=1) > 0.0
-        rows = self._rows.to_scipy()[features]
-        alone = np.asarray(rows @ (~explained).astype(np.float64))
-        losses = np.where(alone > 0.0, np.inf, 0.0)
-        if not explained.any() or not len(features):
-            return losses
-        side = self.problem.factors_side.at(features, None if explained.all() else np.flatnonzero(explained))
-        best = self._solve(side, np.delete(factors[features], k, axis=1), others[explained])
-        return losses + self._sums(side, best, others[explained]).loss
-
-    def terms(self, factors: Array) -> Terms:
-        """Likelihood, gradient and information of every feature; zero counts are taken exactly."""
-        sums = self._sums(self.problem.factors_side, factors, self.loadings)
-        k = self.loadings.shape[1]
-        first, second = np.tril_indices(k)
-        information = np.empty((len(factors), k, k))
-        information[:, first, second] = information[:, second, first] = sums.hessian
-        return Terms(sums.loss, sums.gradient, information)
-
-    def scores(self, factors: Array, covariance: Array) -> Array:
-        """Sum products of the gradients of single samples: the middle of a sandwich.
-
-        A sample that the fit follows closely has a small residual for that reason alone. Its gradient is
-        divided by one minus its leverage, which makes it about that of a fit without the sample (known as
-        HC3); otherwise errors from few samples are much too small.
-        """
-        first, second = np.triu_indices(self.loadings.shape[1])
-        twice = np.where(first == second, 1.0, 2.0)
-        pairs = covariance[:, first, second] * twice
-        parts, done, link = [], 0, self.problem.link
-        for y, eta, noise in self._blocks(factors):
-            some = slice(done, done + y.shape[1])
-            t = self._exposure(some)
-            leverage = _expected_curvature(eta, t, link, noise) * (self._products @ pairs[some].T)
-            slope = entry_gradient(y, eta, t, link, noise=noise) / np.maximum(1.0 - leverage, LEAST_SPARE)
-            parts.append((slope**2).T @ self._products)
-            done = some.stop
-        return self._square(np.concatenate(parts))
+    def blocks(self) -> Iterator[tuple[slice, Array, Array, Noise]]:
+        """Give some features at a time: which, their counts (samples x features), exposure and noise."""
+        for block in dense_blocks(self._rows.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)):
+            noise = self.problem.noise.of_features(block)
+            yield block, self._rows.to_dense(block).T, self._exposure(block), noise
 
     # ---------------------------------------------------------------- inside
 
@@ -152,11 +93,6 @@ class FeatureRegressions:
                 side = side.at(np.flatnonzero(still))
         return factors
 
-    def _sums(self, side: Side, factors: Array, design: Array) -> RowSums:
-        sums = RowSums.zeros(*factors.shape)
-        self._engine.add_statistics(side, factors, design, into=sums)
-        return sums
-
     def _inside(self, side: Side, start: Array, design: Array) -> Array:
         """Move coefficients away from zero, as far as the feature has counts."""
         link = self.problem.link
@@ -164,30 +100,3 @@ class FeatureRegressions:
         level = link.link(rates) / link.alpha
         largest = max(float(design.max(initial=0.0)), 1e-300)
         return np.maximum(start, LEAST_START * level[:, None] / largest)
-
-    @cached_property
-    def _products(self) -> Array:
-        """Products of every two loadings of a sample, each pair once."""
-        first, second = np.triu_indices(self.loadings.shape[1])
-        return self.loadings[:, first] * self.loadings[:, second]
-
-    def _square(self, pairs: Array) -> Array:
-        """Make symmetric matrices of sums over `_products`."""
-        k = self.loadings.shape[1]
-        first, second = np.triu_indices(k)
-        full = np.empty((len(pairs), k, k))
-        full[:, first, second] = full[:, second, first] = pairs
-        return full
-
-    def _blocks(self, factors: Array) -> Iterator[tuple[Array, Array, Noise]]:
-        """Give counts, eta and noise of some features at a time, samples x features."""
-        for block in dense_blocks(self._rows.shape, BLOCK_BYTES / (8 * 8)):
-            noise = self.problem.noise.of_features(block)
-            yield self._rows.to_dense(block).T, self.loadings @ factors[block].T, noise
-
-
-def _expected_curvature(eta: Array, t: Array, link: ShiftedLog, noise: Noise) -> Array:
-    """Second derivative of the loss on average; the observed one gives large counts a high leverage."""
-    at = np.maximum(eta, LEAST_ETA)
-    mean = t * link.em(at)
-    return entry_curvature(mean, at, t, link, noise=noise)

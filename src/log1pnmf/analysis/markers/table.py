@@ -61,6 +61,9 @@ class Markers:
         After adaptive shrinkage within the factor: posterior mean, and probability that there is no rise.
     weight : ndarray
         What the fit itself has, where the largest loading of every factor is 1.
+    reliability : ndarray of shape (n_components,)
+        Of what tells a factor's loadings from the others, the share that is not error. If it is small, tests
+        of the factor may find features of others.
     c : float
         Shift of the link.
     errors : str
@@ -83,6 +86,7 @@ class Markers:
     shrunken_effect: Array
     false_sign_rate: Array
     weight: Array
+    reliability: Array
     c: float
     errors: str
     split: bool
@@ -91,7 +95,7 @@ class Markers:
 
     def __repr__(self) -> str:
         m, n_components = self.effect.shape
-        known = "" if self.split else "; loadings taken as known (split=True does not)"
+        known = "" if self.split else "; factors taken as known (split=True does not)"
         return (
             f"<Markers of {plural(n_components, 'factor')} among {plural(m, 'feature')}, {c_label(self.c)}, "
             f"{self.errors} errors{known}; table() lists them>"
