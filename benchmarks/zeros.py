@@ -30,8 +30,8 @@ import numpy as np
 from scipy import sparse
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf, open_counts
-from log1pnmf.counts.chunked.opening import CountSource
 from log1pnmf.counts.counts import Counts
+from log1pnmf.engines.registry import as_counts
 from log1pnmf.fitting.certificate import certify
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.solver.iteration import Iteration
@@ -93,12 +93,12 @@ class Repeated:
         return self.drawn[i % len(self.drawn)][: self.shape[0] - i * self.n_rows]
 
 
-def _large(name: str, folder: Samples) -> Counts | CountSource:
+def _large(name: str, folder: Samples) -> Counts:
     if name == "her2st":
         return Folder(folder.data).counts(name)
     n, m, per_row = SIMULATED
     if name == "streamed":
-        return open_counts(Repeated((folder.rows, m), per_row))
+        return as_counts(open_counts(Repeated((folder.rows, m), per_row)))
     return Counts.from_any(sparse.vstack(list(blocks(n, m, per_row=per_row)), format="csr"))
 
 
@@ -124,7 +124,7 @@ class Watch:
         return float(np.median([seconds for index, seconds in steps if index == 1] or [math.nan]))
 
 
-def _fitted(counts: Counts | CountSource, n_components: int, **options: Any) -> tuple[Fit, Record]:
+def _fitted(counts: Counts, n_components: int, **options: Any) -> tuple[Fit, Record]:
     """Fit from the rank-one start, unless told otherwise."""
     watch, clock = Watch(), Clock()
     settings = {"init": "rank1", "random_state": 0, "tol": TOL, "n_jobs": 1, "callbacks": [watch], **options}
@@ -238,7 +238,7 @@ def _tolerance(folder: Samples) -> Iterator[Job]:
 
 def _large_fits(folder: Samples) -> Iterator[Job]:
     """A few iterations of large matrices."""
-    kept: dict[str, Counts | CountSource] = {}
+    kept: dict[str, Counts] = {}
 
     def measure(data: str, likelihood: str) -> list[Record]:
         if data not in kept:
