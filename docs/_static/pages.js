@@ -8,4 +8,9 @@ document.addEventListener("DOMContentLoaded", () => {
     picture.addEventListener("load", mark);
     mark();
   }
+  // Tables that scroll anyway give long texts room instead of a tall, narrow cell.
+  for (const table of document.querySelectorAll(".pst-scrollable-table-container")) {
+    if (table.scrollWidth <= table.clientWidth + 2) continue;
+    for (const cell of table.querySelectorAll("td")) cell.classList.toggle("long", cell.textContent.length > 60);
+  }
 });
