@@ -2,6 +2,7 @@
 
     python -m benchmarks.calibration           # the tables of docs/markers.md, and bench-out/calibration.json
     python -m benchmarks.calibration --quick   # a tenth of the simulations
+    python -m benchmarks.calibration known     # the first table only: true loadings
     python -m benchmarks.calibration noise     # overdispersed counts, factors from other samples, both noises
     python -m benchmarks.calibration mcf7      # markers of MCF-7 against differential expression
 
@@ -353,15 +354,20 @@ def _print(done: dict[str, Any], name: str, row: dict[str, float]) -> None:
 def main() -> None:
     """Read what is wanted from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", nargs="?", default="run", choices=["run", "noise", "mcf7"])
+    parser.add_argument("what", nargs="?", default="run", choices=["run", "known", "noise", "mcf7"])
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--simulations", type=int, help="of each case; 30 by default, 20 for noise")
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out")
     options = parser.parse_args()
     options.out.mkdir(exist_ok=True)
+    usual = 20 if options.what == "noise" else 30
+    n_simulations = options.simulations or (usual // 10 if options.quick else usual)
     if options.what == "run":
-        run(options.out, 3 if options.quick else 30)
+        run(options.out, n_simulations)
+    elif options.what == "known":
+        _table(CASES, calibrate, n_simulations, options.out / "calibration-known.json")
     elif options.what == "noise":
-        _table(NOISY, projected, 2 if options.quick else 20, options.out / "calibration-noise.json")
+        _table(NOISY, projected, n_simulations, options.out / "calibration-noise.json")
     else:
         for row in mcf7():
             print(json.dumps(row))

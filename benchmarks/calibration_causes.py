@@ -77,7 +77,7 @@ def measured(case: Case, seed: int) -> dict[str, list[float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=10)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     print(
