@@ -8,7 +8,6 @@
 
 #include "column_sums.hpp"
 #include "kernel.hpp"
-#include "simd.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
@@ -17,7 +16,6 @@ constexpr int kGroup = kLanes >= 4 ? 4 : 2;   // streams transposed together whe
 struct Design {
   int K;
   int exposure, dispersion, quadratic;   // streams of what belongs to columns, -1 without; quadratic: the first of several
-  bool paired;               // identity link with dispersions: of the quadratics (a1, 0, b1), a stream has both as float32
   int label;                 // stream of the batch of a column, as an integer; -1 without
   int streams;               // the K components and these, rounded up to a multiple of kGroup
   std::vector<std::int64_t> first;   // exact form, batches of columns: each stands together, from here on, in whole vectors
@@ -40,9 +38,9 @@ struct Design {
         exposure(needs_exposure(h) ? K : -1),
         dispersion(h.rows.column_dispersion != nullptr ? K + (exposure >= 0) : -1),
         quadratic(!h.model.exact_zeros && h.zeros.column_quadratic != nullptr ? K + (exposure >= 0) + (dispersion >= 0) : -1),
-        paired(quadratic >= 0 && has_pairs(h)),
-        label(needs_label(h) ? K + (exposure >= 0) + (dispersion >= 0) + quadratic_streams(h) : -1),
-        streams(static_cast<int>(round_up(K + (exposure >= 0) + (dispersion >= 0) + quadratic_streams(h) + (label >= 0), kGroup))),
+        label(needs_label(h) ? K + (exposure >= 0) + (dispersion >= 0) + (quadratic >= 0 ? quadratic_width(h) : 0) : -1),
+        streams(static_cast<int>(round_up(
+            K + (exposure >= 0) + (dispersion >= 0) + (quadratic >= 0 ? quadratic_width(h) : 0) + (label >= 0), kGroup))),
         first(first_of_batches(h)),
         place(places(h, first)),
         columns(first.empty() ? h.rows.n_columns : first.back()),
@@ -75,11 +73,7 @@ struct Design {
         if (dispersion >= 0) to[dispersion] = h.rows.column_dispersion[j];
         if (quadratic >= 0) {
           const int width = quadratic_width(h);
-          const double* own = h.zeros.column_quadratic + width * j;
-          if (paired) {
-            const float pair[] = {static_cast<float>(own[0]), static_cast<float>(own[2])};
-            std::memcpy(to + quadratic, pair, sizeof pair);
-          } else std::copy_n(own, width, to + quadratic);
+          std::copy_n(h.zeros.column_quadratic + width * j, width, to + quadratic);
         }
         if (label >= 0) {
           const std::int64_t own = h.rows.batches.column_batch[j];
@@ -124,15 +118,6 @@ struct Design {
   }
   static bool needs_label(const HalfStep& h) {
     return !h.model.exact_zeros && h.rows.batches.column_batch != nullptr && (h.model.link != Link::identity || h.model.noise != Noise::poisson);
-  }
-  int quadratic_streams(const HalfStep& h) const { return quadratic < 0 ? 0 : paired ? 1 : quadratic_width(h); }
-  static bool has_pairs(const HalfStep& h) {
-    if (h.model.link != Link::identity || h.model.noise != Noise::negative_binomial) return false;
-    for (std::int64_t j = 0; j < h.rows.n_columns; ++j) {
-      const double* own = h.zeros.column_quadratic + 3 * j;
-      if (own[1] != 0.0 || !is_short(own[0]) || !is_short(own[2])) return false;
-    }
-    return true;
   }
   static int quadratic_width(const HalfStep& h) { return h.model.noise == Noise::negative_binomial ? 3 : 2; }
   static bool with_logs(const HalfStep& h) {

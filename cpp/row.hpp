@@ -158,11 +158,9 @@ class RowEvaluator : RowMeans {
         const int padded = static_cast<int>(round_up(n, kLanes));
         const double* X = gathered(row.stored, from, n, first_zero_ + from);
         int e = 0;
-        bends_ = Vec{};
         for (; e + kStep <= padded; e += kStep) zero_terms<L, WithLoss, kUnroll>(X, e, b, loss);
         for (; e < padded; e += kLanes) zero_terms<L, WithLoss, 1>(X, e, b, loss);
-        if (L == Level::hessian && Link::kLinear && largest_lane(bends_) == 0.0) accumulate<Level::gradient>(X, block_, padded);
-        else accumulate<L>(X, block_, padded);
+        accumulate<L>(X, block_, padded);
       }
     return total(loss);
   }
@@ -199,7 +197,6 @@ class RowEvaluator : RowMeans {
       if constexpr (WithLoss) loss[u] += z.loss[u];
       if constexpr (L != Level::loss) store(residual_ + e + u * kLanes, z.residual[u]);
       if constexpr (L == Level::hessian) store(weight_ + e + u * kLanes, z.weight[u]);
-      if constexpr (L == Level::hessian && Link::kLinear) bends_ = vmax(bends_, -z.weight[u]);
     }
   }
 
@@ -348,7 +345,6 @@ class RowEvaluator : RowMeans {
   ZeroSums zeros_;
   double smallest_ = 0.0;
   Vec least_ratio_ = Vec{};
-  Vec bends_ = Vec{};            // largest weights of a block of visited zeros, identity link: most have none
   bool apart_ = false;           // identity: whether the zeros' means are summed one by one, not as all less the counts'
 };
 

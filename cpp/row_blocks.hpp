@@ -146,13 +146,6 @@ class RowBlocks {
       LOG1PNMF_EACH at.a1[u] = splat(own_quadratic_[0]);
       LOG1PNMF_EACH at.a2[u] = splat(own_quadratic_[1]);
       if constexpr (Dispersed) LOG1PNMF_EACH at.a1[u] += at.t[u] * own_quadratic_[2];
-    } else if (Dispersed && design_.paired) {
-      LOG1PNMF_EACH {
-        Vec second;
-        load_pairs(X + design_.quadratic * block_ + e + u * kLanes, at.a1[u], second);
-        at.a1[u] += at.t[u] * second;
-        at.a2[u] = Vec{};
-      }
     } else {
       const double* from = X + design_.quadratic * block_ + e;
       LOG1PNMF_EACH at.a1[u] = load(from + u * kLanes);

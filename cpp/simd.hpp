@@ -55,17 +55,6 @@ LOG1PNMF_INLINE VecI32 load_at(const std::int32_t* from, VecI32 at) { return Vec
 // Integers in the place of doubles.
 LOG1PNMF_INLINE std::int64_t as_integer(const double* p) { std::int64_t n; std::memcpy(&n, p, sizeof n); return n; }
 
-// Pairs of float32 in the places of doubles; as float32, where it is in their range; whether it is one.
-inline double shortened(double x) { return x > -1e38 && x < 1e38 ? static_cast<float>(x) : x; }
-inline bool is_short(double x) { return x > -1e38 && x < 1e38 && static_cast<float>(x) == x; }
-LOG1PNMF_INLINE void load_pairs(const double* p, Vec& first, Vec& second) {
-  typedef float Floats __attribute__((vector_size(4 * LOG1PNMF_LANES)));
-  VecI both;
-  std::memcpy(&both, p, sizeof both);
-  first = __builtin_convertvector((Floats)__builtin_convertvector(both, VecI32), Vec);
-  second = __builtin_convertvector((Floats)__builtin_convertvector(both >> 32, VecI32), Vec);
-}
-
 // The entries of a table of n numbers at the integers of a vector; the table has room for a vector.
 LOG1PNMF_INLINE Vec look_up(const double* table, int n, const double* at) {
   VecI which;

@@ -203,8 +203,7 @@ class ZeroSurveyPlan final : public Plan {
 
   // Weighed least squares over the entries below the cap, on powers of the standardised eta; of 5, the last two are 1 and
   // eta multiplied by the standardised t. Poisson: as a correction to the expansion around the mean, so that nothing is
-  // lost where all eta are nearly equal. Where the quadratic coefficient would be negative it is left out: always
-  // with the identity link, where the loss of a zero is concave.
+  // lost where all eta are nearly equal. Where the quadratic coefficient would be negative it is left out.
   template <int N>
   void fit(const ZerosScratch& at, std::int64_t j, int g) const {
     const double cap = s_.caps[g];
@@ -240,7 +239,6 @@ class ZeroSurveyPlan final : public Plan {
     }
     double x[5] = {};
     for (bool linear : {false, true}) {
-      if (N == 5 && !linear && s_.link == Link::identity) continue;
       double A[N][N];
       for (int i = 0; i < N; ++i) {
         x[i] = horizontal_sum(pulls[i]);
@@ -253,10 +251,7 @@ class ZeroSurveyPlan final : public Plan {
       least_squares<N>(A, x);
       if (N == 3 || x[2] >= 0.0) break;
     }
-    Polynomial p = unscaled<N>(x, of_eta, of_t, level, slope);
-    if (N == 5 && s_.link == Link::identity)   // so that the design has room for both (Design::paired)
-      for (int i : {1, 4}) p.a[i] = shortened(p.a[i]);
-    finish<N>(at, j, g, p);
+    finish<N>(at, j, g, unscaled<N>(x, of_eta, of_t, level, slope));
   }
 
   // From the standardised numbers back to powers of eta and t.

@@ -71,30 +71,6 @@ def test_loss_and_gradient(c, dispersed, shape, kernel, adaptive):
             np.testing.assert_allclose(gradient, expected, rtol=1e-8, atol=1e-8 * np.abs(expected).max())
 
 
-def test_zeros_are_concave_with_the_identity_link_and_get_no_square():
-    exact, _, (loadings, factors), _ = case(6, c=math.inf, dispersed=True)
-    natives = [NativeEngine(exact, kernel=kernel) for kernel in runnable_kernels()]
-    for engine in (*natives, *other_engines(exact)):
-        assert not engine.survey_zeros(loadings, factors, caps_for(1e-4)).quadratics[..., 2].any()
-
-
-@pytest.mark.parametrize("kernel", runnable_kernels())
-@pytest.mark.parametrize("K", [2, 3, 5, 6])
-def test_coefficients_may_have_any_precision(kernel, K):
-    _, problem, _, (loadings, factors) = case(7, K=K, c=math.inf, dispersed=True)
-    short = problem.zeros.quadratics
-    longer = replace(problem, zeros=replace(problem.zeros, quadratics=np.nextafter(short, 0.0)))
-    for which, start, design in (("loadings_side", loadings, factors), ("factors_side", factors, loadings)):
-        steps = []
-        for own in (problem, longer):
-            loss, gradient = ReferenceEngine(own).evaluate(getattr(own, which), start, design)
-            step = NativeEngine(own, kernel=kernel).half_step(getattr(own, which), start, design)
-            assert step.loss == pytest.approx(loss, rel=1e-10)
-            np.testing.assert_allclose(step.gradient, gradient, rtol=1e-8, atol=1e-8 * np.abs(gradient).max())
-            steps.append(step.values)
-        np.testing.assert_allclose(*steps, rtol=1e-6, atol=1e-9)
-
-
 def test_the_gradient_is_that_of_finite_differences():
     _, problem, _, (loadings, factors) = case(2, n=12, m=10)
     by_loadings, _ = NativeEngine(problem).evaluate(problem.loadings_side, loadings, factors)[1], None

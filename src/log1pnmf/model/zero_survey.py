@@ -153,13 +153,9 @@ def survey_feature(
         around = np.array([math.expm1(center), math.exp(center) * scale, 0.5 * math.exp(center) * scale**2])
     root, rest = np.sqrt(w), cost - basis[:, :3] @ around
     found = np.zeros(5)
-    linear = np.where(np.arange(basis.shape[1]) == 2, 0.0, basis)
-    concave = dispersion is not None and link.is_identity
-    for kept in (linear,) if concave else (basis, linear):
+    for kept in (basis, np.where(np.arange(basis.shape[1]) == 2, 0.0, basis)):
         if len(x):
             found = np.linalg.lstsq(root[:, None] * kept, root * rest, rcond=1e-9)[0].astype(np.float64)
-        if kept is linear:  # no rounding is left
-            found[2] = 0.0
         if dispersion is None or found[2] >= 0.0:
             break
     quadratic = _powers(found[:3] + around, center, scale)

@@ -55,7 +55,7 @@ class Noise:
     def survey(self, eta: Any, exposure: Any, caps: np.ndarray) -> tuple[Any, Any, Any]:
         """Survey the features; see `log1pnmf.engines.torch.zeros.survey`."""
         cost, measure = self.costs(eta, exposure)
-        found = [_survey(eta, cost, measure, exposure, float(cap), concave=self.identity) for cap in caps]
+        found = [_survey(eta, cost, measure, exposure, float(cap)) for cap in caps]
         error, n_above, quadratics = (torch.stack(one, 1) for one in zip(*found, strict=True))
         return error, n_above, quadratics
 
@@ -66,9 +66,7 @@ class Noise:
         return torch.stack([off.sum(), off.abs_().sum()])
 
 
-def _survey(
-    eta: Any, cost: Any, measure: Any, exposure: Any, cap: float, *, concave: bool
-) -> tuple[Any, Any, Any]:
+def _survey(eta: Any, cost: Any, measure: Any, exposure: Any, cap: float) -> tuple[Any, Any, Any]:
     """Error, zeros above the cap, and coefficients by least squares; the quadratic one is not negative."""
     w = torch.where((measure >= 0.0) & (measure <= cap), exposure, 0.0)
     t = exposure.expand(eta.shape)
@@ -84,7 +82,7 @@ def _survey(
     found = _solve(A, right)
     kept = torch.arange(5, device=A.device) != 2
     both, one = kept[:, None] & kept, torch.diag(~kept).to(A.dtype)
-    convex = (found[:, 2:3] >= 0.0) & (not concave)
+    convex = found[:, 2:3] >= 0.0
     found = torch.where(convex, found, _solve(torch.where(both, A, one), torch.where(kept, right, 0.0)))
     quadratics = _unscaled(found, (center, scale), (middle, spread))
     off = cost - _polynomial(eta, exposure, quadratics)
