@@ -92,9 +92,11 @@ def test_single_cells(tmp_path, capsys):
 def test_gene_sets(capsys):
     pytest.importorskip("pandas")
     table = example("gene_sets").main(step=4, tol=1e-4)
-    best = table.groupby("set")["adjusted_p"].min()
-    assert (best < 0.01).sum() >= 4
-    assert table.iloc[0]["set"] == "acinar enzymes"
+    sure = table[table["adjusted_p"] < 0.01]
+    assert len(sure) >= 4
+    assert "acinar enzymes" in set(sure["set"])
+    assert sure["set"].is_unique
+    assert sure["factor"].is_unique  # every set has a factor of its own
     said = " ".join(capsys.readouterr().out.split())  # columns are as wide as the longest gene
     assert "source target weight" in said
     assert "gene_name score" in said

@@ -123,7 +123,7 @@ def test_earlier_fits_survive_the_failure_of_a_later_one(fit, call, tmp_path, mo
     assert "too odd" in done.err
     assert f"kept {tmp_path / 'out'} with c = 1" in done.out
     assert [fit.c for fit in RunFolder.open(tmp_path / "out").fits] == [1.0]
-    assert "not all fits" in call("info", tmp_path / "out").out
+    assert "some fits are missing" in call("info", tmp_path / "out").out
     assert call("report", tmp_path / "out").code == 0
 
 
