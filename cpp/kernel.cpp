@@ -12,6 +12,7 @@
 #include "effects.hpp"
 #include "newton.hpp"
 #include "spectrum.hpp"
+#include "zero_collection.hpp"
 #include "zeros.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
