@@ -95,22 +95,29 @@ def _each(record: Record) -> float:
 
 
 def _ratio_table(records: list[Record]) -> str:
+    """Sums over seeds: CPU seconds and iterations of whole fits."""
     lines = []
-    for group in _by(records, "data").values():
-        adaptive, approximate = group["adaptive"], group["approximate"]
-        gained = adaptive["log_likelihood"] - approximate["log_likelihood"]
+    for data in dict.fromkeys(record["data"] for record in records):
+        own = [record for record in records if record["data"] == data]
+        totals = [
+            [sum(one[name] for one in own if one["fit"] == fit) for fit in ("adaptive", "approximate")]
+            for name in ("log_likelihood", "cpu", "iterations")
+        ]
+        (high, low), (cpu, other), (iterations, others) = totals
+        n = len({one["seed"] for one in own})
         lines.append(
             [
-                _about(adaptive),
-                f"{gained:+,.0f}",
-                f"{adaptive['cpu']:.1f}, {approximate['cpu']:.1f}",
-                f"{adaptive['cpu'] / approximate['cpu']:.2f}",
-                f"{adaptive['iterations']}, {approximate['iterations']}",
-                f"{_each(adaptive) / _each(approximate):.2f}",
+                _about(own[0]),
+                f"{n}",
+                f"{(high - low) / n:+,.0f}",
+                f"{cpu / n:.1f}, {other / n:.1f}",
+                f"{cpu / other:.2f}",
+                f"{iterations / n:.0f}, {others / n:.0f}",
+                f"{cpu / iterations * others / other:.2f}",
             ]
         )
-    head = "data; adaptive above approximate; CPU s: adaptive, approximate; ratio; iterations; "
-    return _table(head + "ratio per iteration", lines)
+    head = "data; seeds; adaptive above approximate (mean); CPU s: adaptive, approximate (mean); ratio; "
+    return _table(head + "iterations (mean); ratio per iteration", lines)
 
 
 def _pace_table(records: list[Record]) -> str:
