@@ -1,10 +1,11 @@
 """Markers of models: one order for every list, tables, and what others take from them."""
 
 import warnings
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from log1pnmf import Log1pNMF, as_fit, fit_log1p_nmf
 from log1pnmf.analysis.markers import markers
@@ -140,6 +141,20 @@ def test_permuted_features_have_permuted_markers(blocks):
     fit = model.fit_
     permuted = markers(replace(fit, factors=fit.factors[order]), counts[:, order], n_jobs=1)
     np.testing.assert_allclose(permuted.z, markers(fit, counts, n_jobs=1).z[order], rtol=1e-6, atol=1e-6)
+
+
+def test_any_number_of_threads_gives_the_same_bits():
+    """Also of BLAS, for so many samples and features that it would split the products."""
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(rng.gamma(0.3, 1.0, (400, 4)) @ rng.gamma(0.3, 1.0, (4, 600)))
+    fit = fit_log1p_nmf(counts, 4, init="rank1", tol=1e-3, n_jobs=1)
+    found = []
+    for n_threads in (1, 2):
+        with threadpool_limits(n_threads, user_api="blas"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found.append(markers(fit, counts, n_jobs=n_threads))
+    for one in fields(found[0]):
+        np.testing.assert_array_equal(*(getattr(each, one.name) for each in found), err_msg=one.name)
 
 
 @pytest.mark.parametrize("errors", ["model", "sandwich"])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 from scipy.stats import t as student
 from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.warn import warn
@@ -122,12 +123,13 @@ def markers(
     problem, rows = _in_memory(fit, counts, sizes, max_samples)
     seen = _in_memory(fit, source, sizes, max_samples)[0] if split else None
     loadings, alpha = np.ascontiguousarray(fit.loadings[rows]), fit.link.alpha
-    found, reliability = infer_from_fit(fit, problem, loadings, errors=errors, source=seen, n_jobs=n_jobs)
+    with threadpool_limits(1, user_api="blas"):  # thin products: more threads only spin and change bits
+        found, reliability = infer_from_fit(fit, problem, loadings, errors=errors, source=seen, n_jobs=n_jobs)
+        with np.errstate(divide="ignore", invalid="ignore"):  # as far from zero as the test says
+            spread = np.where(found.z > 0.0, found.effect / found.z, found.error)
+        shrunken = [shrink(found.effect[:, k], spread[:, k]) for k in range(fit.n_components)]
     _warn_of_errors(reliability, found.comparable, names)
     p = student.sf(found.z, max(len(loadings) - fit.n_components, 1))
-    with np.errstate(divide="ignore", invalid="ignore"):  # as far from zero as the test says
-        spread = np.where(found.z > 0.0, found.effect / found.z, found.error)
-    shrunken = [shrink(found.effect[:, k], spread[:, k]) for k in range(fit.n_components)]
     unknown = np.where(found.comparable, 0.0, np.nan)
     return Markers(
         log2_fold_change=ranking.log2_fold_change,

@@ -118,8 +118,7 @@ def _fit_shares(logs: Array) -> Array:
     shares = np.full(parts, 0.5 / max(parts - 1, 1))
     shares[0] = 0.5
     for _ in range(MOST_ROUNDS):
-        total = np.einsum("ij,j->i", weights, shares)  # not BLAS, whose bits depend on the threads
-        updated = shares * np.einsum("ij,i->j", weights, 1.0 / total)
+        updated = shares * ((1.0 / (weights @ shares)) @ weights)
         updated[0] += NULL_WEIGHT
         updated /= m + NULL_WEIGHT
         change = float(np.abs(updated - shares).max())
