@@ -2,7 +2,8 @@
 
 Absolute times depend on the machine and on who else uses it. Here both versions take turns, each time in a
 new process, and the figure is the median ratio of CPU seconds, with its range; below 1 the working tree is
-faster.
+faster. ``--only short`` leaves out the cases that need minutes or the data of ../shared; `benchmarks.cases`
+has them all.
 One line of JSON per run is added to bench-out/history.jsonl.
 """
 
@@ -18,10 +19,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from benchmarks.cases import CASES, LONG, SHORT
 
 ROOT = Path(__file__).resolve().parent.parent
 HISTORY = ROOT / "bench-out" / "history.jsonl"
@@ -29,66 +32,6 @@ HISTORY = ROOT / "bench-out" / "history.jsonl"
 SITE = """import sys
 sys.meta_path[:] = [one for one in sys.meta_path if type(one).__name__ != "ScikitBuildRedirectingFinder"]
 """
-
-
-# ---------------------------------------------------------------- what is measured, in a process of its own
-
-
-def _fit(**settings: Any) -> Callable[[], float]:
-    import warnings
-
-    from log1pnmf import datasets, fit_log1p_nmf
-
-    warnings.simplefilter("ignore")
-    counts = datasets.pancreas().counts
-
-    def fit() -> float:
-        done = fit_log1p_nmf(counts, 6, random_state=0, tol=1e-15, n_jobs=1, **settings)
-        return float(done.log_likelihood)
-
-    return fit
-
-
-def _checking() -> Callable[[], float]:
-    from log1pnmf import datasets
-    from log1pnmf.counts.counts import Counts
-
-    matrix = datasets.pancreas().counts
-
-    def check() -> float:
-        return sum(Counts.from_any(matrix.copy()).nnz for _ in range(20))
-
-    return check
-
-
-def _importing() -> Callable[[], float]:
-    import numpy as np
-    import sklearn.base
-    import sklearn.utils.extmath  # noqa: F401
-
-    def bring() -> float:
-        import log1pnmf  # noqa: F401
-
-        return float(np.pi)
-
-    return bring
-
-
-CASES: dict[str, Callable[[], Callable[[], float]]] = {
-    "c = 1, approximate, 15 iterations": lambda: _fit(c=1.0, likelihood="approximate", max_iter=15),
-    "c = inf, 15 iterations": lambda: _fit(c=float("inf"), max_iter=15),
-    "c = 1, exact, 2 iterations": lambda: _fit(c=1.0, likelihood="exact", max_iter=2),
-    "checking and compressing counts": _checking,
-    "import": _importing,
-}
-
-
-def measure(case: str) -> None:
-    """Print CPU seconds and the value that came out."""
-    task = CASES[case]()
-    began = time.process_time()
-    value = task()
-    print(json.dumps([time.process_time() - began, value]))
 
 
 # ---------------------------------------------------------------- two versions
@@ -131,50 +74,72 @@ def _core(commit: str, tree: Path, place: Path) -> Path:
     return next(place.glob("_core*.so"))
 
 
-def run(case: str, site: Path | None) -> tuple[float, float]:
+def run(case: str, site: Path | None) -> tuple[dict[str, float], float]:
     """CPU seconds and value of one case with one version (None: the one that is installed)."""
-    known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    paths = {"PYTHONPATH": str(site)} if site else {}
-    command = [sys.executable, __file__, "--case", case]
+    paths = [str(site), str(ROOT)] if site else [str(ROOT)]
+    known = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-m", "benchmarks.compare", "--case", case]
     done = subprocess.run(
-        command, env=known | paths, capture_output=True, text=True, check=False, cwd=tempfile.gettempdir()
+        command, env=known, capture_output=True, text=True, check=False, cwd=tempfile.gettempdir()
     )
     if done.returncode:
-        sys.exit(f"{case} failed with {'the base' if site else 'the working tree'}:\n{done.stderr[-2000:]}")
+        version = "the base" if site else "the working tree"
+        raise RuntimeError(f"{case} failed with {version}:\n{done.stderr[-2000:]}")
     seconds, value = json.loads(done.stdout)
     return seconds, value
 
 
-def compare(site: Path, rounds: int) -> list[dict[str, Any]]:
+def compare(site: Path, cases: list[str], rounds: int) -> list[dict[str, Any]]:
     rows = []
-    for case in CASES:
-        pairs = [(run(case, site), run(case, None)) for _ in range(rounds)]
-        ratios = sorted(head[0] / base[0] for base, head in pairs)
-        row = {
-            "case": case,
-            "base_s": min(base[0] for base, _ in pairs),
-            "head_s": min(head[0] for _, head in pairs),
-            "ratio": statistics.median(ratios),
-            "range": [ratios[0], ratios[-1]],
-            "same_value": pairs[0][0][1] == pairs[0][1][1],
-        }
-        rows.append(row)
-        said = "" if row["same_value"] else "   (the result differs)"
-        low, high = row["range"]
-        print(f"{case:<36} {row['ratio']:6.2f}  ({low:.2f} to {high:.2f}){said}", flush=True)
+    for case in cases:
+        try:
+            pairs = [(run(case, site), run(case, None)) for _ in range(rounds)]
+        except RuntimeError as failed:
+            print(failed, flush=True)
+            continue
+        before, after = pairs[0][0][1], pairs[0][1][1]
+        for figure in pairs[0][0][0]:
+            taken = [(base[0][figure], head[0][figure]) for base, head in pairs]
+            ratios = sorted(head / base for base, head in taken)
+            row = {
+                "case": f"{case}: {figure}" if figure else case,
+                "base_s": min(base for base, _ in taken),
+                "head_s": min(head for _, head in taken),
+                "ratio": statistics.median(ratios),
+                "range": [ratios[0], ratios[-1]],
+                "difference": abs(after - before) / abs(before),
+            }
+            rows.append(row)
+            print(_line(row), flush=True)
     return rows
+
+
+def _line(row: dict[str, Any]) -> str:
+    low, high = row["range"]
+    said = f"   (the result differs by {row['difference']:.0e})" if row["difference"] else ""
+    seconds = f"{row['base_s']:8.3f} {row['head_s']:8.3f}"
+    return f"{row['case']:<44} {seconds} {row['ratio']:6.2f}  ({low:.2f} to {high:.2f}){said}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=__doc__)
     parser.add_argument("--base", default="main~1", help="commit to compare with")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="CASE",
+        default=["short", "long"],
+        help=f"short, long, {', '.join(CASES)}",
+    )
     parser.add_argument("--history", type=Path, default=HISTORY)
     parser.add_argument("--case", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.case:
-        measure(given.case)
+        print(json.dumps(CASES[given.case]()))
         return
+    groups = {"short": list(SHORT), "long": list(LONG)} | {case: [case] for case in CASES}
+    cases = [case for name in given.only for case in groups[name]]
     names = [given.base, "HEAD"]
     base, head = (
         subprocess.run(
@@ -183,8 +148,9 @@ def main() -> None:
         for name in names
     )
     print(f"CPU seconds of the working tree ({head} and changes) over those of {base}; below 1 is faster")
+    print("smallest seconds of the base and of the working tree, median ratio and its range", flush=True)
     with checked_out(base) as site:
-        rows = compare(site, given.rounds)
+        rows = compare(site, cases, given.rounds)
     given.history.parent.mkdir(parents=True, exist_ok=True)
     about = {
         "date": time.strftime("%Y-%m-%d %H:%M"),

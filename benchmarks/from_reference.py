@@ -54,7 +54,7 @@ def measure(folder: Folder, quick: bool = False) -> Iterator[dict[str, Any]]:
             continue
         task = Task(folder.counts("pbmc"), goals[0].c, goals[0].exact, goals[0].size_factors)
         start = folder.start(goals[0].start)
-        shift = _shift(task, start) if goals[0].own_scale else 0.0
+        shift = start_shift(task, start) if goals[0].own_scale else 0.0
         until = max(goal.log_likelihood for goal in goals) - shift
         newton = follow(task, start, until=until, max_iter=200)
         for goal in goals:
@@ -66,7 +66,8 @@ def measure(folder: Folder, quick: bool = False) -> Iterator[dict[str, Any]]:
     yield _adaptive(folder)
 
 
-def _shift(task: Task, start: tuple) -> float:
+def start_shift(task: Task, start: tuple) -> float:
+    """What the reference's approximate objective is above our log-likelihood."""
     return APPROXIMATE_AT_START - follow(task, start, max_iter=1, cpu_limit=0.0).points[0].log_likelihood
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from log1pnmf.engines.native import runnable_kernels
 from log1pnmf.engines.threads import effective_threads
 
-from . import against_sklearn, from_reference, memory, noise_pace, pace, row_solvers, threads
+from . import against_sklearn, from_reference, memory, noise_pace, pace, row_solvers, streaming, threads
 from .data import DATA, REFERENCE, ROOT, Folder, MissingError
 from .table import as_text
 
@@ -31,6 +31,8 @@ SECTIONS = {
     "memory": "Resident memory added by an approximate fit",
     "threads": "Threads",
     "pace": "One iteration at c = 1, one thread",
+    "default": "A default call at c = 1, one thread",
+    "streaming": "Counts in memory and streamed from files, K=16, c = 1, approximate, one thread",
     "busy": "A small fit (120 x 300) while every core has other work",
     "noise": "Poisson and negative binomial noise: PBMC, K=6, one thread",
 }
@@ -45,6 +47,8 @@ def _measurements(arguments: argparse.Namespace) -> dict[str, Callable[[Folder],
         "memory": lambda folder: memory.measure(folder, quick),
         "threads": lambda folder: threads.measure(folder, quick),
         "pace": lambda folder: pace.measure(folder, arguments.full),
+        "default": lambda _: pace.measure_default(),
+        "streaming": lambda _: streaming.measure(10_000 if quick else 20_000),
         "busy": lambda _: threads.measure_busy(),
         "noise": noise_pace.measure,
     }

@@ -2,7 +2,7 @@
 
     python -m benchmarks.streaming make /tmp/big.h5ad --rows 400000
     python -m benchmarks.streaming passes /tmp/big.h5ad --rows 300000 --memory 2GB
-    python -m benchmarks.streaming in-memory her2st_spatial.h5ad
+    python -m benchmarks.streaming in-memory her2st_spatial.h5ad    # the file, streamed and in memory
     python -m benchmarks.streaming growth /tmp/big.h5ad --figure docs/img/big-data-growth.png
     python -m benchmarks.streaming cluster /tmp/big.h5ad --rows 20000 --workers 1 2 4
     python -m benchmarks.streaming starts counts.h5ad
@@ -17,8 +17,11 @@ import json
 import resource
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -168,20 +171,58 @@ def passes(arguments: argparse.Namespace) -> None:
 
 
 def in_memory(arguments: argparse.Namespace) -> None:
-    """Iterations of the native engine on data that fit, and streamed ones over the same file."""
+    """Iterations of the native engine on data that fit, and streamed ones from the file."""
+    matrix = (matrix_of(arguments.file))[: arguments.rows]
+    source = source_of(arguments, arguments.rows)
+    for name, found in against_memory(
+        matrix, {"streaming": source}, arguments.k, arguments.passes, arguments.threads
+    ):
+        say(what=name, **found)
+
+
+def matrix_of(path: str) -> sparse.csr_array:
     import anndata
 
-    matrix = anndata.read_h5ad(arguments.file).X
-    if arguments.rows:
-        matrix = matrix[: arguments.rows]
+    return sparse.csr_array(anndata.read_h5ad(path).X)
+
+
+def against_memory(
+    matrix: sparse.csr_array, sources: dict[str, CountSource], k: int, n_passes: int, threads: int | None
+) -> Iterator[tuple[str, dict]]:
+    """Give figures of the native engine, then of the streaming one for every source of the same counts."""
     counts = survey_module.Counts.from_any(matrix)
     sizes, zeros = counts.size_factors("total"), quadratic(LINK)
-    native = NativeEngine(Problem(counts, sizes, LINK, zeros), arguments.threads)
-    chunked = survey(open_counts(matrix, memory=arguments.memory))
-    streaming = StreamingEngine(Problem(chunked, sizes, LINK, zeros), arguments.threads)
-    loadings, factors = random_point(*counts.shape, arguments.k)
-    for name, engine in (("native", native), ("streaming", streaming)):
-        say(what=name, **timed_passes(engine, loadings, factors, arguments.passes))
+    at = random_point(*counts.shape, k)
+    native = NativeEngine(Problem(counts, sizes, LINK, zeros), threads)
+    yield "native", timed_passes(native, *at, n_passes)
+    for name, source in sources.items():
+        streaming = StreamingEngine(Problem(survey(source), sizes, LINK, zeros), threads)
+        yield name, timed_passes(streaming, *at, n_passes)
+
+
+def measure(n_rows: int = 20_000) -> Iterator[dict[str, Any]]:
+    """Simulated counts in memory, and streamed from .h5ad and .zarr in several chunks; one thread."""
+    from log1pnmf.counts.files.stream import write_chunks
+
+    shape = (n_rows, 20_000)
+    drawn = list(blocks(*shape, per_row=1330))
+    with tempfile.TemporaryDirectory(prefix="streaming-") as folder:
+        places = [f"{folder}/counts.{kind}" for kind in ("h5ad", "zarr")]
+        for place in places:
+            write_chunks(place, iter(drawn), shape=shape)
+        sources = {Path(place).suffix: open_counts(place, memory="600MB") for place in places}
+        rates: list[float] = []
+        for name, found in against_memory(sparse.csr_array(sparse.vstack(drawn)), sources, 16, 3, 1):
+            rates.append(found["million_nnz_per_cpu_s"])
+            yield {
+                "counts": "in memory" if name == "native" else f"streamed from {name}",
+                "non-zeros": found["nnz"],
+                "CPU s per iteration": found["cpu_seconds"],
+                "wall s": found["seconds"],
+                "million non-zeros per CPU s": rates[-1],
+                "of the rate in memory": rates[-1] / rates[0],
+                "goal": None if name == "native" else 0.95,
+            }
 
 
 def growth(arguments: argparse.Namespace) -> None:
