@@ -1,10 +1,11 @@
 """Are the tests of markers what they say?
 
-    python -m benchmarks.calibration           # the tables of docs/markers.md, and bench-out/calibration.json
-    python -m benchmarks.calibration --quick   # a tenth of the simulations
-    python -m benchmarks.calibration known     # the first table only: true loadings
+    python -m benchmarks.calibration known     # true loadings
     python -m benchmarks.calibration noise     # overdispersed counts, factors from other samples, both noises
+    python -m benchmarks.calibration fits      # factors fitted to noise; features planted among real data
     python -m benchmarks.calibration mcf7      # markers of MCF-7 against differential expression
+
+These are the tables of docs/markers.md; `--quick` takes a tenth of the simulations.
 
 Simulated are a baseline and two further factors. A third of the features is the same in all samples, a third
 rises with factor 1 only, a third with factor 2. Tested is factor 2, with the true loadings.
@@ -13,9 +14,10 @@ rises with factor 1 only, a third with factor 2. Tested is factor 2, with the tr
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from scipy.stats import t as student
 from log1pnmf import Fit, fit_log1p_nmf
 from log1pnmf.analysis.markers import markers
 from log1pnmf.analysis.markers.inference import ERRORS, infer, infer_from_fit
+from log1pnmf.analysis.markers.loadings import estimate_loadings
 from log1pnmf.analysis.markers.regression import FeatureRegressions
 from log1pnmf.analysis.markers.table import STATISTICS
 from log1pnmf.analysis.metrics import match_factors
@@ -209,19 +212,23 @@ def projected(case: Case, n_simulations: int) -> dict[str, dict[str, float]]:
 # ---------------------------------------------------------------- on fits
 
 
-def planted(fit: Fit, *, n_features: int = 400, overdispersion: float = 0.0) -> dict[str, float]:
-    """Test features without structure, of all levels, on the loadings of a fit."""
-    rng = np.random.default_rng(0)
+def planted(fit: Fit, counts: Any, *, n_features: int = 400, overdispersion: float = 0.0) -> dict[str, float]:
+    """Test features without structure, of all levels, on the loadings of a fit and their errors.
+
+    The fit has not seen these features, so that nothing of theirs has to be taken out of the loadings.
+    """
+    rng, fit = np.random.default_rng(0), fit.normalized("max")
     rates = np.exp(rng.uniform(np.log(0.1), np.log(5.0), n_features))
-    counts = _draw(fit.size_factors[:, None] * rates, overdispersion, rng)
-    loadings = np.ascontiguousarray(fit.normalized("max").loadings)
-    regressions = FeatureRegressions(
-        Problem(Counts.from_any(counts), fit.size_factors, fit.link), loadings, 1
-    )
+    tested = Counts.from_any(_draw(fit.size_factors[:, None] * rates, overdispersion, rng))
+    loadings, sizes = np.ascontiguousarray(fit.loadings), fit.size_factors
+    seen = Problem(Counts.from_any(counts), sizes, fit.link)
+    estimated = estimate_loadings(fit, seen, loadings, errors="sandwich", own=False)
+    regressions = FeatureRegressions(Problem(tested, sizes, fit.link), loadings, 1)
     start = np.repeat(fit.link.link(rates)[:, None] / fit.link.alpha, fit.n_components, axis=1)
-    around = stand_ins(loadings, fit.size_factors)
-    found = infer(regressions, regressions.solve(start), around, errors="sandwich")
-    return _describe(student.sf(found.z[:, around.comparable], len(loadings) - fit.n_components))
+    around = stand_ins(estimated.values, sizes, estimated.excess(sizes))
+    found = infer(regressions, regressions.solve(start), around, errors="sandwich", loadings=estimated)
+    known = around.comparable & (estimated.reliability(sizes) > 0.0)
+    return _describe(student.sf(found.z[:, known], len(loadings) - fit.n_components))
 
 
 def from_noise(n_simulations: int, *, split: bool, c: float = 1.0) -> dict[str, float]:
@@ -241,81 +248,86 @@ def _describe(p: np.ndarray) -> dict[str, float]:
     return {"p below 0.05": float(np.mean(p <= 0.05)), "p below 0.01": float(np.mean(p <= 0.01))}
 
 
-def real_fits() -> dict[str, Fit]:
-    """Fit subsamples of real data; each takes seconds."""
+def real_fits() -> Iterator[tuple[str, Fit, Any]]:
+    """Fit subsamples of real data; each takes seconds. Also their names and counts."""
     from .rankings import DATA_SETS, subsample
 
-    return {
-        f"{name}, c = {c:g}": fit_log1p_nmf(
-            subsample(name).counts,
-            DATA_SETS[name].n_components,
-            c=c,
-            tol=1e-5,
-            max_iter=150,
-            random_state=0,
-            n_jobs=1,
-        )
-        for name in DATA_SETS
-        for c in (0.1, 1.0, math.inf)
-    }
+    for name, c in itertools.product(DATA_SETS, (0.1, 1.0, math.inf)):
+        counts, k = subsample(name).counts, DATA_SETS[name].n_components
+        fit = fit_log1p_nmf(counts, k, c=c, tol=1e-5, max_iter=150, random_state=0, n_jobs=1)
+        yield f"{name}, c = {c:g}", fit, counts
 
 
 # ---------------------------------------------------------------- MCF-7
 
 
-def mcf7(penalties: tuple[float, ...] = (10.0, 30.0)) -> list[dict[str, Any]]:
-    """Precision of the first 100 markers of each treatment: those that PyDESeq2 finds higher under it."""
+def mcf7_fits(penalties: tuple[float, ...]) -> Iterator[tuple[float, Fit, Any]]:
+    """Fit MCF-7 with each penalty, from the optimum without one; also the data."""
     import anndata
-    from paper.differential import KEPT, changed_genes
     from paper.mcf7_picture import untreated_column
-    from paper.study import Options
 
     data = anndata.read_h5ad(DATA / "mcf7_bulk.h5ad")
-    groups, labels = (
-        changed_genes(data, Options(DATA, KEPT.parent, ROOT / "paper-out")),
-        np.asarray(data.obs["label"]),
-    )
     optimum = fit_log1p_nmf(data.X, 3, likelihood="exact", random_state=0)
     first = untreated_column(optimum, data)
     order = [first, *(k for k in range(3) if k != first)]
     start = optimum.loadings[:, order], optimum.factors[:, order]
-    rows = []
     for l1 in penalties:
-        fit = fit_log1p_nmf(data.X, 3, likelihood="exact", l1=l1, init=start, tol=1e-7)
+        yield l1, fit_log1p_nmf(data.X, 3, likelihood="exact", l1=l1, init=start, tol=1e-7), data
+
+
+def treatment_factor(fit: Fit, data: Any, treatment: str) -> int:
+    """Say which factor of MCF-7 rises most under a treatment."""
+    labels = np.asarray(data.obs["label"])
+    treated, untreated = (fit.loadings[labels == name].mean(axis=0) for name in (treatment, "EtOH"))
+    return int(np.argmax(treated - untreated))
+
+
+def mcf7(penalties: tuple[float, ...] = (10.0, 30.0)) -> list[dict[str, Any]]:
+    """Precision of the first 100 markers of each treatment: those that PyDESeq2 finds higher under it."""
+    from paper.differential import KEPT, changed_genes
+    from paper.study import Options
+
+    rows = []
+    for l1, fit, data in mcf7_fits(penalties):
+        groups = changed_genes(data, Options(DATA, KEPT.parent, ROOT / "paper-out"))
         for errors in ERRORS:
             found = markers(fit, data.X, errors=errors, feature_names=data.var_names)
             for name in ("RA", "TGFb"):
-                column = int(np.argmax(_rises(fit.loadings, labels, name)))
+                column = treatment_factor(fit, data, name)
                 row: dict[str, Any] = {"l1": l1, "errors": errors, "factor": name}
                 for by in STATISTICS:
                     top = found.top_index(column, 100, by=by)
                     row[by] = float(np.mean(np.isin(groups[top], [name, "both"])))
                 row["significant"] = int((found.adjusted_p[:, column] < 0.01).sum())
-                row["first"] = found.top(column, 10)
                 rows.append(row)
     return rows
 
 
-def _rises(loadings: np.ndarray, labels: np.ndarray, treatment: str) -> np.ndarray:
-    return loadings[labels == treatment].mean(axis=0) - loadings[labels == "EtOH"].mean(axis=0)
+def _mcf7_table(rows: list[dict[str, Any]]) -> str:
+    head = ["l1", "errors", "factor", *(f"`{by}`" for by in STATISTICS), "adjusted p < 0.01"]
+    lines = [head, ["---"] * len(head)]
+    for row in rows:
+        shown = [f"{row[by]:.2f}" for by in STATISTICS]
+        lines.append([f"{row['l1']:g}", row["errors"], row["factor"], *shown, f"{row['significant']:,}"])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 # ---------------------------------------------------------------- running
 
 
-def run(out: Path, n_simulations: int) -> None:
-    """Compute all cases and print the tables of docs/markers.md."""
-    done: dict[str, Any] = _table(CASES, calibrate, n_simulations, out / "calibration-known.json")
-    print("\n| tested | p <= 0.05 | p <= 0.01 |\n|---|---|---|")
+def fits(out: Path, n_simulations: int) -> None:
+    """Test features without structure on fits: of noise, and of real data."""
+    done: dict[str, Any] = {"n_simulations": n_simulations}
+    print("| tested | p <= 0.05 | p <= 0.01 |\n|---|---|---|")
     for c in (1.0, math.inf):
         for split in (False, True):
             name = f"noise, c = {c:g}, {'other half of the counts' if split else 'same counts'}"
             _print(done, name, from_noise(n_simulations, split=split, c=c))
-    for name, fit in real_fits().items():
+    for name, fit, counts in real_fits():
         for overdispersion in (0.0, 0.7):
             kind = "Poisson" if overdispersion == 0.0 else "overdispersed"
-            _print(done, f"planted in {name}, {kind}", planted(fit, overdispersion=overdispersion))
-    (out / "calibration.json").write_text(json.dumps(done))
+            _print(done, f"planted in {name}, {kind}", planted(fit, counts, overdispersion=overdispersion))
+    (out / "calibration-fits.json").write_text(json.dumps(done))
 
 
 def _table(
@@ -354,7 +366,7 @@ def _print(done: dict[str, Any], name: str, row: dict[str, float]) -> None:
 def main() -> None:
     """Read what is wanted from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", nargs="?", default="run", choices=["run", "known", "noise", "mcf7"])
+    parser.add_argument("what", choices=["known", "noise", "fits", "mcf7"])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--simulations", type=int, help="of each case; 30 by default, 20 for noise")
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out")
@@ -362,15 +374,14 @@ def main() -> None:
     options.out.mkdir(exist_ok=True)
     usual = 20 if options.what == "noise" else 30
     n_simulations = options.simulations or (usual // 10 if options.quick else usual)
-    if options.what == "run":
-        run(options.out, n_simulations)
-    elif options.what == "known":
+    if options.what == "known":
         _table(CASES, calibrate, n_simulations, options.out / "calibration-known.json")
+    elif options.what == "fits":
+        fits(options.out, n_simulations)
     elif options.what == "noise":
         _table(NOISY, projected, n_simulations, options.out / "calibration-noise.json")
     else:
-        for row in mcf7():
-            print(json.dumps(row))
+        print(_mcf7_table(mcf7()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Draw the pictures of the pages that explain: ``python docs/figures.py [NAME ...]``, into docs/img.
+"""Draw the pictures of explanations: ``PYTHONPATH=. python docs/figures.py [NAME ...]``.
 
 Everything is drawn from formulas or from the bundled data, with the public parts of the library.
 """

@@ -1,4 +1,4 @@
-"""Draw the first picture of README and site, wide and tall: ``python docs/treatment_figure.py``.
+"""Draw the first picture of README and site, wide and tall: ``PYTHONPATH=. python docs/treatment_figure.py``.
 
 Blood cells from ../shared/data: about 1,900 cells of four types, half of them treated with interferon-beta,
 and their 3,000 most frequent genes.

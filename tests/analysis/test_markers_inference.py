@@ -129,6 +129,18 @@ def test_errors_for_poisson_counts_do_not_hold_for_others():
     assert found["sandwich"]["constant"] < 0.07
 
 
+def test_a_large_change_is_found_though_the_counts_vary_much():
+    """From 7 to 200 counts in twenty samples, with a standard deviation as large as the mean."""
+    rng, n_features = np.random.default_rng(0), 100
+    loadings = np.column_stack([np.ones(40), np.arange(40) >= 20]).astype(float)
+    means = np.where(loadings[:, 1:] > 0.0, 200.0 * rng.gamma(1.0, 1.0, (40, n_features)), 7.0)
+    problem = Problem(Counts.from_any(rng.poisson(means)), np.ones(40), ShiftedLog(1.0))
+    found = FeatureRegressions(problem, loadings, 1)
+    coefficients = found.solve(np.ones((n_features, 2)))
+    z = infer(found, coefficients, stand_ins(loadings, np.ones(40)), errors="sandwich").z[:, 1]
+    assert z.min() > 4.0
+
+
 @pytest.mark.parametrize("c", [1.0, np.inf])
 def test_errors_of_the_model_hold_with_the_noise_of_the_counts(c):
     """Overdispersed counts, loadings from factors of other samples: 5% tests and false discoveries."""
@@ -157,8 +169,9 @@ def test_planted_features_of_real_data(c):
     """Features without structure, tested on loadings of the pancreas data."""
     from log1pnmf.datasets import pancreas
 
-    fit = fit_log1p_nmf(pancreas().counts[:400], 5, c=c, tol=1e-4, random_state=0, n_jobs=1)
-    found = planted(fit, n_features=300)
+    counts = pancreas().counts[:400]
+    fit = fit_log1p_nmf(counts, 5, c=c, tol=1e-4, random_state=0, n_jobs=1)
+    found = planted(fit, counts, n_features=300)
     assert 0.03 < found["p below 0.05"] < 0.065
 
 
