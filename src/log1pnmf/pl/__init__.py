@@ -1,8 +1,8 @@
 """Plots of a `Fit`, a fitted model, an AnnData or a file. Each returns the axes or figure it drew on.
 
-Where `ax` or `figure` is given, it is drawn there and pyplot is not involved; otherwise pyplot makes a
-figure, so that notebooks show it. With ``show=True`` the figure is shown, with ``save=path`` written;
-otherwise neither. No setting of matplotlib is changed.
+If you pass `ax` or `figure`, a plot draws there and does not use pyplot. Otherwise pyplot makes a figure, and
+notebooks show it. ``show=True`` shows the figure, and ``save=path`` writes it to a file. No setting of
+matplotlib is changed.
 """
 
 from log1pnmf._common.optional import require

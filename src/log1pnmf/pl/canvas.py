@@ -25,14 +25,14 @@ __all__ = [
 ]
 
 INK = "#333333"
-"""Of lines and text that belong to no factor."""
+"""Colour of lines and text that belong to no factor."""
 
 MOST_NUMBERS = 240
-"""Cells up to which a heat map shows their values as text."""
+"""A heat map with more cells does not show their values as text."""
 
 
 SHOW_AND_SAVE = """show : bool, optional
-        Whether to call ``pyplot.show``; by default no, because notebooks show figures anyway.
+        Whether to call ``pyplot.show``. By default it is not called, because notebooks show figures anyway.
     save : str or PathLike, optional
         File to write the figure to; its ending sets the format.
 

@@ -101,7 +101,7 @@ def _compared(first: Drawable, second: Drawable, on: str) -> tuple[np.ndarray, n
     if len(first.loadings) != len(second.loadings):
         raise ValueError(
             f"both fits must be of the same samples, got {len(first.loadings)} and {len(second.loadings)}; "
-            "factors of other samples are compared by log1pnmf.analysis.metrics.match_factors"
+            "to compare factors of different samples, use log1pnmf.analysis.metrics.match_factors"
         )
     if on == "loadings":
         return first.loadings, second.loadings

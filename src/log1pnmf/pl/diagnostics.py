@@ -19,7 +19,7 @@ __all__ = ["diagnostics", "dispersion"]
 GREY, RED, BAND = "#9aa3ab", "#c4473a", "#f0d3cf"
 
 VARIANCES = {"poisson": "Poisson", "nb": "negative binomial"}
-"""Whose variance that of a feature is compared with."""
+"""The noise with whose variance that of a feature is compared, in words."""
 
 
 @drawing

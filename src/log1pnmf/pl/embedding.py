@@ -18,10 +18,10 @@ from .sources import drawable
 __all__ = ["embedding"]
 
 KNOWN = ("X_umap", "X_tsne", "X_draw_graph_fa", "spatial", "X_pca")
-"""Where the map is looked for, in this order."""
+"""Names under which the map is searched, in this order."""
 
 NONE = "#e6e9eb"
-"""Of samples without the factor."""
+"""Colour of samples without the factor."""
 
 
 @drawing
@@ -39,7 +39,7 @@ def embedding(
 
     Parameters
     ----------
-    adata : AnnData, or whatever holds a fit
+    adata : AnnData, or anything that `log1pnmf.as_fit` takes
         Data with a fit by `log1pnmf.tl.log1p_nmf`, or a fit.
     basis : str or array of shape (n, 2), optional
         Name of the map in ``adata.obsm``, with or without ``X_``; by default the UMAP, or the first of t-SNE,
@@ -49,7 +49,7 @@ def embedding(
     key : str, optional
         Name of the fit in an AnnData.
     n_columns : int
-        Number of columns of pictures.
+        Number of panels in a row.
     size : float, optional
         Size of the points, in square points; by default it depends on their number.
     figure : Figure or SubFigure, optional
@@ -119,7 +119,9 @@ def _places(source: Any, basis: Any, n: int) -> np.ndarray:
     """Find the map: the first two columns of what is named or given."""
     if basis is None or isinstance(basis, str):
         if not is_annotated(source):
-            raise ValueError("basis is needed: two numbers for each sample; or pass an AnnData with a UMAP")
+            raise ValueError(
+                "basis is needed: pass an array with two numbers for each sample, or AnnData with a UMAP"
+            )
         there = list(source.obsm)
         wanted = KNOWN if basis is None else (basis, f"X_{basis}")
         found = next((name for name in wanted if name in there), None)

@@ -1,4 +1,4 @@
-"""What factors are made of: their features, one factor at a time and one against another."""
+"""Plots of the features of factors: one factor at a time, and one against another."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCALES = ("linear", "log")
 
 PANELS_PER_ROW = 5
 FLOOR = 1e-3
-"""Of the largest value: on log axes all that is smaller is drawn there."""
+"""Part of the largest value at which log axes begin; smaller values are drawn there."""
 
 
 @drawing
@@ -117,7 +117,7 @@ def factor_scatter(
 
 
 def _extremes(x: Array, y: Array, n_labels: int) -> NDArray[np.intp]:
-    """Features most in x, most in y and most in both, in turns, so that the first n are of all three."""
+    """Features largest in x, in y and in both, in turns, so that the first n are of all three kinds."""
     right, up = x / (x.max() or 1.0), y / (y.max() or 1.0)
     scores = (right - up, up - right, np.minimum(right, up))
     turns = np.stack([np.argsort(-score, kind="stable")[:n_labels] for score in scores], axis=1).ravel()
@@ -134,7 +134,7 @@ def _find(shown: Drawable, names: Sequence[str]) -> NDArray[np.intp]:
 
 
 def _sides(shown: Drawable, pair: tuple[int, int], named: NDArray[np.intp]) -> list[str]:
-    """Give each feature the colour of the factor it is more in."""
+    """Give each feature the colour of the factor in which its value is larger."""
     colors, (a, b) = factor_colors(shown.n_components), pair
     more_in_a = shown.factors[named, a] >= shown.factors[named, b]
     return [colors[a] if side else colors[b] for side in more_in_a]

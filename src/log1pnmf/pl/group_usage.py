@@ -1,4 +1,4 @@
-"""Mean loadings of groups, and how far they are apart."""
+"""Plots of mean loadings of groups and of their differences."""
 
 from __future__ import annotations
 

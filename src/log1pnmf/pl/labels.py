@@ -1,4 +1,4 @@
-"""Text that does not lie on other text."""
+"""Labels that do not overlap."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["label_below", "label_columns", "label_points", "spread"]
 Array = NDArray[np.float64]
 
 LINE_HEIGHT = 1.45
-"""Of the font size: from one line of text to the next."""
+"""Distance between lines of text, as a multiple of the font size."""
 
 SLANT = 45.0
 LEVEL_UP_TO = 4
-"""Letters of names of columns that stay level: k0, k10."""
+"""Names of columns with up to this many letters (k0, k10) are not slanted."""
 
 SMALLEST_FONT = 4.0
 MOST_MOVES = 60
@@ -122,7 +122,7 @@ def label_points(ax: Axes, names: Sequence[str], x: Array, y: Array) -> list[Tex
 
 
 def _remove_arrow(arrows: list[Any], text: Text) -> None:
-    """Take away the line that leads to a text that is gone."""
+    """Remove the line that led to a removed text."""
     for arrow in arrows:
         if getattr(arrow, "patchA", None) is text:
             arrow.remove()

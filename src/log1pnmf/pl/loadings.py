@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 HEIGHTS = ("loadings", "shares")
 
 PIXELS = (400, 2400)
-"""Of a structure plot, enough for print."""
+"""Pixels of a structure plot: enough for print."""
 
 ROWS_OF_LEGEND = 16
 

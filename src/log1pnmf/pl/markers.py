@@ -1,4 +1,4 @@
-"""Effects of a factor against their certainty."""
+"""Volcano plot: effects of a factor on features against their p-values."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ __all__ = ["group_places", "stacked_pixels"]
 Array = NDArray[np.float64]
 
 GAP = 0.008
-"""Between groups, in parts of the width."""
+"""Gap between groups, as a part of the width."""
 
 LEAST_WIDTH = 0.02
-"""Of a group, in parts of the width: a few samples among thousands are drawn as wider bars."""
+"""Least width of a group, as a part of the whole: few samples among thousands get wider bars."""
 
 
 def group_places(sizes: Sequence[int]) -> Array:

@@ -1,4 +1,4 @@
-"""How to choose K: held-out log-likelihood and stability over seeds, in one picture."""
+"""Plot for the choice of K: held-out log-likelihood and stability over seeds."""
 
 from __future__ import annotations
 

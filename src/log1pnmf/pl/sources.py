@@ -27,8 +27,8 @@ Array = NDArray[np.float64]
 class Factorization:
     """Loadings and factors without the fit behind them, with the names that `Fit` has for them.
 
-    An AnnData holds only these where samples or features were dropped since the fit, or where
-    `log1pnmf.tl.transform` wrote loadings alone. Then there are no factors (m = 0), and c is NaN.
+    An AnnData object holds only these if samples or features were dropped since the fit, or if
+    `log1pnmf.tl.transform` wrote loadings alone. In the second case m is 0, and c is NaN.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ class BatchSection:
     Parameters
     ----------
     label : str
-        Of the fit.
+        Name of the fit.
     sentences : list of str
         The findings in words.
     warnings : list of str

@@ -49,7 +49,7 @@ MOST_LISTED = 3
 """Fits that the head names one by one."""
 
 GIVEN_HERE = "..."
-"""Stands for arrays and labels in the call that repeats a fit."""
+"""Text in place of arrays and labels, in the call that repeats a fit."""
 
 PARTS = {"fixed_factors": "factors", "mask": "mask"}
 """Parameters of the model, by the kind of factors that they make known."""
@@ -309,7 +309,7 @@ def _quality(inputs: ReportInput, explained: Sequence[float]) -> str:
 
 
 def _notes(inputs: ReportInput) -> list[tuple[str, bool]]:
-    """Everything a reader should know before believing the pictures; True for what is a warning."""
+    """Remarks that a reader should know before the pictures; True marks a warning."""
     notes: list[tuple[str, bool]] = []
     for label, fit in zip(inputs.labels, inputs.fits, strict=True):
         early = early_stopping_note(fit)
@@ -322,7 +322,7 @@ def _notes(inputs: ReportInput) -> list[tuple[str, bool]]:
         )
     if inputs.n_groups > MOST_GROUPS:
         notes.append(
-            (f"Of {inputs.n_groups:,} groups the {MOST_GROUPS - 1} largest are shown one by one.", False)
+            (f"The {MOST_GROUPS - 1} largest of {inputs.n_groups:,} groups are shown one by one.", False)
         )
     notes += [(text, False) for text in (presence_note(inputs), *inputs.notes) if text]
     return notes if inputs.compared else [*notes, (NOT_THE_ONLY_ONE, False)]

@@ -14,10 +14,10 @@ from .inputs import ReportInput
 __all__ = ["Evidence", "find_evidence"]
 
 TESTED_ENTRIES = 5_000_000
-"""Entries that are tested, about: a test takes seconds. There are random samples enough to reach it."""
+"""About how many entries are tested, in random samples, so that a test takes seconds."""
 
 LEAST_SAMPLES = 500
-"""Samples that are tested at least, however many features they have."""
+"""Least number of samples that are tested, however many features they have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class Evidence:
     Parameters
     ----------
     n_samples : int
-        On which they were tested.
+        Number of samples in the tests.
     """
 
     markers: Markers

@@ -1,4 +1,4 @@
-"""The factors of one fit: what they weigh, whom they serve, how alike they are."""
+"""The factors of one fit: their share, the groups that use them, and how similar they are."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class Factor:
-    """What is said of a factor.
+    """What the report says of a factor.
 
     Parameters
     ----------
@@ -84,9 +84,9 @@ class Factor:
     served : list of str
         Groups, the one with the highest mean loading first.
     sentence : str
-        Whom it serves, in words.
+        Which groups use it, in words.
     top, table : list of Feature
-        Those fit as bars; those of the long table.
+        Features drawn as bars; features of the long table.
     n_markers : int or None
         Features that rise significantly with it; None where they were not tested, or nothing can be compared
         with it.
@@ -116,7 +116,7 @@ class FactorSection:
     Parameters
     ----------
     label : str
-        Of the fit.
+        Name of the fit.
     means : list of list of float
         Mean loading of each group (row) on each factor.
     correlations : list of list of float
@@ -124,7 +124,7 @@ class FactorSection:
     n_tested : int or None
         Samples on which features were tested; None where they were not.
     judgement : str
-        Whether the factors are there, in words; empty where that is not known.
+        Whether the factors are real, in words; empty if that is not known.
     """
 
     label: str

@@ -93,7 +93,7 @@ def _link(fit: Fit) -> str:
 def _likelihood(fit: Fit) -> str:
     certificate = fit.certificate
     if certificate is None:
-        return f"{UNKNOWN}; certify(X) does that"
+        return f"{UNKNOWN}; certify(X) computes it"
     entries = fit.data.n_entries
     error = "" if certificate.is_exact else f" ± {certificate.standard_error:,.1f}"
     value = certificate.log_likelihood

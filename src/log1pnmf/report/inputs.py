@@ -1,4 +1,4 @@
-"""What a report is made from: fits, and what the user says of their data, checked once."""
+"""Input of a report: fits and what the user says of their data, checked once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ReportInput:
     n_jobs : int, optional
         Number of threads.
     evidence : tuple of Evidence or None
-        What is known of whether factors are there: for every fit, or nothing.
+        Evidence of whether the factors of every fit are real, or nothing.
     """
 
     fits: tuple[Fit, ...]
@@ -117,7 +117,7 @@ class ReportInput:
             groups = Groups.of(labels) if numbers is None else quarters(numbers)
             check_length(groups.codes, len(named[0].loadings))
             if numbers is not None:
-                cut = "its groups are four ranges with as many samples each"
+                cut = "its groups are four ranges with about equal numbers of samples"
                 said = (*said, f"{group_name or 'group'} holds numbers: {cut}.")
         names = named[0].sample_names
         assert names is not None  # they were just given
@@ -182,14 +182,14 @@ def _evidence(given: Any, fits: Sequence[Fit]) -> tuple[Evidence | None, ...]:
         one is not None and len(one.loss) != fit.n_components for one, fit in zip(found, fits, strict=True)
     ):
         raise ValueError(
-            f"evidence must be what log1pnmf.analysis.evidence found for each of the {len(fits)} fits, or "
-            "None for some"
+            f"evidence must be what log1pnmf.analysis.evidence found for each of the {len(fits)} fits; pass "
+            "None for a fit without it"
         )
     return found
 
 
 def _kept_evidence(sources: Sequence[Any], fits: Sequence[Fit]) -> tuple[Evidence | None, ...]:
-    """Give what `log1pnmf.tl.evidence` has written for each fit; nothing where it has for none."""
+    """Give what `log1pnmf.tl.evidence` wrote for each fit; nothing if it wrote nothing for any."""
     found = [evidence_in(source) for source in sources]
     if all(one is None for one in found):
         return ()

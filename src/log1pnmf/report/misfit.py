@@ -25,7 +25,7 @@ N_LISTED = 8
 NOISES = {"poisson": "Poisson", "nb": "negative binomial"}
 
 OVERDISPERSED = 1.5
-"""Variance of a typical feature, as a multiple of Poisson's, from which the reader is warned."""
+"""The reader is warned if the variance of a typical feature is more than this multiple of Poisson's."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class MisfitSection:
     Parameters
     ----------
     label : str
-        Of the fit.
+        Name of the fit.
     sentences : list of str
         The findings in words.
     noise : str
-        Whose variance that of features is compared with.
+        Noise with whose variance that of features is compared.
     chart : Chart or None
         Histogram of the variances of features.
     dispersions : Chart or None

@@ -1,4 +1,4 @@
-"""Whether the factors of a report's fits are there: what is lost without them, how often they come back."""
+"""Tests of whether factors are real: what a fit loses without them, how often other fits find them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ N_SEEDS, N_BOOTSTRAP = 2, 5
 """Fits that a report makes for itself."""
 
 LARGEST = 2e7
-"""Entries times factors times fits, of all fits of a report together, up to which that takes seconds."""
+"""Most entries times factors times fits, over all fits of a report, for which that takes seconds."""
 
 DEARER = 4.0
-"""Times longer that a fit with dispersions takes."""
+"""How many times longer a fit with dispersions takes."""
 
 
 def find_presence(inputs: ReportInput) -> list[Evidence | None]:
-    """Give what is known of every fit, or find it where that takes seconds; None without counts."""
+    """Give the evidence of every fit, or compute it if that takes seconds; None without counts."""
     if inputs.evidence:
         return [
             None if found is None else found.renamed(fit.factor_names)
@@ -38,7 +38,7 @@ def find_presence(inputs: ReportInput) -> list[Evidence | None]:
 
 
 def presence_note(inputs: ReportInput) -> str | None:
-    """Say why it was not looked whether factors are there; None where it was, or could not be."""
+    """Say why factors were not tested; None if they were, or if there are no counts."""
     if inputs.evidence or inputs.counts is None or _is_affordable(inputs):
         return None
     n_fits = sum(_n_fits(fit) for fit in inputs.fits)

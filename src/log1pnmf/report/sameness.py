@@ -1,4 +1,4 @@
-"""Which of several fits have nearly the same factors: that is said before anything else."""
+"""Which of several fits have nearly the same factors; the report says this first."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MOST_PAIRS = 4
 """Pairs of fits that are named."""
 
 MOST_FITS = 20
-"""Of more fits, only these are compared with each other."""
+"""Most fits that are compared with each other."""
 
 
 class Sameness:
-    """How alike the factors of fits are, two by two.
+    """How similar the factors of every two fits are.
 
     Parameters
     ----------

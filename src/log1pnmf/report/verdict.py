@@ -12,19 +12,19 @@ from .words import decimal
 __all__ = ["CLEARLY", "CLUSTERED", "MOST", "SAME", "Figure", "verdict"]
 
 CLEARLY = 0.1
-"""Two figures differ where they are this part of the larger one apart."""
+"""Two figures differ if their difference is at least this part of the larger one ..."""
 
 LEAST = 0.02
-"""And at least this much: less is not seen in a table with two decimals."""
+"""... and at least this much: a table with two decimals does not show less."""
 
 SAME = 0.9
-"""Correlation of their loadings from which two factors are nearly the same."""
+"""Two factors are nearly the same if their loadings correlate by at least this."""
 
 MOST = 0.75
-"""Part of the factors that are nearly the same from which the headline says so first."""
+"""If at least this part of the factors is nearly the same, the headline says so first."""
 
 CLUSTERED = 0.8
-"""Mean share of a sample's strongest factor from which samples are said to fall into clusters."""
+"""Samples are said to fall into clusters if the mean share of their strongest factor is at least this."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ __all__ = [
 ]
 
 MULTIPLY_UP_TO = 10.0
-"""Largest c at which a fit is said to multiply: most rates that tell features apart are above it."""
+"""Largest c at which parts are said to multiply: most rates that tell features apart are larger."""
 
 
 def link_in_words(c: float) -> str:

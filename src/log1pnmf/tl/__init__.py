@@ -1,9 +1,9 @@
 """Tools for AnnData, with the habits of scanpy: in place, `layer=`, `key_added=`, `copy=`.
 
 Results are plain numbers, strings and arrays, so that files open wherever anndata is installed;
-`log1pnmf.fitting.keys` has their names. `log1pnmf.as_fit` and `log1pnmf.Log1pNMF.of` give a fit back. What a
-user should know without asking (another layer was used, a view became an object of its own) is logged: logger
-"log1pnmf", level WARNING, which Python shows by default.
+`log1pnmf.fitting.keys` has their names. `log1pnmf.as_fit` and `log1pnmf.Log1pNMF.of` give a fit back. A log
+message says if another layer was used, or if a view became a copy (logger "log1pnmf", level WARNING, which
+Python shows by default).
 """
 
 from .evidence import evidence

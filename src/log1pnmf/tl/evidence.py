@@ -1,4 +1,4 @@
-"""Whether factors are there, in AnnData."""
+"""Tests of whether the factors of a fit are real, in AnnData."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def evidence(
     n_jobs: int | None = None,
     verbose: int = 0,
 ) -> Any:
-    """Measure what the fit loses without each factor, and how often it comes back; store the table.
+    """Measure what a fit loses without each factor, and how often other fits find it; store the table.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ __all__ = [
 logger = logging.getLogger("log1pnmf")
 
 RAW = "raw"
-"""As a layer: ``adata.raw``, as in the shell."""
+"""Name of ``adata.raw`` as a layer, here and on the command line."""
 
 COUNTS_LAYER = "counts"
 """Where scanpy users keep the raw counts when X is something else."""
@@ -42,14 +42,14 @@ BLOCK_ENTRIES = 1 << 24
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Counts, and what they are in the AnnData object.
+    """Counts, and where they are in the AnnData object.
 
     Parameters
     ----------
     counts : Counts
-        With the names of the features.
+        The counts, with the names of the features.
     positions : ndarray of int
-        Of its features among all of the object.
+        Positions of these features among all features of the object.
     layer : str or None
         Where they were found; None is X.
     """
@@ -85,7 +85,7 @@ def target(adata: Any, copy: bool) -> Any:
     Parameters
     ----------
     copy : bool
-        Whether to write to a copy; that of an object in a file is in memory.
+        Whether to write to a copy. A copy of an object in a file is in memory.
     """
     if copy:
         return adata.to_memory() if adata.isbacked else adata.copy()
@@ -105,7 +105,7 @@ def chosen_features(adata: Any, mask_var: Any) -> NDArray[np.intp]:
     Parameters
     ----------
     mask_var : str, array of bool or None
-        A column of `var`, or one value for each feature; None: all.
+        A column of `var`, or one value for each feature; None takes all features.
     """
     if mask_var is None:
         return np.arange(adata.n_vars)
@@ -135,9 +135,10 @@ def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> S
     adata : AnnData
         Of an object in a file, only blocks of samples are in memory beside the counts themselves.
     layer : str or None
-        None: X, or ``layers["counts"]`` where X is not counts, which is logged. "raw": ``adata.raw``.
+        None takes X, or ``layers["counts"]`` if X does not hold counts; then a log message says so. "raw"
+        takes ``adata.raw``.
     positions : ndarray of int
-        Of the features, see `chosen_features`.
+        Positions of the features, see `chosen_features`.
     """
     matrix = _matrix(adata, layer, positions)
     if layer is None and COUNTS_LAYER in adata.layers and not holds_counts(matrix):
@@ -174,7 +175,7 @@ def _raw(adata: Any, positions: NDArray[np.intp]) -> Any:
 
 
 def _read_blocks(stored: Any, positions: NDArray[np.intp] | None) -> Any:
-    """Bring a matrix in a file into memory, sparse as there, without what is not wanted."""
+    """Read a matrix from a file into memory, as a sparse one, with the wanted features only."""
     if getattr(stored, "format", "csr") == "csc":  # its rows are spread over the whole file
         matrix = stored[:]
         return matrix if positions is None else matrix[:, positions]
@@ -186,7 +187,7 @@ def _read_blocks(stored: Any, positions: NDArray[np.intp] | None) -> Any:
 
 
 def obs_column(adata: Any, key: str, what: str) -> Any:
-    """Give a column of `obs`, which an argument named `what` asks for."""
+    """Give a column of `obs`; `what` is the name of the argument that names it, for the error."""
     if key not in adata.obs:
         known = ", ".join(map(repr, adata.obs.columns)) or "none"
         raise KeyError(f"{what}={key!r} is not a column of adata.obs (it has: {known})")

@@ -1,4 +1,4 @@
-"""Loadings of other samples for the factors of a fit."""
+"""Loadings of new samples for the factors of a fit."""
 
 from __future__ import annotations
 

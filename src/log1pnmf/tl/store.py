@@ -27,7 +27,7 @@ def write_fit(adata: Any, keys: Keys, fit: Fit, selection: Selection) -> None:
     Parameters
     ----------
     selection : Selection
-        What it was fitted to.
+        The counts that were fitted.
     """
     factors = np.zeros((adata.n_vars, fit.n_components))
     factors[selection.positions] = fit.factors
@@ -51,7 +51,7 @@ def write_fit(adata: Any, keys: Keys, fit: Fit, selection: Selection) -> None:
 
 
 def write_loadings(adata: Any, keys: Keys, loadings: NDArray[np.float64]) -> None:
-    """Write loadings; a view becomes an object of its own."""
+    """Write loadings; a view becomes a copy."""
     anndata = require("anndata", extra="anndata", purpose="log1pnmf.tl")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", anndata.ImplicitModificationWarning)
@@ -59,7 +59,7 @@ def write_loadings(adata: Any, keys: Keys, loadings: NDArray[np.float64]) -> Non
 
 
 def write_obs(adata: Any, keys: Keys, fit: Fit) -> None:
-    """Write loadings as columns of `obs`, for what colours samples by a column."""
+    """Write loadings as columns of `obs`, for plots that colour samples by a column."""
     columns = [keys.obs_column(name) for name in fit.factor_names]
     for column, values in zip(columns, fit.loadings.T, strict=True):
         adata.obs[column] = values.copy()

@@ -33,7 +33,7 @@ def usage(
     adata : AnnData
         Data with a fit by `log1p_nmf`, and the same samples as in the fit.
     groupby : str
-        Column of `obs` with the condition of every sample, or a number.
+        Column of `obs` with the condition of every sample, or with a number such as a dose.
     replicate : str or True, optional
         Column of `obs` with the donor (animal, patient) of every sample; True if every sample is a replicate.
     reference : str, optional
