@@ -29,10 +29,10 @@ minus its leverage (HC3); that is right for any variance.
 
 **The test.** The statistic is the effect over an error. With ``errors="model"`` this error is taken a third
 of the way from "no effect" to the estimate: then the statistic is about the signed root of the likelihood
-ratio, which is closer to normal than Wald's or the score. Where few samples are without the factor
-and none of them has a count by chance, errors at the estimate are tiny, but this one is not: so what it adds
-to the variance at the estimate is added to that of the sandwich, too. It is not multiplied: the sandwich may
-be large because of other samples, whose counts vary more than the noise says.
+ratio, which is closer to normal than Wald's or the score. Where few samples are without the factor and none
+of them has a count by chance, errors at the estimate are tiny, but this one is not. So the part of the
+sandwich that the noise explains grows as the variance of the noise does. The rest does not grow: it comes
+from samples whose counts vary more than the noise says.
 
 p-values are from Student's distribution with as many degrees of freedom as there are samples beyond factors.
 """
@@ -80,7 +80,7 @@ TO_ESTIMATE = 1.0 / 3.0
 MOST_STEPS, LEAST_MOVE = 12, 1e-4
 """Newton steps at most, and the move, relative to a feature's largest coefficient, that ends them."""
 
-LARGEST_ETA = 300.0
+TINY, LARGEST_ETA = 1e-300, 300.0
 
 LONGEST_STEP = 1.0
 """In eta, for all links but the identity."""
@@ -328,14 +328,15 @@ class _Block:
             own = found.terms.residual * along - information * cross
             leverage = information * self._reach(found.inverse)
             error = np.sqrt(((own / np.maximum(1.0 - leverage, LEAST_SPARE)) ** 2).sum(axis=0))
-            divisor = np.sqrt(error**2 + self._added(around, way, effect > error))
+            divisor = np.sqrt(error**2 + self._added(around, way, error, effect > error))
         return effect, np.where(unknown, np.inf, error), np.where(unknown, np.inf, divisor)
 
-    def _added(self, around: _Around, way: Array, looked_at: NDArray[np.bool_]) -> Array:
-        """Say how much larger the variance of the model is in the test than at the estimate, at least 0."""
+    def _added(self, around: _Around, way: Array, error: Array, looked_at: NDArray[np.bool_]) -> Array:
+        """Say by how much the part of the sandwich that the noise explains is larger in the test."""
         added, which = np.zeros(len(way)), np.flatnonzero(looked_at)
         there, at_estimate = (self._error(around, part, which) for part in (way[which], 0.0 * way[which]))
-        added[which] = np.maximum(there**2 - at_estimate**2, 0.0)
+        explained = np.minimum(error[which] / np.maximum(at_estimate, TINY), 1.0) ** 2
+        added[which] = explained * np.maximum(there**2 - at_estimate**2, 0.0)
         return added
 
     def _error(self, around: _Around, way: Array, which: Any = slice(None)) -> Array:
