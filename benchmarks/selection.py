@@ -3,6 +3,7 @@
     python -m benchmarks.selection recover     # simulated from known c and K: what is selected
     python -m benchmarks.selection sparse      # simulated sparse factors: supports along the penalty
     python -m benchmarks.selection data bbc    # real data: c x K; also kang, pancreas, pbmc
+    python -m benchmarks.selection overdispersed    # which K, counts or samples held out, with Poisson noise
     python -m benchmarks.selection draw        # the pictures of docs/choosing.md from what was computed
 
 Each appends to files under `--out` and goes on where it stopped.
@@ -30,6 +31,7 @@ from log1pnmf.datasets import pancreas
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.model.link import ShiftedLog
 
+from .calibration import Case, simulate
 from .data import DATA, ROOT, Folder
 from .measuring import Clock
 
@@ -87,6 +89,28 @@ def recover(out: Path, *, seeds: int, mean: float, n_jobs: int) -> None:
                 record |= {f"{name}_c": one.c, f"{name}_K": one.n_components}
             _append(out, record)
     print(recovered(_read(out), mean))
+
+
+def overdispersed(*, n_jobs: int) -> None:
+    """Print which K is the simplest within one standard error; the truth is a baseline and two factors."""
+    print("| overdispersion | counts held out | samples held out |\n|---|---|---|")
+    for phi in (0.0, 0.3, 1.0):
+        cells = []
+        for holdout in ("counts", "samples"):
+            found = [
+                select(
+                    simulate(Case("", 1.0, 200, 150, 4.0, phi), seed)[0],
+                    1.0,
+                    range(1, 9),
+                    holdout=holdout,
+                    n_seeds=0,
+                    random_state=seed,
+                    n_jobs=n_jobs,
+                )
+                for seed in range(2)
+            ]
+            cells.append(", ".join(f"{one.one_se.n_components}" for one in found))
+        print(f"| {phi:g} | {cells[0]} | {cells[1]} |", flush=True)
 
 
 def recovered(records: Iterable[dict[str, Any]], mean: float) -> str:
@@ -321,7 +345,7 @@ def _append(path: Path, record: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.selection", description=__doc__)
-    parser.add_argument("what", choices=["recover", "sparse", "data", "draw"])
+    parser.add_argument("what", choices=["recover", "sparse", "data", "overdispersed", "draw"])
     parser.add_argument("name", nargs="?", choices=REAL, default="pancreas")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out")
@@ -340,6 +364,8 @@ def main() -> None:
         recover(out, seeds=arguments.seeds, mean=arguments.mean, n_jobs=arguments.n_jobs)
     elif arguments.what == "sparse":
         sparse(arguments.out / "selection-sparse.jsonl", seeds=arguments.seeds, n_jobs=arguments.n_jobs)
+    elif arguments.what == "overdispersed":
+        overdispersed(n_jobs=arguments.n_jobs)
     elif arguments.what == "draw":
         draw(arguments.out, ROOT / "docs" / "img")
         draw_relation(ROOT / "docs" / "img")
