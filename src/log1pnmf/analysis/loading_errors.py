@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf.counts.chunked.parts import parts_of, source_of
@@ -89,7 +90,8 @@ def loading_errors(
             kind = size_factors if given is None else given[rows]
             sizes = new_samples(fit, here, kind).size_factors
         here_batches = None if batches is None else batches.of_samples(rows)
-        found[rows] = _errors(fit, here, values[rows], sizes, errors, batches=here_batches)
+        with threadpool_limits(1, user_api="blas"):  # more threads change bits
+            found[rows] = _errors(fit, here, values[rows], sizes, errors, batches=here_batches)
     return found
 
 
