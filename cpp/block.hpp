@@ -6,14 +6,15 @@
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
-constexpr int kLargestBlock = 128;
+constexpr int kLargestBlock = 256;
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int kTile = 4;   // 32 vector registers
 #else
 constexpr int kTile = 3;   // 16
 #endif
 
-inline int block_size(int K) { return K <= 24 ? 128 : K <= 56 ? 64 : 32; }
+// Blocks stay in the first-level cache. In exact form longer ones have more counts, which are handled together.
+inline int block_size(int K, bool exact) { return exact && K <= 12 ? 256 : K <= 24 ? 128 : K <= 56 ? 64 : 32; }
 
 // Entries gathered together.
 constexpr int kTogether = kLanes >= 4 ? kLanes : 4;
@@ -113,6 +114,10 @@ class Accumulator {
   }
 
   void add_block(const double* X, std::int64_t stride, int padded, const double* residual, const double* weight) {
+    if constexpr (kTile == 4) {   // the sums of up to six components fit into the registers
+      if (K_ == 5) return diagonal_tile<5>(X, stride, padded, residual, weight, 0);
+      if (K_ == 6) return diagonal_tile<6>(X, stride, padded, residual, weight, 0);
+    }
     for (int i = 0; i < K_; i += kTile) {
       diagonal(std::min(kTile, K_ - i), X, stride, padded, residual, weight, i);
       for (int j = 0; j < i; j += kTile) below(std::min(kTile, K_ - i), X, stride, padded, weight, i, j);
@@ -151,20 +156,20 @@ class Accumulator {
     for (int e = 0; e < padded; e += kLanes) {
       const Vec w = load(weight + e), r = load(residual + e);
       Vec x[R];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int a = 0; a < R; ++a) x[a] = load(x0 + a * stride + e);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int a = 0; a < R; ++a) {
         const Vec wx = w * x[a];
         g[a] += r * x[a];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int b = 0; b <= a; ++b) h[a][b] += wx * x[b];
       }
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int a = 0; a < R; ++a) {
       add(g_ + (i + a) * kLanes, g[a]);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int b = 0; b <= a; ++b) add(h_ + (row(i + a) + i + b) * kLanes, h[a][b]);
     }
   }

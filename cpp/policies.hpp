@@ -16,7 +16,8 @@ struct ShiftedLogLink {
   static constexpr bool kLinear = false;
   template <int U>
   LOG1PNMF_INLINE static void mean_part(const Vec* eta, Vec* em) { expm1<U>(eta, em); }
-  LOG1PNMF_INLINE static Vec clamp_eta(Vec eta) { return vmin(vmax(eta, splat(kSmallestEta)), splat(kLargestEta)); }
+  LOG1PNMF_INLINE static Vec clamp_above(Vec eta) { return vmin(eta, splat(kLargestEta)); }
+  LOG1PNMF_INLINE static Vec clamp_eta(Vec eta) { return clamp_above(vmax(eta, splat(kSmallestEta))); }
   // em'/em, from 1/em.
   template <class T>
   static T relative_slope(T inverse) { return inverse + 1.0; }
@@ -27,7 +28,8 @@ struct IdentityLink {
   static constexpr bool kLinear = true;
   template <int U>
   LOG1PNMF_INLINE static void mean_part(const Vec* eta, Vec* em) { LOG1PNMF_EACH em[u] = eta[u]; }
-  LOG1PNMF_INLINE static Vec clamp_eta(Vec eta) { return vmax(eta, splat(kSmallestEta)); }   // eta is the mean, of any size
+  LOG1PNMF_INLINE static Vec clamp_above(Vec eta) { return eta; }   // eta is the mean, of any size
+  LOG1PNMF_INLINE static Vec clamp_eta(Vec eta) { return vmax(eta, splat(kSmallestEta)); }
   template <class T>
   static T relative_slope(T inverse) { return inverse; }
 };

@@ -263,7 +263,7 @@ class RowEvaluator : RowMeans {
     constexpr int U = kUnroll;
     EntriesAt<U> at;
     linear_predictor<U>(X, design_.padded, e, b, at.eta);
-    LOG1PNMF_EACH at.eta[u] = Link::clamp_eta(at.eta[u]);
+    LOG1PNMF_EACH at.eta[u] = Link::clamp_above(at.eta[u]);
     Link::template mean_part<U>(at.eta, at.em);
     belongings<true, Noise::kDispersed, U>(X, design_.padded, e, at);
     ZeroTerms<U> z;
@@ -286,7 +286,7 @@ class RowEvaluator : RowMeans {
     alignas(64) double residual[kLargestBlock], weight[kLargestBlock];
     const std::int32_t* indices = row.indices + first;
     const int padded = static_cast<int>(round_up(n, kLanes));
-    for (int p = 0; p < n; ++p) em[p] = em_[indices[p] - from];
+    for (int p = 0; p < n; ++p) em[p] = std::max(em_[indices[p] - from], kSmallestEta);   // em is eta there
     std::fill(em + n, em + padded, 1.0);
     if constexpr (Noise::kWhole || Noise::kDispersed) {
       for (int p = 0; p < n; ++p) {

@@ -10,7 +10,7 @@ class RowBlocks {
   // weighs: whether the exposures of single entries are looked at.
   RowBlocks(const HalfStep& h, const Design& design, bool weighs)
       : K_(h.n_components),
-        block_(block_size(K_)),
+        block_(block_size(K_, h.model.exact_zeros)),
         h_(h),
         design_(design),
         kept_(h.model.exact_zeros ? h.rows.n_columns : round_up(kKeptBytes / (8 * design.streams), block_)),

@@ -86,8 +86,17 @@ LOG1PNMF_INLINE void reciprocals(Vec* x) {
   for (int u = 0; u < U; ++u) x[u] = (Vec)r[u];
 }
 #else
+// One instruction each; compilers make a comparison and a blend of a < b ? a : b.
+#if LOG1PNMF_LANES == 8
+LOG1PNMF_INLINE Vec vmin(Vec a, Vec b) { return (Vec)_mm512_maskz_min_pd(0xff, (__m512d)a, (__m512d)b); }
+LOG1PNMF_INLINE Vec vmax(Vec a, Vec b) { return (Vec)_mm512_maskz_max_pd(0xff, (__m512d)a, (__m512d)b); }
+#elif LOG1PNMF_LANES == 4
+LOG1PNMF_INLINE Vec vmin(Vec a, Vec b) { return (Vec)_mm256_min_pd((__m256d)a, (__m256d)b); }
+LOG1PNMF_INLINE Vec vmax(Vec a, Vec b) { return (Vec)_mm256_max_pd((__m256d)a, (__m256d)b); }
+#else
 LOG1PNMF_INLINE Vec vmin(Vec a, Vec b) { return a < b ? a : b; }
 LOG1PNMF_INLINE Vec vmax(Vec a, Vec b) { return a > b ? a : b; }
+#endif
 template <int U>
 LOG1PNMF_INLINE void reciprocals(Vec* x) {
 #pragma GCC unroll 8
@@ -152,7 +161,8 @@ constexpr double kSmallestEta = 1e-100;   // stands in for eta = 0 under a posit
 // expm1 for 0 <= x <= kLargestEta, relative error below 4e-16. x = k ln2 + r, expm1(x) = 2^k expm1(r) + (2^k - 1).
 template <int U>
 LOG1PNMF_INLINE void expm1(const Vec* x, Vec* result) {
-  constexpr double kMagic = 6755399441055744.0;   // 1.5 * 2^52: adding it rounds to an integer kept in the low bits
+  // 1.5 * 2^52: adding it rounds to an integer kept in the low bits; 1023 more makes it the exponent of a double
+  constexpr double kMagic = 6755399441055744.0 + 1023.0;
   constexpr double kQ[] = {2.7620088445409748161e-7,    2.7557268459997064772e-6,  0.000024801521295954375131,
                            0.00019841269863053616878,   0.0013888888917213716901,  0.0083333333333300618325,
                            0.041666666666624127873,     0.16666666666666667453,    0.50000000000000010221};
@@ -165,7 +175,7 @@ LOG1PNMF_INLINE void expm1(const Vec* x, Vec* result) {
 #pragma GCC unroll 9
   for (int i = 0; i < 9; ++i) LOG1PNMF_EACH q[u] = q[u] * r[u] + kQ[i];
   LOG1PNMF_EACH q[u] = (r[u] * r[u]) * q[u] + r[u];
-  LOG1PNMF_EACH r[u] = (Vec)(((VecI)shifted[u] + 1023) << 52);
+  LOG1PNMF_EACH r[u] = (Vec)((VecI)shifted[u] << 52);   // 2^k
   LOG1PNMF_EACH result[u] = r[u] * q[u] + (r[u] - 1.0);
 }
 
