@@ -81,7 +81,7 @@ def sweep(
         Number of factors.
     warm_start : bool
         Whether each fit starts from its neighbour, first with rising, then with falling c. Independent fits
-        often end in poorer optima; docs/anndata.md has an example.
+        may end in poorer optima and take longer; docs/anndata.md has an example.
     **parameters : optional
         Others of `log1pnmf.Log1pNMF`, with the same defaults, except `checkpoint`.
 
