@@ -159,6 +159,7 @@ void run(const std::string& kernel, const std::string& task, const Side& side, M
   h.decrease = decrease.data();
   h.rejected = rejected.data();
   if (batch_sums.size() > 0) want_batch_sums(side, batch_sums, h);   // empty: not wanted
+  h.n_threads = usable_threads(n_threads, n, side.work(start.shape(1)));
   run_plan([&] { return log1pnmf::find_kernel(kernel).plan(h); }, n, side.work(start.shape(1)), n_threads);
 }
 

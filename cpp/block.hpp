@@ -63,11 +63,10 @@ LOG1PNMF_INLINE void transpose_group(const double* const* p, double* X, std::int
 // Rows of the packed design -> streams of a block, kTogether rows at a time. The last ones are filled up with the row of
 // zeros. Streams is the number of streams where it is known when compiling, else 0.
 template <int Streams>
-inline void gather_rows(const Design& design, const std::int32_t* indices, int n, std::int64_t readable, double* X,
-                        std::int64_t stride) {
+inline void gather_rows(const Design& design, const double* packed, const std::int32_t* indices, int n, std::int64_t readable,
+                        double* X, std::int64_t stride) {
   constexpr int kAhead = 32, kLine = 8;   // entries; doubles in a cache line
   const int streams = Streams > 0 ? Streams : design.streams;
-  const double* packed = design.packed;
   for (int e = 0; e < n; e += kTogether) {
     const double* p[kTogether];
 #pragma GCC unroll 8
@@ -88,18 +87,19 @@ inline void gather_rows(const Design& design, const std::int32_t* indices, int n
   }
 }
 
-inline void gather(const Design& design, const std::int32_t* indices, int n, std::int64_t readable, double* X,
-                   std::int64_t stride) {
+// `packed` is that of the design, or of its layout.
+inline void gather(const Design& design, const double* packed, const std::int32_t* indices, int n, std::int64_t readable,
+                   double* X, std::int64_t stride) {
   switch (design.streams / kGroup) {
-    case 1: return gather_rows<1 * kGroup>(design, indices, n, readable, X, stride);
-    case 2: return gather_rows<2 * kGroup>(design, indices, n, readable, X, stride);
-    case 3: return gather_rows<3 * kGroup>(design, indices, n, readable, X, stride);
-    case 4: return gather_rows<4 * kGroup>(design, indices, n, readable, X, stride);
-    case 5: return gather_rows<5 * kGroup>(design, indices, n, readable, X, stride);
-    case 6: return gather_rows<6 * kGroup>(design, indices, n, readable, X, stride);
-    case 7: return gather_rows<7 * kGroup>(design, indices, n, readable, X, stride);
-    case 8: return gather_rows<8 * kGroup>(design, indices, n, readable, X, stride);
-    default: return gather_rows<0>(design, indices, n, readable, X, stride);
+    case 1: return gather_rows<1 * kGroup>(design, packed, indices, n, readable, X, stride);
+    case 2: return gather_rows<2 * kGroup>(design, packed, indices, n, readable, X, stride);
+    case 3: return gather_rows<3 * kGroup>(design, packed, indices, n, readable, X, stride);
+    case 4: return gather_rows<4 * kGroup>(design, packed, indices, n, readable, X, stride);
+    case 5: return gather_rows<5 * kGroup>(design, packed, indices, n, readable, X, stride);
+    case 6: return gather_rows<6 * kGroup>(design, packed, indices, n, readable, X, stride);
+    case 7: return gather_rows<7 * kGroup>(design, packed, indices, n, readable, X, stride);
+    case 8: return gather_rows<8 * kGroup>(design, packed, indices, n, readable, X, stride);
+    default: return gather_rows<0>(design, packed, indices, n, readable, X, stride);
   }
 }
 

@@ -36,13 +36,17 @@ class ColumnBlock {
     }
   }
 
-  // Weights are those of all columns; null: 1.
-  void add_linear(const double* weights, double* to) {
+  // Weights are those of all columns, times a power of their effects; null: 1.
+  struct Weights {
+    const double *own, *effects;
+    int power;
+  };
+  void add_linear(const Weights& weights, double* to) {
     sum(weights, 0, first_);
     for (int k = 0; k < K_; ++k) to[k] += sums_[k];
   }
 
-  void add_squares(const double* weights, double* to) {   // K x K
+  void add_squares(const Weights& weights, double* to) {   // K x K
     sum(weights, first_, width_);
     const double* product = sums_ + first_;
     for (int k = 0; k < K_; ++k)
@@ -53,9 +57,11 @@ class ColumnBlock {
   }
 
  private:
-  void sum(const double* weights, int begin, int end) {
+  void sum(const Weights& weights, int begin, int end) {
     double own[kColumns];
-    for (int e = 0; e < n_; ++e) own[e] = weights != nullptr ? weights[columns_[e]] : 1.0;
+    for (int e = 0; e < n_; ++e) own[e] = weights.own != nullptr ? weights.own[columns_[e]] : 1.0;
+    for (int p = 0; weights.effects != nullptr && p < weights.power; ++p)
+      for (int e = 0; e < n_; ++e) own[e] *= weights.effects[columns_[e]];
     int at = begin;
     for (; at + kStep <= end; at += kStep) sum_vectors<kUnroll>(own, at);
     if (at + 2 * kLanes <= end) {

@@ -116,7 +116,7 @@ class CoordinateRow {
       padded_ = counts_padded_;
       X_now_ = X_;
       stride_ = entries_;
-      gather(design_, row_.indices, static_cast<int>(row_.count), row_.readable, X_, entries_);
+      gather(design_, design_.packed, row_.indices, static_cast<int>(row_.count), row_.readable, X_, entries_);
       for (int k = 0; k <= K_; ++k) std::fill(X_ + k * entries_ + row_.count, X_ + k * entries_ + padded_, 0.0);
     }
   }

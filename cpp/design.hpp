@@ -16,6 +16,7 @@ constexpr int kGroup = kLanes >= 4 ? 4 : 2;   // streams transposed together whe
 struct Design {
   int K;
   int exposure, dispersion, quadratic;   // streams of what belongs to columns, -1 without; quadratic: the first of several
+  bool carries;              // whether effects of a row's batch take the place of the columns' exposure, see RowBlocks
   int label;                 // stream of the batch of a column, as an integer; -1 without
   int streams;               // the K components and these, rounded up to a multiple of kGroup
   std::vector<std::int64_t> first;   // exact form, batches of columns: each stands together, from here on, in whole vectors
@@ -38,6 +39,7 @@ struct Design {
         exposure(needs_exposure(h) ? K : -1),
         dispersion(h.rows.column_dispersion != nullptr ? K + (exposure >= 0) : -1),
         quadratic(!h.model.exact_zeros && h.zeros.column_quadratic != nullptr ? K + (exposure >= 0) + (dispersion >= 0) : -1),
+        carries(carries_effects(h)),
         label(needs_label(h) ? K + (exposure >= 0) + (dispersion >= 0) + (quadratic >= 0 ? quadratic_width(h) : 0) : -1),
         streams(static_cast<int>(round_up(
             K + (exposure >= 0) + (dispersion >= 0) + (quadratic >= 0 ? quadratic_width(h) : 0) + (label >= 0), kGroup))),
@@ -114,10 +116,21 @@ struct Design {
 
   // Where all exposures of columns are 1 they need no stream, except in coordinate descent, which always looks at it.
   static bool needs_exposure(const HalfStep& h) {
-    return h.rows.column_exposure != nullptr || h.task == Task::coordinate || h.model.exact_zeros;
+    return h.rows.column_exposure != nullptr || h.task == Task::coordinate || h.model.exact_zeros || carries_effects(h);
   }
+  // Effects need no more room where streams are filled up anyway. Each thread writes them anew for every batch, so entries have to be many.
+  static bool carries_effects(const HalfStep& h) {
+    constexpr double kEntries = 8.0;   // for each effect that is written
+    const Rows& rows = h.rows;
+    const int K = h.n_components, others = K + (rows.column_dispersion != nullptr) + (h.zeros.column_quadratic != nullptr ? quadratic_width(h) : 0);
+    const double effects = static_cast<double>(rows.n_columns) * rows.batches.count * h.n_threads;
+    return !h.model.exact_zeros && h.task == Task::newton && rows.batches.row_batch != nullptr && weighs(h) && others % kGroup != 0 &&
+           static_cast<double>(rows.indptr[rows.n_rows]) >= kEntries * effects;
+  }
+  // Whether the exposures of single entries are looked at.
+  static bool weighs(const HalfStep& h) { return h.model.link != Link::identity || h.model.noise != Noise::poisson; }
   static bool needs_label(const HalfStep& h) {
-    return !h.model.exact_zeros && h.rows.batches.column_batch != nullptr && (h.model.link != Link::identity || h.model.noise != Noise::poisson);
+    return !h.model.exact_zeros && h.rows.batches.column_batch != nullptr && weighs(h);
   }
   static int quadratic_width(const HalfStep& h) { return h.model.noise == Noise::negative_binomial ? 3 : 2; }
   static bool with_logs(const HalfStep& h) {
@@ -139,11 +152,12 @@ struct Design {
       for (int group = 0; group < (by_column ? batches : 1); ++group) {
         block.lay_out(h.design, from, std::min(m, from + ColumnBlock::kColumns), own.column_batch, group);
         for (int b = by_column ? group : 0; b < (by_column ? group + 1 : batches); ++b) {
-          block.add_linear(own.row_batch != nullptr ? own.effects + b * m : h.rows.column_exposure, decline + b * K);
+          const double* effects = own.row_batch != nullptr ? own.effects + b * m : nullptr;
+          block.add_linear({h.rows.column_exposure, effects, 1}, decline + b * K);
           for (int p = 0; p < rank; ++p) {
-            const std::int64_t term = b * rank + p, at = own.row_batch != nullptr ? term : p;
-            block.add_linear(h.zeros.column_linear + at * m, linear + term * K);
-            if (squares) block.add_squares(h.zeros.column_quadratics + at * m, gram + term * K * K);
+            const std::int64_t term = b * rank + p;
+            block.add_linear({h.zeros.column_linear + p * m, effects, p + 1}, linear + term * K);
+            if (squares) block.add_squares({h.zeros.column_quadratics + p * m, effects, p + 1}, gram + term * K * K);
           }
         }
       }

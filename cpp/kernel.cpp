@@ -32,7 +32,9 @@ struct Coordinate<Link, Noise, false> {
 template <class Link, class Noise>
 class RowsPlan final : public Plan {
  public:
-  explicit RowsPlan(const HalfStep& h) : h_(h), design_(h) {}
+  explicit RowsPlan(const HalfStep& h) : h_(h), design_(h) {
+    if (design_.carries) sort_by_batch();
+  }
 
   std::unique_ptr<Workspace> workspace() const override {
     auto scratch = std::make_unique<Scratch>();
@@ -51,19 +53,20 @@ class RowsPlan final : public Plan {
     return scratch;
   }
 
-  void run_row(std::int64_t i, Workspace& workspace) const override {
+  void run_row(std::int64_t number, Workspace& workspace) const override {
     auto& scratch = static_cast<Scratch&>(workspace);
+    const std::int64_t i = order_.empty() ? number : order_[number];
     switch (h_.task) {
       case Task::newton:
         scratch.newton->run(i);
-        if (h_.batch_sums != nullptr) scratch.newton->evaluator().sum_means(h_.values + i * h_.n_components, batch_sums(i));
+        if (h_.batch_sums != nullptr) scratch.newton->evaluator().sum_means(h_.values + i * h_.n_components, h_.batch_sums + i);
         break;
       case Task::coordinate:
         if constexpr (Noise::kPoisson) scratch.coordinate->run(i);
         break;
       case Task::means:
         scratch.evaluator->start_row(row_at(h_, i));
-        scratch.evaluator->sum_means(h_.start + i * h_.n_components, batch_sums(i));
+        scratch.evaluator->sum_means(h_.start + i * h_.n_components, h_.batch_sums + i);
         break;
       case Task::evaluate: {
         const int K = h_.n_components;
@@ -83,7 +86,15 @@ class RowsPlan final : public Plan {
     std::optional<Buffer> hessian, gradient;
   };
 
-  double* batch_sums(std::int64_t i) const { return h_.batch_sums + i * h_.rows.batches.count; }
+  // Rows batch by batch.
+  void sort_by_batch() {
+    const Batches& own = h_.rows.batches;
+    std::vector<std::int64_t> next(own.count + 1);
+    for (std::int64_t i = 0; i < h_.rows.n_rows; ++i) ++next[own.row_batch[i] + 1];
+    for (int b = 0; b < own.count; ++b) next[b + 1] += next[b];
+    order_.resize(h_.rows.n_rows);
+    for (std::int64_t i = 0; i < h_.rows.n_rows; ++i) order_[next[own.row_batch[i]]++] = i;
+  }
 
   void add_statistics(std::int64_t i, Scratch& scratch) const {
     const int K = h_.n_components;
@@ -99,6 +110,7 @@ class RowsPlan final : public Plan {
 
   HalfStep h_;
   Design design_;
+  std::vector<std::int64_t> order_;   // in which rows are visited; empty: as they are
 };
 
 class ProgramsPlan final : public Plan {

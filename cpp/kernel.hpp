@@ -44,15 +44,15 @@ struct Rows {
 // row or to the column; with negative binomial noise the linear one is a1 + t b1. The quadratic one is never negative: a
 // concave form would have no minimum. The sum over all entries of a row is taken in the form of rank P
 //   sum_p row_linear_ip (sum_j column_linear_pj eta_ij) + row_quadratics_ip (sum_j column_quadratics_pj eta_ij^2),
-// and every entry that is visited subtracts its own. With batches there are that many terms for each of them, batch by batch:
-// of columns, of which a row takes those of its batch; or of rows, where a column adds to those of its batch.
+// and every entry that is visited subtracts its own. With batches every sum is over the columns of each batch, or with the
+// effects of each; the p-th terms are multiplied by the p-th power of the effect.
 struct Zeros {
   Pattern stored;                  // indptr null: none
   const double* row_quadratic;     // n_rows x 2, (a1, a2), or x 3, (a1, a2, b1); one of the two is set
   const double* column_quadratic;  // n_columns x 2 or x 3
   int rank;
-  const double *row_linear, *row_quadratics;         // n_rows x rank; x (batches rank) with column_batch
-  const double *column_linear, *column_quadratics;   // rank x n_columns; (batches rank) x with row_batch
+  const double *row_linear, *row_quadratics;         // n_rows x rank
+  const double *column_linear, *column_quadratics;   // rank x n_columns
 };
 
 // See policies.hpp for what each link and noise is.
@@ -106,7 +106,8 @@ struct HalfStep {
   double* decrease;         // n_rows, out: what the step gains, measured where the step was checked, else predicted
   std::uint8_t* rejected;   // n_rows, out: 1 where the full step was refused
   double* hessian;          // n_rows x K(K+1)/2, lower triangle by rows, out: statistics only
-  double* batch_sums;       // n_rows x batches of columns, out: see mean_sums.hpp; newton: at values, means: at start; null: not wanted
+  double* batch_sums;       // batches of columns x n_rows, out: see mean_sums.hpp; newton: at values, means: at start; null: not wanted
+  int n_threads;            // that will share the rows
 };
 
 // One quadratic program per row, min g'(x - b) + (x - b)'H(x - b)/2 + penalty'x within bounds.

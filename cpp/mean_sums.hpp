@@ -8,10 +8,13 @@ namespace log1pnmf::LOG1PNMF_ISA {
 // Poisson noise; not the identity link, where the sums are those of the design.
 class RowMeans : protected RowBlocks {
  protected:
-  RowMeans(const HalfStep& h, const Design& design, bool weighs)
-      : RowBlocks(h, design, weighs), n_terms_(K_ + K_ * (K_ + 1) / 2), stride_(round_up(design.batches, kLanes)), weights_(n_terms_),
+  // keeps: whether em of the last evaluation may be kept.
+  RowMeans(const HalfStep& h, const Design& design, bool weighs, bool keeps)
+      : RowBlocks(h, design, weighs), n_terms_(K_ + K_ * (K_ + 1) / 2), stride_(round_up(design.batches, kLanes)),
         terms_(h.batch_sums != nullptr ? n_terms_ * stride_ : 0), quadratics_(stride_), means_(h.batch_sums != nullptr ? block_ : 0),
-        lanes_(h.batch_sums != nullptr ? static_cast<std::int64_t>(design.batches) * kLanes : 0) {
+        lanes_(h.batch_sums != nullptr ? round_up(design.batches, kLanes) * kLanes : 0),
+        keeps_em_(keeps && h.batch_sums != nullptr), em_(!keeps_em_ ? block_ : h.model.exact_zeros ? design.padded : kept_),
+        evaluated_at_(K_), step_(K_) {
     if (h.batch_sums == nullptr || h.model.exact_zeros) return;
     for (int batch = 0; batch < design.batches; ++batch) {
       const double *linear = design.linear + batch * K_, *gram = design.gram + std::int64_t{batch} * K_ * K_;
@@ -22,10 +25,12 @@ class RowMeans : protected RowBlocks {
     }
   }
 
-  // As if all effects were 1. In sparse form a quadratic is the mean of a zero that is not visited, but for its constant.
+  // As if all effects were 1; one number for every batch, n_rows apart. In sparse form a quadratic is the mean of a zero that
+  // is not visited, but for its constant.
   template <class Link>
   void sum(const double* b, double* to) {
     std::fill_n(static_cast<double*>(lanes_), design_.batches * kLanes, 0.0);
+    for (int k = 0; k < K_; ++k) step_[k] = b[k] - evaluated_at_[k];
     const bool exact = h_.model.exact_zeros;
     if (exact) add_all<Link>(b);
     else {
@@ -33,7 +38,11 @@ class RowMeans : protected RowBlocks {
       add_visited<Link>(row_.stored, first_zero_, b);
     }
     if (!exact) add_quadratics(b);
-    for (int batch = 0; batch < design_.batches; ++batch) to[batch] = quadratics_[batch] + horizontal_sum(load(lanes_ + batch * kLanes));
+    for (int first = 0; first < design_.batches; first += kLanes) {
+      double sums[kLanes];
+      store(sums, load(quadratics_ + first) + horizontal_sums(lanes_ + std::int64_t{first} * kLanes));
+      for (int i = 0; i < kLanes && first + i < design_.batches; ++i) to[(first + i) * h_.rows.n_rows] = sums[i];
+    }
   }
 
  private:
@@ -43,8 +52,8 @@ class RowMeans : protected RowBlocks {
       const int n = static_cast<int>(std::min<std::int64_t>(block_, entries.count - from));
       const double* X = gathered(entries, from, n, place + from);
       int e = 0;
-      for (; e + kStep <= n; e += kStep) keep_means<Link, kUnroll>(X, e, b);
-      for (; e < n; e += kLanes) keep_means<Link, 1>(X, e, b);
+      for (; e + kStep <= n; e += kStep) keep_means<Link, kUnroll>(X, e, place + from, b);
+      for (; e < n; e += kLanes) keep_means<Link, 1>(X, e, place + from, b);
       add(X + design_.label * block_, n);
     }
   }
@@ -65,6 +74,15 @@ class RowMeans : protected RowBlocks {
   void add(const double* batch, int n) {
     double *lanes = lanes_, *means = means_;
     int e = 0;
+#if LOG1PNMF_LANES == 8
+    if (design_.batches <= kLanes) {   // in registers
+      Vec sums[kLanes];
+      for (int b = 0; b < kLanes; ++b) sums[b] = load(lanes + b * kLanes);
+      for (; e < n; e += kLanes) add_by_label(load(means + e), batch + e, sums);
+      for (int b = 0; b < kLanes; ++b) store(lanes + b * kLanes, sums[b]);
+      return;
+    }
+#endif
     for (; e + kLanes <= n; e += kLanes)
 #pragma GCC unroll 8
       for (int i = 0; i < kLanes; ++i) lanes[as_integer(batch + e + i) * kLanes + i] += means[e + i];
@@ -72,53 +90,76 @@ class RowMeans : protected RowBlocks {
   }
 
   template <class Link, int U>
-  LOG1PNMF_INLINE void keep_means(const double* X, int e, const double* b) {
+  LOG1PNMF_INLINE void keep_means(const double* X, int e, std::int64_t place, const double* b) {
     Vec means[U];
-    means_at<Link, true, U>(X + e, block_, b, means);
+    means_at<Link, true, U>(X + e, block_, place + e, b, means);
     LOG1PNMF_EACH store(means_ + e + u * kLanes, means[u]);
   }
 
   template <class Link, int U>
   LOG1PNMF_INLINE void add_means(std::int64_t e, const double* b, Vec* sum) {
     Vec means[U];
-    means_at<Link, false, U>(design_.transposed + e, design_.padded, b, means);
+    means_at<Link, false, U>(design_.transposed + e, design_.padded, e, b, means);
     LOG1PNMF_EACH sum[u] += means[u];
   }
 
   template <class Link, bool LessQuadratic, int U>
-  LOG1PNMF_INLINE void means_at(const double* X, std::int64_t stride, const double* b, Vec* em) {
+  LOG1PNMF_INLINE void means_at(const double* X, std::int64_t stride, std::int64_t place, const double* b, Vec* em) {
     Vec eta[U];
-    linear_predictor<U>(X, stride, 0, b, eta);
-    LOG1PNMF_EACH eta[u] = Link::clamp_eta(eta[u]);
-    Link::template mean_part<U>(eta, em);
+    const bool near = has_em_ && means_nearby<U>(X, stride, place, em);
+    if (LessQuadratic || !near) {
+      linear_predictor<U>(X, stride, 0, b, eta);
+      LOG1PNMF_EACH eta[u] = Link::clamp_eta(eta[u]);
+    }
+    if (!near) Link::template mean_part<U>(eta, em);
     if constexpr (LessQuadratic) LOG1PNMF_EACH em[u] -= eta[u] * (own_quadratic_[0] + own_quadratic_[1] * eta[u]);
     LOG1PNMF_EACH em[u] *= row_.exposure;
     if (design_.exposure >= 0) LOG1PNMF_EACH em[u] *= load(X + design_.exposure * stride + u * kLanes);
   }
 
+  // em from that of the last evaluation, by a series, where no eta has changed much since; says whether it was so.
+  template <int U>
+  LOG1PNMF_INLINE bool means_nearby(const double* X, std::int64_t stride, std::int64_t place, Vec* em) {
+    constexpr double kNear = 1.0 / 32.0, kSeries[] = {1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0};
+    Vec change[U], growth[U], most = Vec{};
+    linear_predictor<U>(X, stride, 0, step_, change);
+    LOG1PNMF_EACH most = vmax(most, vmax(change[u], -change[u]));
+    if (lanes_above(most, kNear) != 0) return false;
+    LOG1PNMF_EACH growth[u] = splat(1.0 / 720.0);
+#pragma GCC unroll 5
+    for (int i = 0; i < 5; ++i) LOG1PNMF_EACH growth[u] = growth[u] * change[u] + kSeries[i];
+    LOG1PNMF_EACH em[u] = load(em_ + place + u * kLanes);
+    LOG1PNMF_EACH em[u] = vmax(em[u] + (em[u] + 1.0) * (growth[u] * change[u]), splat(kSmallestEta));
+    return true;
+  }
+
   // Of all columns of each batch: a1 linear'b + a2 b'gram b. A lane is a batch.
   void add_quadratics(const double* b) {
     const double a1 = row_.exposure * own_quadratic_[0], a2 = row_.exposure * own_quadratic_[1];
-    double* to = weights_;
-    for (int k = 0; k < K_; ++k) *to++ = a1 * b[k];
-    for (int k = 0; k < K_; ++k)
-      for (int l = 0; l <= k; ++l) *to++ = a2 * b[k] * b[l];
     for (std::int64_t batch = 0; batch < stride_; batch += kLanes) {
-      Vec even = Vec{}, odd = Vec{};
-      int p = 0;
-      for (; p + 2 <= n_terms_; p += 2) {
-        even += weights_[p] * load(terms_ + p * stride_ + batch);
-        odd += weights_[p + 1] * load(terms_ + (p + 1) * stride_ + batch);
+      const double *linear = terms_ + batch, *gram = linear + K_ * stride_;
+      Vec sum = Vec{}, square = Vec{};
+      for (int k = 0; k < K_; ++k, linear += stride_) {
+        Vec own = Vec{};
+        for (int l = 0; l <= k; ++l, gram += stride_) own += b[l] * load(gram);
+        sum += b[k] * load(linear);
+        square += b[k] * own;
       }
-      if (p < n_terms_) even += weights_[p] * load(terms_ + p * stride_ + batch);
-      store(quadratics_ + batch, even + odd);
+      store(quadratics_ + batch, a1 * sum + a2 * square);
     }
   }
 
   int n_terms_;
   std::int64_t stride_;
-  Buffer weights_, terms_, quadratics_;   // of a row; n_terms x stride: K of linear, then the lower triangle of gram; of every batch
+  Buffer terms_, quadratics_;             // n_terms x stride: K of linear, then the lower triangle of gram; of every batch
   Buffer means_, lanes_;                  // of a block; of every batch, by lane
+
+ protected:
+  bool keeps_em_, has_em_ = false;        // whether em of a row may be kept, and of this one is
+  Buffer em_, evaluated_at_;              // of the block, or of the row at the last evaluation; where that was
+
+ private:
+  Buffer step_;                           // since
 };
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

@@ -14,11 +14,12 @@ template <class Link, class Noise>
 class RowEvaluator : RowMeans {
  public:
   RowEvaluator(const HalfStep& h, const Design& design)
-      : RowMeans(h, design, !kSparseIsExact || Noise::kWhole), sums_(K_), y_(block_), eta_(block_), em_(block_), residual_(block_), weight_(block_),
+      : RowMeans(h, design, !kSparseIsExact || Noise::kWhole, !Noise::kWhole), sums_(K_), y_(block_), eta_(block_), residual_(block_), weight_(block_),
         inverse_(kept_), zeros_(h, design) {}
 
   void start_row(const Row& row) {
     RowBlocks::start_row(row);
+    has_em_ = false;
     zeros_.combine(row.number, !kSparseIsExact);
   }
 
@@ -50,6 +51,8 @@ class RowEvaluator : RowMeans {
     smallest_ = std::numeric_limits<double>::infinity();
     least_ratio_ = splat(1.0);
     if (L != Level::loss) sums_.reset(L == Level::hessian);
+    if (keeps_em_) std::copy_n(b, K_, static_cast<double*>(evaluated_at_));
+    has_em_ = keeps_em_ && (is_exact() || keeps_);
     if constexpr (Noise::kWhole && Link::kLinear) apart_ = zeros_.linear_at(b) > kApart;
     double loss = 0.0;
     if constexpr (kSparseIsExact) loss = sparse<L, WithLoss>(row, b);
@@ -144,6 +147,7 @@ class RowEvaluator : RowMeans {
       smallest_ = std::min(smallest_, read_values(h_.rows, row.offset + from, n, y_));
       std::fill(y_ + n, y_ + padded, 0.0);
       double* inverse = inverse_ + (keeps_ ? from : 0);
+      em_here_ = em_ + (has_em_ ? from : 0);
       int e = 0;
       for (; e + kStep <= n; e += kStep) means<kUnroll>(X, e, b, lowest, loss);
       for (; e < padded; e += kLanes) means<1>(X, e, b, lowest, loss);
@@ -157,6 +161,7 @@ class RowEvaluator : RowMeans {
         const int n = static_cast<int>(std::min<std::int64_t>(block_, row.stored.count - from));
         const int padded = static_cast<int>(round_up(n, kLanes));
         const double* X = gathered(row.stored, from, n, first_zero_ + from);
+        em_here_ = em_ + (has_em_ ? first_zero_ + from : 0);
         int e = 0;
         for (; e + kStep <= padded; e += kStep) zero_terms<L, WithLoss, kUnroll>(X, e, b, loss);
         for (; e < padded; e += kLanes) zero_terms<L, WithLoss, 1>(X, e, b, loss);
@@ -174,7 +179,7 @@ class RowEvaluator : RowMeans {
     else LOG1PNMF_EACH lowest = vmin(lowest, eta[u]);
     LOG1PNMF_EACH eta[u] = Link::clamp_eta(eta[u]);
     Link::template mean_part<U>(eta, em);
-    LOG1PNMF_EACH store(em_ + e + u * kLanes, em[u]);
+    LOG1PNMF_EACH store(em_here_ + e + u * kLanes, em[u]);
     if constexpr (!kSparseIsExact) LOG1PNMF_EACH store(eta_ + e + u * kLanes, eta[u]);
   }
 
@@ -185,6 +190,7 @@ class RowEvaluator : RowMeans {
     linear_predictor<U>(X, block_, e, b, at.eta);
     LOG1PNMF_EACH at.eta[u] = Link::clamp_eta(at.eta[u]);
     Link::template mean_part<U>(at.eta, at.em);
+    if constexpr (Noise::kPoisson) LOG1PNMF_EACH store(em_here_ + e + u * kLanes, at.em[u]);
     belongings<false, Noise::kDispersed, U>(X, block_, e, at);
     quadratics<Noise::kDispersed, U>(X, e, at);
     ZeroTerms<U> z;
@@ -203,7 +209,7 @@ class RowEvaluator : RowMeans {
   template <Level L, bool WithLoss, int U>
   LOG1PNMF_INLINE void terms(const double* X, int e, double* inverse, Vec* loss) {
     EntriesAt<U> at;
-    LOG1PNMF_EACH at.em[u] = load(em_ + e + u * kLanes);
+    LOG1PNMF_EACH at.em[u] = load(em_here_ + e + u * kLanes);
     if constexpr (Noise::kWhole || !kSparseIsExact) belongings<false, Noise::kDispersed, U>(X, block_, e, at);
     CountTerms<U> c;
     Noise::template disperse<WithLoss, U>(at);
@@ -241,6 +247,7 @@ class RowEvaluator : RowMeans {
     std::int64_t next = 0;   // first non-zero not yet visited
     for (std::int64_t from = 0; from < m; from += block_) {
       const double* X = columns(from);
+      em_here_ = em_ + (has_em_ ? from : 0);
       const int padded = static_cast<int>(std::min<std::int64_t>(block_, m - from));
       for (int e = 0; e < padded; e += kStep) exact_group<L, WithLoss>(X, e, b, loss);
       std::int64_t end = next;
@@ -251,7 +258,7 @@ class RowEvaluator : RowMeans {
         for (int e = 0; e < padded; e += kLanes) {
           EntriesAt<1> at;
           belongings<true, Noise::kDispersed, 1>(X, design_.padded, e, at);
-          loss[0] += at.t[0] * load(em_ + e);
+          loss[0] += at.t[0] * load(em_here_ + e);
         }
       accumulate<L>(X, design_.padded, padded);
     }
@@ -274,7 +281,7 @@ class RowEvaluator : RowMeans {
     LOG1PNMF_EACH {
       const int to = e + u * kLanes;
       if constexpr (WithLoss && !Noise::kWhole) loss[u] += z.loss[u];
-      store(em_ + to, at.em[u]);
+      store(em_here_ + to, at.em[u]);
       if constexpr (L != Level::loss) store(residual_ + to, z.residual[u]);
       if constexpr (L == Level::hessian) store(weight_ + to, z.weight[u]);
     }
@@ -286,7 +293,7 @@ class RowEvaluator : RowMeans {
     alignas(64) double residual[kLargestBlock], weight[kLargestBlock];
     const std::int32_t* indices = row.indices + first;
     const int padded = static_cast<int>(round_up(n, kLanes));
-    for (int p = 0; p < n; ++p) em[p] = std::max(em_[indices[p] - from], kSmallestEta);   // em is eta there
+    for (int p = 0; p < n; ++p) em[p] = std::max(em_here_[indices[p] - from], kSmallestEta);   // em is eta there
     std::fill(em + n, em + padded, 1.0);
     if constexpr (Noise::kWhole || Noise::kDispersed) {
       for (int p = 0; p < n; ++p) {
@@ -301,7 +308,7 @@ class RowEvaluator : RowMeans {
       std::fill(phi + n, phi + padded, 0.0);
     }
     if constexpr (Noise::kWhole)   // their loss has the mean
-      for (int p = 0; p < n; ++p) em_[indices[p] - from] = 0.0;
+      for (int p = 0; p < n; ++p) em_here_[indices[p] - from] = 0.0;
     smallest_ = std::min(smallest_, read_counts(first, n, y_));
     std::fill(y_ + n, y_ + padded, 0.0);
     for (int p = 0; p < padded; p += kLanes) {
@@ -341,7 +348,8 @@ class RowEvaluator : RowMeans {
   static constexpr double kApart = 1e9;   // means of a row whose rounding errors would show
 
   Accumulator sums_;
-  Buffer y_, eta_, em_, residual_, weight_, inverse_;
+  Buffer y_, eta_, residual_, weight_, inverse_;
+  double* em_here_ = nullptr;    // of the block at hand
   ZeroSums zeros_;
   double smallest_ = 0.0;
   Vec least_ratio_ = Vec{};

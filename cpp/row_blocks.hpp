@@ -15,13 +15,17 @@ class RowBlocks {
         design_(design),
         kept_(h.model.exact_zeros ? h.rows.n_columns : round_up(kKeptBytes / (8 * design.streams), block_)),
         X_(h.model.exact_zeros ? 0 : design.streams * kept_),
-        in_batches_(weighs && !h.model.exact_zeros && h.rows.batches.row_batch != nullptr),
+        own_(design.carries ? (design.zero_row + 1) * design.streams : 0),
+        packed_(design.carries ? own_ : design.packed),
+        in_batches_(weighs && !h.model.exact_zeros && !design.carries && h.rows.batches.row_batch != nullptr),
         effects_(design.label >= 0 ? design.batches : in_batches_ ? kept_ : 0),
         levels_(design.first.empty() ? 0 : design.columns / kLanes),
         counts_(design.place.size()),
         unsorted_(design.place.size()),
         places_(design.place.size()),
-        next_(design.first.size()) {}
+        next_(design.first.size()) {
+    if (design.carries) std::copy_n(static_cast<const double*>(design.packed), (design.zero_row + 1) * design.streams, static_cast<double*>(own_));
+  }
 
   // Gathered blocks of a row stay valid for further evaluations of the same row if it is short enough.
   void start_row(const Row& row) {
@@ -29,6 +33,7 @@ class RowBlocks {
     first_zero_ = round_up(row.count, block_);
     keeps_ = first_zero_ + row.stored.count <= kept_;
     gathered_ = 0;
+    if (design_.carries) carry_effects();
     if (!design_.first.empty()) sort_by_batch();
     if (design_.label >= 0) std::transform(effects_of_row(), effects_of_row() + design_.batches, effects_ + 0, [&](double q) { return q * row.exposure; });
     if (h_.rows.row_dispersion != nullptr) {
@@ -52,12 +57,22 @@ class RowBlocks {
     here_ = keeps_ ? place : 0;
     if (keeps_) X += place * design_.streams;
     if (place >= gathered_ || !keeps_) {
-      gather(design_, entries.indices + from, n, entries.readable - from, X, block_);
+      gather(design_, packed_, entries.indices + from, n, entries.readable - from, X, block_);
       gathered_ = place + n;
       if (in_batches_) gather_effects(entries.indices + from, n);
     }
     if (in_batches_) effects_here_ = effects_ + here_;
     return X;
+  }
+
+  // Writes the effects of the row's batch into the design, unless they are there: rows come batch by batch.
+  void carry_effects() {
+    const std::int32_t batch = h_.rows.batches.row_batch[row_.number];
+    if (batch == carried_) return;
+    const double* effects = effects_of_row();
+    double* to = own_ + design_.exposure;
+    for (std::int64_t j = 0; j < h_.rows.n_columns; ++j, to += design_.streams) *to = effects[j];
+    carried_ = batch;
   }
 
   void gather_effects(const std::int32_t* indices, int n) {
@@ -164,7 +179,10 @@ class RowBlocks {
   Row row_{};
   bool keeps_ = false;           // whether the row's gathered blocks are kept
   double own_phi_ = 0.0, own_inverse_phi_ = 0.0, own_quadratic_[3] = {};   // of the row
-  bool in_batches_;              // whether effects are gathered
+  Buffer own_;                   // the packed design of this thread, with the effects of a batch
+  const double* packed_;         // this one, or that of all
+  std::int32_t carried_ = -1;    // whose effects these are
+  bool in_batches_;              // whether effects are gathered by themselves
   Buffer effects_;               // with batches of rows: of the entries whose blocks are kept; of columns: the exposure of every batch
   std::int64_t here_ = 0;                  // where the block at hand begins
   const double* effects_here_ = nullptr;   // its effects

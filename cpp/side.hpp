@@ -75,21 +75,26 @@ class Side {
             "column_dispersion must have one number a column");
   }
 
-  // Batches of rows, with effects of batches x columns; or of columns, with effects of rows x batches.
+  // Batches of rows or of columns, with effects of batches x columns or batches x rows.
   void set_batches(Maybe<Vector<std::int32_t>> row_batch, Maybe<Vector<std::int32_t>> column_batch, Matrix effects) {
     const auto n = static_cast<std::size_t>(rows.n_rows), m = static_cast<std::size_t>(rows.n_columns);
     require(row_batch.has_value() != column_batch.has_value(), "batches are of rows or of columns");
     require(!row_batch || (row_batch->size() == n && effects.shape(1) == m && rows.column_exposure == nullptr),
             "batches of rows need a label for every row, effects of batches x columns, and no exposure of columns");
-    require(!column_batch || (column_batch->size() == m && effects.shape(0) == n),
-            "batches of columns need a label for every column, and effects of rows x batches");
+    require(!column_batch || (column_batch->size() == m && effects.shape(1) == n),
+            "batches of columns need a label for every column, and effects of batches x rows");
     require(zeros.rank == 0, "batches are set before zeros");
     const auto& labels = row_batch ? *row_batch : *column_batch;
-    const auto count = static_cast<std::int32_t>(effects.shape(row_batch ? 0 : 1));
+    const auto count = static_cast<std::int32_t>(effects.shape(0));
     require(std::all_of(labels.data(), labels.data() + labels.size(), [&](std::int32_t b) { return b >= 0 && b < count; }),
             "a label is not that of a batch");
     row_batch_ = row_batch, column_batch_ = column_batch, effects_ = effects;
-    rows.batches = {count, data_or_null(row_batch), data_or_null(column_batch), effects.data()};
+    if (column_batch) {
+      by_row_.resize(effects.size());
+      for (std::size_t i = 0; i < n; ++i)
+        for (std::int32_t b = 0; b < count; ++b) by_row_[i * count + b] = effects.data()[b * n + i];
+    }
+    rows.batches = {count, data_or_null(row_batch), data_or_null(column_batch), row_batch ? effects.data() : by_row_.data()};
   }
 
   // Leave the exact form for quadratics, and zeros that are visited.
@@ -97,15 +102,11 @@ class Side {
                  Maybe<Matrix> row_quadratic, Maybe<Matrix> column_quadratic, Matrix row_linear, Matrix row_quadratics,
                  Matrix column_linear, Matrix column_quadratics) {
     const auto n = static_cast<std::size_t>(rows.n_rows), m = static_cast<std::size_t>(rows.n_columns);
-    const log1pnmf::Batches& batches = rows.batches;
-    const std::size_t of_rows = row_linear.shape(1), of_columns = column_linear.shape(0);
-    const std::size_t rank = batches.column_batch != nullptr ? of_columns : of_rows;
+    const std::size_t rank = row_linear.shape(1);
     const std::size_t width = model.noise == log1pnmf::Noise::negative_binomial ? 3 : 2;
-    require(of_rows == rank * (batches.column_batch != nullptr ? batches.count : 1) &&
-                of_columns == rank * (batches.row_batch != nullptr ? batches.count : 1) && rank > 0,
-            "the terms of the zeros do not fit the batches");
-    require(row_linear.shape(0) == n && row_quadratics.shape(0) == n && row_quadratics.shape(1) == of_rows &&
-                column_quadratics.shape(0) == of_columns && column_linear.shape(1) == m && column_quadratics.shape(1) == m,
+    require(rank > 0 && row_linear.shape(0) == n && row_quadratics.shape(0) == n && row_quadratics.shape(1) == rank &&
+                column_linear.shape(0) == rank && column_quadratics.shape(0) == rank && column_linear.shape(1) == m &&
+                column_quadratics.shape(1) == m,
             "the terms of the zeros must be rows x rank and rank x columns");
     require(row_quadratic.has_value() != column_quadratic.has_value(), "quadratics belong to rows or to columns");
     require(!row_quadratic || (row_quadratic->shape(0) == n && row_quadratic->shape(1) == width),
@@ -147,6 +148,7 @@ class Side {
   Maybe<Vector<double>> column_exposure_, row_dispersion_, column_dispersion_;
   Maybe<Vector<std::int32_t>> row_batch_, column_batch_;
   Maybe<Matrix> effects_;
+  std::vector<double> by_row_;   // rows x batches
   Maybe<Vector<std::int64_t>> stored_indptr_;
   Maybe<Vector<std::int32_t>> stored_indices_;
   Maybe<Matrix> row_quadratic_, column_quadratic_;

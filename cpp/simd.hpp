@@ -66,6 +66,17 @@ LOG1PNMF_INLINE Vec look_up(const double* table, int n, const double* at) {
   return load_at(table, __builtin_convertvector(which, VecI32));
 }
 
+#if LOG1PNMF_LANES == 8
+// Adds every lane of v to that vector of sums which the integers say; each is below kLanes.
+LOG1PNMF_INLINE void add_by_label(Vec v, const double* labels, Vec* sums) {
+  VecI which;
+  std::memcpy(&which, labels, sizeof which);
+#pragma GCC unroll 8
+  for (int b = 0; b < kLanes; ++b)
+    sums[b] = (Vec)_mm512_mask_add_pd((__m512d)sums[b], _mm512_cmpeq_epi64_mask((__m512i)which, _mm512_set1_epi64(b)), (__m512d)sums[b], (__m512d)v);
+}
+#endif
+
 // Arm's vector division takes 14 cycles; an estimate and three Newton steps, each doubling its bits, take 4.
 #if defined(__aarch64__)
 LOG1PNMF_INLINE Vec vmin(Vec a, Vec b) { return (Vec)vminq_f64((float64x2_t)a, (float64x2_t)b); }
@@ -114,6 +125,27 @@ LOG1PNMF_INLINE double horizontal_sum(Vec v) {
   const auto two = v;
 #endif
   return two[0] + two[1];
+}
+
+// Of kLanes vectors, one after the other.
+LOG1PNMF_INLINE Vec horizontal_sums(const double* from) {
+#if LOG1PNMF_LANES == 8
+  Vec two[4], four[2];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const Vec a = load(from + 2 * i * kLanes), b = load(from + (2 * i + 1) * kLanes);
+    two[i] = __builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14) + __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i)
+    four[i] = __builtin_shufflevector(two[2 * i], two[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
+              __builtin_shufflevector(two[2 * i], two[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
+  return __builtin_shufflevector(four[0], four[1], 0, 1, 2, 3, 8, 9, 10, 11) + __builtin_shufflevector(four[0], four[1], 4, 5, 6, 7, 12, 13, 14, 15);
+#else
+  double sums[kLanes];
+  for (int i = 0; i < kLanes; ++i) sums[i] = horizontal_sum(load(from + i * kLanes));
+  return load(sums);
+#endif
 }
 
 // One bit for every lane above a number.

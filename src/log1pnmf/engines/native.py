@@ -222,7 +222,7 @@ class NativeEngine(InMemory):
         """Sum means over batches; see `log1pnmf.engines.base.Engine.batch_sums`."""
         if not self._sums_by_entries:
             return super().batch_sums(loadings, factors)
-        sums = np.empty((len(factors), self._batches.n_batches))
+        sums = np.empty((self._batches.n_batches, len(factors)))
         mean_sums(*self._zeros(loadings, factors), sums, self.n_threads)
         return self._whole_sums(sums)
 
@@ -254,9 +254,9 @@ class NativeEngine(InMemory):
         link, noise = self.problem.link, self.problem.noise
         return self.problem.batches is not None and noise.zero_loss_is_mean and not link.is_identity
 
-    def _whole_sums(self, sums: Array) -> Array:
-        """Add the constants of the zeros that are not visited; gives batches x features."""
-        means, zeros, problem = np.ascontiguousarray(sums.T), self.problem.zeros, self.problem
+    def _whole_sums(self, means: Array) -> Array:
+        """Add the constants of the zeros that are not visited, in place."""
+        zeros, problem = self.problem.zeros, self.problem
         if zeros is None:
             return means
         exposure = problem.link.exposure_scale * problem.size_factors
@@ -282,7 +282,7 @@ class NativeEngine(InMemory):
         start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (start, design))
         n = len(start)
         loss, decrease = np.empty((2, n))
-        rejected, sums = np.empty(n, dtype=np.uint8), np.empty((n, n_batches))
+        rejected, sums = np.empty(n, dtype=np.uint8), np.empty((n_batches, n))
         out = _Outputs(np.empty_like(start), np.empty_like(start), loss, decrease, rejected, sums)
         problem = (self._core(side), start, design, *bounds.tables(design.shape[1]))
         run(self.kernel, task, *problem, *out, with_loss, self.n_threads)
@@ -312,11 +312,9 @@ class NativeEngine(InMemory):
                 None if side.rows_are_features else dispersion,
             )
             if side.batches is not None:
-                labels = side.batches.labels
-                if side.rows_are_features:
-                    core.set_batches(None, labels, side.batches.by_feature)
-                else:
-                    core.set_batches(labels, None, side.batches.effects)
+                labels, of_features = side.batches.labels, side.rows_are_features
+                of_rows, of_columns = (None, labels) if of_features else (labels, None)
+                core.set_batches(of_rows, of_columns, side.batches.effects)
             if zeros is not None:
                 stored = zeros.stored
                 core.set_zeros(

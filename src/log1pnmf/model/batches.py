@@ -7,6 +7,7 @@ have the geometric mean 1 over the batches, and are pulled towards 1: `cost` sum
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -105,6 +106,13 @@ class Batches:
         """Features on which a batch has the largest effects, up or down."""
         return np.argsort(-np.abs(np.log(self.effects[batch])), kind="stable")[:most]
 
+    def with_effects(self, effects: Array) -> Batches:
+        """Give the same batches with other effects, which are not checked again."""
+        other = copy(self)
+        other.__dict__.pop("logs", None)
+        object.__setattr__(other, "effects", effects)
+        return other
+
     @property
     def n_batches(self) -> int:
         """Number of batches."""
@@ -114,11 +122,6 @@ class Batches:
     def logs(self) -> Array:
         """Logarithms of the effects."""
         return np.asarray(np.log(self.effects))
-
-    @cached_property
-    def by_feature(self) -> Array:
-        """Effects as features x batches."""
-        return np.ascontiguousarray(self.effects.T)
 
     @property
     def cost(self) -> float:

@@ -45,9 +45,7 @@ class SideZeros:
         a third: what is multiplied by the exposure and added to the linear one.
     row_linear, row_square : ndarray of shape (rows, P)
     column_linear, column_square : ndarray of shape (P, columns)
-        With batches there are P terms for each of them, batch by batch. Where rows are samples, columns have
-        P B terms, and a row uses those of its batch. Where columns are samples, rows have P B terms, and a
-        column adds to those of its batch.
+        As if all effects of batches were 1; see `Side.terms_of_zeros`.
     """
 
     stored: Pattern | None
@@ -83,6 +81,29 @@ class Side:
         if self.rows_are_features:
             return exposure * batches.effects[batches.labels, row]
         return exposure * batches.effects[batches.labels[row]]
+
+    def terms_of_zeros(self) -> tuple[Array, Array, Array, Array]:
+        """Give the terms of rows and columns: linear and square of rows, then of columns.
+
+        With batches there are P terms of features for each of them, batch by batch, times powers of the
+        effects. Where rows are samples, a row uses the columns' terms of its batch. Where columns are
+        samples, a column adds to the rows' terms of its batch.
+        """
+        zeros, batches = self.zeros, self.batches
+        assert zeros is not None
+        rows, columns = (zeros.row_linear, zeros.row_square), (zeros.column_linear, zeros.column_square)
+        if batches is None:
+            return *rows, *columns
+
+        def in_batches(terms: Array) -> Array:
+            powers = batches.effects[:, None] ** np.arange(1, 1 + len(terms))[:, None]
+            return np.ascontiguousarray((powers * terms).reshape(-1, terms.shape[1]))
+
+        if self.rows_are_features:
+            linear, square = (np.ascontiguousarray(in_batches(one.T).T) for one in rows)
+            return linear, square, *columns
+        linear, square = map(in_batches, columns)
+        return *rows, linear, square
 
     def noise_of(self, row: int) -> Noise:
         """Noise of the entries of one row."""
@@ -227,7 +248,6 @@ class Problem:
             return None
         own, linear, square = self._quadratics
         t = self._exposure[:, None] ** np.arange(1, 1 + len(linear))
-        linear, square = (self._in_batches(one) for one in (linear, square))
         if isinstance(self.zeros, AdaptiveZeros):
             return SideZeros(self.zeros.by_sample, None, own, t, t, linear, square)
         return SideZeros(None, np.tile(own[0], (self.counts.n_samples, 1)), None, t, t, linear, square)
@@ -238,7 +258,7 @@ class Problem:
             return None
         own, linear, square = self._quadratics
         t = self._exposure[None] ** np.arange(1, 1 + len(linear))[:, None]
-        linear, square = (self._by_feature(one) for one in (linear, square))
+        linear, square = (np.ascontiguousarray(one.T) for one in (linear, square))
         stored = self.zeros.stored if isinstance(self.zeros, AdaptiveZeros) else None
         return SideZeros(stored, own, None, linear, square, t, t)
 
@@ -253,22 +273,6 @@ class Problem:
             return own, linear, square
         by_t = zeros.by_exposure[:, 1]
         return np.column_stack([own, by_t]), np.vstack([linear, by_t]), np.vstack([square, np.zeros(m)])
-
-    def _in_batches(self, terms: Array) -> Array:
-        """Give terms (P, m) of every batch, one after the other: (B P, m)."""
-        if self.batches is None:
-            return terms
-        effects = self.batches.effects
-        if len(terms) == 1:
-            return effects * terms
-        powers = effects[:, None] ** np.arange(1, 1 + len(terms))[:, None]
-        return np.ascontiguousarray((powers * terms).reshape(-1, terms.shape[1]))
-
-    def _by_feature(self, terms: Array) -> Array:
-        """Give the same terms as (m, B P)."""
-        if self.batches is not None and len(terms) == 1:
-            return self.batches.by_feature * terms.T
-        return np.ascontiguousarray(self._in_batches(terms).T)
 
     @cached_property
     def constant(self) -> float:

@@ -53,9 +53,7 @@ class Kept:
             self._linear = self._square = column.reshape(-1, column.shape[-1])
             linear = square = row.reshape(len(row), -1)
         else:
-            self._linear, self._square, linear, square = map(
-                there, (zeros.column_linear, zeros.column_square, zeros.row_linear, zeros.row_square)
-            )
+            linear, square, self._linear, self._square = map(there, side.terms_of_zeros())
             if zeros.stored is not None and zeros.stored.nnz:
                 self.stored = DevicePattern(zeros.stored, device)
             if zeros.row_quadratic is not None:

@@ -41,7 +41,7 @@ class Effects:
         batches = engine.problem.batches
         if effects is None or batches is None or effects is batches.effects:
             return engine
-        return self.remake(with_effects(engine.problem, replace(batches, effects=effects)))
+        return self.remake(with_effects(engine.problem, batches.with_effects(effects)))
 
     def found(self, engine: Engine, loadings: Array, factors: Array, sums: Array | None) -> Array:
         """Give effects that lower the objective of an engine's problem; their sums may be known.
@@ -79,4 +79,9 @@ def further(to: Array | None, since: Array | None, beta: float) -> Array | None:
     """Extrapolate effects on the scale of their logarithms, where their levels are sums."""
     if to is None or since is None:
         return to
-    return np.clip(to * np.exp(beta * np.log(to / since)), 1.0 / LARGEST_EFFECT, LARGEST_EFFECT)
+    found = to / since
+    np.log(found, out=found)
+    found *= beta
+    np.exp(found, out=found)
+    found *= to
+    return np.clip(found, 1.0 / LARGEST_EFFECT, LARGEST_EFFECT, out=found)
