@@ -7,6 +7,7 @@ python -m benchmarks.batches effects        # one; also recovery, starts, disper
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 import warnings
@@ -270,7 +271,8 @@ def _largest_factor(fit: Fit, k: int, patient: Any, label: Any, genes: Any) -> I
 def pace() -> Iterator[str]:
     """What an iteration costs without and with batches, PBMC with made-up ones, one thread.
 
-    Both start where 20 iterations led, and take turns.
+    Both start where 20 iterations led, and take turns. The figure is the lower quartile of single iterations:
+    on a busy machine the others say what else was running.
     """
     counts, rng = Folder().counts("pbmc"), np.random.default_rng(0)
     n, m = counts.shape
@@ -293,33 +295,32 @@ def pace() -> Iterator[str]:
                 renewing = AdaptiveRenewal(_native, Settings.zeros_tol)
                 engine = renewing.chosen(engine, Pair(start.loadings, start.factors), start.loss)
             pairs.append((engine, (start.loadings, start.factors)))
-        for _ in range(2 if zeros == "exact" and c == 1.0 else 7):
+        for _ in range(3 if zeros == "exact" and c == 1.0 else 10):
             for times, (engine, where) in zip(seconds, pairs, strict=True):
-                times.append(_seconds(engine, where))
-        plain, batched = (min(times) for times in seconds)
+                times.extend(_seconds(engine, where))
+        plain, batched = (float(np.quantile(times, 0.25)) for times in seconds)
         yield f"| c = {c:g}, {zeros} | {plain:.3f} | {batched:.3f} ({batched / plain:.2f} x) |"
+    yield f"load of the machine at the end: {os.getloadavg()[0]:.1f} processes on {os.cpu_count()} cores"
 
 
 def _native(problem: Problem) -> Engine:
     return NativeEngine(problem, 1)
 
 
+def _steps(engine: Engine, point: tuple[Array, Array], n: int) -> Iterator[Any]:
+    how = {"extrapolation": Extrapolation(), "effects": effects_of(engine, _native)}
+    return alternate(engine, *point, max_iter=n, **how)
+
+
 def _last(engine: Engine, point: tuple[Array, Array], n: int) -> Any:
-    steps = alternate(
-        engine, *point, extrapolation=Extrapolation(), max_iter=n, effects=effects_of(engine, _native)
-    )
-    *_, last = steps
+    *_, last = _steps(engine, point, n)
     return last
 
 
-def _seconds(engine: Engine, point: tuple[Array, Array], n: int = 4) -> float:
-    """CPU seconds of one of n iterations; the first look at the start is taken off."""
-    seconds = []
-    for most in (1, 1 + n):
-        started = time.process_time()
-        _last(engine, point, most)
-        seconds.append(time.process_time() - started)
-    return (seconds[1] - seconds[0]) / n
+def _seconds(engine: Engine, point: tuple[Array, Array], n: int = 4) -> list[float]:
+    """CPU seconds of each of n iterations, without the first and the last look."""
+    at = [time.process_time() for step in _steps(engine, point, n + 1) if step.index <= n]
+    return np.diff(at).tolist()
 
 
 def main() -> None:

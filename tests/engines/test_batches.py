@@ -106,6 +106,22 @@ def test_batches_may_be_many_and_of_any_size(name, kernel):
         assert native.batch_sums(loadings, factors) == pytest.approx(sums, rel=1e-9)
 
 
+@pytest.mark.parametrize("kernel", runnable_kernels())
+@pytest.mark.parametrize("n_components", [2, 3, 4])
+def test_batches_may_have_many_samples_and_few_features(n_components, kernel):
+    rng, m = np.random.default_rng(9), 5  # effects then travel with the factors, unless these leave no room
+    batches = Batches(rng.integers(0, 2, N), np.exp(rng.normal(0.0, 0.5, (2, m))))
+    counts, sizes, link = Counts.from_any(rng.poisson(2.0, (N, m))), rng.uniform(0.5, 2.0, N), ShiftedLog(1.0)
+    problem = Problem(counts, sizes, link, quadratic(link), batches=batches)
+    loadings, factors = (rng.uniform(0.05, 0.8, (rows, n_components)) for rows in (N, m))
+    side, native = problem.loadings_side, NativeEngine(problem, 1, kernel)
+    loss, gradient = ReferenceEngine(problem).evaluate(side, loadings, factors)
+    step = native.half_step(side, loadings, factors)
+    assert step.loss == pytest.approx(loss, rel=1e-9)
+    assert step.gradient == pytest.approx(gradient, rel=1e-7, abs=1e-9 * np.abs(gradient).max())
+    assert native.loss(step.values, factors) < loss
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if "adaptive" in name])
 def test_zeros_are_surveyed_with_the_exposure_of_their_batch(name):
     problem = CASES[name]
@@ -165,6 +181,17 @@ def test_sums_that_come_with_a_step_are_those_of_the_improved_factors(name):
     assert step.batch_sums == pytest.approx(native.batch_sums(loadings, step.values), rel=1e-12)
     three = NativeEngine(problem, 3).half_step(side, factors, loadings, with_batch_sums=True)
     assert (three.batch_sums == step.batch_sums).all()
+
+
+@pytest.mark.parametrize("kernel", runnable_kernels())
+@pytest.mark.parametrize("name", ["exact, c=1.0", "approximate, c=1.0", "adaptive, c=0.05", "large counts"])
+def test_sums_after_short_steps_are_those_of_the_improved_factors(name, kernel):
+    problem, (loadings, factors) = CASES[name], point()
+    side, native = problem.factors_side, NativeEngine(problem, 1, kernel)
+    for _ in range(4):  # the last steps are short: means then come from those before by a series
+        step = native.half_step(side, factors, loadings, with_batch_sums=True)
+        factors = step.values
+        assert step.batch_sums == pytest.approx(native.batch_sums(loadings, factors), rel=1e-12)
 
 
 @pytest.mark.parametrize("kernel", runnable_kernels())
