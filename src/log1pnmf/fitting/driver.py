@@ -325,9 +325,9 @@ def _certificate(fit: Fit, counts: Counts, request: Request, messages: list[str]
     exact, gap = certificate.log_likelihood, certificate.gap
     messages.append(f"the approximate log-likelihood differs from the exact one by {gap:,.0f}")
     if abs(gap) > POOR_APPROXIMATION * abs(exact) and abs(gap) > 1.0:
+        share = f", {abs(gap / exact):.0%} of it" if exact else ""
         messages[-1] += (
-            f", {abs(gap / exact):.0%} of it: zero counts have large fitted means here; "
-            "use likelihood='adaptive' (or 'exact')"
+            f"{share}: zero counts have large fitted means here; use likelihood='adaptive' (or 'exact')"
         )
         warn(messages[-1], ApproximationWarning)
     return certificate
