@@ -274,3 +274,20 @@ def test_chunks_add_up_to_the_whole(chunks_of, name):
         for one in (streamed, whole)
     )
     assert ours == pytest.approx(theirs, rel=1e-8)
+
+
+def test_effects_in_the_design_or_beside_it_give_the_same_bits():
+    """Which of the two it is depends on the number of threads: each of them writes the effects anew."""
+    rng = np.random.default_rng(0)
+    counts = Counts.from_any(rng.poisson(0.25, (400, 1500)))
+    batches = Batches(rng.integers(0, 4, 400).astype(np.int32), rng.gamma(20.0, 0.05, (4, 1500)))
+    link = ShiftedLog(1.0)
+    problem = Problem(counts, rng.gamma(5.0, 0.2, 400), link, quadratic(link), batches=batches)
+    loadings, factors = rng.gamma(1.0, 0.3, (400, 5)), rng.gamma(1.0, 0.3, (1500, 5))
+    one, *others = (
+        NativeEngine(problem, threads).half_step(problem.loadings_side, loadings, factors)
+        for threads in (1, 2, 3, 5)
+    )
+    for other in others:
+        np.testing.assert_array_equal(other.values, one.values)
+        assert other.loss == one.loss
