@@ -201,7 +201,7 @@ void check_zeros(const Side& side, const Matrix& start, const Matrix& design) {
 }
 
 void survey_zeros(const std::string& kernel, const Side& side, Matrix start, Matrix design, std::int64_t stride,
-                  Vector<double> caps,
+                  bool straight, Vector<double> caps,
                   Output<double> error, Output<double> n_above, Output<double> quadratic, int n_threads) {
   check_zeros(side, start, design);
   require(stride >= 1, "stride must be at least 1");
@@ -209,7 +209,7 @@ void survey_zeros(const std::string& kernel, const Side& side, Matrix start, Mat
   require(error.size() == cells && n_above.size() == cells && quadratic.size() == polynomial_width(side) * cells,
           "an output has the wrong size");
   const log1pnmf::ZeroSurvey survey{side.rows, side.model.link, static_cast<int>(start.shape(1)), start.data(), design.data(), stride,
-                                    static_cast<int>(caps.size()), caps.data(), error.data(), n_above.data(),
+                                    straight, static_cast<int>(caps.size()), caps.data(), error.data(), n_above.data(),
                                     quadratic.data()};
   run_plan([&] { return log1pnmf::find_kernel(kernel).zero_survey(survey); }, side.rows.n_rows, side.dense_work(start.shape(1)), n_threads);
 }

@@ -27,7 +27,7 @@ struct Design {
   Buffer packed;             // sparse form: n_columns x streams, and a row of zeros
   Buffer transposed;         // exact form: (K + 1) x padded, the exposure last, zeros where no column is
   Buffer exposures;          // exact form, batches of rows: batches x padded
-  int rank;                  // terms of the zeros in sparse form, of every batch
+  int rank;                  // quadratic terms of the zeros in sparse form, of every batch
   int batches;               // 1 without
   Buffer gram, linear;       // of every term: sum_j w_j x_j x_j' (sparse form, not the identity link) and sum_j w_j x_j
   Buffer decline;            // of every batch: sum_j t_j x_j, how steeply the loss of zeros rises at least
@@ -54,7 +54,7 @@ struct Design {
         rank(h.model.exact_zeros ? 0 : h.zeros.rank),
         batches(h.rows.batches.any() ? h.rows.batches.count : 1),
         gram(has_gram(h) ? static_cast<std::int64_t>(rank) * batches * K * K : 0),
-        linear(static_cast<std::int64_t>(rank) * batches * K),
+        linear(rank > 0 ? static_cast<std::int64_t>(batches) * K : 0),
         decline(static_cast<std::int64_t>(batches) * K),
         largest(K),
         log_exposure(with_logs(h) ? h.rows.n_columns : 0) {
@@ -74,8 +74,9 @@ struct Design {
         if (exposure >= 0) to[exposure] = t;
         if (dispersion >= 0) to[dispersion] = h.rows.column_dispersion[j];
         if (quadratic >= 0) {
-          const int width = quadratic_width(h);
-          std::copy_n(h.zeros.column_quadratic + width * j, width, to + quadratic);
+          const double* own = h.zeros.column_quadratic + (rank + 1) * j;
+          if (quadratic_width(h) == rank + 1) std::copy_n(own, rank + 1, to + quadratic);
+          else to[quadratic] = own[0], to[quadratic + 1] = own[2];
         }
         if (label >= 0) {
           const std::int64_t own = h.rows.batches.column_batch[j];
@@ -132,7 +133,10 @@ struct Design {
   static bool needs_label(const HalfStep& h) {
     return !h.model.exact_zeros && h.rows.batches.column_batch != nullptr && weighs(h);
   }
-  static int quadratic_width(const HalfStep& h) { return h.model.noise == Noise::negative_binomial ? 3 : 2; }
+  // Identity link with dispersions: a2 is zero and left out.
+  static int quadratic_width(const HalfStep& h) {
+    return h.model.noise == Noise::negative_binomial && h.model.link != Link::identity ? 3 : 2;
+  }
   static bool with_logs(const HalfStep& h) {
     return h.task == Task::coordinate && h.model.noise == Noise::large_poisson;
   }
@@ -154,11 +158,9 @@ struct Design {
         for (int b = by_column ? group : 0; b < (by_column ? group + 1 : batches); ++b) {
           const double* effects = own.row_batch != nullptr ? own.effects + b * m : nullptr;
           block.add_linear({h.rows.column_exposure, effects, 1}, decline + b * K);
-          for (int p = 0; p < rank; ++p) {
-            const std::int64_t term = b * rank + p;
-            block.add_linear({h.zeros.column_linear + p * m, effects, p + 1}, linear + term * K);
-            if (squares) block.add_squares({h.zeros.column_quadratics + p * m, effects, p + 1}, gram + term * K * K);
-          }
+          if (rank > 0) block.add_linear({h.zeros.column_linear, effects, 1}, linear + b * K);
+          for (int p = 0; squares && p < rank; ++p)
+            block.add_squares({h.zeros.column_quadratics + p * m, effects, p + 1}, gram + (std::int64_t{b} * rank + p) * K * K);
         }
       }
   }

@@ -41,18 +41,19 @@ struct Rows {
 
 // The zero entries in sparse form. Those in `stored` are visited one by one, with their exact loss. For all others a
 // quadratic t_ij (a1 eta + a2 eta^2) stands in (its constant term is left to the caller). Its coefficients belong to the
-// row or to the column; with negative binomial noise the linear one is a1 + t b1. The quadratic one is never negative: a
-// concave form would have no minimum. The sum over all entries of a row is taken in the form of rank P
-//   sum_p row_linear_ip (sum_j column_linear_pj eta_ij) + row_quadratics_ip (sum_j column_quadratics_pj eta_ij^2),
-// and every entry that is visited subtracts its own. With batches every sum is over the columns of each batch, or with the
-// effects of each; the p-th terms are multiplied by the p-th power of the effect.
+// row or to the column; with negative binomial noise the quadratic one is a2 + t b2. a2 is never negative, and zero with
+// the identity link; b2 is never positive. The sum over all entries of a row is taken in the form
+//   row_linear_i (sum_j column_linear_j eta_ij) + sum_p row_quadratics_ip (sum_j column_quadratics_pj eta_ij^2)
+// of rank P, and every entry that is visited subtracts its own. The part with b2 is concave and has no minimum: it holds only
+// near the point where it was fitted, and far from there a row's loss is prohibitive (RowEvaluator). With batches every sum
+// is over the columns of each batch, or with the effects of each; the p-th terms are multiplied by the p-th power of the effect.
 struct Zeros {
   Pattern stored;                  // indptr null: none
-  const double* row_quadratic;     // n_rows x 2, (a1, a2), or x 3, (a1, a2, b1); one of the two is set
+  const double* row_quadratic;     // n_rows x 2, (a1, a2), or x 3, (a1, a2, b2); one of the two is set
   const double* column_quadratic;  // n_columns x 2 or x 3
   int rank;
-  const double *row_linear, *row_quadratics;         // n_rows x rank
-  const double *column_linear, *column_quadratics;   // rank x n_columns
+  const double *row_linear, *row_quadratics;         // n_rows x 1 and x rank
+  const double *column_linear, *column_quadratics;   // 1 and rank x n_columns
 };
 
 // See policies.hpp for what each link and noise is.
@@ -133,12 +134,13 @@ struct ZeroSurvey {
   const double* start;       // n_rows x K
   const double* design;      // n_columns x K
   std::int64_t stride;       // only every so many-th sample is looked at; sums are scaled up
+  bool straight;             // with dispersions: no concave part
   int n_caps;
   const double* caps;        // ascending
   double* error;             // n_rows x n_caps, out: sum of t |loss / t - quadratic| over the entries below the cap
   double* n_above;           // n_rows x n_caps, out: zero entries above the cap
   double* quadratic;         // n_rows x n_caps x 3, out: constant, linear, quadratic coefficient; x 5 with dispersions,
-                             // then a constant and a linear one that are multiplied by t
+                             // then a constant and a quadratic one that are multiplied by t
 };
 
 // The zero entries of every row with eta above the row's cap, and the exposure of the others.

@@ -75,6 +75,7 @@ class NewtonRow {
       trial_[k] = x_[k] - b[k];
       change += std::abs(trial_[k]) * design_.largest[k];
     }
+    if (!evaluator_.stays_inside(trial_)) return false;
     return Noise::template surely_small<Link>(curvature, smallest_ * evaluator_.least_ratio(), change) || evaluator_.curvature_holds(trial_);
   }
 

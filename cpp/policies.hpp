@@ -34,11 +34,12 @@ struct IdentityLink {
   static T relative_slope(T inverse) { return inverse; }
 };
 
-// What U vectors of entries are: em, exposure, eta; the quadratic t (a1 eta + a2 eta^2) that stands in for their zero terms
-// in sparse form; with a dispersion it, its inverse, and with D = 1 + phi t em what log(D) and 1/D are.
+// What U vectors of entries are: em, exposure, eta; the quadratic t (a1 eta + (a2 + bent) eta^2) that stands in for their zero
+// terms in sparse form, with a2 >= 0 (0 with the identity link) and bent <= 0 (0 without dispersions); with a dispersion it,
+// its inverse, and with D = 1 + phi t em what log(D) and 1/D are.
 template <int U>
 struct EntriesAt {
-  Vec em[U], t[U], eta[U], a1[U], a2[U], phi[U], inverse_phi[U], log_spread[U], ratio[U];
+  Vec em[U], t[U], eta[U], a1[U], a2[U], bent[U], phi[U], inverse_phi[U], log_spread[U], ratio[U];
 };
 
 // What U vectors of entries add to loss, residual and weight; inverse is 1/em.
@@ -60,7 +61,6 @@ struct Poisson {
   static constexpr bool kPoisson = true;
   static constexpr bool kDispersed = false;   // whether entries have a dispersion
   static constexpr bool kWhole = Large;       // whether the loss of a count's terms is its whole loss, zero terms included
-  static constexpr int kQuadratic = 2;        // numbers that say what stands in for a zero
 
   template <bool WithLoss, int U>
   LOG1PNMF_INLINE static void disperse(EntriesAt<U>&) {}
@@ -116,7 +116,6 @@ constexpr double kSmallestPhi = 1e-100;   // stands in for no dispersion; log(1 
 // count is above its mean what the falling 1/D adds to that.
 struct NegativeBinomial {
   static constexpr bool kPoisson = false, kDispersed = true, kWhole = false;
-  static constexpr int kQuadratic = 3;
 
   // What both kinds of terms need; what the rounding of D took from a small phi mean is added to the logarithm again.
   template <bool WithLoss, int U>
@@ -171,13 +170,15 @@ struct NegativeBinomial {
   }
 };
 
-// What stands in for the zero terms in sparse form is taken off: what is left is what a visited entry adds.
-template <int U>
+// What stands in for the zero terms in sparse form is taken off: what is left is what a visited entry adds. The bent part
+// has no weight, see ZeroSums::add_hessian.
+template <class Link, bool Dispersed, int U>
 LOG1PNMF_INLINE void less_quadratic(const EntriesAt<U>& at, ZeroTerms<U>& terms) {
   LOG1PNMF_EACH {
-    terms.loss[u] -= at.t[u] * (at.eta[u] * (at.a1[u] + at.a2[u] * at.eta[u]));
-    terms.residual[u] -= at.t[u] * (at.a1[u] + 2.0 * at.a2[u] * at.eta[u]);
-    terms.weight[u] -= 2.0 * at.t[u] * at.a2[u];
+    const Vec square = !Dispersed ? at.a2[u] : Link::kLinear ? at.bent[u] : at.a2[u] + at.bent[u];
+    terms.loss[u] -= at.t[u] * (at.eta[u] * (at.a1[u] + square * at.eta[u]));
+    terms.residual[u] -= at.t[u] * (at.a1[u] + 2.0 * square * at.eta[u]);
+    if constexpr (!(Link::kLinear && Dispersed)) terms.weight[u] -= 2.0 * at.t[u] * at.a2[u];
   }
 }
 

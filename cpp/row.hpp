@@ -15,7 +15,7 @@ class RowEvaluator : RowMeans {
  public:
   RowEvaluator(const HalfStep& h, const Design& design)
       : RowMeans(h, design, !kSparseIsExact || Noise::kWhole, !Noise::kWhole), sums_(K_), y_(block_), eta_(block_), residual_(block_), weight_(block_),
-        inverse_(kept_), zeros_(h, design) {}
+        inverse_(kept_), bend_gradient_(K_), zeros_(h, design) {}
 
   void start_row(const Row& row) {
     RowBlocks::start_row(row);
@@ -33,6 +33,15 @@ class RowEvaluator : RowMeans {
   // Of the counts, at the last evaluation: the smallest, and with dispersions that of 1 / (1 + phi mean).
   double smallest() const { return smallest_; }
   double least_ratio() const { return -largest_lane(-least_ratio_); }
+  // Whether a step d surely ends where the form of the zeros holds, see beyond_bend: the root of the bend is a norm, and the
+  // changes of all entries bound those of the zeros that are not visited.
+  bool stays_inside(const double* d) const {
+    if (!(whole_bend_ > 0.0)) return true;
+    double fall = 0.0;
+    for (int k = 0; k < K_; ++k) fall += row_.exposure * design_.decline_of(h_.rows, row_.number, k) * std::max(0.0, -d[k]);
+    const double root = std::sqrt(unvisited_bend_) + std::sqrt(std::max(0.0, -2.0 * zeros_.hollow_at(d)));
+    return root == 0.0 || root * root <= kMostBend * (unvisited_steep_ - fall);
+  }
 
   // Whether a full Newton step d surely lowers the loss, see the noise; from b where the last evaluation with derivatives was.
   bool curvature_holds(const double* d) {
@@ -50,6 +59,7 @@ class RowEvaluator : RowMeans {
     const Row& row = row_;
     smallest_ = std::numeric_limits<double>::infinity();
     least_ratio_ = splat(1.0);
+    steep_ = bend_ = Vec{};
     if (L != Level::loss) sums_.reset(L == Level::hessian);
     if (keeps_em_) std::copy_n(b, K_, static_cast<double*>(evaluated_at_));
     has_em_ = keeps_em_ && (is_exact() || keeps_);
@@ -59,6 +69,7 @@ class RowEvaluator : RowMeans {
     else loss = is_exact() ? exact<L, WithLoss>(row, b) : sparse<L, WithLoss>(row, b);
     if (L != Level::loss) sums_.finish(H, g, L == Level::hessian);
     if (!is_exact()) loss += whole_matrix_part<L>(b, g, H);
+    if constexpr (Noise::kDispersed) loss += is_exact() ? 0.0 : beyond_bend<L>(b, g);
     return loss;
   }
 
@@ -79,6 +90,59 @@ class RowEvaluator : RowMeans {
       if (L != Level::loss) zeros_.add_gradient(g);
       if (L == Level::hessian) zeros_.add_hessian(H);
       return sum;
+    }
+  }
+
+  // The concave part of what stands in for zeros holds where it takes little from their slope. With the sums steep of t eta
+  // and bend of -2 t^2 b2 eta^2 over the zeros that are not visited (all entries less those that are) that is
+  // bend <= kMostBend steep. Beyond, (bend - kMostBend steep)^2 / (2 bend) is added: along a ray the sum of the two then goes
+  // on as a straight line, and nothing runs away.
+  template <int U>
+  LOG1PNMF_INLINE void note_bend(const EntriesAt<U>& at) {
+    LOG1PNMF_EACH steep_ += at.t[u] * at.eta[u];
+    LOG1PNMF_EACH bend_ -= 2.0 * (at.t[u] * at.eta[u]) * (at.bent[u] * at.eta[u]);
+  }
+  template <Level L>
+  double beyond_bend(const double* b, double* g) {
+    double slope = 0.0;
+    for (int k = 0; k < K_; ++k) slope += design_.decline_of(h_.rows, row_.number, k) * b[k];
+    whole_bend_ = -2.0 * zeros_.hollow_at();
+    const double whole_steep = row_.exposure * slope;
+    unvisited_bend_ = whole_bend_ - horizontal_sum(bend_), unvisited_steep_ = whole_steep - horizontal_sum(steep_);
+    if (!(unvisited_bend_ > kLeastBend * whole_bend_)) unvisited_bend_ = 0.0;
+    if (!(unvisited_steep_ > kLeastBend * whole_steep)) unvisited_steep_ = 0.0;
+    if (whole_bend_ > kMostWholeBend) return kImpossible;
+    const double bend = unvisited_bend_, excess = bend - kMostBend * unvisited_steep_;
+    if (!(bend > 0.0 && excess > 1e-9 * bend)) return 0.0;
+    if constexpr (L != Level::loss) add_bend_gradient(b, excess / bend, g);
+    return 0.5 * excess * excess / bend;
+  }
+
+  // Of what is beyond, with ratio = excess / bend: its derivatives in bend and steep are ratio - ratio^2 / 2 and
+  // -kMostBend ratio. A second pass over the visited entries; few rows are beyond, and not for long.
+  void add_bend_gradient(const double* b, double ratio, double* g) {
+    const double by_bend = ratio - 0.5 * ratio * ratio, by_steep = -kMostBend * ratio;
+    sums_.reset(false);
+    add_visited(row_, 0, b, by_bend, by_steep);
+    add_visited(row_.stored, first_zero_, b, by_bend, by_steep);
+    sums_.finish(nullptr, bend_gradient_, false);
+    zeros_.add_hollow(-4.0 * by_bend, bend_gradient_);
+    for (int k = 0; k < K_; ++k)
+      g[k] += bend_gradient_[k] + by_steep * row_.exposure * design_.decline_of(h_.rows, row_.number, k);
+  }
+  void add_visited(const Entries& entries, std::int64_t place, const double* b, double by_bend, double by_steep) {
+    for (std::int64_t from = 0; from < entries.count; from += block_) {
+      const int n = static_cast<int>(std::min<std::int64_t>(block_, entries.count - from));
+      const int padded = static_cast<int>(round_up(n, kLanes));
+      const double* X = gathered(entries, from, n, place + from);
+      for (int e = 0; e < padded; e += kLanes) {
+        EntriesAt<1> at;
+        linear_predictor<1>(X, block_, e, b, at.eta);
+        belongings<false, true, 1>(X, block_, e, at);
+        quadratics<Link, true, 1>(X, e, at);
+        store(residual_ + e, at.t[0] * (4.0 * by_bend * at.bent[0] * at.eta[0] - by_steep));
+      }
+      sums_.add_gradient(X, block_, padded, residual_);
     }
   }
 
@@ -165,7 +229,7 @@ class RowEvaluator : RowMeans {
         int e = 0;
         for (; e + kStep <= padded; e += kStep) zero_terms<L, WithLoss, kUnroll>(X, e, b, loss);
         for (; e < padded; e += kLanes) zero_terms<L, WithLoss, 1>(X, e, b, loss);
-        accumulate<L>(X, block_, padded);
+        accumulate<Link::kLinear && L == Level::hessian ? Level::gradient : L>(X, block_, padded);   // identity: no weight
       }
     return total(loss);
   }
@@ -192,13 +256,14 @@ class RowEvaluator : RowMeans {
     Link::template mean_part<U>(at.eta, at.em);
     if constexpr (Noise::kPoisson) LOG1PNMF_EACH store(em_here_ + e + u * kLanes, at.em[u]);
     belongings<false, Noise::kDispersed, U>(X, block_, e, at);
-    quadratics<Noise::kDispersed, U>(X, e, at);
+    quadratics<Link, Noise::kDispersed, U>(X, e, at);
     ZeroTerms<U> z;
     if constexpr (!kSparseIsExact) {
       Noise::template disperse<WithLoss, U>(at);
       Noise::template zero_terms<Link, U>(at, z);
     }
-    less_quadratic<U>(at, z);
+    less_quadratic<Link, Noise::kDispersed, U>(at, z);
+    if constexpr (Noise::kDispersed) note_bend<U>(at);
     LOG1PNMF_EACH {
       if constexpr (WithLoss) loss[u] += z.loss[u];
       if constexpr (L != Level::loss) store(residual_ + e + u * kLanes, z.residual[u]);
@@ -217,10 +282,11 @@ class RowEvaluator : RowMeans {
     if constexpr (Noise::kDispersed && L == Level::hessian) LOG1PNMF_EACH least_ratio_ = vmin(least_ratio_, at.ratio[u]);
     if constexpr (!kSparseIsExact) {
       LOG1PNMF_EACH at.eta[u] = load(eta_ + e + u * kLanes);
-      quadratics<Noise::kDispersed, U>(X, e, at);
+      quadratics<Link, Noise::kDispersed, U>(X, e, at);
       ZeroTerms<U> z;
       Noise::template zero_terms<Link, U>(at, z);
-      less_quadratic<U>(at, z);
+      less_quadratic<Link, Noise::kDispersed, U>(at, z);
+      if constexpr (Noise::kDispersed) note_bend<U>(at);
       LOG1PNMF_EACH {
         c.loss[u] += Noise::kWhole ? z.loss[u] - at.t[u] * at.em[u] : z.loss[u];
         c.residual[u] += z.residual[u];
@@ -345,14 +411,18 @@ class RowEvaluator : RowMeans {
     return horizontal_sum(sum);
   }
 
+  static constexpr double kMostBend = 0.7;
+  static constexpr double kLeastBend = 1e-12, kMostWholeBend = 1e10;   // of that of all entries: less may be rounding, more makes sums unreliable
   static constexpr double kApart = 1e9;   // means of a row whose rounding errors would show
 
   Accumulator sums_;
-  Buffer y_, eta_, residual_, weight_, inverse_;
+  Buffer y_, eta_, residual_, weight_, inverse_, bend_gradient_;
   double* em_here_ = nullptr;    // of the block at hand
   ZeroSums zeros_;
   double smallest_ = 0.0;
   Vec least_ratio_ = Vec{};
+  Vec steep_ = Vec{}, bend_ = Vec{};   // of the visited entries, see beyond_bend
+  double whole_bend_ = 0.0, unvisited_bend_ = 0.0, unvisited_steep_ = 0.0;   // at the last evaluation
   bool apart_ = false;           // identity: whether the zeros' means are summed one by one, not as all less the counts'
 };
 

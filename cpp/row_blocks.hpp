@@ -41,8 +41,7 @@ class RowBlocks {
       own_inverse_phi_ = 1.0 / own_phi_;
     }
     if (h_.model.exact_zeros || h_.zeros.row_quadratic == nullptr) return;
-    const int width = h_.model.noise == Noise::negative_binomial ? 3 : 2;
-    for (int i = 0; i < width; ++i) own_quadratic_[i] = h_.zeros.row_quadratic[width * row.number + i];
+    std::copy_n(h_.zeros.row_quadratic + (design_.rank + 1) * row.number, design_.rank + 1, own_quadratic_);
   }
 
   // By which the exposure of a column of the row is multiplied, with batches.
@@ -155,17 +154,18 @@ class RowBlocks {
   }
 
   // What stands in for their zero terms; needs their exposure.
-  template <bool Dispersed, int U>
+  template <class Link, bool Dispersed, int U>
   LOG1PNMF_INLINE void quadratics(const double* X, int e, EntriesAt<U>& at) const {
+    constexpr bool kSquare = !(Link::kLinear && Dispersed);
     if (design_.quadratic < 0) {
       LOG1PNMF_EACH at.a1[u] = splat(own_quadratic_[0]);
-      LOG1PNMF_EACH at.a2[u] = splat(own_quadratic_[1]);
-      if constexpr (Dispersed) LOG1PNMF_EACH at.a1[u] += at.t[u] * own_quadratic_[2];
+      if constexpr (kSquare) LOG1PNMF_EACH at.a2[u] = splat(own_quadratic_[1]);
+      if constexpr (Dispersed) LOG1PNMF_EACH at.bent[u] = at.t[u] * own_quadratic_[2];
     } else {
       const double* from = X + design_.quadratic * block_ + e;
       LOG1PNMF_EACH at.a1[u] = load(from + u * kLanes);
-      LOG1PNMF_EACH at.a2[u] = load(from + block_ + u * kLanes);
-      if constexpr (Dispersed) LOG1PNMF_EACH at.a1[u] += at.t[u] * load(from + 2 * block_ + u * kLanes);
+      if constexpr (kSquare) LOG1PNMF_EACH at.a2[u] = load(from + block_ + u * kLanes);
+      if constexpr (Dispersed) LOG1PNMF_EACH at.bent[u] = at.t[u] * load(from + (kSquare ? 2 : 1) * block_ + u * kLanes);
     }
   }
 

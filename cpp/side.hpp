@@ -102,10 +102,9 @@ class Side {
                  Maybe<Matrix> row_quadratic, Maybe<Matrix> column_quadratic, Matrix row_linear, Matrix row_quadratics,
                  Matrix column_linear, Matrix column_quadratics) {
     const auto n = static_cast<std::size_t>(rows.n_rows), m = static_cast<std::size_t>(rows.n_columns);
-    const std::size_t rank = row_linear.shape(1);
-    const std::size_t width = model.noise == log1pnmf::Noise::negative_binomial ? 3 : 2;
-    require(rank > 0 && row_linear.shape(0) == n && row_quadratics.shape(0) == n && row_quadratics.shape(1) == rank &&
-                column_linear.shape(0) == rank && column_quadratics.shape(0) == rank && column_linear.shape(1) == m &&
+    const std::size_t rank = model.noise == log1pnmf::Noise::negative_binomial ? 2 : 1, width = rank + 1;
+    require(row_linear.shape(0) == n && row_quadratics.shape(0) == n && row_linear.shape(1) == 1 && row_quadratics.shape(1) == rank &&
+                column_linear.shape(0) == 1 && column_quadratics.shape(0) == rank && column_linear.shape(1) == m &&
                 column_quadratics.shape(1) == m,
             "the terms of the zeros must be rows x rank and rank x columns");
     require(row_quadratic.has_value() != column_quadratic.has_value(), "quadratics belong to rows or to columns");

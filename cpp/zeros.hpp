@@ -143,23 +143,38 @@ class Samples {
   double totals_[2];
 };
 
-// The cost of a zero over t as a polynomial in eta; with a dispersion its coefficients depend linearly on t.
+// The cost of a zero over t as a polynomial in eta; with a dispersion its constant and its square depend linearly on t.
 struct Polynomial {
   double a[5] = {};
   bool dispersed = false;
   Vec at(Vec eta, Vec t) const {
     const Vec own = a[0] + eta * (a[1] + a[2] * eta);
-    return dispersed ? own + t * (a[3] + eta * a[4]) : own;
+    return dispersed ? own + t * (a[3] + eta * eta * a[4]) : own;
   }
 };
 
-// Least squares with n unknowns, made solvable by a tiny ridge; the matrix is symmetric, its lower triangle filled.
+// Least squares with n unknowns, made solvable by a tiny ridge; the matrix is symmetric, its lower triangle filled. Unknowns
+// that are fixed keep their values.
+struct Fixed {
+  bool is[5] = {};
+  double value[5] = {};
+  void set(int i, double to) { is[i] = true, value[i] = to; }
+};
 template <int N>
-inline void least_squares(double (&A)[N][N], double* right) {
+inline void least_squares(double (&A)[N][N], double* right, const Fixed& fixed) {
   const double ridge = 1e-9 * A[0][0] + 1e-300;
   for (int i = 0; i < N; ++i)
     for (int l = i + 1; l < N; ++l) A[i][l] = A[l][i];
   for (int i = 0; i < N; ++i) A[i][i] += i == 0 ? 1e-300 : ridge + 1e-9 * A[i][i];
+  for (int i = 0; i < N; ++i) {
+    if (!fixed.is[i]) continue;
+    for (int l = 0; l < N; ++l) {
+      right[l] -= A[l][i] * fixed.value[i];
+      A[l][i] = A[i][l] = 0.0;
+    }
+    A[i][i] = 1.0;
+    right[i] = fixed.value[i];
+  }
   for (int i = 0; i < N; ++i)
     for (int l = i + 1; l < N; ++l) {
       const double factor = A[l][i] / A[i][i];
@@ -201,81 +216,124 @@ class ZeroSurveyPlan final : public Plan {
     return {mean, std::max(std::sqrt(variance), 1e-7 * (1.0 + std::abs(mean)))};
   }
 
-  // Weighed least squares over the entries below the cap, on powers of the standardised eta; of 5, the last two are 1 and
-  // eta multiplied by the standardised t. Poisson: as a correction to the expansion around the mean, so that nothing is
-  // lost where all eta are nearly equal. Where the quadratic coefficient would be negative it is left out.
+  // What is known without a look at the entries: em expanded around the mean eta, and with a dispersion the first term of
+  // what its logarithm takes away. Also how the numbers of the entries are standardised.
+  struct Expansion {
+    Scale of_eta, of_t;
+    double level, slope, curve, bent;   // em ~ level + slope d + curve d^2; bent t eta^2
+    double unit = 1.0;                  // the size of t eta^2
+    double most_bent = 0.0;             // how large the coefficient of t eta^2 may be
+  };
+
+  // Weighed least squares over the entries below the cap, on powers of the standardised eta; of 5, the last two are the
+  // standardised t and t eta^2. They correct an expansion, so that nothing is lost where all eta are nearly equal.
+  // The coefficient of eta^2 is not negative (Poisson: clipped), and zero with the identity link. That of t eta^2
+  // is not positive, and bounded (kMostBent and so on); zero where the survey asks for straight ones.
   template <int N>
   void fit(const ZerosScratch& at, std::int64_t j, int g) const {
     const double cap = s_.caps[g];
-    const std::int64_t n = samples_.padded();
-    Vec sums[5] = {};
-    for (std::int64_t e = 0; e < n; e += kLanes) {
-      const Vec eta = load(at.eta + e), t = at.exposure(e), w = below(at, e, cap, t);
-      sums[0] += w;
-      sums[1] += w * eta;
-      sums[2] += w * eta * eta;
-      sums[3] += w * t;
-      sums[4] += w * t * t;
-    }
-    const double total = horizontal_sum(sums[0]);
-    const Scale of_eta = scale_of(total, horizontal_sum(sums[1]), horizontal_sum(sums[2]));
-    const Scale of_t = scale_of(total, horizontal_sum(sums[3]), horizontal_sum(sums[4]));
-    const double slope = N == 3 ? std::exp(of_eta.mean) : 0.0, level = N == 3 ? std::expm1(of_eta.mean) : 0.0;
+    const Expansion known = expansion<N>(at, j, cap);
     Vec products[N][N] = {}, pulls[N] = {};
-    for (std::int64_t e = 0; e < n; e += kLanes) {
+    for (std::int64_t e = 0; e < samples_.padded(); e += kLanes) {
       const Vec eta = load(at.eta + e), t = at.exposure(e), w = below(at, e, cap, t);
-      const Vec d = eta - of_eta.mean, rest = load(at.cost + e) - (level + slope * d * (1.0 + 0.5 * d));
-      Vec basis[N];
+      const Vec d = eta - known.of_eta.mean;
+      Vec rest = load(at.cost + e) - (known.level + d * (known.slope + known.curve * d)), basis[N];
       basis[0] = splat(1.0);
-      basis[1] = d * (1.0 / of_eta.spread);
+      basis[1] = d * (1.0 / known.of_eta.spread);
       basis[2] = basis[1] * basis[1];
-      if constexpr (N == 5)
-        for (int i = 3; i < 5; ++i) basis[i] = basis[i - 3] * ((t - of_t.mean) * (1.0 / of_t.spread));
+      if constexpr (N == 5) {
+        const Vec square = t * eta * eta;
+        rest -= known.bent * square;
+        basis[3] = (t - known.of_t.mean) * (1.0 / known.of_t.spread);
+        basis[4] = square * (1.0 / known.unit);
+      }
       for (int i = 0; i < N; ++i) {
         const Vec wi = w * basis[i];
         pulls[i] += wi * rest;
         for (int l = 0; l <= i; ++l) products[i][l] += wi * basis[l];
       }
     }
-    double x[5] = {};
-    for (bool linear : {false, true}) {
+    double x[5] = {}, least[5], most[5];
+    bounds<N>(known, least, most);
+    Fixed fixed;
+    if (N == 5 && s_.link == Link::identity) fixed.set(2, 0.0);
+    for (bool again = true; again;) {
       double A[N][N];
       for (int i = 0; i < N; ++i) {
         x[i] = horizontal_sum(pulls[i]);
         for (int l = 0; l <= i; ++l) A[i][l] = horizontal_sum(products[i][l]);
       }
-      if (linear) {
-        for (int i = 0; i < N; ++i) A[std::max(i, 2)][std::min(i, 2)] = i == 2 ? 1.0 : 0.0;
-        x[2] = 0.0;
-      }
-      least_squares<N>(A, x);
-      if (N == 3 || x[2] >= 0.0) break;
+      least_squares<N>(A, x, fixed);
+      again = false;
+      for (int i = 0; i < N; ++i)
+        if (!fixed.is[i] && !(x[i] >= least[i] && x[i] <= most[i])) fixed.set(i, std::clamp(x[i], least[i], most[i])), again = true;
     }
-    finish<N>(at, j, g, unscaled<N>(x, of_eta, of_t, level, slope));
+    finish<N>(at, j, g, unscaled<N>(x, known));
+  }
+
+  // Of the standardised numbers. All but the constants stay within a few times those of the expansion: where zeros have nearly the same eta
+  // these would be anything, and what is fitted to a few zeros would be far too large for the entries that are visited.
+  template <int N>
+  void bounds(const Expansion& known, double* least, double* most) const {
+    for (int i = 0; i < N; ++i) most[i] = std::numeric_limits<double>::infinity(), least[i] = -most[i];
+    if constexpr (N == 5) {
+      const double spread = known.of_eta.spread, steepest = kSteepest * known.slope;
+      const double bent = s_.straight ? 0.0 : std::max(-known.most_bent, steepest * known.slope * known.bent);
+      least[1] = ((s_.straight ? 0.0 : kFlattest) - 1.0) * known.slope * spread, most[1] = (steepest - known.slope) * spread;
+      least[2] = -known.curve * spread * spread, most[2] = (steepest - known.curve) * spread * spread;
+      least[4] = (bent - known.bent) * known.unit, most[4] = -known.bent * known.unit;
+    }
+  }
+
+  template <int N>
+  Expansion expansion(const ZerosScratch& at, std::int64_t j, double cap) const {
+    Vec sums[7] = {}, widest = Vec{}, largest = Vec{};
+    for (std::int64_t e = 0; e < samples_.padded(); e += kLanes) {
+      const Vec eta = load(at.eta + e), t = at.exposure(e), w = below(at, e, cap, t);
+      sums[0] += w;
+      sums[1] += w * eta;
+      sums[2] += w * eta * eta;
+      if constexpr (N == 5) {
+        const Vec square = t * eta * eta;
+        sums[3] += w * t;
+        sums[4] += w * t * t;
+        sums[5] += w * square * square;
+        sums[6] += w * square;
+        widest = vmax(widest, w * eta);
+        largest = vmax(largest, t * eta);
+      }
+    }
+    const double total = horizontal_sum(sums[0]);
+    Expansion found;
+    found.of_eta = scale_of(total, horizontal_sum(sums[1]), horizontal_sum(sums[2]));
+    found.of_t = scale_of(total, horizontal_sum(sums[3]), horizontal_sum(sums[4]));
+    const bool identity = s_.link == Link::identity;
+    found.level = identity ? found.of_eta.mean : std::expm1(found.of_eta.mean);
+    found.slope = identity ? 1.0 : std::exp(found.of_eta.mean);
+    found.curve = identity ? 0.0 : 0.5 * found.slope;
+    found.bent = N == 5 ? -0.5 * s_.rows.row_dispersion[j] : 0.0;
+    if (total > 0.0) found.unit = std::max(std::sqrt(horizontal_sum(sums[5]) / total), 1e-100);
+    const double most = largest_lane(widest), far = largest_lane(largest), squares = horizontal_sum(sums[6]);
+    if (most > 0.0) found.most_bent = std::min({0.5 * kMostBent / most, 0.5 * kMostOfAll * horizontal_sum(sums[1]) / squares, kLargestBend / (far * far)});
+    return found;
   }
 
   // From the standardised numbers back to powers of eta and t.
   template <int N>
-  static Polynomial unscaled(const double* x, const Scale& of_eta, const Scale& of_t, double level, double slope) {
-    const auto powers = [&](const double* c, double* to) {
-      const double linear = c[1] / of_eta.spread, square = c[2] / (of_eta.spread * of_eta.spread), m = of_eta.mean;
-      to[0] = c[0] - m * (linear - m * square);
-      to[1] = linear - 2.0 * m * square;
-      to[2] = square;
-    };
+  static Polynomial unscaled(const double* x, const Expansion& known) {
+    const double m = known.of_eta.mean, spread = known.of_eta.spread;
+    const double constant = x[0] + known.level, linear = x[1] / spread + known.slope;
+    const double square = std::max(0.0, x[2] / (spread * spread) + known.curve);
     Polynomial p;
-    if constexpr (N == 3) {
-      const double whole[3] = {x[0] + level, x[1] + slope * of_eta.spread,
-                               x[2] + 0.5 * slope * of_eta.spread * of_eta.spread};
-      powers(whole, p.a);
-      p.a[2] = std::max(0.0, p.a[2]);
-    } else {
+    p.a[0] = constant - m * (linear - m * square);
+    p.a[1] = linear - 2.0 * m * square;
+    p.a[2] = square;
+    if constexpr (N == 5) {
       p.dispersed = true;
-      double by_t[3] = {x[3] / of_t.spread, x[4] / of_t.spread, 0.0}, own[3], unused[3];
-      for (int i = 0; i < 3; ++i) own[i] = x[i] - of_t.mean * by_t[i];
-      powers(own, p.a);
-      powers(by_t, unused);
-      std::copy_n(unused, 2, p.a + 3);
+      p.a[3] = x[3] / known.of_t.spread;
+      p.a[0] -= known.of_t.mean * p.a[3];
+      p.a[4] = x[4] / known.unit + known.bent;
+      if (p.a[4] > 1e-12 * known.bent) p.a[4] = 0.0;   // the rest is rounding
     }
     return p;
   }
@@ -307,6 +365,10 @@ class ZeroSurveyPlan final : public Plan {
     s_.n_above[to] = s_.n_above[to - 1];
     std::copy_n(s_.quadratic + width * (to - 1), width, s_.quadratic + width * to);
   }
+
+  static constexpr double kMostBent = 0.35, kMostOfAll = 0.2;   // part of the slope of a mean: of any zero, of all of them
+  static constexpr double kLargestBend = 1e3;                   // of any entry; it is subtracted from sums where entries are visited
+  static constexpr double kFlattest = 0.9, kSteepest = 4.0;   // slopes of a mean; more is left than RowEvaluator lets the concave part take
 
   ZeroSurvey s_;
   Samples samples_;

@@ -76,6 +76,7 @@ def survey_zeros(
     start: _Floats,
     design: _Floats,
     stride: int,
+    straight: bool,
     caps: _Floats,
     error: _Floats,
     n_above: _Floats,

@@ -164,7 +164,7 @@ def test_factors_that_cannot_be_told_apart(blocks, errors):
     fit = model.fit_
     half = fit.factors[:, [0, 1, 1]] * [1.0, 0.5, 0.5]
     twice = replace(fit, loadings=fit.loadings[:, [0, 1, 1]], factors=half)
-    with pytest.warns(UserWarning, match=r"k2 \(0%\)"):
+    with pytest.warns(UserWarning, match=r"k[12] \(0%\)"):
         found = markers(twice, counts, errors=errors)
     assert (found.reliability[1:] == 0.0).all()
     assert not (found.adjusted_p[:, 1:] <= 0.05).any()

@@ -48,6 +48,9 @@ torch_rows.PIECE = triton_terms.PIECE = 4
 def alike(call, plain, wide, close=1e-4):
     """The same call of both modules gives the same."""
     for one, other in zip(call(torch_terms, plain), call(triton_terms, wide), strict=True):
+        if one is None:
+            assert other is None
+            continue
         torch.testing.assert_close(
             other, one, rtol=close, atol=1e-4 * float(one.abs().max()), check_dtype=False
         )

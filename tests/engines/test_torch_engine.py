@@ -138,6 +138,8 @@ def test_steps_near_the_optimum_are_those_of_the_reference(c, kind, bounded, pre
 @pytest.mark.parametrize(("c", "kind"), [*NB_FORMS, (math.inf, "nb"), (1e6, "nb"), (1.0, "nb adaptive")])
 def test_steps_with_dispersions_are_those_of_the_native_engine(c, kind, precision, close, device):
     problem, loadings, factors = example(c, kind, 3, n=40)
+    if kind == "nb adaptive" and precision == "float64":
+        close = 1e-7  # rounding may decide whether a row takes another step
     for side, start, design in sides(problem, loadings, factors):
         step = TorchEngine(problem, device, precision).half_step(side, start, design)
         expected = NativeEngine(problem, 1).half_step(side, start, design)

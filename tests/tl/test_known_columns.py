@@ -7,13 +7,13 @@ import log1pnmf as lp
 
 anndata = pytest.importorskip("anndata")
 
-RNG = np.random.default_rng(0)
 N, M = 24, 15
 
 
 @pytest.fixture
 def adata():
-    made = anndata.AnnData(RNG.poisson(2.0, (N, M)).astype(np.float32))
+    counts = np.random.default_rng(0).poisson(2.0, (N, M))  # the same in any order of the tests
+    made = anndata.AnnData(counts.astype(np.float32))
     made.var_names = [f"g{j}" for j in range(M)]
     made.obs["everyone"] = 1.0
     made.obs["treated"] = np.arange(N) % 2 == 0

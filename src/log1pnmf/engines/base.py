@@ -174,11 +174,17 @@ class Engine(Protocol):
         ...
 
     def survey_zeros(
-        self, loadings: NDArray[np.float64], factors: NDArray[np.float64], caps: NDArray[np.float64]
+        self,
+        loadings: NDArray[np.float64],
+        factors: NDArray[np.float64],
+        caps: NDArray[np.float64],
+        *,
+        straight: bool = False,
     ) -> ZeroSurvey:
         """Fit a quadratic to the zeros of every feature, for every cap above which they are visited.
 
-        Where there are many samples, some of them may be enough; sums are then scaled up.
+        Where there are many samples, some of them may be enough; sums are then scaled up. `straight` is to do
+        without a concave part, which negative binomial noise has.
         """
         ...
 

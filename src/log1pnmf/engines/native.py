@@ -181,12 +181,14 @@ class NativeEngine(InMemory):
         sums = (into.loss, into.gradient, into.hessian)
         add_statistics(self.kernel, self._core(side), start, design, *sums, self.n_threads)
 
-    def survey_zeros(self, loadings: Array, factors: Array, caps: Array) -> ZeroSurvey:
+    def survey_zeros(
+        self, loadings: Array, factors: Array, caps: Array, *, straight: bool = False
+    ) -> ZeroSurvey:
         """Fit quadratics to the zeros; see `log1pnmf.engines.base.Engine.survey_zeros`."""
         shape, width = (len(factors), len(caps)), 3 if self.problem.noise.zero_loss_is_mean else 5
         out = ZeroSurvey(caps, *(np.empty(size) for size in (shape, shape, (*shape, width))))
         every = surveyed_every(len(loadings))
-        survey_zeros(*self._zeros(loadings, factors), every, *out, self.n_threads)
+        survey_zeros(*self._zeros(loadings, factors), every, straight, *out, self.n_threads)
         return out
 
     def collect_zeros(self, loadings: Array, factors: Array, caps: Array) -> tuple[Pattern, Array]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,14 +79,18 @@ class ReferenceEngine(InMemory):
             gradient[i] = row.gradient(start[i])
         return loss, gradient
 
-    def survey_zeros(self, loadings: Array, factors: Array, caps: Array) -> ZeroSurvey:
+    def survey_zeros(
+        self, loadings: Array, factors: Array, caps: Array, *, straight: bool = False
+    ) -> ZeroSurvey:
         """Fit quadratics to the zeros; see `log1pnmf.engines.base.Engine.survey_zeros`."""
         shape, width = (len(factors), len(caps)), 3 if dispersion_of(self.problem, 0) is None else 5
         out = ZeroSurvey(caps, *(np.empty(size) for size in (shape, shape, (*shape, width))))
+        side = self.problem.factors_side
         for j, (_, eta, t) in enumerate(self._zeros(loadings, factors)):
             for g, cap in enumerate(caps):
-                dispersion = dispersion_of(self.problem, j)
-                found = survey_feature(eta, t, cap, link=self.problem.link, dispersion=dispersion)
+                how: dict[str, Any] = {"dispersion": dispersion_of(self.problem, j), "straight": straight}
+                largest = float(np.max(side.exposure_of(j) * (loadings @ factors[j])))
+                found = survey_feature(eta, t, cap, link=self.problem.link, largest=largest, **how)
                 out.error[j, g], out.n_above[j, g], out.quadratics[j, g] = found
         return out
 
@@ -188,13 +192,19 @@ class _Row:
         return float((self.y * (1.0 + 1.0 / em)) @ self.design[:, k] ** 2)
 
     def loss(self, b: Array) -> float:
-        return float(self._entries(entry_loss, b).sum())
+        return float(self._entries(entry_loss, b).sum()) + self._beyond(b)[0]
 
     def penalised(self, b: Array) -> float:
         return self.loss(b) + float(self.box.penalty @ b)
 
     def gradient(self, b: Array) -> Array:
-        return self.design.T @ self._entries(entry_gradient, b)
+        return self.design.T @ (self._entries(entry_gradient, b) + self._beyond(b)[1])
+
+    def _beyond(self, b: Array) -> tuple[float, Array]:
+        """See `log1pnmf.model.zeros.EntryZeros.beyond`."""
+        if self.zeros is None:
+            return 0.0, np.zeros_like(self.t)
+        return self.zeros.beyond(self.y, self.design @ b, self.t)
 
     def hessian(self, b: Array) -> Array:
         weight = self._entries(entry_curvature, b)

@@ -21,6 +21,9 @@ __all__ = ["Changed"]
 
 Array = NDArray[np.float64]
 
+COEFFICIENTS = "zeros.coefficients"
+"""Of the quadratics; earlier versions wrote others, under another name."""
+
 
 @dataclass(frozen=True, eq=False)
 class Changed:
@@ -66,7 +69,8 @@ class Changed:
         if isinstance(zeros, AdaptiveZeros):
             stored = {"indptr": zeros.stored.indptr, "indices": zeros.stored.indices}
             arrays |= {f"zeros.{name}": array for name, array in stored.items()}
-            arrays |= {f"zeros.{name}": getattr(zeros, name) for name in ("quadratics", "exposure", "caps")}
+            arrays |= {f"zeros.{name}": getattr(zeros, name) for name in ("exposure", "caps")}
+            arrays[COEFFICIENTS] = zeros.quadratics
             arrays["zeros.error"] = np.array([zeros.error])
         if isinstance(noise, NegativeBinomial):
             arrays["noise.dispersion"] = noise.dispersion
@@ -101,8 +105,10 @@ def _zeros(arrays: Mapping[str, Any], shape: tuple[int, int]) -> AdaptiveZeros |
     if "zeros.error" not in arrays:
         return None
     indptr, indices, (m, n) = arrays["zeros.indptr"], arrays["zeros.indices"], shape
-    quadratics, error = arrays["zeros.quadratics"], arrays["zeros.error"]
-    _check_finite("zeros.quadratics", quadratics, (m, 5 if "noise.dispersion" in arrays else 3))
+    quadratics, error = arrays[COEFFICIENTS], arrays["zeros.error"]
+    _check_finite(COEFFICIENTS, quadratics, (m, 5 if "noise.dispersion" in arrays else 3))
+    if (quadratics[:, 2] < 0.0).any() or (quadratics[:, 4:] > 0.0).any():
+        raise ValueError("the quadratics of zeros have coefficients of the wrong sign")
     check_numbers("zeros.exposure", arrays["zeros.exposure"], (m, 2))
     check_numbers("zeros.caps", arrays["zeros.caps"], (m,))
     check_numbers("zeros.error", error, (1,))

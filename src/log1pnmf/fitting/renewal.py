@@ -67,6 +67,9 @@ would follow the scatter of the largest counts, and stay there."""
 FIRST_SIZES = 3
 """Iterations with the first size factors."""
 
+BEYOND = 1e-9
+"""Part of the objective that one side may have and the other not, before zeros are chosen anew."""
+
 Remake: TypeAlias = Callable[[Problem], Engine]
 """Makes an engine of the same kind for another problem of the same counts."""
 
@@ -141,46 +144,60 @@ class AdaptiveRenewal:
     early: float = EARLY
 
     def begin(self, engine: Engine) -> Engine:
-        """Choose by the mean rate of every feature."""
+        """Choose by the mean rate of every feature; without a concave part, which would not hold for long."""
         problem = engine.problem
         rates = problem.counts.by_column.row_sums() / problem.size_factors.sum()
         profile = (problem.link.link(rates) / problem.link.alpha)[:, None]
         at = Pair(np.ones((problem.counts.n_samples, 1)), profile)
-        return self.chosen(engine, at, problem.counts.total, self.early * self.tolerance)
+        return self.chosen(engine, at, problem.counts.total, self.early * self.tolerance, straight=True)
 
     def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Renewed | None:
         """See `Renewal`."""
         tolerance = self.tolerance * (1.0 if final or index > LAST_EARLY else self.early)
         if not isinstance(engine.problem.zeros, AdaptiveZeros):  # all are visited; by a poor start, perhaps
-            fewer = None if final or index > LAST_SECOND_LOOK else self._fewer(engine, at, loss, tolerance)
+            fewer = (
+                None if final or index > LAST_SECOND_LOOK else self._fewer(engine, at, loss, tolerance, index)
+            )
             return None if fewer is None else Renewed(fewer, at)
         error, limit = engine.zero_errors(at.loadings, at.factors)[1], tolerance * abs(loss)
-        if error <= limit:
+        if error <= limit and not (final and _is_beyond(engine, at)):
             return None
-        fresh = self.chosen(engine, at, loss, tolerance)
+        fresh = self.chosen(engine, at, loss, tolerance, straight=not final and index < LAST_EARLY)
         zeros = fresh.problem.zeros
         if isinstance(zeros, AdaptiveZeros) and zeros.error > max(limit, SLACK * error):
             return None  # it cannot be much less
         return Renewed(fresh, at)
 
-    def _fewer(self, engine: Engine, at: Pair, loss: float, tolerance: float) -> Engine | None:
+    def _fewer(self, engine: Engine, at: Pair, loss: float, tolerance: float, index: int) -> Engine | None:
         """Choose anew where all zeros are visited; None where most would have to be."""
-        fresh = self.chosen(engine, at, loss, tolerance)
+        fresh = self.chosen(engine, at, loss, tolerance, straight=index < LAST_EARLY)
         zeros = fresh.problem.zeros
         few = 0.5 * LARGEST_STORED * math.prod(engine.problem.counts.shape)
         return fresh if isinstance(zeros, AdaptiveZeros) and zeros.stored.nnz <= few else None
 
-    def chosen(self, engine: Engine, at: Pair, loss: float, tolerance: float | None = None) -> Engine:
+    def chosen(
+        self, engine: Engine, at: Pair, loss: float, tolerance: float | None = None, *, straight: bool = False
+    ) -> Engine:
         """Choose anew."""
         tolerance = self.tolerance if tolerance is None else tolerance
         problem, limit = engine.problem, SLACK * tolerance * abs(loss)
         caps = caps_for(tolerance, dispersed=problem.noise.name != "poisson")
-        chosen = choose(engine.survey_zeros(at.loadings, at.factors, caps), limit)
+        chosen = choose(engine.survey_zeros(at.loadings, at.factors, caps, straight=straight), limit)
         if chosen.n_above > LARGEST_STORED * math.prod(problem.counts.shape):
             return self.remake(replace(problem, zeros=None))
         stored, exposure = engine.collect_zeros(at.loadings, at.factors, chosen.caps)
         adaptive = AdaptiveZeros(chosen.quadratics, stored, exposure, chosen.caps, chosen.error)
         return self.remake(replace(problem, zeros=adaptive))
+
+
+def _is_beyond(engine: Engine, at: Pair) -> bool:
+    """Whether a row has left where its concave part holds: then the objectives of the two sides differ."""
+    problem = engine.problem
+    if not (isinstance(problem.zeros, AdaptiveZeros) and problem.zeros.is_bent):
+        return False
+    one, _ = engine.evaluate(problem.loadings_side, at.loadings, at.factors)
+    other, _ = engine.evaluate(problem.factors_side, at.factors, at.loadings)
+    return abs(one - other) > BEYOND * abs(one)
 
 
 class Improved(NamedTuple):
@@ -261,7 +278,11 @@ class ParameterRenewal:
             return self.zeros(fresh, at, loss, index=index, final=final) or Renewed(fresh, at)
         if problem is not engine.problem:
             exact = self.remake(replace(problem, zeros=None))
-            return Renewed(exact if self.zeros is None else self.zeros.chosen(exact, at, loss), at)
+            if self.zeros is None:
+                return Renewed(exact, at)
+            early = not final and index < LAST_EARLY
+            tolerance = self.zeros.tolerance * (self.zeros.early if early else 1.0)
+            return Renewed(self.zeros.chosen(exact, at, loss, tolerance, straight=early), at)
         return None if self.zeros is None else self.zeros(engine, at, loss, index=index, final=final)
 
 

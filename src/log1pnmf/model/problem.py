@@ -32,9 +32,10 @@ Likelihood = Literal["exact", "approximate", "adaptive"]
 class SideZeros:
     """The zeros of one side, where they are not all visited.
 
-    The quadratics of all entries of a row sum up to ``linear_i'b + b'G_i b``, where ``linear_i`` is the sum
-    over p of ``row_linear[i, p] * sum_j column_linear[p, j] x_j``, and ``G_i`` the same with ``x_j x_j'``: a
-    form of rank P.
+    The quadratics of all entries of a row sum up to ``linear_i'b + b'G_i b``, where ``linear_i`` is
+    ``row_linear[i] * sum_j column_linear[j] x_j``, and ``G_i`` the sum over p of
+    ``row_square[i, p] * sum_j column_square[p, j] x_j x_j'``: a form of rank P. P is 1. With dispersions
+    it is 2, and the second term is the concave part.
 
     Parameters
     ----------
@@ -42,9 +43,9 @@ class SideZeros:
         Zeros that are visited.
     row_quadratic, column_quadratic : ndarray of shape (rows, 2) or (columns, 2), or None
         Linear and quadratic coefficient in place of ``expm1(eta)``; one of the two. With dispersions there is
-        a third: what is multiplied by the exposure and added to the linear one.
-    row_linear, row_square : ndarray of shape (rows, P)
-    column_linear, column_square : ndarray of shape (P, columns)
+        a third: what is multiplied by the exposure and added to the quadratic one.
+    row_linear, row_square : ndarray of shape (rows, 1) and (rows, P)
+    column_linear, column_square : ndarray of shape (1, columns) and (P, columns)
         As if all effects of batches were 1; see `Side.terms_of_zeros`.
     """
 
@@ -247,24 +248,25 @@ class Problem:
         if self.zeros is None:
             return None
         own, linear, square = self._quadratics
-        t = self._exposure[:, None] ** np.arange(1, 1 + len(linear))
+        t, powers = self._exposure[:, None], np.arange(1, 1 + len(square))
+        of_rows = (np.ascontiguousarray(t), t**powers)
         if isinstance(self.zeros, AdaptiveZeros):
-            return SideZeros(self.zeros.by_sample, None, own, t, t, linear, square)
-        return SideZeros(None, np.tile(own[0], (self.counts.n_samples, 1)), None, t, t, linear, square)
+            return SideZeros(self.zeros.by_sample, None, own, *of_rows, linear, square)
+        return SideZeros(None, np.tile(own[0], (self.counts.n_samples, 1)), None, *of_rows, linear, square)
 
     @property
     def _factors_zeros(self) -> SideZeros | None:
         if self.zeros is None:
             return None
         own, linear, square = self._quadratics
-        t = self._exposure[None] ** np.arange(1, 1 + len(linear))[:, None]
+        t, powers = self._exposure[None], np.arange(1, 1 + len(square))[:, None]
         linear, square = (np.ascontiguousarray(one.T) for one in (linear, square))
         stored = self.zeros.stored if isinstance(self.zeros, AdaptiveZeros) else None
-        return SideZeros(stored, own, None, linear, square, t, t)
+        return SideZeros(stored, own, None, linear, square, np.ascontiguousarray(t), t**powers)
 
     @property
     def _quadratics(self) -> tuple[Array, Array, Array]:
-        """Coefficients of every feature, (m, 2) or (m, 3), and the linear and quadratic ones as (P, m)."""
+        """Coefficients of every feature, (m, 2) or (m, 3); linear ones, (1, m); quadratic ones, (P, m)."""
         zeros, m = self.zeros, self.counts.n_features
         assert zeros is not None
         own = np.stack([np.broadcast_to(one, m) for one in (zeros.a1, zeros.a2)], axis=1).astype(np.float64)
@@ -272,7 +274,7 @@ class Problem:
         if self.noise.zero_loss_is_mean or not isinstance(zeros, AdaptiveZeros):
             return own, linear, square
         by_t = zeros.by_exposure[:, 1]
-        return np.column_stack([own, by_t]), np.vstack([linear, by_t]), np.vstack([square, np.zeros(m)])
+        return np.column_stack([own, by_t]), linear, np.vstack([square, by_t])
 
     @cached_property
     def constant(self) -> float:

@@ -26,7 +26,14 @@ Array = NDArray[np.float64]
 LARGEST_CAP = 1.5
 """Beyond that no quadratic comes near an exponential."""
 N_CAPS = 10
-SURVEYED = 8192
+MOST_BENT, MOST_OF_ALL, LARGEST_BEND = 0.35, 0.2, 1e3
+"""Part of the slope of a mean that the concave part may take from any zero, and from all zeros that are not
+visited; and how large it may be for any entry, because visited entries are subtracted from sums of all."""
+FLATTEST, STEEPEST = 0.9, 4.0
+"""With dispersions, how many times that of the expansion a slope is at least, and a coefficient at most. The
+concave part (`MOST_BEND`) never takes the whole of such a slope. Where zeros have nearly the same eta, least
+squares alone would give any number."""
+SURVEYED = 1024
 """Samples that are enough to choose which zeros to visit."""
 
 
@@ -120,11 +127,18 @@ def zero_costs(eta: Array, t: Array, link: Link, dispersion: float | None) -> tu
 def polynomial(eta: Array, t: Array, quadratic: Array) -> Array:
     """Evaluate what stands in for the costs, see `log1pnmf.model.zeros.AdaptiveZeros.quadratics`."""
     value: Array = quadratic[0] + eta * (quadratic[1] + eta * quadratic[2])
-    return value + t * (quadratic[3] + eta * quadratic[4]) if len(quadratic) == 5 else value
+    return value + t * (quadratic[3] + eta**2 * quadratic[4]) if len(quadratic) == 5 else value
 
 
 def survey_feature(
-    eta: Array, t: Array, cap: float, *, link: Link, dispersion: float | None = None
+    eta: Array,
+    t: Array,
+    cap: float,
+    *,
+    link: Link,
+    dispersion: float | None = None,
+    largest: float = 0.0,
+    straight: bool = False,
 ) -> tuple[float, int, Array]:
     """Survey the zeros of one feature for one cap; engines are tested against it.
 
@@ -132,6 +146,10 @@ def survey_feature(
     ----------
     eta, t, dispersion
         As in `zero_costs`.
+    largest : float
+        With a dispersion, ``t * eta`` of the entry where it is largest, be that a zero or not.
+    straight : bool
+        Whether to do without a concave part.
 
     Returns
     -------
@@ -142,30 +160,50 @@ def survey_feature(
     below = measure <= cap
     x, w, cost = eta[below], t[below], cost[below]
     center, scale = _standard(x, w)
-    basis = np.vander((x - center) / scale, 3, increasing=True)
+    # least squares correct an expansion, so that nothing is lost where all eta are nearly equal
+    level, slope = (center, 1.0) if link.is_identity else (math.expm1(center), math.exp(center))
+    curve = 0.0 if link.is_identity else 0.5 * slope
+    d = x - center
+    basis, rest = [np.ones_like(x), d / scale, (d / scale) ** 2], cost - (level + d * (slope + curve * d))
+    known, least, most = [level, slope * scale, curve * scale**2], [-np.inf, -np.inf, 0.0], [np.inf] * 3
     if dispersion is not None:
         middle, spread = _standard(w, w)
-        basis = np.hstack([basis, basis[:, :2] * ((w - middle) / spread)[:, None]])
-    around = np.zeros(
-        3
-    )  # Poisson: expansion around the mean, so that nothing is lost where all eta are close
-    if dispersion is None:
-        around = np.array([math.expm1(center), math.exp(center) * scale, 0.5 * math.exp(center) * scale**2])
-    root, rest = np.sqrt(w), cost - basis[:, :3] @ around
-    found = np.zeros(5)
-    for kept in (basis, np.where(np.arange(basis.shape[1]) == 2, 0.0, basis)):
-        if len(x):
-            found = np.linalg.lstsq(root[:, None] * kept, root * rest, rcond=1e-9)[0].astype(np.float64)
-        if dispersion is None or found[2] >= 0.0:
-            break
-    quadratic = _powers(found[:3] + around, center, scale)
-    if dispersion is None:
-        quadratic[2] = max(0.0, quadratic[2])
-    else:
-        by_t = _powers(np.append(found[3:], 0.0), center, scale) / spread
-        quadratic = np.concatenate([quadratic - middle * by_t, by_t[:2]])
+        square = w * x**2
+        unit = max(math.sqrt(np.average(square**2, weights=w)), 1e-100) if len(x) else 1.0
+        basis, rest = [*basis, (w - middle) / spread, square / unit], rest + 0.5 * dispersion * square
+        known = [*known, 0.0, -0.5 * dispersion * unit]
+        bent, widest = 0.0, float(np.max(w * x, initial=0.0))
+        if widest > 0.0:
+            of_all = MOST_OF_ALL * float(w @ x) / float(w @ square)
+            bent = min(0.5 * MOST_BENT / widest, 0.5 * of_all, LARGEST_BEND / max(largest, widest) ** 2)
+            bent = min(bent, 0.5 * STEEPEST * slope**2 * dispersion)
+        flattest = 0.0 if straight else FLATTEST * slope * scale
+        least = [-np.inf, flattest, 0.0, -np.inf, 0.0 if straight else -bent * unit]
+        square_most = 0.0 if link.is_identity else STEEPEST * slope * scale**2
+        most = [np.inf, STEEPEST * slope * scale, square_most, np.inf, 0.0]
+    root = np.sqrt(w)[:, None]
+    found = _bounded(root * np.stack(basis, axis=1), root[:, 0] * rest, np.array(known), least, most)
+    quadratic = _powers(found[:3], center, scale)
+    if dispersion is not None:
+        by_t = found[3] / spread
+        quadratic = np.array([quadratic[0] - middle * by_t, *quadratic[1:], by_t, found[4] / unit])
     error = float(w @ np.abs(cost - polynomial(x, w, quadratic)))
     return error, int(np.count_nonzero(~below)), quadratic
+
+
+def _bounded(basis: Array, rest: Array, known: Array, least: list[float], most: list[float]) -> Array:
+    """Add least squares to what is known; where a sum is out of its bounds it is set to the next one."""
+    fixed, found = np.equal(least, most), np.clip(known, least, most)
+    while True:
+        free = np.flatnonzero(~fixed)
+        left = rest - basis[:, fixed] @ (found - known)[fixed]
+        if len(rest):
+            found[free] = known[free] + np.linalg.lstsq(basis[:, free], left, rcond=1e-9)[0]
+        out = ~fixed & ((found < least) | (found > most))
+        if not out.any():
+            return found
+        fixed |= out
+        found = np.clip(found, least, most)
 
 
 def _standard(x: Array, w: Array) -> tuple[float, float]:

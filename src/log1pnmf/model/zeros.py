@@ -36,6 +36,9 @@ Array = NDArray[np.float64]
 
 KINDS = ("chebyshev", "taylor")
 
+MOST_BEND = 0.7
+"""Part of the slope of means that the concave part may take from the zeros of a row."""
+
 
 @dataclass(frozen=True)
 class Quadratic:
@@ -72,15 +75,16 @@ class Quadratic:
 
 
 class EntryZeros(NamedTuple):
-    """What stands in for the zero loss of some entries: ``t ((a1 + t b1) eta + a2 eta**2)``.
+    """What stands in for the zero loss of some entries: ``t (a1 eta + (a2 + t b2) eta**2)``.
 
-    `stored` says which zeros are visited exactly instead.
+    `stored` says which zeros are visited exactly instead. `a2` is not negative. `b2` is not positive: its
+    term is the concave part.
     """
 
     a1: Any
     a2: Any
     stored: Any = False
-    b1: Any = 0.0
+    b2: Any = 0.0
 
     def in_place(self, y: Array) -> NDArray[np.bool_]:
         """Whether the quadratic stands in for an entry."""
@@ -88,15 +92,29 @@ class EntryZeros(NamedTuple):
 
     def loss(self, eta: Array, t: Array) -> Array:
         """Evaluate the quadratic."""
-        return t * eta * (self.a1 + t * self.b1 + self.a2 * eta)
+        return t * eta * (self.a1 + (self.a2 + t * self.b2) * eta)
 
     def gradient(self, eta: Array, t: Array) -> Array:
         """Differentiate it in eta."""
-        return t * (self.a1 + t * self.b1 + 2.0 * self.a2 * eta)
+        return t * (self.a1 + 2.0 * (self.a2 + t * self.b2) * eta)
 
     def curvature(self, t: Array) -> Array:
-        """Differentiate it twice."""
+        """Differentiate its convex part twice; the other lies below its tangents."""
         return 2.0 * t * self.a2
+
+    def beyond(self, y: Array, eta: Array, t: Array) -> tuple[float, Array]:
+        """Cost of a row that is beyond where its concave part holds, and its gradient in eta; 0 inside.
+
+        Inside, the concave part takes at most `MOST_BEND` from the slope that the means of the zeros have.
+        Further out it has no minimum. There the sum of it and this cost goes on as a straight line.
+        """
+        mean = np.where(self.in_place(y), t * eta, 0.0)
+        steep, bend = float(mean.sum()), -2.0 * float(np.sum(self.b2 * mean**2))
+        ratio = 1.0 - MOST_BEND * steep / bend if bend > 0.0 else 0.0
+        if ratio <= 1e-9:
+            return 0.0, np.zeros_like(mean)
+        slope = -4.0 * (ratio - 0.5 * ratio**2) * self.b2 * t * mean - MOST_BEND * ratio * t
+        return 0.5 * ratio**2 * bend, np.where(self.in_place(y), slope, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +125,9 @@ class AdaptiveZeros:
     ----------
     quadratics : ndarray of shape (m, 3) or (m, 5)
         Constant, linear and quadratic coefficient of every feature: the loss over t (``expm1(eta)`` with
-        Poisson noise) is about their polynomial in eta. The quadratic one is not negative: a concave form has
-        no minimum. With dispersions the last two are a constant and a linear one that are multiplied by t.
+        Poisson noise) is about their polynomial in eta. The quadratic one is not negative, and zero with the
+        identity link and dispersions. With dispersions the last two are a constant and a quadratic one that
+        are multiplied by t; the quadratic one is not positive (`EntryZeros`).
     stored : Pattern
         Zeros that are visited, features x samples.
     exposure : ndarray of shape (m, 2)
@@ -139,6 +158,11 @@ class AdaptiveZeros:
     def a2(self) -> Array:
         """Quadratic coefficient of every feature."""
         return self.quadratics[:, 2]
+
+    @property
+    def is_bent(self) -> bool:
+        """Whether there is a concave part."""
+        return bool(np.any(self.by_exposure[:, 1]))
 
     @property
     def by_exposure(self) -> Array:

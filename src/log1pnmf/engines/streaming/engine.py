@@ -135,11 +135,11 @@ class StreamingEngine:
         """Negative log-likelihood on the eta scale, constants included, penalty excluded."""
         return self._loss(self._sums(self.adopt(loadings), factors))
 
-    def survey_zeros(self, loadings: Any, factors: Any, caps: Array) -> ZeroSurvey:
+    def survey_zeros(self, loadings: Any, factors: Any, caps: Array, *, straight: bool = False) -> ZeroSurvey:
         """Survey the rows in memory, scaled up; see `log1pnmf.engines.base.Engine.survey_zeros`."""
         index = self.counts.sample_index
         own = _rows_at(self.adopt(loadings), index)
-        found = self._in_memory(self._kept()).survey_zeros(own, np.asarray(factors), caps)
+        found = self._in_memory(self._kept()).survey_zeros(own, np.asarray(factors), caps, straight=straight)
         scale = self.counts.n_samples / max(1, len(index))
         return found._replace(error=scale * found.error, n_above=scale * found.n_above)
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from log1pnmf.model.link import LARGEST_ETA
+from log1pnmf.model.zero_survey import FLATTEST, LARGEST_BEND, MOST_BENT, MOST_OF_ALL, STEEPEST
 
 __all__ = ["Noise"]
 
@@ -52,10 +53,13 @@ class Noise:
         there = eta >= 0.0
         return torch.where(there, cost, 0.0), torch.where(there, measure, -1.0)
 
-    def survey(self, eta: Any, exposure: Any, caps: np.ndarray) -> tuple[Any, Any, Any]:
+    def survey(
+        self, eta: Any, exposure: Any, caps: np.ndarray, *, straight: bool = False
+    ) -> tuple[Any, Any, Any]:
         """Survey the features; see `log1pnmf.engines.torch.zeros.survey`."""
         cost, measure = self.costs(eta, exposure)
-        found = [_survey(eta, cost, measure, exposure, float(cap)) for cap in caps]
+        how: dict[str, Any] = {"noise": self, "straight": straight}
+        found = [_survey(eta, cost, measure, exposure, float(cap), **how) for cap in caps]
         error, n_above, quadratics = (torch.stack(one, 1) for one in zip(*found, strict=True))
         return error, n_above, quadratics
 
@@ -66,25 +70,46 @@ class Noise:
         return torch.stack([off.sum(), off.abs_().sum()])
 
 
-def _survey(eta: Any, cost: Any, measure: Any, exposure: Any, cap: float) -> tuple[Any, Any, Any]:
-    """Error, zeros above the cap, and coefficients by least squares; the quadratic one is not negative."""
+def _survey(
+    eta: Any, cost: Any, measure: Any, exposure: Any, cap: float, *, noise: Noise, straight: bool
+) -> tuple[Any, Any, Any]:
+    """Error, zeros above the cap, and coefficients, as `survey_feature` gives them for one feature."""
     w = torch.where((measure >= 0.0) & (measure <= cap), exposure, 0.0)
     t = exposure.expand(eta.shape)
     (center, scale), (middle, spread) = _standard(eta, w), _standard(t, w)
-    x, by_t = (eta - center) / scale, (t - middle) / spread
-    basis = (torch.ones_like(x), x, x * x, by_t, by_t * x)
+    level, slope = (center, torch.ones_like(center)) if noise.identity else (center.expm1(), center.exp())
+    curve, bent = 0.0 * slope if noise.identity else 0.5 * slope, -0.5 * noise.dispersion[:, None]
+    d, square = eta - center, t * eta * eta
+    total = w.sum(1, keepdim=True)
+    unit = ((w * square**2).sum(1, keepdim=True) / torch.where(total > 0.0, total, 1.0)).sqrt().clamp(1e-100)
+    x, rest = d / scale, cost - (level + d * (slope + curve * d)) - bent * square
+    basis = (torch.ones_like(x), x, x * x, (t - middle) / spread, square / unit)
     A, right = w.new_empty((len(w), 5, 5)), w.new_empty((len(w), 5))
     for i, one in enumerate(basis):
         weighed = w * one
-        right[:, i] = (weighed * cost).sum(1)
+        right[:, i] = (weighed * rest).sum(1)
         for k, other in enumerate(basis[: i + 1]):
             A[:, i, k] = A[:, k, i] = (weighed * other).sum(1)
-    found = _solve(A, right)
-    kept = torch.arange(5, device=A.device) != 2
-    both, one = kept[:, None] & kept, torch.diag(~kept).to(A.dtype)
-    convex = found[:, 2:3] >= 0.0
-    found = torch.where(convex, found, _solve(torch.where(both, A, one), torch.where(kept, right, 0.0)))
-    quadratics = _unscaled(found, (center, scale), (middle, spread))
+    widest = (w * eta).amax(1, keepdim=True)
+    largest = (exposure * torch.maximum(eta, -1.0 - eta)).amax(1, keepdim=True)  # see `zeros._leave_out`
+    most_bent = torch.minimum(0.5 * MOST_BENT / widest, LARGEST_BEND / largest**2)
+    of_all = MOST_OF_ALL * (w * eta).sum(1, keepdim=True) / (w * square).sum(1, keepdim=True)
+    most_bent = torch.minimum(torch.minimum(most_bent, 0.5 * of_all), -STEEPEST * slope**2 * bent)
+    least_bent = torch.where((widest > 0.0) & (not straight), -most_bent, 0.0)
+    least, most = torch.full_like(right, -torch.inf), torch.full_like(right, torch.inf)
+    flattest = 0.0 if straight else FLATTEST
+    least[:, 1:2], most[:, 1:2] = ((times - 1.0) * slope * scale for times in (flattest, STEEPEST))
+    least[:, 2:3], most[:, 2:3] = -curve * scale**2, (STEEPEST * slope - curve) * scale**2
+    least[:, 4:], most[:, 4:] = (least_bent - bent) * unit, -bent * unit
+    if noise.identity:
+        most[:, 2] = 0.0
+    found = _bounded(A, right, least, most)
+    linear, by_t = found[:, 1:2] / scale + slope, found[:, 3:4] / spread
+    a2 = (found[:, 2:3] / scale**2 + curve).clamp(0.0)
+    a0 = found[:, :1] + level - center * (linear - center * a2) - middle * by_t
+    b2 = found[:, 4:] / unit + bent
+    b2 = torch.where(b2 > 1e-12 * bent, 0.0, b2)  # the rest is rounding
+    quadratics = torch.cat([a0, linear - 2.0 * center * a2, a2, by_t, b2], 1)
     off = cost - _polynomial(eta, exposure, quadratics)
     return (w * off.abs_()).sum(1), (measure > cap).sum(1).double(), quadratics
 
@@ -98,7 +123,18 @@ def _standard(x: Any, w: Any) -> tuple[Any, Any]:
     return mean, torch.maximum(variance.sqrt(), 1e-7 * (1.0 + mean.abs()))
 
 
-def _solve(A: Any, right: Any) -> Any:
+def _bounded(A: Any, right: Any, least: Any, most: Any) -> Any:
+    """Solve normal equations; what is out of its bounds is set to the next one, and the rest solved again."""
+    fixed, value = least == most, torch.where(least == most, least, 0.0)
+    for _ in range(3):
+        found = _solve(A, right, fixed, value)
+        inside = torch.minimum(torch.maximum(found, least), most)
+        out = ~fixed & (inside != found)
+        fixed, value = fixed | out, torch.where(out, inside, value)
+    return _solve(A, right, fixed, value)
+
+
+def _solve(A: Any, right: Any, fixed: Any, value: Any) -> Any:
     """Solve normal equations that are made solvable by a tiny ridge, as ``cpp/zeros.hpp`` has it."""
     diagonal, total = torch.diagonal(A, dim1=1, dim2=2), A[:, 0, 0, None]
     ridge = RIDGE * diagonal + RIDGE * total + 1e-300
@@ -106,23 +142,12 @@ def _solve(A: Any, right: Any) -> Any:
     A = A + torch.diag_embed(ridge)
     # a feature without zeros below the cap has only the ridge, which would overflow
     A = torch.where(total[:, :, None] > 0.0, A, torch.eye(5, dtype=A.dtype, device=A.device))
+    right = torch.where(fixed, value, right - (A * value[:, None]).sum(2))
+    free = ~fixed
+    A = torch.where(free[:, :, None] & free[:, None], A, torch.diag_embed(fixed.to(A.dtype)))
     return torch.linalg.solve(A, right)
 
 
-def _unscaled(found: Any, of_eta: tuple[Any, Any], of_t: tuple[Any, Any]) -> Any:
-    """Coefficients of the standardised numbers to those of eta and t."""
-    (middle, spread) = of_t
-    by_t = torch.cat([found[:, 3:], torch.zeros_like(found[:, :1])], 1) / spread
-    own = _powers(found[:, :3] - middle * by_t, *of_eta)
-    return torch.cat([own, _powers(by_t, *of_eta)[:, :2]], 1)
-
-
-def _powers(c: Any, center: Any, scale: Any) -> Any:
-    linear, square = c[:, 1:2] / scale, c[:, 2:3] / scale**2
-    constant = c[:, :1] - center * (linear - center * square)
-    return torch.cat([constant, linear - 2.0 * center * square, square], 1)
-
-
 def _polynomial(eta: Any, t: Any, quadratics: Any) -> Any:
-    a0, a1, a2, b0, b1 = quadratics[:, :, None].unbind(1)
-    return a0 + eta * (a1 + a2 * eta) + t * (b0 + b1 * eta)
+    a0, a1, a2, b0, b2 = quadratics[:, :, None].unbind(1)
+    return a0 + eta * (a1 + a2 * eta) + t * (b0 + b2 * eta * eta)

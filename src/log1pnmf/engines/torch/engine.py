@@ -123,9 +123,11 @@ class TorchEngine(InMemory):
         """Negative log-likelihood on the eta scale, constants included, penalty excluded."""
         return self.evaluate(self.problem.loadings_side, loadings, factors)[0]
 
-    def survey_zeros(self, loadings: Any, factors: Any, caps: np.ndarray) -> ZeroSurvey:
+    def survey_zeros(
+        self, loadings: Any, factors: Any, caps: np.ndarray, *, straight: bool = False
+    ) -> ZeroSurvey:
         """Fit quadratics to the zeros; see `log1pnmf.engines.base.Engine.survey_zeros`."""
-        return self._zeros(loadings, factors).survey(caps)
+        return self._zeros(loadings, factors).survey(caps, straight=straight)
 
     def collect_zeros(self, loadings: Any, factors: Any, caps: np.ndarray) -> tuple[Pattern, np.ndarray]:
         """List zeros above their cap; see `log1pnmf.engines.base.Engine.collect_zeros`."""

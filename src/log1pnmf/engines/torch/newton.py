@@ -8,14 +8,21 @@ from typing import Any
 
 import torch
 
+from log1pnmf.model.zeros import MOST_BEND
+
 from .box import Box
 from .rows import Block
 from .sides import Design, Own, Sums, bends, declines, grams, linears
+from .terms import bend_slopes
 
 __all__ = ["Rows"]
 
 SHORT_ROW, MOST_STEPS, FEW_ROWS = 64, 20, 0.01
 MOST_HALVINGS = 30
+LEAST_BEND = {torch.float32: 1e-6, torch.float64: 1e-12}
+"""Part of the sums of all entries; less may be the rounding of those that are visited."""
+MOST_WHOLE_BEND, IMPOSSIBLE = 1e10, 1e30
+"""Of all entries; with more of it sums are unreliable, and a point is refused."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +67,7 @@ class Rows:
             ).loss
             active = torch.nonzero(~empty)[:, 0]
             point = b[active]
-            sums = Sums(loss[active], gradient[active], sums.hessian[active])
+            sums = Sums(*(None if one is None else one[active] for one in sums))
         for step in range(MOST_STEPS):
             if not len(active):
                 break
@@ -73,7 +80,10 @@ class Rows:
                 values[active], decrease[active] = x, decrease[active] + predicted
             doubtful = torch.nonzero(~self._surely_small(active, x - point, curvature))[:, 0]
             rows, at, to = active[doubtful], point[doubtful], x[doubtful]
-            left = torch.nonzero(~self._holds(rows, at, to - at))[:, 0]
+            holds = self._holds(rows, at, to - at)
+            if self.design.form.bent:
+                holds &= self._stays_inside(rows, to - at, sums.bend[doubtful])
+            left = torch.nonzero(~holds)[:, 0]
             if not len(left):
                 break
             doubtful, rows = doubtful[left], rows[left]
@@ -95,16 +105,21 @@ class Rows:
         """Loss, gradient and Hessian of some rows, penalty excluded."""
         terms, design, own = self.terms, self.design, self._of(self.own, rows)
         form = design.form
-        loss, gradient, H = terms.evaluate(self.block, rows, b, design, own=own, hessian=hessian)
+        loss, gradient, H, visited = terms.evaluate(self.block, rows, b, design, own=own, hessian=hessian)
         if form.exact:
             whole = terms.dense_sums(b, design, own=own, hessian=hessian)
             return Sums(loss + whole.loss, gradient + whole.gradient, H + whole.hessian if hessian else None)
         linear, bend = linears(own, design), bends(own, design, b)
+        if form.bent:
+            hollow = bends(own, design, b, concave=True)
+            visited = self._unvisited(own, b, hollow, visited)
+            bend, loss = bend + hollow, loss + _beyond(visited)
+            gradient = gradient + self._beyond_gradient(rows, own, b, hollow, visited)
         loss = loss + (b * (linear + bend)).sum(1)
         gradient = gradient + linear + 2.0 * bend
         if hessian and not form.linear:
             H = H + 2.0 * grams(own, design, H.dtype)
-        return Sums(loss, gradient, H)
+        return Sums(loss, gradient, H, visited)
 
     def change(self, rows: Any, b: Any, step: Any) -> Any:
         """Change of the penalised loss of some rows."""
@@ -113,7 +128,43 @@ class Rows:
         loss = loss + (step * self.box.penalty[rows]).sum(1)
         if self.design.form.exact:
             return loss + terms.dense_change(b, step, self.design, own=own)[0]
+        if self.design.form.bent:
+            before, after = (self.sums(rows, at, hessian=False).bend for at in (b, b + step))
+            loss = loss + _beyond(after) - _beyond(before)
         return loss + _quadratic_change(own, self.design, b, step)
+
+    def _unvisited(self, own: Own, b: Any, hollow: Any, visited: Any) -> Any:
+        """``Sums.bend`` of the zeros that are not visited: that of all entries, less those that are."""
+        slope, whole = (b * declines(own, self.design)).sum(1), -2.0 * (b * hollow).sum(1)
+        steep, bend = slope - visited[:, 0], whole - visited[:, 1]
+        least = LEAST_BEND[self.design.X.dtype]
+        steep, bend = (
+            torch.where(steep > least * slope, steep, 0.0),
+            torch.where(bend > least * whole, bend, 0.0),
+        )
+        return torch.stack([steep, torch.where(whole > MOST_WHOLE_BEND, IMPOSSIBLE, bend)], 1)
+
+    def _stays_inside(self, rows: Any, step: Any, unvisited: Any) -> Any:
+        """Whether the concave part surely holds where the step ends; see ``cpp/row.hpp``."""
+        own = self.own.at(rows)
+        steep, bend = unvisited.unbind(1)
+        change = (-2.0 * (step * bends(own, self.design, step, concave=True)).sum(1)).clamp(min=0.0)
+        fall = (step.clamp(max=0.0) * declines(own, self.design)).sum(1)
+        root = bend.sqrt() + change.sqrt()
+        return (root == 0.0) | (root**2 <= MOST_BEND * (steep + fall))
+
+    def _beyond_gradient(self, rows: Any, own: Own, b: Any, hollow: Any, unvisited: Any) -> Any:
+        """Gradient of `_beyond`: a second pass over the visited entries of the few rows that are there."""
+        gradient, ratio = torch.zeros_like(b), _ratio(unvisited)
+        there = torch.nonzero(ratio)[:, 0]
+        if not len(there):
+            return gradient
+        some, ratio, at = own.at(there), ratio[there, None], b[there]
+        by_bend, by_steep = ratio - 0.5 * ratio**2, -MOST_BEND * ratio
+        slopes = bend_slopes(self.block, rows[there], at, self.design, own=some)
+        whole = by_steep * declines(some, self.design) - 4.0 * by_bend * hollow[there]
+        gradient[there] = whole - by_steep * slopes[0] - by_bend * slopes[1]
+        return gradient
 
     def _surely_small(self, rows: Any, step: Any, curvature: Any) -> Any:
         """Whether every eta changes so little that the full step must lower the loss; a cheap bound."""
@@ -146,8 +197,23 @@ class Rows:
         return holds & small
 
 
+def _ratio(unvisited: Any) -> Any:
+    """Part of the bend of every row that is beyond where the concave part holds."""
+    steep, bend = unvisited.unbind(1)
+    ratio = torch.where(bend > 0.0, 1.0 - MOST_BEND * steep / bend.clamp(min=1e-300), 0.0)
+    return torch.where(ratio > 1e-9, ratio, 0.0)
+
+
+def _beyond(unvisited: Any) -> Any:
+    """Cost of rows beyond where the concave part holds; see `log1pnmf.model.zeros.EntryZeros.beyond`."""
+    return 0.5 * _ratio(unvisited) ** 2 * unvisited[:, 1]
+
+
 def _quadratic_change(own: Own, design: Design, b: Any, step: Any) -> Any:
-    return (step * (linears(own, design) + bends(own, design, 2.0 * b + step))).sum(1)
+    bend = bends(own, design, 2.0 * b + step)
+    if design.form.bent:
+        bend = bend + bends(own, design, 2.0 * b + step, concave=True)
+    return (step * (linears(own, design) + bend)).sum(1)
 
 
 class _Search:

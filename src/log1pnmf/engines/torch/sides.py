@@ -48,6 +48,11 @@ class Form:
         """Whether a quadratic stands in for zeros."""
         return not (self.exact or self.linear)
 
+    @property
+    def bent(self) -> bool:
+        """Whether that may have a concave part."""
+        return self.quadratic and self.dispersed
+
 
 @dataclass(frozen=True, eq=False)
 class Design:
@@ -67,12 +72,12 @@ class Design:
         The largest entries of the columns of `X`.
     decline : Tensor of float64, shape (batches, K)
         Sums of ``t x`` over all columns, for each batch; one sum where there are none.
-    linear, gram : Tensor of float64, shape (P, K) and (P, K, K)
+    linear, gram : Tensor of float64, shape (1, K) and (P, K, K)
         Sums of ``x`` and ``x x'`` over all columns with the weights of `log1pnmf.model.problem.SideZeros`; of
-        the exposure where all zeros are visited. With batches there are P of each, batch by batch.
+        the exposure where all zeros are visited. With batches there are as many of each, batch by batch.
     quadratic : Tensor of shape (columns, 2) or None
         Linear and quadratic coefficient for zeros, where columns have their own; with dispersions a third is
-        multiplied by the exposure and added to the linear one.
+        multiplied by the exposure and added to the quadratic one.
     dispersion : Tensor of shape (columns,) or None
         Where columns have their own.
     batch : Tensor of int32, shape (columns,), or None
@@ -103,7 +108,7 @@ class Own:
     ----------
     exposure : Tensor of shape (n,) or (n, batches)
         In the type that is computed in; the latter where columns are samples of several batches.
-    linear, square : Tensor of float64, shape (n, P)
+    linear, square : Tensor of float64, shape (n, 1) and (n, P)
         Weights of ``Design.linear`` and ``Design.gram``.
     quadratic : Tensor of shape (n, 2) or None
         As in `Design`, where rows have their own.
@@ -132,11 +137,15 @@ class Own:
 
 
 class Sums(NamedTuple):
-    """Loss (float64), gradient (float64) and, where asked for, Hessian of every row."""
+    """Loss (float64), gradient (float64) and, where asked for, Hessian of every row.
+
+    bend: with a concave part, sums of ``t eta`` and ``-2 t^2 b2 eta^2``, in float64, shape (n, 2).
+    """
 
     loss: Any
     gradient: Any
     hessian: Any
+    bend: Any = None
 
 
 class Reach(NamedTuple):
@@ -161,21 +170,23 @@ def linears(own: Own, design: Design) -> Any:
     return _weighed(own.linear, design.linear, own)
 
 
-def grams(own: Own, design: Design, dtype: Any) -> Any:
-    """Quadratic part, a K x K matrix for every row."""
-    weights, sums = own.square.to(dtype), design.gram.flatten(1).to(dtype)
+def grams(own: Own, design: Design, dtype: Any, *, concave: bool = False) -> Any:
+    """Quadratic part, a K x K matrix for every row: the convex one, or the concave one."""
+    part = slice(int(concave), None, 2 if design.form.bent else 1)
+    weights, sums = own.square[:, part].to(dtype), design.gram[part].flatten(1).to(dtype)
     return _weighed(weights, sums, own).unflatten(1, design.gram.shape[1:])
 
 
-def bends(own: Own, design: Design, b: Any) -> Any:
-    """Every row's own Gram matrix times its `b`."""
-    if len(design.gram) == 1:
-        return own.square * (b @ design.gram[0])
+def bends(own: Own, design: Design, b: Any, *, concave: bool = False) -> Any:
+    """Every row's own Gram matrix times its `b`; of the convex part, or of the concave one."""
+    if len(design.gram) == (2 if design.form.bent else 1):
+        return own.square[:, concave : concave + 1] * (b @ design.gram[int(concave)])
     n, K = b.shape
     size, done = max(1, GRAM_BYTES // (8 * K * K)), torch.empty_like(b)
     for first in range(0, n, size):
         at = slice(first, first + size)
-        done[at] = torch.bmm(grams(own.at(at), design, b.dtype), b[at, :, None])[:, :, 0]
+        matrices = grams(own.at(at), design, b.dtype, concave=concave)
+        done[at] = torch.bmm(matrices, b[at, :, None])[:, :, 0]
     return done
 
 

@@ -17,7 +17,7 @@ from .dispersed import count_terms, rise_terms, zero_terms
 from .rows import Block, Stored
 from .sides import Design, Form, Own, Reach, Sums
 
-__all__ = ["Box", "change", "dense_change", "dense_sums", "evaluate", "reach", "solve_box"]
+__all__ = ["Box", "bend_slopes", "change", "dense_change", "dense_sums", "evaluate", "reach", "solve_box"]
 
 ENTRY_BYTES = 1 << 28
 IMPOSSIBLE = 1e30
@@ -44,11 +44,28 @@ def evaluate(block: Block, rows: Any, b: Any, design: Design, *, own: Own, hessi
     def sums(entries: _Entries) -> Sums:
         return _evaluate(entries, narrow[entries.at], design, own, hessian)
 
-    loss, gradient, H = _joined(block, rows, design, sums)
+    found = _joined(block, rows, design, sums)
     if own.stored is not None:
         more = _joined(own.stored, rows, design, sums)
-        loss, gradient, H = loss + more[0], gradient + more[1], H + more[2] if hessian else None
-    return Sums(loss, gradient, H)
+        found = [None if one is None else one + other for one, other in zip(found, more, strict=True)]
+    return Sums(*found)
+
+
+def bend_slopes(block: Block, rows: Any, b: Any, design: Design, *, own: Own) -> list[Any]:
+    """Gradients of the two sums of ``Sums.bend`` over visited entries; parameters as in `evaluate`."""
+    b = b.to(design.X.dtype)
+
+    def slopes(entries: _Entries) -> tuple[Any, Any]:
+        X = design.X[entries.column]
+        t, _, _, bent = _of_entries(entries, design, own)
+        eta = (X * b[entries.at][entries.row]).sum(1)
+        parts = (t, -4.0 * bent * t * eta)
+        return tuple(_sum((X * one[:, None]).double(), entries.lengths) for one in parts)
+
+    found = _joined(block, rows, design, slopes)
+    if own.stored is None:
+        return found
+    return [one + other for one, other in zip(found, _joined(own.stored, rows, design, slopes), strict=True)]
 
 
 def change(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: Own) -> Any:
@@ -113,14 +130,14 @@ def _gather(source: Block | Stored, rows: Any, at: slice) -> _Entries:
     return _Entries(at, row, source.indices[entry].long(), y, lengths)
 
 
-def _of_entries(entries: _Entries, design: Design, own: Own) -> tuple[Any, Any, Any]:
-    """Exposure, and the coefficients of the quadratics."""
+def _of_entries(entries: _Entries, design: Design, own: Own) -> tuple[Any, Any, Any, Any]:
+    """Exposure, and the coefficients of the quadratics; the last is that of the concave part."""
     t = _exposures(entries, design, own)
     quadratic = _own_of(entries, design.quadratic, own.quadratic)
     if quadratic is None:
-        return t, 0.0, 0.0
+        return t, 0.0, 0.0, 0.0
     a1, a2, *by_t = quadratic.unbind(1)
-    return t, a1 + t * by_t[0] if by_t else a1, a2
+    return t, a1, a2, t * by_t[0] if by_t else 0.0
 
 
 def _exposures(entries: _Entries, design: Design, own: Own) -> Any:
@@ -155,12 +172,17 @@ def _evaluate(entries: _Entries, b: Any, design: Design, own: Own, hessian: bool
         weight = -residual * inverse
     if y is not None:
         loss = loss + y * IMPOSSIBLE * (1.0 - eta * (0.5 / form.smallest)).clamp(min=0.0)
+    sums = None
     if form.quadratic:
-        t, a1, a2 = _of_entries(entries, design, own)
+        t, a1, a2, bent = _of_entries(entries, design, own)
         zero, slope = (0.0, 0.0) if form.dispersed else (em, em + 1.0)
-        loss = loss + t * (zero - inside * (a1 + a2 * inside))
-        residual = residual + t * (slope - a1 - 2.0 * a2 * inside)
+        square = a2 + bent
+        loss = loss + t * (zero - inside * (a1 + square * inside))
+        residual = residual + t * (slope - a1 - 2.0 * square * inside)
         weight = weight + t * (slope - 2.0 * a2)
+        if form.bent:
+            steep = t * inside
+            sums = _sum(torch.stack([steep, -2.0 * bent * inside * steep], 1).double(), entries.lengths)
     H = None
     if hessian:
         products = ((X * weight[:, None])[:, :, None] * X[:, None, :]).flatten(1)
@@ -169,6 +191,7 @@ def _evaluate(entries: _Entries, b: Any, design: Design, own: Own, hessian: bool
         _sum(loss.double(), entries.lengths),
         _sum((X * residual[:, None]).double(), entries.lengths),
         H,
+        sums,
     )
 
 
@@ -195,13 +218,13 @@ def _change(entries: _Entries, b: Any, step: Any, design: Design, own: Own) -> A
         ratio = 1.0 + rise / em
         loss = -y * torch.log(ratio.clamp(min=LEAST_RATIO))
         loss = loss + torch.where(ratio < LEAST_RATIO, y * IMPOSSIBLE, 0.0)
-    t, a1, a2 = _of_entries(entries, design, own)
+    t, a1, a2, bent = _of_entries(entries, design, own)
     zero = t * rise
     if form.dispersed:
         zero, spread = rise_terms(em, rise, t, _own_of(entries, design.dispersion, own.dispersion))
         loss = loss if y is None else loss + y * spread
     if form.quadratic:
-        loss = loss + zero - t * delta * (a1 + a2 * (2.0 * inside + delta))
+        loss = loss + zero - t * delta * (a1 + (a2 + bent) * (2.0 * inside + delta))
     return _sum(loss.double(), entries.lengths)
 
 

@@ -85,22 +85,20 @@ def exposure_of(
 
 @triton.jit
 def coefficients(quadratic, column, program, t, there, BY_COLUMN: tl.constexpr, DISPERSED: tl.constexpr):
-    """Linear and quadratic coefficient for zeros: those of the column, or those of the row."""
+    """Coefficients for zeros, of the column or of the row: linear, quadratic, and of the concave part."""
     if DISPERSED:
         N: tl.constexpr = 3
     else:
         N: tl.constexpr = 2
     if BY_COLUMN:
         at = quadratic + N * column
-        a1, a2 = tl.load(at, mask=there, other=0.0), tl.load(at + 1, mask=there, other=0.0)
-        if DISPERSED:
-            a1 += t * tl.load(at + 2, mask=there, other=0.0)
     else:  # loaded once for every entry, so that the arithmetic is spread over all threads
         at = quadratic + N * program + tl.zeros_like(column)
-        a1, a2 = tl.load(at, mask=there, other=0.0), tl.load(at + 1, mask=there, other=0.0)
-        if DISPERSED:
-            a1 += t * tl.load(at + 2, mask=there, other=0.0)
-    return a1, a2
+    a1, a2 = tl.load(at, mask=there, other=0.0), tl.load(at + 1, mask=there, other=0.0)
+    bent = tl.zeros_like(a1)
+    if DISPERSED:
+        bent = t * tl.load(at + 2, mask=there, other=0.0)
+    return a1, a2, bent
 
 
 @triton.jit

@@ -56,15 +56,18 @@ def evaluate(block: Block, rows: Any, b: Any, design: Design, *, own: Own, hessi
     gradient = torch.empty((n, K), dtype=torch.float64, device=b.device)
     tile, warps = _tile_and_warps(W, n, hessian)
     H = torch.empty((n, W, W) if hessian else (1,), dtype=design.X.dtype, device=b.device)
+    bend = torch.empty((n, 2), dtype=torch.float64, device=b.device) if design.form.bent else None
     own_arguments, kinds = _visited(block, rows, design, own)
     _evaluate[(n,)](
-        *(pieces or (rows, rows))[:2], *own_arguments, b, loss, gradient, H, IMPOSSIBLE, K, W=W, TILE=tile,
-        HESSIAN=hessian, PIECE=0 if pieces is None else PIECE, **kinds, num_warps=warps,
+        *(pieces or (rows, rows))[:2], *own_arguments, b, loss, gradient, H, loss if bend is None else bend,
+        IMPOSSIBLE, K, W=W, TILE=tile, HESSIAN=hessian, PIECE=0 if pieces is None else PIECE, **kinds,
+        num_warps=warps,
     )  # fmt: skip
     if pieces is not None:
         loss, gradient = (_joined(one, pieces[2]) for one in (loss, gradient))
         H = _joined(H.flatten(1), pieces[2]).unflatten(1, (W, W)) if hessian else H
-    return Sums(loss, gradient, H[:, :K, :K] if hessian else None)
+        bend = None if bend is None else _joined(bend, pieces[2])
+    return Sums(loss, gradient, H[:, :K, :K] if hessian else None, bend)
 
 
 def _joined(parts: Any, lengths: Any) -> Any:
@@ -150,7 +153,7 @@ def _begin(program, rows, indptr, row_exposure, labels, columns, own_exposures, 
 
 @triton.jit
 def _terms(  # noqa: PLR0912 - branches of the compiler, not of the program
-    y, eta, inside, em, t, phi, a1, a2, IDENTITY: tl.constexpr, QUADRATIC: tl.constexpr,
+    y, eta, inside, em, t, phi, a1, a2, bent, IDENTITY: tl.constexpr, QUADRATIC: tl.constexpr,
     DISPERSED: tl.constexpr, COUNTED: tl.constexpr,
 ):  # fmt: skip
     """Loss, residual and weight of entries; of stored zeros where not COUNTED."""
@@ -171,9 +174,10 @@ def _terms(  # noqa: PLR0912 - branches of the compiler, not of the program
             residual = -pull * ratio
             weight = ratio * (pull * inverse + tl.maximum(pull - push, 0.0) * (phi * push) * ratio)
         if QUADRATIC:
-            value += t * (em * log1p_ratio(phi * t * em) - inside * (a1 + a2 * inside))
+            square = a2 + bent
+            value += t * (em * log1p_ratio(phi * t * em) - inside * (a1 + square * inside))
             slope = push * ratio
-            residual += slope - t * (a1 + 2.0 * a2 * inside)
+            residual += slope - t * (a1 + 2.0 * square * inside)
             if not IDENTITY:
                 weight += slope
             weight -= 2.0 * t * a2
@@ -196,8 +200,8 @@ def _terms(  # noqa: PLR0912 - branches of the compiler, not of the program
 @triton.jit
 def _sums(
     start, stop, indices, values, row_exposure, column_exposure, labels, quadratic, dispersion, design, b,
-    t_row, row_at, column_at, program, lowest, smallest, largest, impossible, k, loss, slopes, H,
-    W: tl.constexpr, TILE: tl.constexpr, IDENTITY: tl.constexpr, QUADRATIC: tl.constexpr,
+    t_row, row_at, column_at, program, lowest, smallest, largest, impossible, k, loss, slopes, H, steep,
+    bend, W: tl.constexpr, TILE: tl.constexpr, IDENTITY: tl.constexpr, QUADRATIC: tl.constexpr,
     BY_COLUMN: tl.constexpr, DISPERSED: tl.constexpr, OF_ROWS: tl.constexpr, BATCH: tl.constexpr,
     HESSIAN: tl.constexpr, COUNTED: tl.constexpr,
 ):  # fmt: skip
@@ -211,7 +215,7 @@ def _sums(
         if not (QUADRATIC or DISPERSED):  # loaded, so that the arithmetic is spread over all threads
             least = tl.load(lowest + tl.zeros_like(column), mask=there, other=1.0)
         inside, em = em_of(eta, least, largest, IDENTITY)
-        t, phi, a1, a2 = em, em, em, em
+        t, phi, a1, a2, bent = em, em, em, em, em
         if QUADRATIC or DISPERSED:
             t = exposure_of(
                 row_exposure, column_exposure, labels, column, row_at, column_at, t_row, there, BATCH
@@ -219,27 +223,30 @@ def _sums(
         if DISPERSED:
             phi = dispersion_of(dispersion, column, program, there, OF_ROWS)
         if QUADRATIC:
-            a1, a2 = coefficients(quadratic, column, program, t, there, BY_COLUMN, DISPERSED)
+            a1, a2, bent = coefficients(quadratic, column, program, t, there, BY_COLUMN, DISPERSED)
         value, residual, weight = _terms(
-            y, eta, inside, em, t, phi, a1, a2, IDENTITY, QUADRATIC, DISPERSED, COUNTED
+            y, eta, inside, em, t, phi, a1, a2, bent, IDENTITY, QUADRATIC, DISPERSED, COUNTED
         )
+        if QUADRATIC and DISPERSED:
+            steep += t * inside
+            bend -= 2.0 * bent * inside * (t * inside)
         if COUNTED:
             value += y * tl.maximum(1.0 - eta * (0.5 / smallest), 0.0) * impossible
         loss += value
         slopes += X * residual[:, None]
         if HESSIAN:
             H = add_squares(H, X, weight)
-    return loss, slopes, H
+    return loss, slopes, H, steep, bend
 
 
 @triton.jit
 def _evaluate(
     owners, offsets, rows, indptr, indices, values, zeros_indptr, zeros_indices, row_exposure,
     column_exposure, labels, quadratic, dispersion, design, lowest, columns, own_exposures, smallest,
-    largest, b_at, loss_at, gradient_at, hessian_at, impossible, K, W: tl.constexpr, TILE: tl.constexpr,
-    IDENTITY: tl.constexpr, QUADRATIC: tl.constexpr, BY_COLUMN: tl.constexpr, STORED: tl.constexpr,
-    DISPERSED: tl.constexpr, OF_ROWS: tl.constexpr, BATCH: tl.constexpr, HESSIAN: tl.constexpr,
-    PIECE: tl.constexpr,
+    largest, b_at, loss_at, gradient_at, hessian_at, bend_at, impossible, K, W: tl.constexpr,
+    TILE: tl.constexpr, IDENTITY: tl.constexpr, QUADRATIC: tl.constexpr, BY_COLUMN: tl.constexpr,
+    STORED: tl.constexpr, DISPERSED: tl.constexpr, OF_ROWS: tl.constexpr, BATCH: tl.constexpr,
+    HESSIAN: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     piece = tl.program_id(0).to(tl.int64)
     program, offset = piece, piece * 0
@@ -254,25 +261,30 @@ def _evaluate(
     k = tl.arange(0, W)
     b = tl.load(b_at + program * K + k, mask=k < K, other=0.0).to(tl.float32)
     loss, slopes = tl.zeros([TILE], dtype=tl.float32), tl.zeros([TILE, W], dtype=tl.float32)
-    H = tl.zeros([W, W], dtype=tl.float32)
-    loss, slopes, H = _sums(
+    H, steep = tl.zeros([W, W], dtype=tl.float32), tl.zeros([TILE], dtype=tl.float32)
+    bend = tl.zeros_like(steep)
+    loss, slopes, H, steep, bend = _sums(
         start, stop, indices, values, row_exposure, column_exposure, labels, quadratic, dispersion, design,
-        b, t_row, row_at, column_at, program, lowest, smallest, largest, impossible, k, loss, slopes, H, W,
-        TILE, IDENTITY, QUADRATIC, BY_COLUMN, DISPERSED, OF_ROWS, BATCH, HESSIAN, True,
+        b, t_row, row_at, column_at, program, lowest, smallest, largest, impossible, k, loss, slopes, H,
+        steep, bend, W, TILE, IDENTITY, QUADRATIC, BY_COLUMN, DISPERSED, OF_ROWS, BATCH, HESSIAN, True,
     )  # fmt: skip
     if STORED:  # with the first piece of the row
         start, stop = tl.load(zeros_indptr + row), tl.load(zeros_indptr + row + 1)
         stop = tl.where(offset > 0, start, stop)
-        loss, slopes, H = _sums(
+        loss, slopes, H, steep, bend = _sums(
             start, stop, zeros_indices, values, row_exposure, column_exposure, labels, quadratic, dispersion,
             design, b, t_row, row_at, column_at, program, lowest, smallest, largest, impossible, k, loss,
-            slopes, H, W, TILE, IDENTITY, QUADRATIC, BY_COLUMN, DISPERSED, OF_ROWS, BATCH, HESSIAN, False,
+            slopes, H, steep, bend, W, TILE, IDENTITY, QUADRATIC, BY_COLUMN, DISPERSED, OF_ROWS, BATCH,
+            HESSIAN, False,
         )  # fmt: skip
     tl.store(loss_at + piece, tl.sum(loss.to(tl.float64), axis=0))
     gradient = tl.sum(slopes.to(tl.float64), axis=0)
     tl.store(gradient_at + piece * K + k, gradient, mask=k < K)
     if HESSIAN:
         tl.store(hessian_at + piece * W * W + k[:, None] * W + k[None, :], H)
+    if QUADRATIC and DISPERSED:
+        tl.store(bend_at + 2 * piece, tl.sum(steep.to(tl.float64), axis=0))
+        tl.store(bend_at + 2 * piece + 1, tl.sum(bend.to(tl.float64), axis=0))
 
 
 @triton.jit
@@ -309,8 +321,8 @@ def _changes(
             if DISPERSED:
                 value += y * spread
         if QUADRATIC:
-            a1, a2 = coefficients(quadratic, column, program, t, there, BY_COLUMN, DISPERSED)
-            value += zero - t * delta * (a1 + a2 * (2.0 * inside + delta))
+            a1, a2, bent = coefficients(quadratic, column, program, t, there, BY_COLUMN, DISPERSED)
+            value += zero - t * delta * (a1 + (a2 + bent) * (2.0 * inside + delta))
         loss += tl.where(there, value, 0.0).to(tl.float64)
     return loss
 

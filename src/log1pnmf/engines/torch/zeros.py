@@ -72,16 +72,19 @@ class Zeros:
     factors: Any
     noise: dispersed_zeros.Noise | None = None
 
-    def survey(self, caps: np.ndarray) -> ZeroSurvey:
+    def survey(self, caps: np.ndarray, *, straight: bool = False) -> ZeroSurvey:
         """See `log1pnmf.engines.base.Engine.survey_zeros`."""
         error, n_above = self.factors.new_empty((2, len(self.factors), len(caps)))
         width = 3 if self.noise is None else 5
         quadratics = self.factors.new_empty((len(self.factors), len(caps), width))
         every = surveyed_every(len(self.loadings))
         for at, eta in self._eta(every=every):
-            found = self.features if self.noise is None else self.noise.at(at)
             exposure = self.exposure.at(at)[..., ::every].contiguous()
-            error[at], n_above[at], quadratics[at] = found.survey(eta, exposure, caps)
+            if self.noise is None:
+                found = self.features.survey(eta, exposure, caps)
+            else:
+                found = self.noise.at(at).survey(eta, exposure, caps, straight=straight)
+            error[at], n_above[at], quadratics[at] = found
         all_of = len(self.loadings) / len(self.loadings[::every])
         return ZeroSurvey(caps, on_host(all_of * error), on_host(all_of * n_above), on_host(quadratics))
 
@@ -131,7 +134,7 @@ class Zeros:
 
 
 def _leave_out(eta: Any, entries: Block | Stored, start: int, stop: int, every: int) -> None:
-    """Put -1 at the entries of rows `start` to `stop`, of which eta is given in `every` so many columns."""
+    """Put -1 - eta at the entries of rows `start` to `stop`; of `every` so many columns eta has one."""
     indptr = entries.indptr[start : stop + 1]
     first, last = indptr[[0, -1]].tolist()
     rows = torch.repeat_interleave(torch.arange(stop - start, device=eta.device), indptr.diff())
@@ -139,7 +142,7 @@ def _leave_out(eta: Any, entries: Block | Stored, start: int, stop: int, every: 
     if every > 1:
         seen = columns % every == 0
         rows, columns = rows[seen], columns[seen] // every
-    eta[rows, columns] = -1.0
+    eta[rows, columns] = -1.0 - eta[rows, columns]
 
 
 def survey(eta: Any, exposure: Any, caps: np.ndarray) -> tuple[Any, Any, Any]:
