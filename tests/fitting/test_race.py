@@ -239,3 +239,20 @@ def test_progress_is_shown_where_it_is_asked_for(capsys):
     assert "start:" in capsys.readouterr().err
     fit_log1p_nmf(Y, 4, c=math.inf)
     assert not capsys.readouterr().err
+
+
+def test_starts_that_agree_end_the_race(monkeypatch):
+    """Two well separated blocks have one optimum: the second start finds it again, and no move is tried."""
+    n_raced = []
+    advance = race_module._Racer.advance
+    monkeypatch.setattr(race_module._Racer, "advance", lambda *a: n_raced.append(a[2]) or advance(*a))
+    y = np.kron(np.eye(2, dtype=int), np.ones((30, 20), dtype=int)) * np.random.default_rng(0).poisson(
+        20, (60, 40)
+    )
+    raced(engine_for(math.inf, y), 2)
+    assert n_raced == [ALONE, ALONE]
+    n_raced.clear()
+    monkeypatch.setattr(race_module, "AGREED", -1.0)
+    raced(engine_for(math.inf, y), 2)
+    assert n_raced[: 1 + race_module.N_RANDOM] == [ALONE] * (1 + race_module.N_RANDOM)
+    assert len(n_raced) > 1 + race_module.N_RANDOM

@@ -56,6 +56,9 @@ MOST_MOVES, MOST_FAILED = (6, 24), (4, 8)
 iterations are cheap."""
 WORTHWHILE = 1e-4
 """Gain of a move, relative to the objective, from which on it encourages further ones."""
+AGREED = 3e-5
+"""How near two objectives are, relative to them, if both starts lead to the same optimum. There is no more to
+find then, as far as one can tell from few iterations."""
 DRIFT = 3e-4
 """How far a move may lead back, relative to the objective: few iterations do not tell small gains."""
 FIRST_LOOK = 3
@@ -100,15 +103,26 @@ def race(
     names, small = [first] + ["random"] * N_RANDOM, part.nnz <= SMALL
     with _shown(verbose, len(names) * ALONE + MOST_MOVES[small] * AGAIN) as watch:
         racer = _Racer(make, make(raced), watch)
-        ends = [racer.advance(initialize(racer.engine, K, name, rng), ALONE) for name in names]
+        ends: list[tuple[Pair, float]] = []
+        while len(ends) < len(names) and not _agree([reached for _, reached in ends]):
+            start = initialize(racer.engine, K, names[len(ends)], rng)
+            ends.append(racer.advance(start, ALONE))
         best = min(range(len(ends)), key=lambda one: ends[one][1])
-        pair = racer.moved(*ends[best], rng, most=MOST_MOVES[small], most_failed=MOST_FAILED[small])
+        pair = ends[best][0]
+        if len(ends) == len(names):
+            pair = racer.moved(*ends[best], rng, most=MOST_MOVES[small], most_failed=MOST_FAILED[small])
     if not whole:
         everyone = make(replace(exact, zeros=quadratic(problem.link, "chebyshev", None)))
         pair = spread(everyone, _settling(everyone), pair, FREE)
     # with a penalty, the first factor is the one without
     ordered = arranged(pair.loadings, pair.factors, replace(settings, l1=0.0, normalize="none"))
     return Taken(Pair(*adapt_start(problem, *ordered, rng)), names[best])
+
+
+def _agree(reached: list[float]) -> bool:
+    """Whether the two lowest objectives are those of the same optimum."""
+    least = sorted(reached)[:2]
+    return len(least) == 2 and least[1] - least[0] <= AGREED * abs(least[0])
 
 
 class _Racer:
