@@ -251,7 +251,7 @@ def test_who_has_a_factor_may_be_known_and_how_much_found(l1):
 
 
 def test_frames_are_brought_into_the_order_of_the_data():
-    order = RNG.permutation(M)
+    order = np.random.default_rng(1).permutation(M)
     frame = pd.DataFrame({"known": FACTORS[:, 1]}, index=NAMES).iloc[order]
     found = fit(2, fixed_factors=frame)
     assert found.factor_names == ["known", "k1"]

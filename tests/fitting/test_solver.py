@@ -175,7 +175,8 @@ def test_the_identity_is_the_limit_of_large_c(kind):
         problem, loadings, factors = example(c, how)
         last = run(problem, loadings, factors, max_iter=3000)[-1]
         means.append(problem.link.mean(last.loadings @ last.factors.T))
-    np.testing.assert_allclose(means[0], means[1], rtol=1e-6, atol=1e-6)
+    # both fits end where a gain is below the last bit of the objective: the means are known to its root
+    np.testing.assert_allclose(means[0], means[1], rtol=1e-5, atol=1e-5)
 
 
 def test_engines_agree():
