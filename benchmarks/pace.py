@@ -81,7 +81,8 @@ def pace(counts: Counts, n_components: int, likelihood: str) -> Pace:
             callbacks=[lambda _: read.append(time.process_time())],
         )
     took = [0.0, *np.diff(read)]
-    return Pace(statistics.mean(took[EARLY]), statistics.mean(took[SETTLED]), float(fit.log_likelihood))
+    settled = took[SETTLED] or took[-8:]  # a fit may end before: nothing is left to gain
+    return Pace(statistics.mean(took[EARLY]), statistics.mean(settled), float(fit.log_likelihood))
 
 
 def measure(folder: Folder, full: bool = False) -> Iterator[dict[str, Any]]:

@@ -40,9 +40,9 @@ struct Design {
         dispersion(h.rows.column_dispersion != nullptr ? K + (exposure >= 0) : -1),
         quadratic(!h.model.exact_zeros && h.zeros.column_quadratic != nullptr ? K + (exposure >= 0) + (dispersion >= 0) : -1),
         carries(carries_effects(h)),
-        label(needs_label(h) ? K + (exposure >= 0) + (dispersion >= 0) + (quadratic >= 0 ? quadratic_width(h) : 0) : -1),
+        label(needs_label(h) ? K + (exposure >= 0) + (dispersion >= 0) + (quadratic >= 0 ? quadratic_streams(h) : 0) : -1),
         streams(static_cast<int>(round_up(
-            K + (exposure >= 0) + (dispersion >= 0) + (quadratic >= 0 ? quadratic_width(h) : 0) + (label >= 0), kGroup))),
+            K + (exposure >= 0) + (dispersion >= 0) + (quadratic >= 0 ? quadratic_streams(h) : 0) + (label >= 0), kGroup))),
         first(first_of_batches(h)),
         place(places(h, first)),
         columns(first.empty() ? h.rows.n_columns : first.back()),
@@ -75,8 +75,9 @@ struct Design {
         if (dispersion >= 0) to[dispersion] = h.rows.column_dispersion[j];
         if (quadratic >= 0) {
           const double* own = h.zeros.column_quadratic + (rank + 1) * j;
-          if (quadratic_width(h) == rank + 1) std::copy_n(own, rank + 1, to + quadratic);
-          else to[quadratic] = own[0], to[quadratic + 1] = own[2];
+          if (rank == 1) to[quadratic] = as_pair(own[0], own[1]);
+          else if (quadratic_streams(h) == 1) to[quadratic] = as_pair(own[0], own[2]);
+          else to[quadratic] = as_pair(own[0], own[1]), to[quadratic + 1] = own[2];
         }
         if (label >= 0) {
           const std::int64_t own = h.rows.batches.column_batch[j];
@@ -119,13 +120,15 @@ struct Design {
   static bool needs_exposure(const HalfStep& h) {
     return h.rows.column_exposure != nullptr || h.task == Task::coordinate || h.model.exact_zeros || carries_effects(h);
   }
-  // Effects need no more room where streams are filled up anyway. Each thread writes them anew for every batch, so entries have to be many.
+  // Effects need no more room where streams are filled up anyway, or a design row does not reach into another cache line.
+  // Each thread writes them anew for every batch, so entries have to be many.
   static bool carries_effects(const HalfStep& h) {
     constexpr double kEntries = 8.0;   // for each effect that is written
+    constexpr int kLine = 8;           // doubles in a cache line
     const Rows& rows = h.rows;
-    const int K = h.n_components, others = K + (rows.column_dispersion != nullptr) + (h.zeros.column_quadratic != nullptr ? quadratic_width(h) : 0);
+    const int K = h.n_components, others = K + (rows.column_dispersion != nullptr) + (h.zeros.column_quadratic != nullptr ? quadratic_streams(h) : 0);
     const double effects = static_cast<double>(rows.n_columns) * rows.batches.count * h.n_threads;
-    return !h.model.exact_zeros && h.task == Task::newton && rows.batches.row_batch != nullptr && weighs(h) && others % kGroup != 0 &&
+    return !h.model.exact_zeros && h.task == Task::newton && rows.batches.row_batch != nullptr && weighs(h) && others % kLine != 0 &&
            static_cast<double>(rows.indptr[rows.n_rows]) >= kEntries * effects;
   }
   // Whether the exposures of single entries are looked at.
@@ -133,9 +136,9 @@ struct Design {
   static bool needs_label(const HalfStep& h) {
     return !h.model.exact_zeros && h.rows.batches.column_batch != nullptr && weighs(h);
   }
-  // Identity link with dispersions: a2 is zero and left out.
-  static int quadratic_width(const HalfStep& h) {
-    return h.model.noise == Noise::negative_binomial && h.model.link != Link::identity ? 3 : 2;
+  // Coefficients are floats, and two have one stream. Identity link with dispersions: a2 is zero and left out.
+  static int quadratic_streams(const HalfStep& h) {
+    return h.model.noise == Noise::negative_binomial && h.model.link != Link::identity ? 2 : 1;
   }
   static bool with_logs(const HalfStep& h) {
     return h.task == Task::coordinate && h.model.noise == Noise::large_poisson;

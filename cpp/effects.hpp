@@ -16,32 +16,39 @@ namespace log1pnmf::LOG1PNMF_ISA {
 class EffectsPass {
  public:
   explicit EffectsPass(const EffectsStep& s)
-      : s_(s), B_(s.n_batches), lanes_(6 * std::int64_t{B_} * kLanes), matrix_(std::int64_t{B_} * B_ * kLanes), sums_(2 * std::int64_t{B_} * kLanes) {}
+      : s_(s), B_(s.n_batches), lanes_(6 * std::int64_t{B_} * kStep), matrix_(std::int64_t{B_} * B_ * kLanes), sums_(2 * std::int64_t{B_} * kLanes) {}
 
-  // The equations for z, and how far levels are off.
+  // The equations for z, and how far levels are off. The matrix is symmetric: a share is an inverse times a number of the feature.
   void equations() {
     Vec off = Vec{};
-    for (std::int64_t j = 0; j < s_.n_features; j += kLanes) {
+    for (std::int64_t j = 0; j < s_.n_features; j += kStep) {
       read(j);
-      const Vec w = weights_;
-      Vec level = Vec{};
+      Vec level[U] = {};
       for (int b = 0; b < B_; ++b) {
-        Vec log, unused;
-        const Vec q = load(effects(b));
-        log_and_reciprocal<1>(&q, &log, &unused);
-        level += log;
-        add(sums_ + b * kLanes, w * load(free(b)));
-        add(sums_ + (B_ + b) * kLanes, w * log);
-        const Vec by_weight = w * w * load(inverse(b));
-        for (int a = 0; a < B_; ++a) add(matrix_ + (b * B_ + a) * kLanes, by_weight * ((a == b ? 1.0 : 0.0) - load(share(a))));
+        Vec q[U], log[U], unused[U], by_weight[U], moved = Vec{}, now = Vec{};
+        load_all(effects(b), q);
+        log_and_reciprocal<U>(q, log, unused);
+        LOG1PNMF_EACH {
+          level[u] += log[u];
+          moved += weights_[u] * load(free(b) + u * kLanes);
+          now += weights_[u] * log[u];
+          by_weight[u] = weights_[u] * weights_[u] * load(inverse(b) + u * kLanes);
+        }
+        add(sums_ + b * kLanes, moved);
+        add(sums_ + (B_ + b) * kLanes, now);
+        for (int a = 0; a <= b; ++a) {
+          Vec sum = Vec{};
+          LOG1PNMF_EACH sum += by_weight[u] * ((a == b ? 1.0 : 0.0) - load(share(a) + u * kLanes));
+          add(matrix_ + (b * B_ + a) * kLanes, sum);
+        }
       }
-      off = vmax(off, vmax(level, -level));
+      LOG1PNMF_EACH off = vmax(off, vmax(level[u], -level[u]));
     }
     double largest = largest_lane(off);
     for (int b = 0; b < B_; ++b) {
       s_.right[b] = horizontal_sum(load(sums_ + b * kLanes));
       largest = std::max(largest, std::abs(horizontal_sum(load(sums_ + (B_ + b) * kLanes))));
-      for (int a = 0; a < B_; ++a) s_.matrix[b * B_ + a] = horizontal_sum(load(matrix_ + (b * B_ + a) * kLanes));
+      for (int a = 0; a <= b; ++a) s_.matrix[b * B_ + a] = s_.matrix[a * B_ + b] = horizontal_sum(load(matrix_ + (b * B_ + a) * kLanes));
     }
     s_.found[0] = largest;
   }
@@ -49,19 +56,26 @@ class EffectsPass {
   // Takes the step: new effects, the longest part of it, and by how much the objective changes.
   void move() {
     Vec longest = Vec{}, change = Vec{};
-    for (std::int64_t j = 0; j < s_.n_features; j += kLanes) {
+    for (std::int64_t j = 0; j < s_.n_features; j += kStep) {
       read(j);
-      Vec all = Vec{};
-      for (int b = 0; b < B_; ++b) all += load(inverse(b)) * (s_.z[b] * weights_);
+      Vec all[U] = {};
+      for (int b = 0; b < B_; ++b)
+        LOG1PNMF_EACH all[u] += load(inverse(b) + u * kLanes) * (s_.z[b] * weights_[u]);
       for (int b = 0; b < B_; ++b) {
-        Vec step = load(free(b)) - (load(inverse(b)) * (s_.z[b] * weights_) - load(share(b)) * all);
-        longest = vmax(longest, vmax(step, -step));
-        step = vmin(vmax(step, splat(-1.0)), splat(1.0));
-        Vec growth;
-        expm1<1>(&step, &growth);
-        const Vec q = load(effects(b)), bend = load(this->bend(b));
-        change += bend * growth - (bend - load(slope(b))) * step;
-        write(s_.effects_after + b * s_.n_features, j, q + q * growth);
+        Vec step[U], growth[U];
+        LOG1PNMF_EACH {
+          const int e = u * kLanes;
+          step[u] = load(free(b) + e) - (load(inverse(b) + e) * (s_.z[b] * weights_[u]) - load(share(b) + e) * all[u]);
+          longest = vmax(longest, vmax(step[u], -step[u]));
+          step[u] = vmin(vmax(step[u], splat(-1.0)), splat(1.0));
+        }
+        expm1<U>(step, growth);
+        LOG1PNMF_EACH {
+          const int e = u * kLanes;
+          const Vec q = load(effects(b) + e), bent = load(bend(b) + e);
+          change += bent * growth[u] - (bent - load(slope(b) + e)) * step[u];
+          write(s_.effects_after + b * s_.n_features, j + e, q + q * growth[u]);
+        }
       }
     }
     s_.found[0] = largest_lane(longest);
@@ -69,7 +83,9 @@ class EffectsPass {
   }
 
  private:
-  double* at(int kind, int b) const { return lanes_ + (kind * std::int64_t{B_} + b) * kLanes; }
+  static constexpr int U = kUnroll;   // vectors of features at a time
+
+  double* at(int kind, int b) const { return lanes_ + (kind * std::int64_t{B_} + b) * kStep; }
   double* effects(int b) const { return at(0, b); }
   double* bend(int b) const { return at(1, b); }
   double* slope(int b) const { return at(2, b); }
@@ -77,50 +93,62 @@ class EffectsPass {
   double* share(int b) const { return at(4, b); }
   double* free(int b) const { return at(5, b); }
   static void add(double* to, Vec v) { store(to, load(to) + v); }
+  static void load_all(const double* from, Vec* to) { LOG1PNMF_EACH to[u] = load(from + u * kLanes); }
+  static void store_all(double* to, const Vec* v) { LOG1PNMF_EACH store(to + u * kLanes, v[u]); }
 
   // Some features; those beyond the end change nothing: they weigh nothing, and are where they should be.
   void read(std::int64_t j) {
-    weights_ = part(s_.weights, j, 0.0);
-    Vec inverses = Vec{}, steps = Vec{};
+    part(s_.weights, j, 0.0, weights_);
+    Vec inverses[U] = {}, steps[U] = {};
     for (int b = 0; b < B_; ++b) {
       const std::int64_t from = b * s_.n_features;
-      const Vec q = part(s_.effects + from, j, 1.0), seen = part(s_.totals + from, j, 1.0) + s_.pull;
-      const Vec bent = (part(s_.means + from, j, 1.0) + s_.pull) * q;
-      Vec one = bent;
-      reciprocals<1>(&one);
-      store(effects(b), q);
-      store(bend(b), bent);
-      store(slope(b), bent - seen);
-      store(inverse(b), one);
-      store(free(b), (seen - bent) * one);
-      inverses += one;
-      steps += load(free(b));
+      Vec q[U], seen[U], bent[U], one[U];
+      part(s_.effects + from, j, 1.0, q);
+      part(s_.totals + from, j, 1.0, seen);
+      part(s_.means + from, j, 1.0, bent);
+      LOG1PNMF_EACH {
+        seen[u] += s_.pull;
+        one[u] = bent[u] = (bent[u] + s_.pull) * q[u];
+      }
+      reciprocals<U>(one);
+      store_all(effects(b), q);
+      store_all(bend(b), bent);
+      store_all(inverse(b), one);
+      LOG1PNMF_EACH {
+        const Vec off = bent[u] - seen[u], own = -(off * one[u]);
+        store(slope(b) + u * kLanes, off);
+        store(free(b) + u * kLanes, own);
+        inverses[u] += one[u];
+        steps[u] += own;
+      }
     }
-    reciprocals<1>(&inverses);
-    for (int b = 0; b < B_; ++b) {
-      const Vec own = load(inverse(b)) * inverses;
-      store(share(b), own);
-      store(free(b), load(free(b)) - own * steps);
-    }
+    reciprocals<U>(inverses);
+    for (int b = 0; b < B_; ++b)
+      LOG1PNMF_EACH {
+        const int e = u * kLanes;
+        const Vec own = load(inverse(b) + e) * inverses[u];
+        store(share(b) + e, own);
+        store(free(b) + e, load(free(b) + e) - own * steps[u]);
+      }
   }
 
-  Vec part(const double* from, std::int64_t j, double beyond) const {
-    if (j + kLanes <= s_.n_features) return load(from + j);
-    double lanes[kLanes];
-    for (int i = 0; i < kLanes; ++i) lanes[i] = j + i < s_.n_features ? from[j + i] : beyond;
-    return load(lanes);
+  void part(const double* from, std::int64_t j, double beyond, Vec* to) const {
+    if (j + kStep <= s_.n_features) return load_all(from + j, to);
+    double lanes[kStep];
+    for (int i = 0; i < kStep; ++i) lanes[i] = j + i < s_.n_features ? from[j + i] : beyond;
+    load_all(lanes, to);
   }
   void write(double* to, std::int64_t j, Vec v) const {
     if (j + kLanes <= s_.n_features) return store(to + j, v);
     double lanes[kLanes];
     store(lanes, v);
-    std::copy_n(lanes, s_.n_features - j, to + j);
+    if (j < s_.n_features) std::copy_n(lanes, s_.n_features - j, to + j);
   }
 
   EffectsStep s_;
   int B_;
   Buffer lanes_, matrix_, sums_;
-  Vec weights_ = Vec{};
+  Vec weights_[U] = {};
 };
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

@@ -50,7 +50,7 @@ struct Rows {
 struct Zeros {
   Pattern stored;                  // indptr null: none
   const double* row_quadratic;     // n_rows x 2, (a1, a2), or x 3, (a1, a2, b2); one of the two is set
-  const double* column_quadratic;  // n_columns x 2 or x 3
+  const double* column_quadratic;  // n_columns x 2 or x 3; numbers of single precision
   int rank;
   const double *row_linear, *row_quadratics;         // n_rows x 1 and x rank
   const double *column_linear, *column_quadratics;   // 1 and rank x n_columns

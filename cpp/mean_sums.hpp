@@ -14,7 +14,7 @@ class RowMeans : protected RowBlocks {
         terms_(h.batch_sums != nullptr ? n_terms_ * stride_ : 0), quadratics_(stride_), means_(h.batch_sums != nullptr ? block_ : 0),
         lanes_(h.batch_sums != nullptr ? round_up(design.batches, kLanes) * kLanes : 0),
         keeps_em_(keeps && h.batch_sums != nullptr), em_(!keeps_em_ ? block_ : h.model.exact_zeros ? design.padded : kept_),
-        evaluated_at_(K_), step_(K_) {
+        eta_(!keeps_em_ || h.model.exact_zeros ? block_ : kept_), evaluated_at_(K_), step_(K_) {
     if (h.batch_sums == nullptr || h.model.exact_zeros) return;
     for (int batch = 0; batch < design.batches; ++batch) {
       const double *linear = design.linear + batch * K_, *gram = design.gram + std::int64_t{batch} * K_ * K_;
@@ -40,7 +40,7 @@ class RowMeans : protected RowBlocks {
     if (!exact) add_quadratics(b);
     for (int first = 0; first < design_.batches; first += kLanes) {
       double sums[kLanes];
-      store(sums, load(quadratics_ + first) + horizontal_sums(lanes_ + std::int64_t{first} * kLanes));
+      store(sums, row_.exposure * (load(quadratics_ + first) + horizontal_sums(lanes_ + std::int64_t{first} * kLanes)));
       for (int i = 0; i < kLanes && first + i < design_.batches; ++i) to[(first + i) * h_.rows.n_rows] = sums[i];
     }
   }
@@ -106,36 +106,35 @@ class RowMeans : protected RowBlocks {
   template <class Link, bool LessQuadratic, int U>
   LOG1PNMF_INLINE void means_at(const double* X, std::int64_t stride, std::int64_t place, const double* b, Vec* em) {
     Vec eta[U];
-    const bool near = has_em_ && means_nearby<U>(X, stride, place, em);
-    if (LessQuadratic || !near) {
+    if (!(has_em_ && means_nearby<LessQuadratic, U>(X, stride, place, em, eta))) {
       linear_predictor<U>(X, stride, 0, b, eta);
       LOG1PNMF_EACH eta[u] = Link::clamp_eta(eta[u]);
+      Link::template mean_part<U>(eta, em);
     }
-    if (!near) Link::template mean_part<U>(eta, em);
     if constexpr (LessQuadratic) LOG1PNMF_EACH em[u] -= eta[u] * (own_quadratic_[0] + own_quadratic_[1] * eta[u]);
-    LOG1PNMF_EACH em[u] *= row_.exposure;
     if (design_.exposure >= 0) LOG1PNMF_EACH em[u] *= load(X + design_.exposure * stride + u * kLanes);
   }
 
-  // em from that of the last evaluation, by a series, where no eta has changed much since; says whether it was so.
-  template <int U>
-  LOG1PNMF_INLINE bool means_nearby(const double* X, std::int64_t stride, std::int64_t place, Vec* em) {
-    constexpr double kNear = 1.0 / 32.0, kSeries[] = {1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0};
+  // em and eta from those of the last evaluation, em by a series, where no eta has changed much since; says whether it was so.
+  template <bool WithEta, int U>
+  LOG1PNMF_INLINE bool means_nearby(const double* X, std::int64_t stride, std::int64_t place, Vec* em, Vec* eta) {
+    constexpr double kNear = 1.0 / 32.0, kSeries[] = {1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0};
     Vec change[U], growth[U], most = Vec{};
     linear_predictor<U>(X, stride, 0, step_, change);
     LOG1PNMF_EACH most = vmax(most, vmax(change[u], -change[u]));
     if (lanes_above(most, kNear) != 0) return false;
-    LOG1PNMF_EACH growth[u] = splat(1.0 / 720.0);
-#pragma GCC unroll 5
-    for (int i = 0; i < 5; ++i) LOG1PNMF_EACH growth[u] = growth[u] * change[u] + kSeries[i];
+    LOG1PNMF_EACH growth[u] = splat(1.0 / 120.0);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) LOG1PNMF_EACH growth[u] = growth[u] * change[u] + kSeries[i];
     LOG1PNMF_EACH em[u] = load(em_ + place + u * kLanes);
     LOG1PNMF_EACH em[u] = vmax(em[u] + (em[u] + 1.0) * (growth[u] * change[u]), splat(kSmallestEta));
+    if constexpr (WithEta) LOG1PNMF_EACH eta[u] = vmax(load(eta_ + place + u * kLanes) + change[u], splat(kSmallestEta));
     return true;
   }
 
   // Of all columns of each batch: a1 linear'b + a2 b'gram b. A lane is a batch.
   void add_quadratics(const double* b) {
-    const double a1 = row_.exposure * own_quadratic_[0], a2 = row_.exposure * own_quadratic_[1];
+    const double a1 = own_quadratic_[0], a2 = own_quadratic_[1];
     for (std::int64_t batch = 0; batch < stride_; batch += kLanes) {
       const double *linear = terms_ + batch, *gram = linear + K_ * stride_;
       Vec sum = Vec{}, square = Vec{};
@@ -156,7 +155,7 @@ class RowMeans : protected RowBlocks {
 
  protected:
   bool keeps_em_, has_em_ = false;        // whether em of a row may be kept, and of this one is
-  Buffer em_, evaluated_at_;              // of the block, or of the row at the last evaluation; where that was
+  Buffer em_, eta_, evaluated_at_;        // of the block, or of the row at the last evaluation; where that was
 
  private:
   Buffer step_;                           // since

@@ -14,7 +14,7 @@ template <class Link, class Noise>
 class RowEvaluator : RowMeans {
  public:
   RowEvaluator(const HalfStep& h, const Design& design)
-      : RowMeans(h, design, !kSparseIsExact || Noise::kWhole, !Noise::kWhole), sums_(K_), y_(block_), eta_(block_), residual_(block_), weight_(block_),
+      : RowMeans(h, design, !kSparseIsExact || Noise::kWhole, !Noise::kWhole), sums_(K_), y_(block_), residual_(block_), weight_(block_),
         inverse_(kept_), bend_gradient_(K_), zeros_(h, design) {}
 
   void start_row(const Row& row) {
@@ -211,7 +211,7 @@ class RowEvaluator : RowMeans {
       smallest_ = std::min(smallest_, read_values(h_.rows, row.offset + from, n, y_));
       std::fill(y_ + n, y_ + padded, 0.0);
       double* inverse = inverse_ + (keeps_ ? from : 0);
-      em_here_ = em_ + (has_em_ ? from : 0);
+      em_here_ = em_ + (has_em_ ? from : 0), eta_here_ = eta_ + (has_em_ ? from : 0);
       int e = 0;
       for (; e + kStep <= n; e += kStep) means<kUnroll>(X, e, b, lowest, loss);
       for (; e < padded; e += kLanes) means<1>(X, e, b, lowest, loss);
@@ -225,7 +225,7 @@ class RowEvaluator : RowMeans {
         const int n = static_cast<int>(std::min<std::int64_t>(block_, row.stored.count - from));
         const int padded = static_cast<int>(round_up(n, kLanes));
         const double* X = gathered(row.stored, from, n, first_zero_ + from);
-        em_here_ = em_ + (has_em_ ? first_zero_ + from : 0);
+        em_here_ = em_ + (has_em_ ? first_zero_ + from : 0), eta_here_ = eta_ + (has_em_ ? first_zero_ + from : 0);
         int e = 0;
         for (; e + kStep <= padded; e += kStep) zero_terms<L, WithLoss, kUnroll>(X, e, b, loss);
         for (; e < padded; e += kLanes) zero_terms<L, WithLoss, 1>(X, e, b, loss);
@@ -244,7 +244,7 @@ class RowEvaluator : RowMeans {
     LOG1PNMF_EACH eta[u] = Link::clamp_eta(eta[u]);
     Link::template mean_part<U>(eta, em);
     LOG1PNMF_EACH store(em_here_ + e + u * kLanes, em[u]);
-    if constexpr (!kSparseIsExact) LOG1PNMF_EACH store(eta_ + e + u * kLanes, eta[u]);
+    if constexpr (!kSparseIsExact) LOG1PNMF_EACH store(eta_here_ + e + u * kLanes, eta[u]);
   }
 
   // The whole of a zero that is visited; Poisson: no logarithm, no division.
@@ -254,7 +254,7 @@ class RowEvaluator : RowMeans {
     linear_predictor<U>(X, block_, e, b, at.eta);
     LOG1PNMF_EACH at.eta[u] = Link::clamp_eta(at.eta[u]);
     Link::template mean_part<U>(at.eta, at.em);
-    if constexpr (Noise::kPoisson) LOG1PNMF_EACH store(em_here_ + e + u * kLanes, at.em[u]);
+    if constexpr (Noise::kPoisson) LOG1PNMF_EACH store(em_here_ + e + u * kLanes, at.em[u]), store(eta_here_ + e + u * kLanes, at.eta[u]);
     belongings<false, Noise::kDispersed, U>(X, block_, e, at);
     quadratics<Link, Noise::kDispersed, U>(X, e, at);
     ZeroTerms<U> z;
@@ -281,7 +281,7 @@ class RowEvaluator : RowMeans {
     Noise::template count_terms<Link, WithLoss, U>(y_ + e, at, c);
     if constexpr (Noise::kDispersed && L == Level::hessian) LOG1PNMF_EACH least_ratio_ = vmin(least_ratio_, at.ratio[u]);
     if constexpr (!kSparseIsExact) {
-      LOG1PNMF_EACH at.eta[u] = load(eta_ + e + u * kLanes);
+      LOG1PNMF_EACH at.eta[u] = load(eta_here_ + e + u * kLanes);
       quadratics<Link, Noise::kDispersed, U>(X, e, at);
       ZeroTerms<U> z;
       Noise::template zero_terms<Link, U>(at, z);
@@ -416,8 +416,8 @@ class RowEvaluator : RowMeans {
   static constexpr double kApart = 1e9;   // means of a row whose rounding errors would show
 
   Accumulator sums_;
-  Buffer y_, eta_, residual_, weight_, inverse_, bend_gradient_;
-  double* em_here_ = nullptr;    // of the block at hand
+  Buffer y_, residual_, weight_, inverse_, bend_gradient_;
+  double *em_here_ = nullptr, *eta_here_ = nullptr;   // of the block at hand
   ZeroSums zeros_;
   double smallest_ = 0.0;
   Vec least_ratio_ = Vec{};

@@ -163,9 +163,9 @@ class RowBlocks {
       if constexpr (Dispersed) LOG1PNMF_EACH at.bent[u] = at.t[u] * own_quadratic_[2];
     } else {
       const double* from = X + design_.quadratic * block_ + e;
-      LOG1PNMF_EACH at.a1[u] = load(from + u * kLanes);
-      if constexpr (kSquare) LOG1PNMF_EACH at.a2[u] = load(from + block_ + u * kLanes);
-      if constexpr (Dispersed) LOG1PNMF_EACH at.bent[u] = at.t[u] * load(from + (kSquare ? 2 : 1) * block_ + u * kLanes);
+      LOG1PNMF_EACH load_pairs(from + u * kLanes, at.a1[u], kSquare ? at.a2[u] : at.bent[u]);
+      if constexpr (kSquare && Dispersed) LOG1PNMF_EACH at.bent[u] = load(from + block_ + u * kLanes);
+      if constexpr (Dispersed) LOG1PNMF_EACH at.bent[u] *= at.t[u];
     }
   }
 

@@ -55,6 +55,28 @@ LOG1PNMF_INLINE VecI32 load_at(const std::int32_t* from, VecI32 at) { return Vec
 // Integers in the place of doubles.
 LOG1PNMF_INLINE std::int64_t as_integer(const double* p) { std::int64_t n; std::memcpy(&n, p, sizeof n); return n; }
 
+// Two floats in the place of each double; little-endian.
+LOG1PNMF_INLINE double as_pair(double first, double second) {
+  const float both[] = {static_cast<float>(first), static_cast<float>(second)};
+  double pair;
+  std::memcpy(&pair, both, sizeof pair);
+  return pair;
+}
+LOG1PNMF_INLINE void load_pairs(const double* p, Vec& first, Vec& second) {
+#if defined(__aarch64__)
+  const uint64x2_t bits = vreinterpretq_u64_f64(vld1q_f64(p));
+  first = (Vec)vcvt_f64_f32(vreinterpret_f32_u32(vmovn_u64(bits)));
+  second = (Vec)vcvt_f64_f32(vreinterpret_f32_u32(vshrn_n_u64(bits, 32)));
+#else
+  typedef std::uint64_t VecU __attribute__((vector_size(8 * LOG1PNMF_LANES)));
+  typedef float VecF __attribute__((vector_size(4 * LOG1PNMF_LANES)));
+  VecU bits;
+  std::memcpy(&bits, p, sizeof bits);
+  first = __builtin_convertvector((VecF)__builtin_convertvector(bits, VecI32), Vec);
+  second = __builtin_convertvector((VecF)__builtin_convertvector(bits >> 32, VecI32), Vec);
+#endif
+}
+
 // The entries of a table of n numbers at the integers of a vector; the table has room for a vector.
 LOG1PNMF_INLINE Vec look_up(const double* table, int n, const double* at) {
   VecI which;

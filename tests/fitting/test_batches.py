@@ -18,6 +18,7 @@ from log1pnmf.analysis import (
     markers,
 )
 from log1pnmf.counts import Counts
+from log1pnmf.fitting.solver.effects import further
 from log1pnmf.model.batch_effects import mean_sums, renewed_effects
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.link import ShiftedLog
@@ -31,6 +32,16 @@ from log1pnmf.report import write_report
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 N, M, K, B = 240, 50, 3, 3
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("spread", [1e-9, 5e-3, 0.0155, 0.02, 1.0])
+def test_effects_are_extrapolated_on_the_scale_of_logarithms(beta, spread):
+    rng = np.random.default_rng(0)
+    since = np.exp(rng.normal(size=(B, M)))
+    to = since * np.exp(rng.uniform(-spread, spread, (B, M)))
+    expected = np.exp(np.log(to) + beta * (np.log(to) - np.log(since)))
+    np.testing.assert_allclose(further(to, since, beta), expected, rtol=1e-14)
 
 
 def simulated(seed=0):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.zero_survey import ZeroSurvey, caps_for, choose, survey_feature
+from log1pnmf.model.zeros import AdaptiveZeros
 
 
 def polyval(coefficients, x):
@@ -64,6 +65,31 @@ def test_few_zeros_are_visited_and_the_limit_is_kept():
         np.testing.assert_array_equal(chosen.quadratics, survey.quadratics[np.arange(m), at])
         before = chosen.n_above
     assert choose(survey, 0.0).error == pytest.approx(error[:, 0].sum())  # as good as it gets
+
+
+def test_errors_come_close_to_the_limit():
+    rng = np.random.default_rng(1)
+    caps, m = caps_for(1e-4, dispersed=True), 2000
+    error = np.cumsum(rng.exponential(size=(m, len(caps))), axis=1)
+    n_above = np.cumsum(rng.exponential(size=(m, len(caps)))[:, ::-1], axis=1)[:, ::-1]
+    survey = ZeroSurvey(caps, error, n_above, np.zeros((m, len(caps), 5)))
+    for part in (0.2, 0.5, 0.9):
+        limit = error[:, 0].sum() + part * (error[:, -1].sum() - error[:, 0].sum())
+        assert 0.995 * limit <= choose(survey, limit).error <= limit
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=20)
+def test_two_coefficients_have_room_in_one_double(seed):
+    rng = np.random.default_rng(seed)
+    given = rng.normal(size=(6, 5)) * 10.0 ** rng.integers(-300, 300, (6, 5))
+    zeros = AdaptiveZeros(given, Pattern.empty((6, 4)), np.ones((6, 2)), np.ones(6), 0.0)
+    assert np.isfinite(zeros.quadratics).all()
+    for k in (1, 2, 4):
+        np.testing.assert_array_equal(zeros.quadratics[:, k], zeros.quadratics[:, k].astype(np.float32))
+    np.testing.assert_array_equal(zeros.quadratics[:, [0, 3]], given[:, [0, 3]])
+    again = zeros.with_exposure(np.zeros((6, 2)))
+    np.testing.assert_array_equal(again.quadratics, zeros.quadratics)
 
 
 def test_patterns():

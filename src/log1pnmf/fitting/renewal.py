@@ -53,8 +53,9 @@ LARGEST_STORED = 1.0 / 3.0
 LAST_SECOND_LOOK = 31
 """Iteration up to which a fit that visits all zeros looks whether fewer would do by now."""
 
-SLACK = 0.5
-"""Part of the tolerance that a renewal may use: factors change afterwards, and errors grow."""
+SLACK, LATER_SLACK = 0.5, 0.8
+"""Part of the tolerance that a renewal may use: factors change afterwards, and errors grow. The second is for
+dispersions after `LAST_EARLY`: visited zeros are most of the cost there, and factors change less."""
 
 EARLY, LAST_EARLY = 10.0, 15
 """Errors that are allowed at first, in tolerances, and the iteration up to which they are."""
@@ -180,8 +181,9 @@ class AdaptiveRenewal:
     ) -> Engine:
         """Choose anew."""
         tolerance = self.tolerance if tolerance is None else tolerance
-        problem, limit = engine.problem, SLACK * tolerance * abs(loss)
-        caps = caps_for(tolerance, dispersed=problem.noise.name != "poisson")
+        problem, dispersed = engine.problem, engine.problem.noise.name != "poisson"
+        limit = (LATER_SLACK if dispersed and not straight else SLACK) * tolerance * abs(loss)
+        caps = caps_for(tolerance, dispersed=dispersed)
         chosen = choose(engine.survey_zeros(at.loadings, at.factors, caps, straight=straight), limit)
         if chosen.n_above > LARGEST_STORED * math.prod(problem.counts.shape):
             return self.remake(replace(problem, zeros=None))

@@ -25,7 +25,9 @@ Array = NDArray[np.float64]
 
 LARGEST_CAP = 1.5
 """Beyond that no quadratic comes near an exponential."""
-N_CAPS = 10
+N_CAPS, N_SMALLER_CAPS = 10, 4
+LOWEST_PRICE, HIGHEST_PRICE = 1e-12, 1e2
+"""Of a visited zero, in units of the errors that are allowed in all."""
 MOST_BENT, MOST_OF_ALL, LARGEST_BEND = 0.35, 0.2, 1e3
 """Part of the slope of a mean that the concave part may take from any zero, and from all zeros that are not
 visited; and how large it may be for any entry, because visited entries are subtracted from sums of all."""
@@ -81,21 +83,29 @@ def caps_for(tolerance: float, *, dispersed: bool = False) -> Array:
     [0.05, 1.5]
     """
     smallest = min(0.05, 2.0 * np.cbrt(max(tolerance, 1e-15)))
-    return np.geomspace(0.2 * smallest if dispersed else smallest, LARGEST_CAP, N_CAPS)
+    if dispersed:
+        return np.geomspace(0.2 * smallest, LARGEST_CAP, N_CAPS + N_SMALLER_CAPS)
+    return np.geomspace(smallest, LARGEST_CAP, N_CAPS)
 
 
 def choose(survey: ZeroSurvey, limit: float) -> Chosen:
     """Choose a cap for every feature, so that few zeros are visited and the errors sum up to at most `limit`.
 
     A visited zero has a price in units of error, the same for all features; every feature takes the cap with
-    the least error and price. The highest price that meets the limit is taken, or the lowest there is.
+    the least error and price. The highest price that meets the limit is taken, or the lowest there is. The
+    errors grow with the price, so it is found by bisection.
     """
-    features = np.arange(len(survey.error))
-    for price in np.geomspace(1e2, 1e-12, 85) * max(limit, 1e-300):
-        best = np.argmin(survey.error + price * survey.n_above, axis=1)
-        error = float(survey.error[features, best].sum())
-        if error <= limit:
-            break
+    features, limit = np.arange(len(survey.error)), max(limit, 1e-300)
+    low, high = math.log(limit) + math.log(LOWEST_PRICE), math.log(limit) + math.log(HIGHEST_PRICE)
+
+    def at(price: float) -> tuple[NDArray[np.intp], float]:
+        best = np.argmin(survey.error + math.exp(price) * survey.n_above, axis=1)
+        return best, float(survey.error[features, best].sum())
+
+    while high - low > 1e-3:
+        price = 0.5 * (low + high)
+        low, high = (price, high) if at(price)[1] <= limit else (low, price)
+    best, error = at(low)
     return Chosen(
         survey.caps[best],
         np.ascontiguousarray(survey.quadratics[features, best]),

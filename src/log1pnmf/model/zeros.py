@@ -144,6 +144,13 @@ class AdaptiveZeros:
     caps: Array
     error: float
 
+    def __post_init__(self) -> None:
+        # numbers of single precision, two of which have room in one double of an engine; not the constants
+        own, largest = self.quadratics.copy(), np.finfo(np.float32).max
+        of_eta = [1, 2, 4][: (own.shape[1] + 1) // 2]
+        own[:, of_eta] = own[:, of_eta].clip(-largest, largest).astype(np.float32)
+        object.__setattr__(self, "quadratics", own)
+
     @property
     def constant(self) -> Array:
         """Constant coefficient of every feature."""
