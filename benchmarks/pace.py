@@ -82,7 +82,7 @@ def pace(counts: Counts, n_components: int, likelihood: str) -> Pace:
         )
     took = [0.0, *np.diff(read)]
     settled = took[SETTLED] or took[-8:]  # a fit may end before: nothing is left to gain
-    return Pace(statistics.mean(took[EARLY]), statistics.mean(settled), float(fit.log_likelihood))
+    return Pace(statistics.mean(took[EARLY]), statistics.mean(settled), -float(fit.objective))
 
 
 def measure(folder: Folder, full: bool = False) -> Iterator[dict[str, Any]]:

@@ -256,3 +256,19 @@ def test_starts_that_agree_end_the_race(monkeypatch):
     raced(engine_for(math.inf, y), 2)
     assert n_raced[: 1 + race_module.N_RANDOM] == [ALONE] * (1 + race_module.N_RANDOM)
     assert len(n_raced) > 1 + race_module.N_RANDOM
+
+
+def test_a_start_ends_where_it_has_settled(monkeypatch):
+    y = np.kron(np.eye(2, dtype=int), np.ones((30, 20), dtype=int)) * np.random.default_rng(0).poisson(
+        20, (60, 40)
+    )
+    engine, ends = engine_for(math.inf, y), []
+    for settled in (race_module.SETTLED, -1.0):
+        monkeypatch.setattr(race_module, "SETTLED", settled)
+        seen = []
+        start = initialize(engine, 2, "nndsvd", as_random(0))
+        racer = _Racer(lambda problem: NativeEngine(problem, 1), engine, seen.append)
+        _, reached = racer.advance(start, ALONE)
+        ends.append((len(seen), reached))
+    assert ends[0][0] < ends[1][0]
+    assert ends[0][1] == pytest.approx(ends[1][1], rel=race_module.AGREED)

@@ -65,6 +65,9 @@ FIRST_LOOK = 3
 """Iterations after which zeros are looked at that were chosen for other loadings and factors."""
 RACED_ERRORS = 3e-4
 """`zeros_tol` of the race."""
+SETTLED = 1e-6
+"""Two changes of the objective in a row that are smaller, relative to it, end the iterations from a start:
+what is left to gain is less than `AGREED`, and the fit goes on from there anyway."""
 SETTLING = 5
 """Newton steps in which all loadings adapt to given factors."""
 
@@ -175,13 +178,13 @@ class _Racer:
         last = self._followed(Pair(*start), FIRST_LOOK)
         self._renew(last)
         last = self._followed(Pair(last.loadings, last.factors), n_iterations, last)
-        error, _ = self.engine.zero_errors(last.loadings, last.factors)
-        self._renew(last)
+        errors = self.engine.zero_errors(last.loadings, last.factors)
+        self._renew(last, errors[1])
         self.n_seen += n_iterations
-        return Pair(last.loadings, last.factors).on_host(), last.objective + error
+        return Pair(last.loadings, last.factors).on_host(), last.objective + errors[0]
 
     def _followed(self, pair: Pair, n_iterations: int, before: Iteration | None = None) -> Iteration:
-        last, state = before, None if before is None else before.state
+        last, state, n_small = before, None if before is None else before.state, 0
         for last in alternate(
             self.engine,
             pair.loadings,
@@ -194,15 +197,18 @@ class _Racer:
             residuals=False,
         ):
             self.watch(replace(last, index=self.n_seen + last.index))
+            n_small = n_small + 1 if last.relative_change <= SETTLED else 0
+            if n_small == 2:
+                break
         assert last is not None
         if self.effects is not None:
             self.engine = self.effects.at(self.engine, last.effects)
         return last
 
-    def _renew(self, at: Iteration) -> None:
+    def _renew(self, at: Iteration, error: float | None = None) -> None:
         if self.renewal is not None:
             pair = Pair(at.loadings, at.factors)
-            fresh = self.renewal(self.engine, pair, at.loss, index=at.index, final=False)
+            fresh = self.renewal(self.engine, pair, at.loss, index=at.index, final=False, error=error)
             self.engine = self.engine if fresh is None else fresh.engine
 
 

@@ -152,15 +152,18 @@ class AdaptiveRenewal:
         at = Pair(np.ones((problem.counts.n_samples, 1)), profile)
         return self.chosen(engine, at, problem.counts.total, self.early * self.tolerance, straight=True)
 
-    def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Renewed | None:
-        """See `Renewal`."""
+    def __call__(
+        self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool, error: float | None = None
+    ) -> Renewed | None:
+        """See `Renewal`; `error` is that of the quadratics at the point, where it is known."""
         tolerance = self.tolerance * (1.0 if final or index > LAST_EARLY else self.early)
         if not isinstance(engine.problem.zeros, AdaptiveZeros):  # all are visited; by a poor start, perhaps
             fewer = (
                 None if final or index > LAST_SECOND_LOOK else self._fewer(engine, at, loss, tolerance, index)
             )
             return None if fewer is None else Renewed(fewer, at)
-        error, limit = engine.zero_errors(at.loadings, at.factors)[1], tolerance * abs(loss)
+        limit = tolerance * abs(loss)
+        error = engine.zero_errors(at.loadings, at.factors)[1] if error is None else error
         if error <= limit and not (final and _is_beyond(engine, at)):
             return None
         fresh = self.chosen(engine, at, loss, tolerance, straight=not final and index < LAST_EARLY)
