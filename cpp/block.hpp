@@ -103,10 +103,11 @@ inline void gather(const Design& design, const double* packed, const std::int32_
   }
 }
 
-// Sums over a row: loss, g = X'r, and the lower triangle of H = X'diag(w)X, kept as vectors until the row ends.
+// Sums over a row: g = X'r, and the lower triangle of H = X'diag(w)X, kept as vectors until the row ends.
 class Accumulator {
  public:
-  explicit Accumulator(int K) : K_(K), h_(row(K) * kLanes), g_(static_cast<std::int64_t>(K) * kLanes) {}
+  explicit Accumulator(int K)
+      : K_(K), lanes_((row(K) + K + kLanes) * kLanes), sums_(row(K) + K + kLanes), h_(lanes_), g_(lanes_ + row(K) * kLanes) {}
 
   void reset(bool with_hessian) {
     if (with_hessian) std::memset(h_, 0, sizeof(double) * row(K_) * kLanes);
@@ -137,13 +138,14 @@ class Accumulator {
     }
   }
 
-  void finish(double* H, double* g, bool with_hessian) const {
-    for (int k = 0; k < K_; ++k) {
-      g[k] = horizontal_sum(load(g_ + k * kLanes));
-      if (!with_hessian) continue;
-      for (int l = 0; l <= k; ++l)
-        H[k * K_ + l] = H[l * K_ + k] = horizontal_sum(load(h_ + (row(k) + l) * kLanes));
-    }
+  void finish(double* H, double* g, bool with_hessian) {
+    const std::int64_t slopes = row(K_);
+    for (std::int64_t n = with_hessian ? 0 : slopes; n < slopes + K_; n += kLanes) store(sums_ + n, horizontal_sums(lanes_ + n * kLanes));
+    std::copy_n(sums_ + slopes, K_, g);
+    if (!with_hessian) return;
+    const double* from = sums_;
+    for (int k = 0; k < K_; ++k)
+      for (int l = 0; l <= k; ++l) H[k * K_ + l] = H[l * K_ + k] = *from++;
   }
 
  private:
@@ -215,7 +217,8 @@ class Accumulator {
   static void add(double* to, Vec v) { store(to, load(to) + v); }
 
   int K_;
-  Buffer h_, g_;
+  Buffer lanes_, sums_;
+  double *h_, *g_;   // in lanes_: the triangle, and after it the gradient
 };
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

@@ -1,5 +1,6 @@
 // min g'(x - b) + (x - b)'H(x - b)/2 over lower <= x <= upper, for a K x K positive semi-definite H.
-// Coordinate descent finds the active bounds, a Cholesky solve on the free coordinates finishes: neither alone is both
+// A Cholesky solve with the bounds that are active at b is tried first: near the optimum of a fit these rarely change.
+// Otherwise coordinate descent finds the active bounds, and a solve on the free coordinates finishes: neither alone is both
 // quick on ill-conditioned H and safe at the bounds. Where both bounds are equal, b has to be there, and stays.
 #pragma once
 
@@ -20,20 +21,9 @@ class QuadraticProgram {
 
   // x holds the solution; curvature is (x-b)'H(x-b); the return value is the decrease of the quadratic, >= 0.
   double solve(const double* H, const double* g, const double* b, const Box& box, double* x, double& curvature) {
-    for (int k = 0; k < K_; ++k) {
-      const double h = H[static_cast<std::int64_t>(k) * K_ + k];
-      inverse_[k] = h > kTiny ? 1.0 / h : 0.0;
-      q_[k] = g[k];
-      x[k] = b[k];
-    }
-    double total = 0.0;
-    for (int round = 0; round < kMaxRounds; ++round) {
-      total += sweep(H, box, x);
-      const double last = sweep(H, box, x);
-      total += last;
-      if (last <= 1e-13 * total) break;
-      if (subspace_step(H, box, x) && optimal(box, x)) break;
-    }
+    std::copy_n(g, K_, static_cast<double*>(q_));
+    std::copy_n(b, K_, x);
+    if (!(direct_step(H, box, x) && optimal(box, x))) descend(H, box, x);
     double slope = 0.0;
     curvature = 0.0;
     for (int k = 0; k < K_; ++k) {
@@ -46,6 +36,22 @@ class QuadraticProgram {
 
  private:
   static constexpr int kMaxRounds = 20;
+
+  // From wherever x is, with q its slopes.
+  void descend(const double* H, const Box& box, double* x) {
+    for (int k = 0; k < K_; ++k) {
+      const double h = H[static_cast<std::int64_t>(k) * K_ + k];
+      inverse_[k] = h > kTiny ? 1.0 / h : 0.0;
+    }
+    double total = 0.0;
+    for (int round = 0; round < kMaxRounds; ++round) {
+      total += sweep(H, box, x);
+      const double last = sweep(H, box, x);
+      total += last;
+      if (last <= 1e-13 * total) break;
+      if (subspace_step(H, box, x) && optimal(box, x)) break;
+    }
+  }
 
   void shift(const double* H, double* x, int k, double to) {
     const double delta = to - x[k];
@@ -71,12 +77,27 @@ class QuadraticProgram {
     return gained;
   }
 
-  // Newton on the coordinates away from the bounds, as far as the bounds allow. True if the whole step was taken.
-  bool subspace_step(const double* H, const Box& box, double* x) {
+  // Newton on the coordinates that no bound holds back. False, and x stays, where the step would leave the bounds, or a
+  // coordinate depends on others.
+  bool direct_step(const double* H, const Box& box, double* x) {
     int n = 0;
-    for (int k = 0; k < K_; ++k)
-      if (x[k] > box.lower[k] && x[k] < box.upper[k] && factor_column(H, k, n)) free_[n++] = k;
-    if (n == 0) return true;
+    for (int k = 0; k < K_; ++k) {
+      const bool low = x[k] <= box.lower[k], high = x[k] >= box.upper[k];
+      if ((low && (high || q_[k] >= 0.0)) || (high && q_[k] <= 0.0)) continue;
+      if (!factor_column(H, k, n)) return false;
+      free_[n++] = k;
+    }
+    const double* s = solve_free(n);
+    for (int i = 0; i < n; ++i) {
+      const int k = free_[i];
+      if (!(x[k] + s[i] >= box.lower[k] && x[k] + s[i] <= box.upper[k])) return false;
+    }
+    for (int i = 0; i < n; ++i) shift(H, x, free_[i], x[free_[i]] + s[i]);
+    return true;
+  }
+
+  // The step over the first n free coordinates, whose factor is known, to where their slopes vanish.
+  const double* solve_free(int n) {
     double* s = move_;
     for (int i = 0; i < n; ++i) {
       double sum = -q_[free_[i]];
@@ -88,6 +109,16 @@ class QuadraticProgram {
       for (int j = i + 1; j < n; ++j) sum -= factor_[j * K_ + i] * s[j];
       s[i] = sum * factor_[i * K_ + i];
     }
+    return s;
+  }
+
+  // Newton on the coordinates away from the bounds, as far as the bounds allow. True if the whole step was taken.
+  bool subspace_step(const double* H, const Box& box, double* x) {
+    int n = 0;
+    for (int k = 0; k < K_; ++k)
+      if (x[k] > box.lower[k] && x[k] < box.upper[k] && factor_column(H, k, n)) free_[n++] = k;
+    if (n == 0) return true;
+    const double* s = solve_free(n);
     double reach = 1.0;
     int blocking = -1;
     for (int i = 0; i < n; ++i) {

@@ -163,6 +163,8 @@ LOG1PNMF_INLINE Vec horizontal_sums(const double* from) {
     four[i] = __builtin_shufflevector(two[2 * i], two[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
               __builtin_shufflevector(two[2 * i], two[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
   return __builtin_shufflevector(four[0], four[1], 0, 1, 2, 3, 8, 9, 10, 11) + __builtin_shufflevector(four[0], four[1], 4, 5, 6, 7, 12, 13, 14, 15);
+#elif defined(__aarch64__)
+  return (Vec)vpaddq_f64((float64x2_t)load(from), (float64x2_t)load(from + kLanes));
 #else
   double sums[kLanes];
   for (int i = 0; i < kLanes; ++i) sums[i] = horizontal_sum(load(from + i * kLanes));
