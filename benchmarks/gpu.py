@@ -207,6 +207,7 @@ def print_parts(title, engine, side, start, design):
     block = next(engine._rows(side).blocks())
     own, b = engine._keep(side).of(block), start[: block.n_rows].contiguous()
     rows, step = torch.arange(block.n_rows, device="cuda"), 0.01 * b
+    none = torch.zeros(block.n_rows, dtype=torch.bool, device="cuda")
 
     def evaluate(hessian=True):
         return triton_terms.evaluate(block, rows, b, fixed, own=own, hessian=hessian)
@@ -216,7 +217,7 @@ def print_parts(title, engine, side, start, design):
     parts = {
         "evaluate": timed(evaluate),
         "evaluate, no Hessian": timed(lambda: evaluate(False)),
-        "reach": timed(lambda: triton_terms.reach(block, rows, b, step, fixed, own=own)),
+        "reach": timed(lambda: triton_terms.reach(block, rows, b, step, fixed, own=own, known=none)),
         "change": timed(lambda: triton_terms.change(block, rows, b, step, fixed, own=own)),
         "programs": timed(lambda: triton_terms.solve_box(H, sums.gradient, b, box)),
         "design": timed(lambda: engine._design(side, design)),

@@ -65,10 +65,23 @@ def compare(problem, side, start, design):
     own = engine._keep(side).of(block)
     rows, b = block.numbers, torch.tensor(start)
     alike(lambda terms, d: terms.evaluate(block, rows, b, d, own=own, hessian=True), plain, wide)
+    alike(
+        lambda terms, d: terms.evaluate(block, rows, b, d, own=own, hessian=True, with_loss=False)[1:],
+        plain,
+        wide,
+    )
+    some = rows % 2 == 0
     for share in (-0.2, 0.2):
         step = share * b
         alike(lambda terms, d: [terms.change(block, rows, b, step, d, own=own)], plain, wide, 1e-3)  # noqa: B023
-        alike(lambda terms, d: terms.reach(block, rows, b, step, d, own=own), plain, wide)  # noqa: B023
+        alike(
+            lambda terms, d: [
+                one[~some]
+                for one in terms.reach(block, rows, b, step, d, own=own, known=some)  # noqa: B023
+            ],
+            plain,
+            wide,
+        )
         if problem.zeros is None:
             alike(lambda terms, d: terms.dense_change(b, step, d, own=own), plain, wide, 1e-3)  # noqa: B023
     sums = torch_terms.evaluate(block, rows, b, plain, own=own, hessian=True)

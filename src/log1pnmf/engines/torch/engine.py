@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cached_property
 from types import ModuleType
@@ -54,6 +55,8 @@ class TorchEngine(InMemory):
         "cuda" where there is one, otherwise "cpu".
     """
 
+    leaves_out_loss = True
+
     def __init__(self, problem: Problem, device: str | None = None, precision: Precision = "float32") -> None:
         self.problem = problem
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -83,8 +86,15 @@ class TorchEngine(InMemory):
         *,
         bounds: Bounds = NON_NEGATIVE,
         row_solver: RowSolver = "newton",
+        with_loss: bool = True,
     ) -> HalfStep:
-        """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`."""
+        """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`.
+
+        Parameters
+        ----------
+        with_loss : bool
+            Whether the loss at the start is wanted; it is NaN otherwise.
+        """
         fixed = self._design(side, design)
         b = self.adopt(start)
         boxes = self._boxes(bounds, b)
@@ -94,12 +104,14 @@ class TorchEngine(InMemory):
         for block in self._rows(side).blocks():
             at = slice(block.first, block.first + block.n_rows)
             rows = Rows(terms, block, fixed, kept.of(block), boxes.at(at))
-            values[at], loss[at], gradient[at], decrease[at], rejected[at] = rows.newton(b[at])
+            values[at], loss[at], gradient[at], decrease[at], rejected[at] = rows.newton(
+                b[at], with_loss=with_loss
+            )
         # the only synchronisation with the card
         totals = torch.stack([loss.sum(), decrease.sum(), rejected.sum()]).tolist()
         return HalfStep(
             values=_as(start, values),
-            loss=totals[0] + self.problem.plain_constant,
+            loss=totals[0] + self.problem.plain_constant if with_loss else math.nan,
             gradient=_as(start, gradient),
             predicted_decrease=totals[1],
             n_rejected=int(totals[2]),

@@ -50,10 +50,10 @@ class Rows:
         """Take what belongs to some rows; all of it for `all`."""
         return own if rows is self.all else own.at(rows)
 
-    def newton(self, b: Any) -> tuple[Any, Any, Any, Any, Any]:
-        """Improved rows, and loss, gradient, decrease and whether the full step was refused."""
+    def newton(self, b: Any, *, with_loss: bool) -> tuple[Any, Any, Any, Any, Any]:
+        """Improved rows, and loss (if wanted), gradient, decrease and whether the full step was refused."""
         block, solve = self.block, self.terms.solve_box
-        sums = self.sums(self.all, b, hessian=True)
+        sums = self.sums(self.all, b, hessian=True, with_loss=with_loss or block.has_empty)
         rejected = torch.zeros(len(b), dtype=torch.bool, device=b.device)
         loss, gradient, active, point = sums.loss, sums.gradient, self.all, b
         if block.has_empty:  # without counts the optimum is the lower bound, whatever the design
@@ -78,19 +78,17 @@ class Rows:
                 values, decrease = x, predicted
             else:
                 values[active], decrease[active] = x, decrease[active] + predicted
-            doubtful = torch.nonzero(~self._surely_small(active, x - point, curvature))[:, 0]
-            rows, at, to = active[doubtful], point[doubtful], x[doubtful]
-            holds = self._holds(rows, at, to - at)
+            holds = self._holds(active, point, x - point, curvature)
             if self.design.form.bent:
-                holds &= self._stays_inside(rows, to - at, sums.bend[doubtful])
+                holds &= self._stays_inside(active, x - point, sums.bend)
             left = torch.nonzero(~holds)[:, 0]
             if not len(left):
                 break
-            doubtful, rows = doubtful[left], rows[left]
-            search = _Search(self, rows, at[left], predicted[doubtful], slope[doubtful])
-            search.run(to[left])
+            rows = active[left]
+            search = _Search(self, rows, point[left], predicted[left], slope[left])
+            search.run(x[left])
             values[rows] = search.best
-            decrease[rows] += search.gain - predicted[doubtful]
+            decrease[rows] += search.gain - predicted[left]
             rejected[rows] |= search.shortened
             more = block.lengths[rows] <= SHORT_ROW
             if step == 0 and len(rows) >= FEW_ROWS * len(b):
@@ -101,11 +99,13 @@ class Rows:
                 sums = self.sums(active, point, hessian=True)
         return values, loss, gradient, decrease, rejected
 
-    def sums(self, rows: Any, b: Any, *, hessian: bool) -> Sums:
+    def sums(self, rows: Any, b: Any, *, hessian: bool, with_loss: bool = True) -> Sums:
         """Loss, gradient and Hessian of some rows, penalty excluded."""
         terms, design, own = self.terms, self.design, self._of(self.own, rows)
         form = design.form
-        loss, gradient, H, visited = terms.evaluate(self.block, rows, b, design, own=own, hessian=hessian)
+        loss, gradient, H, visited = terms.evaluate(
+            self.block, rows, b, design, own=own, hessian=hessian, with_loss=with_loss
+        )
         if form.exact:
             whole = terms.dense_sums(b, design, own=own, hessian=hessian)
             return Sums(loss + whole.loss, gradient + whole.gradient, H + whole.hessian if hessian else None)
@@ -146,7 +146,7 @@ class Rows:
 
     def _stays_inside(self, rows: Any, step: Any, unvisited: Any) -> Any:
         """Whether the concave part surely holds where the step ends; see ``cpp/row.hpp``."""
-        own = self.own.at(rows)
+        own = self._of(self.own, rows)
         steep, bend = unvisited.unbind(1)
         change = (-2.0 * (step * bends(own, self.design, step, concave=True)).sum(1)).clamp(min=0.0)
         fall = (step.clamp(max=0.0) * declines(own, self.design)).sum(1)
@@ -166,35 +166,37 @@ class Rows:
         gradient[there] = whole - by_steep * slopes[0] - by_bend * slopes[1]
         return gradient
 
+    def _smallest(self, rows: Any) -> Any:
+        """Smallest count of some rows."""
+        return self.block.smallest if rows is self.all else self.block.smallest[rows]
+
     def _surely_small(self, rows: Any, step: Any, curvature: Any) -> Any:
         """Whether every eta changes so little that the full step must lower the loss; a cheap bound."""
         if self.design.form.dispersed:  # D may be large: there is no cheap bound
             return torch.zeros(len(rows), dtype=torch.bool, device=step.device)
-        small = curvature <= 0.04 * self.block.smallest[rows]
+        small = curvature <= 0.04 * self._smallest(rows)
         if not self.design.form.identity:
             small &= abs(step) @ self.design.largest <= 0.2
         return small
 
-    def _holds(self, rows: Any, b: Any, step: Any) -> Any:
+    def _holds(self, rows: Any, b: Any, step: Any, curvature: Any) -> Any:
         """Whether the Hessian along the step stays below twice its start."""
         form = self.design.form
         least, most = (0.2, 0.5) if form.dispersed else (0.27, 0.6)
-        if not len(rows):
-            return torch.ones(0, dtype=torch.bool, device=b.device)
-        terms, own = self.terms, self.own.at(rows)
-        shrink, growth = terms.reach(self.block, rows, b, step, self.design, own=own)
+        terms, own, sure = self.terms, self._of(self.own, rows), self._surely_small(rows, step, curvature)
+        shrink, growth = terms.reach(self.block, rows, b, step, self.design, own=own, known=sure)
         holds = shrink <= least
         if form.identity:
-            return holds
+            return sure | holds
         if not form.exact:
-            return holds & (growth <= most)
-        small = step.clamp(min=0.0) @ self.design.largest <= most
+            return sure | (holds & (growth <= most))
+        small = sure | (step.clamp(min=0.0) @ self.design.largest <= most)
         doubtful = torch.nonzero(holds & ~small)[:, 0]
         if len(doubtful):
             some = own.at(doubtful)
             growth = terms.dense_change(b[doubtful], step[doubtful], self.design, own=some)[1]
             small[doubtful] = growth <= most
-        return holds & small
+        return sure | (holds & small)
 
 
 def _ratio(unvisited: Any) -> Any:

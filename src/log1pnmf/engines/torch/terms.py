@@ -25,7 +25,9 @@ LEAST_RATIO = 1e-6
 """Smallest fraction to which a step may shrink the mean of a count."""
 
 
-def evaluate(block: Block, rows: Any, b: Any, design: Design, *, own: Own, hessian: bool) -> Sums:
+def evaluate(
+    block: Block, rows: Any, b: Any, design: Design, *, own: Own, hessian: bool, with_loss: bool = True
+) -> Sums:
     """Sum over the non-zeros and the stored zeros of some rows.
 
     Parameters
@@ -36,8 +38,8 @@ def evaluate(block: Block, rows: Any, b: Any, design: Design, *, own: Own, hessi
         Their coefficients.
     own : Own
         Of these rows.
-    hessian : bool
-        Whether it is wanted.
+    hessian, with_loss : bool
+        Whether they are wanted; the loss may be anything otherwise.
     """
     narrow = b.to(design.X.dtype)
 
@@ -79,8 +81,12 @@ def change(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: O
     return loss if own.stored is None else loss + _joined(own.stored, rows, design, changes)[0]
 
 
-def reach(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: Own) -> Reach:
-    """How far the step from `b` to ``b + step`` goes; parameters as in `evaluate`."""
+def reach(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: Own, known: Any) -> Reach:
+    """How far the step from `b` to ``b + step`` goes; parameters as in `evaluate`.
+
+    known : Tensor of bool, shape (n,)
+        Rows for which nobody will look at it.
+    """
     b, step = (x.to(design.X.dtype) for x in (b, step))
 
     def reaches(entries: _Entries) -> Reach:

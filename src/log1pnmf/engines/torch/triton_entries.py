@@ -118,9 +118,11 @@ def high(x):
 
 @triton.jit
 def add_squares(H, X, weight):
-    """Add ``X' diag(weight) X``: three products of the tensor cores keep float32's accuracy."""
-    A = tl.trans(X * weight[:, None])
-    A_high, X_high = high(A), high(X)
-    H = tl.dot(A_high, X_high, acc=H, input_precision="tf32", out_dtype=tl.float32)
-    H = tl.dot(A - A_high, X_high, acc=H, input_precision="tf32", out_dtype=tl.float32)
-    return tl.dot(A_high, X - X_high, acc=H, input_precision="tf32", out_dtype=tl.float32)
+    """Add ``X' diag(weight) X`` to three digits, which is enough for a step.
+
+    Both operands are the same but for signs, so what tensor cores cut off leaves H symmetric, and
+    semi-definite where no weight is negative.
+    """
+    A = X * tl.sqrt(tl.abs(weight))[:, None]
+    B = tl.where(weight[:, None] < 0.0, -A, A)
+    return tl.dot(tl.trans(A), B, acc=H, input_precision="tf32", out_dtype=tl.float32)

@@ -47,7 +47,9 @@ LARGEST_WIDTH = 128
 MANY_ROWS = 2000
 
 
-def evaluate(block: Block, rows: Any, b: Any, design: Design, *, own: Own, hessian: bool) -> Sums:
+def evaluate(
+    block: Block, rows: Any, b: Any, design: Design, *, own: Own, hessian: bool, with_loss: bool = True
+) -> Sums:
     """Sum over the visited entries of some rows; see `log1pnmf.engines.torch.terms.evaluate`."""
     K, W = b.shape[1], design.padded.shape[1]
     pieces = block.pieces if rows is block.numbers else None
@@ -60,7 +62,8 @@ def evaluate(block: Block, rows: Any, b: Any, design: Design, *, own: Own, hessi
     own_arguments, kinds = _visited(block, rows, design, own)
     _evaluate[(n,)](
         *(pieces or (rows, rows))[:2], *own_arguments, b, loss, gradient, H, loss if bend is None else bend,
-        IMPOSSIBLE, K, W=W, TILE=tile, HESSIAN=hessian, PIECE=0 if pieces is None else PIECE, **kinds,
+        IMPOSSIBLE, K, W=W, TILE=tile, HESSIAN=hessian, LOSS=with_loss,
+        PIECE=0 if pieces is None else PIECE, **kinds,
         num_warps=warps,
     )  # fmt: skip
     if pieces is not None:
@@ -88,7 +91,7 @@ def change(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: O
     return loss
 
 
-def reach(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: Own) -> Reach:
+def reach(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: Own, known: Any) -> Reach:
     """How far a step goes; see `log1pnmf.engines.torch.terms.reach`."""
     n, K = b.shape
     W = design.padded.shape[1]
@@ -97,8 +100,8 @@ def reach(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: Ow
     stored = own.stored or block
     _reach[(n,)](
         rows, block.indptr, block.indices, stored.indptr, stored.indices, design.padded, b, step, shrink,
-        growth, design.form.smallest, design.form.largest, K, W=W, TILE=tile, IDENTITY=design.form.identity,
-        STORED=own.stored is not None, num_warps=warps,
+        growth, known.view(torch.uint8), design.form.smallest, design.form.largest, K, W=W, TILE=tile,
+        IDENTITY=design.form.identity, STORED=own.stored is not None, num_warps=warps,
     )  # fmt: skip
     return Reach(shrink, growth)
 
@@ -152,9 +155,9 @@ def _begin(program, rows, indptr, row_exposure, labels, columns, own_exposures, 
 
 
 @triton.jit
-def _terms(  # noqa: PLR0912 - branches of the compiler, not of the program
+def _terms(  # noqa: C901, PLR0912 - branches of the compiler, not of the program
     y, eta, inside, em, t, phi, a1, a2, bent, IDENTITY: tl.constexpr, QUADRATIC: tl.constexpr,
-    DISPERSED: tl.constexpr, COUNTED: tl.constexpr,
+    DISPERSED: tl.constexpr, COUNTED: tl.constexpr, LOSS: tl.constexpr,
 ):  # fmt: skip
     """Loss, residual and weight of entries; of stored zeros where not COUNTED."""
     value, residual, weight = tl.zeros_like(em), tl.zeros_like(em), tl.zeros_like(em)
@@ -170,12 +173,14 @@ def _terms(  # noqa: PLR0912 - branches of the compiler, not of the program
                 pull = y * inverse
             else:
                 pull = y * (1.0 + inverse)
-            value = -y * libdevice.log(em * ratio)
+            if LOSS:
+                value = -y * libdevice.log(em * ratio)
             residual = -pull * ratio
             weight = ratio * (pull * inverse + tl.maximum(pull - push, 0.0) * (phi * push) * ratio)
         if QUADRATIC:
             square = a2 + bent
-            value += t * (em * log1p_ratio(phi * t * em) - inside * (a1 + square * inside))
+            if LOSS:
+                value += t * (em * log1p_ratio(phi * t * em) - inside * (a1 + square * inside))
             slope = push * ratio
             residual += slope - t * (a1 + 2.0 * square * inside)
             if not IDENTITY:
@@ -189,7 +194,8 @@ def _terms(  # noqa: PLR0912 - branches of the compiler, not of the program
             else:
                 residual = -y * (1.0 + inverse)
             weight = -residual * inverse
-            value = -y * libdevice.log(em)
+            if LOSS:
+                value = -y * libdevice.log(em)
         if QUADRATIC:
             value += t * (em - inside * (a1 + a2 * inside))
             residual += t * (em + 1.0 - a1 - 2.0 * a2 * inside)
@@ -203,7 +209,7 @@ def _sums(
     t_row, row_at, column_at, program, lowest, smallest, largest, impossible, k, loss, slopes, H, steep,
     bend, W: tl.constexpr, TILE: tl.constexpr, IDENTITY: tl.constexpr, QUADRATIC: tl.constexpr,
     BY_COLUMN: tl.constexpr, DISPERSED: tl.constexpr, OF_ROWS: tl.constexpr, BATCH: tl.constexpr,
-    HESSIAN: tl.constexpr, COUNTED: tl.constexpr,
+    HESSIAN: tl.constexpr, LOSS: tl.constexpr, COUNTED: tl.constexpr,
 ):  # fmt: skip
     """Add the entries from `start` to `stop`."""
     for at in tl.range(start, stop, TILE, num_stages=1):
@@ -225,7 +231,7 @@ def _sums(
         if QUADRATIC:
             a1, a2, bent = coefficients(quadratic, column, program, t, there, BY_COLUMN, DISPERSED)
         value, residual, weight = _terms(
-            y, eta, inside, em, t, phi, a1, a2, bent, IDENTITY, QUADRATIC, DISPERSED, COUNTED
+            y, eta, inside, em, t, phi, a1, a2, bent, IDENTITY, QUADRATIC, DISPERSED, COUNTED, LOSS
         )
         if QUADRATIC and DISPERSED:
             steep += t * inside
@@ -246,7 +252,7 @@ def _evaluate(
     largest, b_at, loss_at, gradient_at, hessian_at, bend_at, impossible, K, W: tl.constexpr,
     TILE: tl.constexpr, IDENTITY: tl.constexpr, QUADRATIC: tl.constexpr, BY_COLUMN: tl.constexpr,
     STORED: tl.constexpr, DISPERSED: tl.constexpr, OF_ROWS: tl.constexpr, BATCH: tl.constexpr,
-    HESSIAN: tl.constexpr, PIECE: tl.constexpr,
+    HESSIAN: tl.constexpr, LOSS: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     piece = tl.program_id(0).to(tl.int64)
     program, offset = piece, piece * 0
@@ -266,7 +272,7 @@ def _evaluate(
     loss, slopes, H, steep, bend = _sums(
         start, stop, indices, values, row_exposure, column_exposure, labels, quadratic, dispersion, design,
         b, t_row, row_at, column_at, program, lowest, smallest, largest, impossible, k, loss, slopes, H,
-        steep, bend, W, TILE, IDENTITY, QUADRATIC, BY_COLUMN, DISPERSED, OF_ROWS, BATCH, HESSIAN, True,
+        steep, bend, W, TILE, IDENTITY, QUADRATIC, BY_COLUMN, DISPERSED, OF_ROWS, BATCH, HESSIAN, LOSS, True,
     )  # fmt: skip
     if STORED:  # with the first piece of the row
         start, stop = tl.load(zeros_indptr + row), tl.load(zeros_indptr + row + 1)
@@ -275,7 +281,7 @@ def _evaluate(
             start, stop, zeros_indices, values, row_exposure, column_exposure, labels, quadratic, dispersion,
             design, b, t_row, row_at, column_at, program, lowest, smallest, largest, impossible, k, loss,
             slopes, H, steep, bend, W, TILE, IDENTITY, QUADRATIC, BY_COLUMN, DISPERSED, OF_ROWS, BATCH,
-            HESSIAN, False,
+            HESSIAN, LOSS, False,
         )  # fmt: skip
     tl.store(loss_at + piece, tl.sum(loss.to(tl.float64), axis=0))
     gradient = tl.sum(slopes.to(tl.float64), axis=0)
@@ -361,11 +367,14 @@ def _change(
 @triton.jit
 def _reach(
     rows, indptr, indices, zeros_indptr, zeros_indices, design, b_at, step_at, shrink_at, growth_at,
-    smallest, largest, K, W: tl.constexpr, TILE: tl.constexpr, IDENTITY: tl.constexpr, STORED: tl.constexpr,
+    known, smallest, largest, K, W: tl.constexpr, TILE: tl.constexpr, IDENTITY: tl.constexpr,
+    STORED: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
     row = tl.load(rows + program)
+    wanted = tl.load(known + program) == 0
     start, stop = tl.load(indptr + row), tl.load(indptr + row + 1)
+    stop = tl.where(wanted, stop, start)
     k = tl.arange(0, W)
     b = tl.load(b_at + program * K + k, mask=k < K, other=0.0).to(tl.float32)
     step = tl.load(step_at + program * K + k, mask=k < K, other=0.0).to(tl.float32)
@@ -382,6 +391,7 @@ def _reach(
         growth = tl.maximum(growth, delta)
     if STORED:
         start, stop = tl.load(zeros_indptr + row), tl.load(zeros_indptr + row + 1)
+        stop = tl.where(wanted, stop, start)
         for at in tl.range(start, stop, TILE, num_stages=1):
             X = gather(zeros_indices, at, stop, design, k, W, TILE)[3]
             growth = tl.maximum(growth, tl.sum(X * step[None, :], axis=1))
