@@ -230,8 +230,10 @@ def test_pytorch_gives_what_the_compiled_engine_gives(name, precision, close, de
         np.testing.assert_allclose(ours.gradient, theirs.gradient, atol=close * size)
         assert torch.evaluate(side, ours.values, design)[0] < theirs.loss
         if not problem.link.is_identity:  # there a row with one count has many optima
-            # where nearly all zeros are visited, rounding decides whether a row takes another step
-            unsure = 100.0 if name.startswith("dispersed and adaptive") and precision == "float32" else 1.0
+            # where nearly all zeros are visited, rounding decides whether a row takes another step;
+            # on a card Hessians have three digits
+            single = precision == "float32"
+            unsure = 100.0 if single and (device == "cuda" or name.startswith("dispersed and adaptive")) else 1.0
             np.testing.assert_allclose(ours.values, theirs.values, atol=unsure * close * theirs.values.max())
     assert torch.batch_sums(*point()) == pytest.approx(native.batch_sums(*point()), rel=1e-10)
     errors = native.zero_errors(*point())
