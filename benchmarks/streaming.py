@@ -3,6 +3,7 @@
     python -m benchmarks.streaming make /tmp/big.h5ad --rows 400000
     python -m benchmarks.streaming passes /tmp/big.h5ad --rows 300000 --memory 2GB
     python -m benchmarks.streaming in-memory her2st_spatial.h5ad    # the file, streamed and in memory
+    python -m benchmarks.streaming formats her2st_spatial.h5ad      # and from every kind of file
     python -m benchmarks.streaming growth /tmp/big.h5ad --figure docs/img/big-data-growth.png
     python -m benchmarks.streaming cluster /tmp/big.h5ad --rows 20000 --workers 1 2 4
     python -m benchmarks.streaming starts counts.h5ad
@@ -34,11 +35,11 @@ from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.streaming.engine import StreamingEngine
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.start_choice import named
-from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 
-LINK = ShiftedLog(1.0)
+from .streaming_rates import FORMATS, LINK, Passes, against_memory, random_point, write_format
+
 DISTINCT = 10_000
 GROWTH = (50_000, 100_000, 200_000, 400_000)
 
@@ -123,34 +124,6 @@ def peak_gb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
-def random_point(n: int, m: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    return rng.uniform(0.1, 1.0, (n, k)) * 0.2, rng.uniform(0.1, 1.0, (m, k)) * 0.2
-
-
-def timed_passes(engine, loadings, factors, n_passes: int, warm_up: int = 1) -> dict:
-    """Plain iterations after some that are not counted, both half-steps each: the quickest one's figures.
-
-    CPU seconds are those of all threads, and say more than wall time on a machine that others use as well.
-    """
-    found, problem = [], engine.problem
-    for _ in range(n_passes + warm_up):
-        wall, cpu = time.perf_counter(), time.process_time()
-        loadings = engine.half_step(problem.loadings_side, loadings, factors).values
-        factors = engine.half_step(problem.factors_side, factors, loadings).values
-        found.append((time.perf_counter() - wall, time.process_time() - cpu))
-    wall, cpu = (min(times) for times in zip(*found[warm_up:], strict=True))
-    nnz = problem.counts.nnz
-    return {
-        "rows": problem.counts.n_samples,
-        "nnz": nnz,
-        "seconds": wall,
-        "cpu_seconds": cpu,
-        "million_nnz_per_s": nnz / wall / 1e6,
-        "million_nnz_per_cpu_s": nnz / cpu / 1e6,
-    }
-
-
 def passes(arguments: argparse.Namespace) -> None:
     """Plain passes over a file, from a random point settled once; memory of the whole process."""
     started = time.perf_counter()
@@ -166,18 +139,32 @@ def passes(arguments: argparse.Namespace) -> None:
     else:
         loadings, factors = random_point(*counts.shape, arguments.k)
     say(what="start", seconds=time.perf_counter() - started, peak_gb=peak_gb())
-    found = timed_passes(engine, loadings, factors, arguments.passes, arguments.warm_up)
-    say(what="pass", **found, peak_gb=peak_gb())
+    timed = Passes(engine, loadings, factors)
+    for _ in range(arguments.passes + arguments.warm_up):
+        timed.iterate()
+    say(what="pass", **timed.figures(arguments.warm_up), peak_gb=peak_gb())
 
 
 def in_memory(arguments: argparse.Namespace) -> None:
     """Iterations of the native engine on data that fit, and streamed ones from the file."""
-    matrix = (matrix_of(arguments.file))[: arguments.rows]
+    matrix = matrix_of(arguments.file)[: arguments.rows]
     source = source_of(arguments, arguments.rows)
     for name, found in against_memory(
         matrix, {"streaming": source}, arguments.k, arguments.passes, arguments.threads
     ):
         say(what=name, **found)
+
+
+def formats(arguments: argparse.Namespace) -> None:
+    """The same counts in memory and streamed, from .h5ad and .zarr in every compression, in turns."""
+    matrix = matrix_of(arguments.file)[: arguments.rows]
+    with tempfile.TemporaryDirectory(prefix="streaming-") as folder:
+        places = {kind: f"{folder}/{kind.replace(' ', '.')}" for kind in arguments.formats}
+        for kind, place in places.items():
+            write_format(place, matrix, kind)
+        sources = {kind: open_counts(place, memory=arguments.memory) for kind, place in places.items()}
+        for name, found in against_memory(matrix, sources, arguments.k, arguments.passes, arguments.threads):
+            say(what=name, **found)
 
 
 def matrix_of(path: str) -> sparse.csr_array:
@@ -186,21 +173,7 @@ def matrix_of(path: str) -> sparse.csr_array:
     return sparse.csr_array(anndata.read_h5ad(path).X)
 
 
-def against_memory(
-    matrix: sparse.csr_array, sources: dict[str, CountSource], k: int, n_passes: int, threads: int | None
-) -> Iterator[tuple[str, dict]]:
-    """Give figures of the native engine, then of the streaming one for every source of the same counts."""
-    counts = survey_module.Counts.from_any(matrix)
-    sizes, zeros = counts.size_factors("total"), quadratic(LINK)
-    at = random_point(*counts.shape, k)
-    native = NativeEngine(Problem(counts, sizes, LINK, zeros), threads)
-    yield "native", timed_passes(native, *at, n_passes)
-    for name, source in sources.items():
-        streaming = StreamingEngine(Problem(survey(source), sizes, LINK, zeros), threads)
-        yield name, timed_passes(streaming, *at, n_passes)
-
-
-def measure(n_rows: int = 20_000) -> Iterator[dict[str, Any]]:
+def measure(n_rows: int = 20_000, turns: int = 5) -> Iterator[dict[str, Any]]:
     """Simulated counts in memory, and streamed from .h5ad and .zarr in several chunks; one thread."""
     from log1pnmf.counts.files.stream import write_chunks
 
@@ -211,16 +184,15 @@ def measure(n_rows: int = 20_000) -> Iterator[dict[str, Any]]:
         for place in places:
             write_chunks(place, iter(drawn), shape=shape)
         sources = {Path(place).suffix: open_counts(place, memory="600MB") for place in places}
-        rates: list[float] = []
-        for name, found in against_memory(sparse.csr_array(sparse.vstack(drawn)), sources, 16, 3, 1):
-            rates.append(found["million_nnz_per_cpu_s"])
+        for name, found in against_memory(sparse.csr_array(sparse.vstack(drawn)), sources, 16, turns, 1):
             yield {
                 "counts": "in memory" if name == "native" else f"streamed from {name}",
                 "non-zeros": found["nnz"],
                 "CPU s per iteration": found["cpu_seconds"],
                 "wall s": found["seconds"],
-                "million non-zeros per CPU s": rates[-1],
-                "of the rate in memory": rates[-1] / rates[0],
+                "million non-zeros per CPU s": found["million_nnz_per_cpu_s"],
+                "of the rate in memory": found["of_memory_cpu"],
+                "wall, of the rate in memory": found["of_memory"],
                 "goal": None if name == "native" else 0.95,
             }
 
@@ -321,6 +293,7 @@ COMMANDS = {
     "make": make,
     "passes": passes,
     "in-memory": in_memory,
+    "formats": formats,
     "growth": growth,
     "cluster": cluster,
     "starts": starts,
@@ -344,6 +317,7 @@ def main() -> None:
     parser.add_argument("--start", choices=("random", "sample"), default="random")
     parser.add_argument("--sample", type=int, default=1000)
     parser.add_argument("--workers", type=int, nargs="*", default=[2, 4])
+    parser.add_argument("--formats", nargs="+", default=FORMATS, choices=FORMATS)
     parser.add_argument("--figure")
     parser.add_argument("-k", type=int, default=16)
     arguments = parser.parse_args()

@@ -9,12 +9,14 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <limits>
 
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
 #include "kernel.hpp"
+#include "rows.hpp"
 #include "side.hpp"
 #include "threads.hpp"
 
@@ -280,6 +282,57 @@ void effects_step(const std::string& kernel, Matrix totals, Matrix means, Matrix
   log1pnmf::find_kernel(kernel).effects(step);
 }
 
+using Some = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+log1pnmf::RawRows raw_rows(const Vector<std::int64_t>& indptr, std::size_t n_indices, std::size_t n_values, std::int64_t n_columns) {
+  require(indptr.size() > 0 && n_indices == n_values, "compressed rows do not fit together");
+  const auto n = static_cast<std::int64_t>(indptr.size()) - 1;
+  require(std::max(n, n_columns) <= std::numeric_limits<std::int32_t>::max(), "there are too many rows or columns");
+  return {n, n_columns, static_cast<std::int64_t>(n_values), indptr.data()};
+}
+
+// Calls with the data as that of these types which they have.
+template <class T, class... Others, class Use>
+bool with_type(const Some& array, const Use& use) {
+  if (array.dtype() == nb::dtype<T>()) return use(static_cast<const T*>(array.data()));
+  if constexpr (sizeof...(Others) > 0) return with_type<Others...>(array, use);
+  throw std::invalid_argument("an array has a type that is not known");
+}
+
+bool take_canonical(Vector<std::int64_t> indptr, Some indices, Some values, std::int64_t n_columns,
+                    Maybe<Output<std::int32_t>> out_indices, Maybe<Output<float>> out_values) {
+  const auto rows = raw_rows(indptr, indices.size(), values.size(), n_columns);
+  require((!out_indices || out_indices->size() == indices.size()) && (!out_values || out_values->size() == values.size()),
+          "an output has the wrong size");
+  if (!log1pnmf::is_sound(rows)) return false;
+  return with_type<std::int32_t, std::int64_t>(indices, [&](auto* columns) {
+    return with_type<float, double, std::int32_t, std::int64_t, std::uint8_t, std::uint16_t, std::uint32_t>(values, [&](auto* counts) {
+      nb::gil_scoped_release released;
+      return log1pnmf::take_canonical(rows, columns, counts, data_or_null(out_indices), data_or_null(out_values));
+    });
+  });
+}
+
+void transpose(Vector<std::int64_t> indptr, Vector<std::int32_t> indices, Some values, std::int64_t n_columns,
+               Output<std::int64_t> out_indptr, Output<std::int32_t> out_rows, nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu> out_values) {
+  const auto rows = raw_rows(indptr, indices.size(), values.size(), n_columns);
+  require(log1pnmf::is_sound(rows), "compressed rows do not fit together");
+  require(static_cast<std::int64_t>(out_indptr.size()) == n_columns + 1 && out_rows.size() == indices.size() &&
+              out_values.size() == values.size() && out_values.dtype() == values.dtype(),
+          "an output has the wrong size");
+  const auto run = [&]<class T>(T*) {
+    nb::gil_scoped_release released;
+    return log1pnmf::transpose(rows, indices.data(), static_cast<const T*>(values.data()), out_indptr.data(), out_rows.data(),
+                               static_cast<T*>(out_values.data()));
+  };
+  const int bits = values.dtype().bits;
+  require(bits == 8 || bits == 32 || bits == 64, "an array has a type that is not known");
+  const bool done = bits == 8    ? run(static_cast<std::uint8_t*>(nullptr))
+                    : bits == 32 ? run(static_cast<std::uint32_t*>(nullptr))
+                                 : run(static_cast<std::uint64_t*>(nullptr));
+  require(done, "columns must rise within every row");
+}
+
 void apply(const std::string& kernel, const std::string& function, Vector<double> x, Output<double> y) {
   require(x.size() == y.size(), "x and y differ in length");
   const auto& table = log1pnmf::find_kernel(kernel);
@@ -318,6 +371,9 @@ NB_MODULE(_core, m) {
   m.def("run", &run, "Run one task over all rows, writing into the given outputs.");
   m.def("add_statistics", &add_statistics, "Add loss, gradient and Hessian of all rows to the given outputs.");
   m.def("solve_programs", &solve_programs, "Solve one box-constrained quadratic program per row.");
+  m.def("take_canonical", &take_canonical, nb::arg("indptr"), nb::arg("indices"), nb::arg("values"), nb::arg("n_columns"),
+        nb::arg("out_indices").none(), nb::arg("out_values").none(), "Whether rows need no mending; then they are given in the kernels' types.");
+  m.def("transpose", &transpose, "Sort compressed rows by columns.");
   m.def("apply", &apply, "A kernel's own expm1 or log, elementwise; for accuracy tests.");
   m.def("runnable_kernels", &log1pnmf::runnable_kernels, "Instruction sets this processor can run, fastest first.");
   m.def("after_fork", [] { forked = true; }, "Use one thread from now on: this process was forked.");

@@ -122,6 +122,24 @@ def effects_step(
     found: _Floats,
     /,
 ) -> None: ...
+def take_canonical(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32] | NDArray[np.int64],
+    values: NDArray[np.generic],
+    n_columns: int,
+    out_indices: NDArray[np.int32] | None,
+    out_values: NDArray[np.float32] | None,
+) -> bool: ...
+def transpose(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    values: NDArray[np.generic],
+    n_columns: int,
+    out_indptr: NDArray[np.int64],
+    out_rows: NDArray[np.int32],
+    out_values: NDArray[np.generic],
+    /,
+) -> None: ...
 def add_spectrum(
     kernel: str,
     side: Side,

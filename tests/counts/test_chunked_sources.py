@@ -13,6 +13,7 @@ from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.counts import open_counts
 from log1pnmf.counts.chunked.opening import is_streamed, parse_memory
 from log1pnmf.counts.chunked.runners import survey
+from log1pnmf.counts.compress import canonical_rows, compress_sparse
 from log1pnmf.counts.counts import Counts
 
 OPTIONS = {"random_state": 0, "n_jobs": 1, "max_iter": 8, "tol": 1e-12, "likelihood": "approximate"}
@@ -209,3 +210,63 @@ def test_the_checksum_does_not_depend_on_how_a_chunk_is_stored(matrix, cut):
     counts[3, 3] = 2.0**40 + 1  # the chunk with it is in double precision, the others are not
     bounds = ([0, 203], [0, 2, 10, 203])
     assert len({survey(open_counts(chunks(counts, cuts))).checksum() for cuts in bounds}) == 1
+
+
+class TestCanonicalRows:
+    """The quick look at a chunk gives what the careful one gives, or nothing."""
+
+    @staticmethod
+    def matrix(values, indices=(0, 2, 1), indptr=(0, 2, 2, 3), kind=None):
+        made = sparse.csr_array((3, 4))
+        made.data, made.indices = np.array(values, dtype=kind), np.array(indices)
+        made.indptr = np.array(indptr)
+        return made
+
+    @pytest.mark.parametrize("kind", ["f4", "f8", "i4", "i8", "u1", "u2", "u4"])
+    @pytest.mark.parametrize("index", ["i4", "i8"])
+    def test_the_same_arrays(self, kind, index):
+        matrix = self.matrix([3, 1, 200], kind=kind)
+        matrix.indices = matrix.indices.astype(index)
+        quick, careful = canonical_rows(matrix), compress_sparse(matrix, transposed=False)[0]
+        for name in ("indptr", "indices", "values"):
+            one, other = getattr(quick, name), getattr(careful, name)
+            assert one.dtype == other.dtype
+            assert np.array_equal(one, other)
+        assert quick.shape == careful.shape
+
+    def test_fractions_are_taken(self):
+        assert canonical_rows(self.matrix([0.5, 1.0, 2.0])).values.tolist() == [0.5, 1.0, 2.0]
+
+    @pytest.mark.parametrize(
+        ("bad", "kind"),
+        [
+            (np.nan, "f4"),
+            (np.inf, "f8"),
+            (-1, "f4"),
+            (-1, "i4"),
+            (-5, "i8"),
+            (0, "f4"),
+            (0, "u1"),
+            (0.1, "f8"),
+            (2**24 + 1, "i4"),
+            (2**24 + 1, "u4"),
+            (2**24 + 1, "i8"),
+            (1e60, "f8"),
+            (1e-60, "f8"),
+            (1, "i2"),
+            (1, ">f4"),
+        ],
+    )
+    def test_values_to_look_at_again(self, bad, kind):
+        for at in range(3):
+            values = np.ones(3, dtype=kind)
+            values[at] = bad
+            assert canonical_rows(self.matrix(values, kind=kind)) is None
+
+    @pytest.mark.parametrize("indices", [(2, 0, 1), (1, 1, 1), (0, 4, 1), (-1, 2, 1), (0, 2, 2**33)])
+    def test_columns_to_look_at_again(self, indices):
+        assert canonical_rows(self.matrix([1.0, 1.0, 1.0], indices)) is None
+
+    @pytest.mark.parametrize("indptr", [(0, 2, 1, 3), (1, 2, 2, 3), (0, 2, 2, 4), (0, 2, 3), (0, 9, 2, 3)])
+    def test_rows_to_look_at_again(self, indptr):
+        assert canonical_rows(self.matrix([1.0, 1.0, 1.0], indptr=indptr)) is None

@@ -353,12 +353,32 @@ class TestMemory:
         # A piece of 2**20 entries: at most four doubles each (mask, index and two copies of the values).
         assert peak < held + 4 * 8 * sparse_rows.CHUNK
 
-    @given(count_arrays, st.integers(0, 20))
-    def test_transposing_in_blocks_is_transposing(self, Y, block):
+    @given(count_arrays)
+    def test_transposing_twice_is_the_same(self, Y):
         counts = Counts.from_any(Y)
-        blocked = counts.by_row.transpose(block=block)
-        assert_canonical(blocked)
-        assert_same_arrays(counts, Counts(blocked.transpose(block=block), blocked))
+        columns = counts.by_row.transpose()
+        assert_canonical(columns)
+        assert_same_arrays(counts, Counts(columns.transpose(), columns))
+
+    @pytest.mark.parametrize(
+        ("shape", "density"), [((30, 5000), 0.3), ((400, 2500), 0.02), ((1, 9000), 0.5), ((7, 3), 0)]
+    )
+    @pytest.mark.parametrize("kind", [np.float32, np.float64, np.int8])
+    def test_transposing_is_that_of_scipy(self, shape, density, kind):
+        """Columns are sorted some at a time where rows are long, and all at once where they are short."""
+        matrix = sparse.random(*shape, density, "csr", random_state=0, data_rvs=lambda n: np.arange(n) % 99)
+        matrix = sparse.csr_array(matrix.astype(kind))
+        found, expected = SparseRows.from_scipy(matrix).transpose(), matrix.tocsc()
+        for name, one in (("indptr", np.int64), ("indices", np.int32), ("values", kind)):
+            array = getattr(found, name)
+            assert array.dtype == one
+            assert np.array_equal(array, getattr(expected, "data" if name == "values" else name))
+
+    @pytest.mark.parametrize("indices", [[1, 0], [0, 0], [0, 3], [-1, 0]])
+    def test_rows_that_break_their_promise_are_not_transposed(self, indices):
+        rows = SparseRows((1, 3), np.array([0, 2]), np.array(indices, dtype=np.int32), np.ones(2))
+        with pytest.raises(ValueError, match="rise"):
+            rows.transpose()
 
     def test_indptr_beyond_32_bits(self):
         """Row starts above 2**31 stay what they are (only the row starts are real here)."""

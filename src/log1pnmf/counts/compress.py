@@ -9,8 +9,13 @@ import numpy as np
 from scipy import sparse
 
 from log1pnmf._common.words import plural
+from log1pnmf._core import take_canonical
 
 from .sparse_rows import CHUNK, SparseRows, pieces, row_blocks
+
+INDICES = tuple(map(np.dtype, ("i4", "i8")))
+VALUES = tuple(map(np.dtype, ("f4", "f8", "i4", "i8", "u1", "u2", "u4")))
+"""Types that the compiled core takes."""
 
 SMALLEST, LARGEST = 1e-50, 1e100
 """Counts above are refused: their squares and products would leave the range of a double."""
@@ -37,6 +42,24 @@ def compress_dense(matrix: np.ndarray) -> tuple[SparseRows, ValueScan]:
         indices[part] = filled[1]
         values[part] = rows[filled]
     return SparseRows((n_rows, n_columns), indptr, indices, values), scan
+
+
+def canonical_rows(matrix: Any) -> SparseRows | None:
+    """Give a CSR matrix after a quick look at all indices and values; None where `compress_sparse` is needed.
+
+    That is where something has to be mended or refused, or where float32 does not hold a value.
+    """
+    indptr = np.ascontiguousarray(matrix.indptr, dtype=np.int64)
+    indices, values = np.ascontiguousarray(matrix.indices), np.ascontiguousarray(matrix.data)
+    known = indices.dtype in INDICES and values.dtype in VALUES
+    if not known or len(indptr) != matrix.shape[0] + 1 or not len(indices) == len(values) == indptr[-1]:
+        return None
+    columns = None if indices.dtype == np.int32 else np.empty(len(indices), dtype=np.int32)
+    counts = None if values.dtype == np.float32 else np.empty(len(values), dtype=np.float32)
+    if not take_canonical(indptr, indices, values, matrix.shape[1], columns, counts):
+        return None
+    columns, counts = indices if columns is None else columns, values if counts is None else counts
+    return SparseRows(tuple(matrix.shape), indptr, columns, counts)
 
 
 def compress_sparse(matrix: Any, *, transposed: bool) -> tuple[SparseRows, ValueScan]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
+from log1pnmf._core import transpose
+
 CHUNK = 1 << 20
 MAX_INT32 = int(np.iinfo(np.int32).max)
 
@@ -68,35 +70,12 @@ class SparseRows:
                 sums[filled] = np.add.reduceat(values, self.indptr[filled] - first)
         return sums
 
-    def transpose(self, *, block: int = MAX_INT32) -> SparseRows:
-        """Compressed columns, as the rows of the transpose.
-
-        Parameters
-        ----------
-        block : int
-            Matrices with more entries than this are transposed in blocks of rows, because SciPy would
-            widen all their indices to 64 bits.
-        """
-        if self.nnz <= block:
-            columns = self.to_scipy().tocsc()
-            return SparseRows(
-                self.shape[::-1], columns.indptr.astype(np.int64), columns.indices, columns.data
-            )
-        per_column = np.zeros(self.shape[1], dtype=np.int64)
-        for piece in pieces(self.indices):
-            per_column += np.bincount(piece, minlength=self.shape[1])
-        indptr = np.concatenate(([0], np.cumsum(per_column)))
-        indices = np.empty(self.nnz, dtype=np.int32)
-        values = np.empty(self.nnz, dtype=self.values.dtype)
-        next_free = indptr[:-1].copy()
-        for start, stop in row_blocks(self.indptr, min(block, 64 * CHUNK)):
-            columns = self.to_scipy(start, stop).tocsc()
-            lengths = np.diff(columns.indptr)
-            target = np.repeat(next_free - columns.indptr[:-1], lengths)
-            target += np.arange(columns.nnz)
-            indices[target] = columns.indices + np.int32(start)
-            values[target] = columns.data
-            next_free += lengths
+    def transpose(self) -> SparseRows:
+        """Compressed columns, as the rows of the transpose."""
+        indptr, indices = np.empty(self.shape[1] + 1, dtype=np.int64), np.empty(self.nnz, dtype=np.int32)
+        own, columns, given = map(np.ascontiguousarray, (self.indptr, self.indices, self.values))
+        values = np.empty_like(given)
+        transpose(own, columns, given, self.shape[1], indptr, indices, values)
         return SparseRows(self.shape[::-1], indptr, indices, values)
 
     def to_scipy(self, start: int = 0, stop: int | None = None) -> sparse.csr_array:

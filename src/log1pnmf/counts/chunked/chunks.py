@@ -14,7 +14,7 @@ from scipy import sparse
 from log1pnmf._common.gate.store import open_zarr
 from log1pnmf._common.optional import require
 from log1pnmf._common.untrusted import BadFileError
-from log1pnmf.counts.sparse_rows import row_blocks
+from log1pnmf.counts.sparse_rows import MAX_INT32, row_blocks
 
 __all__ = ["DaskChunks", "FileChunks", "GivenChunks", "RowChunks", "SlicedChunks", "open_group"]
 
@@ -129,7 +129,10 @@ def _checked_indptr(where: str, group: Any, shape: tuple[int, int]) -> NDArray[n
 def _rows_of(group: Any, indptr: NDArray[np.int64], n_columns: int) -> sparse.csr_array:
     """Rows of a CSR matrix in a file, from their part of its `indptr`."""
     part = slice(int(indptr[0]), int(indptr[-1]))
-    parts = group["data"][part], group["indices"][part], indptr - indptr[0]
+    own = indptr - indptr[0]
+    if own[-1] <= MAX_INT32:  # SciPy would widen all indices with it
+        own = own.astype(np.int32)
+    parts = group["data"][part], group["indices"][part], own
     return sparse.csr_array(parts, shape=(len(indptr) - 1, n_columns))
 
 

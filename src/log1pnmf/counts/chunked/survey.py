@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf.counts.compress import compress_sparse
+from log1pnmf.counts.compress import canonical_rows, compress_sparse
 from log1pnmf.counts.counts import Counts, SparseRows
 from log1pnmf.counts.sparse_rows import CHUNK, checksum_of, row_blocks
 from log1pnmf.counts.tally import Tally
@@ -137,7 +137,8 @@ def _no_rows(counts: Counts) -> SparseRows:
 def chunk_counts(raw: Any) -> Counts:
     """Compress a chunk that was checked before; quicker than `Counts.from_any`, and without its warnings."""
     matrix = raw if sparse.issparse(raw) and raw.format == "csr" else sparse.csr_array(raw)
-    return Counts(compress_sparse(matrix, transposed=False)[0])
+    rows = canonical_rows(matrix)
+    return Counts(compress_sparse(matrix, transposed=False)[0] if rows is None else rows)
 
 
 @dataclass(eq=False)
