@@ -233,7 +233,9 @@ def test_pytorch_gives_what_the_compiled_engine_gives(name, precision, close, de
             # where nearly all zeros are visited, rounding decides whether a row takes another step;
             # on a card Hessians have three digits
             single = precision == "float32"
-            unsure = 100.0 if single and (device == "cuda" or name.startswith("dispersed and adaptive")) else 1.0
+            unsure = (
+                100.0 if single and (device == "cuda" or name.startswith("dispersed and adaptive")) else 1.0
+            )
             np.testing.assert_allclose(ours.values, theirs.values, atol=unsure * close * theirs.values.max())
     assert torch.batch_sums(*point()) == pytest.approx(native.batch_sums(*point()), rel=1e-10)
     errors = native.zero_errors(*point())
