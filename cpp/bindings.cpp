@@ -270,14 +270,14 @@ void mean_sums(const std::string& kernel, const Side& side, Matrix start, Matrix
 }
 
 // The first pass where there are no z.
-void effects_step(const std::string& kernel, Matrix totals, Matrix means, Matrix effects, Vector<double> weights, double pull,
-                  Vector<double> z, Output<double> matrix, Output<double> right, Output<double> after, Output<double> found) {
+void effects_step(const std::string& kernel, Matrix totals, Matrix means, Matrix effects, Matrix logs, Vector<double> weights,
+                  double pull, Vector<double> z, Output<double> matrix, Output<double> right, Output<double> after, Output<double> found) {
   const std::size_t B = effects.shape(0), m = effects.shape(1);
-  for (const Matrix& one : {totals, means}) require(one.shape(0) == B && one.shape(1) == m, "sums must be batches x features");
+  for (const Matrix& one : {totals, means, logs}) require(one.shape(0) == B && one.shape(1) == m, "sums and logarithms must be batches x features");
   require(weights.size() == m && (z.size() == B || z.size() == 0), "weights are of features, z of batches");
   require(matrix.size() == B * B && right.size() == B && after.size() == B * m && found.size() == 2, "an output has the wrong size");
   const log1pnmf::EffectsStep step{static_cast<std::int64_t>(m), static_cast<int>(B), pull, totals.data(), means.data(), effects.data(),
-                                   weights.data(), z.size() > 0 ? z.data() : nullptr, matrix.data(), right.data(), after.data(), found.data()};
+                                   logs.data(), weights.data(), z.size() > 0 ? z.data() : nullptr, matrix.data(), right.data(), after.data(), found.data()};
   nb::gil_scoped_release released;
   log1pnmf::find_kernel(kernel).effects(step);
 }
@@ -333,6 +333,14 @@ void transpose(Vector<std::int64_t> indptr, Vector<std::int32_t> indices, Some v
   require(done, "columns must rise within every row");
 }
 
+// Whether no effect has changed much; otherwise nothing useful is written.
+bool further_effects(const std::string& kernel, Matrix to, Matrix since, double power, double largest, Output<double> out) {
+  require(to.shape(0) == since.shape(0) && to.shape(1) == since.shape(1) && out.size() == to.size(), "effects differ in shape");
+  const log1pnmf::FurtherEffects further{static_cast<std::int64_t>(to.size()), to.data(), since.data(), power, largest, out.data()};
+  nb::gil_scoped_release released;
+  return log1pnmf::find_kernel(kernel).further(further);
+}
+
 void apply(const std::string& kernel, const std::string& function, Vector<double> x, Output<double> y) {
   require(x.size() == y.size(), "x and y differ in length");
   const auto& table = log1pnmf::find_kernel(kernel);
@@ -367,6 +375,7 @@ NB_MODULE(_core, m) {
   m.def("zero_errors", &zero_errors, "Sum over every row how far its quadratic is off.");
   m.def("mean_sums", &mean_sums, "Sum the means of every row over the columns of each batch.");
   m.def("effects_step", &effects_step, "Take a Newton step of the effects of batches, in two passes.");
+  m.def("further_effects", &further_effects, "Extrapolate effects of batches that have changed little.");
   m.def("add_spectrum", &add_spectrum, "Condense the means of every row, adding to the given outputs.");
   m.def("run", &run, "Run one task over all rows, writing into the given outputs.");
   m.def("add_statistics", &add_statistics, "Add loss, gradient and Hessian of all rows to the given outputs.");

@@ -25,9 +25,9 @@ class EffectsPass {
       read(j);
       Vec level[U] = {};
       for (int b = 0; b < B_; ++b) {
-        Vec q[U], log[U], unused[U], by_weight[U], moved = Vec{}, now = Vec{};
-        load_all(effects(b), q);
-        log_and_reciprocal<U>(q, log, unused);
+        Vec log[U], by_weight[U], moved = Vec{}, now = Vec{};
+        fetch(s_.logs + b * s_.n_features + j);
+        part(s_.logs + b * s_.n_features, j, 0.0, log);
         LOG1PNMF_EACH {
           level[u] += log[u];
           moved += weights_[u] * load(free(b) + u * kLanes);
@@ -103,6 +103,7 @@ class EffectsPass {
     for (int b = 0; b < B_; ++b) {
       const std::int64_t from = b * s_.n_features;
       Vec q[U], seen[U], bent[U], one[U];
+      for (const double* all : {s_.effects, s_.totals, s_.means}) fetch(all + from + j);
       part(s_.effects + from, j, 1.0, q);
       part(s_.totals + from, j, 1.0, seen);
       part(s_.means + from, j, 1.0, bent);
@@ -132,6 +133,12 @@ class EffectsPass {
       }
   }
 
+  // Batches are far apart in memory, and there are too many for the processor to guess what comes next.
+  static void fetch(const double* from) {
+    constexpr int kAhead = 4 * kStep, kLine = 8;   // doubles in a cache line
+    for (int i = 0; i < kStep; i += kLine) __builtin_prefetch(from + kAhead + i);
+  }
+
   void part(const double* from, std::int64_t j, double beyond, Vec* to) const {
     if (j + kStep <= s_.n_features) return load_all(from + j, to);
     double lanes[kStep];
@@ -150,5 +157,52 @@ class EffectsPass {
   Buffer lanes_, matrix_, sums_;
   Vec weights_[U] = {};
 };
+
+// to * (to / since)^power, where no ratio is far from 1; says whether it was so. Where ratios are near 1, the binomial series
+// is exact to the last bit.
+inline bool further_effects(const FurtherEffects& f) {
+  constexpr int U = kUnroll, kTerms = 8;
+  constexpr double kNearlyOne = 1.0 / 64.0, kFar = 0.5;
+  double series[kTerms + 1] = {1.0};
+  for (int k = 1; k <= kTerms; ++k) series[k] = series[k - 1] * (f.power - k + 1.0) / k;
+  Vec most = Vec{};
+  for (std::int64_t i = 0; i < f.n; i += kStep) {
+    double lanes[3][kStep];
+    const double *to = f.to + i, *since = f.since + i;
+    double* out = f.out + i;
+    const auto n = static_cast<int>(std::min<std::int64_t>(kStep, f.n - i));
+    if (n < kStep) {
+      for (double* one : lanes) std::fill_n(one, kStep, 1.0);
+      std::copy_n(to, n, lanes[0]);
+      std::copy_n(since, n, lanes[1]);
+      to = lanes[0], since = lanes[1], out = lanes[2];
+    }
+    Vec change[U], sum[U];
+    LOG1PNMF_EACH change[u] = load(since + u * kLanes);
+    reciprocals<U>(change);
+    LOG1PNMF_EACH change[u] *= load(to + u * kLanes) - load(since + u * kLanes);
+    Vec here = Vec{};
+    LOG1PNMF_EACH here = vmax(here, vmax(change[u], -change[u]));
+    most = vmax(most, here);
+    if (lanes_above(here, kNearlyOne) == 0) {
+      LOG1PNMF_EACH sum[u] = splat(series[kTerms]);
+#pragma GCC unroll 8
+      for (int k = kTerms - 1; k > 0; --k) LOG1PNMF_EACH sum[u] = sum[u] * change[u] + series[k];
+      LOG1PNMF_EACH sum[u] *= change[u];
+    } else {
+      Vec unused[U];
+      LOG1PNMF_EACH change[u] += 1.0;
+      log_and_reciprocal<U>(change, change, unused);
+      LOG1PNMF_EACH change[u] *= f.power;
+      expm1<U>(change, sum);
+    }
+    LOG1PNMF_EACH {
+      const Vec last = load(to + u * kLanes), found = last + last * sum[u];
+      store(out + u * kLanes, vmin(vmax(found, splat(1.0 / f.largest)), splat(f.largest)));
+    }
+    if (n < kStep) std::copy_n(lanes[2], n, f.out + i);
+  }
+  return largest_lane(most) <= kFar;
+}
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

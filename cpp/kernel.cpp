@@ -160,12 +160,15 @@ std::unique_ptr<Plan> make_spectrum(const Spectrum& s) { return std::make_unique
 
 template <class Function>
 void elementwise(const double* x, double* y, std::int64_t n, Function f) {
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    double lanes[kLanes];
-    const auto count = static_cast<int>(std::min<std::int64_t>(kLanes, n - i));
-    std::fill_n(lanes, kLanes, 1.0);
+  for (std::int64_t i = 0; i < n; i += kStep) {
+    double lanes[kStep];
+    Vec v[kUnroll];
+    const auto count = static_cast<int>(std::min<std::int64_t>(kStep, n - i));
+    std::fill_n(lanes, kStep, 1.0);
     std::copy_n(x + i, count, lanes);
-    store(lanes, f(load(lanes)));
+    for (int u = 0; u < kUnroll; ++u) v[u] = load(lanes + u * kLanes);
+    f(v);
+    for (int u = 0; u < kUnroll; ++u) store(lanes + u * kLanes, v[u]);
     std::copy_n(lanes, count, y + i);
   }
 }
@@ -177,10 +180,10 @@ void effects_pass(const EffectsStep& s) {
 }
 
 void expm1_all(const double* x, double* y, std::int64_t n) {
-  elementwise(x, y, n, [](Vec v) { Vec result; expm1<1>(&v, &result); return result; });
+  elementwise(x, y, n, [](Vec* v) { expm1<kUnroll>(v, v); });
 }
 void log_all(const double* x, double* y, std::int64_t n) {
-  elementwise(x, y, n, [](Vec v) { Vec result, reciprocal; log_and_reciprocal<1>(&v, &result, &reciprocal); return result; });
+  elementwise(x, y, n, [](Vec* v) { Vec reciprocal[kUnroll]; log_and_reciprocal<kUnroll>(v, v, reciprocal); });
 }
 
 }  // namespace
@@ -190,6 +193,6 @@ void log_all(const double* x, double* y, std::int64_t n) {
 extern const Kernel kernel_table;
 const Kernel kernel_table = {LOG1PNMF_STRING(LOG1PNMF_ISA), make_plan,   make_programs, make_survey,
                              make_collection,               make_errors, make_spectrum, effects_pass,
-                             expm1_all, log_all};
+                             further_effects,               expm1_all,   log_all};
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

@@ -188,12 +188,19 @@ struct EffectsStep {
   std::int64_t n_features;
   int n_batches;
   double pull;               // counts by which every effect is pulled towards 1
-  const double *totals, *means, *effects;   // counts, their means at effects of 1, effects
+  const double *totals, *means, *effects, *logs;   // counts, their means at effects of 1, effects, their logarithms
   const double* weights;     // features
   const double* z;           // batches; null: the first pass, which gives the equations matrix z = right
   double *matrix, *right;    // batches x batches, batches; out of the first pass
   double* effects_after;     // out of the second pass
   double* found;             // 2, out: first pass: how far levels are from 0; second: longest step, change of the objective
+};
+
+struct FurtherEffects {
+  std::int64_t n;
+  const double *to, *since;
+  double power, largest;     // effects stay below largest, and above its inverse
+  double* out;
 };
 
 // Built once per half-step from the design, shared by all rows and threads.
@@ -218,6 +225,7 @@ struct Kernel {
   std::unique_ptr<Plan> (*zero_errors)(const ZeroErrors&);
   std::unique_ptr<Plan> (*spectrum)(const Spectrum&);
   void (*effects)(const EffectsStep&);
+  bool (*further)(const FurtherEffects&);
   void (*expm1)(const double* x, double* y, std::int64_t n);   // the vector functions, open to accuracy tests
   void (*log)(const double* x, double* y, std::int64_t n);
 };

@@ -30,14 +30,18 @@ class RowMeans : protected RowBlocks {
   template <class Link>
   void sum(const double* b, double* to) {
     std::fill_n(static_cast<double*>(lanes_), design_.batches * kLanes, 0.0);
-    for (int k = 0; k < K_; ++k) step_[k] = b[k] - evaluated_at_[k];
-    const bool exact = h_.model.exact_zeros;
-    if (exact) add_all<Link>(b);
-    else {
-      add_visited<Link>(row_, 0, b);
-      add_visited<Link>(row_.stored, first_zero_, b);
+    double most = 0.0;
+    for (int k = 0; k < K_; ++k) {
+      step_[k] = b[k] - evaluated_at_[k];
+      most += std::abs(step_[k]) * design_.largest[k];
     }
-    if (!exact) add_quadratics(b);
+    const bool near = has_em_ && most <= kNear;
+    if (h_.model.exact_zeros) add_all<Link>(b);
+    else {
+      if (near) add_visited<Link, true>(b);
+      else add_visited<Link, false>(b);
+      add_quadratics(b);
+    }
     for (int first = 0; first < design_.batches; first += kLanes) {
       double sums[kLanes];
       store(sums, row_.exposure * (load(quadratics_ + first) + horizontal_sums(lanes_ + std::int64_t{first} * kLanes)));
@@ -46,14 +50,19 @@ class RowMeans : protected RowBlocks {
   }
 
  private:
-  template <class Link>
+  template <class Link, bool Near>
+  void add_visited(const double* b) {
+    add_visited<Link, Near>(row_, 0, b);
+    add_visited<Link, Near>(row_.stored, first_zero_, b);
+  }
+  template <class Link, bool Near>
   void add_visited(const Entries& entries, std::int64_t place, const double* b) {
     for (std::int64_t from = 0; from < entries.count; from += block_) {
       const int n = static_cast<int>(std::min<std::int64_t>(block_, entries.count - from));
       const double* X = gathered(entries, from, n, place + from);
       int e = 0;
-      for (; e + kStep <= n; e += kStep) keep_means<Link, kUnroll>(X, e, place + from, b);
-      for (; e < n; e += kLanes) keep_means<Link, 1>(X, e, place + from, b);
+      for (; e + kStep <= n; e += kStep) keep_means<Link, Near, kUnroll>(X, e, place + from, b);
+      for (; e < n; e += kLanes) keep_means<Link, Near, 1>(X, e, place + from, b);
       add(X + design_.label * block_, n);
     }
   }
@@ -89,24 +98,25 @@ class RowMeans : protected RowBlocks {
     for (; e < n; ++e) lanes[as_integer(batch + e) * kLanes] += means[e];
   }
 
-  template <class Link, int U>
+  template <class Link, bool Near, int U>
   LOG1PNMF_INLINE void keep_means(const double* X, int e, std::int64_t place, const double* b) {
     Vec means[U];
-    means_at<Link, true, U>(X + e, block_, place + e, b, means);
+    means_at<Link, true, Near, U>(X + e, block_, place + e, b, means);
     LOG1PNMF_EACH store(means_ + e + u * kLanes, means[u]);
   }
 
   template <class Link, int U>
   LOG1PNMF_INLINE void add_means(std::int64_t e, const double* b, Vec* sum) {
     Vec means[U];
-    means_at<Link, false, U>(design_.transposed + e, design_.padded, e, b, means);
+    means_at<Link, false, false, U>(design_.transposed + e, design_.padded, e, b, means);
     LOG1PNMF_EACH sum[u] += means[u];
   }
 
-  template <class Link, bool LessQuadratic, int U>
+  // Near: no eta of the row has changed much.
+  template <class Link, bool LessQuadratic, bool Near, int U>
   LOG1PNMF_INLINE void means_at(const double* X, std::int64_t stride, std::int64_t place, const double* b, Vec* em) {
     Vec eta[U];
-    if (!(has_em_ && means_nearby<LessQuadratic, U>(X, stride, place, em, eta))) {
+    if (!((Near || has_em_) && means_nearby<LessQuadratic, Near, U>(X, stride, place, em, eta))) {
       linear_predictor<U>(X, stride, 0, b, eta);
       LOG1PNMF_EACH eta[u] = Link::clamp_eta(eta[u]);
       Link::template mean_part<U>(eta, em);
@@ -116,13 +126,15 @@ class RowMeans : protected RowBlocks {
   }
 
   // em and eta from those of the last evaluation, em by a series, where no eta has changed much since; says whether it was so.
-  template <bool WithEta, int U>
+  template <bool WithEta, bool Near, int U>
   LOG1PNMF_INLINE bool means_nearby(const double* X, std::int64_t stride, std::int64_t place, Vec* em, Vec* eta) {
-    constexpr double kNear = 1.0 / 32.0, kSeries[] = {1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0};
+    constexpr double kSeries[] = {1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0};
     Vec change[U], growth[U], most = Vec{};
     linear_predictor<U>(X, stride, 0, step_, change);
-    LOG1PNMF_EACH most = vmax(most, vmax(change[u], -change[u]));
-    if (lanes_above(most, kNear) != 0) return false;
+    if constexpr (!Near) {
+      LOG1PNMF_EACH most = vmax(most, vmax(change[u], -change[u]));
+      if (lanes_above(most, kNear) != 0) return false;
+    }
     LOG1PNMF_EACH growth[u] = splat(1.0 / 120.0);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) LOG1PNMF_EACH growth[u] = growth[u] * change[u] + kSeries[i];
@@ -134,19 +146,24 @@ class RowMeans : protected RowBlocks {
 
   // Of all columns of each batch: a1 linear'b + a2 b'gram b. A lane is a batch.
   void add_quadratics(const double* b) {
-    const double a1 = own_quadratic_[0], a2 = own_quadratic_[1];
-    for (std::int64_t batch = 0; batch < stride_; batch += kLanes) {
-      const double *linear = terms_ + batch, *gram = linear + K_ * stride_;
-      Vec sum = Vec{}, square = Vec{};
-      for (int k = 0; k < K_; ++k, linear += stride_) {
-        Vec own = Vec{};
-        for (int l = 0; l <= k; ++l, gram += stride_) own += b[l] * load(gram);
-        sum += b[k] * load(linear);
-        square += b[k] * own;
-      }
-      store(quadratics_ + batch, a1 * sum + a2 * square);
-    }
+    std::int64_t batch = 0;
+    for (; batch + kStep <= stride_; batch += kStep) add_quadratics<kUnroll>(b, batch);
+    for (; batch < stride_; batch += kLanes) add_quadratics<1>(b, batch);
   }
+  template <int U>
+  LOG1PNMF_INLINE void add_quadratics(const double* b, std::int64_t batch) {
+    const double a1 = own_quadratic_[0], a2 = own_quadratic_[1], *linear = terms_ + batch, *gram = linear + K_ * stride_;
+    Vec sum[U] = {}, square[U] = {};
+    for (int k = 0; k < K_; ++k, linear += stride_) {
+      Vec own[U] = {};
+      for (int l = 0; l <= k; ++l, gram += stride_) LOG1PNMF_EACH own[u] += b[l] * load(gram + u * kLanes);
+      LOG1PNMF_EACH sum[u] += b[k] * load(linear + u * kLanes);
+      LOG1PNMF_EACH square[u] += b[k] * own[u];
+    }
+    LOG1PNMF_EACH store(quadratics_ + batch + u * kLanes, a1 * sum[u] + a2 * square[u]);
+  }
+
+  static constexpr double kNear = 1.0 / 32.0;
 
   int n_terms_;
   std::int64_t stride_;

@@ -75,11 +75,16 @@ class ZeroSums {
   // Sum of n terms, each of some length, times their weights; the next of each is `step` further. Buffers have room for a
   // vector that begins inside.
   static void add_up(const double* weights, const double* terms, int n, int step, int length, double* to) {
-    for (int at = 0; at < length; at += kLanes) {
-      Vec sum = Vec{};
-      for (int p = 0; p < n; ++p) sum += weights[p * step] * load(terms + std::int64_t{p} * step * length + at);
-      store(to + at, sum);
-    }
+    int at = 0;
+    for (; at + kStep <= length; at += kStep) add_vectors<kUnroll>(weights, terms + at, n, step, length, to + at);
+    for (; at < length; at += kLanes) add_vectors<1>(weights, terms + at, n, step, length, to + at);
+  }
+  template <int U>
+  LOG1PNMF_INLINE static void add_vectors(const double* weights, const double* terms, int n, int step, int length, double* to) {
+    Vec sum[U] = {};
+    for (int p = 0; p < n; ++p, weights += step, terms += std::int64_t{step} * length)
+      LOG1PNMF_EACH sum[u] += *weights * load(terms + u * kLanes);
+    LOG1PNMF_EACH store(to + u * kLanes, sum[u]);
   }
 
   double dot(const double* x, const double* b) const {

@@ -113,6 +113,7 @@ def effects_step(
     totals: _Floats,
     means: _Floats,
     effects: _Floats,
+    logs: _Floats,
     weights: _Floats,
     pull: float,
     z: _Floats,
@@ -140,6 +141,9 @@ def transpose(
     out_values: NDArray[np.generic],
     /,
 ) -> None: ...
+def further_effects(
+    kernel: str, to: _Floats, since: _Floats, power: float, largest: float, out: _Floats, /
+) -> bool: ...
 def add_spectrum(
     kernel: str,
     side: Side,

@@ -10,6 +10,7 @@ from log1pnmf._core import runnable_kernels
 from log1pnmf.counts import Counts, open_counts
 from log1pnmf.counts.chunked.runners import survey
 from log1pnmf.engines.native import NativeEngine
+from log1pnmf.engines.native_effects import logarithms
 from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.engines.streaming.engine import StreamingEngine
@@ -169,6 +170,23 @@ def test_means_are_summed_up_over_batches():
         assert (NativeEngine(problem, 3).batch_sums(*point()) == ours).all()
 
 
+@pytest.mark.parametrize("kernel", runnable_kernels())
+def test_means_of_rows_that_take_several_blocks_are_summed_up(kernel):
+    rng, n = np.random.default_rng(9), 700
+    batches = Batches(rng.integers(0, 9, n), np.exp(rng.normal(0.0, 0.5, (9, 3))), 3.0)
+    counts, sizes = Counts.from_any(rng.poisson(3.0, (n, 3))), rng.uniform(0.5, 2.0, n)
+    problem = Problem(counts, sizes, ShiftedLog(1.0), quadratic(ShiftedLog(1.0)), batches=batches)
+    loadings, factors = rng.uniform(0.1, 0.9, (n, K)), rng.uniform(0.1, 0.9, (3, K))
+    native, reference = NativeEngine(problem, 1, kernel), ReferenceEngine(problem)
+    assert native.batch_sums(loadings, factors) == pytest.approx(
+        reference.batch_sums(loadings, factors), rel=1e-12
+    )
+    for _ in range(4):
+        step = native.half_step(problem.factors_side, factors, loadings, with_batch_sums=True)
+        factors = step.values
+        assert step.batch_sums == pytest.approx(reference.batch_sums(loadings, factors), rel=1e-10)
+
+
 @pytest.mark.parametrize("name", ["exact, c=1.0", "adaptive, c=0.05", "identity"])
 def test_sums_that_come_with_a_step_are_those_of_the_improved_factors(name):
     problem, (loadings, factors) = CASES[name], point()
@@ -207,6 +225,34 @@ def test_one_newton_step_of_the_effects_leads_to_their_optimum(kernel):
     logs -= (logs @ best.feature_weights(problem.counts))[:, None]
     near = NativeEngine(replace(problem, batches=replace(best, effects=np.exp(logs))), 1, kernel)
     assert near.next_effects(means) == pytest.approx(best.effects, rel=1e-5)
+
+
+@pytest.mark.parametrize("kernel", runnable_kernels())
+@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
+def test_effects_that_have_not_changed_much_are_extrapolated(kernel, beta):
+    problem, rng = CASES["exact, c=1.0"], np.random.default_rng(0)
+    engine = NativeEngine(problem, 1, kernel)
+    for m in (1, 7, 8, 65):
+        since = np.exp(rng.normal(size=(B, m)))
+        for spread in (0.0, 1e-9, 0.0155, 0.1, 0.4):
+            to = since * np.exp(rng.uniform(-spread, spread, (B, m)))
+            expected = np.exp(np.log(to) + beta * (np.log(to) - np.log(since)))
+            assert engine.further_effects(to, since, beta) == pytest.approx(expected, rel=1e-14)
+        assert engine.further_effects(1.6 * since, since, beta) is None
+        assert (engine.further_effects(np.ones((B, m)), np.ones((B, m)), beta) == 1.0).all()
+    bounded = engine.further_effects(np.array([[1e9, 1e-9]]), np.array([[0.99e9, 1.01e-9]]), 1.0)
+    assert bounded.tolist() == [[1e9, 1e-9]]
+
+
+@pytest.mark.parametrize("kernel", runnable_kernels())
+def test_logarithms_of_effects_are_those_of_numpy(kernel):
+    rng = np.random.default_rng(0)
+    for m in (1, 7, 8, 65):
+        effects = np.exp(rng.normal(0.0, 5.0, (B, m)))
+        effects[0] = 1.0
+        found = logarithms(kernel, effects)
+        assert (found[0] == 0.0).all()
+        np.testing.assert_allclose(found, np.log(effects), rtol=1e-15, atol=1e-15)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

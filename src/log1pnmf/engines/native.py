@@ -16,7 +16,6 @@ from log1pnmf._core import (
     add_spectrum,
     add_statistics,
     collect_zeros,
-    effects_step,
     mean_sums,
     run,
     runnable_kernels,
@@ -26,7 +25,7 @@ from log1pnmf._core import (
 )
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import Pattern
-from log1pnmf.model.batches import LARGEST_EFFECT, Batches
+from log1pnmf.model.batches import Batches
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import Noise
@@ -35,6 +34,7 @@ from log1pnmf.model.spectrum import FEWEST_SAMPLES, N_BINS, MeanSpectrum
 from log1pnmf.model.zero_survey import ZeroSurvey, surveyed_every
 from log1pnmf.model.zeros import AdaptiveZeros
 
+from . import native_effects
 from .base import Factory, HalfStep, InMemory, RowSolver, check_row_solver
 from .threads import effective_threads
 
@@ -45,9 +45,6 @@ Array = NDArray[np.float64]
 
 MOST_SIDES = 4
 """Sides that an engine keeps ready for the compiled core."""
-
-LEVEL_ERROR, LONGEST_STEP = 1e-9, 0.3
-"""Effects whose levels are off, or that are far from their optimum, need more than one Newton step."""
 
 
 class _Outputs(NamedTuple):
@@ -151,7 +148,7 @@ class NativeEngine(InMemory):
         sums = self._whole_sums(out.batch_sums) if n_batches else None
         return HalfStep(
             values=out.values,
-            loss=float(np.sum(out.loss)) + self.problem.native_constant if with_loss else math.nan,
+            loss=float(np.sum(out.loss)) + self._constant if with_loss else math.nan,
             gradient=out.gradient,
             predicted_decrease=float(np.sum(out.decrease)),
             n_rejected=int(np.count_nonzero(out.rejected)),
@@ -161,7 +158,7 @@ class NativeEngine(InMemory):
     def evaluate(self, side: Side, start: Array, design: Array) -> tuple[float, Array]:
         """Loss and gradient at `start`; see `log1pnmf.engines.base.Engine.evaluate`."""
         out = self._run("evaluate", side, start, design, NON_NEGATIVE)
-        return float(np.sum(out.loss)) + self.problem.native_constant, out.gradient
+        return float(np.sum(out.loss)) + self._constant, out.gradient
 
     def loss(self, loadings: Array, factors: Array) -> float:
         """Negative log-likelihood on the eta scale, constants included, penalty excluded."""
@@ -230,20 +227,18 @@ class NativeEngine(InMemory):
 
     def next_effects(self, sums: Array) -> Array | None:
         """Take a Newton step of the effects of batches, from `batch_sums`; None where one is not enough."""
-        batches, counts = self._batches, self.problem.counts
-        effects, n = batches.effects, batches.n_batches
-        given = batches.totals(counts), sums, effects, batches.feature_weights(counts), batches.strength
-        after: Array = np.empty_like(effects)
-        out = matrix, right, _, found = np.empty((n, n)), np.empty(n), after, np.empty(2)
-        effects_step(self.kernel, *given, np.empty(0), *out)
-        if not found[0] <= LEVEL_ERROR:
-            return None
-        z = np.asarray(np.linalg.lstsq(matrix, right, rcond=1e-12)[0], dtype=np.float64)
-        effects_step(self.kernel, *given, z, *out)
-        longest, change = found
-        if not longest <= LONGEST_STEP or max(after.max(), 1.0 / after.min()) > LARGEST_EFFECT:
-            return None
-        return after if change < 0.0 else effects
+        return native_effects.newton_step(self.kernel, self._batches, self.problem.counts, sums)
+
+    def further_effects(self, to: Array, since: Array, beta: float) -> Array | None:
+        """Extrapolate effects; None where they have changed much. See `log1pnmf.fitting.solver.effects`."""
+        return native_effects.extrapolated(self.kernel, to, since, beta)
+
+    @property
+    def _constant(self) -> float:
+        """What is added to the sum of the rows' losses; needs the logarithms of effects."""
+        if self.problem.batches is not None:
+            self.problem.batches.find_logs(lambda effects: native_effects.logarithms(self.kernel, effects))
+        return self.problem.native_constant
 
     @property
     def _batches(self) -> Batches:

@@ -260,7 +260,7 @@ class _Moves:
         return Pair(
             self.constraint.loadings.clip(beyond(new.loadings, old.loadings)),
             self.constraint.factors.clip(beyond(new.factors, old.factors)),
-            further(new.effects, old.effects, beta),
+            further(new.effects, old.effects, beta, self.engine),
         )
 
     def between(self, old: Pair, new: Pair) -> Pair:

@@ -78,10 +78,17 @@ def with_effects(problem: Problem, batches: Batches) -> Problem:
     return replace(problem, batches=batches, zeros=zeros)
 
 
-def further(to: Array | None, since: Array | None, beta: float) -> Array | None:
-    """Extrapolate effects on the scale of their logarithms, where their levels are sums."""
+def further(to: Array | None, since: Array | None, beta: float, engine: Engine | None = None) -> Array | None:
+    """Extrapolate effects on the scale of their logarithms, where their levels are sums.
+
+    An engine may know a quicker way.
+    """
     if to is None or since is None:
         return to
+    quick = getattr(engine, "further_effects", None)
+    near: Array | None = None if quick is None else quick(to, since, beta)
+    if near is not None:
+        return near
     found = to / since
     found -= 1.0
     if np.abs(found).max(initial=0.0) > NEARLY_ONE:
