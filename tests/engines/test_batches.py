@@ -10,7 +10,6 @@ from log1pnmf._core import runnable_kernels
 from log1pnmf.counts import Counts, open_counts
 from log1pnmf.counts.chunked.runners import survey
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.engines.native_effects import logarithms
 from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.engines.streaming.engine import StreamingEngine
@@ -242,17 +241,6 @@ def test_effects_that_have_not_changed_much_are_extrapolated(kernel, beta):
         assert (engine.further_effects(np.ones((B, m)), np.ones((B, m)), beta) == 1.0).all()
     bounded = engine.further_effects(np.array([[1e9, 1e-9]]), np.array([[0.99e9, 1.01e-9]]), 1.0)
     assert bounded.tolist() == [[1e9, 1e-9]]
-
-
-@pytest.mark.parametrize("kernel", runnable_kernels())
-def test_logarithms_of_effects_are_those_of_numpy(kernel):
-    rng = np.random.default_rng(0)
-    for m in (1, 7, 8, 65):
-        effects = np.exp(rng.normal(0.0, 5.0, (B, m)))
-        effects[0] = 1.0
-        found = logarithms(kernel, effects)
-        assert (found[0] == 0.0).all()
-        np.testing.assert_allclose(found, np.log(effects), rtol=1e-15, atol=1e-15)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -148,7 +148,7 @@ class NativeEngine(InMemory):
         sums = self._whole_sums(out.batch_sums) if n_batches else None
         return HalfStep(
             values=out.values,
-            loss=float(np.sum(out.loss)) + self._constant if with_loss else math.nan,
+            loss=float(np.sum(out.loss)) + self.problem.native_constant if with_loss else math.nan,
             gradient=out.gradient,
             predicted_decrease=float(np.sum(out.decrease)),
             n_rejected=int(np.count_nonzero(out.rejected)),
@@ -158,7 +158,7 @@ class NativeEngine(InMemory):
     def evaluate(self, side: Side, start: Array, design: Array) -> tuple[float, Array]:
         """Loss and gradient at `start`; see `log1pnmf.engines.base.Engine.evaluate`."""
         out = self._run("evaluate", side, start, design, NON_NEGATIVE)
-        return float(np.sum(out.loss)) + self._constant, out.gradient
+        return float(np.sum(out.loss)) + self.problem.native_constant, out.gradient
 
     def loss(self, loadings: Array, factors: Array) -> float:
         """Negative log-likelihood on the eta scale, constants included, penalty excluded."""
@@ -232,13 +232,6 @@ class NativeEngine(InMemory):
     def further_effects(self, to: Array, since: Array, beta: float) -> Array | None:
         """Extrapolate effects; None where they have changed much. See `log1pnmf.fitting.solver.effects`."""
         return native_effects.extrapolated(self.kernel, to, since, beta)
-
-    @property
-    def _constant(self) -> float:
-        """What is added to the sum of the rows' losses; needs the logarithms of effects."""
-        if self.problem.batches is not None:
-            self.problem.batches.find_logs(lambda effects: native_effects.logarithms(self.kernel, effects))
-        return self.problem.native_constant
 
     @property
     def _batches(self) -> Batches:

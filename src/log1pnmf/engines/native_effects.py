@@ -1,27 +1,20 @@
-"""Effects of batches in the compiled core: their logarithms, a Newton step, and extrapolation."""
+"""Effects of batches in the compiled core: a Newton step, and extrapolation."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._core import apply, effects_step, further_effects
+from log1pnmf._core import effects_step, further_effects
 from log1pnmf.counts.counts import Counts
 from log1pnmf.model.batches import LARGEST_EFFECT, Batches
 
-__all__ = ["extrapolated", "logarithms", "newton_step"]
+__all__ = ["extrapolated", "newton_step"]
 
 Array = NDArray[np.float64]
 
 LEVEL_ERROR, LONGEST_STEP = 1e-9, 0.3
 """Effects whose levels are off, or that are far from their optimum, need more than one Newton step."""
-
-
-def logarithms(kernel: str, effects: Array) -> Array:
-    """Give the logarithms of effects, quicker than NumPy."""
-    logs: Array = np.empty_like(effects)
-    apply(kernel, "log", effects.ravel(), logs.ravel())
-    return logs
 
 
 def newton_step(kernel: str, batches: Batches, counts: Counts, sums: Array) -> Array | None:

@@ -7,7 +7,6 @@ have the geometric mean 1 over the batches, and are pulled towards 1: `cost` sum
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -123,11 +122,6 @@ class Batches:
     def logs(self) -> Array:
         """Logarithms of the effects."""
         return np.asarray(np.log(self.effects))
-
-    def find_logs(self, log: Callable[[Array], Array]) -> None:
-        """Find the logarithms with a function that is quicker than NumPy's, unless they are known."""
-        if "logs" not in self.__dict__:
-            self.__dict__["logs"] = log(self.effects)
 
     @property
     def cost(self) -> float:

@@ -82,10 +82,12 @@ def change(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: O
 
 
 def reach(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: Own, known: Any) -> Reach:
-    """How far the step from `b` to ``b + step`` goes; parameters as in `evaluate`.
+    """How far the step from `b` to ``b + step`` goes; other parameters as in `evaluate`.
 
+    Parameters
+    ----------
     known : Tensor of bool, shape (n,)
-        Rows for which nobody will look at it.
+        Rows whose step is known to be short: what is given for them may be anything.
     """
     b, step = (x.to(design.X.dtype) for x in (b, step))
 
