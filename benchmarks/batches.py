@@ -27,7 +27,7 @@ from log1pnmf.analysis import match_factors
 from log1pnmf.counts import Counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.fitting import driver, renewal, runs
+from log1pnmf.fitting import driver, parameters, runs
 from log1pnmf.fitting.renewal import AdaptiveRenewal
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.solver.alternate import alternate
@@ -165,7 +165,7 @@ def dispersed() -> Iterator[str]:
         for name, how in ways.items():
             began = time.process_time()
             with ExitStack() as stack:
-                for place in (runs, renewal) if name != "in every iteration" else ():
+                for place in (runs, parameters) if name != "in every iteration" else ():
                     stack.enter_context(mock.patch.object(place, "effects_of", return_value=None))
                 fit = _fitted(counts, c, batch=data.labels, init="nndsvd", max_iter=3000, **noise, **how)
             rows.append((name, fit.n_iter, fit.objective, (time.process_time() - began) / fit.n_iter))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine, RowSolver
 from log1pnmf.engines.registry import make_engine
+from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.solver.alternate import alternate
 from log1pnmf.fitting.solver.extrapolate import Extrapolation
 from log1pnmf.fitting.starts import adapt_start, initialize
@@ -31,6 +34,11 @@ class Clock:
 
     def read(self) -> tuple[float, float]:
         return time.process_time() - self._cpu, time.perf_counter() - self._wall
+
+
+def all_zeros_visited() -> AbstractContextManager[object]:
+    """Let exact fits visit all zeros from the beginning, so that every iteration is exact."""
+    return patch.object(Settings, "begins_adaptive", lambda settings, counts: False, create=True)
 
 
 class Point(NamedTuple):

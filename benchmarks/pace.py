@@ -20,6 +20,7 @@ import numpy as np
 from scipy import sparse
 
 from benchmarks.data import ROOT, Folder
+from benchmarks.measuring import all_zeros_visited
 from benchmarks.table import as_text
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.counts.counts import Counts
@@ -66,7 +67,7 @@ def drawn(shape: tuple[int, int], n_components: int, density: float) -> sparse.c
 def pace(counts: Counts, n_components: int, likelihood: str) -> Pace:
     """Fit on one thread from the rank-one start, and read the clock after every iteration."""
     read: list[float] = []
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), all_zeros_visited():
         warnings.simplefilter("ignore")
         fit = fit_log1p_nmf(
             counts,

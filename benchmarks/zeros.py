@@ -37,7 +37,7 @@ from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.solver.iteration import Iteration
 
 from .data import DATA, ROOT, Folder, MissingError
-from .measuring import Clock
+from .measuring import Clock, all_zeros_visited
 from .streaming import DISTINCT, blocks
 from .zeros_tables import N_COMPONENTS, PACED, Record, draw, table_of
 
@@ -129,7 +129,7 @@ def _fitted(counts: Counts, n_components: int, **options: Any) -> tuple[Fit, Rec
     """Fit from the rank-one start, unless told otherwise."""
     watch, clock = Watch(), Clock()
     settings = {"init": "rank1", "random_state": 0, "tol": TOL, "n_jobs": 1, "callbacks": [watch], **options}
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), all_zeros_visited():
         warnings.simplefilter("ignore")
         fit = fit_log1p_nmf(counts, n_components, **settings)
         cpu = clock.read()[0]

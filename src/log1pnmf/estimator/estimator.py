@@ -41,8 +41,9 @@ class Log1pNMF(FittedModel):
     c : float
         Shift of the link. Parts multiply at small c and add up at inf, which is standard Poisson NMF.
     likelihood : {"auto", "adaptive", "exact", "approximate"}
-        How to treat zero counts. "exact" visits all of them in every iteration. "adaptive" visits those that
-        matter, replaces the others by a quadratic per feature, and is exact up to `zeros_tol`. "approximate"
+        How to treat zero counts. "adaptive" visits those that matter, replaces the others by a quadratic per
+        feature, and is exact up to `zeros_tol`. "exact" visits all of them, without any error; on large
+        sparse data it begins as "adaptive" and visits all zeros when that has converged. "approximate"
         is the paper's form, one quadratic for all zeros. "auto" is exact for up to 2e6 entries (1e9 on a GPU)
         and for dense data (a quarter of the entries is not zero), and otherwise adaptive.
     zeros_tol : float

@@ -36,7 +36,8 @@ from .checkpoint import CheckpointWriter, fingerprint, load_checkpoint
 from .fit import Fit
 from .known import checksums, constraint_of, structure_of
 from .noise_choice import choose_noise
-from .renewal import LARGEST_STORED, first_noise, first_problem, renewal_of
+from .parameters import first_noise, first_problem, renewal_of
+from .renewal import LARGEST_STORED
 from .request import KNOWN, Request
 from .runs import Run, best_run
 from .settings import Settings
@@ -178,7 +179,7 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
         problem,
         rng,
         start=start,
-        renewal=renewal_of(settings, remake, batched=batches is not None, constraint=constraint),
+        renewal=renewal_of(settings, remake, data, batched=batches is not None, constraint=constraint),
         known=known,
         callbacks=request.callbacks,
         verbose=request.verbose,
@@ -339,7 +340,7 @@ def _about_zeros(asked: Settings, settings: Settings, run: Run, problem: Problem
         return []
     if settings.likelihood == "exact" and asked.likelihood == "auto":
         return [f"every zero count was visited: {settings.why_exact(problem.counts)}"]
-    if settings.likelihood != "adaptive":
+    if settings.likelihood != "adaptive" and run.last.likelihood != "adaptive":  # it was stopped on its way
         return []
     zeros = run.changed.zeros
     if not isinstance(zeros, AdaptiveZeros):

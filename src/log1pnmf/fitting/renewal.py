@@ -5,47 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Protocol, TypeAlias, cast, get_args
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
-from log1pnmf.fitting.solver.effects import effects_of, with_effects
 from log1pnmf.fitting.solver.iteration import Pair
-from log1pnmf.model.batch_effects import renewed_effects
-from log1pnmf.model.batches import Batches
-from log1pnmf.model.constraint import Constraint
-from log1pnmf.model.dispersion import FIRST_DISPERSION, DispersionKind, renewed
-from log1pnmf.model.negative_binomial import NegativeBinomial
-from log1pnmf.model.noise import POISSON, Noise
-from log1pnmf.model.problem import Problem, SizePrior
-from log1pnmf.model.size_factors import WEIGHT, levelled
+from log1pnmf.model.problem import Problem
 from log1pnmf.model.zero_survey import caps_for, choose
 from log1pnmf.model.zeros import AdaptiveZeros
 
-from .settings import Settings
-
 __all__ = [
     "LARGEST_STORED",
+    "LAST_EARLY",
     "AdaptiveRenewal",
-    "BetterDispersions",
-    "BetterEffects",
-    "BetterSizes",
-    "Improved",
-    "Improvement",
-    "ParameterRenewal",
     "Remake",
     "Renewal",
     "Renewed",
-    "first_noise",
-    "first_problem",
     "is_due",
-    "renewal_of",
 ]
-
-Array = NDArray[np.float64]
 
 LARGEST_STORED = 1.0 / 3.0
 """Part of all entries from which visiting all of them costs less than visiting the poor ones."""
@@ -59,14 +37,6 @@ dispersions after `LAST_EARLY`: visited zeros are most of the cost there, and fa
 
 EARLY, LAST_EARLY = 10.0, 15
 """Errors that are allowed at first, in tolerances, and the iteration up to which they are."""
-
-FIRST_DISPERSIONS = 7
-"""Iterations with the same dispersion for all features before any are found. At the start they would have to
-explain what the factors do not explain yet, and fits would end in poor optima. Without any dispersion factors
-would follow the scatter of the largest counts, and stay there."""
-
-FIRST_SIZES = 3
-"""Iterations with the first size factors."""
 
 BEYOND = 1e-9
 """Part of the objective that one side may have and the other not, before zeros are chosen anew."""
@@ -138,11 +108,14 @@ class AdaptiveRenewal:
         Errors of the quadratics, summed up without regard to their sign, relative to the log-likelihood.
     early : float
         So many times larger errors are allowed at first, when factors are still far from where they end.
+    ends_exact : bool
+        Visit all zeros where the fit would end, and from then on: a fit that is exact at its end.
     """
 
     remake: Remake
     tolerance: float
     early: float = EARLY
+    ends_exact: bool = False
 
     def begin(self, engine: Engine) -> Engine:
         """Choose by the mean rate of every feature; without a concave part, which would not hold for long."""
@@ -158,10 +131,11 @@ class AdaptiveRenewal:
         """See `Renewal`; `error` is that of the quadratics at the point, where it is known."""
         tolerance = self.tolerance * (1.0 if final or index > LAST_EARLY else self.early)
         if not isinstance(engine.problem.zeros, AdaptiveZeros):  # all are visited; by a poor start, perhaps
-            fewer = (
-                None if final or index > LAST_SECOND_LOOK else self._fewer(engine, at, loss, tolerance, index)
-            )
+            stays = final or index > LAST_SECOND_LOOK or self.ends_exact
+            fewer = None if stays else self._fewer(engine, at, loss, tolerance, index)
             return None if fewer is None else Renewed(fewer, at)
+        if final and self.ends_exact:
+            return Renewed(self._exact(engine.problem), at)
         limit = tolerance * abs(loss)
         error = engine.zero_errors(at.loadings, at.factors)[1] if error is None else error
         if error <= limit and not (final and _is_beyond(engine, at)):
@@ -189,10 +163,17 @@ class AdaptiveRenewal:
         caps = caps_for(tolerance, dispersed=dispersed)
         chosen = choose(engine.survey_zeros(at.loadings, at.factors, caps, straight=straight), limit)
         if chosen.n_above > LARGEST_STORED * math.prod(problem.counts.shape):
-            return self.remake(replace(problem, zeros=None))
+            return self._exact(problem)
         stored, exposure = engine.collect_zeros(at.loadings, at.factors, chosen.caps)
         adaptive = AdaptiveZeros(chosen.quadratics, stored, exposure, chosen.caps, chosen.error)
         return self.remake(replace(problem, zeros=adaptive))
+
+    def is_last(self, problem: Problem, *, final: bool) -> bool:
+        """Whether all zeros are visited from now on; of a problem that was fitted so far."""
+        return self.ends_exact and (final or problem.zeros is None)
+
+    def _exact(self, problem: Problem) -> Engine:
+        return self.remake(replace(problem, zeros=None))
 
 
 def _is_beyond(engine: Engine, at: Pair) -> bool:
@@ -203,189 +184,3 @@ def _is_beyond(engine: Engine, at: Pair) -> bool:
     one, _ = engine.evaluate(problem.loadings_side, at.loadings, at.factors)
     other, _ = engine.evaluate(problem.factors_side, at.factors, at.loadings)
     return abs(one - other) > BEYOND * abs(one)
-
-
-class Improved(NamedTuple):
-    """A problem with better parameters.
-
-    Parameters
-    ----------
-    problem : Problem
-        The same one where nothing is better. Its zeros do not matter, unless the improvement `keeps_zeros`.
-    gain : float
-        Of ``loss + problem.cost``, all zeros visited; inf for a change that is made in any case.
-    at : Pair, optional
-        Where loadings had to move along.
-    """
-
-    problem: Problem
-    gain: float
-    at: Pair | None = None
-
-
-class Improvement(Protocol):
-    """Finds better parameters of the model for the loadings and factors there are."""
-
-    keeps_zeros: ClassVar[bool]
-    """Whether the zeros of the problem that it gives are those of its parameters."""
-
-    def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> Improved:
-        """Give the problem with other parameters, and how much lower its objective is.
-
-        Parameters
-        ----------
-        at : Pair
-            NumPy arrays.
-        index, final
-            As in `Renewal`.
-        """
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class ParameterRenewal:
-    """Improves parameters of the model one after the other, and then chooses zeros anew.
-
-    Parameters
-    ----------
-    remake : callable
-        Makes the engine of the renewed problem.
-    improvements : tuple of Improvement
-        Each is given the problem that the one before has left.
-    tol : float
-        What lowers the objective by less, relative to its size, is not worth a renewal.
-    zeros : AdaptiveRenewal, optional
-        Chooses zeros for new parameters, and where these stay.
-    """
-
-    remake: Remake
-    improvements: tuple[Improvement, ...]
-    tol: float
-    zeros: AdaptiveRenewal | None = None
-
-    def begin(self, engine: Engine) -> Engine:
-        """Find the start with the parameters there are."""
-        return engine if self.zeros is None else self.zeros.begin(engine)
-
-    def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Renewed | None:
-        """See `Renewal`."""
-        problem, here, same_zeros = engine.problem, at.on_host(), True
-        for improve in self.improvements:
-            better = improve(problem, here, index=index, final=final)
-            if better.gain > self.tol * abs(loss):
-                problem, same_zeros = better.problem, same_zeros and improve.keeps_zeros
-                if better.at is not None:
-                    at = here = better.at
-        if problem is not engine.problem and same_zeros:
-            fresh = self.remake(problem)
-            if self.zeros is None or not (final or is_due(index)):
-                return Renewed(fresh, at)
-            return self.zeros(fresh, at, loss, index=index, final=final) or Renewed(fresh, at)
-        if problem is not engine.problem:
-            exact = self.remake(replace(problem, zeros=None))
-            if self.zeros is None:
-                return Renewed(exact, at)
-            early = not final and index < LAST_EARLY
-            tolerance = self.zeros.tolerance * (self.zeros.early if early else 1.0)
-            return Renewed(self.zeros.chosen(exact, at, loss, tolerance, straight=early), at)
-        return None if self.zeros is None else self.zeros(engine, at, loss, index=index, final=final)
-
-
-@dataclass(frozen=True)
-class BetterDispersions:
-    """Finds the dispersions of negative binomial noise.
-
-    Parameters
-    ----------
-    remake : callable
-        Makes the engine that looks at the means.
-    """
-
-    keeps_zeros: ClassVar[bool] = False
-    remake: Remake
-    kind: DispersionKind
-
-    def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> Improved:
-        """See `Improvement`."""
-        noise = problem.noise
-        assert isinstance(noise, NegativeBinomial)
-        if noise.prior is None and index < FIRST_DISPERSIONS and not final:
-            return Improved(problem, 0.0)
-        means = self.remake(replace(problem, zeros=None)).mean_spectrum(at.loadings, at.factors)
-        point = at.loadings, at.factors
-        new, gain = renewed(problem, *point, kind=self.kind, before=noise, spectrum=means)
-        return Improved(replace(problem, noise=new), gain)
-
-
-@dataclass(frozen=True, eq=False)
-class BetterSizes:
-    """Improves size factors, and loadings and factors with them."""
-
-    constraint: Constraint
-    keeps_zeros: ClassVar[bool] = False
-
-    def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> Improved:
-        """See `Improvement`."""
-        if not final and (index < FIRST_SIZES or not is_due(index)):
-            return Improved(problem, 0.0)
-        host = replace(problem, counts=problem.counts.on_host(), zeros=None)
-        found = levelled(host, at.loadings, at.factors, self.constraint)
-        better = replace(problem, size_factors=found.size_factors)
-        return Improved(better, found.gain, Pair(found.loadings, found.factors))
-
-
-def first_problem(
-    settings: Settings, counts: Counts, size_factors: Array, noise: Noise, batches: Batches | None = None
-) -> Problem:
-    """Give the problem with which a fit begins. Of resolved settings."""
-    common = np.full(len(size_factors), size_factors.mean())
-    prior = SizePrior(common, WEIGHT) if settings.fits_sizes else None
-    return Problem(counts, size_factors, settings.link, settings.zeros, noise, batches, prior)
-
-
-@dataclass(frozen=True)
-class BetterEffects:
-    """Finds the effects of batches, unless the solver does so in every iteration."""
-
-    keeps_zeros: ClassVar[bool] = True
-    remake: Remake
-
-    def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> Improved:
-        """See `Improvement`."""
-        engine = self.remake(problem)
-        if index and not final and effects_of(engine, self.remake) is not None:
-            return Improved(problem, 0.0)
-        dispersed = getattr(engine, "dispersed_sums", None)
-        point = at.loadings, at.factors
-        batches, gain = renewed_effects(problem, *point, sums=engine.batch_sums, dispersed=dispersed)
-        return Improved(with_effects(problem, batches), gain)
-
-
-def first_noise(settings: Settings, n_features: int) -> Noise:
-    """Give the noise with which a fit begins whose dispersions are not given."""
-    if settings.noise == "poisson":
-        return POISSON
-    return NegativeBinomial(np.full(n_features, FIRST_DISPERSION))
-
-
-def renewal_of(
-    settings: Settings, remake: Remake, *, batched: bool = False, constraint: Constraint | None = None
-) -> Renewal | None:
-    """Give what changes the problem of a fit on the way; None for most fits. Of resolved settings.
-
-    Parameters
-    ----------
-    constraint : Constraint, optional
-        That of the settings by default.
-    """
-    zeros = AdaptiveRenewal(remake, settings.zeros_tol) if settings.likelihood == "adaptive" else None
-    improvements: list[Improvement] = []
-    if settings.fits_sizes:
-        improvements.append(BetterSizes(settings.constraint if constraint is None else constraint))
-    if settings.noise == "nb" and settings.dispersion in get_args(DispersionKind):
-        improvements.append(BetterDispersions(remake, cast(DispersionKind, settings.dispersion)))
-    if batched:
-        improvements.append(BetterEffects(remake))
-    if not improvements:
-        return zeros
-    return ParameterRenewal(remake, tuple(improvements), settings.tol, zeros)

@@ -207,6 +207,7 @@ def best_run(
             settings,
             restart,
             best,
+            remake=remake,
             constraint=constraint_of(settings, known),
             renewal=renewal,
             keep=keep,
@@ -214,7 +215,7 @@ def best_run(
             verbose=verbose,
         )
         try:
-            run = one(remake, problem, rng, start, resumed)
+            run = one(problem, rng, start, resumed)
         except KeyboardInterrupt:  # interrupted before this start had a result
             if best is None:
                 raise
@@ -238,6 +239,7 @@ class _OneStart:
         restart: int,
         best: Run | None,
         *,
+        remake: Remake,
         constraint: Constraint,
         renewal: Renewal | None,
         keep: Keep | None,
@@ -246,7 +248,7 @@ class _OneStart:
     ) -> None:
         self.settings, self.restart, self.best, self.keep = settings, restart, best, keep
         self.renewal, self.callbacks, self.verbose = renewal, callbacks, verbose
-        self.constraint = constraint
+        self.remake, self.constraint = remake, constraint
         self.last: Iteration | None = None
         self.history, self.stopping = History(), Stopping(settings.tol)
         self.random: Mapping[str, Any] = {}
@@ -254,11 +256,9 @@ class _OneStart:
         self.start = ""
         self.effects: Effects | None = None
 
-    def __call__(
-        self, remake: Remake, problem: Problem, rng: Random, start: Start, resumed: Progress | None
-    ) -> Run:
+    def __call__(self, problem: Problem, rng: Random, start: Start, resumed: Progress | None) -> Run:
         """Run to the end."""
-        renewed = False
+        remake, renewed = self.remake, False
         if resumed is None:
             engine = remake(problem)
             if self.renewal is not None:
@@ -380,7 +380,12 @@ class _OneStart:
         assert last is not None
         # the last iteration may have been lost to an extrapolation that was dropped
         if last.index >= settings.max_iter - 1:
-            return "max_iter"
+            problem = self._now(engine).problem
+            if settings.likelihood != "exact" or problem.zeros is None:
+                return "max_iter"
+            exact = self.remake(replace(problem, zeros=None))  # converged or not, the end is exact
+            self.fresh = Renewed(exact, Pair(last.loadings, last.factors))
+            return "renewed"
         if not math.isnan(last.relative_change) and self._renews(engine, last, final=True):
             return "renewed"
         residual = residual_at(self._now(engine), last.loadings, last.factors, constraint=self.constraint)

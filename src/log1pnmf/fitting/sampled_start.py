@@ -16,7 +16,7 @@ from log1pnmf.model.constraint import Bounds, Constraint
 from log1pnmf.model.structure import Structure
 
 from .known import constraint_of
-from .renewal import renewal_of
+from .parameters import renewal_of
 from .runs import best_run
 from .settings import Settings
 from .starts import Start, Taken
@@ -62,7 +62,9 @@ def sampled_start(
         extrapolate=True,
     )
 
-    renewal = renewal_of(part, sample.remake, batched=sample.problem.batches is not None)
+    renewal = renewal_of(
+        part, sample.remake, sample.problem.counts, batched=sample.problem.batches is not None
+    )
     here = None if known is None else known.of_samples(sample.rows)
     run = best_run(part, sample.remake, sample.problem, rng, start=start, renewal=renewal, known=here)
     pair = Pair(run.last.loadings, run.last.factors)

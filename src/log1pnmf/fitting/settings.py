@@ -196,6 +196,14 @@ class Settings:
             return "on a GPU that costs about as much as the non-zeros alone"
         return None
 
+    def begins_adaptive(self, counts: Counts) -> bool:
+        """Whether an exact fit visits few zeros until it has converged, and only then all of them.
+
+        That is where "auto" would choose the adaptive form. Of resolved settings.
+        """
+        cheap = self.link.is_identity and self.noise == "poisson"
+        return self.likelihood == "exact" and not cheap and self.why_exact(counts) is None
+
     @property
     def zeros(self) -> Quadratic | None:
         """What replaces ``expm1`` at zero counts at first; None visits them. Of resolved settings."""

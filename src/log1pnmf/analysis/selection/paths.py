@@ -14,7 +14,7 @@ from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.continuation import continued_start
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.renewal import first_noise, first_problem, renewal_of
+from log1pnmf.fitting.parameters import first_noise, first_problem, renewal_of
 from log1pnmf.fitting.runs import Run, best_run
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.start_choice import given, named
@@ -127,7 +127,7 @@ class Fitter:
             self._problem(settings, before),
             rng,
             start=start,
-            renewal=renewal_of(settings, remake, batched=self.part.batches is not None),
+            renewal=renewal_of(settings, remake, self.part.train, batched=self.part.batches is not None),
             callbacks=[lambda iteration: self.stopped()],
         )
         if self.stopped():

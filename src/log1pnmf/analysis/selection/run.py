@@ -25,7 +25,7 @@ from log1pnmf.engines.threads import effective_threads
 from log1pnmf.fitting.checkpoint import fingerprint
 from log1pnmf.fitting.driver import check_any, run_request
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.renewal import first_noise
+from log1pnmf.fitting.parameters import first_noise
 from log1pnmf.fitting.request import Request
 from log1pnmf.fitting.settings import INITS, Settings
 from log1pnmf.fitting.size_notes import note_on_sizes
