@@ -110,12 +110,12 @@ def effects() -> Iterator[str]:
     yield "|---" * (1 + len(kinds)) + "|"
     for n_batches, c in ((2, 1.0), (5, 1.0), (2, math.inf), (5, math.inf)):
         cells, worst = [], []
-        for kind, parameters in kinds.items():
+        for kind, how in kinds.items():
             found = []
             for seed in range(0 if math.isinf(c) and "fit" in kind else 3):
                 data = simulated(n_batches, c, seed, even="even" in kind)
                 right = {"size_factors": data.sizes} if kind == "true sizes" else {}
-                fit = _fitted(data.batched, c, batch=data.labels, **parameters, **right)
+                fit = _fitted(data.batched, c, batch=data.labels, **how, **right)
                 found.append(_off(data, fit))
                 worst.append(f"{kind}: {fit.stopped} after {fit.n_iter}")
             off = np.concatenate(found) if found else np.array([math.nan])
