@@ -381,7 +381,7 @@ class _OneStart:
         # the last iteration may have been lost to an extrapolation that was dropped
         if last.index >= settings.max_iter - 1:
             problem = self._now(engine).problem
-            if settings.likelihood != "exact" or problem.zeros is None:
+            if settings.likelihood != "exact" or problem.likelihood != "adaptive":
                 return "max_iter"
             exact = self.remake(replace(problem, zeros=None))  # converged or not, the end is exact
             self.fresh = Renewed(exact, Pair(last.loadings, last.factors))
