@@ -212,12 +212,16 @@ def print_parts(title, engine, side, start, design):
     def evaluate(hessian=True):
         return triton_terms.evaluate(block, rows, b, fixed, own=own, hessian=hessian)
 
+    def reach():
+        how = {"own": own, "known": none, "limits": (0.27, 0.6)}
+        return triton_terms.reach(block, rows, b, step, fixed, **how)
+
     sums, box = evaluate(), engine._boxes(NON_NEGATIVE, b)
     H = sums.hessian + 1e-3 * sums.hessian.amax((1, 2))[:, None, None] * torch.eye(K, device="cuda")
     parts = {
         "evaluate": timed(evaluate),
         "evaluate, no Hessian": timed(lambda: evaluate(False)),
-        "reach": timed(lambda: triton_terms.reach(block, rows, b, step, fixed, own=own, known=none)),
+        "reach": timed(reach),
         "change": timed(lambda: triton_terms.change(block, rows, b, step, fixed, own=own)),
         "programs": timed(lambda: triton_terms.solve_box(H, sums.gradient, b, box)),
         "design": timed(lambda: engine._design(side, design)),

@@ -14,7 +14,7 @@ from test_torch_engine import example, sides
 
 from log1pnmf.engines.torch import rows as torch_rows
 from log1pnmf.engines.torch import terms as torch_terms
-from log1pnmf.engines.torch import triton_dense, triton_entries, triton_terms, triton_zeros
+from log1pnmf.engines.torch import triton_dense, triton_entries, triton_reach, triton_terms, triton_zeros
 from log1pnmf.engines.torch import zeros as torch_zeros
 from log1pnmf.engines.torch.engine import TorchEngine
 from log1pnmf.model.batches import Batches
@@ -37,9 +37,8 @@ def log(x):
 
 
 # The device's own library is not interpreted.
-triton_terms.libdevice = triton_entries.libdevice = triton_zeros.libdevice = types.SimpleNamespace(
-    expm1=expm1, exp=exp, log=log
-)
+for module in (triton_terms, triton_entries, triton_reach, triton_zeros):
+    module.libdevice = types.SimpleNamespace(expm1=expm1, exp=exp, log=log)
 triton_dense.ROWS, triton_dense.COLUMNS, triton_dense.FEWEST_COLUMNS = 16, 16, 16
 triton_zeros.TILE = 16
 torch_rows.PIECE = triton_terms.PIECE = 4
@@ -71,17 +70,20 @@ def compare(problem, side, start, design):
         wide,
     )
     some = rows % 2 == 0
+    how = {"own": own, "known": some}
     for share in (-0.2, 0.2):
         step = share * b
         alike(lambda terms, d: [terms.change(block, rows, b, step, d, own=own)], plain, wide, 1e-3)  # noqa: B023
         alike(
             lambda terms, d: [
                 one[~some]
-                for one in terms.reach(block, rows, b, step, d, own=own, known=some)  # noqa: B023
+                for one in terms.reach(block, rows, b, step, d, limits=(-1.0, -1.0), **how)  # noqa: B023
             ],
             plain,
             wide,
         )
+        within = triton_terms.reach(block, rows, b, step, wide, limits=(1e9, 1e9), **how)
+        assert torch.isinf(within.rise).all()
         if problem.zeros is None:
             alike(lambda terms, d: terms.dense_change(b, step, d, own=own), plain, wide, 1e-3)  # noqa: B023
     sums = torch_terms.evaluate(block, rows, b, plain, own=own, hessian=True)

@@ -147,6 +147,31 @@ def test_steps_with_dispersions_are_those_of_the_native_engine(c, kind, precisio
         assert step.predicted_decrease == pytest.approx(expected.predicted_decrease, rel=100 * close)
 
 
+@pytest.mark.parametrize(("c", "kind"), POISSON_FORMS)
+def test_the_curvature_along_a_step_rises_by_no_more_than_is_said(c, kind):
+    """Where the sum over entries allows a full step, the Hessian along it stays below its double."""
+    problem, loadings, factors = example(c, kind, 3)
+    engine, rng = TorchEngine(problem, "cpu", "float64"), np.random.default_rng(1)
+    for side, start, fixed in sides(problem, loadings, factors):
+        design, block = engine._design(side, fixed), next(engine._rows(side).blocks())
+        own, rows, b = engine._keep(side).of(block), block.numbers, torch.tensor(start)
+        step = b * torch.tensor(rng.uniform(-0.9, 1.5, start.shape))
+        known = torch.zeros(len(b), dtype=torch.bool)
+        how = {"own": own, "known": known, "limits": (-1.0, -1.0)}
+        rise = torch_terms.reach(block, rows, b, step, design, **how).rise
+        assert torch.isfinite(rise).all() == design.form.sums_rises
+        along = [
+            torch.einsum(
+                "rk,rkl,rl->r",
+                step,
+                torch_terms.evaluate(block, rows, b + part * step, design, own=own, hessian=True).hessian,
+                step,
+            )
+            for part in np.linspace(0.0, 1.0, 9)
+        ]
+        assert all((one - along[0] <= rise * (1 + 1e-9) + 1e-9).all() for one in along)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("c", "kind"), FORMS)
 def test_a_half_step_lowers_every_row(c, kind, device):

@@ -49,6 +49,11 @@ class Form:
         return not (self.exact or self.linear)
 
     @property
+    def sums_rises(self) -> bool:
+        """Whether visited entries tell how the curvature changes: all others have a constant one."""
+        return not self.dispersed and (self.identity or not self.exact)
+
+    @property
     def bent(self) -> bool:
         """Whether that may have a concave part."""
         return self.quadratic and self.dispersed
@@ -152,11 +157,13 @@ class Reach(NamedTuple):
     """How far a step goes in every row.
 
     shrink: largest relative decrease of a count's mean, to first order. growth: largest increase of an eta.
-    They are over the row's non-zeros, and all its visited entries; never negative.
+    They are over the row's non-zeros, and all its visited entries; never negative. rise: by how much the
+    curvature along the step may grow, all visited entries together; inf where it was not computed.
     """
 
     shrink: Any
     growth: Any
+    rise: Any
 
 
 def declines(own: Own, design: Design) -> Any:

@@ -81,23 +81,37 @@ def change(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: O
     return loss if own.stored is None else loss + _joined(own.stored, rows, design, changes)[0]
 
 
-def reach(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: Own, known: Any) -> Reach:
+def reach(
+    block: Block,
+    rows: Any,
+    b: Any,
+    step: Any,
+    design: Design,
+    *,
+    own: Own,
+    known: Any,
+    limits: tuple[float, float],
+) -> Reach:
     """How far the step from `b` to ``b + step`` goes; other parameters as in `evaluate`.
 
     Parameters
     ----------
     known : Tensor of bool, shape (n,)
         Rows whose step is known to be short: what is given for them may be anything.
+    limits : (float, float)
+        Of shrink and growth; `rise` is wanted of rows that are beyond one of them, if the form
+        `sums_rises`.
     """
     b, step = (x.to(design.X.dtype) for x in (b, step))
 
     def reaches(entries: _Entries) -> Reach:
-        return _reach(entries, b[entries.at], step[entries.at], design)
+        return _reach(entries, b[entries.at], step[entries.at], design, own)
 
-    shrink, growth = _joined(block, rows, design, reaches)
+    shrink, growth, rise = _joined(block, rows, design, reaches)
     if own.stored is not None:
-        growth = torch.maximum(growth, _joined(own.stored, rows, design, reaches)[1])
-    return Reach(shrink, growth)
+        _, further, more = _joined(own.stored, rows, design, reaches)
+        growth, rise = torch.maximum(growth, further), rise + more
+    return Reach(shrink, growth, torch.where((shrink > limits[0]) | (growth > limits[1]), rise, torch.inf))
 
 
 # ---------------------------------------------------------------- entries
@@ -236,11 +250,29 @@ def _change(entries: _Entries, b: Any, step: Any, design: Design, own: Own) -> A
     return _sum(loss.double(), entries.lengths)
 
 
-def _reach(entries: _Entries, b: Any, step: Any, design: Design) -> Reach:
-    X, form = design.X[entries.column], design.form
+def _reach(entries: _Entries, b: Any, step: Any, design: Design, own: Own) -> Reach:
+    X, form, y = design.X[entries.column], design.form, entries.y
     delta, inside = (X * step[entries.row]).sum(1), _inside((X * b[entries.row]).sum(1), form)
     shrink = -delta / inside if form.identity else -delta * (1.0 + 1.0 / torch.expm1(inside))
-    return Reach(_max(shrink, entries.lengths), _max(delta, entries.lengths))
+    rise = torch.full_like(delta, torch.inf)
+    if form.sums_rises:
+        rise = torch.zeros_like(delta)
+        if not form.identity:  # of the mean
+            rise = _exposures(entries, design, own) * torch.exp(inside) * torch.expm1(delta.clamp(min=0.0))
+        if y is not None:
+            lower = _inside(inside + delta.clamp(max=0.0), form)
+            rise = rise + y * (_pull(lower, form) - _pull(inside, form))
+        rise = rise * delta**2
+    lengths = entries.lengths
+    return Reach(_max(shrink, lengths), _max(delta, lengths), _sum(rise.double(), lengths))
+
+
+def _pull(eta: Any, form: Form) -> Any:
+    """Second derivative of the loss of a count of one, without its mean."""
+    if form.identity:
+        return eta**-2
+    em = torch.expm1(eta)
+    return (1.0 + em) / em**2
 
 
 def _inside(eta: Any, form: Form) -> Any:

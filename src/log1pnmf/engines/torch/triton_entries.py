@@ -2,14 +2,81 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-__all__ = ["add_squares", "coefficients", "dispersion_of", "em_of", "exposure_of", "gather", "rise_of"]
+from .rows import Block
+from .sides import Design, Own
+
+__all__ = [
+    "add_squares",
+    "begin",
+    "coefficients",
+    "dispersion_of",
+    "em_of",
+    "exposure_of",
+    "gather",
+    "log1p_ratio",
+    "rise_of",
+    "rough_expm1",
+    "tile_and_warps",
+    "visited",
+]
 
 LOG2E = tl.constexpr(1.4426950408889634)
 SMALL = tl.constexpr(0.4)
+MANY_ROWS = 2000
+
+
+def visited(block: Block, rows: Any, design: Design, own: Own) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Where the kernels find entries and what belongs to them, and their kinds.
+
+    What is not there is not read.
+    """
+    stored, form = own.stored or block, design.form
+    quadratic = design.quadratic if design.quadratic is not None else own.quadratic
+    dispersion = design.dispersion if design.dispersion is not None else own.dispersion
+    labels = own.batch if own.batch is not None else design.batch
+    arguments = (
+        rows, block.indptr, block.indices, block.values, stored.indptr, stored.indices, own.exposure,
+        design.exposure, rows if labels is None else labels,
+        design.exposure if quadratic is None else quadratic,
+        design.exposure if dispersion is None else dispersion, design.padded, design.lowest,
+        design.exposure.shape[-1], own.exposure.stride(0), form.smallest, form.largest,
+    )  # fmt: skip
+    kinds = {
+        "IDENTITY": form.identity,
+        "QUADRATIC": form.quadratic,
+        "BY_COLUMN": design.quadratic is not None,
+        "STORED": own.stored is not None,
+        "DISPERSED": form.dispersed,
+        "OF_ROWS": own.dispersion is not None,
+        "BATCH": 1 if own.batch is not None else 2 if design.batch is not None else 0,
+    }
+    return arguments, kinds
+
+
+def tile_and_warps(W: int, n: int, hessian: bool) -> tuple[int, int]:
+    """Entries of a tile and warps of a program: small for many rows, large where few must be quick."""
+    if W > 32:
+        return 32, 4 if W <= 64 else 8
+    if n >= MANY_ROWS:
+        return 32 if hessian or W > 16 else 64, 1
+    return (128, 4) if W <= 16 else (64, 4)
+
+
+@triton.jit
+def begin(program, rows, indptr, row_exposure, labels, columns, own_exposures, BATCH: tl.constexpr):
+    """Give the row of a program, its entries and exposure, and where its exposures begin."""
+    row = tl.load(rows + program)
+    start, stop = tl.load(indptr + row), tl.load(indptr + row + 1)
+    row_at, column_at = program * own_exposures, program * 0
+    if BATCH == 1:
+        column_at = tl.load(labels + program) * columns
+    return row, start, stop, tl.load(row_exposure + row_at), row_at, column_at
 
 
 @triton.jit

@@ -16,12 +16,13 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from .rows import PIECE, Block
-from .sides import Design, Own, Reach, Sums
+from .sides import Design, Own, Sums
 from .terms import IMPOSSIBLE, LEAST_RATIO
 from .triton_box import solve_box, width
 from .triton_dense import dense_change, dense_sums
 from .triton_entries import (
     add_squares,
+    begin,
     coefficients,
     dispersion_of,
     em_of,
@@ -29,8 +30,10 @@ from .triton_entries import (
     gather,
     log1p_ratio,
     rise_of,
-    rough_expm1,
+    tile_and_warps,
+    visited,
 )
+from .triton_reach import reach
 
 __all__ = [
     "LARGEST_WIDTH",
@@ -44,7 +47,6 @@ __all__ = [
 ]
 
 LARGEST_WIDTH = 128
-MANY_ROWS = 2000
 
 
 def evaluate(
@@ -56,10 +58,10 @@ def evaluate(
     n = len(b) if pieces is None else len(pieces[0])
     loss = torch.empty(n, dtype=torch.float64, device=b.device)
     gradient = torch.empty((n, K), dtype=torch.float64, device=b.device)
-    tile, warps = _tile_and_warps(W, n, hessian)
+    tile, warps = tile_and_warps(W, n, hessian)
     H = torch.empty((n, W, W) if hessian else (1,), dtype=design.X.dtype, device=b.device)
     bend = torch.empty((n, 2), dtype=torch.float64, device=b.device) if design.form.bent else None
-    own_arguments, kinds = _visited(block, rows, design, own)
+    own_arguments, kinds = visited(block, rows, design, own)
     _evaluate[(n,)](
         *(pieces or (rows, rows))[:2], *own_arguments, b, loss, gradient, H, loss if bend is None else bend,
         IMPOSSIBLE, K, W=W, TILE=tile, HESSIAN=hessian, LOSS=with_loss,
@@ -83,75 +85,12 @@ def change(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: O
     n, K = b.shape
     W = design.padded.shape[1]
     loss = torch.empty(n, dtype=torch.float64, device=b.device)
-    tile, warps = _tile_and_warps(W, n, hessian=False)
-    own_arguments, kinds = _visited(block, rows, design, own)
+    tile, warps = tile_and_warps(W, n, hessian=False)
+    own_arguments, kinds = visited(block, rows, design, own)
     _change[(n,)](
         *own_arguments, b, step, loss, IMPOSSIBLE, LEAST_RATIO, K, W=W, TILE=tile, **kinds, num_warps=warps
     )
     return loss
-
-
-def reach(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: Own, known: Any) -> Reach:
-    """How far a step goes; see `log1pnmf.engines.torch.terms.reach`."""
-    n, K = b.shape
-    W = design.padded.shape[1]
-    tile, warps = _tile_and_warps(W, n, hessian=False)
-    shrink, growth = torch.empty((2, n), dtype=design.X.dtype, device=b.device)
-    stored = own.stored or block
-    _reach[(n,)](
-        rows, block.indptr, block.indices, stored.indptr, stored.indices, design.padded, b, step, shrink,
-        growth, known.view(torch.uint8), design.form.smallest, design.form.largest, K, W=W, TILE=tile,
-        IDENTITY=design.form.identity, STORED=own.stored is not None, num_warps=warps,
-    )  # fmt: skip
-    return Reach(shrink, growth)
-
-
-def _visited(block: Block, rows: Any, design: Design, own: Own) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Where the kernels find entries and what belongs to them, and their kinds.
-
-    What is not there is not read.
-    """
-    stored, form = own.stored or block, design.form
-    quadratic = design.quadratic if design.quadratic is not None else own.quadratic
-    dispersion = design.dispersion if design.dispersion is not None else own.dispersion
-    labels = own.batch if own.batch is not None else design.batch
-    arguments = (
-        rows, block.indptr, block.indices, block.values, stored.indptr, stored.indices, own.exposure,
-        design.exposure, rows if labels is None else labels,
-        design.exposure if quadratic is None else quadratic,
-        design.exposure if dispersion is None else dispersion, design.padded, design.lowest,
-        design.exposure.shape[-1], own.exposure.stride(0), form.smallest, form.largest,
-    )  # fmt: skip
-    kinds = {
-        "IDENTITY": form.identity,
-        "QUADRATIC": form.quadratic,
-        "BY_COLUMN": design.quadratic is not None,
-        "STORED": own.stored is not None,
-        "DISPERSED": form.dispersed,
-        "OF_ROWS": own.dispersion is not None,
-        "BATCH": 1 if own.batch is not None else 2 if design.batch is not None else 0,
-    }
-    return arguments, kinds
-
-
-def _tile_and_warps(W: int, n: int, hessian: bool) -> tuple[int, int]:
-    """Entries of a tile and warps of a program: small for many rows, large where few must be quick."""
-    if W > 32:
-        return 32, 4 if W <= 64 else 8
-    if n >= MANY_ROWS:
-        return 32 if hessian or W > 16 else 64, 1
-    return (128, 4) if W <= 16 else (64, 4)
-
-
-@triton.jit
-def _begin(program, rows, indptr, row_exposure, labels, columns, own_exposures, BATCH: tl.constexpr):
-    """Give the row of a program, its entries and exposure, and where its exposures begin."""
-    row = tl.load(rows + program)
-    start, stop = tl.load(indptr + row), tl.load(indptr + row + 1)
-    row_at, column_at = program * own_exposures, program * 0
-    if BATCH == 1:
-        column_at = tl.load(labels + program) * columns
-    return row, start, stop, tl.load(row_exposure + row_at), row_at, column_at
 
 
 @triton.jit
@@ -258,7 +197,7 @@ def _evaluate(
     program, offset = piece, piece * 0
     if PIECE > 0:
         program, offset = tl.load(owners + piece), tl.load(offsets + piece)
-    row, start, stop, t_row, row_at, column_at = _begin(
+    row, start, stop, t_row, row_at, column_at = begin(
         program, rows, indptr, row_exposure, labels, columns, own_exposures, BATCH
     )
     if PIECE > 0:
@@ -342,7 +281,7 @@ def _change(
     OF_ROWS: tl.constexpr, BATCH: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
-    row, start, stop, t_row, row_at, column_at = _begin(
+    row, start, stop, t_row, row_at, column_at = begin(
         program, rows, indptr, row_exposure, labels, columns, own_exposures, BATCH
     )
     k = tl.arange(0, W)
@@ -362,38 +301,3 @@ def _change(
             k, loss, W, TILE, IDENTITY, QUADRATIC, BY_COLUMN, DISPERSED, OF_ROWS, BATCH, False,
         )  # fmt: skip
     tl.store(loss_at + program, tl.sum(loss, axis=0))
-
-
-@triton.jit
-def _reach(
-    rows, indptr, indices, zeros_indptr, zeros_indices, design, b_at, step_at, shrink_at, growth_at,
-    known, smallest, largest, K, W: tl.constexpr, TILE: tl.constexpr, IDENTITY: tl.constexpr,
-    STORED: tl.constexpr,
-):  # fmt: skip
-    program = tl.program_id(0).to(tl.int64)
-    row = tl.load(rows + program)
-    wanted = tl.load(known + program) == 0
-    start, stop = tl.load(indptr + row), tl.load(indptr + row + 1)
-    stop = tl.where(wanted, stop, start)
-    k = tl.arange(0, W)
-    b = tl.load(b_at + program * K + k, mask=k < K, other=0.0).to(tl.float32)
-    step = tl.load(step_at + program * K + k, mask=k < K, other=0.0).to(tl.float32)
-    shrink, growth = tl.zeros([TILE], dtype=tl.float32), tl.zeros([TILE], dtype=tl.float32)
-    for at in tl.range(start, stop, TILE, num_stages=1):
-        X = gather(indices, at, stop, design, k, W, TILE)[3]
-        delta = tl.sum(X * step[None, :], axis=1)
-        inside = tl.maximum(tl.sum(X * b[None, :], axis=1), smallest)
-        if IDENTITY:
-            fall = -delta / inside
-        else:
-            fall = -delta - delta / rough_expm1(tl.minimum(inside, largest))
-        shrink = tl.maximum(shrink, fall)  # delta is 0 where there is no entry
-        growth = tl.maximum(growth, delta)
-    if STORED:
-        start, stop = tl.load(zeros_indptr + row), tl.load(zeros_indptr + row + 1)
-        stop = tl.where(wanted, stop, start)
-        for at in tl.range(start, stop, TILE, num_stages=1):
-            X = gather(zeros_indices, at, stop, design, k, W, TILE)[3]
-            growth = tl.maximum(growth, tl.sum(X * step[None, :], axis=1))
-    tl.store(shrink_at + program, tl.max(shrink, axis=0))
-    tl.store(growth_at + program, tl.max(growth, axis=0))
