@@ -200,6 +200,11 @@ class Settings:
         """Whether an exact fit visits few zeros until it has converged, and only then all of them.
 
         That is where "auto" would choose the adaptive form. Of resolved settings.
+
+        Parameters
+        ----------
+        counts : Counts
+            To be fitted.
         """
         cheap = self.link.is_identity and self.noise == "poisson"
         return self.likelihood == "exact" and not cheap and self.why_exact(counts) is None
