@@ -10,6 +10,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -306,7 +307,8 @@ def show_streamed(name):
     """Iterations with counts that come from the host block by block."""
     counts, L, F = simulate(**CASES[name])
     problem = problem_of(counts.on_host(), 1.0, "approximate")
-    engine = TorchEngine(problem)
+    with patch.object(TorchEngine, "_uploads", return_value=False):
+        engine = TorchEngine(problem)
     losses = iterations(engine, L, F, 6)[1]
     kept = {
         side: DeviceRows(side.rows, engine.device, torch.float32, resident=False, streamed_entries=1 << 24)

@@ -59,7 +59,8 @@ def compare(problem, side, start, design):
     engine = TorchEngine(problem, "cpu")
     plain = engine._design(side, design)
     extra = triton_terms.width(3) - 3
-    wide = dataclasses.replace(plain, padded=torch.nn.functional.pad(plain.X, (0, extra)).contiguous())
+    padded = torch.nn.functional.pad(plain.X, (0, extra)).contiguous()
+    wide = dataclasses.replace(plain, padded=padded, rough=padded)
     block = next(engine._rows(side).blocks())
     own = engine._keep(side).of(block)
     rows, b = block.numbers, torch.tensor(start)

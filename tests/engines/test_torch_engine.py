@@ -4,6 +4,7 @@ import gc
 import math
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +19,11 @@ from log1pnmf.counts.counts import Counts  # noqa: E402
 from log1pnmf.engines.native import NativeEngine  # noqa: E402
 from log1pnmf.engines.reference import ReferenceEngine  # noqa: E402
 from log1pnmf.engines.registry import resolve_engine  # noqa: E402
+from log1pnmf.engines.torch import counts as torch_counts  # noqa: E402
 from log1pnmf.engines.torch import dense as torch_dense  # noqa: E402
 from log1pnmf.engines.torch import rows as torch_rows  # noqa: E402
 from log1pnmf.engines.torch import terms as torch_terms  # noqa: E402
+from log1pnmf.engines.torch.counts import TensorCounts  # noqa: E402
 from log1pnmf.engines.torch.engine import TorchEngine  # noqa: E402
 from log1pnmf.model import zero_survey  # noqa: E402
 from log1pnmf.model.constraint import Bounds  # noqa: E402
@@ -254,7 +257,7 @@ def test_streamed_blocks_give_what_resident_rows_give(c, kind, device, monkeypat
     parts = TorchEngine(problem, device)
     steps = {}
     for engine, streamed in ((whole, False), (parts, True)):
-        monkeypatch.setattr(torch_rows, "_fits", lambda *_, fits=not streamed: fits)
+        monkeypatch.setattr(torch_rows, "fits", lambda *_, fits=not streamed: fits)
         kept = {
             id(side.rows): torch_rows.DeviceRows(
                 side.rows, engine.device, torch.float32, resident=not streamed, streamed_entries=40
@@ -280,6 +283,42 @@ def test_counts_leave_the_device_with_their_rows():
     del problem
     gc.collect()
     assert len(torch_rows._UPLOADED) == before
+
+
+def test_counts_are_uploaded_once_and_leave_with_those_of_the_host():
+    counts = example(1.0, None, 3)[0].counts
+    uploaded, before = TensorCounts.uploaded(counts, torch.device("cpu")), len(torch_counts._UPLOADED)
+    assert TensorCounts.uploaded(counts, torch.device("cpu")) is uploaded
+    assert uploaded.on_host() is counts
+    assert (uploaded.by_column.to_host().to_scipy() != counts.by_column.to_scipy()).nnz == 0
+    assert uploaded.n_empty_columns == counts.n_empty_columns == 1
+    assert uploaded.log_factorial == pytest.approx(counts.log_factorial, rel=1e-12)
+    del counts
+    gc.collect()
+    assert len(torch_counts._UPLOADED) == before - 1
+    assert uploaded.on_host().shape == (9, 60)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"noise": "nb"}, {"size_factors": "fit"}, {"batch": np.repeat([0, 1], 30)}, {"c": math.inf}],
+    ids=lambda one: next(iter(one), "exact"),
+)
+def test_a_fit_of_uploaded_counts_is_that_of_the_host(options, monkeypatch):
+    Y = np.random.default_rng(0).poisson(0.7, size=(60, 40)) + np.eye(60, 40, dtype=int)
+    options = {"engine": "torch", "max_iter": 8, "init": "nndsvd"} | options
+    plain = _quiet(Y, 2, **options)
+    monkeypatch.setattr(TorchEngine, "_uploads", lambda self, counts: not isinstance(counts, TensorCounts))
+    uploaded = _quiet(Y, 2, **options)
+    assert uploaded.objective == pytest.approx(plain.objective, rel=1e-9)
+    np.testing.assert_allclose(uploaded.factors, plain.factors, atol=1e-6 * plain.factors.max())
+    assert uploaded.data == plain.data
+
+
+def _quiet(*args, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fit_log1p_nmf(*args, **options)
 
 
 def test_small_pieces_change_nothing(monkeypatch):

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .rows import Rows
 
-__all__ = ["column_max", "like", "on_host"]
+__all__ = ["column_max", "column_means", "like", "on_host"]
 
 
 def on_host(array: Any) -> NDArray[Any]:
@@ -29,9 +29,25 @@ def on_host(array: Any) -> NDArray[Any]:
 
 
 def like(array: Any, values: ArrayLike) -> Any:
-    """Bring `values` to where `array` lives, in its element type; NumPy arrays stay as they are."""
+    """Bring `values` to where `array` lives, in its element type; NumPy arrays stay as they are.
+
+    A single number can stay where it is, so it is not copied to a device.
+    """
     values = np.asarray(values)
-    return values if isinstance(array, np.ndarray | Rows) else array.new_tensor(values)
+    if isinstance(array, np.ndarray | Rows):
+        return values
+    return array.new_tensor(values) if values.ndim else values.item()
+
+
+def column_means(*arrays: Any) -> list[NDArray[np.float64]]:
+    """Mean of every column of some arrays of one kind and as many columns, on the host."""
+    means = [array.mean(axis=0) for array in arrays]
+    if isinstance(means[0], np.ndarray):
+        return means
+    together = means[0].new_empty((len(means), len(means[0])))  # one copy from the device
+    for row, mean in zip(together, means, strict=True):
+        row[:] = mean
+    return list(on_host(together))
 
 
 def column_max(array: Any) -> NDArray[np.float64]:

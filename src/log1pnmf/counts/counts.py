@@ -192,12 +192,14 @@ class Counts:
     @cached_property
     def log_factorial(self) -> float:
         """Sum over all entries of log(y!), the constant of the Poisson log-likelihood."""
-        sums = []
+        often, sums = np.zeros(256, dtype=np.int64), []
         for piece in pieces(self.by_row.values):
-            values = piece[piece != 1].astype(np.float64)
-            values += 1.0
-            sums.append(float(gammaln(values, out=values).sum()))
-        return math.fsum(sums)
+            small = np.minimum(piece, 255.0).astype(np.uint8)
+            other = small != piece
+            often += np.bincount(small, minlength=256)
+            often -= np.bincount(small[other], minlength=256)
+            sums.append(float(gammaln(piece[other] + 1.0).sum(dtype=np.float64)))
+        return math.fsum([*sums, *(often * gammaln(np.arange(1.0, 257.0)))])
 
     @cached_property
     def stirling(self) -> float:

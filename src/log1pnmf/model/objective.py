@@ -388,5 +388,6 @@ def _side_residual(values: Array, gradient: Array, bounds: Bounds) -> float:
     lower, upper, penalty = (like(values, one) for one in (bounds.lower, bounds.upper, bounds.penalty))
     gradient = gradient + penalty
     projected = gradient - gradient.clip(min=0.0) * (values <= lower)
-    projected = projected - projected.clip(max=0.0) * (values >= upper)
+    if np.isfinite(bounds.upper).any():
+        projected = projected - projected.clip(max=0.0) * (values >= upper)
     return float(abs(projected).sum(axis=0) @ values.mean(axis=0))

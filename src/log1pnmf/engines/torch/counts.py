@@ -6,6 +6,7 @@ import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
@@ -16,7 +17,10 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import Pattern, SparseRows
 from log1pnmf.counts.tally import Tally
 
-__all__ = ["TensorCounts", "TensorPattern", "TensorRows"]
+__all__ = ["TensorCounts", "TensorPattern", "TensorRows", "to_device"]
+
+COPIED_ENTRIES = 1 << 27
+"""Entries that are copied to a device at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +95,7 @@ def _transposed(shape: tuple[int, int], indptr: np.ndarray, indices: Any) -> tup
 
 
 class TensorCounts(Counts):
-    """Counts on a device. Make them with `TensorCounts.from_device`."""
+    """Counts on a device. Make them with `TensorCounts.from_device` or `TensorCounts.uploaded`."""
 
     @classmethod
     def recognises(cls, X: Any) -> bool:
@@ -134,6 +138,19 @@ class TensorCounts(Counts):
         rows = TensorRows(shape, on_host(indptr).astype(np.int64), indices.int(), values)
         return cls(rows)  # type: ignore[arg-type]
 
+    @classmethod
+    def uploaded(cls, counts: Counts, device: Any) -> TensorCounts:
+        """Copy counts to a device once, for as long as they live; there they are transposed much faster."""
+        copies = _UPLOADED.setdefault(counts, {})
+        if str(device) not in copies:
+            rows = counts.by_row
+            indices = to_device(rows.indices, device, torch.int32)
+            values = to_device(rows.values, device, torch.float32)
+            there: Any = TensorRows(rows.shape, rows.indptr, indices, values)
+            copies[str(device)] = cls(there, None, counts.sample_names, counts.feature_names)
+            copies[str(device)].__dict__["_origin"] = ref(counts)
+        return copies[str(device)]
+
     @cached_property
     def n_empty_columns(self) -> int:
         """Number of features without any count."""
@@ -164,8 +181,13 @@ class TensorCounts(Counts):
         return self.on_host().tally
 
     def on_host(self) -> Counts:
-        """Give a copy on the host."""
-        return self._copy
+        """Give the counts that were uploaded, or a copy on the host."""
+        origin = self._origin()
+        return self._copy if origin is None else origin
+
+    @staticmethod
+    def _origin() -> Counts | None:
+        return None
 
     @cached_property
     def _copy(self) -> Counts:
@@ -174,6 +196,23 @@ class TensorCounts(Counts):
     def to_scipy(self) -> sparse.csr_array:
         """Copy to the host as a SciPy CSR array."""
         return self._host.to_scipy()
+
+
+_UPLOADED: WeakKeyDictionary[Counts, dict[str, TensorCounts]] = WeakKeyDictionary()
+"""Leaves with the counts, so nothing in it may hold them."""
+
+
+def to_device(array: Any, device: Any, dtype: Any) -> Any:
+    """Copy an array to a device, as a tensor of some type."""
+    if isinstance(array, torch.Tensor):
+        return array.to(device=device, dtype=dtype)
+    if device.type == "cpu":
+        return torch.from_numpy(array.astype(np.dtype(str(dtype).removeprefix("torch.")), copy=True))
+    out = torch.empty(len(array), dtype=dtype, device=device)
+    for at in range(0, len(array), COPIED_ENTRIES):  # no second copy of the whole on the host
+        piece = np.array(array[at : at + COPIED_ENTRIES])
+        out[at : at + len(piece)].copy_(torch.from_numpy(piece))
+    return out
 
 
 def _check(values: Any) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from log1pnmf._common.arrays import on_host
+from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.engines.base import HalfStep, InMemory, RowSolver
 from log1pnmf.engines.native import NativeEngine
@@ -25,10 +26,11 @@ from log1pnmf.model.zeros import AdaptiveZeros
 from . import terms as torch_terms
 from . import zeros as torch_zeros
 from .box import Box
+from .counts import TensorCounts
 from .dispersed_zeros import Noise
 from .kept import Kept
 from .newton import Rows
-from .rows import device_rows
+from .rows import device_rows, fits
 from .sides import Design, Form
 from .zeros import Exposure, Zeros
 
@@ -40,6 +42,8 @@ SMALLEST_ETA = {"float32": 1e-16, "float64": 1e-100}
 LARGEST_ETA = {"float32": 80.0, "float64": 500.0}
 LARGE_ETAS_BELOW = 0.1
 """The c below which etas are large."""
+TRANSPOSED_BYTES = 48
+"""Of every non-zero, while counts are transposed on a card."""
 
 
 class TorchEngine(InMemory):
@@ -58,11 +62,14 @@ class TorchEngine(InMemory):
     leaves_out_loss = True
 
     def __init__(self, problem: Problem, device: str | None = None, precision: Precision = "float32") -> None:
-        self.problem = problem
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.precision = precision
+        self.problem = problem
+        if self._uploads(problem.counts):
+            self.problem = replace(problem, counts=TensorCounts.uploaded(problem.counts, self.device))
         self._dtype = getattr(torch, precision)
         self._kept: dict[Side, Kept] = {}
+        self._tables: dict[tuple[Bounds, int], list[Any]] = {}
         self._form = Form(
             identity=problem.link.is_identity,
             exact=problem.zeros is None,
@@ -71,6 +78,13 @@ class TorchEngine(InMemory):
             dispersed=isinstance(problem.noise, NegativeBinomial),
             large=problem.link.c < LARGE_ETAS_BELOW,
         )
+
+    def _uploads(self, counts: Counts) -> bool:
+        """Whether to transpose counts of the host on a card."""
+        if self.device.type != "cuda" or isinstance(counts, TensorCounts):
+            return False
+        # in double precision they would be there twice
+        return self.precision == "float32" and fits(TRANSPOSED_BYTES * counts.nnz, self.device)
 
     def adopt(self, array: Any) -> Any:
         """Give a float64 tensor on the device; see `log1pnmf.engines.base.Engine.adopt`."""
@@ -98,17 +112,13 @@ class TorchEngine(InMemory):
         fixed = self._design(side, design)
         b = self.adopt(start)
         boxes = self._boxes(bounds, b)
-        values, gradient = torch.empty_like(b), torch.empty_like(b)
-        loss, decrease, rejected = torch.empty((3, len(b)), dtype=torch.float64, device=self.device)
-        kept, terms = self._keep(side), self.terms_for(b.shape[1])
+        kept, terms, parts = self._keep(side), self.terms_for(b.shape[1]), []
         for block in self._rows(side).blocks():
             at = slice(block.first, block.first + block.n_rows)
             rows = Rows(terms, block, fixed, kept.of(block), boxes.at(at))
-            values[at], loss[at], gradient[at], decrease[at], rejected[at] = rows.newton(
-                b[at], with_loss=with_loss
-            )
-        # the only synchronisation with the card
-        totals = torch.stack([loss.sum(), decrease.sum(), rejected.sum()]).tolist()
+            parts.append(rows.newton(b[at], with_loss=with_loss))
+        values, loss, gradient, decrease, rejected = map(_joined, zip(*parts, strict=True))
+        totals = torch.stack([loss.sum(), decrease.sum(), rejected.sum(dtype=torch.float64)]).tolist()
         return HalfStep(
             values=_as(start, values),
             loss=totals[0] + self.problem.plain_constant if with_loss else math.nan,
@@ -207,7 +217,10 @@ class TorchEngine(InMemory):
         return torch.full((1,), self._form.smallest, dtype=self._dtype, device=self.device)
 
     def _boxes(self, bounds: Bounds, b: Any) -> Box:
-        return Box(*(self.adopt(one).expand(b.shape) for one in bounds.tables(b.shape[1])))
+        key = bounds, b.shape[1]
+        if key not in self._tables:
+            self._tables[key] = [self.adopt(one) for one in bounds.tables(b.shape[1])]
+        return Box(*(one.expand(b.shape) for one in self._tables[key]))
 
     def _rows(self, side: Side) -> Any:
         return device_rows(side.rows, self.device, self._dtype)
@@ -223,13 +236,14 @@ class TorchEngine(InMemory):
         narrow = X.to(self._dtype)
         terms = self.terms_for(X.shape[1])
         width = terms.width(X.shape[1]) if terms is not torch_terms else X.shape[1]
-        padded = torch.nn.functional.pad(narrow, (0, width - X.shape[1])).contiguous()
+        padded = narrow if width == X.shape[1] else torch.nn.functional.pad(narrow, (0, width - X.shape[1]))
         decline, linear, gram = kept.sums(X)
         return Design(
             form=self._form,
             X=narrow,
-            exposure=kept.column_exposure.to(self._dtype),
+            exposure=kept.narrow_exposure,
             padded=padded,
+            rough=padded if terms is torch_terms else padded.to(torch.bfloat16),
             largest=X.amax(0),
             decline=decline,
             linear=linear,
@@ -239,6 +253,10 @@ class TorchEngine(InMemory):
             batch=kept.column_batch,
             lowest=self._lowest,
         )
+
+
+def _joined(parts: tuple[Any, ...]) -> Any:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _as(start: Any, values: Any) -> Any:

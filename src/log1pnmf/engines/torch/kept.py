@@ -47,7 +47,7 @@ class Kept:
                 self._ends = [0, *np.cumsum(np.bincount(side.batches.labels, minlength=len(effects)))]
             else:
                 batch, column = labels.long(), column * effects
-        self.row_exposure, self.column_exposure = row, column
+        self.row_exposure, self.column_exposure, self.narrow_exposure = row, column, column.to(dtype)
         self.stored, self.column_quadratic, quadratic = None, None, None
         if zeros is None:
             self._linear = self._square = column.reshape(-1, column.shape[-1])
@@ -106,4 +106,5 @@ class Kept:
             found[0].append(decline @ x)
             found[1].append(linear @ x)
             found[2].extend((one[:, None] * x).T @ x for one in square)
-        return torch.cat(found[0]), torch.cat(found[1]), torch.stack(found[2])
+        linear = [one[0] if len(one) == 1 else torch.cat(one) for one in found[:2]]
+        return linear[0], linear[1], torch.stack(found[2])

@@ -13,7 +13,7 @@ from log1pnmf.model.zeros import MOST_BEND
 
 from .box import Box
 from .rows import Block
-from .sides import Design, Own, Sums, bends, declines, grams, linears
+from .sides import Design, Own, Sums, bends, declines, linears, with_grams
 from .terms import bend_slopes
 
 __all__ = ["Rows"]
@@ -85,9 +85,9 @@ class Rows:
             holds = self._holds(active, point, x - point, curvature)
             if self.design.form.bent:
                 holds &= self._stays_inside(active, x - point, sums.bend)
-            left = torch.nonzero(~holds)[:, 0]
-            if not len(left):
+            if bool(holds.all()):
                 break
+            left = torch.nonzero(~holds)[:, 0]
             rows = active[left]
             search = _Search(self, rows, point[left], predicted[left], slope[left])
             search.run(x[left])
@@ -119,10 +119,11 @@ class Rows:
             visited = self._unvisited(own, b, hollow, visited)
             bend, loss = bend + hollow, loss + _beyond(visited)
             gradient = gradient + self._beyond_gradient(rows, own, b, hollow, visited)
-        loss = loss + (b * (linear + bend)).sum(1)
-        gradient = gradient + linear + 2.0 * bend
+        if with_loss:
+            loss = loss + (b * (linear + bend)).sum(1)
+        gradient = (gradient + linear).add(bend, alpha=2.0)
         if hessian and not form.linear:
-            H = H + 2.0 * grams(own, design, H.dtype)
+            H = with_grams(H, own, design)
         return Sums(loss, gradient, H, visited)
 
     def change(self, rows: Any, b: Any, step: Any) -> Any:

@@ -15,9 +15,9 @@ import torch
 
 from log1pnmf.counts.sparse_rows import Pattern, SparseRows, row_blocks
 
-from .counts import TensorPattern
+from .counts import TensorPattern, to_device
 
-__all__ = ["Block", "DevicePattern", "DeviceRows", "Stored", "device_rows"]
+__all__ = ["Block", "DevicePattern", "DeviceRows", "Stored", "device_rows", "fits"]
 
 RESIDENT_SHARE = 0.4
 """Part of a card's free memory that the rows of one side may take; the other side wants as much."""
@@ -110,10 +110,10 @@ class DevicePattern:
 
     def __init__(self, pattern: Pattern, device: Any, *, resident: bool | None = None) -> None:
         self._pattern, self._device = pattern, device
-        self.resident = _fits(4 * pattern.nnz, device) if resident is None else resident
+        self.resident = fits(4 * pattern.nnz, device) if resident is None else resident
         if self.resident:
             self._indptr = torch.from_numpy(np.array(pattern.indptr)).to(device)
-            self._indices = _to_device(_indices_of(pattern), device, torch.int32)
+            self._indices = to_device(_indices_of(pattern), device, torch.int32)
 
     def of(self, block: Block) -> Stored | None:
         """Give those of the rows of a block; None where there are none."""
@@ -124,7 +124,7 @@ class DevicePattern:
         if self.resident:
             return Stored(self._indptr[rows], self._indices)
         local = torch.from_numpy(self._pattern.indptr[rows] - first).to(self._device)
-        return Stored(local, _to_device(_indices_of(self._pattern)[first:last], self._device, torch.int32))
+        return Stored(local, to_device(_indices_of(self._pattern)[first:last], self._device, torch.int32))
 
 
 class DeviceRows:
@@ -153,11 +153,11 @@ class DeviceRows:
         self._indptr, self._device, self._dtype = rows.indptr, device, dtype  # not the rows: see `_UPLOADED`
         self._streamed_entries = streamed_entries
         size = rows.nnz * (4 + torch.empty(0, dtype=dtype).element_size())
-        self.resident = _fits(size, device) if resident is None else resident
+        self.resident = fits(size, device) if resident is None else resident
         self._blocks: list[Block] = []
         if self.resident:
-            self._indices = _to_device(rows.indices, device, torch.int32)
-            self._values = _to_device(rows.values, device, dtype)
+            self._indices = to_device(rows.indices, device, torch.int32)
+            self._values = to_device(rows.values, device, dtype)
         else:
             self._indices, self._values = (self._readable(one) for one in (rows.indices, rows.values))
 
@@ -260,23 +260,12 @@ class _Buffers:
             self._free = torch.cuda.current_stream().record_event()
 
 
-def _fits(size: int, device: Any) -> bool:
+def fits(size: int, device: Any) -> bool:
+    """Whether so many bytes are a small enough part of a device's free memory."""
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)
     return bool(size <= RESIDENT_SHARE * free)
-
-
-def _to_device(array: Any, device: Any, dtype: Any) -> Any:
-    if isinstance(array, torch.Tensor):
-        return array.to(device=device, dtype=dtype)
-    if device.type == "cpu":
-        return torch.from_numpy(array.astype(np.dtype(str(dtype).removeprefix("torch.")), copy=True))
-    out = torch.empty(len(array), dtype=dtype, device=device)
-    for at in range(0, len(array), STREAMED_ENTRIES):  # no second copy of the whole on the host
-        piece = np.array(array[at : at + STREAMED_ENTRIES])
-        out[at : at + len(piece)].copy_(torch.from_numpy(piece))
-    return out
 
 
 def _indices_of(pattern: Pattern) -> Any:

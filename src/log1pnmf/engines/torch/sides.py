@@ -9,7 +9,7 @@ import torch
 
 from .rows import Stored
 
-__all__ = ["Design", "Form", "Own", "Reach", "Sums", "bends", "declines", "grams", "linears"]
+__all__ = ["Design", "Form", "Own", "Reach", "Sums", "bends", "declines", "grams", "linears", "with_grams"]
 
 GRAM_BYTES = 1 << 28
 """Of the K x K matrices that rows have of their own, of one piece of rows."""
@@ -71,8 +71,9 @@ class Design:
         In the type that is computed in.
     exposure : Tensor of shape (columns,) or (batches, columns)
         In the same type; the latter where rows are samples of several batches.
-    padded : Tensor of shape (columns, width)
-        `X` with columns of zeros up to a power of two, which Triton needs; `X` itself without Triton.
+    padded, rough : Tensor of shape (columns, width)
+        `X` with columns of zeros up to a power of two, which Triton needs; `X` itself without Triton. The
+        second has two digits in float32, for bounds of what a step changes.
     largest : Tensor of float64, shape (K,)
         The largest entries of the columns of `X`.
     decline : Tensor of float64, shape (batches, K)
@@ -95,6 +96,7 @@ class Design:
     X: Any
     exposure: Any
     padded: Any
+    rough: Any
     largest: Any
     decline: Any
     linear: Any
@@ -175,6 +177,13 @@ def declines(own: Own, design: Design) -> Any:
 def linears(own: Own, design: Design) -> Any:
     """Linear part of what stands in for zeros, for every row."""
     return _weighed(own.linear, design.linear, own)
+
+
+def with_grams(H: Any, own: Own, design: Design) -> Any:
+    """Add twice the quadratic part to every row's matrix."""
+    if own.batch is None and own.square.shape[1] == 1:
+        return torch.addcmul(H, own.square.to(H.dtype)[:, :, None], 2.0 * design.gram.to(H.dtype))
+    return H + 2.0 * grams(own, design, H.dtype)
 
 
 def grams(own: Own, design: Design, dtype: Any, *, concave: bool = False) -> Any:

@@ -31,10 +31,12 @@ SMALL = tl.constexpr(0.4)
 MANY_ROWS = 2000
 
 
-def visited(block: Block, rows: Any, design: Design, own: Own) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def visited(
+    block: Block, rows: Any, design: Design, own: Own, *, rough: bool = False
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Where the kernels find entries and what belongs to them, and their kinds.
 
-    What is not there is not read.
+    What is not there is not read. `rough`: with few digits of the design.
     """
     stored, form = own.stored or block, design.form
     quadratic = design.quadratic if design.quadratic is not None else own.quadratic
@@ -44,7 +46,8 @@ def visited(block: Block, rows: Any, design: Design, own: Own) -> tuple[tuple[An
         rows, block.indptr, block.indices, block.values, stored.indptr, stored.indices, own.exposure,
         design.exposure, rows if labels is None else labels,
         design.exposure if quadratic is None else quadratic,
-        design.exposure if dispersion is None else dispersion, design.padded, design.lowest,
+        design.exposure if dispersion is None else dispersion,
+        design.rough if rough else design.padded, design.lowest,
         design.exposure.shape[-1], own.exposure.stride(0), form.smallest, form.largest,
     )  # fmt: skip
     kinds = {
@@ -63,6 +66,8 @@ def tile_and_warps(W: int, n: int, hessian: bool) -> tuple[int, int]:
     """Entries of a tile and warps of a program: small for many rows, large where few must be quick."""
     if W > 32:
         return 32, 4 if W <= 64 else 8
+    if n >= MANY_ROWS and hessian and W <= 16:
+        return 32, 2  # one warp would need too many registers
     if n >= MANY_ROWS:
         return 32 if hessian or W > 16 else 64, 1
     return (128, 4) if W <= 16 else (64, 4)
@@ -125,7 +130,7 @@ def gather(indices, at, stop, design, k, W: tl.constexpr, TILE: tl.constexpr):
     there = entry < stop
     column = tl.load(indices + entry, mask=there, other=0)
     place = column.to(tl.int64)[:, None] * W + k[None, :]
-    return entry, there, column, tl.load(design + place, mask=there[:, None], other=0.0)
+    return entry, there, column, tl.load(design + place, mask=there[:, None], other=0.0).to(tl.float32)
 
 
 @triton.jit

@@ -11,7 +11,7 @@ from triton.language.extra import libdevice
 
 from .rows import Block
 from .sides import Design, Own, Reach
-from .triton_entries import begin, em_of, exposure_of, gather, rough_expm1, tile_and_warps, visited
+from .triton_entries import MANY_ROWS, begin, em_of, exposure_of, gather, rough_expm1, tile_and_warps, visited
 
 __all__ = ["reach"]
 
@@ -30,9 +30,9 @@ def reach(
     """How far a step goes; see `log1pnmf.engines.torch.terms.reach`."""
     n, K = b.shape
     W = design.padded.shape[1]
-    tile, warps = tile_and_warps(W, n, hessian=False)
+    tile, warps = (128, 2) if n >= MANY_ROWS and W <= 16 else tile_and_warps(W, n, hessian=False)
     shrink, growth, rise = torch.empty((3, n), dtype=design.X.dtype, device=b.device)
-    arguments, kinds = visited(block, rows, design, own)
+    arguments, kinds = visited(block, rows, design, own, rough=True)
     _reach[(n,)](
         *arguments, b, step, shrink, growth, rise, known.view(torch.uint8), *limits, K, W=W, TILE=tile,
         IDENTITY=kinds["IDENTITY"], STORED=kinds["STORED"], BATCH=kinds["BATCH"],

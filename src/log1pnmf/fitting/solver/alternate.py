@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.arrays import column_max, like, on_host
+from log1pnmf._common.arrays import column_max, column_means, like
 from log1pnmf.engines.base import Engine, HalfStep, RowSolver
 from log1pnmf.model.constraint import FREE, Constraint
 from log1pnmf.model.objective import kkt_residual
@@ -280,9 +280,8 @@ class _Moves:
         if bounded.any():
             size[bounded] = column_max(pair.loadings)[bounded]
         if free.any():
-            size[free], target[free] = (
-                on_host(side.mean(axis=0))[free] for side in (pair.loadings, pair.factors)
-            )
+            means = column_means(pair.loadings, pair.factors)
+            size[free], target[free] = (mean[free] for mean in means)
         by, used = np.ones(len(size)), (size > 0.0) & (target > 0.0)
         by[used] = size[used] / target[used]
         by[free] = np.exp2(np.rint(0.5 * np.log2(by[free])))
