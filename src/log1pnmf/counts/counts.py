@@ -198,7 +198,7 @@ class Counts:
             other = small != piece
             often += np.bincount(small, minlength=256)
             often -= np.bincount(small[other], minlength=256)
-            sums.append(float(gammaln(piece[other] + 1.0).sum(dtype=np.float64)))
+            sums.append(float(gammaln(piece[other].astype(np.float64) + 1.0).sum()))
         return math.fsum([*sums, *(often * gammaln(np.arange(1.0, 257.0)))])
 
     @cached_property
