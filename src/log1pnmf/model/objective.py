@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -381,13 +381,14 @@ def kkt_residual(
     """
     loadings_side = _side_residual(loadings, gradient_loadings, constraint.loadings)
     factors_side = _side_residual(factors, gradient_factors, constraint.factors)
-    return max(loadings_side, factors_side) / (total if total > 0 else 1.0)
+    return max(float(loadings_side), float(factors_side)) / (total if total > 0 else 1.0)
 
 
-def _side_residual(values: Array, gradient: Array, bounds: Bounds) -> float:
+def _side_residual(values: Array, gradient: Array, bounds: Bounds) -> Any:
+    """Give a number where the arrays live; a device need not be waited for."""
     lower, upper, penalty = (like(values, one) for one in (bounds.lower, bounds.upper, bounds.penalty))
     gradient = gradient + penalty
     projected = gradient - gradient.clip(min=0.0) * (values <= lower)
     if np.isfinite(bounds.upper).any():
         projected = projected - projected.clip(max=0.0) * (values >= upper)
-    return float(abs(projected).sum(axis=0) @ values.mean(axis=0))
+    return abs(projected).sum(axis=0) @ values.mean(axis=0)

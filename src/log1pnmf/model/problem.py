@@ -74,6 +74,12 @@ class Side:
     zeros: SideZeros | None = None
     batches: Batches | None = None
 
+    @cached_property
+    def empty(self) -> NDArray[np.bool_] | None:
+        """Which rows have no counts; None where all have some."""
+        empty = np.diff(self.rows.indptr) == 0
+        return empty if empty.any() else None
+
     def exposure_of(self, row: int) -> Array:
         """Exposure of the entries of one row."""
         exposure, batches = self.row_exposure[row] * self.column_exposure, self.batches

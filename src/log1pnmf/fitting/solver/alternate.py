@@ -15,6 +15,7 @@ from log1pnmf._common.arrays import column_max, column_means, like
 from log1pnmf.engines.base import Engine, HalfStep, RowSolver
 from log1pnmf.model.constraint import FREE, Constraint
 from log1pnmf.model.objective import kkt_residual
+from log1pnmf.model.problem import Side
 
 from .effects import Effects, further
 from .extrapolate import Extrapolation
@@ -236,8 +237,8 @@ class _Moves:
         return kkt_residual(
             at.loadings,
             at.factors,
-            _at_counted(problem.loadings_side.rows.indptr, loadings),
-            _at_counted(problem.factors_side.rows.indptr, factors),
+            _at_counted(problem.loadings_side, loadings),
+            _at_counted(problem.factors_side, factors),
             problem.counts.total,
             constraint=self.constraint,
         )
@@ -291,7 +292,6 @@ class _Moves:
         return (scaled, *(other.scaled(by) for other in others))
 
 
-def _at_counted(indptr: NDArray[np.int64], gradient: Array) -> Array:
+def _at_counted(side: Side, gradient: Array) -> Array:
     """Gradient with the rows that have no counts, and are zero by decision, left out."""
-    empty = np.diff(indptr) == 0
-    return gradient * like(gradient, ~empty[:, None]) if empty.any() else gradient
+    return gradient if side.empty is None else gradient * like(gradient, ~side.empty[:, None])
