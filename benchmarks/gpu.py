@@ -18,7 +18,6 @@ from scipy import sparse
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.engines.torch.counts import TensorCounts, TensorRows
 from log1pnmf.engines.torch.engine import TorchEngine
 from log1pnmf.engines.torch.rows import DeviceRows
 from log1pnmf.fitting.solver.alternate import alternate
@@ -32,44 +31,7 @@ from log1pnmf.model.problem import Problem
 from log1pnmf.model.zero_survey import caps_for, choose
 from log1pnmf.model.zeros import AdaptiveZeros, quadratic
 
-CASES = {
-    "100k": {"n": 100_000, "m": 20_000, "K": 16, "density": 0.05},
-    "PBMC": {"n": 3_774, "m": 16_791, "K": 6, "density": 0.043},
-    "7606": {"n": 7_606, "m": 18_195, "K": 13, "density": 0.18},
-    "1M": {"n": 1_000_000, "m": 20_000, "K": 16, "density": 0.05},
-}
-
-
-def simulate(n, m, K, density, *, seed=0, device="cuda"):
-    """Counts of the model at c = 1, made on the card; and loadings and factors near the truth."""
-    generator = torch.Generator(device=device).manual_seed(seed)
-
-    def part(rows):
-        """The paper's mixture at c = 1: mostly U(0, 0.16), a tenth exponential with a rate per factor."""
-        values = torch.rand((rows, K), generator=generator, device=device)
-        rates = 1.25 + 8.75 * torch.rand(K, generator=generator, device=device)
-        peaks = torch.rand((rows, K), generator=generator, device=device) < 0.1
-        return torch.where(peaks, -torch.log1p(-values) / rates, 0.16 * values)
-
-    L, F = part(n), 0.3 * part(m)
-    L[:, 0], baseline = 1.0, -torch.log1p(-torch.rand(m, generator=generator, device=device))
-    low, high = 1e-4, 10.0
-    for _ in range(40):  # the baseline makes the density
-        F[:, 0] = baseline * (middle := (low * high) ** 0.5)
-        mean = torch.expm1(L[:2000] @ F.T)
-        low, high = (low, middle) if float((1 - torch.exp(-mean)).mean()) > density else (middle, high)
-    lengths, indices, values = [], [], []
-    for block in L.split(max(1, 50_000_000 // m)):
-        y = torch.poisson(torch.expm1(block @ F.T), generator=generator)
-        lengths.append((y > 0).sum(1))
-        at = torch.nonzero(y)
-        indices.append(at[:, 1].int())
-        values.append(y[at[:, 0], at[:, 1]])
-    indptr = np.concatenate(([0], np.cumsum(torch.cat(lengths).cpu().numpy()))).astype(np.int64)
-    counts = TensorCounts(TensorRows((n, m), indptr, torch.cat(indices), torch.cat(values)))
-    noise = [torch.rand(x.shape, generator=generator, device=device) + 0.5 for x in (L, F)]
-    return counts, (L * noise[0]).double(), (F * noise[1]).double()
-
+from .gpu_data import CASES, simulate
 
 FORMS = ("approximate", "adaptive", "exact", "nb adaptive", "nb exact", "batches adaptive", "batches exact")
 """What an iteration is timed with; "nb" is negative binomial noise, and there are eight batches."""

@@ -117,14 +117,13 @@ class TorchEngine(InMemory):
             at = slice(block.first, block.first + block.n_rows)
             rows = Rows(terms, block, fixed, kept.of(block), boxes.at(at))
             parts.append(rows.newton(b[at], with_loss=with_loss))
-        values, loss, gradient, decrease, rejected = map(_joined, zip(*parts, strict=True))
-        totals = torch.stack([loss.sum(), decrease.sum(), rejected.sum(dtype=torch.float64)]).tolist()
+        values, gradient = (_joined([getattr(one, name) for one in parts]) for name in ("values", "gradient"))
         return HalfStep(
             values=_as(start, values),
-            loss=totals[0] + self.problem.plain_constant if with_loss else math.nan,
+            loss=sum(one.loss for one in parts) + self.problem.plain_constant if with_loss else math.nan,
             gradient=_as(start, gradient),
-            predicted_decrease=totals[1],
-            n_rejected=int(totals[2]),
+            predicted_decrease=sum(one.decrease for one in parts),
+            n_rejected=int(sum(one.n_rejected for one in parts)),
         )
 
     def evaluate(self, side: Side, start: Any, design: Any) -> tuple[float, Any]:
@@ -237,17 +236,13 @@ class TorchEngine(InMemory):
         terms = self.terms_for(X.shape[1])
         width = terms.width(X.shape[1]) if terms is not torch_terms else X.shape[1]
         padded = narrow if width == X.shape[1] else torch.nn.functional.pad(narrow, (0, width - X.shape[1]))
-        decline, linear, gram = kept.sums(X)
         return Design(
             form=self._form,
             X=narrow,
             exposure=kept.narrow_exposure,
             padded=padded,
-            rough=padded if terms is torch_terms else padded.to(torch.bfloat16),
-            largest=X.amax(0),
-            decline=decline,
-            linear=linear,
-            gram=gram,
+            wide=X,
+            kept=kept,
             quadratic=kept.column_quadratic,
             dispersion=kept.column_dispersion,
             batch=kept.column_batch,
@@ -255,7 +250,7 @@ class TorchEngine(InMemory):
         )
 
 
-def _joined(parts: tuple[Any, ...]) -> Any:
+def _joined(parts: list[Any]) -> Any:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

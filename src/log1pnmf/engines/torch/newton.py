@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,7 +16,7 @@ from .rows import Block
 from .sides import Design, Own, Sums, bends, declines, linears, with_grams
 from .terms import bend_slopes
 
-__all__ = ["Rows"]
+__all__ = ["Rows", "Solved"]
 
 SHORT_ROW, MOST_STEPS, FEW_ROWS = 64, 20, 0.01
 MOST_HALVINGS = 30
@@ -26,6 +26,19 @@ LEAST_BEND = {torch.float32: 1e-6, torch.float64: 1e-12}
 """Part of the sums of all entries; less may be the rounding of those that are visited."""
 MOST_WHOLE_BEND, IMPOSSIBLE = 1e10, 1e30
 """Of all entries; with more of it sums are unreliable, and a point is refused."""
+
+
+class Solved(NamedTuple):
+    """Improved rows, the gradient where they were, and sums over rows.
+
+    loss: there. decrease: predicted. n_rejected: rows whose full step was refused.
+    """
+
+    values: Any
+    gradient: Any
+    loss: float
+    decrease: float
+    n_rejected: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +67,8 @@ class Rows:
         """Take what belongs to some rows; all of it for `all`."""
         return own if rows is self.all else own.at(rows)
 
-    def newton(self, b: Any, *, with_loss: bool) -> tuple[Any, Any, Any, Any, Any]:
-        """Improved rows, and loss (if wanted), gradient, decrease and whether the full step was refused."""
+    def newton(self, b: Any, *, with_loss: bool) -> Solved:
+        """Improve all rows; the loss is only right if it is wanted."""
         block, solve = self.block, self.terms.solve_box
         sums = self.sums(self.all, b, hessian=True, with_loss=with_loss or block.has_empty)
         rejected = torch.zeros(len(b), dtype=torch.bool, device=b.device)
@@ -85,8 +98,9 @@ class Rows:
             holds = self._holds(active, point, x - point, curvature)
             if self.design.form.bent:
                 holds &= self._stays_inside(active, x - point, sums.bend)
-            if bool(holds.all()):
-                break
+            *totals, n_left = _totals(loss, decrease, rejected, ~holds)  # one look at the card
+            if not n_left:
+                return Solved(values, gradient, *totals)
             left = torch.nonzero(~holds)[:, 0]
             rows = active[left]
             search = _Search(self, rows, point[left], predicted[left], slope[left])
@@ -101,7 +115,7 @@ class Rows:
             active, point = rows[again], search.best[again]
             if len(active):
                 sums = self.sums(active, point, hessian=True)
-        return values, loss, gradient, decrease, rejected
+        return Solved(values, gradient, *_totals(loss, decrease, rejected))
 
     def sums(self, rows: Any, b: Any, *, hessian: bool, with_loss: bool = True) -> Sums:
         """Loss, gradient and Hessian of some rows, penalty excluded."""
@@ -204,6 +218,12 @@ class Rows:
             growth = terms.dense_change(b[doubtful], step[doubtful], self.design, own=some)[1]
             small[doubtful] = growth <= most
         return sure | (holds & small)
+
+
+def _totals(*of_rows: Any) -> list[float]:
+    """Sum numbers of rows, and bring the sums to the host together."""
+    sums: list[float] = torch.stack([one.sum(dtype=torch.float64) for one in of_rows]).tolist()
+    return sums
 
 
 def _ratio(unvisited: Any) -> Any:

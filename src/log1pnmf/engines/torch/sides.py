@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -71,16 +72,12 @@ class Design:
         In the type that is computed in.
     exposure : Tensor of shape (columns,) or (batches, columns)
         In the same type; the latter where rows are samples of several batches.
-    padded, rough : Tensor of shape (columns, width)
-        `X` with columns of zeros up to a power of two, which Triton needs; `X` itself without Triton. The
-        second has two digits in float32, for bounds of what a step changes.
-    largest : Tensor of float64, shape (K,)
-        The largest entries of the columns of `X`.
-    decline : Tensor of float64, shape (batches, K)
-        Sums of ``t x`` over all columns, for each batch; one sum where there are none.
-    linear, gram : Tensor of float64, shape (1, K) and (P, K, K)
-        Sums of ``x`` and ``x x'`` over all columns with the weights of `log1pnmf.model.problem.SideZeros`; of
-        the exposure where all zeros are visited. With batches there are as many of each, batch by batch.
+    padded : Tensor of shape (columns, width)
+        `X` with columns of zeros up to a power of two, which Triton needs; `X` itself without Triton.
+    wide : Tensor of float64, shape (columns, K)
+        `X` with all its digits.
+    kept : Kept
+        Weights of the columns.
     quadratic : Tensor of shape (columns, 2) or None
         Linear and quadratic coefficient for zeros, where columns have their own; with dispersions a third is
         multiplied by the exposure and added to the quadratic one.
@@ -96,15 +93,46 @@ class Design:
     X: Any
     exposure: Any
     padded: Any
-    rough: Any
-    largest: Any
-    decline: Any
-    linear: Any
-    gram: Any
+    wide: Any
+    kept: Any
     quadratic: Any = None
     dispersion: Any = None
     batch: Any = None
     lowest: Any = None
+
+    # Found when first asked for: by then a card is busy with the entries.
+
+    @cached_property
+    def rough(self) -> Any:
+        """`padded` with two digits, for bounds of what a step changes."""
+        return self.padded.to(torch.bfloat16)
+
+    @cached_property
+    def largest(self) -> Any:
+        """Largest entries of the columns of `wide`, float64, shape (K,)."""
+        return self.wide.amax(0)
+
+    @cached_property
+    def _sums(self) -> Any:
+        return self.kept.sums(self.wide)
+
+    @property
+    def decline(self) -> Any:
+        """Sums of ``t x`` over all columns, float64, shape (batches, K); one sum without batches."""
+        return self._sums[0]
+
+    @property
+    def linear(self) -> Any:
+        """Sum of ``x`` over all columns with the weights of `log1pnmf.model.problem.SideZeros`, (1, K).
+
+        With the exposure where all zeros are visited; with batches there are as many, batch by batch.
+        """
+        return self._sums[1]
+
+    @property
+    def gram(self) -> Any:
+        """Sums of ``x x'`` in the same way, shape (P, K, K)."""
+        return self._sums[2]
 
 
 @dataclass(frozen=True, eq=False)

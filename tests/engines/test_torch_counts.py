@@ -1,0 +1,116 @@
+"""Counts on a device: brought there, left there, gone with those of the host; on a card with ``-m gpu``."""
+
+import gc
+import math
+import warnings
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from log1pnmf import fit_log1p_nmf  # noqa: E402
+from log1pnmf.counts.counts import Counts  # noqa: E402
+from log1pnmf.engines.torch import counts as torch_counts  # noqa: E402
+from log1pnmf.engines.torch import rows as torch_rows  # noqa: E402
+from log1pnmf.engines.torch.counts import TensorCounts  # noqa: E402
+from log1pnmf.engines.torch.engine import TorchEngine  # noqa: E402
+from log1pnmf.model.link import ShiftedLog  # noqa: E402
+from log1pnmf.model.problem import Problem  # noqa: E402
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+N, M = 30, 50
+
+
+def example(n_components=3):
+    """One feature has no counts."""
+    rng = np.random.default_rng(0)
+    loadings, factors = (rng.uniform(0.2, 0.8, (size, n_components)) for size in (N, M))
+    y = rng.poisson(np.expm1(loadings @ factors.T))
+    y[:, M // 2], y[:, 0] = 0, 1
+    return Problem(Counts.from_any(y), np.ones(N), ShiftedLog(1.0)), loadings, factors
+
+
+def test_counts_leave_the_device_with_their_rows():
+    problem, loadings, factors = example()
+    before = len(torch_rows._UPLOADED)
+    TorchEngine(problem, "cpu").half_step(problem.loadings_side, loadings, factors)
+    assert len(torch_rows._UPLOADED) == before + 1
+    del problem
+    gc.collect()
+    assert len(torch_rows._UPLOADED) == before
+
+
+def test_counts_are_uploaded_once_and_leave_with_those_of_the_host():
+    counts = example()[0].counts
+    uploaded, before = TensorCounts.uploaded(counts, torch.device("cpu")), len(torch_counts._UPLOADED)
+    assert TensorCounts.uploaded(counts, torch.device("cpu")) is uploaded
+    assert uploaded.on_host() is counts
+    assert (uploaded.by_column.to_host().to_scipy() != counts.by_column.to_scipy()).nnz == 0
+    assert uploaded.n_empty_columns == counts.n_empty_columns == 1
+    assert uploaded.log_factorial == pytest.approx(counts.log_factorial, rel=1e-12)
+    del counts
+    gc.collect()
+    assert len(torch_counts._UPLOADED) == before - 1
+    assert uploaded.on_host().shape == (N, M)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"noise": "nb"}, {"size_factors": "fit"}, {"batch": np.repeat([0, 1], 30)}, {"c": math.inf}],
+    ids=lambda one: next(iter(one), "exact"),
+)
+def test_a_fit_of_uploaded_counts_is_that_of_the_host(options, monkeypatch):
+    Y = np.random.default_rng(0).poisson(0.7, size=(60, 40)) + np.eye(60, 40, dtype=int)
+    options = {"engine": "torch", "max_iter": 8, "init": "nndsvd"} | options
+    plain = _quiet(Y, 2, **options)
+    monkeypatch.setattr(TorchEngine, "_uploads", lambda self, counts: not isinstance(counts, TensorCounts))
+    uploaded = _quiet(Y, 2, **options)
+    assert uploaded.objective == pytest.approx(plain.objective, rel=1e-9)
+    np.testing.assert_allclose(uploaded.factors, plain.factors, atol=1e-6 * plain.factors.max())
+    assert uploaded.data == plain.data
+
+
+def _quiet(*args, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fit_log1p_nmf(*args, **options)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_counts_that_are_on_a_device_stay_there(device, layout):
+    problem, loadings, factors = example()
+    dense = torch.tensor(problem.counts.to_scipy().toarray(), device=device)
+    given = dense.to_sparse_csr() if layout == "csr" else dense.to_sparse_coo()
+    options = {
+        "init": (loadings, factors),
+        "likelihood": "approximate",
+        "size_factors": "none",
+        "max_iter": 500,
+    }
+    fits = [fit_log1p_nmf(data, 3, tol=1e-8, **options) for data in (given, problem.counts)]
+    assert fits[0].settings.engine == "torch"
+    assert fits[0].objective == pytest.approx(fits[1].objective, rel=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("options", [{"size_factors": "fit"}, {"batch": ["a", "b"] * 15}, {"noise": "nb"}])
+def test_counts_on_a_device_are_fitted_with_every_parameter_of_the_model(options, device):
+    problem, loadings, factors = example(2)
+    loadings[3] = factors[4] = 0.0  # a start that a positive count cannot have is moved
+    given = torch.tensor(problem.counts.to_scipy().toarray(), device=device).to_sparse_csr()
+    options = {"init": (loadings, factors), "likelihood": "adaptive", "max_iter": 15, **options}
+    fits = [
+        fit_log1p_nmf(data, 2, engine="torch", random_state=0, **options) for data in (given, problem.counts)
+    ]
+    assert fits[0].log_likelihood == pytest.approx(fits[1].log_likelihood, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_counts_on_a_device_are_checked():
+    with pytest.raises(ValueError, match="negative or not finite"):
+        fit_log1p_nmf(torch.tensor([[1.0, -2.0], [0.0, 3.0]]).to_sparse_csr(), 1)
