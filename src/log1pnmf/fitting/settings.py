@@ -199,7 +199,8 @@ class Settings:
     def begins_adaptive(self, counts: Counts) -> bool:
         """Whether an exact fit visits few zeros until it has converged, and only then all of them.
 
-        That is where "auto" would choose the adaptive form. Of resolved settings.
+        That is where "auto" would choose the adaptive form, except with a user's own engine, which may lack
+        it. Of resolved settings.
 
         Parameters
         ----------
@@ -207,7 +208,8 @@ class Settings:
             To be fitted.
         """
         cheap = self.link.is_identity and self.noise == "poisson"
-        return self.likelihood == "exact" and not cheap and self.why_exact(counts) is None
+        asked = self.likelihood == "exact" and self.engine != GIVEN
+        return asked and not cheap and self.why_exact(counts) is None
 
     @property
     def zeros(self) -> Quadratic | None:
