@@ -134,6 +134,7 @@ def prepared(page: str) -> dict:
     given = {"Y": counts, "counts": counts}
     if page == "docs/gpu.md":
         pytest.importorskip("torch")
+        given["Y"] = counts[:20, :17]  # PyTorch is slow on a CPU
     if page in ("docs/how-to-r.md", "docs/choosing.md", "docs/markers.md"):
         options = {"n_components": 3, "likelihood": "adaptive", "tol": 1e-4, "random_state": 0}
         given["model"] = given["fit_c1"] = lp.Log1pNMF(**options).fit(counts)

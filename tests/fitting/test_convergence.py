@@ -61,7 +61,7 @@ def test_small_values_are_fitted_to_the_end(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_small_values_beside_large_ones(engine):
     mixed = np.c_[FEW, FEW[:, :10] * 1e-4]
-    options = {"c": 1.0, "random_state": 0, "n_jobs": 1}
+    options = {"c": 1.0, "init": "rank1", "random_state": 0, "n_jobs": 1}
     fit = fit_log1p_nmf(mixed, 3, engine=needs(engine), **options)
     alone = fit_log1p_nmf(FEW, 3, **options)
     assert fit.converged
