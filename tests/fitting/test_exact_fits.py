@@ -78,7 +78,9 @@ def test_the_end_is_that_of_a_fit_that_visits_all_zeros_from_the_beginning(large
     monkeypatch.setattr(Settings, "begins_adaptive", lambda self, counts: False)
     straight = fitted(**KINDS[kind])
     assert phases(straight)[0] == 0
-    assert fit.objective == pytest.approx(straight.objective, rel=2e-5)
+    # dispersions have a prior of their own, found on the way: objectives differ by what it costs
+    close = 2e-4 if "noise" in KINDS[kind] else 2e-5
+    assert fit.objective == pytest.approx(straight.objective, rel=close)
     if "batch" not in KINDS[kind]:
         found = certify(fit, Counts.from_any(Y)).log_likelihood
         assert fit.log_likelihood == pytest.approx(found, rel=1e-6 if kind == "torch" else 1e-10)
