@@ -116,7 +116,8 @@ void run_plan(MakePlan make_plan, std::int64_t n_rows, double work, int n_thread
   {
     nb::gil_scoped_release released;
     const auto plan = make_plan();
-    finished = run_rows(*plan, n_rows, usable_threads(n_threads, n_rows, work));
+    const std::int64_t runs = (n_rows + plan->rows_together() - 1) / plan->rows_together();
+    finished = run_rows(*plan, runs, usable_threads(n_threads, runs, work));
   }
   if (!finished) throw nb::python_error();
 }
@@ -226,8 +227,7 @@ std::pair<Made<std::int64_t>, Made<std::int32_t>> collect_zeros(const std::strin
   std::vector<std::vector<std::int32_t>> found(static_cast<std::size_t>(n));
   const log1pnmf::ZeroCollection collection{side.rows, side.model.link, static_cast<int>(start.shape(1)), start.data(), design.data(),
                                             caps.data(), found.data(), exposure.data()};
-  const std::int64_t groups = (n + log1pnmf::kRowsCollected - 1) / log1pnmf::kRowsCollected;
-  run_plan([&] { return log1pnmf::find_kernel(kernel).zero_collection(collection); }, groups, side.dense_work(start.shape(1)), n_threads);
+  run_plan([&] { return log1pnmf::find_kernel(kernel).zero_collection(collection); }, n, side.dense_work(start.shape(1)), n_threads);
   auto indptr = made<std::int64_t>(n + 1);
   indptr.data()[0] = 0;
   for (std::int64_t j = 0; j < n; ++j) indptr.data()[j + 1] = indptr.data()[j] + static_cast<std::int64_t>(found[j].size());

@@ -13,9 +13,6 @@ constexpr int kTile = 4;   // 32 vector registers
 constexpr int kTile = 3;   // 16
 #endif
 
-// Blocks stay in the first-level cache. In exact form longer ones have more counts, which are handled together.
-inline int block_size(int K, bool exact) { return exact && K <= 12 ? 256 : K <= 24 ? 128 : K <= 56 ? 64 : 32; }
-
 // Entries gathered together.
 constexpr int kTogether = kLanes >= 4 ? kLanes : 4;
 
@@ -107,10 +104,12 @@ inline void gather(const Design& design, const double* packed, const std::int32_
 class Accumulator {
  public:
   explicit Accumulator(int K)
-      : K_(K), lanes_((row(K) + K + kLanes) * kLanes), sums_(row(K) + K + kLanes), h_(lanes_), g_(lanes_ + row(K) * kLanes) {}
+      : K_(K), lanes_((row(K) + K + kLanes) * kLanes), sums_(row(K) + K + kLanes), even_(row(K) + kLanes), h_(lanes_),
+        g_(lanes_ + row(K) * kLanes) {}
 
   void reset(bool with_hessian) {
     if (with_hessian) std::memset(h_, 0, sizeof(double) * row(K_) * kLanes);
+    if (with_hessian) std::memset(even_, 0, sizeof(double) * row(K_));
     std::memset(g_, 0, sizeof(double) * K_ * kLanes);
   }
 
@@ -126,30 +125,47 @@ class Accumulator {
   }
 
   void add_gradient(const double* X, std::int64_t stride, int padded, const double* residual) {
-    for (int i = 0; i < K_; i += kTile) {
-      const int rows = std::min(kTile, K_ - i);
-      Vec g[kTile] = {};
-      for (int e = 0; e < padded; e += kLanes) {
-        const Vec r = load(residual + e);
-#pragma GCC unroll 4
-        for (int a = 0; a < kTile; ++a) g[a] += r * load(X + (i + (a < rows ? a : 0)) * stride + e);
+    for (int i = 0; i < K_; i += kSlopes) switch (std::min(kSlopes, K_ - i)) {
+        case 1: slopes<1>(X, stride, padded, residual, i); break;
+        case 2: slopes<2>(X, stride, padded, residual, i); break;
+        case 3: slopes<3>(X, stride, padded, residual, i); break;
+        case 4: slopes<4>(X, stride, padded, residual, i); break;
+        case 5: slopes<5>(X, stride, padded, residual, i); break;
+        case 6: slopes<6>(X, stride, padded, residual, i); break;
+        case 7: slopes<7>(X, stride, padded, residual, i); break;
+        default: slopes<kSlopes>(X, stride, padded, residual, i);
       }
-      for (int a = 0; a < rows; ++a) add(g_ + (i + a) * kLanes, g[a]);
-    }
   }
+
+  // To H, of all stretches with their weights.
+  void add_stretches(const Stretches& stretches, const double* weights) { stretches.add(weights, even_); }
 
   void finish(double* H, double* g, bool with_hessian) {
     const std::int64_t slopes = row(K_);
     for (std::int64_t n = with_hessian ? 0 : slopes; n < slopes + K_; n += kLanes) store(sums_ + n, horizontal_sums(lanes_ + n * kLanes));
     std::copy_n(sums_ + slopes, K_, g);
     if (!with_hessian) return;
-    const double* from = sums_;
+    const double *from = sums_, *even = even_;
     for (int k = 0; k < K_; ++k)
-      for (int l = 0; l <= k; ++l) H[k * K_ + l] = H[l * K_ + k] = *from++;
+      for (int l = 0; l <= k; ++l) H[k * K_ + l] = H[l * K_ + k] = *from++ + *even++;
   }
 
  private:
+  static constexpr int kSlopes = 8;                                     // components of g in one pass
   static std::int64_t row(std::int64_t k) { return k * (k + 1) / 2; }   // where that of the triangle begins
+
+  template <int R>
+  void slopes(const double* X, std::int64_t stride, int padded, const double* residual, int i) {
+    Vec g[R] = {};
+    const double* x0 = X + i * stride;
+    for (int e = 0; e < padded; e += kLanes) {
+      const Vec r = load(residual + e);
+#pragma GCC unroll 8
+      for (int a = 0; a < R; ++a) g[a] += r * load(x0 + a * stride + e);
+    }
+#pragma GCC unroll 8
+    for (int a = 0; a < R; ++a) add(g_ + (i + a) * kLanes, g[a]);
+  }
 
   template <int R>
   void diagonal_tile(const double* X, std::int64_t stride, int padded, const double* residual, const double* weight, int i) {
@@ -217,7 +233,7 @@ class Accumulator {
   static void add(double* to, Vec v) { store(to, load(to) + v); }
 
   int K_;
-  Buffer lanes_, sums_;
+  Buffer lanes_, sums_, even_;
   double *h_, *g_;   // in lanes_: the triangle, and after it the gradient
 };
 

@@ -46,7 +46,6 @@ class CoordinateRow {
   static constexpr bool exact(Form form) { return form == Form::exact || form == Form::dense; }
 
   static constexpr int kCycles = 3;
-  static constexpr std::int64_t kDense = 3;     // rows with a third of their entries not zero are treated as dense
   static constexpr double kShort = 1.0 / 128;   // the seventh term of the series is then below the last bit
   static constexpr int kShortMoves = 64;        // after which em is computed anew, so that rounding does not add up
 
@@ -66,7 +65,7 @@ class CoordinateRow {
   void solve(double loss, std::uint8_t& rejected) {
     if constexpr (Link::kLinear) cycles<Form::sparse>(loss, rejected);
     else if (!h_.model.exact_zeros) cycles<Form::sparse>(loss, rejected);
-    else if (kDense * row_.count >= h_.rows.n_columns) cycles<Form::dense>(loss, rejected);
+    else if (is_dense(h_.rows, row_.number)) cycles<Form::dense>(loss, rejected);
     else cycles<Form::exact>(loss, rejected);
   }
 

@@ -8,6 +8,7 @@
 
 #include "column_sums.hpp"
 #include "kernel.hpp"
+#include "stretches.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
 
@@ -20,13 +21,14 @@ struct Design {
   int label;                 // stream of the batch of a column, as an integer; -1 without
   int streams;               // the K components and these, rounded up to a multiple of kGroup
   std::vector<std::int64_t> first;   // exact form, batches of columns: each stands together, from here on, in whole vectors
-  std::vector<std::int32_t> place;   // where every column is then laid out; empty: at its own number
+  std::vector<std::int32_t> place;   // exact form: where every column is laid out; empty: at its own number
   std::int64_t columns;      // as laid out: with the rest of a batch's last vector
   std::int64_t padded;       // rounded up to the largest block
   std::int64_t zero_row;     // of packed: the one after the last
-  Buffer packed;             // sparse form: n_columns x streams, and a row of zeros
+  Buffer packed;             // n_columns x streams, and a row of zeros
   Buffer transposed;         // exact form: (K + 1) x padded, the exposure last, zeros where no column is
   Buffer exposures;          // exact form, batches of rows: batches x padded
+  Stretches stretches;       // exact form, Newton steps
   int rank;                  // quadratic terms of the zeros in sparse form, of every batch
   int batches;               // 1 without
   Buffer gram, linear;       // of every term: sum_j w_j x_j x_j' (sparse form, not the identity link) and sum_j w_j x_j
@@ -48,7 +50,7 @@ struct Design {
         columns(first.empty() ? h.rows.n_columns : first.back()),
         padded(round_up(columns, 128)),
         zero_row(h.rows.n_columns),
-        packed(h.model.exact_zeros ? 0 : (zero_row + 1) * streams),
+        packed((zero_row + 1) * streams),
         transposed(h.model.exact_zeros ? padded * (K + 1 + (dispersion >= 0)) : 0),
         exposures(h.model.exact_zeros && h.rows.batches.row_batch != nullptr ? padded * h.rows.batches.count : 0),
         rank(h.model.exact_zeros ? 0 : h.zeros.rank),
@@ -63,31 +65,23 @@ struct Design {
       const double t = h.rows.column_exposure != nullptr ? h.rows.column_exposure[j] : 1.0;
       for (int k = 0; k < K; ++k) largest[k] = std::max(largest[k], x[k]);
       if (with_logs(h)) log_exposure[j] = std::log(t);
-      if (h.model.exact_zeros) {
-        double* to = transposed + (place.empty() ? j : place[j]);
-        for (int k = 0; k < K; ++k) to[k * padded] = x[k];
-        to[exposure * padded] = t;
-        if (dispersion >= 0) to[dispersion * padded] = h.rows.column_dispersion[j];
-      } else {
-        double* to = packed + j * streams;
-        std::copy(x, x + K, to);
-        if (exposure >= 0) to[exposure] = t;
-        if (dispersion >= 0) to[dispersion] = h.rows.column_dispersion[j];
-        if (quadratic >= 0) {
-          const double* own = h.zeros.column_quadratic + (rank + 1) * j;
-          if (rank == 1) to[quadratic] = as_pair(own[0], own[1]);
-          else if (quadratic_streams(h) == 1) to[quadratic] = as_pair(own[0], own[2]);
-          else to[quadratic] = as_pair(own[0], own[1]), to[quadratic + 1] = own[2];
-        }
-        if (label >= 0) {
-          const std::int64_t own = h.rows.batches.column_batch[j];
-          std::memcpy(to + label, &own, sizeof own);
-        }
+      double* to = packed + j * streams;
+      std::copy(x, x + K, to);
+      if (exposure >= 0) to[exposure] = t;
+      if (dispersion >= 0) to[dispersion] = h.rows.column_dispersion[j];
+      if (quadratic >= 0) {
+        const double* own = h.zeros.column_quadratic + (rank + 1) * j;
+        if (rank == 1) to[quadratic] = as_pair(own[0], own[1]);
+        else if (quadratic_streams(h) == 1) to[quadratic] = as_pair(own[0], own[2]);
+        else to[quadratic] = as_pair(own[0], own[1]), to[quadratic + 1] = own[2];
       }
+      if (label >= 0) {
+        const std::int64_t own = h.rows.batches.column_batch[j];
+        std::memcpy(to + label, &own, sizeof own);
+      }
+      if (h.model.exact_zeros) lay_out(h, j, t);
     }
-    if (h.model.exact_zeros && h.rows.batches.row_batch != nullptr)
-      for (int b = 0; b < batches; ++b)
-        std::copy_n(h.rows.batches.effects + b * h.rows.n_columns, h.rows.n_columns, exposures + b * padded);
+    if (sorts_columns(h)) stretches.set(K, columns, transposed, padded, exposure);
     whole_matrix_sums(h);
   }
 
@@ -111,9 +105,21 @@ struct Design {
     return from;
   }
   static std::vector<std::int32_t> places(const HalfStep& h, std::vector<std::int64_t> next) {
-    std::vector<std::int32_t> found(next.empty() ? 0 : h.rows.n_columns);
-    for (std::size_t j = 0; j < found.size(); ++j) found[j] = static_cast<std::int32_t>(next[h.rows.batches.column_batch[j]]++);
+    const bool sorted = sorts_columns(h), in_batches = !next.empty();
+    if (!sorted && !in_batches) return {};
+    if (!in_batches) next = {0};
+    std::vector<std::int32_t> found(h.rows.n_columns);
+    for (const std::int32_t j : sorted ? by_level(h) : in_order(h.rows.n_columns))
+      found[j] = static_cast<std::int32_t>(next[in_batches ? h.rows.batches.column_batch[j] : 0]++);
     return found;
+  }
+  void lay_out(const HalfStep& h, std::int64_t j, double t) {
+    const std::int64_t at = place.empty() ? j : place[j];
+    for (int k = 0; k < K; ++k) transposed[k * padded + at] = h.design[j * K + k];
+    transposed[exposure * padded + at] = t;
+    if (dispersion >= 0) transposed[dispersion * padded + at] = h.rows.column_dispersion[j];
+    for (int b = 0; h.rows.batches.row_batch != nullptr && b < batches; ++b)
+      exposures[b * padded + at] = h.rows.batches.effects[b * h.rows.n_columns + j];
   }
 
   // Where all exposures of columns are 1 they need no stream, except in coordinate descent, which always looks at it.
@@ -134,7 +140,7 @@ struct Design {
   // Whether the exposures of single entries are looked at.
   static bool weighs(const HalfStep& h) { return h.model.link != Link::identity || h.model.noise != Noise::poisson; }
   static bool needs_label(const HalfStep& h) {
-    return !h.model.exact_zeros && h.rows.batches.column_batch != nullptr && weighs(h);
+    return h.rows.batches.column_batch != nullptr && (h.model.exact_zeros ? h.model.noise != Noise::poisson : weighs(h));
   }
   // Coefficients are floats, and two have one stream. Identity link with dispersions: a2 is zero and left out.
   static int quadratic_streams(const HalfStep& h) {

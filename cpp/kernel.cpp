@@ -2,10 +2,11 @@
 //
 // A row's entries are visited in blocks laid out by component (X[k][entry]), so that every loop runs over entries with
 // full vectors whatever K is: eta = X b, expm1, residual r, weight w, then loss, g = X'r and H = X'diag(w)X.
-// In sparse form a block gathers the design rows of the non-zeros; in exact form it is a stretch of the transposed design
-// with the counts' part scattered in. Everything after that is shared.
+// A block gathers the design rows of non-zeros. In exact form other blocks, of the transposed design, add what all entries
+// have in common with zeros.
 #include "kernel.hpp"
 
+#include <deque>
 #include <optional>
 
 #include "coordinate.hpp"
@@ -39,7 +40,9 @@ class RowsPlan final : public Plan {
   std::unique_ptr<Workspace> workspace() const override {
     auto scratch = std::make_unique<Scratch>();
     switch (h_.task) {
-      case Task::newton: scratch->newton.emplace(h_, design_); break;
+      case Task::newton:
+        for (int r = 0; r < rows_together(); ++r) scratch->newton.emplace_back(h_, design_);
+        break;
       case Task::coordinate:
         if constexpr (Noise::kPoisson) scratch->coordinate.emplace(h_, design_);
         break;
@@ -57,10 +60,7 @@ class RowsPlan final : public Plan {
     auto& scratch = static_cast<Scratch&>(workspace);
     const std::int64_t i = order_.empty() ? number : order_[number];
     switch (h_.task) {
-      case Task::newton:
-        scratch.newton->run(i);
-        if (h_.batch_sums != nullptr) scratch.newton->evaluator().sum_means(h_.values + i * h_.n_components, h_.batch_sums + i);
-        break;
+      case Task::newton: run_newton(number, scratch); break;
       case Task::coordinate:
         if constexpr (Noise::kPoisson) scratch.coordinate->run(i);
         break;
@@ -78,13 +78,32 @@ class RowsPlan final : public Plan {
     }
   }
 
+  // In exact form, so that a block of the design is read from the first-level cache by all but the first.
+  int rows_together() const override { return h_.task == Task::newton && h_.model.exact_zeros ? kRowsTogether : 1; }
+
  private:
+  static constexpr int kRowsTogether = 4;
+
   struct Scratch final : Workspace {
-    std::optional<NewtonRow<Link, Noise>> newton;
+    std::deque<NewtonRow<Link, Noise>> newton;
     std::optional<typename Coordinate<Link, Noise, Noise::kPoisson>::Row> coordinate;
     std::optional<RowEvaluator<Link, Noise>> evaluator;
     std::optional<Buffer> hessian, gradient;
   };
+
+  void run_newton(std::int64_t number, Scratch& scratch) const {
+    const std::int64_t first = number * rows_together(), last = std::min(h_.rows.n_rows, first + rows_together());
+    auto& rows = scratch.newton;
+    for (std::int64_t p = first; p < last; ++p) rows[p - first].start(order_.empty() ? p : order_[p]);
+    for (std::int64_t from = 0; from < rows[0].evaluator().columns_to_visit(); from += rows[0].evaluator().block())
+      for (std::int64_t p = first; p < last; ++p) rows[p - first].visit(from);
+    for (std::int64_t p = first; p < last; ++p) {
+      auto& row = rows[p - first];
+      const std::int64_t i = row.evaluator().row().number;
+      row.take_steps();
+      if (h_.batch_sums != nullptr) row.evaluator().sum_means(h_.values + i * h_.n_components, h_.batch_sums + i);
+    }
+  }
 
   // Rows batch by batch.
   void sort_by_batch() {

@@ -144,7 +144,6 @@ struct ZeroSurvey {
 };
 
 // The zero entries of every row with eta above the row's cap, and the exposure of the others.
-constexpr int kRowsCollected = 4;   // rows of one run of the plan
 struct ZeroCollection {
   Rows rows;                 // without values
   Link link;
@@ -213,7 +212,8 @@ class Plan {
     virtual ~Workspace() = default;
   };
   virtual std::unique_ptr<Workspace> workspace() const = 0;
-  virtual void run_row(std::int64_t row, Workspace&) const = 0;
+  virtual void run_row(std::int64_t row, Workspace&) const = 0;   // or that group of rows
+  virtual int rows_together() const { return 1; }                 // in a group
 };
 
 struct Kernel {

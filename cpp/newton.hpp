@@ -14,15 +14,24 @@ class NewtonRow {
         H_(static_cast<std::int64_t>(K_) * K_), g_(K_),
         trial_H_(static_cast<std::int64_t>(K_) * K_), trial_g_(K_), x_(K_), trial_(K_), leap_(K_) {}
 
-  void run(std::int64_t i) {
-    const Row row = row_at(h_, i);
+  // One row is started, visits the columns of every block (exact form), and takes its steps at the end.
+  void start(std::int64_t i) {
+    box_ = Box(h_.bounds, i);
+    evaluator_.start_row(row_at(h_, i));
+    evaluator_.template begin<Level::hessian>(h_.start + i * K_);
+  }
+  void visit(std::int64_t from) {
+    if (h_.with_loss) evaluator_.template visit<Level::hessian, true>(from);
+    else evaluator_.template visit<Level::hessian, false>(from);
+  }
+  void take_steps() {
+    const Row& row = evaluator_.row();
+    const std::int64_t i = row.number;
     const double* b = h_.start + i * K_;
     double* out = h_.values + i * K_;
     double* gradient = h_.gradient + i * K_;
-    box_ = Box(h_.bounds, i);
-    evaluator_.start_row(row);
-    double start = h_.with_loss ? evaluator_.template evaluate<Level::hessian>(b, gradient, H_)
-                                : evaluator_.template evaluate<Level::hessian, false>(b, gradient, H_);
+    double start = h_.with_loss ? evaluator_.template end<Level::hessian, true>(gradient, H_)
+                                : evaluator_.template end<Level::hessian, false>(gradient, H_);
     h_.loss[i] = start;
     h_.rejected[i] = 0;
     smallest_ = evaluator_.smallest();

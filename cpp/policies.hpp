@@ -14,8 +14,18 @@ namespace log1pnmf::LOG1PNMF_ISA {
 // em = expm1(eta), whose derivatives are all em + 1.
 struct ShiftedLogLink {
   static constexpr bool kLinear = false;
-  template <int U>
-  LOG1PNMF_INLINE static void mean_part(const Vec* eta, Vec* em) { expm1<U>(eta, em); }
+  // MostlySmall: whether it pays to look if all eta are small. Otherwise they are clamped, too.
+  template <int U, bool MostlySmall = false>
+  LOG1PNMF_INLINE static void mean_part(const Vec* eta, Vec* em) {
+    if constexpr (MostlySmall) {
+      Vec most = eta[0];
+      LOG1PNMF_EACH most = vmax(most, eta[u]);
+      if (lanes_above(most, kSmallArgument) == 0) return expm1<U, true>(eta, em);
+      Vec clamped[U];
+      LOG1PNMF_EACH clamped[u] = clamp_above(eta[u]);
+      expm1<U>(clamped, em);
+    } else expm1<U>(eta, em);
+  }
   LOG1PNMF_INLINE static Vec clamp_above(Vec eta) { return vmin(eta, splat(kLargestEta)); }
   LOG1PNMF_INLINE static Vec clamp_eta(Vec eta) { return clamp_above(vmax(eta, splat(kSmallestEta))); }
   // em'/em, from 1/em.
@@ -26,7 +36,7 @@ struct ShiftedLogLink {
 // em = eta. Its zero terms are linear in eta, so that the sparse form is exact and the only one.
 struct IdentityLink {
   static constexpr bool kLinear = true;
-  template <int U>
+  template <int U, bool = false>
   LOG1PNMF_INLINE static void mean_part(const Vec* eta, Vec* em) { LOG1PNMF_EACH em[u] = eta[u]; }
   LOG1PNMF_INLINE static Vec clamp_above(Vec eta) { return eta; }   // eta is the mean, of any size
   LOG1PNMF_INLINE static Vec clamp_eta(Vec eta) { return vmax(eta, splat(kSmallestEta)); }

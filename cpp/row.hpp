@@ -14,15 +14,20 @@ template <class Link, class Noise>
 class RowEvaluator : RowMeans {
  public:
   RowEvaluator(const HalfStep& h, const Design& design)
-      : RowMeans(h, design, !kSparseIsExact || Noise::kWhole, !Noise::kWhole), sums_(K_), y_(block_), residual_(block_), weight_(block_),
-        inverse_(kept_), bend_gradient_(K_), zeros_(h, design) {}
+      : RowMeans(h, design, h.model.exact_zeros ? Noise::kDispersed : !kSparseIsExact || Noise::kWhole, !Noise::kWhole), sums_(K_),
+        y_(h.model.exact_zeros ? design.padded + block_ : block_), residual_(block_), weight_(block_),
+        slope_(h.model.exact_zeros ? std::max(kept_, design.padded) : kept_), counts_em_(h.model.exact_zeros ? block_ : 0),
+        middle_(h.model.exact_zeros ? design.padded / kStretch + block_ / kStretch : 0), bend_gradient_(K_), zeros_(h, design) {}
 
   void start_row(const Row& row) {
     RowBlocks::start_row(row);
     has_em_ = false;
+    dense_ = is_exact() && (Noise::kWhole || is_dense(h_.rows, row.number));
+    if (dense_) lay_out_counts();
     zeros_.combine(row.number, !kSparseIsExact);
   }
 
+  const Row& row() const { return row_; }
   const ZeroSums& zeros() const { return zeros_; }
 
   // See RowMeans.
@@ -45,31 +50,59 @@ class RowEvaluator : RowMeans {
 
   // Whether a full Newton step d surely lowers the loss, see the noise; from b where the last evaluation with derivatives was.
   bool curvature_holds(const double* d) {
-    if (!(is_exact() ? row_.count <= kept_ : keeps_)) return false;
+    if (!dense_ && !keeps_) return false;
     Vec shrink = Vec{}, growth = Vec{};
-    if (is_exact()) exact_changes(d, shrink, growth);
-    else sparse_changes(d, shrink, growth);
-    return Noise::template curvature_holds<Link>(largest_lane(shrink), largest_lane(growth));
+    if (!dense_) sparse_changes(d, shrink, growth);
+    const auto holds = [&](double most) { return Noise::template curvature_holds<Link>(largest_lane(shrink), most); };
+    if (!is_exact() || !holds(0.0)) return holds(largest_lane(growth));
+    const double uneven = design_.stretches.any() && !dense_ ? Stretches::kUneven : 0.0;
+    if (uneven > 0.0 && holds(design_.stretches.most(d) + uneven)) return true;
+    exact_changes(d, shrink, growth);
+    return holds(largest_lane(growth) + uneven);
   }
 
   // H and g are filled as the level asks; the row's loss is returned, or anything where it is not asked for: it takes the
   // logarithms, which nothing else needs. Constants and penalty are left out.
   template <Level L, bool WithLoss = true>
   double evaluate(const double* b, double* g, double* H) {
-    const Row& row = row_;
-    smallest_ = std::numeric_limits<double>::infinity();
+    begin<L>(b);
+    for (std::int64_t from = 0; from < columns_to_visit(); from += block_) visit<L, WithLoss>(from);
+    return end<L, WithLoss>(g, H);
+  }
+
+  // The same in parts: several rows may visit a block of columns one after the other while it is in the cache.
+  template <Level L>
+  void begin(const double* b) {
+    b_ = b;
+    loss_ = Vec{};
+    smallest_ = dense_ ? least_ : std::numeric_limits<double>::infinity();
     least_ratio_ = splat(1.0);
     steep_ = bend_ = Vec{};
     if (L != Level::loss) sums_.reset(L == Level::hessian);
     if (keeps_em_) std::copy_n(b, K_, static_cast<double*>(evaluated_at_));
     has_em_ = keeps_em_ && (is_exact() || keeps_);
     if constexpr (Noise::kWhole && Link::kLinear) apart_ = zeros_.linear_at(b) > kApart;
-    double loss = 0.0;
-    if constexpr (kSparseIsExact) loss = sparse<L, WithLoss>(row, b);
-    else loss = is_exact() ? exact<L, WithLoss>(row, b) : sparse<L, WithLoss>(row, b);
+  }
+  std::int64_t columns_to_visit() const { return is_exact() ? round_up(design_.columns, kStep) : 0; }
+  int block() const { return block_; }
+  template <Level L, bool WithLoss>
+  void visit(std::int64_t from) {
+    if constexpr (!kSparseIsExact) {
+      if (Noise::kWhole || dense_) exact<L, WithLoss, true>(from);
+      else if constexpr (!Noise::kWhole) exact<L, WithLoss, false>(from);
+    }
+  }
+  template <Level L, bool WithLoss>
+  double end(double* g, double* H) {
+    if (!is_exact()) sparse<L, WithLoss>();
+    else if constexpr (!kSparseIsExact && !Noise::kWhole) {
+      if (!dense_) counts<L, WithLoss, false>();
+    }
+    if (L == Level::hessian && design_.stretches.any() && !dense_) sums_.add_stretches(design_.stretches, middle_);
     if (L != Level::loss) sums_.finish(H, g, L == Level::hessian);
-    if (!is_exact()) loss += whole_matrix_part<L>(b, g, H);
-    if constexpr (Noise::kDispersed) loss += is_exact() ? 0.0 : beyond_bend<L>(b, g);
+    double loss = horizontal_sum(loss_);
+    if (!is_exact()) loss += whole_matrix_part<L>(b_, g, H);
+    if constexpr (Noise::kDispersed) loss += is_exact() ? 0.0 : beyond_bend<L>(b_, g);
     return loss;
   }
 
@@ -168,7 +201,7 @@ class RowEvaluator : RowMeans {
       for (int e = 0; e < padded; e += kLanes) {
         Vec delta;
         linear_predictor<1>(X, block_, e, d, &delta);
-        shrink = vmax(shrink, -delta * Link::relative_slope(load(inverse_ + from + e)));
+        shrink = vmax(shrink, -delta * load(slope_ + from + e));
         growth = vmax(growth, delta);
       }
     }
@@ -182,44 +215,24 @@ class RowEvaluator : RowMeans {
     }
   }
 
-  void exact_changes(const double* d, Vec& shrink, Vec& growth) {
+  void exact_changes(const double* d, Vec& shrink, Vec& growth) const {
     const std::int64_t m = round_up(design_.columns, kStep);
-    double most = 0.0;
-    for (std::int64_t from = 0, next = 0; from < m; from += block_) {
-      const int padded = static_cast<int>(std::min<std::int64_t>(block_, m - from));
-      for (int e = 0; e < padded; e += kStep) {
-        Vec delta[kUnroll];
-        linear_predictor<kUnroll>(design_.transposed + from, design_.padded, e, d, delta);
-        for (int u = 0; u < kUnroll; ++u) {
-          store(residual_ + e + u * kLanes, delta[u]);
-          growth = vmax(growth, delta[u]);
-        }
+    for (std::int64_t e = 0; e < m; e += kStep) {
+      Vec delta[kUnroll];
+      linear_predictor<kUnroll>(design_.transposed + e, design_.padded, 0, d, delta);
+      for (int u = 0; u < kUnroll; ++u) {
+        growth = vmax(growth, delta[u]);
+        if (dense_) shrink = vmax(shrink, -delta[u] * load(slope_ + e + u * kLanes));
       }
-      for (; next < row_.count && row_.indices[next] < from + padded; ++next)
-        most = std::max(most, -residual_[row_.indices[next] - from] * Link::relative_slope(inverse_[next]));
     }
-    shrink = splat(most);
   }
 
   template <Level L, bool WithLoss>
-  double sparse(const Row& row, const double* b) {
-    Vec loss[kUnroll] = {}, lowest = splat(1.0);
-    for (std::int64_t from = 0; from < row.count; from += block_) {
-      const int n = static_cast<int>(std::min<std::int64_t>(block_, row.count - from));
-      const int padded = static_cast<int>(round_up(n, kLanes));
-      const double* X = gathered(row, from, n, from);
-      smallest_ = std::min(smallest_, read_values(h_.rows, row.offset + from, n, y_));
-      std::fill(y_ + n, y_ + padded, 0.0);
-      double* inverse = inverse_ + (keeps_ ? from : 0);
-      em_here_ = em_ + (has_em_ ? from : 0), eta_here_ = eta_ + (has_em_ ? from : 0);
-      int e = 0;
-      for (; e + kStep <= n; e += kStep) means<kUnroll>(X, e, b, lowest, loss);
-      for (; e < padded; e += kLanes) means<1>(X, e, b, lowest, loss);
-      for (e = 0; e + kStep <= padded; e += kStep) terms<L, WithLoss, kUnroll>(X, e, inverse, loss);
-      for (; e < padded; e += kLanes) terms<L, WithLoss, 1>(X, e, inverse, loss);
-      accumulate<L>(X, block_, padded);
-    }
-    if (-largest_lane(-lowest) <= kSmallestEta) loss[0] += kImpossible / kLanes;
+  void sparse() {
+    counts<L, WithLoss, !kSparseIsExact>();
+    const Row& row = row_;
+    const double* b = b_;
+    Vec loss[kUnroll] = {};
     if constexpr (!kSparseIsExact)
       for (std::int64_t from = 0; from < row.stored.count; from += block_) {
         const int n = static_cast<int>(std::min<std::int64_t>(block_, row.stored.count - from));
@@ -231,11 +244,37 @@ class RowEvaluator : RowMeans {
         for (; e < padded; e += kLanes) zero_terms<L, WithLoss, 1>(X, e, b, loss);
         accumulate<Link::kLinear && L == Level::hessian ? Level::gradient : L>(X, block_, padded);   // identity: no weight
       }
-    return total(loss);
+    add_loss(loss);
+  }
+
+  // Zeros: whether the zero terms of counts are part of it, less their quadratic. In exact form they are summed elsewhere.
+  template <Level L, bool WithLoss, bool Zeros>
+  void counts() {
+    const Row& row = row_;
+    const double* b = b_;
+    Vec loss[kUnroll] = {}, lowest = splat(1.0);   // in registers: the compiler cannot know that stores leave members alone
+    for (std::int64_t from = 0; from < row.count; from += block_) {
+      const int n = static_cast<int>(std::min<std::int64_t>(block_, row.count - from));
+      const int padded = static_cast<int>(round_up(n, kLanes));
+      const double* X = gathered(row, from, n, from);
+      smallest_ = std::min(smallest_, read_values(h_.rows, row.offset + from, n, y_));
+      std::fill(y_ + n, y_ + padded, 0.0);
+      double* slope = slope_ + (keeps_ ? from : 0);
+      const std::int64_t at = has_em_ && Zeros ? from : 0;
+      em_here_ = (is_exact() ? counts_em_ : em_) + at, eta_here_ = eta_ + at;
+      int e = 0;
+      for (; e + kStep <= n; e += kStep) means<Zeros, kUnroll>(X, e, b, lowest, loss);
+      for (; e < padded; e += kLanes) means<Zeros, 1>(X, e, b, lowest, loss);
+      for (e = 0; e + kStep <= padded; e += kStep) terms<L, WithLoss, Zeros, kUnroll>(X, e, slope, loss);
+      for (; e < padded; e += kLanes) terms<L, WithLoss, Zeros, 1>(X, e, slope, loss);
+      accumulate<L>(X, block_, padded);
+    }
+    if (-largest_lane(-lowest) <= kSmallestEta) loss[0] += kImpossible / kLanes;
+    add_loss(loss);
   }
 
   // eta and em of U vectors of entries. Two loops, this and the next, because one has more in flight than registers.
-  template <int U>
+  template <bool Zeros, int U>
   LOG1PNMF_INLINE void means(const double* X, int e, const double* b, Vec& lowest, Vec* loss) {
     Vec eta[U], em[U];
     linear_predictor<U>(X, block_, e, b, eta);
@@ -244,7 +283,7 @@ class RowEvaluator : RowMeans {
     LOG1PNMF_EACH eta[u] = Link::clamp_eta(eta[u]);
     Link::template mean_part<U>(eta, em);
     LOG1PNMF_EACH store(em_here_ + e + u * kLanes, em[u]);
-    if constexpr (!kSparseIsExact) LOG1PNMF_EACH store(eta_here_ + e + u * kLanes, eta[u]);
+    if constexpr (Zeros) LOG1PNMF_EACH store(eta_here_ + e + u * kLanes, eta[u]);
   }
 
   // The whole of a zero that is visited; Poisson: no logarithm, no division.
@@ -271,16 +310,16 @@ class RowEvaluator : RowMeans {
     }
   }
 
-  template <Level L, bool WithLoss, int U>
-  LOG1PNMF_INLINE void terms(const double* X, int e, double* inverse, Vec* loss) {
+  template <Level L, bool WithLoss, bool Zeros, int U>
+  LOG1PNMF_INLINE void terms(const double* X, int e, double* slope, Vec* loss) {
     EntriesAt<U> at;
     LOG1PNMF_EACH at.em[u] = load(em_here_ + e + u * kLanes);
-    if constexpr (Noise::kWhole || !kSparseIsExact) belongings<false, Noise::kDispersed, U>(X, block_, e, at);
+    if constexpr (Noise::kWhole || Noise::kDispersed || Zeros) belongings<false, Noise::kDispersed, U>(X, block_, e, at);
     CountTerms<U> c;
     Noise::template disperse<WithLoss, U>(at);
     Noise::template count_terms<Link, WithLoss, U>(y_ + e, at, c);
     if constexpr (Noise::kDispersed && L == Level::hessian) LOG1PNMF_EACH least_ratio_ = vmin(least_ratio_, at.ratio[u]);
-    if constexpr (!kSparseIsExact) {
+    if constexpr (Zeros) {
       LOG1PNMF_EACH at.eta[u] = load(eta_here_ + e + u * kLanes);
       quadratics<Link, Noise::kDispersed, U>(X, e, at);
       ZeroTerms<U> z;
@@ -301,101 +340,115 @@ class RowEvaluator : RowMeans {
       if constexpr (L != Level::loss) store(residual_ + to, c.residual[u]);
       if constexpr (L == Level::hessian) {
         store(weight_ + to, c.weight[u]);
-        store(inverse + to, c.inverse[u]);
+        store(slope + to, Link::relative_slope(c.inverse[u]));
       }
     }
   }
 
-  template <Level L, bool WithLoss>
-  double exact(const Row& row, const double* b) {
+  template <Level L, bool WithLoss, bool Dense>
+  void exact(std::int64_t from) {
+    const int padded = static_cast<int>(std::min<std::int64_t>(block_, columns_to_visit() - from));
+    const double* X = columns(from);
+    em_here_ = em_ + (has_em_ ? from : 0);
     Vec loss[kUnroll] = {};
-    const std::int64_t m = round_up(design_.columns, kStep);
-    std::int64_t next = 0;   // first non-zero not yet visited
-    for (std::int64_t from = 0; from < m; from += block_) {
-      const double* X = columns(from);
-      em_here_ = em_ + (has_em_ ? from : 0);
-      const int padded = static_cast<int>(std::min<std::int64_t>(block_, m - from));
-      for (int e = 0; e < padded; e += kStep) exact_group<L, WithLoss>(X, e, b, loss);
-      std::int64_t end = next;
-      while (end < row.count && row.indices[end] < from + padded) ++end;
-      if (end > next) scatter_counts<L, WithLoss>(row, next, static_cast<int>(end - next), from, loss);
-      next = end;
-      if constexpr (WithLoss && Noise::kWhole)   // em of the counts is zero by now
-        for (int e = 0; e < padded; e += kLanes) {
-          EntriesAt<1> at;
-          belongings<true, Noise::kDispersed, 1>(X, design_.padded, e, at);
-          loss[0] += at.t[0] * load(em_here_ + e);
-        }
-      accumulate<L>(X, design_.padded, padded);
+    for (int e = 0; e < padded; e += kStretch) {
+      const int end = std::min(padded, e + kStretch);
+      Vec low = splat(std::numeric_limits<double>::infinity()), high = Vec{};
+      for (int at = e; at < end; at += kStep) exact_group<L, WithLoss, Dense>(X, at, b_, low, high, loss);
+      if constexpr (Dense)
+        for (int at = e; at < end; at += kStep) counts_of_group<L, WithLoss>(X, at, from, loss);
+      if constexpr (L == Level::hessian) middle_[(from + e) / kStretch] = Dense || !design_.stretches.any() ? 0.0 : middle(low, high);
     }
-    return total(loss);
+    add_loss(loss);
+    if constexpr (L == Level::hessian) add_stretches<Dense>(X, from, padded);
+    else accumulate<L>(X, design_.padded, padded);
   }
 
-  template <Level L, bool WithLoss>
-  LOG1PNMF_INLINE void exact_group(const double* X, int e, const double* b, Vec* loss) {
+  template <Level L, bool WithLoss, bool Dense>
+  LOG1PNMF_INLINE void exact_group(const double* X, int e, const double* b, Vec& low, Vec& high, Vec* loss) {
     constexpr int U = kUnroll;
     EntriesAt<U> at;
     linear_predictor<U>(X, design_.padded, e, b, at.eta);
-    LOG1PNMF_EACH at.eta[u] = Link::clamp_above(at.eta[u]);
-    Link::template mean_part<U>(at.eta, at.em);
+    Link::template mean_part<U, true>(at.eta, at.em);
     belongings<true, Noise::kDispersed, U>(X, design_.padded, e, at);
     ZeroTerms<U> z;
     if constexpr (!kSparseIsExact) {
       Noise::template disperse<WithLoss, U>(at);
       Noise::template zero_terms<Link, U>(at, z);
     }
+    if constexpr (L == Level::hessian && !Dense) {
+      if (Noise::kDispersed || in_batches()) {
+        Vec rise[U];
+        LOG1PNMF_EACH rise[u] = Noise::kDispersed ? (at.em[u] + 1.0) * at.ratio[u] : at.em[u] + 1.0;
+        effects_on<U>(e, rise);
+        LOG1PNMF_EACH low = vmin(low, rise[u]), high = vmax(high, rise[u]);
+      } else LOG1PNMF_EACH low = vmin(low, at.em[u]), high = vmax(high, at.em[u]);
+    }
+    if (Dense || has_em_) LOG1PNMF_EACH store(em_here_ + e + u * kLanes, at.em[u]);
     LOG1PNMF_EACH {
       const int to = e + u * kLanes;
       if constexpr (WithLoss && !Noise::kWhole) loss[u] += z.loss[u];
-      store(em_here_ + to, at.em[u]);
       if constexpr (L != Level::loss) store(residual_ + to, z.residual[u]);
-      if constexpr (L == Level::hessian) store(weight_ + to, z.weight[u]);
+      if constexpr (L == Level::hessian && (Dense || !Noise::kPoisson)) store(weight_ + to, z.weight[u]);
     }
   }
 
+  // The weight of a stretch in the place of all of them, or 0 where they differ too much.
+  double middle(Vec low, Vec high) const {
+    const double lift = Noise::kDispersed || in_batches() ? 0.0 : 1.0, least = lift - largest_lane(-low), most = lift + largest_lane(high);
+    return most <= Stretches::kEven * least ? 0.5 * (least + most) * (levels_here_ != nullptr ? 1.0 : row_.exposure) : 0.0;
+  }
+
+  // g of a block of columns, and H where weights are not even.
+  template <bool Dense>
+  void add_stretches(const double* X, std::int64_t from, int padded) {
+    const double* middle = middle_ + from / kStretch;
+    const double* weight = Noise::kPoisson && !Dense ? residual_ : weight_;   // where these are the same
+    for (int e = 0, end = 0; e < padded; e = end) {
+      const auto is_even = [&](int at) { return (Link::kLinear && !Dense) || middle[at / kStretch] > 0.0; };   // identity: zeros have no weight
+      const bool even = is_even(e);
+      while (end < padded && even == is_even(end)) end = std::min(end + kStretch, padded);
+      if (even) sums_.add_gradient(X + e, design_.padded, end - e, residual_ + e);
+      else sums_.add_block(X + e, design_.padded, end - e, residual_ + e, weight + e);
+    }
+  }
+
+  // The counts of a dense row, with zeros in between.
+  void lay_out_counts() {
+    least_ = std::numeric_limits<double>::infinity();
+    std::fill_n(static_cast<double*>(y_), design_.padded, 0.0);
+    for (std::int64_t from = 0; from < row_.count; from += block_) {
+      const int n = static_cast<int>(std::min<std::int64_t>(block_, row_.count - from));
+      least_ = std::min(least_, read_values(h_.rows, row_.offset + from, n, weight_));
+      const std::int32_t* indices = row_.indices + from;
+      for (int p = 0; p < n; ++p) y_[design_.place.empty() ? indices[p] : design_.place[indices[p]]] = weight_[p];
+    }
+  }
+
+  // What counts add, for all entries of a dense row: nothing where the count is zero.
   template <Level L, bool WithLoss>
-  void scatter_counts(const Row& row, std::int64_t first, int n, std::int64_t from, Vec* loss) {
-    alignas(64) double em[kLargestBlock], t[kLargestBlock], phi[kLargestBlock];
-    alignas(64) double residual[kLargestBlock], weight[kLargestBlock];
-    const std::int32_t* indices = row.indices + first;
-    const int padded = static_cast<int>(round_up(n, kLanes));
-    for (int p = 0; p < n; ++p) em[p] = std::max(em_here_[indices[p] - from], kSmallestEta);   // em is eta there
-    std::fill(em + n, em + padded, 1.0);
-    if constexpr (Noise::kWhole || Noise::kDispersed) {
-      for (int p = 0; p < n; ++p) {
-        const std::int64_t at = indices[p] - from;
-        t[p] = (levels_here_ != nullptr ? levels_here_[at / kLanes] : row.exposure) * exposure_here_[at];
+  LOG1PNMF_INLINE void counts_of_group(const double* X, int e, std::int64_t from, Vec* loss) {
+    constexpr int U = kUnroll;
+    EntriesAt<U> at;
+    CountTerms<U> c;
+    Vec y[U];
+    LOG1PNMF_EACH y[u] = load(y_ + from + e + u * kLanes);
+    LOG1PNMF_EACH at.em[u] = vmax(load(em_here_ + e + u * kLanes), splat(kSmallestEta));   // em is eta there
+    belongings<true, Noise::kDispersed, U>(X, design_.padded, e, at);
+    Noise::template disperse<WithLoss, U>(at);
+    Noise::template count_terms<Link, WithLoss, U>(y_ + from + e, at, c);
+    if constexpr (Noise::kDispersed) LOG1PNMF_EACH least_ratio_ = vmin(least_ratio_, y[u] > 0.0 ? at.ratio[u] : splat(1.0));
+    LOG1PNMF_EACH {
+      const int to = e + u * kLanes;
+      if constexpr (WithLoss) {
+        c.loss[u] += y[u] * impossible(at.em[u]);
+        loss[u] += !Noise::kWhole ? c.loss[u] : y[u] > 0.0 ? c.loss[u] : at.t[u] * load(em_here_ + to);
       }
-      std::fill(t + n, t + padded, 0.0);
-    }
-    if constexpr (Noise::kDispersed) {
-      const double* dispersion = design_.transposed + design_.dispersion * design_.padded;
-      for (int p = 0; p < n; ++p) phi[p] = design_.dispersion >= 0 ? dispersion[indices[p]] : own_phi_;
-      std::fill(phi + n, phi + padded, 0.0);
-    }
-    if constexpr (Noise::kWhole)   // their loss has the mean
-      for (int p = 0; p < n; ++p) em_here_[indices[p] - from] = 0.0;
-    smallest_ = std::min(smallest_, read_counts(first, n, y_));
-    std::fill(y_ + n, y_ + padded, 0.0);
-    for (int p = 0; p < padded; p += kLanes) {
-      EntriesAt<1> at;
-      at.em[0] = load(em + p);
-      if constexpr (Noise::kWhole || Noise::kDispersed) at.t[0] = load(t + p);
-      if constexpr (Noise::kDispersed) at.phi[0] = load(phi + p);
-      CountTerms<1> c;
-      Noise::template disperse<WithLoss, 1>(at);
-      Noise::template count_terms<Link, WithLoss, 1>(y_ + p, at, c);
-      if constexpr (Noise::kDispersed) least_ratio_ = vmin(least_ratio_, at.ratio[0]);
-      if constexpr (WithLoss) loss[0] += load(y_ + p) * impossible(at.em[0]) + c.loss[0];
-      store(residual + p, c.residual[0]);
-      store(weight + p, c.weight[0]);
-      store(em + p, c.inverse[0]);
-    }
-    if constexpr (L != Level::loss)
-      for (int p = 0; p < n; ++p) residual_[indices[p] - from] += residual[p];
-    if constexpr (L == Level::hessian) {
-      for (int p = 0; p < n; ++p) weight_[indices[p] - from] += weight[p];
-      if (row.count <= kept_) std::copy_n(em, n, inverse_ + first);
+      if constexpr (L != Level::loss) store(residual_ + to, load(residual_ + to) + c.residual[u]);
+      if constexpr (L == Level::hessian) {
+        store(weight_ + to, load(weight_ + to) + c.weight[u]);
+        store(slope_ + from + to, y[u] > 0.0 ? Link::relative_slope(c.inverse[u]) : Vec{});
+      }
     }
   }
 
@@ -405,10 +458,10 @@ class RowEvaluator : RowMeans {
     if constexpr (L == Level::hessian) sums_.add_block(X, stride, padded, residual_, weight_);
   }
 
-  static double total(const Vec* loss) {
+  void add_loss(const Vec* loss) {
     Vec sum = loss[0];
     for (int u = 1; u < kUnroll; ++u) sum += loss[u];
-    return horizontal_sum(sum);
+    loss_ += sum;
   }
 
   static constexpr double kMostBend = 0.7;
@@ -416,9 +469,16 @@ class RowEvaluator : RowMeans {
   static constexpr double kApart = 1e9;   // means of a row whose rounding errors would show
 
   Accumulator sums_;
-  Buffer y_, residual_, weight_, inverse_, bend_gradient_;
+  Buffer y_, residual_, weight_, slope_;   // slope: em' / em of counts
+  Buffer counts_em_;             // exact form: of a block of counts
+  Buffer middle_;                // exact form: weights of the stretches of a block
+  bool dense_ = false;           // exact form: whether all entries of the row are handled as counts
+  double least_ = 0.0;           // count of a dense row
+  Buffer bend_gradient_;
   double *em_here_ = nullptr, *eta_here_ = nullptr;   // of the block at hand
   ZeroSums zeros_;
+  const double* b_ = nullptr;    // where the row is evaluated
+  Vec loss_ = Vec{};             // there
   double smallest_ = 0.0;
   Vec least_ratio_ = Vec{};
   Vec steep_ = Vec{}, bend_ = Vec{};   // of the visited entries, see beyond_bend

@@ -13,17 +13,13 @@ class RowBlocks {
         block_(block_size(K_, h.model.exact_zeros)),
         h_(h),
         design_(design),
-        kept_(h.model.exact_zeros ? h.rows.n_columns : round_up(kKeptBytes / (8 * design.streams), block_)),
-        X_(h.model.exact_zeros ? 0 : design.streams * kept_),
+        kept_(std::min(round_up(kKeptBytes / (8 * design.streams), block_), round_up(h.rows.n_columns, block_) + block_)),
+        X_(design.streams * kept_),
         own_(design.carries ? (design.zero_row + 1) * design.streams : 0),
         packed_(design.carries ? own_ : design.packed),
-        in_batches_(weighs && !h.model.exact_zeros && !design.carries && h.rows.batches.row_batch != nullptr),
+        in_batches_(weighs && !design.carries && h.rows.batches.row_batch != nullptr),
         effects_(design.label >= 0 ? design.batches : in_batches_ ? kept_ : 0),
-        levels_(design.first.empty() ? 0 : design.columns / kLanes),
-        counts_(design.place.size()),
-        unsorted_(design.place.size()),
-        places_(design.place.size()),
-        next_(design.first.size()) {
+        levels_(design.first.empty() ? 0 : design.columns / kLanes) {
     if (design.carries) std::copy_n(static_cast<const double*>(design.packed), (design.zero_row + 1) * design.streams, static_cast<double*>(own_));
   }
 
@@ -34,7 +30,8 @@ class RowBlocks {
     keeps_ = first_zero_ + row.stored.count <= kept_;
     gathered_ = 0;
     if (design_.carries) carry_effects();
-    if (!design_.first.empty()) sort_by_batch();
+    for (int b = 0; !design_.first.empty() && b < design_.batches; ++b)
+      std::fill(levels_ + design_.first[b] / kLanes, levels_ + design_.first[b + 1] / kLanes, row.exposure * effects_of_row()[b]);
     if (design_.label >= 0) std::transform(effects_of_row(), effects_of_row() + design_.batches, effects_ + 0, [&](double q) { return q * row.exposure; });
     if (h_.rows.row_dispersion != nullptr) {
       own_phi_ = std::max(h_.rows.row_dispersion[row.number], kSmallestPhi);
@@ -81,29 +78,6 @@ class RowBlocks {
     for (; e + kLanes <= n; e += kLanes) store(to + e, load_at(effects, load(indices + e)));
     for (; e < n; ++e) to[e] = effects[indices[e]];
     std::fill(to + n, to + round_up(n, kLanes), 0.0);
-  }
-
-  // Exact form with batches of columns: the row's counts in the order of the design, and the exposure of every vector.
-  void sort_by_batch() {
-    const Batches& own = h_.rows.batches;
-    const double* effects = effects_of_row();
-    for (int b = 0; b < own.count; ++b)
-      std::fill(levels_ + design_.first[b] / kLanes, levels_ + design_.first[b + 1] / kLanes, row_.exposure * effects[b]);
-    std::fill(next_.begin(), next_.end(), 0);
-    for (std::int64_t p = 0; p < row_.count; ++p) ++next_[own.column_batch[row_.indices[p]] + 1];
-    for (int b = 0; b < own.count; ++b) next_[b + 1] += next_[b];
-    read_values(h_.rows, row_.offset, row_.count, unsorted_);
-    for (std::int64_t p = 0; p < row_.count; ++p) {
-      const std::int64_t to = next_[own.column_batch[row_.indices[p]]]++;
-      places_[to] = design_.place[row_.indices[p]];
-      counts_[to] = unsorted_[p];
-    }
-    row_.indices = places_.data();
-  }
-
-  // Reads n counts of the row, and gives the smallest of them.
-  double read_counts(std::int64_t from, int n, double* y) const {
-    return design_.place.empty() ? read_values(h_.rows, row_.offset + from, n, y) : read_as_doubles(counts_ + from, n, y);
   }
 
   // Exact form: the block of columns from here on.
@@ -153,6 +127,14 @@ class RowBlocks {
     }
   }
 
+  bool in_batches() const { return h_.rows.batches.any(); }
+  // Exact form: times the effects of batches, and where these are of columns times the row's exposure.
+  template <int U>
+  LOG1PNMF_INLINE void effects_on(int e, Vec* rise) const {
+    if (levels_here_ != nullptr) LOG1PNMF_EACH rise[u] *= splat(levels_here_[e / kLanes + u]);
+    if (h_.rows.batches.row_batch != nullptr) LOG1PNMF_EACH rise[u] *= load(exposure_here_ + e + u * kLanes);
+  }
+
   // What stands in for their zero terms; needs their exposure.
   template <class Link, bool Dispersed, int U>
   LOG1PNMF_INLINE void quadratics(const double* X, int e, EntriesAt<U>& at) const {
@@ -186,9 +168,7 @@ class RowBlocks {
   Buffer effects_;               // with batches of rows: of the entries whose blocks are kept; of columns: the exposure of every batch
   std::int64_t here_ = 0;                  // where the block at hand begins
   const double* effects_here_ = nullptr;   // its effects
-  Buffer levels_, counts_, unsorted_;      // see sort_by_batch
-  std::vector<std::int32_t> places_;
-  std::vector<std::int64_t> next_;
+  Buffer levels_;                          // exact form, batches of columns: the exposure of every vector
   const double *exposure_here_ = nullptr, *levels_here_ = nullptr;   // exact form: of the block at hand
   std::int64_t gathered_ = 0;    // entries of the row gathered so far
   std::int64_t first_zero_ = 0;  // where the blocks of the stored zeros begin

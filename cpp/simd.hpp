@@ -199,12 +199,17 @@ LOG1PNMF_INLINE std::int32_t* put_lanes(unsigned bits, std::int32_t first, std::
 #endif
 }
 
-inline double largest_lane(Vec v) {
-  double lane[kLanes];
-  std::memcpy(lane, &v, sizeof v);
-  double largest = lane[0];
-  for (int i = 1; i < kLanes; ++i) largest = lane[i] > largest ? lane[i] : largest;
-  return largest;
+LOG1PNMF_INLINE double largest_lane(Vec v) {
+#if LOG1PNMF_LANES == 8
+  v = vmax(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3));
+  v = vmax(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5));
+  return vmax(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6))[0];
+#elif LOG1PNMF_LANES == 4
+  v = vmax(v, __builtin_shufflevector(v, v, 2, 3, 0, 1));
+  return vmax(v, __builtin_shufflevector(v, v, 1, 0, 3, 2))[0];
+#else
+  return v[0] > v[1] ? v[0] : v[1];
+#endif
 }
 
 constexpr double kLargestEta = 500.0;     // beyond it exp is held constant: e^500 leaves room for sums of squares
@@ -215,7 +220,9 @@ constexpr double kSmallestEta = 1e-100;   // stands in for eta = 0 under a posit
 #define LOG1PNMF_EACH _Pragma("GCC unroll 8") for (int u = 0; u < U; ++u)
 
 // expm1 for 0 <= x <= kLargestEta, relative error below 4e-16. x = k ln2 + r, expm1(x) = 2^k expm1(r) + (2^k - 1).
-template <int U>
+// Small: no x is above kSmallArgument, so that k is 0; the bits are the same.
+constexpr double kSmallArgument = 0.34;
+template <int U, bool Small = false>
 LOG1PNMF_INLINE void expm1(const Vec* x, Vec* result) {
   // 1.5 * 2^52: adding it rounds to an integer kept in the low bits; 1023 more makes it the exponent of a double
   constexpr double kMagic = 6755399441055744.0 + 1023.0;
@@ -223,16 +230,22 @@ LOG1PNMF_INLINE void expm1(const Vec* x, Vec* result) {
                            0.00019841269863053616878,   0.0013888888917213716901,  0.0083333333333300618325,
                            0.041666666666624127873,     0.16666666666666667453,    0.50000000000000010221};
   Vec shifted[U], r[U], q[U];
-  LOG1PNMF_EACH shifted[u] = x[u] * 1.4426950408889634 + kMagic;
-  LOG1PNMF_EACH q[u] = shifted[u] - kMagic;
-  LOG1PNMF_EACH r[u] = x[u] - q[u] * 6.93147180369123816490e-01;   // ln2 split so that k times the high part is exact
-  LOG1PNMF_EACH r[u] = r[u] - q[u] * 1.90821492927058770002e-10;
+  if constexpr (Small) LOG1PNMF_EACH r[u] = x[u];
+  else {
+    LOG1PNMF_EACH shifted[u] = x[u] * 1.4426950408889634 + kMagic;
+    LOG1PNMF_EACH q[u] = shifted[u] - kMagic;
+    LOG1PNMF_EACH r[u] = x[u] - q[u] * 6.93147180369123816490e-01;   // ln2 split so that k times the high part is exact
+    LOG1PNMF_EACH r[u] = r[u] - q[u] * 1.90821492927058770002e-10;
+  }
   LOG1PNMF_EACH q[u] = splat(2.5100385495510319078e-8);
 #pragma GCC unroll 9
   for (int i = 0; i < 9; ++i) LOG1PNMF_EACH q[u] = q[u] * r[u] + kQ[i];
   LOG1PNMF_EACH q[u] = (r[u] * r[u]) * q[u] + r[u];
-  LOG1PNMF_EACH r[u] = (Vec)((VecI)shifted[u] << 52);   // 2^k
-  LOG1PNMF_EACH result[u] = r[u] * q[u] + (r[u] - 1.0);
+  if constexpr (Small) LOG1PNMF_EACH result[u] = q[u];
+  else {
+    LOG1PNMF_EACH r[u] = (Vec)((VecI)shifted[u] << 52);   // 2^k
+    LOG1PNMF_EACH result[u] = r[u] * q[u] + (r[u] - 1.0);
+  }
 }
 
 // log(x) and 1/x of positive normal numbers, sharing one division; log's error is below 4e-16 relative or absolute.

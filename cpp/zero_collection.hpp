@@ -8,10 +8,10 @@
 namespace log1pnmf::LOG1PNMF_ISA {
 
 // Zeros above the cap of their row. Poisson: kTogether rows share what is loaded of the design, and nothing is laid out.
-// Every run handles one such group of rows.
 class ZeroCollectionPlan final : public Plan {
  public:
-  static constexpr int kTogether = kRowsCollected;
+  static constexpr int kTogether = 4;
+  int rows_together() const override { return kTogether; }
 
   explicit ZeroCollectionPlan(const ZeroCollection& c) : c_(c), samples_(c.rows, c.link, c.design, c.n_components) {}
 

@@ -265,12 +265,11 @@ def test_pytorch_gives_what_the_compiled_engine_gives(name, precision, close, de
         assert torch.evaluate(side, ours.values, design)[0] < theirs.loss
         if not problem.link.is_identity:  # there a row with one count has many optima
             # where nearly all zeros are visited, rounding decides whether a row takes another step;
-            # on a card Hessians have three digits
+            # on a card Hessians have three digits, and compiled ones are only close in exact form
             single = precision == "float32"
-            unsure = (
-                100.0 if single and (device == "cuda" or name.startswith("dispersed and adaptive")) else 1.0
-            )
-            np.testing.assert_allclose(ours.values, theirs.values, atol=unsure * close * theirs.values.max())
+            unsure = single and (device == "cuda" or name.startswith("dispersed and adaptive"))
+            near = 1e-3 if unsure or problem.zeros is None else close
+            np.testing.assert_allclose(ours.values, theirs.values, atol=near * theirs.values.max())
     assert torch.batch_sums(*point()) == pytest.approx(native.batch_sums(*point()), rel=1e-10)
     errors = native.zero_errors(*point())
     assert torch.zero_errors(*point()) == pytest.approx(errors, rel=1e-6, abs=1e-8)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import xlogy
 
-from log1pnmf._common.arrays import like
+from log1pnmf._common.arrays import column_sums, like
 from log1pnmf.counts.counts import Counts, SparseRows
 from log1pnmf.counts.sparse_rows import dense_blocks
 
@@ -391,4 +391,4 @@ def _side_residual(values: Array, gradient: Array, bounds: Bounds) -> Any:
     projected = gradient - gradient.clip(min=0.0) * (values <= lower)
     if np.isfinite(bounds.upper).any():
         projected = projected - projected.clip(max=0.0) * (values >= upper)
-    return abs(projected).sum(axis=0) @ values.mean(axis=0)
+    return column_sums(abs(projected)) @ (column_sums(values) / values.shape[0])
