@@ -21,12 +21,34 @@ class QuadraticProgram {
 
   // x holds the solution; curvature is (x-b)'H(x-b); the return value is the decrease of the quadratic, >= 0.
   double solve(const double* H, const double* g, const double* b, const Box& box, double* x, double& curvature) {
-    std::copy_n(g, K_, static_cast<double*>(q_));
-    std::copy_n(b, K_, x);
-    if (!(direct_step(H, box, x) && optimal(box, x))) descend(H, box, x);
+    switch (K_) {
+      case 2: return solve<2>(H, g, b, box, x, curvature);
+      case 3: return solve<3>(H, g, b, box, x, curvature);
+      case 4: return solve<4>(H, g, b, box, x, curvature);
+      case 5: return solve<5>(H, g, b, box, x, curvature);
+      case 6: return solve<6>(H, g, b, box, x, curvature);
+      case 7: return solve<7>(H, g, b, box, x, curvature);
+      case 8: return solve<8>(H, g, b, box, x, curvature);
+      default: return solve<0>(H, g, b, box, x, curvature);
+    }
+  }
+
+ private:
+  static constexpr int kMaxRounds = 20;
+
+  // The number of components, N where it is known when compiling: short loops of a known length are quicker.
+  template <int N>
+  int size() const { return N > 0 ? N : K_; }
+
+  template <int N>
+  double solve(const double* H, const double* g, const double* b, const Box& box, double* x, double& curvature) {
+    const int K = size<N>();
+    std::copy_n(g, K, static_cast<double*>(q_));
+    std::copy_n(b, K, x);
+    if (!(direct_step<N>(H, box, x) && optimal<N>(box, x))) descend<N>(H, box, x);
     double slope = 0.0;
     curvature = 0.0;
-    for (int k = 0; k < K_; ++k) {
+    for (int k = 0; k < K; ++k) {
       slope += g[k] * (x[k] - b[k]);
       curvature += (q_[k] - g[k]) * (x[k] - b[k]);   // q = g + H (x - b)
     }
@@ -34,37 +56,40 @@ class QuadraticProgram {
     return std::max(0.0, -(slope + 0.5 * curvature));
   }
 
- private:
-  static constexpr int kMaxRounds = 20;
-
   // From wherever x is, with q its slopes.
+  template <int N>
   void descend(const double* H, const Box& box, double* x) {
-    for (int k = 0; k < K_; ++k) {
-      const double h = H[static_cast<std::int64_t>(k) * K_ + k];
+    const int K = size<N>();
+    for (int k = 0; k < K; ++k) {
+      const double h = H[static_cast<std::int64_t>(k) * K + k];
       inverse_[k] = h > kTiny ? 1.0 / h : 0.0;
     }
     double total = 0.0;
     for (int round = 0; round < kMaxRounds; ++round) {
-      total += sweep(H, box, x);
-      const double last = sweep(H, box, x);
+      total += sweep<N>(H, box, x);
+      const double last = sweep<N>(H, box, x);
       total += last;
       if (last <= 1e-13 * total) break;
-      if (subspace_step(H, box, x) && optimal(box, x)) break;
+      if (subspace_step<N>(H, box, x) && optimal<N>(box, x)) break;
     }
   }
 
+  template <int N>
   void shift(const double* H, double* x, int k, double to) {
+    const int K = size<N>();
     const double delta = to - x[k];
     x[k] = to;
-    const double* column = H + static_cast<std::int64_t>(k) * K_;
-    for (int l = 0; l < K_; ++l) q_[l] += delta * column[l];
+    const double* column = H + static_cast<std::int64_t>(k) * K;
+    for (int l = 0; l < K; ++l) q_[l] += delta * column[l];
   }
 
   // One cycle of coordinate descent; returns the sum of H_kk delta_k^2.
+  template <int N>
   double sweep(const double* H, const Box& box, double* x) {
+    const int K = size<N>();
     double gained = 0.0;
-    for (int k = 0; k < K_; ++k) {
-      const double h = H[static_cast<std::int64_t>(k) * K_ + k];
+    for (int k = 0; k < K; ++k) {
+      const double h = H[static_cast<std::int64_t>(k) * K + k];
       double to;
       if (h > kTiny) to = std::min(box.upper[k], std::max(box.lower[k], x[k] - q_[k] * inverse_[k]));
       else if (q_[k] > 0.0) to = box.lower[k];
@@ -72,53 +97,59 @@ class QuadraticProgram {
       const double delta = to - x[k];
       if (delta == 0.0) continue;
       gained += h * delta * delta;
-      shift(H, x, k, to);
+      shift<N>(H, x, k, to);
     }
     return gained;
   }
 
   // Newton on the coordinates that no bound holds back. False, and x stays, where the step would leave the bounds, or a
   // coordinate depends on others.
+  template <int N>
   bool direct_step(const double* H, const Box& box, double* x) {
+    const int K = size<N>();
     int n = 0;
-    for (int k = 0; k < K_; ++k) {
+    for (int k = 0; k < K; ++k) {
       const bool low = x[k] <= box.lower[k], high = x[k] >= box.upper[k];
       if ((low && (high || q_[k] >= 0.0)) || (high && q_[k] <= 0.0)) continue;
-      if (!factor_column(H, k, n)) return false;
+      if (!factor_column<N>(H, k, n)) return false;
       free_[n++] = k;
     }
-    const double* s = solve_free(n);
+    const double* s = solve_free<N>(n);
     for (int i = 0; i < n; ++i) {
       const int k = free_[i];
       if (!(x[k] + s[i] >= box.lower[k] && x[k] + s[i] <= box.upper[k])) return false;
     }
-    for (int i = 0; i < n; ++i) shift(H, x, free_[i], x[free_[i]] + s[i]);
+    for (int i = 0; i < n; ++i) shift<N>(H, x, free_[i], x[free_[i]] + s[i]);
     return true;
   }
 
   // The step over the first n free coordinates, whose factor is known, to where their slopes vanish.
+  template <int N>
   const double* solve_free(int n) {
+    const int K = size<N>();
     double* s = move_;
     for (int i = 0; i < n; ++i) {
       double sum = -q_[free_[i]];
-      for (int j = 0; j < i; ++j) sum -= factor_[i * K_ + j] * s[j];
-      s[i] = sum * factor_[i * K_ + i];
+      for (int j = 0; j < i; ++j) sum -= factor_[i * K + j] * s[j];
+      s[i] = sum * factor_[i * K + i];
     }
     for (int i = n - 1; i >= 0; --i) {
       double sum = s[i];
-      for (int j = i + 1; j < n; ++j) sum -= factor_[j * K_ + i] * s[j];
-      s[i] = sum * factor_[i * K_ + i];
+      for (int j = i + 1; j < n; ++j) sum -= factor_[j * K + i] * s[j];
+      s[i] = sum * factor_[i * K + i];
     }
     return s;
   }
 
   // Newton on the coordinates away from the bounds, as far as the bounds allow. True if the whole step was taken.
+  template <int N>
   bool subspace_step(const double* H, const Box& box, double* x) {
+    const int K = size<N>();
     int n = 0;
-    for (int k = 0; k < K_; ++k)
-      if (x[k] > box.lower[k] && x[k] < box.upper[k] && factor_column(H, k, n)) free_[n++] = k;
+    for (int k = 0; k < K; ++k)
+      if (x[k] > box.lower[k] && x[k] < box.upper[k] && factor_column<N>(H, k, n)) free_[n++] = k;
     if (n == 0) return true;
-    const double* s = solve_free(n);
+    const double* s = solve_free<N>(n);
     double reach = 1.0;
     int blocking = -1;
     for (int i = 0; i < n; ++i) {
@@ -133,19 +164,21 @@ class QuadraticProgram {
       const int k = free_[i];
       double to = std::min(box.upper[k], std::max(box.lower[k], x[k] + reach * s[i]));
       if (i == blocking) to = s[i] < 0.0 ? box.lower[k] : box.upper[k];
-      shift(H, x, k, to);
+      shift<N>(H, x, k, to);
     }
     return blocking < 0;
   }
 
   // Next row of the Cholesky factor of H over the free coordinates, its diagonal inverted; false where k depends on those already there.
+  template <int N>
   bool factor_column(const double* H, int k, int n) {
-    double* row = factor_ + static_cast<std::int64_t>(n) * K_;
-    double diagonal = H[static_cast<std::int64_t>(k) * K_ + k];
+    const int K = size<N>();
+    double* row = factor_ + static_cast<std::int64_t>(n) * K;
+    double diagonal = H[static_cast<std::int64_t>(k) * K + k];
     const double smallest = 1e-13 * diagonal + kTiny;
     for (int i = 0; i < n; ++i) {
-      double sum = H[static_cast<std::int64_t>(k) * K_ + free_[i]];
-      const double* other = factor_ + static_cast<std::int64_t>(i) * K_;
+      double sum = H[static_cast<std::int64_t>(k) * K + free_[i]];
+      const double* other = factor_ + static_cast<std::int64_t>(i) * K;
       for (int j = 0; j < i; ++j) sum -= row[j] * other[j];
       row[i] = sum * other[i];
       diagonal -= row[i] * row[i];
@@ -156,8 +189,10 @@ class QuadraticProgram {
   }
 
   // After a full subspace step only the coordinates on the bounds can still want to move.
+  template <int N>
   bool optimal(const Box& box, const double* x) const {
-    for (int k = 0; k < K_; ++k) {
+    const int K = size<N>();
+    for (int k = 0; k < K; ++k) {
       if (box.lower[k] == box.upper[k]) continue;
       if ((x[k] <= box.lower[k] && q_[k] < 0.0) || (x[k] >= box.upper[k] && q_[k] > 0.0)) return false;
     }

@@ -52,13 +52,15 @@ class RowEvaluator : RowMeans {
   bool curvature_holds(const double* d) {
     if (!dense_ && !keeps_) return false;
     Vec shrink = Vec{}, growth = Vec{};
-    if (!dense_) sparse_changes(d, shrink, growth);
-    const auto holds = [&](double most) { return Noise::template curvature_holds<Link>(largest_lane(shrink), most); };
-    if (!is_exact() || !holds(0.0)) return holds(largest_lane(growth));
+    if (!dense_) {
+      sparse_changes<true>(row_, 0, d, shrink, growth);
+      sparse_changes<false>(row_.stored, first_zero_, d, shrink, growth);
+    }
+    if (!is_exact() || !holds(shrink, growth)) return holds(shrink, growth);
     const double uneven = design_.stretches.any() && !dense_ ? Stretches::kUneven : 0.0;
-    if (uneven > 0.0 && holds(design_.stretches.most(d) + uneven)) return true;
+    if (uneven > 0.0 && holds(shrink, splat(design_.stretches.most(d) + uneven))) return true;
     exact_changes(d, shrink, growth);
-    return holds(largest_lane(growth) + uneven);
+    return holds(shrink, growth + uneven);
   }
 
   // H and g are filled as the level asks; the row's loss is returned, or anything where it is not asked for: it takes the
@@ -194,36 +196,36 @@ class RowEvaluator : RowMeans {
     return sum;
   }
 
-  void sparse_changes(const double* d, Vec& shrink, Vec& growth) const {
-    for (std::int64_t from = 0; from < row_.count; from += block_) {
-      const int padded = static_cast<int>(round_up(std::min<std::int64_t>(block_, row_.count - from), kLanes));
-      const double* X = X_ + from * design_.streams;
-      for (int e = 0; e < padded; e += kLanes) {
-        Vec delta;
-        linear_predictor<1>(X, block_, e, d, &delta);
-        shrink = vmax(shrink, -delta * load(slope_ + from + e));
-        growth = vmax(growth, delta);
-      }
-    }
-    for (std::int64_t from = 0; from < row_.stored.count; from += block_) {
-      const int padded = static_cast<int>(round_up(std::min<std::int64_t>(block_, row_.stored.count - from), kLanes));
-      for (int e = 0; e < padded; e += kLanes) {
-        Vec delta;
-        linear_predictor<1>(X_ + (first_zero_ + from) * design_.streams, block_, e, d, &delta);
-        growth = vmax(growth, delta);
-      }
+  static bool holds(Vec shrink, Vec growth) { return Noise::template curvature_holds<Link>(largest_lane(shrink), largest_lane(growth)); }
+
+  // Of the entries that were gathered from this place on; to the end of the block in which the step turns out to be too long.
+  template <bool Counts>
+  void sparse_changes(const Entries& entries, std::int64_t place, const double* d, Vec& shrink, Vec& growth) const {
+    for (std::int64_t from = 0; from < entries.count && holds(shrink, growth); from += block_) {
+      const int padded = static_cast<int>(round_up(std::min<std::int64_t>(block_, entries.count - from), kLanes));
+      const double *X = X_ + (place + from) * design_.streams, *slope = slope_ + from;
+      int e = 0;
+      for (; e + kStep <= padded; e += kStep) changes<Counts, kUnroll>(X, block_, e, d, slope, shrink, growth);
+      for (; e < padded; e += kLanes) changes<Counts, 1>(X, block_, e, d, slope, shrink, growth);
     }
   }
 
+  template <bool Counts, int U>
+  LOG1PNMF_INLINE void changes(const double* X, std::int64_t stride, int e, const double* d, const double* slope, Vec& shrink, Vec& growth) const {
+    Vec delta[U];
+    linear_predictor<U>(X, stride, e, d, delta);
+    LOG1PNMF_EACH growth = vmax(growth, delta[u]);
+    if constexpr (Counts) LOG1PNMF_EACH shrink = vmax(shrink, -delta[u] * load(slope + e + u * kLanes));
+  }
+
   void exact_changes(const double* d, Vec& shrink, Vec& growth) const {
-    const std::int64_t m = round_up(design_.columns, kStep);
-    for (std::int64_t e = 0; e < m; e += kStep) {
-      Vec delta[kUnroll];
-      linear_predictor<kUnroll>(design_.transposed + e, design_.padded, 0, d, delta);
-      for (int u = 0; u < kUnroll; ++u) {
-        growth = vmax(growth, delta[u]);
-        if (dense_) shrink = vmax(shrink, -delta[u] * load(slope_ + e + u * kLanes));
-      }
+    const std::int64_t m = columns_to_visit();
+    for (std::int64_t from = 0; from < m && holds(shrink, growth); from += block_) {
+      const int padded = static_cast<int>(std::min<std::int64_t>(block_, m - from));
+      const double *X = design_.transposed + from, *slope = slope_ + from;
+      for (int e = 0; e < padded; e += kStep)
+        if (dense_) changes<true, kUnroll>(X, design_.padded, e, d, slope, shrink, growth);
+        else changes<false, kUnroll>(X, design_.padded, e, d, slope, shrink, growth);
     }
   }
 
