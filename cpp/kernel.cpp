@@ -56,11 +56,10 @@ class RowsPlan final : public Plan {
     return scratch;
   }
 
-  void run_row(std::int64_t number, Workspace& workspace) const override {
+  void run_row(std::int64_t i, Workspace& workspace) const override {
     auto& scratch = static_cast<Scratch&>(workspace);
-    const std::int64_t i = order_.empty() ? number : order_[number];
     switch (h_.task) {
-      case Task::newton: run_newton(number, scratch); break;
+      case Task::newton: run_newton(i, scratch); break;
       case Task::coordinate:
         if constexpr (Noise::kPoisson) scratch.coordinate->run(i);
         break;
@@ -91,8 +90,8 @@ class RowsPlan final : public Plan {
     std::optional<Buffer> hessian, gradient;
   };
 
-  void run_newton(std::int64_t number, Scratch& scratch) const {
-    const std::int64_t first = number * rows_together(), last = std::min(h_.rows.n_rows, first + rows_together());
+  void run_newton(std::int64_t group, Scratch& scratch) const {
+    const std::int64_t first = group * rows_together(), last = std::min(h_.rows.n_rows, first + rows_together());
     auto& rows = scratch.newton;
     for (std::int64_t p = first; p < last; ++p) rows[p - first].start(order_.empty() ? p : order_[p]);
     for (std::int64_t from = 0; from < rows[0].evaluator().columns_to_visit(); from += rows[0].evaluator().block())
@@ -129,7 +128,7 @@ class RowsPlan final : public Plan {
 
   HalfStep h_;
   Design design_;
-  std::vector<std::int64_t> order_;   // in which rows are visited; empty: as they are
+  std::vector<std::int64_t> order_;   // in which rows take Newton steps; empty: as they are
 };
 
 class ProgramsPlan final : public Plan {

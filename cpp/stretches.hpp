@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "kernel.hpp"
-#include "memory.hpp"
 #include "simd.hpp"
 
 namespace log1pnmf::LOG1PNMF_ISA {
@@ -76,7 +75,8 @@ class Stretches {
   // The largest weight of an even stretch is at most so many times the smallest. Their middle stands for all: the Hessian
   // is then at most 1.2 times what is used for it.
   static constexpr double kEven = 1.5;
-  // What this takes from the growth of the curvature that a step may bring: 1.2 < e^0.2.
+  // What this takes from the growth of the curvature that a step may bring: 1.2 < e^0.2. The cheap bound on small steps
+  // needs nothing more: 1.2 e^0.2 < 2.
   static constexpr double kUneven = 0.2;
 
   bool any() const { return !products_.empty(); }
