@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from log1pnmf.engines.native import NativeEngine  # noqa: E402
 from log1pnmf.engines.reference import ReferenceEngine  # noqa: E402
 from log1pnmf.engines.registry import resolve_engine  # noqa: E402
 from log1pnmf.engines.torch import dense as torch_dense  # noqa: E402
+from log1pnmf.engines.torch import factory as torch_factory  # noqa: E402
 from log1pnmf.engines.torch import rows as torch_rows  # noqa: E402
 from log1pnmf.engines.torch import terms as torch_terms  # noqa: E402
 from log1pnmf.engines.torch.engine import TorchEngine  # noqa: E402
@@ -327,6 +329,14 @@ def test_auto_takes_a_card_only_where_there_is_one_and_enough_to_do(monkeypatch)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resolve_engine("auto", counts, 10_000) == "native"
     assert resolve_engine("native", counts, 10_000) == "native"
+
+
+def test_pytorch_is_not_loaded_where_there_is_no_driver(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(torch_factory.ctypes, "CDLL", Mock(side_effect=OSError("no such library")))
+    monkeypatch.setattr(torch_factory.Path, "exists", lambda _: False)
+    assert resolve_engine("auto", Counts.from_any(np.ones((200, 300))), 10_000) == "native"
+    assert "torch" not in sys.modules
 
 
 def test_triton_kernels_interpreted_give_what_plain_pytorch_gives():

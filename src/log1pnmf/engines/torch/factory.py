@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -70,9 +73,23 @@ def _largest_total(counts: Counts) -> float:
 
 
 def has_card() -> bool:
-    """Whether PyTorch is installed and finds a CUDA card."""
-    if find_spec("torch") is None:
+    """Whether PyTorch is installed and finds a CUDA card.
+
+    It is not asked where there is no driver: loading it takes seconds.
+    """
+    if find_spec("torch") is None or not ("torch" in sys.modules or _has_driver()):
         return False
     import torch
 
     return bool(torch.cuda.is_available())
+
+
+def _has_driver() -> bool:
+    """Whether the driver of a card is here: the library that PyTorch would load, or AMD's device."""
+    if Path("/dev/kfd").exists():
+        return True
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
