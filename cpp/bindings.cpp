@@ -10,12 +10,14 @@
 #include <chrono>
 #include <exception>
 #include <limits>
+#include <numeric>
 
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
 #include "kernel.hpp"
+#include "points.hpp"
 #include "rows.hpp"
 #include "side.hpp"
 #include "threads.hpp"
@@ -341,6 +343,25 @@ bool further_effects(const std::string& kernel, Matrix to, Matrix since, double 
   return log1pnmf::find_kernel(kernel).further(further);
 }
 
+// KKT residual of a side, not divided by the total. Rows that are not counted are left out; empty: all are.
+double side_residual(Matrix values, Matrix gradient, Vector<std::uint8_t> counted, Matrix lower, Matrix upper, Matrix penalty) {
+  const auto n = static_cast<std::int64_t>(values.shape(0)), K = static_cast<std::int64_t>(values.shape(1));
+  require(gradient.shape(0) == values.shape(0) && gradient.shape(1) == values.shape(1), "gradient has the wrong shape");
+  require(counted.size() == 0 || counted.size() == values.shape(0), "counted has the wrong size");
+  const log1pnmf::Bounds bounds{numbers(lower, n, K), numbers(upper, n, K), numbers(penalty, n, K)};
+  std::vector<double> sizes(static_cast<std::size_t>(K)), slopes(sizes);
+  nb::gil_scoped_release released;
+  const std::uint8_t* some = counted.size() == 0 ? nullptr : counted.data();
+  log1pnmf::residual_sums({n, K, values.data(), gradient.data(), some, bounds}, sizes.data(), slopes.data());
+  return std::inner_product(sizes.begin(), sizes.end(), slopes.begin(), 0.0) / std::max<double>(1.0, static_cast<double>(n));
+}
+
+void extrapolate(Matrix to, Matrix since, double by, double least, Output<double> out) {
+  require(to.shape(0) == since.shape(0) && to.shape(1) == since.shape(1) && out.size() == to.size(), "points differ in shape");
+  nb::gil_scoped_release released;
+  log1pnmf::extrapolate(static_cast<std::int64_t>(to.size()), to.data(), since.data(), by, least, out.data());
+}
+
 void apply(const std::string& kernel, const std::string& function, Vector<double> x, Output<double> y) {
   require(x.size() == y.size(), "x and y differ in length");
   const auto& table = log1pnmf::find_kernel(kernel);
@@ -376,6 +397,8 @@ NB_MODULE(_core, m) {
   m.def("mean_sums", &mean_sums, "Sum the means of every row over the columns of each batch.");
   m.def("effects_step", &effects_step, "Take a Newton step of the effects of batches, in two passes.");
   m.def("further_effects", &further_effects, "Extrapolate effects of batches that have changed little.");
+  m.def("side_residual", &side_residual, "KKT residual of a side, not divided by the total.");
+  m.def("extrapolate", &extrapolate, "Go beyond points, away from where they were.");
   m.def("add_spectrum", &add_spectrum, "Condense the means of every row, adding to the given outputs.");
   m.def("run", &run, "Run one task over all rows, writing into the given outputs.");
   m.def("add_statistics", &add_statistics, "Add loss, gradient and Hessian of all rows to the given outputs.");

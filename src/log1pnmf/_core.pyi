@@ -144,6 +144,16 @@ def transpose(
 def further_effects(
     kernel: str, to: _Floats, since: _Floats, power: float, largest: float, out: _Floats, /
 ) -> bool: ...
+def side_residual(
+    values: _Floats,
+    gradient: _Floats,
+    counted: NDArray[np.uint8],
+    lower: _Floats,
+    upper: _Floats,
+    penalty: _Floats,
+    /,
+) -> float: ...
+def extrapolate(to: _Floats, since: _Floats, by: float, least: float, out: _Floats, /) -> None: ...
 def add_spectrum(
     kernel: str,
     side: Side,

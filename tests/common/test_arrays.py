@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from log1pnmf._common.arrays import ROWS_TOGETHER, column_means, column_sums
+from log1pnmf._common.arrays import ROWS_TOGETHER, column_means, column_sums, extrapolated
 from log1pnmf._common.rows import Rows
 
 
@@ -21,3 +21,11 @@ def test_means_of_columns():
         one, other = column_means(own, others)
         np.testing.assert_allclose(one, array.mean(axis=0), rtol=1e-13)
         np.testing.assert_allclose(other, 2.0 * one, rtol=1e-15)
+
+
+def test_extrapolation_is_the_same_for_all_kinds_of_arrays():
+    to, since = np.random.default_rng(0).gamma(0.5, 1.0, (2, 200, 4))
+    expected = np.maximum(to + 0.7 * (to - since), 0.1 * to)
+    np.testing.assert_allclose(extrapolated(to, since, 0.7, 0.1), expected, rtol=1e-13)
+    rows = extrapolated(Rows.of(to), Rows.of(since), 0.7, 0.1)
+    np.testing.assert_allclose(rows.to_array(), expected, rtol=1e-13)

@@ -1,6 +1,7 @@
 """Bounds and penalties for every entry: known entries stay, and engines find what the reference finds."""
 
 import math
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from log1pnmf.fitting.solver.project import solve_loadings
 from log1pnmf.model.constraint import Bounds
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.optimality import side_residual
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 
@@ -85,6 +87,29 @@ def test_native_takes_the_steps_of_the_reference(c, kind, row_solver, seed):
                 for step in (ours, theirs)
             ]
             assert total[0] <= total[1] + 1e-6 * abs(total[1])  # native may take more than one step
+
+
+def engines_with_residuals(problem):
+    yield NativeEngine(problem, 1)
+    if find_spec("torch"):
+        from log1pnmf.engines.torch.engine import TorchEngine
+
+        yield TorchEngine(problem, "cpu", "float64")
+
+
+@pytest.mark.parametrize(("c", "kind"), FORMS)
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10_000), shape=st.sampled_from([(8, 30), (2, 3), (70, 64), (130, 65)]))
+def test_residuals_of_half_steps_are_those_of_the_truth(c, kind, seed, shape):
+    problem, loadings, factors = example(c, kind, n=shape[0], m=shape[1], seed=seed % 7)
+    for engine in engines_with_residuals(problem):
+        for side, values, design in both_sides(problem, loadings, factors):
+            for bounds in (Bounds(), Bounds(upper=1.0, penalty=np.arange(K)), random_bounds(values, seed)):
+                start = bounds.clip(values)
+                start[seed % len(start)] = np.broadcast_to(bounds.lower, start.shape)[seed % len(start)]
+                step = engine.half_step(side, start, design, bounds=bounds)
+                flat = np.where(side.empty[:, None], -np.asarray(bounds.penalty), step.gradient)
+                assert step.residual == pytest.approx(side_residual(start, flat, bounds), rel=1e-12)
 
 
 @pytest.mark.parametrize("noise", [None, NegativeBinomial(np.full(30, 0.3))])

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from log1pnmf._core import extrapolate
+
 from .rows import Rows
 
-__all__ = ["column_max", "column_means", "column_sums", "like", "on_host"]
+__all__ = ["column_max", "column_means", "column_sums", "extrapolated", "like", "on_host"]
 
 ROWS_TOGETHER = 64
 """Rows that `column_sums` adds as one."""
@@ -69,3 +71,12 @@ def column_means(*arrays: Any) -> list[NDArray[np.float64]]:
 def column_max(array: Any) -> NDArray[np.float64]:
     """Largest entry of every column, on the host."""
     return on_host(array.max(axis=0) if isinstance(array, np.ndarray | Rows) else array.amax(dim=0))
+
+
+def extrapolated(to: Any, since: Any, by: float, least: float) -> Any:
+    """Go beyond `to` by a multiple of the way since `since`; every entry keeps at least a part of `to`."""
+    if not isinstance(to, np.ndarray):
+        return (to + by * (to - since)).clip(min=least * to)
+    out: NDArray[np.float64] = np.empty_like(to)
+    extrapolate(to, since, by, least, out)
+    return out

@@ -60,6 +60,9 @@ class HalfStep:
         Whether the penalised loss at `values` is known not to be above that at the start.
     batch_sums : ndarray of shape (B, m), optional
         `Engine.batch_sums` at `values`, where they were asked for and came with the step.
+    residual : float, optional
+        `log1pnmf.model.optimality.side_residual` at the start, rows without counts left out, where it came
+        with the step.
     """
 
     values: NDArray[np.float64]
@@ -69,6 +72,7 @@ class HalfStep:
     n_rejected: int
     certain: bool = True
     batch_sums: NDArray[np.float64] | None = None
+    residual: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from log1pnmf._core import (
     mean_sums,
     run,
     runnable_kernels,
+    side_residual,
     solve_programs,
     survey_zeros,
     zero_errors,
@@ -144,7 +145,9 @@ class NativeEngine(InMemory):
         """
         check_row_solver(row_solver)
         n_batches = self._batches.n_batches if with_batch_sums and self._sums_by_entries else 0
+        start = np.ascontiguousarray(start, dtype=np.float64)
         out = self._run(row_solver, side, start, design, bounds, with_loss=with_loss, n_batches=n_batches)
+        counted = np.empty(0, dtype=np.uint8) if side.empty is None else (~side.empty).view(np.uint8)
         sums = self._whole_sums(out.batch_sums) if n_batches else None
         return HalfStep(
             values=out.values,
@@ -153,6 +156,7 @@ class NativeEngine(InMemory):
             predicted_decrease=float(np.sum(out.decrease)),
             n_rejected=int(np.count_nonzero(out.rejected)),
             batch_sums=sums,
+            residual=side_residual(start, out.gradient, counted, *bounds.tables(start.shape[1])),
         )
 
     def evaluate(self, side: Side, start: Array, design: Array) -> tuple[float, Array]:

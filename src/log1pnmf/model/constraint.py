@@ -46,9 +46,15 @@ class Bounds:
         return np.ascontiguousarray(np.broadcast_to(values, (len(values), n_components)))
 
     def tables(self, n_components: int) -> tuple[Array, Array, Array]:
-        """Give lower bounds, upper bounds and penalties, see `table`."""
-        lower, upper, penalty = (self.table(name, n_components) for name in NUMBERS)
-        return lower, upper, penalty
+        """Give lower bounds, upper bounds and penalties, see `table`; not to be changed."""
+        if n_components not in self._tables:
+            lower, upper, penalty = (self.table(name, n_components) for name in NUMBERS)
+            self._tables[n_components] = lower, upper, penalty
+        return self._tables[n_components]
+
+    @cached_property
+    def _tables(self) -> dict[int, tuple[Array, Array, Array]]:
+        return {}
 
     @cached_property
     def differs(self) -> bool:

@@ -118,12 +118,14 @@ class TorchEngine(InMemory):
             rows = Rows(terms, block, fixed, kept.of(block), boxes.at(at))
             parts.append(rows.newton(b[at], with_loss=with_loss))
         values, gradient = (_joined([getattr(one, name) for one in parts]) for name in ("values", "gradient"))
+        sizes, slopes = sum(one.columns for one in parts)
         return HalfStep(
             values=_as(start, values),
             loss=sum(one.loss for one in parts) + self.problem.plain_constant if with_loss else math.nan,
             gradient=_as(start, gradient),
             predicted_decrease=sum(one.decrease for one in parts),
             n_rejected=int(sum(one.n_rejected for one in parts)),
+            residual=float(sizes @ slopes) / max(1, len(b)),
         )
 
     def evaluate(self, side: Side, start: Any, design: Any) -> tuple[float, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -66,11 +67,18 @@ class Kept:
             phi = there(np.broadcast_to(side.noise.dispersion, n).copy()).to(dtype)
             self.column_dispersion, own = (None, phi) if side.rows_are_features else (phi, None)
         self._own = Own(row.to(dtype), linear, square, quadratic, dispersion=own, batch=batch)
+        self._of: WeakKeyDictionary[Block, Own] = WeakKeyDictionary()
 
     def of(self, block: Block) -> Own:
-        """Give what the rows of a block have of their own."""
-        own = self._own.at(slice(block.first, block.first + block.n_rows))
-        return own if self.stored is None else replace(own, stored=self.stored.of(block))
+        """Give what the rows of a block have of their own; known for as long as the block lives."""
+        own = self._of.get(block)
+        if own is None:
+            own = self._own.at(slice(block.first, block.first + block.n_rows))
+            if self.stored is not None:
+                own = replace(own, stored=self.stored.of(block))
+            if self.stored is None or self.stored.resident:
+                self._of[block] = own
+        return own
 
     def batch_means(self, loadings: Any, factors: Any, *, identity: bool) -> Any:
         """Sum of the means of features in each batch, were its effects 1, batches x features; of columns."""

@@ -31,11 +31,14 @@ MOST_WHOLE_BEND, IMPOSSIBLE = 1e10, 1e30
 class Solved(NamedTuple):
     """Improved rows, the gradient where they were, and sums over rows.
 
-    loss: there. decrease: predicted. n_rejected: rows whose full step was refused.
+    columns: column sums of the rows, and those of their projected gradients, as in
+    `log1pnmf.model.optimality.side_residual`; on the host, shape (2, K). loss: where they were. decrease:
+    predicted. n_rejected: rows whose full step was refused.
     """
 
     values: Any
     gradient: Any
+    columns: Any
     loss: float
     decrease: float
     n_rejected: float
@@ -73,6 +76,7 @@ class Rows:
         sums = self.sums(self.all, b, hessian=True, with_loss=with_loss or block.has_empty)
         rejected = torch.zeros(len(b), dtype=torch.bool, device=b.device)
         loss, gradient, active, point = sums.loss, sums.gradient, self.all, b
+        columns = torch.stack([b.sum(0), self._projected(b, gradient).sum(0)])
         if block.has_empty:  # without counts the optimum is the lower bound, whatever the design
             empty = block.lengths == 0
             values, decrease = b.clone(), torch.zeros_like(loss)
@@ -98,7 +102,7 @@ class Rows:
             holds = self._holds(active, point, x - point, curvature)
             if self.design.form.bent:
                 holds &= self._stays_inside(active, x - point, sums.bend)
-            *totals, n_left = _totals(loss, decrease, rejected, ~holds)  # one look at the card
+            *totals, n_left = _totals(columns, loss, decrease, rejected, ~holds)  # one look at the card
             if not n_left:
                 return Solved(values, gradient, *totals)
             left = torch.nonzero(~holds)[:, 0]
@@ -115,7 +119,15 @@ class Rows:
             active, point = rows[again], search.best[again]
             if len(active):
                 sums = self.sums(active, point, hessian=True)
-        return Solved(values, gradient, *_totals(loss, decrease, rejected))
+        return Solved(values, gradient, *_totals(columns, loss, decrease, rejected))
+
+    def _projected(self, b: Any, gradient: Any) -> Any:
+        """Size of what is left of the slope within the bounds, of rows with counts."""
+        lower, upper, penalty = self.box
+        slope = gradient + penalty
+        slope = torch.where(b <= lower, slope.clamp(max=0.0), slope)
+        slope = torch.where(b >= upper, slope.clamp(min=0.0), slope).abs()
+        return slope * (self.block.lengths > 0)[:, None] if self.block.has_empty else slope
 
     def sums(self, rows: Any, b: Any, *, hessian: bool, with_loss: bool = True) -> Sums:
         """Loss, gradient and Hessian of some rows, penalty excluded."""
@@ -220,10 +232,11 @@ class Rows:
         return sure | (holds & small)
 
 
-def _totals(*of_rows: Any) -> list[float]:
-    """Sum numbers of rows, and bring the sums to the host together."""
-    sums: list[float] = torch.stack([one.sum(dtype=torch.float64) for one in of_rows]).tolist()
-    return sums
+def _totals(columns: Any, *of_rows: Any) -> tuple[Any, ...]:
+    """Sum numbers of rows, and bring the sums and those of columns to the host together."""
+    sums = torch.stack([one.sum(dtype=torch.float64) for one in of_rows])
+    there = torch.cat([columns.flatten(), sums]).cpu().numpy()
+    return there[: -len(sums)].reshape(columns.shape), *there[-len(sums) :].tolist()
 
 
 def _ratio(unvisited: Any) -> Any:

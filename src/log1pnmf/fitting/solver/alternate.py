@@ -6,15 +6,15 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.arrays import column_max, column_means, like
+from log1pnmf._common.arrays import column_max, column_means, extrapolated, like
 from log1pnmf.engines.base import Engine, HalfStep, RowSolver
-from log1pnmf.model.constraint import FREE, Constraint
-from log1pnmf.model.objective import kkt_residual
+from log1pnmf.model.constraint import FREE, Bounds, Constraint
+from log1pnmf.model.optimality import larger_residual, side_residual
 from log1pnmf.model.problem import Side
 
 from .effects import Effects, further
@@ -40,6 +40,8 @@ SHORTER = 0.25
 """Fraction of an unchecked update that is tried next, when the whole update raised the objective."""
 MOST_SHORTENED = 6
 """Number of such fractions in a row after which the fit ends."""
+RESCALED_EVERY = 8
+"""Iterations after which columns are balanced, where their scale is free: a device has to be waited for."""
 ROUNDING = 1e-12
 """A rise of the objective by a smaller fraction of it is rounding error."""
 
@@ -144,7 +146,7 @@ def alternate(
         if not last:
             updated = moves.with_effects(updated, lead)
         state = State(index, objective, updated, previous, schedule)
-        gradients = {follower: follow.gradient, leader: lead.gradient}
+        steps = {follower: follow, leader: lead}
         yield Iteration(
             index=index,
             loadings=tried.loadings,
@@ -152,7 +154,7 @@ def alternate(
             loss=lead.loss,
             objective=objective,
             relative_change=math.nan if look else _relative_change(accepted, objective),
-            kkt_residual=moves.residual(point, **gradients) if residuals else math.nan,
+            kkt_residual=moves.residual(point, **steps) if residuals else math.nan,
             beta=beta,
             seconds=time.perf_counter() - started,
             restarted=restarted,
@@ -166,11 +168,10 @@ def alternate(
 
 
 def residual_at(engine: Engine, loadings: Array, factors: Array, *, constraint: Constraint = FREE) -> float:
-    """KKT residual of a point (`log1pnmf.model.objective.kkt_residual`): evaluates the loss on both sides."""
-    point, problem = Pair(loadings, factors), engine.problem
-    _, by_loadings = engine.evaluate(problem.loadings_side, loadings, factors)
-    _, by_factors = engine.evaluate(problem.factors_side, factors, loadings)
-    return _Moves(engine, constraint, "newton").residual(point, loadings=by_loadings, factors=by_factors)
+    """KKT residual of a point (`log1pnmf.model.optimality.kkt_residual`); both sides are evaluated."""
+    point, moves = Pair(loadings, factors), _Moves(engine, constraint, "newton")
+    looks = {which: moves.improve(which, point, look_only=True) for which in ROLES["newton"]}
+    return moves.residual(point, **looks)
 
 
 def _relative_change(accepted: float, objective: float) -> float:
@@ -186,6 +187,7 @@ class _Moves:
     constraint: Constraint
     row_solver: RowSolver
     effects: Effects | None = None
+    _scales: tuple[NDArray[np.bool_], Array] | None = None
 
     @property
     def first_effects(self) -> Array | None:
@@ -231,36 +233,35 @@ class _Moves:
             how["with_batch_sums"] = True
         return engine.half_step(side, start, design, bounds=bounds, row_solver=self.row_solver, **how)
 
-    def residual(self, at: Pair, *, loadings: Array, factors: Array) -> float:
-        """KKT residual from the gradients of either side."""
-        problem = self.engine.problem
-        return kkt_residual(
-            at.loadings,
-            at.factors,
-            _at_counted(problem.loadings_side, loadings),
-            _at_counted(problem.factors_side, factors),
-            problem.counts.total,
-            constraint=self.constraint,
-        )
+    def residual(self, at: Pair, *, loadings: HalfStep, factors: HalfStep) -> float:
+        """KKT residual from the half-steps of either side."""
+        problem, bounds = self.engine.problem, self.constraint
+        by_loadings = _residual(problem.loadings_side, at.loadings, loadings, bounds.loadings)
+        by_factors = _residual(problem.factors_side, at.factors, factors, bounds.factors)
+        return larger_residual(by_loadings, by_factors, problem.counts.total)
 
     def onward(self, state: State, extrapolation: Extrapolation | None) -> tuple[Pair, Pair, Pair, float]:
         """Next point to try, the update it is extrapolated from, where its direction will begin, and beta."""
-        plain, previous = self.rescale(state.updated, state.previous)
         beta = 0.0 if extrapolation is None else extrapolation.beta
+        plain, previous = state.updated, state.previous
+        by_two = self.scales_by_two(plain)
+        if not by_two or state.index % RESCALED_EVERY == 0:
+            plain, previous = self.rescale(plain, previous)
         if beta == 0.0:
             return plain, plain, plain, beta
-        point, scaled = self.rescale(self.beyond(plain, previous, beta), plain)
+        point = self.beyond(plain, previous, beta)
+        if by_two:
+            return point, plain, plain, beta
+        point, scaled = self.rescale(point, plain)
         return point, plain, scaled, beta
 
     def beyond(self, new: Pair, old: Pair, beta: float) -> Pair:
         """Extrapolate from `old` through `new`, within the bounds."""
-
-        def beyond(to: Array, since: Array) -> Array:
-            return (to + beta * (to - since)).clip(min=LEAST_KEPT * to)
-
+        loadings = extrapolated(new.loadings, old.loadings, beta, LEAST_KEPT)
+        factors = extrapolated(new.factors, old.factors, beta, LEAST_KEPT)
         return Pair(
-            self.constraint.loadings.clip(beyond(new.loadings, old.loadings)),
-            self.constraint.factors.clip(beyond(new.factors, old.factors)),
+            self.constraint.loadings.clip(loadings),
+            self.constraint.factors.clip(factors),
             further(new.effects, old.effects, beta, self.engine),
         )
 
@@ -269,15 +270,25 @@ class _Moves:
         factors = old.factors + SHORTER * (new.factors - old.factors)
         return replace(new, factors=factors, effects=old.effects)
 
+    def scales(self, pair: Pair) -> tuple[NDArray[np.bool_], Array]:
+        """See `log1pnmf.model.constraint.Constraint.scales`; the same for every pair."""
+        if self._scales is None:
+            self._scales = self.constraint.scales(pair.factors.shape[1])
+        return self._scales
+
+    def scales_by_two(self, pair: Pair) -> bool:
+        """Whether `rescale` only multiplies by powers of two."""
+        return not np.isfinite(self.scales(pair)[1]).any()
+
     def rescale(self, pair: Pair, *others: Pair) -> tuple[Pair, ...]:
         """Fix the free scale of every column, of `pair` and in the same way of `others`.
 
         Bounded loadings are raised until their largest touches the bound, which lowers the penalty. Otherwise
         the columns' means are balanced to within a factor of two by powers of two, which changes no bit of
-        any product and so neither the loss nor the course of the fit. Columns with known entries keep theirs.
+        any product. Columns with known entries keep theirs.
         """
-        free, target = self.constraint.scales(pair.factors.shape[1])
-        bounded, size = np.isfinite(target), np.zeros(len(free))
+        free, target = self.scales(pair)
+        target, bounded, size = target.copy(), np.isfinite(target), np.zeros(len(free))
         if bounded.any():
             size[bounded] = column_max(pair.loadings)[bounded]
         if free.any():
@@ -292,6 +303,11 @@ class _Moves:
         return (scaled, *(other.scaled(by) for other in others))
 
 
-def _at_counted(side: Side, gradient: Array) -> Array:
-    """Gradient with the rows that have no counts, and are zero by decision, left out."""
-    return gradient if side.empty is None else gradient * like(gradient, ~side.empty[:, None])
+def _residual(side: Side, values: Array, step: HalfStep, bounds: Bounds) -> Any:
+    """Residual of a side; rows that have no counts, and are zero by decision, are left out."""
+    if step.residual is not None:
+        return step.residual
+    gradient = step.gradient
+    if side.empty is not None:
+        gradient = gradient * like(gradient, ~side.empty[:, None])
+    return side_residual(values, gradient, bounds)

@@ -91,7 +91,7 @@ class Iteration:
         How much the objective fell, relative to its size; NaN at the start, and where the problem was renewed
         and the same point is looked at again.
     kkt_residual : float
-        See `log1pnmf.model.objective.kkt_residual`. The part of the side that follows (see `alternate`) is
+        See `log1pnmf.model.optimality.kkt_residual`. The part of the side that follows (see `alternate`) is
         taken before its last update.
     beta : float
         Extrapolation that led here; 0 for a plain update.

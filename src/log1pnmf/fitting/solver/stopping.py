@@ -21,7 +21,7 @@ with 1e-5 nearly all, one by 3e-3. More patience does not help: 1e-8 twenty time
 STATIONARY = 1e-3
 """KKT residual up to which a point is an optimum, whatever the tolerance.
 
-The residual is free of scale (`log1pnmf.model.objective.kkt_residual`). The possible gain is about its
+The residual is free of scale (`log1pnmf.model.optimality.kkt_residual`). The possible gain is about its
 square: at 1e-3 about a millionth of the total count. Rounding errors hide no more than that, also in single
 precision, where losses are known to about 1e-7. Where steps fail for another reason, the residual is larger.
 """
