@@ -130,6 +130,19 @@ def test_a_fit_goes_on_with_the_dispersions_of_another(drawn, fits):
     np.testing.assert_allclose(again.dispersion, before.dispersion, rtol=0.1)
 
 
+@pytest.mark.parametrize("init", ["nndsvd", "auto"])
+def test_dispersions_and_zeros_do_not_follow_each_other_for_ever(init):
+    rng = np.random.default_rng(0)
+    loadings, factors = rng.gamma(0.5, 0.7, (150, 3)), rng.gamma(0.5, 0.7, (120, 3))
+    counts = rng.poisson(np.minimum(np.expm1(loadings @ factors.T), 200.0))
+    options = {"noise": "nb", "tol": 1e-8, "init": init}
+    adaptive, exact = (
+        lp.fit_log1p_nmf(counts, 3, likelihood=kind, **options) for kind in ("adaptive", "exact")
+    )
+    assert adaptive.stopped == exact.stopped == "converged"
+    assert adaptive.log_likelihood == pytest.approx(exact.log_likelihood, rel=2e-4)
+
+
 @pytest.mark.parametrize("c", [1.0, math.inf])
 def test_few_features_with_most_counts_do_not_rule_the_factors(c):
     """With Poisson noise factors follow the scatter of the largest counts, and with it they do not."""

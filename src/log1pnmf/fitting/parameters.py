@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Protocol, cast, get_args
+from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,11 @@ FIRST_SIZES = 3
 """Iterations with the first size factors."""
 
 SMALL_GAIN = 0.01
-"""Gain of better parameters, in tolerances of adaptive zeros, from which on it is the turn of exact ones."""
+"""Gain of better parameters, in tolerances of adaptive zeros, from which on it is the turn of exact ones.
+Where those are not wanted, zeros stay as they are: another choice would change the objective by more than was
+gained, and dispersions and choices could follow each other for ever."""
+
+KeepsZeros: TypeAlias = Literal["yes", "nearly", "no"]
 
 
 class Improved(NamedTuple):
@@ -71,8 +75,8 @@ class Improved(NamedTuple):
 class Improvement(Protocol):
     """Finds better parameters of the model for the loadings and factors there are."""
 
-    keeps_zeros: ClassVar[bool]
-    """Whether the zeros of the problem that it gives are those of its parameters."""
+    keeps_zeros: ClassVar[KeepsZeros]
+    """Whether the zeros of the problem that it gives are those of its parameters, or nearly so."""
 
     def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> Improved:
         """Give the problem with other parameters, and how much lower its objective is.
@@ -114,30 +118,31 @@ class ParameterRenewal:
 
     def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Renewed | None:
         """See `Renewal`."""
-        problem, here, same_zeros, gained = engine.problem, at.on_host(), True, 0.0
+        problem, here, kept, gained = engine.problem, at.on_host(), {"yes"}, 0.0
         for improve in self.improvements:
             better = improve(problem, here, index=index, final=final)
             if better.gain > self.tol * abs(loss):
-                problem, same_zeros = better.problem, same_zeros and improve.keeps_zeros
-                gained += better.gain
+                problem, gained = better.problem, gained + better.gain
+                kept.add(improve.keeps_zeros)
                 if better.at is not None:
                     at = here = better.at
-        if problem is not engine.problem and same_zeros:
-            fresh = self.remake(problem)
-            if self.zeros is None or not (final or is_due(index)):
-                return Renewed(fresh, at)
-            return self.zeros(fresh, at, loss, index=index, final=final) or Renewed(fresh, at)
-        if problem is not engine.problem:
+        if problem is engine.problem:
+            return None if self.zeros is None else self.zeros(engine, at, loss, index=index, final=final)
+        if kept != {"yes"}:
             exact = self.remake(replace(problem, zeros=None))
             if self.zeros is None:
                 return Renewed(exact, at)
-            small = gained <= SMALL_GAIN * self.zeros.tolerance * abs(loss)
-            if self.zeros.is_last(engine.problem, final=final and small):
+            small = final and gained <= SMALL_GAIN * self.zeros.tolerance * abs(loss)
+            if self.zeros.is_last(engine.problem, final=small):
                 return Renewed(exact, at)
-            early = not final and index < LAST_EARLY
-            tolerance = self.zeros.tolerance * (self.zeros.early if early else 1.0)
-            return Renewed(self.zeros.chosen(exact, at, loss, tolerance, straight=early), at)
-        return None if self.zeros is None else self.zeros(engine, at, loss, index=index, final=final)
+            if not small or "no" in kept:
+                early = not final and index < LAST_EARLY
+                tolerance = self.zeros.tolerance * (self.zeros.early if early else 1.0)
+                return Renewed(self.zeros.chosen(exact, at, loss, tolerance, straight=early), at)
+        fresh = self.remake(problem)
+        if self.zeros is None or not (final or is_due(index)):
+            return Renewed(fresh, at)
+        return self.zeros(fresh, at, loss, index=index, final=final) or Renewed(fresh, at)
 
 
 @dataclass(frozen=True)
@@ -150,7 +155,7 @@ class BetterDispersions:
         Makes the engine that looks at the means.
     """
 
-    keeps_zeros: ClassVar[bool] = False
+    keeps_zeros: ClassVar[KeepsZeros] = "nearly"
     remake: Remake
     kind: DispersionKind
 
@@ -171,7 +176,7 @@ class BetterSizes:
     """Improves size factors, and loadings and factors with them."""
 
     constraint: Constraint
-    keeps_zeros: ClassVar[bool] = False
+    keeps_zeros: ClassVar[KeepsZeros] = "no"
 
     def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> Improved:
         """See `Improvement`."""
@@ -196,7 +201,7 @@ def first_problem(
 class BetterEffects:
     """Finds the effects of batches, unless the solver does so in every iteration."""
 
-    keeps_zeros: ClassVar[bool] = True
+    keeps_zeros: ClassVar[KeepsZeros] = "yes"
     remake: Remake
 
     def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> Improved:
