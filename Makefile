@@ -15,7 +15,7 @@ CORE := CMakeLists.txt $(wildcard cpp/* cpp/*/*)
 CODE := src tests $(wildcard benchmarks docs tools examples paper)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow bench docs paper lint format wheel fuzz sanitize torture audit compare clean
+.PHONY: help demo test slow bench docs pages site paper lint format wheel fuzz sanitize torture audit compare clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -23,9 +23,11 @@ help: ## list the targets
 demo: $(BUILT) ## fit the bundled data and print what was found
 	$(BIN)/python -m log1pnmf demo
 
-# The fits of the tests are short. Threads that spin while they wait for work would cost more than the work.
+# The fits of tests and pages are short. Threads that spin while they wait for work would cost more than the work.
+test pages site: export OMP_WAIT_POLICY := passive
+
 test: lint ## lint, types and tests
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 slow: $(STAMP) ## what test leaves out: whole data sets and the reference's figures (../shared), the demo
 	$(BIN)/python -m pytest -m slow $(PYTEST_FLAGS)
@@ -36,8 +38,12 @@ bench: $(STAMP) ## measure speed and memory
 paper: $(STAMP) ## reproduce the paper from ../shared/data (PAPER_FLAGS="--fresh": fit again what was kept)
 	$(BIN)/python -m paper $(PAPER_FLAGS)
 
-docs: $(STAMP) ## run the code of all pages and build the site in docs/_build/html; warnings are errors
+docs: pages site ## run the code of all pages and build the site
+
+pages: $(STAMP) ## run the code of all pages
 	$(BIN)/python -m pytest -q -m docs $(PYTEST_FLAGS) tests/test_docs.py
+
+site: $(STAMP) ## run the tutorials and build the site in docs/_build/html; warnings are errors
 	$(BIN)/sphinx-build -W --keep-going --quiet docs docs/_build/html
 
 lint: $(STAMP) ## ruff and mypy

@@ -1,5 +1,6 @@
 """Data beside the checkout (real counts, figures of the reference implementation), and counts in chunks."""
 
+import os
 import signal
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the backgrou
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 collect_ignore = ["engines/interpreted_kernels.py"]  # run by a test, as a program
+
+# scanpy's neighbours: compiling them takes half a minute, and running them as they are a tenth of a second.
+os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
