@@ -104,13 +104,13 @@ def test_objective_never_rises_through_restarts(real_data, c):
 def test_objective_never_rises_without_extrapolation(real_data, c, row_solver):
     """Then nothing but the half-steps themselves keeps the law."""
     counts = some_rows(real_data("pbmc_facs").X, 60)
-    watched(counts, c, 15, row_solver=row_solver, extrapolate=False)
+    watched(counts, c, 15, row_solver=row_solver, extrapolate=False, init="random")
 
 
 @pytest.mark.parametrize("c", SHIFTS)
 def test_pbmc_same_bits_for_any_number_of_threads(real_data, c):
     """And for two runs with one seed; another seed is another start."""
-    counts = some_rows(real_data("pbmc_facs").X)
+    counts = some_rows(real_data("pbmc_facs").X[:, ::8])
     starts = []
 
     def first(iteration):
