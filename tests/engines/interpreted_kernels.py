@@ -56,7 +56,7 @@ def alike(call, plain, wide, close=1e-4):
 
 
 def compare(problem, side, start, design, *, share, boxes):
-    """All programs for one side, with steps of this share of the start; `boxes`: also what no model changes."""
+    """Programs for one side, with steps of this share of the start; `boxes`: also what no model changes."""
     engine = TorchEngine(problem, "cpu")
     plain = engine._design(side, design)
     extra = triton_terms.width(3) - 3
