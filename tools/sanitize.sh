@@ -2,7 +2,7 @@
 # The compiled core with GCC's address and undefined-behaviour sanitizers, under the tests that drive it.
 # Everything is made in build/sanitize; the core that is installed stays as it is. Arguments go to pytest.
 # KERNELS=one: only the kernel with this machine's widest vectors, which reach farthest beyond an end. The others are the
-# same source with fewer lanes.
+# same source with fewer lanes. BUILD_ONLY=1: no tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$PWD/.venv/bin/python
@@ -25,6 +25,7 @@ fi
   -DCMAKE_CXX_FLAGS="$sanitizers" -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1 -DNDEBUG" -DLOG1PNMF_KERNEL_LEVEL=-O0 \
   -DLOG1PNMF_ALL_KERNELS=$all_kernels -DPython_EXECUTABLE="$python" -Dnanobind_DIR="$("$python" -m nanobind --cmake_dir)" >/dev/null
 "$python" -m cmake --build "$place/cmake" --target _core
+[ -z "${BUILD_ONLY:-}" ] || exit 0
 
 # A package of links to the sources, with the other core in it.
 rm -rf "$place/site"
