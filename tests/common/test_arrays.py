@@ -26,6 +26,7 @@ def test_means_of_columns():
 def test_extrapolation_is_the_same_for_all_kinds_of_arrays():
     to, since = np.random.default_rng(0).gamma(0.5, 1.0, (2, 200, 4))
     expected = np.maximum(to + 0.7 * (to - since), 0.1 * to)
-    np.testing.assert_allclose(extrapolated(to, since, 0.7, 0.1), expected, rtol=1e-13)
+    for one in (to, np.asfortranarray(to), to.repeat(2, axis=1)[:, ::2]):
+        np.testing.assert_allclose(extrapolated(one, since, 0.7, 0.1), expected, rtol=1e-13)
     rows = extrapolated(Rows.of(to), Rows.of(since), 0.7, 0.1)
     np.testing.assert_allclose(rows.to_array(), expected, rtol=1e-13)

@@ -77,6 +77,6 @@ def extrapolated(to: Any, since: Any, by: float, least: float) -> Any:
     """Go beyond `to` by a multiple of the way since `since`; every entry keeps at least a part of `to`."""
     if not isinstance(to, np.ndarray):
         return (to + by * (to - since)).clip(min=least * to)
-    out: NDArray[np.float64] = np.empty_like(to)
+    out = np.empty(to.shape)  # rows one after the other, whatever `to` has
     extrapolate(to, since, by, least, out)
     return out

@@ -22,7 +22,7 @@ def newton_step(kernel: str, batches: Batches, counts: Counts, sums: Array) -> A
     effects, n = batches.effects, batches.n_batches
     sums_and_effects = batches.totals(counts), sums, effects, batches.logs
     given = *sums_and_effects, batches.feature_weights(counts), batches.strength
-    after: Array = np.empty_like(effects)
+    after: Array = np.empty(effects.shape)
     out = matrix, right, _, found = np.empty((n, n)), np.empty(n), after, np.empty(2)
     effects_step(kernel, *given, np.empty(0), *out)
     if not found[0] <= LEVEL_ERROR:
@@ -37,5 +37,5 @@ def newton_step(kernel: str, batches: Batches, counts: Counts, sums: Array) -> A
 
 def extrapolated(kernel: str, to: Array, since: Array, beta: float) -> Array | None:
     """Give ``to * (to / since) ** beta``; None where an effect has changed much."""
-    found: Array = np.empty_like(to)
+    found: Array = np.empty(to.shape)
     return found if further_effects(kernel, to, since, beta, LARGEST_EFFECT, found) else None
