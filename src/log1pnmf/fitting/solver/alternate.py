@@ -309,5 +309,6 @@ def _residual(side: Side, values: Array, step: HalfStep, bounds: Bounds) -> Any:
         return step.residual
     gradient = step.gradient
     if side.empty is not None:
-        gradient = gradient * like(gradient, ~side.empty[:, None])
+        penalty = like(gradient, bounds.penalty)
+        gradient = (gradient + penalty) * like(gradient, ~side.empty[:, None]) - penalty
     return side_residual(values, gradient, bounds)
