@@ -301,7 +301,7 @@ bool with_type(const Some& array, const Use& use) {
   throw std::invalid_argument("an array has a type that is not known");
 }
 
-bool take_canonical(Vector<std::int64_t> indptr, Some indices, Some values, std::int64_t n_columns,
+bool take_canonical(Vector<std::int64_t> indptr, Some indices, Some values, std::int64_t n_columns, bool whole,
                     Maybe<Output<std::int32_t>> out_indices, Maybe<Output<float>> out_values) {
   const auto rows = raw_rows(indptr, indices.size(), values.size(), n_columns);
   require((!out_indices || out_indices->size() == indices.size()) && (!out_values || out_values->size() == values.size()),
@@ -310,7 +310,7 @@ bool take_canonical(Vector<std::int64_t> indptr, Some indices, Some values, std:
   return with_type<std::int32_t, std::int64_t>(indices, [&](auto* columns) {
     return with_type<float, double, std::int32_t, std::int64_t, std::uint8_t, std::uint16_t, std::uint32_t>(values, [&](auto* counts) {
       nb::gil_scoped_release released;
-      return log1pnmf::take_canonical(rows, columns, counts, data_or_null(out_indices), data_or_null(out_values));
+      return log1pnmf::take_canonical(rows, columns, counts, whole, data_or_null(out_indices), data_or_null(out_values));
     });
   });
 }
@@ -404,7 +404,7 @@ NB_MODULE(_core, m) {
   m.def("add_statistics", &add_statistics, "Add loss, gradient and Hessian of all rows to the given outputs.");
   m.def("solve_programs", &solve_programs, "Solve one box-constrained quadratic program per row.");
   m.def("take_canonical", &take_canonical, nb::arg("indptr"), nb::arg("indices"), nb::arg("values"), nb::arg("n_columns"),
-        nb::arg("out_indices").none(), nb::arg("out_values").none(), "Whether rows need no mending; then they are given in the kernels' types.");
+        nb::arg("whole"), nb::arg("out_indices").none(), nb::arg("out_values").none(), "Whether rows need no mending; then they are given in the kernels' types.");
   m.def("transpose", &transpose, "Sort compressed rows by columns.");
   m.def("apply", &apply, "A kernel's own expm1 or log, elementwise; for accuracy tests.");
   m.def("runnable_kernels", &log1pnmf::runnable_kernels, "Instruction sets this processor can run, fastest first.");

@@ -11,6 +11,7 @@ namespace {
 constexpr std::int64_t kColumnsAtOnce = 1024;   // whose ends, a cache line each in two arrays, stay in the second-level cache
 constexpr std::int64_t kShortestRun = 16;       // entries of a row that are read in one go, on average
 constexpr std::int64_t kRowsAhead = 2;
+constexpr std::int32_t kLargestWhole = 1 << 24;
 constexpr int kLine = 64, kLinesAhead = 8;
 
 // What is needed soon; any address will do.
@@ -32,14 +33,19 @@ bool rises(const Index* indices, std::int64_t n, std::int64_t n_columns) {
   return falls == 0 && indices[0] >= 0 && indices[n - 1] < n_columns;
 }
 
-// Without branches, for vectors. NaN is no count.
-template <class Value>
+// Without branches, for vectors. NaN is no count. Those above kLargestWhole are not known to be whole.
+template <bool kWhole, class Value>
 bool are_counts(const Value* values, std::int64_t n) {
   using Flag = std::conditional_t<sizeof(Value) == 8, std::int64_t, std::int32_t>;
   Flag bad = 0;
   for (std::int64_t e = 0; e < n; ++e) {
     const Value value = values[e];
     if constexpr (std::is_floating_point_v<Value>) {
+      if constexpr (kWhole) {
+        const Value positive = value > Value{0} ? value : Value{0};
+        const Value bounded = positive < Value{kLargestWhole} ? positive : Value{kLargestWhole};
+        bad |= static_cast<Flag>(static_cast<Value>(static_cast<std::int32_t>(bounded)) != value);
+      }
       bad |= static_cast<Flag>(!(value > Value{0})) | static_cast<Flag>(!(value <= static_cast<Value>(std::numeric_limits<float>::max())));
       if constexpr (sizeof(Value) > sizeof(float)) bad |= static_cast<Flag>(static_cast<Value>(static_cast<float>(value)) != value);
     } else {
@@ -60,10 +66,12 @@ bool is_sound(const RawRows& rows) {
 }
 
 template <class Index, class Value>
-bool take_canonical(const RawRows& rows, const Index* indices, const Value* values, std::int32_t* out_indices, float* out_values) {
+bool take_canonical(const RawRows& rows, const Index* indices, const Value* values, bool whole, std::int32_t* out_indices,
+                    float* out_values) {
+  const auto counts = whole ? are_counts<true, Value> : are_counts<false, Value>;
   for (std::int64_t i = 0; i < rows.n_rows; ++i) {
     const std::int64_t from = rows.indptr[i], to = rows.indptr[i + 1];
-    if (!rises(indices + from, to - from, rows.n_columns) || !are_counts(values + from, to - from)) return false;
+    if (!rises(indices + from, to - from, rows.n_columns) || !counts(values + from, to - from)) return false;
     if (out_indices != nullptr)
       for (std::int64_t e = from; e < to; ++e) out_indices[e] = static_cast<std::int32_t>(indices[e]);
     if (out_values != nullptr)
@@ -111,8 +119,8 @@ bool transpose(const RawRows& rows, const std::int32_t* indices, const Value* va
 }
 
 #define LOG1PNMF_TAKE(Value)                                                                                                   \
-  template bool take_canonical(const RawRows&, const std::int32_t*, const Value*, std::int32_t*, float*);                      \
-  template bool take_canonical(const RawRows&, const std::int64_t*, const Value*, std::int32_t*, float*);
+  template bool take_canonical(const RawRows&, const std::int32_t*, const Value*, bool, std::int32_t*, float*);                \
+  template bool take_canonical(const RawRows&, const std::int64_t*, const Value*, bool, std::int32_t*, float*);
 LOG1PNMF_TAKE(float)
 LOG1PNMF_TAKE(double)
 LOG1PNMF_TAKE(std::int32_t)

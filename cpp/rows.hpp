@@ -14,10 +14,11 @@ struct RawRows {
 // Whether the rows begin and end where they should.
 bool is_sound(const RawRows& rows);
 
-// Whether columns rise strictly within every row, and all values are positive, finite and exact in single precision.
-// Then columns and values are written to the outputs; null: the inputs will do. The rows must be sound.
+// Whether columns rise strictly within every row, and all values are positive, finite and exact in single precision;
+// `whole`: and known to be whole numbers. Then columns and values are written to the outputs; null: the inputs will do. The rows must be sound.
 template <class Index, class Value>
-bool take_canonical(const RawRows& rows, const Index* indices, const Value* values, std::int32_t* out_indices, float* out_values);
+bool take_canonical(const RawRows& rows, const Index* indices, const Value* values, bool whole, std::int32_t* out_indices,
+                    float* out_values);
 
 // The same entries by columns, each with ascending rows. False, and no result, where columns do not rise within rows or
 // point outside. The rows must be sound. Value: any type as wide as the values.

@@ -151,3 +151,21 @@ for use in ("lp.pl.structure", "from log1pnmf import pl", "import log1pnmf.pl"):
     assert attribute.startswith("AttributeError log1pnmf.pl cannot be loaded: ")
     assert [one.partition(" ")[0] for one in imports] == ["ImportError", "ImportError"]
     assert all("pip install 'log1pnmf[plot]'" in one for one in (attribute, *imports))
+
+
+def test_a_fit_from_a_given_start_loads_no_more_than_it_needs():
+    """scikit-learn, pandas and SciPy's statistics take longer to load than many a fit."""
+    code = """
+import sys
+import numpy as np
+from scipy import sparse
+import log1pnmf as lp
+Y = sparse.csr_array(np.random.default_rng(0).poisson(2.0, (30, 20)))
+start = np.ones((30, 2)), np.linspace(0.5, 1.5, 40).reshape(20, 2)
+assert lp.fit_log1p_nmf(Y, 2, init=start, max_iter=500, engine="native").converged
+heavy = ("sklearn", "pandas", "scipy.stats", "matplotlib", "anndata", "torch", "log1pnmf.report")
+print(*(name for name in heavy if name in sys.modules))
+lp.Log1pNMF(2)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr

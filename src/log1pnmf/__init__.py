@@ -1,12 +1,11 @@
 """Poisson non-negative matrix factorisation with the shifted-log link."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from log1pnmf import counts, datasets
 from log1pnmf._common.version import __version__
 from log1pnmf.counts.chunked.opening import open_counts
-from log1pnmf.estimator import Log1pNMF
 from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.background import background
 from log1pnmf.fitting.driver import ApproximationWarning, fit_log1p_nmf
@@ -15,8 +14,12 @@ from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.model.link import ShiftedLog
 
-# Loaded when first used: they need optional packages, or are not needed by everyone.
+if TYPE_CHECKING:
+    from log1pnmf.estimator import Log1pNMF
+
+# Loaded when first used: they need optional packages or scikit-learn, or are not needed by everyone.
 LAZY = {
+    "Log1pNMF": "log1pnmf.estimator:Log1pNMF",
     "analysis": "log1pnmf.analysis",
     "callbacks": "log1pnmf.fitting.solver.callbacks",
     "pl": "log1pnmf.pl",

@@ -128,6 +128,7 @@ def take_canonical(
     indices: NDArray[np.int32] | NDArray[np.int64],
     values: NDArray[np.generic],
     n_columns: int,
+    whole: bool,
     out_indices: NDArray[np.int32] | None,
     out_values: NDArray[np.float32] | None,
 ) -> bool: ...

@@ -227,7 +227,7 @@ class TestCanonicalRows:
     def test_the_same_arrays(self, kind, index):
         matrix = self.matrix([3, 1, 200], kind=kind)
         matrix.indices = matrix.indices.astype(index)
-        quick, careful = canonical_rows(matrix), compress_sparse(matrix, transposed=False)[0]
+        quick, careful = canonical_rows(matrix, whole=True), compress_sparse(matrix)[0]
         for name in ("indptr", "indices", "values"):
             one, other = getattr(quick, name), getattr(careful, name)
             assert one.dtype == other.dtype
@@ -235,12 +235,28 @@ class TestCanonicalRows:
         assert quick.shape == careful.shape
 
     def test_fractions_are_taken(self):
-        assert canonical_rows(self.matrix([0.5, 1.0, 2.0])).values.tolist() == [0.5, 1.0, 2.0]
+        matrix = self.matrix([0.5, 1.0, 2.0])
+        assert canonical_rows(matrix, whole=False).values.tolist() == [0.5, 1.0, 2.0]
 
+    @pytest.mark.parametrize("value", [0.5, 1.5, 3.0 + 2**-20, 8388607.5, 1e-30])
+    @pytest.mark.parametrize("kind", ["f4", "f8"])
+    def test_fractions_are_not_taken_for_whole_numbers(self, value, kind):
+        for at in range(3):
+            values = np.ones(3, dtype=kind)
+            values[at] = np.float32(value)
+            assert canonical_rows(self.matrix(values), whole=True) is None
+
+    @pytest.mark.parametrize("kind", ["f4", "f8"])
+    def test_large_whole_numbers(self, kind):
+        matrix = self.matrix([2**24 - 1, 2**23 + 1, 2**24], kind=kind)
+        assert canonical_rows(matrix, whole=True).values.tolist() == matrix.data.tolist()
+
+    @pytest.mark.parametrize("whole", [False, True])
     @pytest.mark.parametrize(
         ("bad", "kind"),
         [
             (np.nan, "f4"),
+            (-np.inf, "f4"),
             (np.inf, "f8"),
             (-1, "f4"),
             (-1, "i4"),
@@ -257,16 +273,16 @@ class TestCanonicalRows:
             (1, ">f4"),
         ],
     )
-    def test_values_to_look_at_again(self, bad, kind):
+    def test_values_to_look_at_again(self, bad, kind, whole):
         for at in range(3):
             values = np.ones(3, dtype=kind)
             values[at] = bad
-            assert canonical_rows(self.matrix(values, kind=kind)) is None
+            assert canonical_rows(self.matrix(values, kind=kind), whole=whole) is None
 
     @pytest.mark.parametrize("indices", [(2, 0, 1), (1, 1, 1), (0, 4, 1), (-1, 2, 1), (0, 2, 2**33)])
     def test_columns_to_look_at_again(self, indices):
-        assert canonical_rows(self.matrix([1.0, 1.0, 1.0], indices)) is None
+        assert canonical_rows(self.matrix([1.0, 1.0, 1.0], indices), whole=True) is None
 
     @pytest.mark.parametrize("indptr", [(0, 2, 1, 3), (1, 2, 2, 3), (0, 2, 2, 4), (0, 2, 3), (0, 9, 2, 3)])
     def test_rows_to_look_at_again(self, indptr):
-        assert canonical_rows(self.matrix([1.0, 1.0, 1.0], indptr=indptr)) is None
+        assert canonical_rows(self.matrix([1.0, 1.0, 1.0], indptr=indptr), whole=True) is None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any, TypeAlias
 
 import numpy as np
-from sklearn.utils import check_random_state
 
 __all__ = ["Random", "as_random", "check_known", "new_seed", "random_from_parts", "random_parts"]
 
@@ -29,6 +29,10 @@ def as_random(random_state: Any) -> Random:
     if isinstance(random_state, np.random.Generator):
         return random_state
     try:
+        if isinstance(random_state, Integral):
+            return np.random.RandomState(int(random_state))
+        from sklearn.utils import check_random_state  # the usual call does without
+
         return check_random_state(random_state)
     except ValueError:
         raise ValueError(

@@ -5,10 +5,17 @@ from __future__ import annotations
 import sys
 import warnings
 
-__all__ = ["warn"]
+__all__ = ["convergence_warning", "warn"]
 
 PASSED_OVER = ("log1pnmf", "sklearn")
 """Packages whose lines are not the user's: this one, and those that call it for the user."""
+
+
+def convergence_warning() -> type[Warning]:
+    """Give scikit-learn's warning about fits that have not converged. Loading it takes a second or more."""
+    from sklearn.exceptions import ConvergenceWarning
+
+    return ConvergenceWarning
 
 
 def warn(message: str, category: type[Warning]) -> None:

@@ -21,8 +21,8 @@ SMALLEST, LARGEST = 1e-50, 1e100
 """Counts above are refused: their squares and products would leave the range of a double."""
 
 
-def compress_dense(matrix: np.ndarray) -> tuple[SparseRows, ValueScan]:
-    """Compress a 2-d array of numbers, and say what its values are like."""
+def compress_dense(matrix: np.ndarray) -> tuple[SparseRows, str | None]:
+    """Compress a 2-d array of numbers, and give the warning about values that are not whole numbers."""
     n_rows, n_columns = matrix.shape
     step = max(1, CHUNK // n_columns)
     scan = ValueScan(lambda position: divmod(position, n_columns))
@@ -41,13 +41,24 @@ def compress_dense(matrix: np.ndarray) -> tuple[SparseRows, ValueScan]:
         part = slice(indptr[start], indptr[start + rows.shape[0]])
         indices[part] = filled[1]
         values[part] = rows[filled]
-    return SparseRows((n_rows, n_columns), indptr, indices, values), scan
+    return SparseRows((n_rows, n_columns), indptr, indices, values), scan.fractional
 
 
-def canonical_rows(matrix: Any) -> SparseRows | None:
+def checked_rows(matrix: Any, *, transposed: bool = False) -> tuple[SparseRows, str | None]:
+    """Do what `compress_sparse` does, quickly where nothing has to be mended."""
+    quick = canonical_rows(matrix, whole=True)
+    return compress_sparse(matrix, transposed=transposed) if quick is None else (quick, None)
+
+
+def canonical_rows(matrix: Any, *, whole: bool) -> SparseRows | None:
     """Give a CSR matrix after a quick look at all indices and values; None where `compress_sparse` is needed.
 
     That is where something has to be mended or refused, or where float32 does not hold a value.
+
+    Parameters
+    ----------
+    whole : bool
+        Whether values that are not whole numbers need `compress_sparse`, which warns about them.
     """
     indptr = np.ascontiguousarray(matrix.indptr, dtype=np.int64)
     indices, values = np.ascontiguousarray(matrix.indices), np.ascontiguousarray(matrix.data)
@@ -56,14 +67,20 @@ def canonical_rows(matrix: Any) -> SparseRows | None:
         return None
     columns = None if indices.dtype == np.int32 else np.empty(len(indices), dtype=np.int32)
     counts = None if values.dtype == np.float32 else np.empty(len(values), dtype=np.float32)
-    if not take_canonical(indptr, indices, values, matrix.shape[1], columns, counts):
+    if not take_canonical(indptr, indices, values, matrix.shape[1], whole, columns, counts):
         return None
     columns, counts = indices if columns is None else columns, values if counts is None else counts
     return SparseRows(tuple(matrix.shape), indptr, columns, counts)
 
 
-def compress_sparse(matrix: Any, *, transposed: bool) -> tuple[SparseRows, ValueScan]:
-    """Bring a CSR matrix into canonical form; `transposed` says that its rows are the caller's columns."""
+def compress_sparse(matrix: Any, *, transposed: bool = False) -> tuple[SparseRows, str | None]:
+    """Bring a CSR matrix into canonical form, and give the warning about values that are not whole numbers.
+
+    Parameters
+    ----------
+    transposed : bool
+        Whether its rows are the caller's columns.
+    """
     indptr, indices, values = _canonical(matrix)
 
     def locate(position: int) -> tuple[int, int]:
@@ -84,7 +101,7 @@ def compress_sparse(matrix: Any, *, transposed: bool) -> tuple[SparseRows, Value
         np.ascontiguousarray(kept[0], dtype=np.int64),
         np.ascontiguousarray(kept[1], dtype=np.int32),
         np.ascontiguousarray(kept[2], dtype=scan.value_dtype),
-    ), scan
+    ), scan.fractional
 
 
 def _canonical(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

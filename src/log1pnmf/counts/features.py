@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import validate_data
 
 from .counts import Counts, SparseRows
 
-__all__ = ["align_features", "find_features", "seen_features", "select_features"]
+__all__ = ["align_features", "find_features", "select_features"]
 
 MOST_LISTED = 10
 
@@ -149,26 +146,3 @@ def _changed(here: Sequence[str], names: Sequence[str], missing: Sequence[str]) 
         f"the features of adata are not those of the fit: {what}). Give adata.var_names the names they had, "
         "or take the model from the object as it was before features were dropped or renamed, or fit again"
     )
-
-
-def seen_features(X: Any, counts: Counts) -> dict[str, Any]:
-    """Find number and names of the features as scikit-learn does, as attributes of an estimator.
-
-    Parameters
-    ----------
-    X : object
-        What the user passed.
-    counts : Counts
-        What it became.
-
-    Returns
-    -------
-    dict
-        `n_features_in_`, and `feature_names_in_` where there are names.
-    """
-    probe = BaseEstimator()
-    validate_data(probe, X, skip_check_array=True)
-    found = dict(vars(probe))
-    if not hasattr(X, "columns") and counts.feature_names is not None:
-        found["feature_names_in_"] = counts.feature_names
-    return found

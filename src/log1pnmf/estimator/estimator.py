@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.atomic import StrPath
-from log1pnmf.counts.counts import frame_of
-from log1pnmf.counts.features import seen_features
+from log1pnmf.counts.given import frame_of
 from log1pnmf.engines.base import RowSolver
 from log1pnmf.engines.registry import as_counts
 from log1pnmf.fitting.as_fit import as_fit
@@ -21,7 +20,7 @@ from log1pnmf.fitting.request import Request
 from log1pnmf.fitting.settings import GIVEN
 from log1pnmf.fitting.solver.callbacks import Callback
 
-from .fitted import FittedModel
+from .fitted import FittedModel, seen_features
 
 __all__ = ["Log1pNMF"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -16,7 +16,8 @@ from log1pnmf.analysis.batches import batch_effects
 from log1pnmf.analysis.loading_errors import loading_errors
 from log1pnmf.counts.chunked.opening import CountSource
 from log1pnmf.counts.chunked.parts import source_of
-from log1pnmf.counts.counts import Counts, check_unmasked, frame_of
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.given import check_unmasked, frame_of
 from log1pnmf.engines.registry import as_counts
 from log1pnmf.fitting.certificate import certify
 from log1pnmf.fitting.facts import Certificate
@@ -25,7 +26,7 @@ from log1pnmf.fitting.new_samples import counts_of, project, score
 
 from .findings import Findings
 
-__all__ = ["FittedModel"]
+__all__ = ["FittedModel", "seen_features"]
 
 Array = NDArray[np.float64]
 
@@ -288,3 +289,26 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
         """
         check_is_fitted(self)
         self.fit_.save(path)
+
+
+def seen_features(X: Any, counts: Counts) -> dict[str, Any]:
+    """Find number and names of the features as scikit-learn does, as attributes of an estimator.
+
+    Parameters
+    ----------
+    X : object
+        What the user passed.
+    counts : Counts
+        What it became.
+
+    Returns
+    -------
+    dict
+        `n_features_in_`, and `feature_names_in_` where there are names.
+    """
+    probe = BaseEstimator()
+    validate_data(probe, X, skip_check_array=True)
+    found = dict(vars(probe))
+    if not hasattr(X, "columns") and counts.feature_names is not None:
+        found["feature_names_in_"] = counts.feature_names
+    return found

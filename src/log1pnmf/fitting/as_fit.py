@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from sklearn.utils.validation import check_is_fitted
-
 from log1pnmf.counts.counts import Counts
 
 from .annotated import fit_from, is_annotated
@@ -51,6 +49,8 @@ def as_fit(source: Any, *, key: str | None = None) -> Fit:
     if is_annotated(source):
         return fit_from(source, key)
     if hasattr(source, "get_params") and hasattr(source, "fit"):
+        from sklearn.utils.validation import check_is_fitted  # loaded with the estimator
+
         check_is_fitted(source)
     fit = getattr(source, "fit_", None)
     if not isinstance(fit, Fit):

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
 
 from log1pnmf._common.atomic import StrPath
 from log1pnmf._common.checks import one_for_each
 from log1pnmf._common.randomness import as_random
-from log1pnmf._common.warn import warn
+from log1pnmf._common.warn import convergence_warning, warn
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import as_counts, check_memory, make_engine, resolve_engine
@@ -263,7 +262,7 @@ def _finish(settings: Settings, engine: Engine, run: Run, request: Request, know
         messages.append(f"stopped by a callback after {last.index} iterations")
     elif run.stopped != "converged":
         messages.append(f"not converged {_why_not(settings, run, kkt_residual)}")
-        warn(messages[-1], ConvergenceWarning)
+        warn(messages[-1], convergence_warning())
     messages += _about_zeros(request.settings, settings, run, problem)
     messages += _about_batches(engine, run)
     if settings.size_factors == "fit" and not settings.fits_sizes:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.counts.counts import Counts, check_unmasked
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.given import check_unmasked
 from log1pnmf.counts.sparse_rows import checksum_of
 from log1pnmf.model.constraint import Constraint
 from log1pnmf.model.structure import FREE_KIND, Structure

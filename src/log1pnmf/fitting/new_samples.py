@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
 
 from log1pnmf._common.rows import RowFile
-from log1pnmf._common.warn import warn
+from log1pnmf._common.warn import convergence_warning, warn
 from log1pnmf.counts.chunked.parts import parts_of, source_of
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import align_features, select_features
@@ -257,7 +256,7 @@ class NewSamples:
             warn(
                 "some loadings have not converged; a feature may have counts far beyond those of the "
                 "training data",
-                ConvergenceWarning,
+                convergence_warning(),
             )
         return loadings
 

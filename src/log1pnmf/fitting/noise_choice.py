@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 
+from log1pnmf._common.warn import convergence_warning
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import split_counts
 from log1pnmf.model.dispersion import DispersionKind, renewed
@@ -97,7 +97,7 @@ def choose_noise(request: Request, counts: Counts, fit: Callable[[Request, Count
         n_jobs=request.n_jobs,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", convergence_warning())
         found = fit(quick, train)
     return _compared(found, train, test, _kind(asked.dispersion))
 

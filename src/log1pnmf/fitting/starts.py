@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import brentq
-from sklearn.utils.extmath import randomized_svd
 from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.arrays import on_host
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.randomness import Random, new_seed
-from log1pnmf.counts.counts import check_unmasked
+from log1pnmf.counts.given import check_unmasked
 from log1pnmf.engines.base import Engine
 from log1pnmf.fitting.settings import INITS
 from log1pnmf.fitting.solver.alternate import alternate
@@ -152,6 +151,8 @@ def _nndsvd(problem: Problem, n_components: int, rng: Random) -> tuple[Array, Ar
     """Boutsidis and Gallopoulos (2008): of each singular pair, the stronger of its two signs."""
     matrix = _linked(problem)
     rank = min(n_components, *matrix.shape)
+    from sklearn.utils.extmath import randomized_svd  # only this start needs it
+
     with threadpool_limits(1, user_api="blas"):  # thin products: more threads only spin and change bits
         left, strength, right = randomized_svd(matrix, rank, random_state=new_seed(rng))
     loadings, factors = np.zeros((matrix.shape[0], n_components)), np.zeros((matrix.shape[1], n_components))

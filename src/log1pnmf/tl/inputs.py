@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from log1pnmf._common.optional import require
-from log1pnmf.counts.counts import Counts, holds_counts
+from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import find_features
+from log1pnmf.counts.given import holds_counts
 from log1pnmf.counts.sparse_rows import dense_blocks
 
 __all__ = [

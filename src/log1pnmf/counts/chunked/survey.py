@@ -137,8 +137,8 @@ def _no_rows(counts: Counts) -> SparseRows:
 def chunk_counts(raw: Any) -> Counts:
     """Compress a chunk that was checked before; quicker than `Counts.from_any`, and without its warnings."""
     matrix = raw if sparse.issparse(raw) and raw.format == "csr" else sparse.csr_array(raw)
-    rows = canonical_rows(matrix)
-    return Counts(compress_sparse(matrix, transposed=False)[0] if rows is None else rows)
+    rows = canonical_rows(matrix, whole=False)
+    return Counts(compress_sparse(matrix)[0] if rows is None else rows)
 
 
 @dataclass(eq=False)

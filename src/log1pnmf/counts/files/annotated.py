@@ -12,7 +12,7 @@ import numpy as np
 from log1pnmf._common.gate import Store, open_store
 from log1pnmf._common.optional import require
 from log1pnmf._common.untrusted import BadFileError, Budget
-from log1pnmf.counts.counts import holds_counts
+from log1pnmf.counts.given import holds_counts
 
 from .sink import created_hdf5
 from .table import RawTable

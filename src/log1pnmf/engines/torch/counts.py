@@ -17,7 +17,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import Pattern, SparseRows
 from log1pnmf.counts.tally import Tally
 
-__all__ = ["TensorCounts", "TensorPattern", "TensorRows", "to_device"]
+__all__ = ["TensorCounts", "TensorPattern", "TensorRows", "read_only", "to_device"]
 
 COPIED_ENTRIES = 1 << 27
 """Entries that are copied to a device at a time."""
@@ -209,10 +209,17 @@ def to_device(array: Any, device: Any, dtype: Any) -> Any:
     if device.type == "cpu":
         return torch.from_numpy(array.astype(np.dtype(str(dtype).removeprefix("torch.")), copy=True))
     out = torch.empty(len(array), dtype=dtype, device=device)
-    for at in range(0, len(array), COPIED_ENTRIES):  # no second copy of the whole on the host
-        piece = np.array(array[at : at + COPIED_ENTRIES])
-        out[at : at + len(piece)].copy_(torch.from_numpy(piece))
+    for at in range(0, len(array), COPIED_ENTRIES):  # no second copy of the whole where types differ
+        piece = read_only(np.ascontiguousarray(array[at : at + COPIED_ENTRIES]))
+        out[at : at + len(piece)].copy_(piece)
     return out
+
+
+def read_only(array: np.ndarray) -> Any:
+    """Give an array of the host as a tensor that shares its memory, and must not be written to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)
 
 
 def _check(values: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,7 @@ import torch
 
 from log1pnmf.counts.sparse_rows import Pattern, SparseRows, row_blocks
 
-from .counts import TensorPattern, to_device
+from .counts import TensorPattern, read_only, to_device
 
 __all__ = ["Block", "DevicePattern", "DeviceRows", "Stored", "device_rows", "fits"]
 
@@ -210,9 +209,7 @@ class DeviceRows:
         """
         if isinstance(array, torch.Tensor):
             return array
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-            tensor = torch.from_numpy(array)
+        tensor = read_only(array)
         if self._device.type == "cuda" and tensor.nbytes >= LEAST_LOCKED:
             runtime, at = torch.cuda.cudart(), tensor.data_ptr()
             if int(runtime.cudaHostRegister(at, tensor.nbytes, 0)) == 0:
