@@ -26,10 +26,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
 
 from log1pnmf._common.checks import check_whole
 from log1pnmf._common.randomness import as_random, new_seed
+from log1pnmf._common.warn import convergence_warning
 from log1pnmf._common.words import plural
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.annotated import is_annotated
@@ -259,7 +259,7 @@ def evidence(
     rng = as_random(random_state)
     k = fit.n_components if fit.n_components > 1 else 0
     with shown(None, verbose, "evidence") as on_fit, warnings.catch_warnings():
-        for kind in (ConvergenceWarning, ApproximationWarning):
+        for kind in (convergence_warning(), ApproximationWarning):
             warnings.simplefilter("ignore", kind)  # the fit itself has said so
         seen = _Count(on_fit, k + n_seeds + n_bootstrap)
         loss = np.array([seen(known.loss_without(j)) for j in range(k)] or [math.nan])

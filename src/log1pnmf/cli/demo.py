@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from sklearn.exceptions import ConvergenceWarning
 
+from log1pnmf._common.warn import convergence_warning
 from log1pnmf.analysis.groups import Groups, group_means
 from log1pnmf.analysis.metrics import deviance_explained
 from log1pnmf.datasets import Dataset, pancreas
@@ -93,7 +93,7 @@ def fit_both(data: Dataset, *, max_iter: int = MAX_ITER, verbose: int = 0) -> li
     names = {"sample_names": [f"cell {i}" for i in range(data.counts.shape[0])]}
     for c in (1.0, math.inf):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # summary and report say it
+            warnings.simplefilter("ignore", convergence_warning())  # summary and report say it
             fit = fit_log1p_nmf(
                 data.counts, N_COMPONENTS, c=c, init="nndsvd", max_iter=max_iter, verbose=verbose
             )

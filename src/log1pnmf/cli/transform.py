@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import typer
-from sklearn.exceptions import ConvergenceWarning
 
 from log1pnmf._common.atomic import building, check_place
+from log1pnmf._common.warn import convergence_warning
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import select_features
 from log1pnmf.counts.files import BadFileError, CountTable
@@ -75,7 +75,7 @@ def transform(
         missing = "zero"
     counts, notes = align(table, fit, missing=missing)
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ConvergenceWarning)
+        warnings.simplefilter("always", convergence_warning())
         loadings = project(fit, counts, batch=None if batch is None else table.labels(batch))
     notes += [one_line(warning.message) for warning in caught]
     screen.notes([*table.notes, *notes])

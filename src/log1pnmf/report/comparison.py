@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import adjusted_mutual_info_score
 
 from log1pnmf.analysis.groups import Groups, group_means
 from log1pnmf.analysis.metrics import effective_factors, factor_correlation, hoyer, match_factors
@@ -151,6 +150,8 @@ def _measures(one: Fit, groups: Groups | None) -> list[tuple[str, str, float]]:
 
 
 def _group_measures(one: Fit, groups: Groups) -> list[tuple[str, str, float]]:
+    from sklearn.metrics import adjusted_mutual_info_score  # only reports with groups need it
+
     mean = group_means(one.loadings, groups)
     served = [len(served_groups(column, groups.names)) for column in mean.T]
     agreement = adjusted_mutual_info_score(groups.codes, one.loadings.argmax(axis=1))

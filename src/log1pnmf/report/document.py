@@ -9,12 +9,9 @@ import platform
 import re
 from collections.abc import Sequence
 from importlib import resources
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import numpy
-import scipy
-import sklearn
 
 from log1pnmf._common.atomic import StrPath, check_writable, replacing
 from log1pnmf._common.optional import require
@@ -337,9 +334,7 @@ def _versions() -> str:
     packages = [
         f"log1pnmf {__version__}",
         f"Python {platform.python_version()}",
-        f"NumPy {numpy.__version__}",
-        f"SciPy {scipy.__version__}",
-        f"scikit-learn {sklearn.__version__}",
+        *(f"{name} {version(name.lower())}" for name in ("NumPy", "SciPy", "scikit-learn")),
     ]
     return enumerate_words(packages)
 

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 from scipy.stats import t as student
-from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.checks import check_choice
-from log1pnmf._common.warn import warn
+from log1pnmf._common.warn import convergence_warning, warn
 from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import split_counts
@@ -187,7 +186,7 @@ def _on_halves(fit: Fit, counts: Counts, sizes: Array, n_jobs: int | None) -> tu
     given = twice if request.dispersion is not None else None
     request = replace(request, size_factors=0.5 * sizes, dispersion=given, n_jobs=n_jobs)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the fit itself has said so
+        warnings.simplefilter("ignore", convergence_warning())  # the fit itself has said so
         half = run_request(request, train)
     order = match_factors(fit.loadings, half.loadings).pairs[:, 1]  # the order is by share, which may change
     loadings, factors = half.loadings[:, order], half.factors[:, order]

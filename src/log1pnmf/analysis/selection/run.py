@@ -11,13 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.atomic import StrPath
 from log1pnmf._common.checks import check_absent, check_choice, check_whole
 from log1pnmf._common.randomness import as_random, new_seed
-from log1pnmf._common.warn import warn
+from log1pnmf._common.warn import convergence_warning, warn
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import check_fraction
 from log1pnmf.engines.registry import ENGINES, resolve_engine
@@ -234,7 +233,7 @@ def _finish(plan: _Plan, finished: bool) -> Selection:
         selection = replace(selection, about={**selection.about, "note": note})
     missed = int(np.count_nonzero(~selection.numbers["converged"]))
     if missed:
-        warn(f"{missed} of {total} fits have not converged; raise max_iter", ConvergenceWarning)
+        warn(f"{missed} of {total} fits have not converged; raise max_iter", convergence_warning())
     return selection
 
 
