@@ -2,17 +2,19 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <type_traits>
 #include <vector>
 
 namespace log1pnmf {
 namespace {
 
-constexpr std::int64_t kColumnsAtOnce = 1024;   // whose ends, a cache line each in two arrays, stay in the second-level cache
-constexpr std::int64_t kShortestRun = 16;       // entries of a row that are read in one go, on average
+constexpr std::int64_t kColumnsAtOnce = 512;    // whose ends, a cache line each, are nearly all in the first-level cache
+constexpr std::int64_t kShortestRun = 8;        // entries of a row that are read in one go, on average
+constexpr std::int64_t kShareOfRoom = 8, kLeastRoom = 1 << 16;
 constexpr std::int64_t kRowsAhead = 2;
 constexpr std::int32_t kLargestWhole = 1 << 24;
-constexpr int kLine = 64, kLinesAhead = 8;
+constexpr int kLine = 64, kLinesAhead = 3;
 
 // What is needed soon; any address will do.
 template <class T>
@@ -80,7 +82,18 @@ bool take_canonical(const RawRows& rows, const Index* indices, const Value* valu
   return true;
 }
 
-// Some columns at a time, which rows have one after the other: places far apart in the outputs would not be in the cache.
+namespace {
+
+template <class Value>
+struct Entry {
+  std::int32_t row;
+  Value value;
+};
+
+}  // namespace
+
+// Some columns at a time, which rows have one after the other: places far apart would not be in the cache. Rows and values are first
+// written side by side, which halves the cache lines at work, and then apart; only where that room is small against the outputs.
 template <class Value>
 bool transpose(const RawRows& rows, const std::int32_t* indices, const Value* values, std::int64_t* out_indptr, std::int32_t* out_rows,
                Value* out_values) {
@@ -96,24 +109,36 @@ bool transpose(const RawRows& rows, const std::int32_t* indices, const Value* va
 
   const std::int64_t most = std::max<std::int64_t>(1, rows.n_entries / (kShortestRun * std::max<std::int64_t>(n, 1)));
   const std::int64_t groups = std::clamp<std::int64_t>((m + kColumnsAtOnce - 1) / kColumnsAtOnce, 1, most);
-  std::vector<std::int64_t> next(out_indptr, out_indptr + m), at(rows.indptr, rows.indptr + n);
-  for (std::int64_t g = 0; g < groups; ++g) {
-    const std::int64_t end = g + 1 == groups ? m : (g + 1) * ((m + groups - 1) / groups);
-    for (std::int64_t i = 0; i < n; ++i) {
-      if (groups > 1 && i + kRowsAhead < n) {
-        const std::int64_t coming = at[static_cast<std::size_t>(i + kRowsAhead)];
-        fetch(indices + coming);
-        fetch(values + coming);
+  const std::int64_t width = (m + groups - 1) / groups, room_size = std::max(kLeastRoom, rows.n_entries / kShareOfRoom);
+  const auto room = std::make_unique_for_overwrite<Entry<Value>[]>(static_cast<std::size_t>(std::min(room_size, rows.n_entries)));
+  std::vector<std::int64_t> next(static_cast<std::size_t>(width)), at(rows.indptr, rows.indptr + n);
+  for (std::int64_t begin = 0; begin < m; begin += width) {
+    const std::int64_t end = std::min(begin + width, m), first = out_indptr[begin], size = out_indptr[end] - first;
+    const auto visit = [&](std::int64_t origin, const auto& put) {
+      for (std::int64_t j = begin; j < end; ++j) next[static_cast<std::size_t>(j - begin)] = out_indptr[j] - origin;
+      for (std::int64_t i = 0; i < n; ++i) {
+        if (groups > 1 && i + kRowsAhead < n) {
+          const std::int64_t coming = at[static_cast<std::size_t>(i + kRowsAhead)];
+          fetch(indices + coming);
+          fetch(values + coming);
+        }
+        const std::int64_t to = rows.indptr[i + 1];
+        std::int64_t e = at[static_cast<std::size_t>(i)];
+        for (; e < to && indices[e] < end; ++e)
+          put(next[static_cast<std::size_t>(indices[e] - begin)]++, static_cast<std::int32_t>(i), values[e]);
+        at[static_cast<std::size_t>(i)] = e;
       }
-      const std::int64_t to = rows.indptr[i + 1];
-      std::int64_t e = at[static_cast<std::size_t>(i)];
-      for (; e < to && indices[e] < end; ++e) {
-        const std::int64_t place = next[static_cast<std::size_t>(indices[e])]++;
-        out_rows[place] = static_cast<std::int32_t>(i);
-        out_values[place] = values[e];
-      }
-      at[static_cast<std::size_t>(i)] = e;
+    };
+    if (size > room_size) {
+      visit(0, [&](std::int64_t place, std::int32_t row, Value value) {
+        out_rows[place] = row;
+        out_values[place] = value;
+      });
+      continue;
     }
+    visit(first, [&](std::int64_t place, std::int32_t row, Value value) { room[static_cast<std::size_t>(place)] = {row, value}; });
+    for (std::int64_t e = 0; e < size; ++e) out_rows[first + e] = room[static_cast<std::size_t>(e)].row;
+    for (std::int64_t e = 0; e < size; ++e) out_values[first + e] = room[static_cast<std::size_t>(e)].value;
   }
   return true;
 }

@@ -194,7 +194,7 @@ class ChunkPass:
         else:
             values, bounds = start, bounds.holding(start, self.held)
             for _ in range(SETTLING_STEPS if self.task == "settle" else 1):
-                step = engine.half_step(side, values, self.factors, bounds=bounds)
+                step = engine.half_step(side, values, self.factors, bounds=bounds, with_loss=False)
                 values, gradient = step.values, step.gradient
                 decrease, rejected = step.predicted_decrease, step.n_rejected
         if self.task == "settle":  # far from the start
