@@ -1,6 +1,6 @@
 // min g'(x - b) + (x - b)'H(x - b)/2 over lower <= x <= upper, for a K x K positive semi-definite H.
-// A Cholesky solve with the bounds that are active at b is tried first: near the optimum of a fit these rarely change.
-// Otherwise coordinate descent finds the active bounds, and a solve on the free coordinates finishes: neither alone is both
+// A Cholesky solve with the bounds that are active at b is tried first: near the optimum of a fit these rarely change. Coordinates
+// that it takes out of their bounds are put there, and the others solved again. Otherwise coordinate descent finds the active bounds, and a solve on the free coordinates finishes: neither alone is both
 // quick on ill-conditioned H and safe at the bounds. Where both bounds are equal, b has to be there, and stays.
 #pragma once
 
@@ -34,7 +34,7 @@ class QuadraticProgram {
   }
 
  private:
-  static constexpr int kMaxRounds = 20;
+  static constexpr int kMaxRounds = 20, kMaxSolves = 3;
 
   // The number of components, N where it is known when compiling: short loops of a known length are quicker.
   template <int N>
@@ -45,7 +45,7 @@ class QuadraticProgram {
     const int K = size<N>();
     std::copy_n(g, K, static_cast<double*>(q_));
     std::copy_n(b, K, x);
-    if (!(direct_step<N>(H, box, x) && optimal<N>(box, x))) descend<N>(H, box, x);
+    if (!direct_steps<N>(H, box, x)) descend<N>(H, box, x);
     double slope = 0.0;
     curvature = 0.0;
     for (int k = 0; k < K; ++k) {
@@ -102,10 +102,10 @@ class QuadraticProgram {
     return gained;
   }
 
-  // Newton on the coordinates that no bound holds back. False, and x stays, where the step would leave the bounds, or a
-  // coordinate depends on others.
+  // Newton on the coordinates that no bound holds back. Those that would leave their bounds stay there, and the others are solved
+  // again. False where this does not end at the optimum, or a coordinate depends on others.
   template <int N>
-  bool direct_step(const double* H, const Box& box, double* x) {
+  bool direct_steps(const double* H, const Box& box, double* x) {
     const int K = size<N>();
     int n = 0;
     for (int k = 0; k < K; ++k) {
@@ -114,13 +114,27 @@ class QuadraticProgram {
       if (!factor_column<N>(H, k, n)) return false;
       free_[n++] = k;
     }
-    const double* s = solve_free<N>(n);
-    for (int i = 0; i < n; ++i) {
-      const int k = free_[i];
-      if (!(x[k] + s[i] >= box.lower[k] && x[k] + s[i] <= box.upper[k])) return false;
+    for (int round = 0; round < kMaxSolves; ++round) {
+      const double* s = solve_free<N>(n);
+      int inside = 0;
+      for (int i = 0; i < n; ++i) {
+        const int k = free_[i];
+        const double to = x[k] + s[i];
+        if (to >= box.lower[k] && to <= box.upper[k]) free_[inside++] = k;
+        else shift<N>(H, x, k, to < box.lower[k] ? box.lower[k] : box.upper[k]);
+      }
+      if (inside == n) {
+        for (int i = 0; i < n; ++i) shift<N>(H, x, free_[i], x[free_[i]] + s[i]);
+        return optimal<N>(box, x);
+      }
+      const int left = inside;
+      n = 0;
+      for (int i = 0; i < left; ++i) {
+        if (!factor_column<N>(H, free_[i], n)) return false;
+        free_[n++] = free_[i];
+      }
     }
-    for (int i = 0; i < n; ++i) shift<N>(H, x, free_[i], x[free_[i]] + s[i]);
-    return true;
+    return false;
   }
 
   // The step over the first n free coordinates, whose factor is known, to where their slopes vanish.
