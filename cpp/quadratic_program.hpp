@@ -1,7 +1,8 @@
 // min g'(x - b) + (x - b)'H(x - b)/2 over lower <= x <= upper, for a K x K positive semi-definite H.
 // A Cholesky solve with the bounds that are active at b is tried first: near the optimum of a fit these rarely change. Coordinates
-// that it takes out of their bounds are put there, and the others solved again. Otherwise coordinate descent finds the active bounds, and a solve on the free coordinates finishes: neither alone is both
-// quick on ill-conditioned H and safe at the bounds. Where both bounds are equal, b has to be there, and stays.
+// that it takes out of their bounds are put there, and the others solved again. Otherwise coordinate descent finds the active bounds,
+// and a solve on the free coordinates finishes: neither alone is both quick on ill-conditioned H and safe at the bounds. Where both
+// bounds are equal, b has to be there, and stays.
 #pragma once
 
 #include <algorithm>
