@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -288,7 +289,10 @@ def show_streamed(name):
 
 
 def show_process(name):
-    """A new process from its start to a converged exact fit of counts in a file; twice, kernels compiled."""
+    """A new process from its start to a converged exact fit of counts in files.
+
+    The first of three compiles kernels and byte code, which an installation keeps.
+    """
     counts, L, F = simulate(**CASES[name])
     with tempfile.TemporaryDirectory() as folder:
         host = counts.on_host().by_row
@@ -298,25 +302,10 @@ def show_process(name):
             np.save(f"{folder}/{key}.npy", array)
         del counts, L, F, host, arrays
         torch.cuda.empty_cache()
-        for _ in range(2):
-            command = [sys.executable, "-m", "benchmarks.gpu", "--fit", folder, str(time.time())]
-            subprocess.run(command, check=True)
-
-
-def fit_saved(folder, began):
-    """Fit what `show_process` has saved; say when each part was done."""
-    marks = [("Python and PyTorch", time.time())]
-    from log1pnmf import fit_log1p_nmf
-
-    names = ("indptr", "indices", "values", "L", "F", "shape")
-    loaded = {name: np.load(f"{folder}/{name}.npy") for name in names}
-    marks.append(("package and data", time.time()))
-    parts = (loaded["values"], loaded["indices"], loaded["indptr"])
-    Y = sparse.csr_array(parts, shape=tuple(loaded["shape"]))
-    options = {"c": 1.0, "likelihood": "exact", "max_iter": 200, "engine": "torch"}
-    fit = fit_log1p_nmf(Y, loaded["L"].shape[1], init=(loaded["L"], loaded["F"]), **options)
-    marks.append((f"fit, {fit.n_iter} iterations in {fit.history['seconds'][-1]:.2f} s", time.time()))
-    print("process: " + "; ".join(f"{name} {at - began:.2f} s" for name, at in marks), fit.stopped)
+        kept = {**os.environ, "PYTHONPYCACHEPREFIX": f"{folder}/bytecode", "PYTHONDONTWRITEBYTECODE": ""}
+        for _ in range(3):
+            command = [sys.executable, "-m", "benchmarks.gpu_process", folder, str(time.time())]
+            subprocess.run(command, check=True, env=kept)
 
 
 def show_threshold(threads):
@@ -340,14 +329,10 @@ def main():
     parser.add_argument("--only", nargs="*", default=["iterations", "kernels", "end", "threshold"])
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     parser.add_argument("--forms", nargs="*", default=list(FORMS))
-    parser.add_argument("--fit", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--data", default="carry")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    if options.fit:
-        fit_saved(options.fit[0], float(options.fit[1]))
-        return
     print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__}))
     shows = {
         "iterations": lambda: show_iterations(options.cases, options.rounds, options.forms),
