@@ -361,11 +361,19 @@ class TestMemory:
         assert_same_arrays(counts, Counts(columns.transpose(), columns))
 
     @pytest.mark.parametrize(
-        ("shape", "density"), [((30, 5000), 0.3), ((400, 2500), 0.02), ((1, 9000), 0.5), ((7, 3), 0)]
+        ("shape", "density"),
+        [
+            ((30, 5000), 0.3),
+            ((400, 2500), 0.02),
+            ((1, 9000), 0.5),
+            ((7, 3), 0),
+            ((300, 400), 0.9),
+            ((500, 1200), 0.6),
+        ],
     )
     @pytest.mark.parametrize("kind", [np.float32, np.float64, np.int8])
     def test_transposing_is_that_of_scipy(self, shape, density, kind):
-        """Columns are sorted some at a time where rows are long, and all at once where they are short."""
+        """Columns are sorted some at a time where rows are long, entries side by side where they are few."""
         matrix = sparse.random(*shape, density, "csr", random_state=0, data_rvs=lambda n: np.arange(n) % 99)
         matrix = sparse.csr_array(matrix.astype(kind))
         found, expected = SparseRows.from_scipy(matrix).transpose(), matrix.tocsc()
