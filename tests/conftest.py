@@ -5,12 +5,17 @@ import signal
 from itertools import pairwise
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 from scipy import sparse
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a shell
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Whether a test passes must not depend on how fast the machine is.
+hypothesis.settings.register_profile("unhurried", hypothesis.settings.default, deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 collect_ignore = ["engines/interpreted_kernels.py"]  # run by a test, as a program
 

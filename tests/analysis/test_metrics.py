@@ -49,7 +49,7 @@ class TestHoyer:
         np.testing.assert_array_equal(hoyer([[3.0, 0.0]]), [0.0, 0.0])
 
     @given(TABLES)
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     def test_is_between_zero_and_one(self, values):
         assert ((hoyer(values) >= 0) & (hoyer(values) <= 1)).all()
 
@@ -98,7 +98,7 @@ class TestEffectiveFactors:
         np.testing.assert_allclose(effective_factors(scale * table), effective_factors(table), rtol=1e-10)
 
     @given(TABLES)
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     def test_is_between_one_and_the_number_of_factors(self, values):
         some = values.sum(axis=1) > 0
         effective = effective_factors(values)

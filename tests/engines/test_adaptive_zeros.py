@@ -111,7 +111,7 @@ def test_the_hessian_is_that_of_finite_differences():
     st.booleans(),
     st.integers(0, 2**32 - 1),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_the_stated_error_is_never_below_the_true_one(size, log_c, log_limit, dispersed, seed):
     (n, m, K), c, limit = size, 10.0**log_c, 10.0**log_limit
     exact, problem, chosen_at, near = case(seed, n=n, m=m, K=K, c=c, limit=limit, dispersed=dispersed)

@@ -67,7 +67,7 @@ def check_held(bounds, start, values):
 
 @pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
 @pytest.mark.parametrize(("c", "kind"), FORMS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 10_000))
 def test_native_takes_the_steps_of_the_reference(c, kind, row_solver, seed):
     problem, loadings, factors = example(c, kind, seed=seed % 7)
@@ -98,7 +98,7 @@ def engines_with_residuals(problem):
 
 
 @pytest.mark.parametrize(("c", "kind"), FORMS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 10_000), shape=st.sampled_from([(8, 30), (2, 3), (70, 64), (130, 65)]))
 def test_residuals_of_half_steps_are_those_of_the_truth(c, kind, seed, shape):
     problem, loadings, factors = example(c, kind, n=shape[0], m=shape[1], seed=seed % 7)

@@ -18,7 +18,7 @@ def polyval(coefficients, x):
 @given(
     st.lists(st.floats(0.0, 1.5), min_size=1, max_size=50), st.floats(0.01, 2.0), st.integers(0, 2**32 - 1)
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_the_quadratic_of_a_feature(etas, cap, seed):
     eta = np.array(etas)
     t = np.random.default_rng(seed).uniform(0.1, 5.0, len(eta))
@@ -79,7 +79,7 @@ def test_errors_come_close_to_the_limit():
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_two_coefficients_have_room_in_one_double(seed):
     rng = np.random.default_rng(seed)
     given = rng.normal(size=(6, 5)) * 10.0 ** rng.integers(-300, 300, (6, 5))

@@ -230,7 +230,7 @@ def test_counts_that_vary_less_than_poisson_get_the_lowest_dispersion():
     kind=st.sampled_from(["feature", "shared"]),
     c=st.sampled_from([1e-6, 1.0, math.inf]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_ugly_counts_have_dispersions_within_bounds(seed, scale, m, kind, c):
     rng, link = np.random.default_rng(seed), ShiftedLog(c)
     y = rng.poisson(rng.gamma(0.05, scale * 20.0, size=(8, m)))

@@ -72,7 +72,7 @@ def test_without_dispersion_the_counts_are_those_of_poisson():
     assert (same.counts != other.counts).nnz > 0
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(n=st.integers(1, 700), chunk_size=st.integers(1, 800), seed=st.integers(0, 5))
 def test_chunks_of_any_size_hold_the_same_counts(n, chunk_size, seed):
     options = {"c": 1.0, "density": 0.1, "size_spread": 0.2, "dispersion": 0.4, "random_state": seed}

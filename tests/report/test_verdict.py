@@ -130,7 +130,7 @@ def test_pairs_of_several_fits(fit_of):
     assert Sameness(fits[:1], ["x"]).sentence() == ""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     shapes=st.tuples(st.floats(0.02, 5.0), st.floats(0.02, 5.0)),
