@@ -58,6 +58,12 @@ bool are_counts(const Value* values, std::int64_t n) {
   return bad == 0;
 }
 
+template <class Value>
+struct Entry {
+  std::int32_t row;
+  Value value;
+};
+
 }  // namespace
 
 bool is_sound(const RawRows& rows) {
@@ -81,16 +87,6 @@ bool take_canonical(const RawRows& rows, const Index* indices, const Value* valu
   }
   return true;
 }
-
-namespace {
-
-template <class Value>
-struct Entry {
-  std::int32_t row;
-  Value value;
-};
-
-}  // namespace
 
 // Some columns at a time, which rows have one after the other: places far apart would not be in the cache. Rows and values are first
 // written side by side, which halves the cache lines at work, and then apart; only where that room is small against the outputs.
