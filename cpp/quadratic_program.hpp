@@ -103,8 +103,8 @@ class QuadraticProgram {
     return gained;
   }
 
-  // Newton on the coordinates that no bound holds back. Those that would leave their bounds stay there, and the others are solved
-  // again. False where this does not end at the optimum, or a coordinate depends on others.
+  // Newton on the coordinates that no bound holds back. Those that would leave their bounds are put there, and the others are solved
+  // again. False where this does not end at the optimum, a coordinate depends on others, or a number is not one.
   template <int N>
   bool direct_steps(const double* H, const Box& box, double* x) {
     const int K = size<N>();
@@ -121,6 +121,7 @@ class QuadraticProgram {
       for (int i = 0; i < n; ++i) {
         const int k = free_[i];
         const double to = x[k] + s[i];
+        if (std::isnan(to)) return false;
         if (to >= box.lower[k] && to <= box.upper[k]) free_[inside++] = k;
         else shift<N>(H, x, k, to < box.lower[k] ? box.lower[k] : box.upper[k]);
       }

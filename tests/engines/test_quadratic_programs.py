@@ -73,6 +73,18 @@ def test_hessians_without_an_inverse(K, rank, seed, spread):
 
 
 @pytest.mark.parametrize("kernel", runnable_kernels())
+@pytest.mark.parametrize("K", [3, 6, 11])
+def test_numbers_that_are_none_do_not_lead_out_of_the_bounds(kernel, K):
+    """Sums that overflowed: the step is refused later, but its point has to be one."""
+    _, *program = programs(K, 1, outward=3.0)
+    program[1][:, 0] = np.nan
+    program[0][: N // 2, -1, -1] = np.inf
+    values = solved(kernel, program)[0]
+    assert np.isfinite(values).all()
+    assert ((values >= program[3]) & (values <= program[4])).all()
+
+
+@pytest.mark.parametrize("kernel", runnable_kernels())
 def test_the_same_as_bounded_least_squares(kernel):
     """``|R (x - target)|^2 / 2`` has the Hessian R'R, and its slope vanishes at the target."""
     roots, hessian, gradient, start, lower, upper = programs(6, 3)
