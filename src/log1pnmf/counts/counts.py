@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.special import gammaln
 
 from log1pnmf._common.arrays import on_host
 from log1pnmf._common.checks import check_choice
@@ -196,8 +196,8 @@ class Counts:
             other = small != piece
             often += np.bincount(small, minlength=256)
             often -= np.bincount(small[other], minlength=256)
-            sums.append(float(gammaln(piece[other].astype(np.float64) + 1.0).sum()))
-        return math.fsum([*sums, *(often * gammaln(np.arange(1.0, 257.0)))])
+            sums.append(float(scipy.special.gammaln(piece[other].astype(np.float64) + 1.0).sum()))
+        return math.fsum([*sums, *(often * scipy.special.gammaln(np.arange(1.0, 257.0)))])
 
     @cached_property
     def stirling(self) -> float:

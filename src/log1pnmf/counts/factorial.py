@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammaln, xlogy
 
 __all__ = ["LARGE", "series", "stirling"]
 
@@ -30,7 +30,8 @@ def stirling(y: ArrayLike) -> NDArray[np.float64]:
     y = np.asarray(y, dtype=np.float64)
     small = np.minimum(y, LARGE)
     large = 0.5 * np.log(2.0 * math.pi * np.maximum(y, LARGE)) + series(1.0 / np.maximum(y, LARGE))
-    return np.where(y < LARGE, gammaln(small + 1.0) - xlogy(small, small) + small, large)
+    exact = scipy.special.gammaln(small + 1.0) - scipy.special.xlogy(small, small) + small
+    return np.where(y < LARGE, exact, large)
 
 
 def series(inverse: NDArray[np.float64]) -> NDArray[np.float64]:

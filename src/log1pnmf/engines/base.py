@@ -300,6 +300,18 @@ class Factory:
         """Make an engine for a problem."""
         raise NotImplementedError
 
+    def begin_loading(self, counts: Any, *, asked: bool) -> Callable[[], object] | None:
+        """Begin to load what the engine needs, in threads; give what waits for it, or None.
+
+        Parameters
+        ----------
+        counts : object
+            As the user passed them, before they are checked.
+        asked : bool
+            Whether the user asked for this engine; under "auto" another one may be taken.
+        """
+        return None
+
     def suits(self, counts: Counts, n_components: int, row_solver: str) -> bool:
         """Whether "auto" may take this engine, unless one that comes before it suits as well."""
         return False

@@ -65,13 +65,14 @@ def check_engine(name: str, row_solver: str = "newton") -> None:
         raise ValueError(f"engine={name!r} cannot be used here: {why}")
 
 
-def as_counts(counts: Any, engine: str | EngineFactory = "auto") -> Counts:
+def as_counts(counts: Any, engine: str | EngineFactory = "native") -> Counts:
     """Check counts where they are: in memory, on a device (PyTorch, CuPy), in chunks on disk or a cluster.
 
     Parameters
     ----------
     engine : str or EngineFactory
-        "streaming" takes any counts in chunks; otherwise only those that are not in memory are.
+        That will fit them. "streaming" takes any counts in chunks; otherwise only those that are not in
+        memory are.
 
     Returns
     -------
@@ -87,7 +88,14 @@ def as_counts(counts: Any, engine: str | EngineFactory = "auto") -> Counts:
         tensors = require("log1pnmf.engines.torch.counts", extra="gpu", purpose="counts on a device")
         if tensors.TensorCounts.recognises(counts):
             return tensors.TensorCounts.from_device(counts)
-    return Counts.from_any(counts)
+    asked = FACTORIES.get(engine) if isinstance(engine, str) else None
+    factory = FACTORIES["torch"] if engine == "auto" else asked
+    ready = None if factory is None else factory.begin_loading(counts, asked=asked is not None)
+    checked = Counts.from_any(counts)
+    if ready is not None:
+        _ = checked.row_sums  # every fit needs them, and they are remembered
+        ready()
+    return checked
 
 
 def for_parts(engine: str | EngineFactory) -> str | EngineFactory:

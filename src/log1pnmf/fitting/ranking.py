@@ -19,8 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from log1pnmf.model.link import ShiftedLog
 
@@ -109,7 +109,7 @@ def _constant_feature(products: Array, sums: Array) -> Array:
     roots, vectors = np.sqrt(values[kept]), vectors[:, kept]
     if not kept.any():
         return np.zeros(len(sums))
-    solution: Array = nnls(roots[:, None] * vectors.T, (vectors.T @ sums) / roots)[0]
+    solution: Array = scipy.optimize.nnls(roots[:, None] * vectors.T, (vectors.T @ sums) / roots)[0]
     return solution
 
 

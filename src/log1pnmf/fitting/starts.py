@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.optimize import brentq
 from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.arrays import on_host
@@ -236,15 +236,16 @@ def adapt_start(problem: Problem, loadings: Array, factors: Array, rng: Random) 
     Counts whose mean would be zero get small positive loadings and factors, columns that are zero on both
     sides or copies of each other get noise, empty rows and columns become zero. Nothing else is changed.
     """
-    loadings, factors = loadings.copy(), factors.copy()
+    loadings, factors, seen = loadings.copy(), factors.copy(), set()
     for k in range(loadings.shape[1]):
         if not loadings[:, k].any() and not factors[:, k].any():
             for values in (loadings, factors):
                 mean = values.mean() if values.any() else 1.0
                 values[:, k] = LIFTED * mean * rng.uniform(0.5, 1.5, size=len(values))
-        elif any(_alike(loadings, factors, k, other) for other in range(k)):
+        elif _digest(loadings, factors, k) in seen:
             loadings[:, k] *= rng.uniform(0.9, 1.1, size=len(loadings))
             factors[:, k] *= rng.uniform(0.9, 1.1, size=len(factors))
+        seen.add(_digest(loadings, factors, k))
     rows, columns = _impossible(problem, loadings, factors)
     for values, where in ((loadings, rows), (factors, columns)):
         if where.any():
@@ -254,11 +255,9 @@ def adapt_start(problem: Problem, loadings: Array, factors: Array, rng: Random) 
     return _without_empty(problem, loadings, factors)
 
 
-def _alike(loadings: Array, factors: Array, k: int, other: int) -> bool:
-    return bool(
-        np.array_equal(loadings[:, k], loadings[:, other])
-        and np.array_equal(factors[:, k], factors[:, other])
-    )
+def _digest(loadings: Array, factors: Array, k: int) -> int:
+    """Tell columns apart; the zero has no sign here."""
+    return hash(((loadings[:, k] + 0.0).tobytes(), (factors[:, k] + 0.0).tobytes()))
 
 
 def _impossible(problem: Problem, loadings: Array, factors: Array) -> tuple[Array, Array]:
@@ -313,5 +312,6 @@ def match_total(problem: Problem, loadings: Array, factors: Array, rng: Random) 
         low -= 1.0
     while excess(high) < 0.0:
         high += 1.0
-    scale = math.exp(0.5 * brentq(excess, low, high, xtol=1e-9)) if low < high else math.exp(0.5 * low)
+    root = scipy.optimize.brentq(excess, low, high, xtol=1e-9) if low < high else low
+    scale = math.exp(0.5 * root)
     return loadings * scale, factors * scale

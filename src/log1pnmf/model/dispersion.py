@@ -19,9 +19,9 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.special import digamma, polygamma
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.factorial import LARGE
@@ -343,7 +343,7 @@ def _gammas(y: Array, phi: Array) -> tuple[Array, Array, Array]:
     second = -y * q + (q**2 - 1.0) / 2 + phi * (q**3 - 1.0) / 6 - phi**3 * (q**5 - 1.0) / 30
     wide = phi * LARGE > 1.0
     r, high = 1.0 / phi[wide], y[wide]
-    first[wide] = r * (digamma(high + r) - digamma(r))
-    second[wide] = r**2 * (polygamma(1, high + r) - polygamma(1, r))
+    first[wide] = r * (scipy.special.digamma(high + r) - scipy.special.digamma(r))
+    second[wide] = r**2 * (scipy.special.polygamma(1, high + r) - scipy.special.polygamma(1, r))
     value = y * (np.log1p(u) + ratio - 1.0) - excess_constant(y, phi)
     return value, y - first, first + second

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import xlogy
 
 from log1pnmf.counts.counts import Counts, SparseRows
 from log1pnmf.counts.sparse_rows import dense_blocks
@@ -263,7 +263,7 @@ def plain_constant(problem: Model) -> float:
     ``y*log(em)`` alone is taken off the loss of a zero with the same mean, see `Noise.plain_constant`.
     """
     counts, exposure = problem.counts, problem.link.exposure_scale * problem.size_factors
-    own = problem.noise.plain_constant(counts) - float(np.sum(xlogy(counts.row_sums, exposure)))
+    own = problem.noise.plain_constant(counts) - float(np.sum(scipy.special.xlogy(counts.row_sums, exposure)))
     if problem.batches is not None:
         own -= float(np.einsum("bj,bj->", problem.batches.totals(counts), problem.batches.logs))
     return own + _offset_of_zeros(problem)

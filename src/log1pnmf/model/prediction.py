@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.factorial import stirling
@@ -153,7 +153,7 @@ def _poisson(rates: Rates, counts: Counts, beside: Background, *, scale: float) 
         j, y = rows.indices[entries], rows.values[entries].astype(np.float64)
         with np.errstate(divide="ignore"):
             log_mean = np.log(scale * (own * rates.at(i, j) + flat[i] * beside.profile[j]))
-        score += np.bincount(i, y * log_mean - gammaln(y + 1.0), minlength=len(score))
+        score += np.bincount(i, y * log_mean - scipy.special.gammaln(y + 1.0), minlength=len(score))
     return score
 
 

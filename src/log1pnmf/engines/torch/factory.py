@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from scipy import sparse
 
 from log1pnmf._common.optional import require
 from log1pnmf.counts.counts import Counts
@@ -16,6 +17,8 @@ from log1pnmf.engines.base import Engine, Factory, RowSolver
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import LARGE_ROW, Problem
+
+from .loading import begin_loading, driver
 
 __all__ = ["TorchFactory"]
 
@@ -40,6 +43,13 @@ class TorchFactory(Factory):
         precision = self.precision if _largest_total(problem.counts) <= SINGLE_ROW else "float64"
         engine: Engine = module.TorchEngine(problem, precision=precision)
         return engine
+
+    def begin_loading(self, counts: Any, *, asked: bool) -> Callable[[], object] | None:
+        """Begin for sparse matrices; under "auto" for those that are large enough for a card that is here."""
+        if not sparse.issparse(counts):  # checking others may run code of other packages
+            return None
+        large = counts.nnz >= LEAST_WORK_FOR_A_GPU and find_spec("torch") is not None
+        return begin_loading() if asked or (large and _has_driver()) else None
 
     def lacks_noise(self, noise: Noise, row_solver: RowSolver) -> str | None:
         """Take negative binomial noise as well."""
@@ -85,11 +95,5 @@ def has_card() -> bool:
 
 
 def _has_driver() -> bool:
-    """Whether the driver of a card is here: the library that PyTorch would load, or AMD's device."""
-    if Path("/dev/kfd").exists():
-        return True
-    try:
-        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    except OSError:
-        return False
-    return True
+    """Whether the driver of a card is here: Nvidia's library, or AMD's device."""
+    return Path("/dev/kfd").exists() or driver() is not None
