@@ -241,14 +241,15 @@ std::pair<Made<std::int64_t>, Made<std::int32_t>> collect_zeros(const std::strin
   return {indptr, indices};
 }
 
-void zero_errors(const std::string& kernel, const Side& side, Matrix start, Matrix design, Matrix quadratic,
+void zero_errors(const std::string& kernel, const Side& side, Matrix start, Matrix design, std::int64_t stride, Matrix quadratic,
                  Output<double> signed_error, Output<double> absolute_error, int n_threads) {
   check_zeros(side, start, design);
+  require(stride >= 1, "stride must be at least 1");
   const auto n = static_cast<std::size_t>(side.rows.n_rows);
   require(quadratic.shape(0) == n && quadratic.shape(1) == polynomial_width(side) && signed_error.size() == n && absolute_error.size() == n,
           "an output has the wrong size");
   const log1pnmf::ZeroErrors errors{side.rows, side.model.link, static_cast<int>(start.shape(1)), start.data(), design.data(),
-                                    side.zeros.stored, quadratic.data(), signed_error.data(), absolute_error.data()};
+                                    stride, side.zeros.stored, quadratic.data(), signed_error.data(), absolute_error.data()};
   run_plan([&] { return log1pnmf::find_kernel(kernel).zero_errors(errors); }, side.rows.n_rows, side.dense_work(start.shape(1)), n_threads);
 }
 

@@ -162,6 +162,7 @@ struct ZeroErrors {
   int n_components;
   const double* start;
   const double* design;
+  std::int64_t stride;       // as in ZeroSurvey
   Pattern stored;
   const double* quadratic;   // n_rows x 3 or x 5
   double* signed_error;      // n_rows, out

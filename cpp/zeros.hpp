@@ -71,10 +71,9 @@ class Samples {
     set_exposures(j, to);
     if (link_ == Link::identity) fill<IdentityLink>(j, b, with_cost, to);
     else fill<ShiftedLogLink>(j, b, with_cost, to);
-    const Entries counts = entries_at(rows_.indptr, rows_.indices, rows_.n_rows, j);
-    for (std::int64_t p = 0; p < counts.count; ++p)
-      if (stride_ == 1 || counts.indices[p] % stride_ == 0) to.measure[counts.indices[p] / stride_] = -1.0;
-    for (std::int64_t p = 0; p < stored.count; ++p) to.measure[stored.indices[p]] = -1.0;
+    for (const Entries& left_out : {entries_at(rows_.indptr, rows_.indices, rows_.n_rows, j), stored})
+      for (std::int64_t p = 0; p < left_out.count; ++p)
+        if (stride_ == 1 || left_out.indices[p] % stride_ == 0) to.measure[left_out.indices[p] / stride_] = -1.0;
     std::fill(to.measure + n_, to.measure + padded_, -1.0);
   }
 
@@ -376,7 +375,7 @@ class ZeroSurveyPlan final : public Plan {
 
 class ZeroErrorsPlan final : public Plan {
  public:
-  explicit ZeroErrorsPlan(const ZeroErrors& z) : z_(z), samples_(z.rows, z.link, z.design, z.n_components) {}
+  explicit ZeroErrorsPlan(const ZeroErrors& z) : z_(z), samples_(z.rows, z.link, z.design, z.n_components, z.stride) {}
   std::unique_ptr<Workspace> workspace() const override { return samples_.scratch(); }
 
   void run_row(std::int64_t j, Workspace& workspace) const override {
@@ -395,8 +394,8 @@ class ZeroErrorsPlan final : public Plan {
       sum += w * off;
       absolute += w * vmax(off, -off);
     }
-    z_.signed_error[j] = horizontal_sum(sum);
-    z_.absolute_error[j] = horizontal_sum(absolute);
+    z_.signed_error[j] = samples_.scale() * horizontal_sum(sum);
+    z_.absolute_error[j] = samples_.scale() * horizontal_sum(absolute);
   }
 
  private:

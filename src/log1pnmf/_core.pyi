@@ -99,6 +99,7 @@ def zero_errors(
     side: Side,
     start: _Floats,
     design: _Floats,
+    stride: int,
     quadratic: _Floats,
     signed_error: _Floats,
     absolute_error: _Floats,

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 
 from log1pnmf._core import runnable_kernels
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.engines.native import NativeEngine, RowSums
 from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.fitting.renewal import AdaptiveRenewal
@@ -185,6 +187,32 @@ def test_any_number_of_threads_gives_the_same_bits(n_threads):
         strict=True,
     ):
         np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("kernel", runnable_kernels())
+@pytest.mark.parametrize("dispersed", [False, True])
+def test_rough_errors_are_those_of_some_samples(kernel, dispersed):
+    """Of every third sample here, scaled up."""
+    n, m = 3100, 7
+    _, problem, _, (loadings, factors) = case(9, n=n, m=m, limit=2.0, dispersed=dispersed)
+    zeros, seen = problem.zeros, slice(0, n, surveyed_every(n))
+    assert seen.step == 3
+    assert zeros.stored.nnz > 100
+    visited = sparse.csr_array(zeros.stored.to_dense(slice(0, m))[:, seen])
+    stored = Pattern(visited.shape, visited.indptr.astype(np.int64), visited.indices)
+    part = replace(
+        problem,
+        counts=Counts.from_any(problem.counts.to_scipy()[seen]),
+        size_factors=problem.size_factors[seen],
+        zeros=replace(zeros, stored=stored),
+    )
+    expected = np.array(ReferenceEngine(part).zero_errors(loadings[seen], factors))
+    expected *= n / part.counts.n_samples
+    others = (one for one in other_engines(problem) if not isinstance(one, ReferenceEngine))
+    for engine in (NativeEngine(problem, kernel=kernel), *others):
+        rough = engine.zero_errors(loadings, factors, roughly=True)
+        np.testing.assert_allclose(rough, expected, rtol=1e-9)
+        assert rough != engine.zero_errors(loadings, factors)
 
 
 def test_of_many_samples_some_are_enough():

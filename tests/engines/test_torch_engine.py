@@ -20,6 +20,7 @@ from log1pnmf.engines.reference import ReferenceEngine  # noqa: E402
 from log1pnmf.engines.registry import resolve_engine  # noqa: E402
 from log1pnmf.engines.torch import dense as torch_dense  # noqa: E402
 from log1pnmf.engines.torch import factory as torch_factory  # noqa: E402
+from log1pnmf.engines.torch import loading as torch_loading  # noqa: E402
 from log1pnmf.engines.torch import rows as torch_rows  # noqa: E402
 from log1pnmf.engines.torch import terms as torch_terms  # noqa: E402
 from log1pnmf.engines.torch.engine import TorchEngine  # noqa: E402
@@ -333,7 +334,7 @@ def test_auto_takes_a_card_only_where_there_is_one_and_enough_to_do(monkeypatch)
 
 def test_pytorch_is_not_loaded_where_there_is_no_driver(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch")
-    monkeypatch.setattr(torch_factory.ctypes, "CDLL", Mock(side_effect=OSError("no such library")))
+    monkeypatch.setattr(torch_loading.ctypes, "CDLL", Mock(side_effect=OSError("no such library")))
     monkeypatch.setattr(torch_factory.Path, "exists", lambda _: False)
     assert resolve_engine("auto", Counts.from_any(np.ones((200, 300))), 10_000) == "native"
     assert "torch" not in sys.modules

@@ -204,10 +204,13 @@ class Engine(Protocol):
         """
         ...
 
-    def zero_errors(self, loadings: NDArray[np.float64], factors: NDArray[np.float64]) -> tuple[float, float]:
+    def zero_errors(
+        self, loadings: NDArray[np.float64], factors: NDArray[np.float64], *, roughly: bool = False
+    ) -> tuple[float, float]:
         """Sum ``t * (expm1(eta) - quadratic)`` over the zeros that are not visited, and its absolute value.
 
-        The first added to `loss` gives the exact one. Both are 0 unless the zeros are adaptive.
+        The first added to `loss` gives the exact one. Both are 0 unless the zeros are adaptive. `roughly`
+        allows to look at some of the samples, as in `survey_zeros`.
         """
         ...
 

@@ -198,13 +198,14 @@ class NativeEngine(InMemory):
         found = collect_zeros(*where, np.ascontiguousarray(caps), exposure, self.n_threads)
         return Pattern((len(factors), len(loadings)), *found), exposure
 
-    def zero_errors(self, loadings: Array, factors: Array) -> tuple[float, float]:
+    def zero_errors(self, loadings: Array, factors: Array, *, roughly: bool = False) -> tuple[float, float]:
         """Say how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""
         zeros = self.problem.zeros
         if not isinstance(zeros, AdaptiveZeros):
             return 0.0, 0.0
         signed, absolute = np.empty((2, len(factors)))
-        zero_errors(*self._zeros(loadings, factors), zeros.quadratics, signed, absolute, self.n_threads)
+        where, every = self._zeros(loadings, factors), surveyed_every(len(loadings)) if roughly else 1
+        zero_errors(*where, every, zeros.quadratics, signed, absolute, self.n_threads)
         return float(signed.sum()), float(absolute.sum())
 
     def mean_spectrum(self, loadings: Array, factors: Array) -> MeanSpectrum | None:

@@ -105,7 +105,7 @@ class ReferenceEngine(InMemory):
         indices = np.concatenate(lists).astype(np.int32)
         return Pattern((len(factors), len(loadings)), indptr, indices), exposure
 
-    def zero_errors(self, loadings: Array, factors: Array) -> tuple[float, float]:
+    def zero_errors(self, loadings: Array, factors: Array, *, roughly: bool = False) -> tuple[float, float]:
         """Say how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""
         zeros, signed, absolute = self.problem.zeros, 0.0, 0.0
         if not isinstance(zeros, AdaptiveZeros):

@@ -137,7 +137,8 @@ class AdaptiveRenewal:
         if final and self.ends_exact:
             return Renewed(self._exact(engine.problem), at)
         limit = tolerance * abs(loss)
-        error = engine.zero_errors(at.loadings, at.factors)[1] if error is None else error
+        if error is None:
+            error = engine.zero_errors(at.loadings, at.factors, roughly=not final)[1]
         if error <= limit and not (final and _is_beyond(engine, at)):
             return None
         fresh = self.chosen(engine, at, loss, tolerance, straight=not final and index < LAST_EARLY)

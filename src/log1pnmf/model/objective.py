@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from log1pnmf.counts.counts import Counts, SparseRows
@@ -263,7 +262,8 @@ def plain_constant(problem: Model) -> float:
     ``y*log(em)`` alone is taken off the loss of a zero with the same mean, see `Noise.plain_constant`.
     """
     counts, exposure = problem.counts, problem.link.exposure_scale * problem.size_factors
-    own = problem.noise.plain_constant(counts) - float(np.sum(scipy.special.xlogy(counts.row_sums, exposure)))
+    logs = np.log(np.where(counts.row_sums > 0.0, exposure, 1.0))
+    own = problem.noise.plain_constant(counts) - float(np.sum(counts.row_sums * logs))
     if problem.batches is not None:
         own -= float(np.einsum("bj,bj->", problem.batches.totals(counts), problem.batches.logs))
     return own + _offset_of_zeros(problem)

@@ -29,7 +29,7 @@ from log1pnmf.model.zeros import AdaptiveZeros
 
 from .progress import PassBar
 from .step import damped_step
-from .work import BatchPass, ChunkModel, ChunkPass, ChunkRows, FactorSums, SpectrumPass
+from .work import BatchPass, ChunkModel, ChunkPass, ChunkRows, FactorSums, SpectrumPass, with_zeros
 
 __all__ = ["StreamingEngine", "StreamingFactory"]
 
@@ -147,10 +147,17 @@ class StreamingEngine:
         """List none: every chunk finds its own in every pass, and adds the constant terms of the others."""
         return Pattern.empty((len(factors), 0)), np.zeros((len(factors), 2))
 
-    def zero_errors(self, loadings: Any, factors: Any) -> tuple[float, float]:
-        """Say how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""
-        if not isinstance(self.problem.zeros, AdaptiveZeros):
+    def zero_errors(self, loadings: Any, factors: Any, *, roughly: bool = False) -> tuple[float, float]:
+        """Say how far the quadratics are off, roughly from the rows in memory; see `Engine.zero_errors`."""
+        zeros, index = self.problem.zeros, self.counts.sample_index
+        if not isinstance(zeros, AdaptiveZeros):
             return 0.0, 0.0
+        if roughly and len(index):
+            own, at = _rows_at(self.adopt(loadings), index), np.asarray(factors)
+            sample = with_zeros(self._kept(), zeros, own, at, self.n_threads)
+            scale = self.counts.n_samples / len(index)
+            signed, absolute = sample.zero_errors(own, at, roughly=True)
+            return scale * signed, scale * absolute
         last = self._last
         signed, absolute = self._pass("errors", self.adopt(loadings), factors, NON_NEGATIVE)[0].sums.errors
         self._last = last

@@ -21,7 +21,16 @@ from log1pnmf.model.problem import Problem
 from log1pnmf.model.spectrum import MeanSpectrum
 from log1pnmf.model.zeros import AdaptiveZeros, Zeros
 
-__all__ = ["BatchPass", "BatchSums", "ChunkModel", "ChunkPass", "ChunkRows", "FactorSums", "SpectrumPass"]
+__all__ = [
+    "BatchPass",
+    "BatchSums",
+    "ChunkModel",
+    "ChunkPass",
+    "ChunkRows",
+    "FactorSums",
+    "SpectrumPass",
+    "with_zeros",
+]
 
 Array = NDArray[np.float64]
 
@@ -184,7 +193,7 @@ class ChunkPass:
             kind, batch = np.divmod(labels, 1 if effects is None else len(effects))
             bounds, labels = bounds.of_rows(kind), None if effects is None else batch
         piece = _Piece.of(counts, sizes, labels, self.model, None)
-        engine = _with_zeros(piece, self.zeros, start, self.factors, self.n_threads)
+        engine = with_zeros(piece, self.zeros, start, self.factors, self.n_threads)
         side, decrease, rejected = engine.problem.loadings_side, 0.0, 0
         if self.task == "errors":
             into.errors[:] += engine.zero_errors(start, self.factors)
@@ -198,7 +207,7 @@ class ChunkPass:
                 values, gradient = step.values, step.gradient
                 decrease, rejected = step.predicted_decrease, step.n_rejected
         if self.task == "settle":  # far from the start
-            engine = _with_zeros(piece, self.zeros, values, self.factors, self.n_threads)
+            engine = with_zeros(piece, self.zeros, values, self.factors, self.n_threads)
             gradient = engine.evaluate(engine.problem.loadings_side, values, self.factors)[1]
         gradient = np.where(np.diff(counts.by_row.indptr)[:, None] == 0, 0.0, gradient)
         if isinstance(engine.problem.zeros, AdaptiveZeros):
@@ -213,7 +222,7 @@ class ChunkPass:
         return ChunkRows(values, gradient.clip(-most, most).astype(np.float32), decrease, rejected)
 
 
-def _with_zeros(
+def with_zeros(
     piece: Problem, zeros: Zeros | None, loadings: Array, factors: Array, n_threads: int | None
 ) -> NativeEngine:
     """Make the engine of a chunk; adaptive zeros are found for its loadings."""
@@ -290,7 +299,7 @@ class BatchPass:
         """Add the rows of one chunk; loadings are on the eta scale."""
         problem = _Piece.of(counts, sizes, labels, self.model, None)
         if self._is_poisson:
-            engine = _with_zeros(problem, self.zeros, start, self.factors, self.n_threads)
+            engine = with_zeros(problem, self.zeros, start, self.factors, self.n_threads)
             into.values[0] += engine.batch_sums(start, self.factors)
         else:
             into.values[:] += dispersed_sums(problem, start, self.factors)

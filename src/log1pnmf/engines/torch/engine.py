@@ -20,7 +20,7 @@ from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.problem import Problem, Side
 from log1pnmf.model.spectrum import MeanSpectrum
-from log1pnmf.model.zero_survey import ZeroSurvey
+from log1pnmf.model.zero_survey import ZeroSurvey, surveyed_every
 from log1pnmf.model.zeros import AdaptiveZeros
 
 from . import terms as torch_terms
@@ -156,13 +156,14 @@ class TorchEngine(InMemory):
         """List zeros above their cap; see `log1pnmf.engines.base.Engine.collect_zeros`."""
         return self._zeros(loadings, factors).collect(caps)
 
-    def zero_errors(self, loadings: Any, factors: Any) -> tuple[float, float]:
+    def zero_errors(self, loadings: Any, factors: Any, *, roughly: bool = False) -> tuple[float, float]:
         """Say how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""
         zeros = self.problem.zeros
         if not isinstance(zeros, AdaptiveZeros):
             return 0.0, 0.0
         stored = self._keep(self.problem.factors_side).stored
-        return self._zeros(loadings, factors).errors(zeros.quadratics, stored)
+        every = surveyed_every(len(loadings)) if roughly else 1
+        return self._zeros(loadings, factors).errors(zeros.quadratics, stored, every=every)
 
     def _zeros(self, loadings: Any, factors: Any) -> Zeros:
         side = self.problem.factors_side

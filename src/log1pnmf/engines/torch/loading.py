@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-__all__ = ["begin_loading", "driver"]
+__all__ = ["begin_loading", "driver", "start_card"]
 
 
 def driver() -> ctypes.CDLL | None:
@@ -33,7 +33,7 @@ def begin_loading() -> Callable[[], object]:
         loaded.set()
     else:
         threading.Thread(target=_load, args=(loaded,)).start()
-        threading.Thread(target=_start_card).start()
+        threading.Thread(target=start_card).start()
     return loaded.wait
 
 
@@ -50,7 +50,7 @@ def _load(loaded: threading.Event) -> None:
             triton_key()  # reads its own files for 0.4 s, and remembers the result
 
 
-def _start_card() -> None:
+def start_card() -> None:
     """Make the context of the first card, which PyTorch will use; this needs no Python."""
     cuda, card, context = driver(), ctypes.c_int(), ctypes.c_void_p()
     if cuda is not None and cuda.cuInit(0) == 0 and cuda.cuDeviceGet(ctypes.byref(card), 0) == 0:

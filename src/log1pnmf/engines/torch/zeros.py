@@ -42,11 +42,12 @@ class Exposure:
     batch: Any
     features: Any
 
-    def at(self, features: slice) -> Any:
-        """Give those of some features: one line for all of them without batches."""
+    def at(self, features: slice, every: int = 1) -> Any:
+        """Give those of some features, of `every` so many samples one; a single line without batches."""
+        samples = self.samples[::every].contiguous()
         if self.batch is None:
-            return self.samples
-        return self.features[features][:, self.batch.long()].mul_(self.samples)
+            return samples
+        return self.features[features][:, self.batch[::every].long()].mul_(samples)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,13 +80,13 @@ class Zeros:
         quadratics = self.factors.new_empty((len(self.factors), len(caps), width))
         every = surveyed_every(len(self.loadings))
         for at, eta in self._eta(every=every):
-            exposure = self.exposure.at(at)[..., ::every].contiguous()
+            exposure = self.exposure.at(at, every)
             if self.noise is None:
                 found = self.features.survey(eta, exposure, caps)
             else:
                 found = self.noise.at(at).survey(eta, exposure, caps, straight=straight)
             error[at], n_above[at], quadratics[at] = found
-        all_of = len(self.loadings) / len(self.loadings[::every])
+        all_of = self._share(every)
         return ZeroSurvey(caps, on_host(all_of * error), on_host(all_of * n_above), on_host(quadratics))
 
     def collect(self, caps: np.ndarray) -> tuple[Pattern, np.ndarray]:
@@ -104,15 +105,21 @@ class Zeros:
         shape = (len(self.factors), len(self.loadings))
         return TensorPattern(shape, indptr, torch.cat(samples)), on_host(torch.cat(exposure))
 
-    def errors(self, quadratics: np.ndarray, stored: DevicePattern | None) -> tuple[float, float]:
-        """See `log1pnmf.engines.base.Engine.zero_errors`."""
+    def errors(
+        self, quadratics: np.ndarray, stored: DevicePattern | None, *, every: int = 1
+    ) -> tuple[float, float]:
+        """See `log1pnmf.engines.base.Engine.zero_errors`; of `every` so many samples one."""
         a = torch.as_tensor(quadratics, device=self.factors.device)
         total = a.new_zeros(2)
-        for at, eta in self._eta(stored):
+        for at, eta in self._eta(stored, every=every):
             found = self.features if self.noise is None else self.noise.at(at)
-            total += found.errors(eta, self.exposure.at(at), a[at])
-        signed, absolute = total.tolist()
+            total += found.errors(eta, self.exposure.at(at, every), a[at])
+        signed, absolute = (self._share(every) * total).tolist()
         return signed, absolute
+
+    def _share(self, every: int) -> float:
+        """How many samples one stands for, where of `every` so many one is looked at."""
+        return len(self.loadings) / max(1, len(self.loadings[::every]))
 
     def _eta(self, stored: DevicePattern | None = None, *, every: int = 1) -> Iterator[tuple[slice, Any]]:
         """Lay out eta of some features at a time, of `every` so many samples one.
