@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -16,6 +16,7 @@ from log1pnmf.counts.tally import Tally
 
 from .cluster import ClusterRunner
 from .opening import CountSource
+from .packed import PackedChunks
 from .survey import ChunkedCounts, ChunkSurvey, GroupSums, chunk_counts, sampled_rows, survey_chunk
 from .tasks import ChunkTask, Labels, Receive, Sums
 
@@ -63,15 +64,15 @@ class Runner(Protocol):
 
 
 class LocalRunner:
-    """One chunk after the other; the next one is read and sorted while the last one is worked on."""
+    """One chunk after the other; the next one is made ready while the last one is worked on."""
 
     def __init__(self, source: CountSource) -> None:
-        self._chunks = source.chunks
+        self._source = source
 
     def survey(self) -> Iterator[ChunkSurvey]:
         """Look at every chunk for the first time, in their order."""
-        kept, first = sampled_rows(self._chunks.shape[0]), 0
-        for raw in self._ahead(lambda raw: raw):
+        kept, first = sampled_rows(self._source.shape[0]), 0
+        for raw in self.ahead():
             last = first + raw.shape[0]
             yield survey_chunk(raw, kept[(kept >= first) & (kept < last)] - first)
             first = last
@@ -88,40 +89,54 @@ class LocalRunner:
     ) -> Sums:
         """Run a task on every chunk; see `Runner.run`."""
         sums = task.no_sums()
-        for index, chunk in enumerate(self._ahead(_prepared)):
+        for index, chunk in enumerate(_ahead(self._sorted(counts))):
             first, last = counts.bounds[index : index + 2]
             begin = start.read(first, last)
             own = None if labels is None else labels[first:last]
             receive(index, task(chunk, sizes[first:last], own, start=begin, into=sums))
         return sums
 
-    def _ahead(self, prepare: Callable[[Any], T]) -> Iterator[T]:
-        """Chunks in their order, each prepared in a thread while the caller has the one before."""
-        chunks: Any = self._chunks
-        raw = iter(chunks) if hasattr(chunks, "__iter__") else map(chunks.read, range(len(chunks)))
-        end = object()
+    def ahead(self) -> Iterator[Any]:
+        """Chunks as the source gives them, each read while the caller has the one before."""
+        return _ahead(self._raw())
 
-        def following() -> Any:
-            one = next(raw, end)
-            return end if one is end else prepare(one)
+    def _raw(self) -> Iterator[Any]:
+        chunks: Any = self._source.chunks
+        return iter(chunks) if hasattr(chunks, "__iter__") else map(chunks.read, range(len(chunks)))
 
-        with ThreadPoolExecutor(1, "log1pnmf-reader") as reader:
-            coming = reader.submit(following)
-            while (one := coming.result()) is not end:
-                coming = reader.submit(following)
-                yield one
-                del one
+    def _sorted(self, counts: ChunkedCounts) -> Iterator[Counts]:
+        """Chunks by rows and by columns. From the second pass on they are packed, if there is room."""
+        again = "packed" in counts.known
+        packed = counts.known.setdefault("packed", None)
+        if again and packed is None:
+            source, n_chunks = self._source, len(counts.bounds) - 1
+            packed = PackedChunks.where_it_fits(counts.shape, counts.nnz, n_chunks, source.folder)
+            counts.known["packed"] = packed
+        if packed is not None and packed.complete:
+            yield from map(packed.read, range(len(counts.bounds) - 1))
+            return
+        for index, raw in enumerate(self._raw()):
+            chunk = chunk_counts(raw)
+            assert chunk.by_column.nnz == chunk.nnz
+            if packed is not None:
+                packed.add(index, chunk)
+            yield chunk
 
 
-def _prepared(raw: Any) -> Counts:
-    counts = chunk_counts(raw)
-    assert counts.by_column.nnz == counts.nnz  # sorted by columns here, in the reader's thread
-    return counts
+def _ahead(made: Iterator[T]) -> Iterator[T]:
+    """Give what an iterator makes, each in a thread while the caller has the one before."""
+    end: Any = object()
+    with ThreadPoolExecutor(1, "log1pnmf-reader") as reader:
+        coming = reader.submit(next, made, end)
+        while (one := coming.result()) is not end:
+            coming = reader.submit(next, made, end)
+            yield one
+            del one
 
 
 def each_chunk(source: CountSource) -> Iterator[Counts]:
     """Go through the chunks of a source in this process, checked and with the names of the features."""
-    for done, raw in enumerate(LocalRunner(source)._ahead(lambda raw: raw), start=1):
+    for done, raw in enumerate(LocalRunner(source).ahead(), start=1):
         counts = Counts.from_any(raw) if raw.shape[0] else chunk_counts(raw)
         yield replace(counts, feature_names=source.feature_names)
         if source.on_chunk is not None:

@@ -1,0 +1,181 @@
+"""Chunks that are kept in a temporary file between passes."""
+
+import errno
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from log1pnmf import fit_log1p_nmf, open_counts
+from log1pnmf._common.rows import RowFile
+from log1pnmf.counts.chunked import packed as packed_chunks
+from log1pnmf.counts.chunked.packed import PackedChunks, is_in_memory
+from log1pnmf.counts.counts import Counts
+
+RNG = np.random.default_rng(0)
+CHUNKS = [sparse.csr_array(RNG.poisson(0.7, (n, 30)).astype(float)) for n in (25, 1, 40, 14)]
+
+
+class Counted:
+    """Chunks that know how often each was asked for."""
+
+    def __init__(self, chunks):
+        self.chunks, self.read = chunks, Counter()
+        self.shape = (sum(one.shape[0] for one in chunks), chunks[0].shape[1])
+
+    def __len__(self):
+        return len(self.chunks)
+
+    def __getitem__(self, index):
+        if not 0 <= index < len(self.chunks):
+            raise IndexError(index)
+        self.read[index] += 1
+        return self.chunks[index]
+
+
+def kept(chunks):
+    counts = [Counts.from_any(one) for one in chunks]
+    shape = (sum(one.n_samples for one in counts), counts[0].n_features)
+    packed = PackedChunks(shape, sum(one.nnz for one in counts), len(counts), None)
+    for index, one in enumerate(counts):
+        assert not packed.complete
+        packed.add(index, one)
+    assert packed.complete
+    return packed, counts
+
+
+def assert_same(found, expected):
+    assert found.shape == expected.shape
+    for side in ("by_row", "by_column"):
+        for part in ("indptr", "indices", "values"):
+            one, other = (getattr(getattr(counts, side), part) for counts in (found, expected))
+            assert one.dtype == other.dtype
+            np.testing.assert_array_equal(one, other)
+
+
+def fit(chunks, **more):
+    options = {"c": 1.0, "init": "rank1", "max_iter": 6, "tol": 0.0, "likelihood": "approximate", **more}
+    with pytest.warns(UserWarning, match="not converged"):
+        return fit_log1p_nmf(open_counts(chunks), 3, **options)
+
+
+def bits(fit):
+    return fit.loadings.tobytes(), fit.factors.tobytes(), fit.objective
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 8), st.floats(0.0, 1.0)), min_size=1, max_size=4),
+    st.sampled_from([1.0, 255.0, 256.0, 65535.0, 65536.0, 2.0**24, 2.0**40, 0.5]),
+    st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=80)
+@pytest.mark.filterwarnings("ignore:.*non-integer value")
+def test_a_chunk_comes_back_as_it_was(sizes, largest, seed):
+    rng = np.random.default_rng(seed)
+    chunks = [sparse.csr_array(largest * (rng.random((n, 7)) < share)) for n, share in sizes]
+    for one in chunks:
+        one.data[:] = np.where(rng.random(one.nnz) < 0.5, one.data, 1.0)
+    packed, counts = kept(chunks)
+    for index in (*range(len(counts)), 0):
+        assert_same(packed.read(index), counts[index])
+
+
+def test_wide_matrices_come_back_as_they_were():
+    wide = sparse.csr_array(([1.0, 3.0], ([0, 1], [65_535, 70_000])), shape=(2, 70_001))
+    packed, counts = kept([wide, wide[:, ::-1]])
+    assert_same(packed.read(1), counts[1])
+    assert_same(packed.read(0), counts[0])
+
+
+def test_most_entries_take_six_bytes():
+    packed, counts = kept(CHUNKS)
+    pointers = 8 * sum(one.n_samples + one.n_features + 2 for one in counts)
+    assert packed._end <= 6 * sum(one.nnz for one in counts) + pointers
+
+
+def test_what_is_still_in_use_keeps_its_numbers():
+    packed, counts = kept(CHUNKS)
+    held = [packed.read(index % 4).by_row.values[3:] for index in range(12)]
+    for index, values in enumerate(held):
+        np.testing.assert_array_equal(values, counts[index % 4].by_row.values[3:])
+    del held, values
+    n_rooms = len(packed._rooms)
+    for index in range(12):
+        assert_same(packed.read(index % 4), counts[index % 4])
+    assert len(packed._rooms) <= n_rooms  # memory of earlier chunks is used again
+
+
+def test_threads_may_read_the_same_chunks():
+    packed, counts = kept(CHUNKS)
+    with ThreadPoolExecutor(4) as pool:
+        for index, found in enumerate(pool.map(packed.read, [0, 1, 2, 3] * 50)):
+            assert_same(found, counts[index % 4])
+
+
+def test_the_source_is_read_three_times_whatever_the_number_of_iterations(monkeypatch):
+    source = Counted(CHUNKS)
+    packed = fit(source)
+    assert set(source.read.values()) == {3}  # the first look, and two passes
+    monkeypatch.setattr(PackedChunks, "where_it_fits", lambda *_: None)
+    again = Counted(CHUNKS)
+    assert bits(fit(again)) == bits(packed)
+    assert min(again.read.values()) > 5
+
+
+@pytest.mark.parametrize("likelihood", ["adaptive", "exact"])
+def test_bits_do_not_depend_on_packing(likelihood, monkeypatch):
+    packed = fit(Counted(CHUNKS), likelihood=likelihood)
+    monkeypatch.setattr(PackedChunks, "where_it_fits", lambda *_: None)
+    assert bits(fit(Counted(CHUNKS), likelihood=likelihood)) == bits(packed)
+
+
+def test_a_full_disk_costs_time_and_nothing_else(monkeypatch):
+    expected, source, write = bits(fit(Counted(CHUNKS))), Counted(CHUNKS), RowFile.write
+    n_written = iter(range(1000))
+
+    def full(self, start, rows):
+        if rows.dtype == np.uint8 and next(n_written) == 9:  # in the second chunk
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, start, rows)
+
+    monkeypatch.setattr(RowFile, "write", full)
+    assert bits(fit(source)) == expected
+    assert next(n_written) > 9
+    assert min(source.read.values()) > 5
+
+
+def test_a_file_is_only_made_where_there_is_room(monkeypatch, tmp_path):
+    def place(nnz, folder=None):
+        return PackedChunks.where_it_fits((10, 10), nnz, 1, folder)
+
+    monkeypatch.setattr(packed_chunks, "is_in_memory", lambda folder: False)
+    assert place(1000) is not None
+    monkeypatch.setattr(packed_chunks.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10_000))
+    assert place(1000) is None
+    assert place(400) is not None
+    monkeypatch.setattr(packed_chunks, "is_in_memory", lambda folder: True)
+    assert place(400) is None
+    assert place(400, str(tmp_path)) is not None  # the user's own choice
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("/dev/sda / ext4 rw 0 0\ntmpfs /tmp tmpfs rw 0 0", True),
+        ("tmpfs / tmpfs rw 0 0\n/dev/sda /tmp ext4 rw 0 0", False),
+        ("/dev/sda / ext4 rw 0 0\ntmpfs /tm tmpfs rw 0 0", False),
+        ("/dev/sda / ext4 rw 0 0\ntmpfs /tmp tmpfs rw 0 0\n/dev/sdb /tmp/some\\040place xfs rw 0 0", False),
+        ("/dev/sda /tmp ext4 rw 0 0\nnone /tmp ramfs rw 0 0", True),
+        ("nonsense\n\n", False),
+    ],
+)
+def test_folders_in_memory_are_known(lines, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(packed_chunks.os.path, "realpath", lambda folder: folder)
+    (tmp_path / "mounts").write_text(lines)
+    assert is_in_memory("/tmp/some place/x", str(tmp_path / "mounts")) is expected
+    assert is_in_memory("/tmp/some place/x", str(tmp_path / "nothing")) is False
