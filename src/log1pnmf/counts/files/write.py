@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
+import scipy
 from scipy import sparse
-from scipy.io import mmwrite
 
 from log1pnmf._common.atomic import StrPath, building
 from log1pnmf._common.optional import require
@@ -152,7 +152,7 @@ def _market(path: Path, matrix: Any) -> None:
     if entries.dtype.kind == "f":  # SciPy writes float32 with so many digits wrongly
         entries = entries.astype(np.float64)
     with _bytes(path) as file:
-        mmwrite(file, entries, precision=17, symmetry="general")
+        scipy.io.mmwrite(file, entries, precision=17, symmetry="general")
 
 
 def _write_text(table: CountTable, path: Path) -> None:

@@ -69,12 +69,14 @@ def damped_step(
     counted = totals > 0.0
     change = np.sqrt(solved.curvature / np.where(counted, totals, 1.0))
     length = 1.0 / np.maximum(1.0, 1.0 - SMALL_CHANGE + change)
-    values = np.where(length[:, None] < 1.0, start + length[:, None] * (target - start), target)
+    short = length < 1.0
+    target[short] = start[short] + length[short, None] * (target[short] - start[short])
+    target[~counted] = np.broadcast_to(lower, start.shape)[~counted]
     return HalfStep(
-        values=np.where(counted[:, None], values, lower),
+        values=target,
         loss=float(np.sum(sums.rows.loss)),
         gradient=sums.rows.gradient,
         predicted_decrease=float(np.sum(solved.decrease)),
-        n_rejected=int(np.count_nonzero(length < 1.0)),
+        n_rejected=int(np.count_nonzero(short)),
         certain=False,
     )

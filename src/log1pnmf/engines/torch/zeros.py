@@ -144,11 +144,14 @@ def _leave_out(eta: Any, entries: Block | Stored, start: int, stop: int, every: 
     """Put -1 - eta at the entries of rows `start` to `stop`; of `every` so many columns eta has one."""
     indptr = entries.indptr[start : stop + 1]
     first, last = indptr[[0, -1]].tolist()
-    rows = torch.repeat_interleave(torch.arange(stop - start, device=eta.device), indptr.diff())
-    columns = entries.indices[first:last].long()
+    columns = entries.indices[first:last]
     if every > 1:
-        seen = columns % every == 0
-        rows, columns = rows[seen], columns[seen] // every
+        seen = torch.nonzero(columns % every == 0)[:, 0]
+        rows = torch.searchsorted(indptr, seen + first, right=True) - 1
+        columns = columns[seen] // every
+    else:
+        rows = torch.repeat_interleave(torch.arange(stop - start, device=eta.device), indptr.diff())
+    columns = columns.long()
     eta[rows, columns] = -1.0 - eta[rows, columns]
 
 
