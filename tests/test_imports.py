@@ -153,6 +153,18 @@ for use in ("lp.pl.structure", "from log1pnmf import pl", "import log1pnmf.pl"):
     assert all("pip install 'log1pnmf[plot]'" in one for one in (attribute, *imports))
 
 
+def test_the_command_line_loads_no_more_than_it_needs():
+    """Otherwise every command, and every press of the tab key, would wait for it."""
+    code = """
+import sys
+import log1pnmf.cli.app
+heavy = "sklearn pandas scipy.stats scipy.optimize scipy.io matplotlib anndata torch"
+print(*(name for name in heavy.split() if name in sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
 def test_a_fit_from_a_given_start_loads_no_more_than_it_needs():
     """scikit-learn, pandas and SciPy's statistics take longer to load than many a fit."""
     code = """

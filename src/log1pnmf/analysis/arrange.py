@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import leaves_list, linkage
-from scipy.cluster.vq import kmeans2
 
 from .groups import MISSING, Groups, as_numbers, check_length
 
@@ -142,7 +141,8 @@ def _path(points: Array, rng: np.random.Generator) -> Indices:
 def _shortest_leaves(points: Array) -> Indices:
     if len(points) <= 2:
         return np.arange(len(points))
-    return leaves_list(linkage(points, method="average", optimal_ordering=True)).astype(np.intp)
+    tree = scipy.cluster.hierarchy.linkage(points, method="average", optimal_ordering=True)
+    return scipy.cluster.hierarchy.leaves_list(tree).astype(np.intp)
 
 
 def _through_centres(points: Array, rng: np.random.Generator) -> Indices:
@@ -160,6 +160,6 @@ def _centres(points: Array, rng: np.random.Generator) -> tuple[Array, Indices]:
     start = points[rng.choice(len(points), size=MOST_LEAVES, replace=False)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # empty clusters, which are dropped below
-        centres, nearest = kmeans2(points, start, iter=KMEANS_ROUNDS, minit="matrix")
+        centres, nearest = scipy.cluster.vq.kmeans2(points, start, iter=KMEANS_ROUNDS, minit="matrix")
     used, nearest = np.unique(nearest, return_inverse=True)
     return centres[used], nearest.astype(np.intp)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.ndimage import map_coordinates
-from scipy.special import gammaln, xlogy
-from scipy.stats import poisson
 
 __all__ = ["expected_deviance"]
 
@@ -47,7 +45,8 @@ def expected_deviance(mean: Array, dispersion: Array | None = None) -> Array:
     if dispersion is None:
         return of_poisson
     phi = np.broadcast_to(dispersion, mean.shape)
-    ratio = map_coordinates(_ratio_table(), [_place(phi, DISPERSIONS), _place(mean, MEANS)], order=1)
+    places = [_place(phi, DISPERSIONS), _place(mean, MEANS)]
+    ratio = scipy.ndimage.map_coordinates(_ratio_table(), places, order=1)
     near = np.minimum(phi / DISPERSIONS[0], 1.0)  # from Poisson's to the first of the table
     return of_poisson * (1.0 + near * (ratio - 1.0))
 
@@ -64,8 +63,8 @@ def _poisson_table() -> tuple[Array, Array]:
     grid = np.linspace(np.log(LEAST_TABLED), np.log(LARGEST_TABLED), 600)
     mean = np.exp(grid)[:, None]
     y = np.arange(400.0)[None, :]
-    deviance = 2.0 * (xlogy(y, np.where(y > 0.0, y, 1.0) / mean) - (y - mean))
-    return grid, (poisson.pmf(y, mean) * deviance).sum(axis=1)
+    deviance = 2.0 * (scipy.special.xlogy(y, np.where(y > 0.0, y, 1.0) / mean) - (y - mean))
+    return grid, (scipy.stats.poisson.pmf(y, mean) * deviance).sum(axis=1)
 
 
 @cache
@@ -83,10 +82,12 @@ def _ratio_table() -> Array:
 def _of_dispersion(phi: float, y: Array, width: Array) -> Array:
     """Give the expected deviance at all means of the table."""
     r, mean = 1.0 / phi, MEANS[:, None]
+    gammaln = scipy.special.gammaln
     logs = gammaln(y + r) - gammaln(r) - gammaln(y + 1.0) + y * np.log(phi * mean)
     share = width * np.exp(logs - (y + r) * np.log1p(phi * mean))
     own = np.where(y > 0.0, y, 1.0)
-    deviance = 2.0 * (xlogy(y, own / mean) - (y + r) * np.log((1.0 + phi * y) / (1.0 + phi * mean)))
+    terms = scipy.special.xlogy(y, own / mean)
+    deviance = 2.0 * (terms - (y + r) * np.log((1.0 + phi * y) / (1.0 + phi * mean)))
     found: Array = (share * deviance).sum(axis=1) / share.sum(axis=1)
     narrow = (MEANS > LARGEST_TABLED) & (phi < 0.01)  # ranges of counts would be too wide for the law
     return np.where(narrow, 1.0 + 1.0 / (6.0 * MEANS) + phi / 6.0, found)

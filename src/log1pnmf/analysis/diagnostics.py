@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import median_abs_deviation
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import dense_blocks
@@ -314,7 +314,7 @@ def _robust_score(ratios: Array) -> Array:
     logs = np.log(np.where(ratios > 0.0, ratios, np.nan))
     if np.isnan(logs).all():
         return np.zeros(len(ratios))
-    spread = float(median_abs_deviation(logs, scale="normal", nan_policy="omit"))
+    spread = float(scipy.stats.median_abs_deviation(logs, scale="normal", nan_policy="omit"))
     return np.nan_to_num((logs - np.nanmedian(logs)) / spread) if spread > 0.0 else np.zeros(len(ratios))
 
 

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import linear_sum_assignment
-from scipy.special import xlogy
-from scipy.stats import rankdata
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf.counts.counts import Counts
@@ -89,7 +87,7 @@ def correlation_matrix(values: ArrayLike) -> Array:
            [ 1.,  1., -1.],
            [-1., -1.,  1.]])
     """
-    matrix = _correlations(rankdata(_table(values), axis=0))
+    matrix = _correlations(scipy.stats.rankdata(_table(values), axis=0))
     np.fill_diagonal(matrix, 1.0)
     return matrix
 
@@ -141,7 +139,7 @@ def effective_factors(loadings: ArrayLike) -> Array:
         raise ValueError(f"loadings must not be negative, the least is {table.min()}")
     sums = table.sum(axis=1)
     share = table / _or_one(sums)[:, None]
-    return np.where(sums > 0.0, np.exp(-xlogy(share, share).sum(axis=1)), 0.0)
+    return np.where(sums > 0.0, np.exp(-scipy.special.xlogy(share, share).sum(axis=1)), 0.0)
 
 
 # ---------------------------------------------------------------- of a fit and its data
@@ -216,7 +214,7 @@ def null_deviance(fit: Fit, counts: Counts, n_jobs: int | None) -> float:
     rows, columns, total = counts.row_sums, counts.by_column.row_sums(), counts.total
     own_terms = math.fsum(_sum_xlogx(piece.astype(np.float64)) for piece in pieces(counts.by_row.values))
     if fit.dispersion is None:
-        null = own_terms - _sum_xlogx(rows) - _sum_xlogx(columns) + float(xlogy(total, total))
+        null = own_terms - _sum_xlogx(rows) - _sum_xlogx(columns) + float(scipy.special.xlogy(total, total))
     else:
         identity = Problem(counts, np.ones(len(rows)), ShiftedLog(math.inf), noise=fit.noise)
         engine = make_engine("auto", identity, n_jobs)
@@ -282,7 +280,7 @@ def match_factors(a: ArrayLike, b: ArrayLike, *, measure: str = "correlation") -
     if measure == "correlation":
         first, second = first - first.mean(axis=0), second - second.mean(axis=0)
     matrix = _unit(first).T @ _unit(second)
-    rows, columns = linear_sum_assignment(matrix, maximize=True)
+    rows, columns = scipy.optimize.linear_sum_assignment(matrix, maximize=True)
     return FactorMatch(np.stack((rows, columns), axis=1), matrix[rows, columns], matrix)
 
 
@@ -306,7 +304,7 @@ def _unit(table: Array) -> Array:
 
 
 def _sum_xlogx(values: Array) -> float:
-    return float(xlogy(values, values).sum())
+    return float(scipy.special.xlogy(values, values).sum())
 
 
 def _or_one(values: Any) -> Any:

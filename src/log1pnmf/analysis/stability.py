@@ -8,10 +8,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import linkage
-from scipy.optimize import nnls
-from scipy.spatial.distance import squareform
 
 from log1pnmf._common.checks import check_absent, check_choice, check_whole
 from log1pnmf._common.randomness import as_random, new_seed
@@ -290,9 +288,8 @@ class Relation:
         """Average linkage of all factors by ``1 - similarity``, as `scipy.cluster.hierarchy` takes it."""
         distance = np.clip(1.0 - self.similarity, 0.0, 2.0)
         np.fill_diagonal(distance, 0.0)
-        return np.asarray(
-            linkage(squareform(distance, checks=False), method="average", optimal_ordering=True)
-        )
+        pairs = scipy.spatial.distance.squareform(distance, checks=False)
+        return np.asarray(scipy.cluster.hierarchy.linkage(pairs, method="average", optimal_ordering=True))
 
     def splits(self, fit: str, factor: int, into: str, *, least: float = 0.1) -> list[tuple[int, float]]:
         """Say what a factor becomes in another fit.
@@ -372,7 +369,7 @@ def relate(fits: Sequence[Any], *, names: Sequence[str] | None = None, on: str =
 
 
 def _shares(table: Array, target: Array) -> Array:
-    weights = nnls(table, target)[0] * table.sum(axis=0)
+    weights = scipy.optimize.nnls(table, target)[0] * table.sum(axis=0)
     total = weights.sum()
     return weights / total if total > 0.0 else np.full(len(weights), 1.0 / len(weights))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import false_discovery_control, hypergeom
+import scipy
 
 from log1pnmf._common.optional import require
 from log1pnmf.fitting.as_fit import as_fit
@@ -129,8 +129,8 @@ def _by_sets(fit: Fit, sets: Mapping[str, set[str]]) -> dict[int, tuple[str, str
     shared = np.array([[len(top & members) for members in present.values()] for top in tops])
     sizes = np.array([len(members) for members in present.values()])
     drawn = np.array([[len(top)] for top in tops])
-    p = hypergeom.sf(shared - 1, len(known), sizes, drawn)
-    adjusted = false_discovery_control(p.ravel()).reshape(p.shape)
+    p = scipy.stats.hypergeom.sf(shared - 1, len(known), sizes, drawn)
+    adjusted = scipy.stats.false_discovery_control(p.ravel()).reshape(p.shape)
     found = {}
     for k, best in enumerate(p.argmin(axis=1).tolist()):
         first = p[:, best].argmin() == k  # a set names one factor only, that which has most of it

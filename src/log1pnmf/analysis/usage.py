@@ -19,10 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import digamma, polygamma
-from scipy.stats import false_discovery_control
-from scipy.stats import t as student
 
 from log1pnmf._common.warn import warn
 from log1pnmf._common.words import plural
@@ -194,9 +192,9 @@ def usage(
         warn("; ".join(confounded), UserWarning)
     design = Design.of(units, reference)
     difference, error, freedom = _tested(units, design, moderated=replicate is not None)
-    half = error * student.ppf(0.975, freedom)
+    half = error * scipy.stats.t.ppf(0.975, freedom)
     with np.errstate(divide="ignore", invalid="ignore"):
-        p = 2.0 * student.sf(np.abs(difference / error), freedom)
+        p = 2.0 * scipy.stats.t.sf(np.abs(difference / error), freedom)
     p = np.where(error > 0.0, p, 1.0)  # a factor that no unit has, or all alike
     return Usage(
         comparisons=design.comparisons or (str(getattr(groups, "name", None) or "slope"),),
@@ -206,7 +204,7 @@ def usage(
         lower=difference - half,
         upper=difference + half,
         p=p,
-        adjusted_p=false_discovery_control(p.ravel()).reshape(p.shape),
+        adjusted_p=scipy.stats.false_discovery_control(p.ravel()).reshape(p.shape),
         degrees_of_freedom=freedom,
         means=units.means,
         unit_groups=units.groups,
@@ -258,10 +256,10 @@ def moderate(variances: Array, freedom: float) -> tuple[Array, float]:
     known = variances > 0.0
     if known.sum() < LEAST_FACTORS:
         return variances, 0.0
-    logs = np.log(variances[known]) - digamma(freedom / 2.0) + np.log(freedom / 2.0)
-    excess = float(logs.var(ddof=1) - polygamma(1, freedom / 2.0))
+    logs = np.log(variances[known]) - scipy.special.digamma(freedom / 2.0) + np.log(freedom / 2.0)
+    excess = float(logs.var(ddof=1) - scipy.special.polygamma(1, freedom / 2.0))
     prior = freedom if excess <= 0.0 else min(2.0 * _inverse_trigamma(excess), freedom)
-    common = np.exp(logs.mean() + digamma(prior / 2.0) - np.log(prior / 2.0))
+    common = np.exp(logs.mean() + scipy.special.digamma(prior / 2.0) - np.log(prior / 2.0))
     drawn = (prior * common + freedom * variances) / (prior + freedom)
     return np.where(known, drawn, 0.0), prior
 
@@ -270,8 +268,8 @@ def _inverse_trigamma(value: float) -> float:
     """Find x with ``trigamma(x) = value``, by Newton's method on its reciprocal, which is nearly linear."""
     x = 0.5 + 1.0 / value
     for _ in range(50):
-        trigamma = float(polygamma(1, x))
-        step = trigamma * (1.0 - trigamma / value) / float(polygamma(2, x))
+        trigamma = float(scipy.special.polygamma(1, x))
+        step = trigamma * (1.0 - trigamma / value) / float(scipy.special.polygamma(2, x))
         x += step
         if abs(step) < 1e-9 * x:
             break

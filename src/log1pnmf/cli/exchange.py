@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.io import mmwrite
 
 from log1pnmf._common.atomic import StrPath, replacing
 from log1pnmf._common.untrusted import (
@@ -211,7 +211,7 @@ def _write_counts(path: Path, counts: Counts) -> None:
     whole = bool((matrix.data == np.rint(matrix.data)).all()) and float(matrix.data.max(initial=0)) < 2**53
     matrix = matrix.astype(np.int64 if whole else np.float64)
     with replacing(path) as file:
-        mmwrite(file, matrix, precision=17, symmetry="general")
+        scipy.io.mmwrite(file, matrix, precision=17, symmetry="general")
 
 
 # ---------------------------------------------------------------- reading

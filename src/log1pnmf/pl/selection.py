@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 import numpy as np
+import scipy
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import dendrogram
 
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.colors import distinct_colors
@@ -258,7 +258,7 @@ def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> An
     n = len(found.owner)
     figure = figure_or_new(figure, (3.6 + 0.24 * n, 1.2 + 0.24 * n))
     left, right = figure.subplots(1, 2, width_ratios=[1, 4])
-    tree = dendrogram(
+    tree = scipy.cluster.hierarchy.dendrogram(
         found.tree,
         orientation="left",
         ax=left,

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import false_discovery_control
-from scipy.stats import t as student
 from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.checks import check_choice
@@ -128,7 +127,7 @@ def markers(
             spread = np.where(found.z > 0.0, found.effect / found.z, found.error)
         shrunken = [shrink(found.effect[:, k], spread[:, k]) for k in range(fit.n_components)]
     _warn_of_errors(reliability, found.comparable, names)
-    p = student.sf(found.z, max(len(loadings) - fit.n_components, 1))
+    p = scipy.stats.t.sf(found.z, max(len(loadings) - fit.n_components, 1))
     unknown = np.where(found.comparable, 0.0, np.nan)
     return Markers(
         log2_fold_change=ranking.log2_fold_change,
@@ -198,5 +197,5 @@ def _adjusted(p: Array, tested: NDArray[np.bool_]) -> Array:
     adjusted = np.where(np.isnan(p), np.nan, 1.0)
     for k in np.flatnonzero(~np.isnan(p).all(axis=0)):
         if tested.any():
-            adjusted[tested, k] = false_discovery_control(p[tested, k])
+            adjusted[tested, k] = scipy.stats.false_discovery_control(p[tested, k])
     return adjusted

@@ -41,11 +41,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.ranking import StandIns, stand_ins
@@ -69,7 +69,7 @@ __all__ = ["ERRORS", "Z95", "Inference", "infer", "infer_from_fit"]
 Array = NDArray[np.float64]
 
 ERRORS = ("sandwich", "model")
-Z95 = float(norm.ppf(0.975))
+Z95 = NormalDist().inv_cdf(0.975)
 
 LEAST_WEIGHED, LEAST_VARIANCE = 0.1, 1e-6
 """Of a feature's mean eta: the least at which weights and variances are taken."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import erfcx, log_ndtr, logsumexp
 
 __all__ = ["Shrunken", "shrink"]
 
@@ -71,7 +71,7 @@ def shrink(estimates: Array, errors: Array) -> Shrunken:
     shares = _fit_shares(logs)
     with np.errstate(divide="ignore"):
         joint = logs + np.log(shares)
-    posterior = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
+    posterior = np.exp(joint - scipy.special.logsumexp(joint, axis=1, keepdims=True))
     means = np.concatenate((_means(x, s, widths), -_means(-x, s, widths)), axis=1)
     rises = slice(1, 1 + len(widths))
     effect, rate = np.zeros(len(estimates)), np.full(len(estimates), 1.0 - shares[rises].sum())
@@ -93,7 +93,7 @@ def _log_marginals(x: Array, s: Array, widths: Array) -> Array:
     x, s = x[:, None], s[:, None]
     total = np.hypot(s, np.concatenate(([0.0], widths)))
     normal = -0.5 * (x / total) ** 2 - np.log(total) - 0.5 * np.log(2.0 * np.pi)
-    normal[:, 1:] += np.log(2.0) + log_ndtr(x * widths / (s * total[:, 1:]))
+    normal[:, 1:] += np.log(2.0) + scipy.special.log_ndtr(x * widths / (s * total[:, 1:]))
     return normal
 
 
@@ -105,7 +105,7 @@ def _means(x: Array, s: Array, widths: Array) -> Array:
     a = centre / spread
     # Far below zero density and distribution function both vanish, and what is left is about -1 / a.
     with np.errstate(over="ignore"):
-        hazard = np.sqrt(2.0 / np.pi) / erfcx(-a / np.sqrt(2.0))
+        hazard = np.sqrt(2.0 / np.pi) / scipy.special.erfcx(-a / np.sqrt(2.0))
     far = a < FAR_BELOW
     above = np.where(far, -1.0 / np.where(far, a, -1.0), a + hazard)
     return np.maximum(spread * above, 0.0)

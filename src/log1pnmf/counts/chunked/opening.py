@@ -44,7 +44,7 @@ class CountSource:
     client : dask.distributed.Client, optional
         Cluster whose workers do the work; None for this process.
     folder : str, optional
-        Folder for temporary files with the loadings.
+        Folder for temporary files with loadings and sorted chunks.
     sample_names, feature_names : ndarray of str, optional
         Names of samples and features.
     on_chunk : callable, optional
@@ -93,7 +93,7 @@ def open_counts(
         client.
     folder : str, optional
         Folder for temporary files, on a disk with room for about five times the loadings; by default that of
-        the system.
+        the system. Where it has room for 10 more bytes per non-zero, later passes are quicker.
     on_chunk : callable, optional
         Called after each chunk of a pass, with the number of finished chunks and the total; for your own
         progress bars (``verbose=1`` shows one).
