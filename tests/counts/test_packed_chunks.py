@@ -161,6 +161,7 @@ def test_a_file_is_only_made_where_there_is_room(monkeypatch, tmp_path):
     monkeypatch.setattr(packed_chunks, "is_in_memory", lambda folder: True)
     assert place(400) is None
     assert place(400, str(tmp_path)) is not None  # the user's own choice
+    assert place(400, str(tmp_path / "nothing")) is None
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,12 @@ class PackedChunks:
         place = tempfile.gettempdir() if folder is None else folder
         if folder is None and is_in_memory(place):
             return None
-        if LIKELY_BYTES * nnz > MOST_OF_DISK * shutil.disk_usage(place).free:
+        try:
+            if LIKELY_BYTES * nnz > MOST_OF_DISK * shutil.disk_usage(place).free:
+                return None
+            return cls(shape, nnz, n_chunks, folder)
+        except OSError:  # some disks allow no file of that size
             return None
-        return cls(shape, nnz, n_chunks, folder)
 
     @property
     def complete(self) -> bool:
@@ -80,7 +83,7 @@ class PackedChunks:
         with self._lock:
             if self._file is None or index != len(self._chunks):
                 return
-            sides, begin = (counts.by_row, counts.by_column), self._end
+            sides = counts.by_row, counts.by_column
             arrays = [one for side in sides for one in (side.indptr, side.indices, side.values)]
             try:
                 parts = [self._append(array) for array in arrays]
@@ -88,7 +91,6 @@ class PackedChunks:
                 self._file = None
                 return
             self._chunks.append((counts.shape, parts))
-            assert self._end > begin
 
     def _append(self, array: NDArray[Any]) -> _Part:
         assert self._file is not None
