@@ -237,15 +237,17 @@ def adapt_start(problem: Problem, loadings: Array, factors: Array, rng: Random) 
     sides or copies of each other get noise, empty rows and columns become zero. Nothing else is changed.
     """
     loadings, factors, seen = loadings.copy(), factors.copy(), set()
+    used = loadings.any(axis=0) | factors.any(axis=0)
     for k in range(loadings.shape[1]):
-        if not loadings[:, k].any() and not factors[:, k].any():
+        digest = _digest(loadings, factors, k)
+        if not used[k]:
             for values in (loadings, factors):
                 mean = values.mean() if values.any() else 1.0
                 values[:, k] = LIFTED * mean * rng.uniform(0.5, 1.5, size=len(values))
-        elif _digest(loadings, factors, k) in seen:
+        elif digest in seen:
             loadings[:, k] *= rng.uniform(0.9, 1.1, size=len(loadings))
             factors[:, k] *= rng.uniform(0.9, 1.1, size=len(factors))
-        seen.add(_digest(loadings, factors, k))
+        seen.add(digest)
     rows, columns = _impossible(problem, loadings, factors)
     for values, where in ((loadings, rows), (factors, columns)):
         if where.any():
