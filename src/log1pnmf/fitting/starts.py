@@ -237,7 +237,7 @@ def adapt_start(problem: Problem, loadings: Array, factors: Array, rng: Random) 
     sides or copies of each other get noise, empty rows and columns become zero. Nothing else is changed.
     """
     loadings, factors, seen = loadings.copy(), factors.copy(), set()
-    used = loadings.any(axis=0) | factors.any(axis=0)
+    used = np.asarray(loadings.any(axis=0) | factors.any(axis=0))
     for k in range(loadings.shape[1]):
         digest = _digest(loadings, factors, k)
         if not used[k]:
