@@ -178,7 +178,7 @@ class _Racer:
         last = self._followed(Pair(*start), FIRST_LOOK)
         self._renew(last)
         last = self._followed(Pair(last.loadings, last.factors), n_iterations, last)
-        errors = self.engine.zero_errors(last.loadings, last.factors, roughly=True)  # to 1e-6 or so
+        errors = self.engine.zero_errors(last.loadings, last.factors, roughly=True)
         self._renew(last, errors[1])
         self.n_seen += n_iterations
         return Pair(last.loadings, last.factors).on_host(), last.objective + errors[0]
