@@ -206,6 +206,37 @@ def print_parts(title, engine, side, start, design):
         )
 
 
+DEFAULTS = [
+    ("Log1pNMF(16)", {}),
+    ("Log1pNMF(16, c=inf)", {"c": np.inf}),
+    ('Log1pNMF(16, noise="nb")', {"noise": "nb"}),
+    ("Log1pNMF(16), eight batches", {"batch": 8}),
+]
+
+
+def show_defaults(names):
+    """The call users make, from SciPy to a fit; the second of two, so that kernels are compiled."""
+    from log1pnmf import fit_log1p_nmf
+
+    for name in names:
+        counts = simulate(**CASES[name])[0].to_scipy()
+        for title, given in DEFAULTS[: 1 if name == "1M" else None]:
+            settings = {**given}
+            if "batch" in given:
+                settings["batch"] = np.arange(counts.shape[0]) % given["batch"]
+            for _ in range(1 if name == "1M" else 2):
+                torch.cuda.reset_peak_memory_stats()
+                begin = time.perf_counter()
+                fit = fit_log1p_nmf(counts, 16, engine="torch", random_state=0, **settings)
+                seconds = time.perf_counter() - begin
+            print(
+                f"{name:>5} {title:<40} {seconds:.1f} s, {fit.n_iter} iterations in "
+                f"{fit.history['seconds'][-1]:.1f} s ({fit.stopped}), {fit.log_likelihood:.6e}, "
+                f"peak {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB",
+                flush=True,
+            )
+
+
 def show_end(folder, threads):
     """From the same start to the native engine's converged log-likelihood."""
     from log1pnmf import fit_log1p_nmf
@@ -326,7 +357,9 @@ def show_threshold(threads):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", default=["iterations", "kernels", "end", "threshold"])
+    parser.add_argument(
+        "--only", nargs="*", default=["defaults", "iterations", "kernels", "end", "threshold"]
+    )
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     parser.add_argument("--forms", nargs="*", default=list(FORMS))
     parser.add_argument("--rounds", type=int, default=25)
@@ -335,6 +368,7 @@ def main():
     options = parser.parse_args()
     print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__}))
     shows = {
+        "defaults": lambda: show_defaults(options.cases),
         "iterations": lambda: show_iterations(options.cases, options.rounds, options.forms),
         "fits": lambda: show_fits(options.cases),
         "threshold": lambda: show_threshold(options.threads),

@@ -116,7 +116,7 @@ def race(
             pair = racer.moved(*ends[best], rng, most=MOST_MOVES[small], most_failed=MOST_FAILED[small])
     if not whole:
         everyone = make(replace(exact, zeros=quadratic(problem.link, "chebyshev", None)))
-        pair = spread(everyone, _settling(everyone), pair, FREE)
+        pair = spread(everyone, _settling(everyone), pair, FREE).on_host()
     # with a penalty, the first factor is the one without
     ordered = arranged(pair.loadings, pair.factors, replace(settings, l1=0.0, normalize="none"))
     return Taken(Pair(*adapt_start(problem, *ordered, rng)), names[best])
