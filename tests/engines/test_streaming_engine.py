@@ -183,6 +183,15 @@ def test_a_fit_with_dispersions_may_be_stopped(cut, tmp_path):
         np.testing.assert_array_equal(getattr(again, name), getattr(whole, name))
 
 
+@pytest.mark.parametrize("noise", ["poisson", "nb"])
+def test_square_tables_are_fitted_as_others(noise):
+    """Their loadings are told from their factors, although both have the same shape."""
+    counts = np.random.default_rng(0).poisson(3.0, (12, 12)) + 1
+    fits = [fit_log1p_nmf(counts, 2, noise=noise, engine=engine) for engine in ("streaming", "native")]
+    assert fits[0].converged
+    assert fits[0].log_likelihood == pytest.approx(fits[1].log_likelihood, rel=1e-4)
+
+
 def test_steps_that_go_too_far_are_taken_back(cut, monkeypatch):
     honest = engine_module.damped_step
 

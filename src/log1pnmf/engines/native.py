@@ -36,7 +36,7 @@ from log1pnmf.model.zero_survey import ZeroSurvey, surveyed_every
 from log1pnmf.model.zeros import AdaptiveZeros
 
 from . import native_effects
-from .base import Factory, HalfStep, InMemory, RowSolver, check_row_solver
+from .base import Factory, HalfStep, InMemory, PairSide, RowSolver, check_row_solver
 from .threads import effective_threads
 
 __all__ = ["NativeEngine", "NativeFactory", "RowSums", "Solutions", "solve_rows"]
@@ -117,7 +117,7 @@ class NativeEngine(InMemory):
         self.kernel = choices[0] if kernel == "auto" else kernel
         self._sides: dict[Side, CoreSide] = {}
 
-    def adopt(self, array: Array) -> Array:
+    def adopt(self, array: Array, which: PairSide = "loadings") -> Array:
         """Give a NumPy array; see `log1pnmf.engines.base.Engine.adopt`."""
         return on_host(array)
 

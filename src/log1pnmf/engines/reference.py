@@ -20,7 +20,7 @@ from log1pnmf.model.problem import Problem, Side, zeros_of_row
 from log1pnmf.model.zero_survey import ZeroSurvey, polynomial, survey_feature, zero_costs
 from log1pnmf.model.zeros import AdaptiveZeros, EntryZeros
 
-from .base import Factory, HalfStep, InMemory, RowSolver, check_row_solver
+from .base import Factory, HalfStep, InMemory, PairSide, RowSolver, check_row_solver
 
 __all__ = ["ReferenceEngine", "ReferenceFactory"]
 
@@ -41,7 +41,7 @@ class ReferenceEngine(InMemory):
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
 
-    def adopt(self, array: Array) -> Array:
+    def adopt(self, array: Array, which: PairSide = "loadings") -> Array:
         """Give a NumPy array; see `log1pnmf.engines.base.Engine.adopt`."""
         return on_host(array)
 

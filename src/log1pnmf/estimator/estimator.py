@@ -14,7 +14,7 @@ from log1pnmf.counts.given import frame_of
 from log1pnmf.engines.base import RowSolver
 from log1pnmf.engines.registry import as_counts
 from log1pnmf.fitting.as_fit import as_fit
-from log1pnmf.fitting.driver import check_enough, run_request
+from log1pnmf.fitting.driver import run_request
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.request import Request
 from log1pnmf.fitting.settings import GIVEN
@@ -289,7 +289,6 @@ class Log1pNMF(FittedModel):
         known = {"batch": batch, "fixed_loadings": fixed_loadings}
         request, X = self._request(size_factors, loadings, factors, known), frame_of(X)
         counts = as_counts(X, self.engine)
-        check_enough(counts, request.settings.n_components)
         features = seen_features(X, counts)
         fit = run_request(request, counts, resume=resume)
         return self._take(fit.named(feature_names=features.get("feature_names_in_")), features)

@@ -43,12 +43,15 @@ from .settings import Settings
 from .size_notes import note_on_sizes
 from .start_choice import start_of
 
-__all__ = ["ApproximationWarning", "check_any", "check_enough", "fit_log1p_nmf", "run_request"]
+__all__ = ["ApproximationWarning", "check_any", "fit_log1p_nmf", "run_request"]
 
 Array = NDArray[np.float64]
 
 MOST_NAMED = 5
 """Features that a message about batches names."""
+
+LEAST_DEVIANCE = 1e-9
+"""Deviance per count below which it is rounding error."""
 
 POOR_APPROXIMATION = 0.02
 """Part of the log-likelihood by which the approximation may be off before a fit warns."""
@@ -123,6 +126,7 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     rng = as_random(request.random_state)
     started = time.perf_counter()
     data = as_counts(counts, request.engine or asked.engine)
+    _check_enough(data, asked.n_components)
     sizes = data.size_factors(asked.size_factors if request.size_factors is None else request.size_factors)
     _check_sizes(asked, data)
     given = _batches(request, data)
@@ -235,7 +239,7 @@ def check_any(counts: Counts) -> None:
         raise ValueError(f"counts are all zero (shape {counts.shape}): pass data with at least one count")
 
 
-def check_enough(counts: Counts, n_components: int) -> None:
+def _check_enough(counts: Counts, n_components: int) -> None:
     """Refuse counts that are all zero, and warn where they are too few to tell the factors apart."""
     check_any(counts)
     if min(counts.shape) < n_components:
@@ -375,10 +379,11 @@ def _about_batches(engine: Engine, run: Run) -> list[str]:
     spread = np.abs(np.log2(batches.effects)).max(axis=0)
     largest = np.argsort(-spread, kind="stable")[:MOST_NAMED]
     listed = ", ".join(f"{j if names is None else names[j]} ({2 ** spread[j]:.1f} times)" for j in largest)
-    return [
-        f"{batches.n_batches} batches: without their effects the deviance of this fit would be "
-        f"{without / deviance - 1.0:.1%} larger; features that differ most: {listed}"
-    ]
+    taken = "this fit leaves no deviance"
+    if deviance > LEAST_DEVIANCE * problem.counts.total:
+        share = without / deviance - 1.0
+        taken = f"without their effects the deviance of this fit would be {share:.1%} larger"
+    return [f"{batches.n_batches} batches: {taken}; features that differ most: {listed}"]
 
 
 def _about_data(counts: Counts) -> list[str]:

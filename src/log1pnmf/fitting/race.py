@@ -237,7 +237,9 @@ def _settling(engine: Engine) -> Callable[[Array, Array, Bounds], Array]:
         side = engine.problem.loadings_side
         loadings = engine.adopt(np.tile(row, (engine.problem.counts.n_samples, 1)))
         for _ in range(SETTLING):
-            loadings = engine.half_step(side, loadings, engine.adopt(factors), bounds=bounds).values
+            loadings = engine.half_step(
+                side, loadings, engine.adopt(factors, "factors"), bounds=bounds
+            ).values
         return loadings
 
     return settle

@@ -7,7 +7,7 @@ from typing import Any
 
 from log1pnmf.analysis.loading_errors import loading_errors
 from log1pnmf.analysis.sweep import sweep as sweep_counts
-from log1pnmf.fitting.driver import check_enough, run_request
+from log1pnmf.fitting.driver import run_request
 from log1pnmf.fitting.keys import SWEEP, Keys, sweep_key
 from log1pnmf.fitting.request import Request
 
@@ -118,7 +118,6 @@ def log1p_nmf(
     layer = raw_layer(layer, use_raw)
     adata = target(adata, copy)
     selection = read_counts(adata, layer, chosen_features(adata, mask_var))
-    check_enough(selection.counts, n_components)
     fit = run_request(request, selection.counts)
     write_fit(adata, keys, fit, selection)
     if std:
@@ -177,7 +176,6 @@ def sweep(
     check_anndata(adata)
     adata = target(adata, copy)
     selection = read_counts(adata, layer, chosen_features(adata, mask_var))
-    check_enough(selection.counts, n_components)
     result = sweep_counts(selection.counts, c, n_components, random_state=random_state, **parameters)
     for fit in result.fits:
         write_fit(adata, Keys(sweep_key(fit.c)), fit, selection)

@@ -16,7 +16,7 @@ from log1pnmf.counts.chunked.survey import ChunkedCounts
 from log1pnmf.counts.chunked.tasks import Labels
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import Pattern
-from log1pnmf.engines.base import Factory, HalfStep, RowSolver, Sample
+from log1pnmf.engines.base import Factory, HalfStep, PairSide, RowSolver, Sample
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.threads import effective_threads
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
@@ -82,9 +82,9 @@ class StreamingEngine:
         self._last: _LastPass | None = None
         self._adopted: tuple[Any, Rows] | None = None
 
-    def adopt(self, array: Any) -> Any:
+    def adopt(self, array: Any, which: PairSide = "loadings") -> Any:
         """Take loadings as `Rows`; factors are left as they are."""
-        if isinstance(array, Rows) or len(array) != self.problem.counts.n_samples:
+        if isinstance(array, Rows) or which == "factors":
             return array
         if self._adopted is None or self._adopted[0] is not array:  # the same rows for the same array
             self._adopted = array, Rows.of(array, self.counts.source.folder)

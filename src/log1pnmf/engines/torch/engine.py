@@ -14,7 +14,7 @@ import torch
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import Pattern
-from log1pnmf.engines.base import HalfStep, InMemory, RowSolver
+from log1pnmf.engines.base import HalfStep, InMemory, PairSide, RowSolver
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.negative_binomial import NegativeBinomial
@@ -86,7 +86,7 @@ class TorchEngine(InMemory):
         # in double precision they would be there twice
         return self.precision == "float32" and fits(TRANSPOSED_BYTES * counts.nnz, self.device)
 
-    def adopt(self, array: Any) -> Any:
+    def adopt(self, array: Any, which: PairSide = "loadings") -> Any:
         """Give a float64 tensor on the device; see `log1pnmf.engines.base.Engine.adopt`."""
         if isinstance(array, np.ndarray):
             array = torch.from_numpy(np.array(array, dtype=np.float64, order="C"))

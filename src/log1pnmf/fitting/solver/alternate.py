@@ -6,13 +6,13 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.arrays import column_max, column_means, extrapolated, like
-from log1pnmf.engines.base import Engine, HalfStep, RowSolver
+from log1pnmf.engines.base import Engine, HalfStep, PairSide, RowSolver
 from log1pnmf.model.constraint import FREE, Bounds, Constraint
 from log1pnmf.model.optimality import larger_residual, side_residual
 from log1pnmf.model.problem import Side
@@ -25,7 +25,6 @@ __all__ = ["alternate", "residual_at"]
 
 Array = NDArray[np.float64]
 
-PairSide = Literal["loadings", "factors"]
 ROLES: dict[RowSolver, tuple[PairSide, PairSide]] = {
     "newton": ("factors", "loadings"),
     "coordinate": ("loadings", "factors"),
@@ -211,9 +210,8 @@ class _Moves:
         return loss + self.constraint.cost(at.loadings, at.factors) + self.engine_at(at).problem.cost
 
     def adopt(self, pair: Pair) -> Pair:
-        return replace(
-            pair, loadings=self.engine.adopt(pair.loadings), factors=self.engine.adopt(pair.factors)
-        )
+        adopt = self.engine.adopt
+        return replace(pair, loadings=adopt(pair.loadings), factors=adopt(pair.factors, "factors"))
 
     def improve(
         self, which: PairSide, at: Pair, *, look_only: bool, with_loss: bool = True, for_effects: bool = False
