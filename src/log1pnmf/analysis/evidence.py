@@ -254,6 +254,7 @@ def evidence(
     if max_samples is not None:
         check_whole("max_samples", max_samples, least=1)
     fit, whole = fit_and_counts(fit, counts)
+    fit.check_whole("evidence fits the model again and")
     data, rows = whole.part_in_memory(max_samples)
     known = _Known.of(fit, data, rows, n_jobs)
     rng = as_random(random_state)

@@ -115,6 +115,12 @@ def align(table: CountTable, fit: Fit, *, missing: str) -> tuple[Counts, list[st
                 "without names on both sides they must be the same"
             )
         return table.counts, ["no feature names on both sides: columns were taken in their order"]
+    twice = repeated(fitted)
+    if twice:
+        raise BadFileError(
+            f"{plural(len(twice), 'feature name occurs', 'feature names occur')} more than once in the model "
+            f"(first {twice[0]!r}), so features cannot be matched by name; fit again with unique names"
+        )
     position = {name: j for j, name in enumerate(given)}
     absent = [name for name in fitted if name not in position]
     if len(absent) == len(fitted):

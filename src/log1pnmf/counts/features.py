@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from scipy import sparse
 
 from .counts import Counts, SparseRows
 
-__all__ = ["align_features", "find_features", "select_features"]
+__all__ = ["align_features", "find_features", "match_names", "repeated", "select_features"]
 
 MOST_LISTED = 10
 
@@ -111,10 +111,7 @@ def find_features(
     fitted_here : bool
         Whether the fit was to this object, whose features must have changed if one is missing.
     """
-    if np.array_equal(here, names):
-        return np.arange(len(here))
-    places = {name: j for j, name in enumerate(here)}
-    missing = [name for name in names if name not in places]
+    places, missing, twice = match_names(here, names)
     if missing and fitted_here:
         raise ValueError(_changed(list(here), names, missing))
     if missing:
@@ -123,14 +120,30 @@ def find_features(
             f"(first {missing[0]!r}); if they go by other names there, rename adata.var_names; "
             "if they were not counted, add them with zeros"
         )
-    wanted, times = set(names), Counter(here)
-    twice = [name for name, n in times.items() if n > 1 and name in wanted]
-    if twice:
-        raise ValueError(
-            f"{len(twice)} of the {len(names)} features of the fit occur twice in adata "
-            f"(first {twice[0]!r}); keep one of each"
-        )
-    return np.array([places[name] for name in names], dtype=np.intp)
+    if not np.array_equal(here, names):
+        where, twice = ("adata", twice) if twice else ("the fit itself", repeated(names))
+        if twice:
+            raise ValueError(
+                f"{len(twice)} of the {len(names)} features of the fit occur twice in {where} (first "
+                f"{twice[0]!r}), so names do not tell which is which; keep one of each, or make names unique "
+                "(adata.var_names_make_unique()) before fitting"
+            )
+    return places
+
+
+def match_names(here: Sequence[str], names: Sequence[str]) -> tuple[NDArray[np.intp], list[str], list[str]]:
+    """Return where each of `names` is `here` (-1: nowhere), those missing, and those twice here."""
+    if np.array_equal(here, names):
+        return np.arange(len(here)), [], []
+    places, wanted = {name: j for j, name in enumerate(here)}, set(names)
+    found = np.array([places.get(name, -1) for name in names], dtype=np.intp)
+    missing = [name for name in names if name not in places]
+    return found, missing, [name for name in repeated(here) if name in wanted]
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """Return the names that occur more than once."""
+    return [name for name, n in Counter(names).items() if n > 1]
 
 
 def _changed(here: Sequence[str], names: Sequence[str], missing: Sequence[str]) -> str:

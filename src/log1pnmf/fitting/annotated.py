@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.archive import check_value, making_whole
 from log1pnmf._common.version import versions
-from log1pnmf.counts.features import find_features
+from log1pnmf.counts.features import find_features, match_names
 
 from .fit import ARRAYS, HISTORY, MASK, NUMBERS, Fit
 from .fit_checks import DISPERSION, NAMES
@@ -21,7 +21,7 @@ from .keys import Keys
 from .naming import usual_factor_names
 from .settings import Settings
 
-__all__ = ["fit_from", "is_annotated", "symbols_of", "uns_of"]
+__all__ = ["fit_from", "fitted_samples", "is_annotated", "symbols_of", "uns_of"]
 
 TEXT = "OTU"
 """Kinds of arrays as which text comes back, from memory, zarr and h5ad."""
@@ -67,7 +67,7 @@ def uns_of(fit: Fit, layer: str | None) -> dict[str, Any]:
             **{name: value for name, value in metadata.items() if name != "kind"},
             "messages": np.array(fit.messages, dtype=object),
             "history": {name: _storable(column) for name, column in fit.history.items()},
-            **{name: arrays[name] for name in ("size_factors", "feature_names") if name in arrays},
+            **{name: arrays[name] for name in ("size_factors", *NAMES[:2]) if name in arrays},
             **{name: _storable(arrays[name]) for name in BATCHES if name in arrays},
             "factor_names": np.array(fit.factor_names, dtype=object),
             "factor_kinds": None if fit.factor_kinds is None else fit.factor_kinds.astype(object),
@@ -82,23 +82,24 @@ def uns_of(fit: Fit, layer: str | None) -> dict[str, Any]:
     )
 
 
-def fit_from(adata: Any, key: str | None = None, *, whole: bool = True) -> Fit:
+def fit_from(adata: Any, key: str | None = None, *, any_samples: bool = False) -> Fit:
     """Put a fit together from what `log1pnmf.tl.log1p_nmf` wrote.
 
     Parameters
     ----------
     adata : AnnData
-        Features may have been reordered or added since.
+        Features may have been reordered or added since, and samples dropped or reordered: they are found by
+        name.
     key : str, optional
         Where the fit is, if `key_added` was given.
-    whole : bool
-        Whether the samples have to be those of the fit. Otherwise the fit is only good for other samples,
-        and its size factors are not to be used.
+    any_samples : bool
+        Whether the fit is for its factors only: samples that it does not have are accepted.
 
     Returns
     -------
     Fit
-        With the same bits in loadings and factors as `obsm` and `varm`.
+        With the same bits in loadings and factors as `obsm` and `varm`. It is not `whole` if samples are
+        missing, or if loadings have changed.
     """
     keys = Keys(key)
     about = _stored(adata, keys)
@@ -107,38 +108,47 @@ def fit_from(adata: Any, key: str | None = None, *, whole: bool = True) -> Fit:
         loadings = np.array(adata.obsm[keys.obsm], dtype=np.float64)
         factors = np.array(adata.varm[keys.varm], dtype=np.float64)
         sizes = np.asarray(about["size_factors"])
-        changed = _digest(loadings) != about["loadings_digest"]
+        rows, missing = fitted_samples(adata, about, loadings)
         named = np.asarray(about["feature_names"], dtype=object)
         if named.ndim != 1 or not len(named) or not all(isinstance(name, str) for name in named):
             raise ValueError("feature_names must be text")
         check_value("layer", about["layer"], str)
-    if changed and whole:
+    if missing and not any_samples:
         raise ValueError(
-            f"the {len(loadings):,} samples of adata are not those of the fit "
-            f"({len(sizes):,}): some were dropped, added, reordered or changed since the fit; use the "
-            "original object, or keep the fit with fit.save(path)"
+            f"{len(missing):,} of the {len(loadings):,} samples of adata are not in the fit by name, or "
+            f"occur there twice (first {missing[0]!r}); give adata.obs_names the names they had, or estimate "
+            "loadings for these samples with log1pnmf.tl.transform"
         )
     places = find_features(adata.var_names, named.tolist(), fitted_here=True)
     factors = factors[places]
     with making_whole(where, "fit again"):
         metadata = _metadata(about)
-        if changed:
-            metadata["data"]["n_samples"] = len(loadings)
-            # the mean total, to which size factors of new samples are relative, stays
-            metadata["data"]["total"] *= len(loadings) / len(sizes)
-            sizes = np.ones(len(loadings))
+        in_order = len(rows) == len(sizes) and _digest(loadings[np.argsort(rows)])
+        unchanged = in_order == about["loadings_digest"]
         arrays = {
-            **dict(zip(ARRAYS, (loadings, factors, sizes), strict=True)),
-            **dict(
-                zip(NAMES[:2], (np.array(adata.obs_names, dtype=np.str_), named.astype(np.str_)), strict=True)
-            ),
+            **dict(zip(ARRAYS, (loadings, factors, sizes[rows]), strict=True)),
+            NAMES[1]: named.astype(np.str_),
             **_dispersion(adata, keys, places),
             **_factor_names(about),
-            **_batches(about, len(loadings), changed=changed),
+            **_batches(about, rows),
             **_known(adata, keys, about, places),
             **{HISTORY + name: _text(np.asarray(column)) for name, column in about["history"].items()},
         }
-        return Fit.from_parts(arrays, metadata)
+        fit = Fit.from_parts(arrays, {**metadata, "whole": metadata["whole"] and unchanged})
+    if metadata["whole"] and not unchanged:
+        why = f"these are {len(rows):,} of the {len(sizes):,} samples of the fit, or loadings have changed"
+        fit = fit.of_samples(fit.loadings, fit.size_factors, fit.batches, why)
+    return fit.named(sample_names=adata.obs_names)
+
+
+def fitted_samples(
+    adata: Any, about: Mapping[str, Any], loadings: NDArray[np.float64]
+) -> tuple[NDArray[np.intp], list[str]]:
+    """Return which samples of the fit those of `adata` are, and names of those that are not in it."""
+    if _digest(loadings) == about["loadings_digest"]:
+        return np.arange(len(loadings)), []
+    rows, missing, twice = match_names(_text(np.asarray(about["sample_names"])).tolist(), adata.obs_names)
+    return rows, missing + twice
 
 
 def _factor_names(about: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -149,13 +159,12 @@ def _factor_names(about: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {NAMES[2]: names}
 
 
-def _batches(about: Mapping[str, Any], n_samples: int, *, changed: bool) -> dict[str, np.ndarray]:
-    """Give the batches, where there are any; samples that have changed have lost theirs."""
+def _batches(about: Mapping[str, Any], rows: NDArray[np.intp]) -> dict[str, np.ndarray]:
+    """Return the batches of these samples, where there are any."""
     if BATCHES[0] not in about:
         return {}
     labels, effects, names = (np.asarray(about[name]) for name in BATCHES)
-    own = np.zeros(n_samples, dtype=np.int32) if changed else labels
-    return dict(zip(BATCHES, (own, effects, _text(names)), strict=True))
+    return dict(zip(BATCHES, (labels[rows], effects, _text(names)), strict=True))
 
 
 def _known(adata: Any, keys: Keys, about: Mapping[str, Any], places: Any) -> dict[str, np.ndarray]:
@@ -199,6 +208,7 @@ def _metadata(about: Mapping[str, Any]) -> dict[str, Any]:
     if metadata["certificate"] is not None:
         metadata["certificate"].setdefault("approximate_log_likelihood", None)
     metadata["messages"] = [str(message) for message in about["messages"]]
+    metadata["whole"] = _plain(about["whole"])
     return metadata
 
 

@@ -21,6 +21,7 @@ def as_fit(source: Any, *, key: str | None = None) -> Fit:
     ----------
     source : Fit, Log1pNMF, AnnData, str or PathLike
         A fit, a fitted estimator, AnnData with a fit by `log1pnmf.tl.log1p_nmf`, or a file that `save` wrote.
+        Samples of AnnData may be some of those that were fitted, in any order; see `Fit.whole`.
     key : str, optional
         Name of the fit in AnnData, if ``key_added`` was given.
 

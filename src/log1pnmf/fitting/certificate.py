@@ -64,6 +64,7 @@ def certify(
     """
     if fit.certificate is not None:
         return fit.certificate
+    fit.check_whole("a certificate")
     approximate, n = fit.approximate_log_likelihood, counts.n_samples
     if n_sampled is None:
         large = math.prod(counts.shape) > LARGEST_CERTIFIED

@@ -14,7 +14,9 @@ from log1pnmf._common.atomic import StrPath
 from log1pnmf._common.checks import one_for_each
 from log1pnmf._common.randomness import as_random
 from log1pnmf._common.warn import convergence_warning, warn
+from log1pnmf._common.words import plural
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.features import repeated
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import as_counts, check_memory, make_engine, resolve_engine
 from log1pnmf.engines.threads import effective_threads
@@ -388,6 +390,14 @@ def _about_batches(engine: Engine, run: Run) -> list[str]:
 
 def _about_data(counts: Counts) -> list[str]:
     messages = []
+    twice = [] if counts.feature_names is None else repeated(counts.feature_names)
+    if twice:
+        messages.append(
+            f"{plural(len(twice), 'feature name occurs', 'feature names occur')} more than once (first "
+            f"{twice[0]!r}), so features of other data cannot be matched by name; make names unique before "
+            "fitting (adata.var_names_make_unique())"
+        )
+        warn(messages[-1], UserWarning)
     for n, what in ((counts.n_empty_rows, "samples"), (counts.n_empty_columns, "features")):
         if n:
             messages.append(f"{what} without any count: {n}; they were given zeros")

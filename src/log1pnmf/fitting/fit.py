@@ -94,6 +94,9 @@ class Fit:
         "free" for nothing; None if all factors are free.
     mask : ndarray of bool, shape (m, K_masked), optional
         Features that factors of kind "mask" may have.
+    whole : bool
+        Whether the loadings are those of all samples that were fitted. Otherwise they are of some of them, or
+        of new samples, while `data`, `stopped`, `objective` and `history` are of the fit itself.
     """
 
     loadings: Array
@@ -118,6 +121,7 @@ class Fit:
     batches: Batches | None = None
     factor_kinds: Names | None = None
     mask: NDArray[np.bool_] | None = None
+    whole: bool = True
 
     def __repr__(self) -> str:
         n, m = len(self.loadings), len(self.factors)
@@ -214,10 +218,34 @@ class Fit:
         -------
         Fit
         """
+        if normalize == self.settings.normalize:  # some of its samples keep the scale of all
+            return self
         scale = scale_of(self.loadings, self.factors, normalize, self.kinds)
         settings = replace(self.settings, normalize=normalize)
         loadings, factors = scaled(self.loadings, self.factors, scale)
         return replace(self, loadings=loadings, factors=factors, settings=settings)
+
+    def of_samples(self, loadings: Array, size_factors: Array, batches: Batches | None, why: str) -> Fit:
+        """Return the same factors with other samples; log-likelihoods of the fit are not theirs."""
+        return replace(
+            self,
+            loadings=loadings,
+            size_factors=size_factors,
+            batches=batches,
+            sample_names=None,
+            certificate=None,
+            approximate_log_likelihood=None,
+            messages=(f"{why}; objective, convergence and history are those of the fit", *self.messages),
+            whole=False,
+        )
+
+    def check_whole(self, what: str) -> None:
+        """Refuse work that needs the loadings of all samples that were fitted."""
+        if not self.whole:
+            raise ValueError(
+                f"{what} needs all {self.data.n_samples:,} samples of the fit, unchanged, and these are "
+                "others or some of them; pass the original object, or fit these samples"
+            )
 
     def named(self, *, sample_names: Any = None, feature_names: Any = None) -> Fit:
         """Return the same fit with names of samples or features; None changes nothing.
@@ -332,6 +360,7 @@ class Fit:
             "data": asdict(self.data),
             "certificate": None if certificate is None else asdict(certificate),
             "messages": list(self.messages),
+            "whole": self.whole,
         }
 
     @classmethod
@@ -363,6 +392,7 @@ class Fit:
             messages=tuple(metadata["messages"]),
             dispersion=arrays.get(DISPERSION),
             mask=arrays.get(MASK),
+            whole=metadata.get("whole", True),
         )
         fit = replace(fit, batches=batches_from(arrays, fit.loadings, fit.factors, fit.settings))
         check_fit(fit)

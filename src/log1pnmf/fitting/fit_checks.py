@@ -62,7 +62,8 @@ def check_fit(fit: Any) -> None:
     fit.data.check()
     if fit.certificate is not None:
         fit.certificate.check()
-    if (fit.data.n_samples, fit.data.n_features) != (n, m):
+    check_value("whole", fit.whole, bool)
+    if (fit.data.n_samples if fit.whole else n, fit.data.n_features) != (n, m):
         raise ValueError(f"data must be of {n} samples and {m} features, got {fit.data}")
     if fit.settings.n_components != k or fit.settings.link != fit.asked.link:
         raise ValueError(f"settings are of another fit: {fit.settings}")

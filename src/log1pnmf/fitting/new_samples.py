@@ -272,7 +272,7 @@ class NewSamples:
     @cached_property
     def _bounded(self) -> Fit:
         """The fit on the scale on which its loadings are bounded by 1, if they are."""
-        return self.fit if self.fit.settings.normalize == "max" else self.fit.normalized("max")
+        return self.fit.normalized("max")
 
     @property
     def _scale(self) -> Array | float:

@@ -27,9 +27,9 @@ def summarize(fit: Fit, *, n_top: int = 8) -> str:
     n_top : int
         Number of features per factor.
     """
-    data, labels = fit.data, fit.feature_labels
+    labels = fit.feature_labels
     lines = [
-        f"Log1pNMF: {data.n_samples:,} samples x {data.n_features:,} features, "
+        f"Log1pNMF: {len(fit.loadings):,} samples x {len(fit.factors):,} features, "
         f"{fit.n_components} factors, c = {c_name(fit.c)}",
         *_section("Data", _data(fit)),
         *_section("Model", _model(fit)),

@@ -26,6 +26,8 @@ Array = NDArray[np.float64]
 
 LARGEST_EFFECT = 1e9
 """Effects stay between its inverse and itself."""
+OTHER = "(other)"
+"""Name of the batch of new samples that are of no known batch: without effects."""
 MOST_STEPS, PRECISION = 200, 1e-14
 
 
@@ -90,12 +92,12 @@ class Batches:
 
     def for_samples(self, given: Any, n_samples: int) -> Batches:
         """Give the same effects for other samples: their labels; None, and new ones, have effects of 1."""
-        effects = np.vstack([self.effects, np.ones((1, self.effects.shape[1]))])
-        number = {name: place for place, name in enumerate(self.names)}
-        own = np.full(n_samples, len(number), dtype=np.int32)
+        number = {name: place for place, name in enumerate(dict.fromkeys((*self.names, OTHER)))}
+        effects = np.vstack([self.effects, np.ones((1, self.effects.shape[1]))])[: len(number)]
+        own = np.full(n_samples, number[OTHER], dtype=np.int32)
         if given is not None:
-            own[:] = [number.get(name, len(number)) for name in batch_labels(given, n_samples)]
-        return Batches(own, effects, self.strength)
+            own[:] = [number.get(name, number[OTHER]) for name in batch_labels(given, n_samples)]
+        return Batches(own, effects, self.strength, tuple(number))
 
     @property
     def sample_names(self) -> NDArray[np.object_]:

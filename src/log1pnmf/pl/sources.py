@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.fitting.annotated import is_annotated
+from log1pnmf.fitting.annotated import fitted_samples, is_annotated
 from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.keys import Keys, c_label
@@ -27,8 +27,8 @@ Array = NDArray[np.float64]
 class Factorization:
     """Loadings and factors without the fit behind them, with the names that `Fit` has for them.
 
-    An AnnData object holds only these if samples or features were dropped since the fit, or if
-    `log1pnmf.tl.transform` wrote loadings alone. In the second case m is 0, and c is NaN.
+    An AnnData object holds only these if features were dropped since the fit, or if only the loadings are
+    left, as after `anndata.concat`. In the second case m is 0, and c is NaN.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def drawable(source: Any, *, key: str | None = None, feature_names: Any = None) 
 def need_factors(shown: Drawable) -> None:
     """Refuse a source that has loadings only."""
     if not len(shown.factors):
-        raise ValueError("the source has loadings but no factors (projected samples); pass the fit itself")
+        raise ValueError("the source has loadings but no factors; pass the fit itself")
 
 
 def _of_anndata(adata: Any, keys: Keys) -> Factorization:
@@ -125,7 +125,7 @@ def _of_anndata(adata: Any, keys: Keys) -> Factorization:
             f"adata.obsm has no {keys.obsm!r} (it has: {found}); "
             "run log1pnmf.tl.log1p_nmf first, or pass the key it wrote to"
         )
-    loadings = np.asarray(adata.obsm[keys.obsm], dtype=np.float64)
+    loadings = stored = np.asarray(adata.obsm[keys.obsm], dtype=np.float64)
     if keys.varm not in adata.varm or keys.uns not in adata.uns:
         return Factorization(loadings, np.zeros((0, loadings.shape[1])), math.nan)
     about = adata.uns[keys.uns]
@@ -134,14 +134,14 @@ def _of_anndata(adata: Any, keys: Keys) -> Factorization:
         largest = loadings.max(axis=0)
         scale = np.where(largest > 0.0, largest, 1.0)
         loadings, factors = loadings / scale, factors * scale
-    sizes = np.asarray(about["size_factors"], dtype=np.float64)
+    sizes, (rows, missing) = np.asarray(about["size_factors"]), fitted_samples(adata, about, stored)
     return Factorization(
         loadings,
         factors,
         float(about["c"]),
         np.array(adata.var_names, dtype=object),
         about["history"],
-        sizes if len(sizes) == len(loadings) else None,
+        None if missing else sizes[rows],
         tuple(map(str, about["factor_names"])) if "factor_names" in about else None,
         np.nan_to_num(adata.var[keys.dispersion].to_numpy(np.float64))
         if keys.dispersion in adata.var

@@ -166,7 +166,7 @@ def _same_data(sources: Sequence[Any]) -> list[Fit]:
     if not sources:
         raise ValueError("there are no fits: pass at least one")
     fits = [as_fit(one).normalized("max") for one in sources]
-    shapes = {(fit.data.n_samples, fit.data.n_features) for fit in fits}
+    shapes = {(len(fit.loadings), len(fit.factors)) for fit in fits}
     if len(shapes) > 1:
         raise ValueError(f"fits must be of the same data, got shapes {sorted(shapes)}")
     return fits

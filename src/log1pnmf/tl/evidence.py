@@ -33,7 +33,7 @@ def evidence(
     Parameters
     ----------
     adata : AnnData
-        Data with a fit by `log1p_nmf`, and the same samples as in the fit.
+        Data with a fit by `log1p_nmf`, and the same samples as in the fit, in any order.
     key : str, optional
         Name of the fit, if `key_added` was given.
     layer : str, optional

@@ -34,7 +34,7 @@ def markers(
     Parameters
     ----------
     adata : AnnData
-        Data with a fit by `log1p_nmf`, and the same samples as in the fit.
+        Data with a fit by `log1p_nmf`: all of its samples or some, or new ones after `transform`.
     key : str, optional
         Name of the fit, if `key_added` was given.
     layer : str, optional

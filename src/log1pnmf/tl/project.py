@@ -11,10 +11,10 @@ from log1pnmf.counts.features import find_features
 from log1pnmf.fitting.annotated import fit_from, is_annotated
 from log1pnmf.fitting.as_fit import as_fit
 from log1pnmf.fitting.keys import Keys
-from log1pnmf.fitting.new_samples import project
+from log1pnmf.fitting.new_samples import counts_of, new_batches, new_samples
 
 from .inputs import check_anndata, obs_column, read_counts, target
-from .store import write_loadings
+from .store import write_fit
 
 __all__ = ["transform"]
 
@@ -31,7 +31,7 @@ def transform(
     copy: bool = False,
     n_jobs: int | None = None,
 ) -> Any:
-    """Estimate the loadings of new samples for the factors of a fit, and store them in `obsm`.
+    """Estimate the loadings of new samples for the factors of a fit, and store them with the factors.
 
     Parameters
     ----------
@@ -61,6 +61,11 @@ def transform(
     AnnData or None
         A copy of `adata` with the results, if ``copy=True``.
 
+    Notes
+    -----
+    The results are in the places that `log1p_nmf` writes to, so that `markers`, `usage`, plots and
+    `log1pnmf.as_fit` take the new samples, too. What `uns` holds of the log-likelihood is left out.
+
     Examples
     --------
     >>> import anndata
@@ -75,16 +80,23 @@ def transform(
     """
     check_anndata(adata)
     keys = Keys(key)
-    fit = fit_from(ref, key, whole=False) if is_annotated(ref) else as_fit(ref)
+    fit = fit_from(ref, key, any_samples=True) if is_annotated(ref) else as_fit(ref)
     positions = np.arange(adata.n_vars)
     if fit.feature_names is not None:
         positions = find_features(adata.var_names, fit.feature_names.tolist())
     adata = target(adata, copy)
-    counts = read_counts(adata, layer, positions).counts
+    selection = read_counts(adata, layer, positions)
     batch = None if batch_key is None else obs_column(adata, batch_key, "batch_key")
-    loadings = project(fit, counts, size_factors, batch=batch, n_jobs=n_jobs)
-    write_loadings(adata, keys, loadings)
+    counts, batches = (
+        counts_of(fit, selection.counts, same_samples=False),
+        new_batches(fit, batch, adata.n_obs),
+    )
+    samples = new_samples(fit, counts, size_factors, batches=batches, n_jobs=n_jobs)
+    if fit.batches is not None:
+        batches = fit.batches.for_samples(batch, adata.n_obs)
+    why = f"these are {adata.n_obs:,} samples whose loadings were estimated for the factors of a fit"
+    projected = fit.of_samples(samples.solved(), samples.size_factors, batches, why)
+    write_fit(adata, keys, projected, selection)
     if std:
-        own = {"size_factors": size_factors, "batch": batch}
-        adata.obsm[keys.std] = loading_errors(fit, counts, loadings, **own)
+        adata.obsm[keys.std] = loading_errors(projected, counts)
     return adata if copy else None

@@ -42,7 +42,7 @@ def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> None:
     """
     check_anndata(adata)
     keys = Keys(key)
-    fit = fit_from(adata, key, whole=False)
+    fit = fit_from(adata, key, any_samples=True)
     new = fit.renamed(names).factor_names
     changed = dict(zip(fit.factor_names, new, strict=True))
     adata.uns[keys.uns]["factor_names"] = np.array(new, dtype=object)

@@ -47,7 +47,8 @@ def write_fit(adata: Any, keys: Keys, fit: Fit, selection: Selection) -> None:
         del adata.varm[keys.mask]
     for finding in (keys.markers, keys.usage, keys.evidence):  # of an earlier fit
         adata.uns.pop(finding, None)
-    adata.uns[keys.uns] = uns_of(fit, selection.layer)
+    named = fit.named(sample_names=adata.obs_names, feature_names=adata.var_names[selection.positions])
+    adata.uns[keys.uns] = uns_of(named, selection.layer)
 
 
 def write_loadings(adata: Any, keys: Keys, loadings: NDArray[np.float64]) -> None:

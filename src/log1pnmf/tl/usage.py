@@ -31,7 +31,7 @@ def usage(
     Parameters
     ----------
     adata : AnnData
-        Data with a fit by `log1p_nmf`, and the same samples as in the fit.
+        Data with a fit by `log1p_nmf`: all of its samples or some, or new ones after `transform`.
     groupby : str
         Column of `obs` with the condition of every sample, or with a number such as a dose.
     replicate : str or True, optional
