@@ -225,23 +225,47 @@ running_wait = running.wait
 def test_resumed_is_uninterrupted(counts, found, tmp_path, monkeypatch):
     path = tmp_path / "selection.npz"
     grid = ([0.01, 1.0, math.inf], [2, 3, 4])
-    monkeypatch.setattr(running, "wait", Interrupted(after=6))
+    monkeypatch.setattr(running, "wait", Interrupted(after=12))
     with pytest.warns(RuntimeWarning, match="interrupted after 1[0-9] of 18 fits"):
         part = select(counts, *grid, resume=path, **QUICK)
     assert 0 < len(part.settings) < 9
     monkeypatch.setattr(running, "wait", running_wait)
     assert Selection.load(path).settings == part.settings
-    begun = []
-    follow = running.PathFitter.follow
-    monkeypatch.setattr(
-        running.PathFitter, "follow", lambda self, *a: begun.append(self.part.number) or follow(self, *a)
-    )
     whole = select(counts, *grid, resume=path, **QUICK)
-    assert len(begun) < 6  # what was done is not done again
     np.testing.assert_array_equal(whole.scores, found.scores)
     np.testing.assert_array_equal(Selection.load(path).scores, found.scores)
     for row, setting in enumerate(part.settings):
         np.testing.assert_array_equal(part.scores[row], found.scores[found.settings.index(setting)])
+
+
+class Stop(Exception):  # noqa: N818
+    """Raised as soon as a fit is done."""
+
+
+@pytest.mark.filterwarnings("ignore:.* fits have not converged")
+@pytest.mark.parametrize("more", [{"noise": "auto", "batch": np.arange(24) % 2}, {"l1": [0.0, 1.0]}])
+def test_every_finished_fit_counts(tmp_path, monkeypatch, more):
+    """Stopped after every single fit, a selection fits nothing twice, and its result is the same."""
+    data, path, done = simulated(1.0, 2, shape=(24, 12)), tmp_path / "selection.npz", []
+    options = {**QUICK, "n_seeds": 2, "size_factors": "fit", "init": "rank1", "max_iter": 4, **more}
+    for owner, name in ((running.PathFitter, "fit"), (running.Fitter, "with_seed")):
+        work = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *a, work=work: done.append(a[1:2]) or work(*a))
+
+    def stop(done, of_all):
+        raise Stop
+
+    whole = select(data, [1.0, math.inf], [1, 2], **options)
+    n_fits = len(done)
+    assert n_fits == len(whole.settings) * 2 + len(whole.settings) // 2 * 2
+    for number in range(1, n_fits + 1):
+        with pytest.raises(Stop):
+            select(data, [1.0, math.inf], [1, 2], resume=path, on_fit=stop, **options)
+        assert len(done) == n_fits + number
+    again = select(data, [1.0, math.inf], [1, 2], resume=path, **options)
+    assert len(done) == 2 * n_fits
+    np.testing.assert_array_equal(again.scores, whole.scores)
+    np.testing.assert_array_equal(again.agreement, whole.agreement)
 
 
 def test_resume_refuses_another_selection(counts, tmp_path):
@@ -287,7 +311,7 @@ def test_an_error_in_a_fit_is_raised(counts, monkeypatch):
     def broken(self, *given):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(running.PathFitter, "follow", broken)
+    monkeypatch.setattr(running.PathFitter, "fit", broken)
     with pytest.raises(RuntimeError, match="broken"):
         select(counts, [1.0, 10.0], [1, 2], **QUICK)
 
@@ -302,8 +326,8 @@ def test_fresh_starts_never_make_the_training_objective_worse(counts):
     settings = running.Settings(n_components=3, likelihood="exact", max_iter=100, tol=1e-6, engine="native")
     for n_starts in (1, 3):
         fitter = running.PathFitter(made[0], grid, settings, 0, lambda: False, n_starts=n_starts)
-        fit, record = fitter.begin(3, None)
-        more, _ = fitter.begin(5, fit)
+        fit, record = fitter.fit(Setting(math.inf, 3), None)
+        more, _ = fitter.fit(Setting(math.inf, 5), fit)
         objectives.append((fit.objective, more.objective))
         assert record.setting == Setting(math.inf, 3)
     assert np.all(np.subtract(*objectives) >= -1e-6 * np.abs(objectives[0]))

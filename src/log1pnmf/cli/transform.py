@@ -11,8 +11,9 @@ import typer
 
 from log1pnmf._common.atomic import building, check_place
 from log1pnmf._common.warn import convergence_warning
+from log1pnmf._common.words import plural
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.features import select_features
+from log1pnmf.counts.features import repeated, select_features
 from log1pnmf.counts.files import BadFileError, CountTable
 from log1pnmf.counts.files.documents import TEXT_FORMATS
 from log1pnmf.counts.files.write import numbered, write_csv

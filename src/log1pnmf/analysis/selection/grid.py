@@ -103,33 +103,23 @@ class Grid:
         )
 
     def __iter__(self) -> Iterator[Setting]:
-        """All settings in the order of a table: by noise, number of factors, c and l1, all upwards."""
+        """Yield all settings in the order of a table: by noise, number of factors, c and l1, all upwards."""
         for noise, number, c, l1 in product(
             self.noise, self.n_components, reversed(self.c), reversed(self.l1)
         ):
             yield Setting(c, number, l1, noise)
 
     def __len__(self) -> int:
-        return len(self.n_components) * self.n_followers
+        return len(self.n_components) * len(self.c) * len(self.l1) * len(self.noise)
 
-    @property
-    def n_followers(self) -> int:
-        """Settings with the same number of factors."""
-        return len(self.c) * len(self.l1) * len(self.noise)
-
-    def path(self, n_components: int) -> Iterator[tuple[Setting, Setting | None]]:
-        """Give the settings with that many factors as they are fitted, each with the one it starts from."""
-        for n, noise in enumerate(self.noise):
-            for k, c in enumerate(self.c):
-                for i, l1 in enumerate(self.l1):
-                    here, before = Setting(c, n_components, l1, noise), None
-                    if i:
-                        before = replace(here, l1=self.l1[i - 1])
-                    elif k:
-                        before = replace(here, c=self.c[k - 1])
-                    elif n:
-                        before = replace(here, noise=self.noise[n - 1])
-                    yield here, before
+    def before(self, setting: Setting) -> Setting | None:
+        """Return the setting whose fit a fit starts from; None for the first of all."""
+        for name in ("l1", "c", "noise", "n_components"):
+            values = getattr(self, name)
+            number = values.index(getattr(setting, name))
+            if number:
+                return replace(setting, **{name: values[number - 1]})
+        return None
 
     def place(self, setting: Setting) -> list[int]:
         """Give numbers that tell a setting from all others."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +25,21 @@ from log1pnmf.model.problem import Problem
 from .folding import Fold, Training
 from .grid import Grid, Setting
 
-__all__ = ["Fitter", "PathFitter", "Record", "Stopped"]
+__all__ = ["Fitter", "Job", "PathFitter", "Record", "Stopped"]
 
 Array = NDArray[np.float64]
 
 
 class Stopped(Exception):  # noqa: N818, it is no error
     """The user has interrupted: fits under way are dropped."""
+
+
+class Job(NamedTuple):
+    """One fit: of a setting to a fold, or to all counts (the part after the last fold) with some seed."""
+
+    part: int
+    setting: Setting
+    seed: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +79,6 @@ class Fitter:
         Random numbers of a fit depend on this, the part and the setting, and on nothing else.
     stopped : callable
         True when the user has interrupted.
-    finished : callable
-        Called after every fit, in the thread that made it.
     """
 
     part: Training
@@ -79,17 +86,12 @@ class Fitter:
     settings: Settings
     seed: int
     stopped: Callable[[], bool]
-    finished: Callable[[], None] = lambda: None
 
-    def with_seeds(self, setting: Setting, n_seeds: int) -> list[Fit]:
-        """Fit one setting several times, each from another random start."""
+    def with_seed(self, setting: Setting, number: int) -> Fit:
+        """Return the fit of a setting from the random start with this number."""
         settings = replace(self._settings(setting), init="random")
-        fits = []
-        for number in range(n_seeds):
-            run = self._run(settings, named(settings, n_jobs=1), self._random(setting, number))
-            fits.append(run.as_fit(settings, self._problem(settings)))
-            self.finished()
-        return fits
+        run = self._run(settings, named(settings, n_jobs=1), self._random(setting, number))
+        return run.as_fit(settings, self._problem(settings))
 
     def _settings(self, setting: Setting) -> Settings:
         """Give the settings of a fit to this part."""
@@ -146,24 +148,8 @@ class PathFitter(Fitter):
     part: Fold
     n_starts: int = field(kw_only=True)
 
-    def begin(self, n_components: int, fewer: Fit | None) -> tuple[Fit, Record]:
-        """Fit the first setting of a path, starting also from a fit with fewer factors."""
-        setting, _ = next(self.grid.path(n_components))
-        return self._fit(setting, fewer)
-
-    def follow(self, n_components: int, first: Fit) -> list[Record]:
-        """Fit all other settings of a path, given the fit of its first one."""
-        fits: dict[Setting, Fit] = {}
-        records = []
-        for setting, before in self.grid.path(n_components):
-            if before is None:
-                fits[setting] = first
-                continue
-            fits[setting], record = self._fit(setting, fits[before])
-            records.append(record)
-        return records
-
-    def _fit(self, setting: Setting, before: Fit | None) -> tuple[Fit, Record]:
+    def fit(self, setting: Setting, before: Fit | None) -> tuple[Fit, Record]:
+        """Return the fit of a setting, started also from where the fit before it ended, and its scores."""
         started = time.thread_time()
         rng = self._random(setting)
         settings = self._settings(setting)
@@ -177,7 +163,6 @@ class PathFitter(Fitter):
         best = min(runs, key=lambda run: run.objective)
         fit = best.as_fit(settings, self._problem(settings))
         by_sample, fitted = self.part.score(fit), self.part.fitted(fit)
-        self.finished()
         seconds, met = time.thread_time() - started, best.stopped == "converged"
         return fit, Record(self.part.number, setting, by_sample, best.last.index, met, seconds, fitted)
 

@@ -12,7 +12,7 @@ from log1pnmf._common.live import is_live
 __all__ = ["OnFit", "shown"]
 
 OnFit = Callable[[int, int], object]
-"""Called with the number of fits that are done, and of all; by the thread that made the last one."""
+"""Called with the number of fits that are done, and of all."""
 
 
 def shown(on_fit: OnFit | None, verbose: int, label: str = "select") -> AbstractContextManager[OnFit]:

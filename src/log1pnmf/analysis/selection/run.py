@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,7 +34,7 @@ from log1pnmf.model.batches import Batches
 
 from .folding import HOLDOUTS, Fold, make_folds
 from .grid import Grid, Setting
-from .paths import Fitter, PathFitter, Record
+from .paths import Fitter, Job, PathFitter, Record
 from .progress import OnFit, shown
 from .resuming import resumed
 from .seeds import Agreement, WholeData, agreement
@@ -118,8 +118,8 @@ def select(
     verbose : int
         1 shows a progress bar.
     resume : str or PathLike, optional
-        File that keeps finished fits. If it exists, the call continues from it, and the result is the same as
-        without the interruption. Counts and settings must be the same.
+        File that keeps what is done, written after every fit. If it exists, the call continues from it, and
+        the result is the same as without the interruption. Counts and settings must be the same.
     on_fit : callable, optional
         Called after every fit, with the number of finished fits and the total.
     **parameters : optional
@@ -208,8 +208,8 @@ def select(
         "n_seeds": int(n_seeds),
         "seed": seed,
     }
-    done, agreements, about = resumed(resume, about, keeps_seed=random_state is None)
-    plan = _Plan(data, grid, settings, size_factors, batches, about, done, agreements)
+    done, agreements, fits, about = resumed(resume, about, keeps_seed=random_state is None)
+    plan = _Plan(data, grid, settings, size_factors, batches, about, done, agreements, fits)
     with shown(on_fit, verbose) as plan.on_fit, warnings.catch_warnings(), threadpool_limits(1, "blas"):
         # filters belong to the whole process: set once here, and not by the threads
         warnings.simplefilter("ignore")
@@ -259,7 +259,7 @@ def _note_on_sizes(plan: _Plan, best: Setting) -> str | None:
 
 @dataclass(eq=False)
 class _Plan:
-    """Paths that are done and to be done: per fold, first settings one K after the other, then the rest."""
+    """Fits that are done and to be done; each begins when the one that it starts from is done."""
 
     data: Counts
     grid: Grid
@@ -269,11 +269,9 @@ class _Plan:
     about: Mapping[str, Any]
     records: list[Record]
     agreements: list[Agreement]
+    fits: dict[Job, Fit]
     on_fit: OnFit = lambda done, of_all: None
     _interrupted: threading.Event = field(default_factory=threading.Event)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _done: int = 0
-    _of_all: int = 0
 
     def has_whole_setting(self) -> bool:
         """Whether a setting was fitted in every fold."""
@@ -283,31 +281,36 @@ class _Plan:
 
     def run(self, n_jobs: int, path: StrPath | None) -> bool:
         """Do what is left; say whether all is done."""
-        made = make_folds(
-            self.data,
-            self.about["n_folds"],
-            holdout=self.about["holdout"],
-            test_fraction=self.about["test_fraction"],
-            size_factors=self.size_factors,
-            seed=self.about["seed"],
-            batches=self.batches,
-        )
-        todo = [(fold, left) for fold in made if (left := self._left(fold.number))]
-        seeds = self._left_to_agree()
-        several = sum(setting.n_components > 1 for setting in seeds)
-        self._of_all = self._fits_of(left for _, left in todo) + several * self.about["n_seeds"]
-        pending: set[Future[Any]] = set()
+        shared = self.grid, self.settings, self.about["seed"], self._interrupted.is_set
+        folds = [PathFitter(fold, *shared, n_starts=self.about["n_starts"]) for fold in self._folds()]
+        whole = Fitter(self._whole(), *shared)
+
+        def work(job: Job, before: Fit | None) -> tuple[Fit, Record | None]:
+            if job.part == len(folds):
+                return whole.with_seed(job.setting, job.seed), None
+            return folds[job.part].fit(job.setting, before)
+
+        left = self._left()
+        of_all, waiting = len(left), list(left)
+        running: dict[Future[tuple[Fit, Record | None]], Job] = {}
         with ThreadPoolExecutor(n_jobs) as pool:
             try:
-                for fold, left in todo:
-                    pending.add(pool.submit(self._begin, fold, max(left)))
-                fitter = Fitter(self._whole(), *self._shared)
-                for setting in seeds:
-                    pending.add(pool.submit(agreement, fitter, setting, self.about["n_seeds"]))
-                while pending:
-                    finished, pending = wait(pending, return_when=FIRST_COMPLETED)
+                while left:
+                    starts = {None: None} | self.fits
+                    ready = [job for job in waiting if self._before(job) in starts]
+                    for job in ready[: n_jobs - len(running)]:
+                        waiting.remove(job)
+                        running[pool.submit(work, job, starts[self._before(job)])] = job
+                    if not running:
+                        raise ValueError("resume: the file lacks fits that others start from; start again")
+                    finished, _ = wait(running, return_when=FIRST_COMPLETED)
                     for future in finished:
-                        pending |= self._take(future.result(), pool, path)
+                        job = running.pop(future)
+                        left.remove(job)
+                        self._keep(job, *future.result(), left)
+                        if path is not None:
+                            write_records(path, self.records, self.agreements, self.fits, self.about)
+                        self.on_fit(of_all - len(left), of_all)
             except BaseException as error:
                 self._interrupted.set()
                 pool.shutdown(cancel_futures=True)
@@ -316,66 +319,52 @@ class _Plan:
                 return False
         return True
 
-    def _take(self, result: Any, pool: ThreadPoolExecutor, path: StrPath | None) -> set[Future[Any]]:
-        """Keep records; let first fits be followed by the rest of their paths, the longest first."""
-        if isinstance(result, list | Agreement):
-            if isinstance(result, list):
-                self.records.extend(result)
-            else:
-                self.agreements.append(result)
-            if path is not None:
-                write_records(path, self.records, self.agreements, self.about)
-            return set()
-        fitter, firsts = result
-        left = self._left(fitter.part.number)
-        return {
-            pool.submit(self._follow, fitter, number, *firsts[number])
-            for number in sorted(left, reverse=True)
-        }
+    def _left(self) -> list[Job]:
+        """List the fits to be done: folds with few factors first, then seeds with many factors first."""
+        n_folds, n_seeds = self.about["n_folds"], self.about["n_seeds"]
+        agreed = {one.setting for one in self.agreements}
+        for setting in self.grid:
+            if n_seeds and setting.n_components == 1 and setting not in agreed:
+                self.agreements.append(agreement(setting, (), n_seeds))
+                agreed.add(setting)
+        settings = sorted(self.grid, key=lambda one: one.n_components)
+        jobs = [Job(fold, setting) for setting in settings for fold in range(n_folds)]
+        others = [setting for setting in reversed(settings) if setting not in agreed]
+        jobs += [Job(n_folds, setting, seed) for setting in others for seed in range(n_seeds)]
+        done = {Job(record.fold, record.setting) for record in self.records}
+        return [job for job in jobs if job not in done and job not in self.fits]
 
-    def _left(self, fold: int) -> list[int]:
-        done = {record.setting.n_components for record in self.records if record.fold == fold}
-        return [number for number in self.grid.n_components if number not in done]
+    def _before(self, job: Job) -> Job | None:
+        """Return the fit that another one starts from; seeds start from random numbers."""
+        before = self.grid.before(job.setting) if job.part < self.about["n_folds"] else None
+        return None if before is None else job._replace(setting=before)
 
-    def _left_to_agree(self) -> list[Setting]:
-        """List the settings to be fitted with several seeds, those that take longest first."""
-        done = {one.setting for one in self.agreements}
-        wanted = self.grid if self.about["n_seeds"] else ()
-        return sorted((one for one in wanted if one not in done), key=lambda one: -one.n_components)
+    def _keep(self, job: Job, fit: Fit, record: Record | None, left: Sequence[Job]) -> None:
+        """Take in a fit, and forget those that no other fit needs any more."""
+        self.fits[job] = fit
+        if record is not None:
+            self.records.append(record)
+        else:
+            seeds = [job._replace(seed=seed) for seed in range(self.about["n_seeds"])]
+            if all(one in self.fits for one in seeds):
+                fits = [self.fits.pop(one) for one in seeds]
+                self.agreements.append(agreement(job.setting, fits, len(fits)))
+        needed = {self._before(one) for one in left}
+        compared = self.about["n_folds"]
+        self.fits = {one: fit for one, fit in self.fits.items() if one in needed or one.part == compared}
 
-    def _fits_of(self, left: Iterable[list[int]]) -> int:
-        """Count the fits of paths to be done: first ones up to the last, and what follows them."""
-        followers = self.grid.n_followers - 1
-        return sum(
-            sum(number <= max(some) for number in self.grid.n_components) + followers * len(some)
-            for some in left
+    def _folds(self) -> list[Fold]:
+        return make_folds(
+            self.data,
+            self.about["n_folds"],
+            holdout=self.about["holdout"],
+            test_fraction=self.about["test_fraction"],
+            size_factors=self.size_factors,
+            seed=self.about["seed"],
+            batches=self.batches,
         )
-
-    def _finished(self) -> None:
-        """Count a fit; called by the threads."""
-        with self._lock:
-            self._done += 1
-            self.on_fit(self._done, self._of_all)
 
     def _whole(self) -> WholeData:
         sizes = self.data.size_factors(self.size_factors)
         first = None if self.batches is None else first_effects(self.batches, self.data, sizes)
         return WholeData(self.data, sizes, self.about["n_folds"], first)
-
-    @property
-    def _shared(self) -> tuple[Grid, Settings, int, Callable[[], bool], Callable[[], None]]:
-        """What all fitters have in common."""
-        return self.grid, self.settings, self.about["seed"], self._interrupted.is_set, self._finished
-
-    def _begin(self, fold: Fold, last: int) -> tuple[PathFitter, dict[int, tuple[Fit, Record]]]:
-        fitter = PathFitter(fold, *self._shared, n_starts=self.about["n_starts"])
-        firsts: dict[int, tuple[Fit, Record]] = {}
-        fit = None
-        for number in self.grid.n_components:
-            if number <= last:
-                fit, record = fitter.begin(number, fit)
-                firsts[number] = fit, record
-        return fitter, firsts
-
-    def _follow(self, fitter: PathFitter, number: int, fit: Fit, record: Record) -> list[Record]:
-        return [record, *fitter.follow(number, fit)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,10 +10,10 @@ from numpy.typing import NDArray
 
 from log1pnmf.analysis.stability import stability
 from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.fit import Fit
 from log1pnmf.model.batches import Batches
 
 from .grid import Setting
-from .paths import Fitter
 
 __all__ = ["Agreement", "WholeData", "agreement", "stability_with_error"]
 
@@ -44,11 +45,9 @@ class Agreement:
     between: Array
 
 
-def agreement(fitter: Fitter, setting: Setting, n_seeds: int) -> Agreement:
-    """Fit a setting with several seeds and compare the loadings; one factor alone has no other optimum."""
-    if setting.n_components == 1:
-        return Agreement(setting, np.ones((n_seeds, n_seeds)))
-    return Agreement(setting, stability(fitter.with_seeds(setting, n_seeds)).between)
+def agreement(setting: Setting, fits: Sequence[Fit], n_seeds: int) -> Agreement:
+    """Compare the loadings of fits with several seeds; one factor alone has no other optimum."""
+    return Agreement(setting, stability(fits).between if fits else np.ones((n_seeds, n_seeds)))
 
 
 def stability_with_error(between: Array) -> tuple[float, float]:

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from log1pnmf._common.archive import read_archive, write_archive
 from log1pnmf._common.atomic import StrPath
 from log1pnmf._common.words import plural
+from log1pnmf.fitting.fit import Fit
 
 from .grid import Grid, Setting
 from .judgement import Judgement, judge
-from .paths import Record
+from .paths import Job, Record
 from .seeds import Agreement, stability_with_error
 
 __all__ = ["KIND", "Selection"]
@@ -232,14 +233,18 @@ class Selection:
         -------
         Selection
         """
-        records, agreements, about = read_records(path)
+        records, agreements, _, about = read_records(path)
         return cls.of(Grid.of(**about["grid"]), records, about, agreements)
 
 
 def write_records(
-    path: StrPath, records: Sequence[Record], agreements: Sequence[Agreement], about: Mapping[str, Any]
+    path: StrPath,
+    records: Sequence[Record],
+    agreements: Sequence[Agreement],
+    fits: Mapping[Job, Fit],
+    about: Mapping[str, Any],
 ) -> None:
-    """Write everything done so far, atomically."""
+    """Write everything done so far, atomically, with the fits that others start from or are compared with."""
     plain = [
         {"fold": r.fold, **r.setting.parameters} | {name: getattr(r, name) for name in NUMBERS}
         for r in records
@@ -250,10 +255,17 @@ def write_records(
         "agreement": np.array([one.between for one in agreements]),
     }
     seeds = [one.setting.parameters for one in agreements]
-    write_archive(path, arrays, {"kind": KIND, "about": about, "records": plain, "seeds": seeds})
+    kept = []
+    for number, (job, fit) in enumerate(fits.items()):
+        own, metadata = fit.to_parts()
+        arrays |= {f"{number}.{name}": array for name, array in own.items()}
+        kept.append({"part": job.part, "setting": job.setting.parameters, "seed": job.seed, "fit": metadata})
+    write_archive(
+        path, arrays, {"kind": KIND, "about": about, "records": plain, "seeds": seeds, "fits": kept}
+    )
 
 
-def read_records(path: StrPath) -> tuple[list[Record], list[Agreement], dict[str, Any]]:
+def read_records(path: StrPath) -> tuple[list[Record], list[Agreement], dict[Job, Fit], dict[str, Any]]:
     """Read what `write_records` wrote."""
     arrays, metadata = read_archive(path, kind=KIND)
     try:
@@ -273,7 +285,13 @@ def read_records(path: StrPath) -> tuple[list[Record], list[Agreement], dict[str
             Agreement(Setting(**one), between)
             for one, between in zip(metadata["seeds"], arrays["agreement"], strict=True)
         ]
-        return records, agreements, dict(metadata["about"])
+        fits = {}
+        for number, one in enumerate(metadata["fits"]):
+            start = f"{number}."
+            own = {name[len(start) :]: array for name, array in arrays.items() if name.startswith(start)}
+            job = Job(one["part"], Setting(**one["setting"]), one["seed"])
+            fits[job] = Fit.from_parts(own, one["fit"])
+        return records, agreements, fits, dict(metadata["about"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} holds a selection that is incomplete ({error!r}); start again") from error
 
