@@ -8,6 +8,18 @@ import log1pnmf as lp
 pytest.importorskip("scanpy")
 
 
+@pytest.mark.parametrize("bundled", [lp.datasets.pancreas, lp.datasets.made_up_donors])
+def test_bundled_cells_are_what_scanpy_takes(bundled):
+    import anndata
+    import scanpy as sc
+
+    adata = anndata.AnnData(bundled().counts[:50].astype(np.float32))
+    # scanpy's own code for the default needs numba, which is off in tests; this excludes nothing
+    sc.pp.normalize_total(adata, target_sum=100.0, exclude_highly_expressed=True, max_fraction=1.0)
+    sc.pp.log1p(adata)
+    np.testing.assert_allclose(np.expm1(adata.X.toarray()).sum(axis=1), 100.0, rtol=1e-5)
+
+
 @pytest.mark.filterwarnings(
     "ignore:Changing the sparsity structure:scipy.sparse.SparseEfficiencyWarning",
     "ignore:The set_bad function:PendingDeprecationWarning",

@@ -17,7 +17,7 @@ class Dataset:
 
     Parameters
     ----------
-    counts : scipy.sparse.csr_array of int32
+    counts : scipy.sparse.csr_matrix of int32
         Samples x features.
     sample_labels : ndarray of str
         What is known about each sample.
@@ -27,7 +27,7 @@ class Dataset:
         What it is, where it comes from and its licence.
     """
 
-    counts: sparse.csr_array
+    counts: sparse.csr_matrix
     sample_labels: np.ndarray
     feature_names: np.ndarray
     description: str
@@ -50,7 +50,7 @@ def pancreas() -> Dataset:
         indptr = np.concatenate(([0], np.cumsum(lengths, dtype=np.int32)), dtype=np.int32)
         parts = (stored["values"].astype(np.int32), _columns(indptr, steps), indptr)
         return Dataset(
-            counts=sparse.csr_array(parts, shape=tuple(stored["shape"].tolist())),
+            counts=sparse.csr_matrix(parts, shape=tuple(stored["shape"].tolist())),
             sample_labels=stored["label_names"][stored["label_codes"]],
             feature_names=np.array(stored["feature_names"].item().decode("ascii").split("\n")),
             description=(folder / "NOTICE").read_text(encoding="utf-8"),

@@ -53,7 +53,7 @@ class Donors:
 
     Parameters
     ----------
-    counts : scipy.sparse.csr_array of int32
+    counts : scipy.sparse.csr_matrix of int32
         Cells x genes.
     feature_names : ndarray of str
         Name of each gene.
@@ -65,7 +65,7 @@ class Donors:
         Genes that answer.
     """
 
-    counts: sparse.csr_array
+    counts: sparse.csr_matrix
     feature_names: np.ndarray
     cell_type: np.ndarray
     donor: np.ndarray
@@ -115,7 +115,7 @@ def made_up_donors(*, seed: int = 0) -> Donors:
     captured = on_chips * in_donors
     counts = rng.binomial(counts, captured / captured.max(axis=0))
     return Donors(
-        counts=sparse.csr_array(counts.astype(np.int32)),
+        counts=sparse.csr_matrix(counts.astype(np.int32)),
         feature_names=genes,
         cell_type=cell_type,
         donor=names,
