@@ -256,7 +256,9 @@ def test_anndata(blocks, tmp_path, kind):
     tl.markers(adata, key="programmes")  # as a rule only what rises is kept
     kept = adata.uns["programmes_markers"]["table"]
     assert (kept["adjusted_p"] <= 0.05).all()
-    assert len(pl.volcano(adata, "k1", key="programmes", ax=Figure().subplots()).texts) > 0
+    ax = pl.volcano(adata, "k1", key="programmes", ax=Figure().subplots())  # and yet all are drawn
+    assert sum(len(part.get_offsets()) for part in ax.collections) == 31
+    assert len(ax.texts) > 0
 
 
 # ---------------------------------------------------------------- real data

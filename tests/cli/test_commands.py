@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from log1pnmf import Fit, Log1pNMF, __version__
+from log1pnmf import Fit, Log1pNMF, __version__, fit_log1p_nmf
 from log1pnmf.analysis.metrics import log_likelihood
 from log1pnmf.cli.exchange import read_r_list
+from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.files import read_table
 
 QUICK = ["--tol", "1e-4", "--jobs", "1"]
@@ -195,6 +196,17 @@ def test_transform_matches_features_by_name(call, run_folder, counts_file, tmp_p
     mixed = call("transform", model, tmp_path / "mixed.h5ad", "-o", tmp_path / "b.csv")
     assert "1 features are not in the model" in mixed.out
     assert rows(tmp_path / "a.csv") == rows(tmp_path / "b.csv")
+
+
+def test_transform_refuses_a_model_whose_names_occur_twice(call, counts_file, tmp_path):
+    counts = read_table(counts_file).counts
+    names = np.array(counts.feature_names)
+    names[1] = names[0]
+    with pytest.warns(UserWarning, match="1 feature name occurs more than once"):
+        fit_log1p_nmf(Counts(counts.by_row, feature_names=names), 2, tol=1e-2).save(tmp_path / "fit.npz")
+    done = call("transform", tmp_path / "fit.npz", counts_file, "-o", tmp_path / "loadings.csv")
+    assert done.code == 2
+    assert "1 feature name occurs more than once in the model" in done.err
 
 
 def test_transform_with_features_missing(call, run_folder, counts_file, tmp_path):

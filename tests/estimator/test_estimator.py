@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import sys
 
 import joblib
 import numpy as np
@@ -154,6 +155,16 @@ class TestNames:
         np.testing.assert_array_equal(model.feature_names_in_, NAMES)
         assert model.n_features_in_ == 30
         assert list(model.get_feature_names_out()) == ["log1pnmf0", "log1pnmf1", "log1pnmf2"]
+        renamed = Log1pNMF.of(model.fit_).rename_factors({"k1": "rare"})
+        assert list(renamed.get_feature_names_out()) == ["k0", "rare", "k2"]
+
+    def test_a_table_without_pandas_names_pandas(self, monkeypatch):
+        model = Log1pNMF(**OPTIONS).fit(Y)
+        monkeypatch.setitem(sys.modules, "pandas", None)
+        with pytest.raises(ImportError, match="a table of features needs: pip install pandas "):
+            model.top_features()
+
+    def test_names_of_counts_are_remembered(self):
         counts = Counts.from_any(frame())
         np.testing.assert_array_equal(Log1pNMF(**OPTIONS).fit(counts).feature_names_in_, NAMES)
 
@@ -178,8 +189,11 @@ class TestNames:
             Log1pNMF(**OPTIONS).fit(frame().rename(columns={"gene2": "gene1"}))
         names = np.where(NAMES == "gene2", "gene1", NAMES)
         counts = Counts(Counts.from_any(Y).by_row, feature_names=names)
-        model = Log1pNMF(**OPTIONS).fit(counts)
+        with pytest.warns(UserWarning, match=r"1 feature name occurs more than once \(first 'gene1'\)"):
+            model = Log1pNMF(**OPTIONS).fit(counts)
         assert model.transform(counts).shape == (50, 3)
+        with pytest.raises(ValueError, match=r"now missing:|unseen at fit time:\n- gene2"):
+            model.transform(frame())
         with pytest.raises(ValueError, match=r"twice can only be used in the same order as in fit:\n- gene1"):
             model.transform(Counts(counts.by_row, feature_names=names[::-1]))
 

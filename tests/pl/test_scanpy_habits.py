@@ -41,6 +41,20 @@ class TestEmbedding:
         pl.embedding(adata, basis, factors=["k2", 0], figure=figure)
         assert [ax.get_title(loc="left") for ax in figure.axes] == ["k2", "k0"]
 
+    def test_sections_have_panels_of_their_own(self, adata, figure):
+        own = adata.copy()
+        own.obs["section"] = np.tile(["A1", "B1"], 30)
+        del own.obsm["X_umap"]
+        for basis in ("spatial", None):
+            with pytest.raises(ValueError, match=r"2 sections .*library_key='section'"):
+                pl.embedding(own, basis)
+        pl.embedding(own, "spatial", factors=[1], library_key="section", figure=figure)
+        assert [ax.get_title(loc="left") for ax in figure.axes] == ["A1 k1", "B1 k1"]
+        for ax, rows in zip(figure.axes, (slice(0, None, 2), slice(1, None, 2)), strict=True):
+            drawn = np.asarray(ax.collections[0].get_offsets())
+            np.testing.assert_allclose(np.sort(drawn, axis=0), np.sort(own.obsm["spatial"][rows, :2], axis=0))
+            assert ax.collections[0].get_clim() == (0.0, adata.obsm["X_log1p_nmf"][:, 1].max())
+
     def test_refusals(self, adata):
         with pytest.raises(KeyError, match="no 'tsne'"):
             pl.embedding(adata, "tsne")

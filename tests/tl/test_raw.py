@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from log1pnmf import tl
+from log1pnmf.counts import read_table
 
 anndata = pytest.importorskip("anndata")
 
@@ -30,6 +31,21 @@ def test_the_features_of_the_object_are_found_in_raw(adata, options):
     assert adata.uns["log1p_nmf"]["layer"] == "raw"
     tl.markers(adata)  # finds the same counts again
     assert "log1p_nmf_markers" in adata.uns
+
+
+def test_log_normalised_values_are_refused_with_the_places_of_counts(adata, tmp_path):
+    """The same in Python and in the shell; a place that is named is taken as it is, with a warning."""
+    adata.layers["spliced"] = np.rint(adata.X)
+    with pytest.raises(ValueError, match=r"not whole numbers: .*\(adata has: 'spliced', 'raw' .*layer='X'"):
+        tl.log1p_nmf(adata, 2)
+    adata.write_h5ad(tmp_path / "x.h5ad")
+    with pytest.raises(ValueError, match=r"not counted; choose another layer with --layer \(raw, spliced\)"):
+        read_table(tmp_path / "x.h5ad")
+    with pytest.warns(UserWarning, match="non-integer"):
+        tl.log1p_nmf(adata, 2, tol=1e-3, layer="X")
+    assert adata.uns["log1p_nmf"]["layer"] == "X"
+    with pytest.warns(UserWarning, match="non-integer"):
+        tl.markers(adata)
 
 
 def test_refusals(adata):

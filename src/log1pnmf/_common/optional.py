@@ -8,15 +8,15 @@ from types import ModuleType
 __all__ = ["require"]
 
 
-def require(module: str, *, extra: str, purpose: str) -> ModuleType:
+def require(module: str, *, extra: str | None = None, purpose: str) -> ModuleType:
     """Import an optional package.
 
     Parameters
     ----------
     module : str
         What to import.
-    extra : str
-        The extra of this package that brings it.
+    extra : str, optional
+        The extra of this package that brings it; by default it is installed by its own name.
     purpose : str
         What it is needed for, the beginning of the error.
 
@@ -36,4 +36,5 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
     try:
         return import_module(module)
     except ImportError as error:
-        raise ImportError(f"{purpose} needs: pip install 'log1pnmf[{extra}]' ({error})") from error
+        what = module if extra is None else f"'log1pnmf[{extra}]'"
+        raise ImportError(f"{purpose} needs: pip install {what} ({error})") from error

@@ -48,7 +48,7 @@ def top_features(source: Any, n: int = 10, *, key: str | None = None, feature_na
     (['factor', 'rank', 'feature', 'log2_fold_change', 'score', 'weight'], 6)
     """
     check_whole("n", n, least=1)
-    pandas = require("pandas", extra="anndata", purpose="a table of features")
+    pandas = require("pandas", purpose="a table of features")
     fit = as_fit(source, key=key).named(feature_names=feature_names)
     ranking = ranking_of(fit)
     chosen = [ranking.top(k, n) for k in range(fit.n_components)]

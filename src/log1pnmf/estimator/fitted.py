@@ -95,6 +95,22 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
     def _n_features_out(self) -> int:
         return self.fit_.n_components
 
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Name the columns of `transform`: "log1pnmf0" and so on, or as `rename_factors` named the factors.
+
+        Parameters
+        ----------
+        input_features : None
+            Ignored; there for scikit-learn.
+
+        Returns
+        -------
+        ndarray of str
+        """
+        names: np.ndarray = super().get_feature_names_out(input_features)
+        renamed = self.fit_.given_factor_names
+        return names if renamed is None else np.array(renamed, dtype=object)
+
     def transform(
         self,
         X: Any,

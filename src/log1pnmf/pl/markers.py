@@ -43,8 +43,7 @@ def volcano(
     Parameters
     ----------
     source : Markers or AnnData
-        Result of `log1pnmf.analysis.markers`, or AnnData with the result of `log1pnmf.tl.markers` (with
-        ``n_top=None`` it keeps all features; otherwise only the first are drawn).
+        Result of `log1pnmf.analysis.markers`, or AnnData with the result of `log1pnmf.tl.markers`.
     k : int or str
         Factor: its number, from 0, or its name.
     key : str, optional
@@ -79,18 +78,15 @@ def volcano(
     >>> pl.volcano(found, 1, ax=Figure().subplots()).get_xlabel()
     'log2 fold change'
     """
-    table, names = _table(source, key)
+    tested, names = _tested(source, key)
     if isinstance(k, str):
         check_choice("factor", k, names)
         k = names.index(k)
     elif not 0 <= k < len(names):
         raise ValueError(f"there are factors 0 to {len(names) - 1}, got {k}")
-    of_factor = np.flatnonzero(np.asarray(table["factor"]) == names[k])
-    x, p, adjusted = (
-        np.asarray(table[name], dtype=np.float64)[of_factor]
-        for name in ("log2_fold_change", "p", "adjusted_p")
-    )
-    features = np.asarray(table["feature"])[of_factor].astype(str)
+    order = np.argsort(-tested["score"][:, k], kind="stable")  # the first features of the factor first
+    x, p, adjusted = (tested[name][order, k] for name in ("log2_fold_change", "p", "adjusted_p"))
+    features = np.array([str(name) for name in tested["feature_names"]])[order]
     if gene_symbols is not None:
         shown = symbols_of(source, gene_symbols)
         symbols = dict(zip(map(str, source.var_names), shown, strict=True))
@@ -129,12 +125,12 @@ def _draw_points(ax: Axes, x: Array, y: Array, part: NDArray[np.bool_], look: di
     ax.scatter(x[part], y[part], alpha=0.8, rasterized=True, **look)
 
 
-def _table(source: Any, key: str | None) -> tuple[Mapping[str, Any], list[str]]:
-    """Give the table of markers, the first features of every factor first, and the names of the factors."""
+def _tested(source: Any, key: str | None) -> tuple[Mapping[str, Any], list[str]]:
+    """Return arrays of features x factors with names of the features, and the names of the factors."""
     if isinstance(source, Markers):
         if key is not None:
             raise ValueError(f"key={key!r} is for AnnData, got Markers; leave it out")
-        return source.table(), list(source.factor_names)
+        return source.tested, list(source.factor_names)
     name = Keys(key).markers
     if not hasattr(source, "uns") or name not in source.uns:
         raise KeyError(
@@ -142,4 +138,4 @@ def _table(source: Any, key: str | None) -> tuple[Mapping[str, Any], list[str]]:
             f"with uns[{name!r}], which log1pnmf.tl.markers writes"
         )
     about: Mapping[str, Any] = source.uns[name]
-    return about["table"], [str(one) for one in about["factor_names"]]
+    return about["tested"], [str(one) for one in about["factor_names"]]

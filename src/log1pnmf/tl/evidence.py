@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from log1pnmf.analysis.evidence import evidence as find_evidence
-from log1pnmf.counts.features import find_features
 from log1pnmf.fitting.annotated import fit_from
 from log1pnmf.fitting.keys import Keys
 
-from .inputs import check_anndata, read_counts, target
+from .inputs import check_anndata, counts_of_fit, target
 from .store import as_frame
 
 __all__ = ["evidence"]
@@ -68,9 +67,7 @@ def evidence(
     check_anndata(adata)
     keys = Keys(key)
     fit = fit_from(adata, key)
-    stored = adata.uns[keys.uns]["layer"]
-    layer = layer if layer is not None or stored == "X" else str(stored)
-    counts = read_counts(adata, layer, find_features(adata.var_names, fit.feature_labels.tolist())).counts
+    counts = counts_of_fit(adata, fit, layer, adata.uns[keys.uns]["layer"])
     found = find_evidence(
         fit,
         counts,

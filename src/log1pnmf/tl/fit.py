@@ -48,7 +48,8 @@ def log1p_nmf(
         Shift of the link; inf is standard Poisson NMF.
     layer : str, optional
         Layer with the counts. By default X, or the layer "counts" if X does not hold counts (a log message
-        says so). "raw" takes the features of `adata` from ``adata.raw``.
+        says so). "raw" takes the features of `adata` from ``adata.raw``; "X" takes X even if it holds
+        fractions, such as expected counts.
     use_raw : bool
         The same as ``layer="raw"``.
     mask_var : str or array of bool, optional

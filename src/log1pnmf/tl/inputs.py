@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import find_features
 from log1pnmf.counts.given import holds_counts
 from log1pnmf.counts.sparse_rows import dense_blocks
+from log1pnmf.fitting.fit import Fit
 
 __all__ = [
     "COUNTS_LAYER",
@@ -23,6 +25,7 @@ __all__ = [
     "Selection",
     "check_anndata",
     "chosen_features",
+    "counts_of_fit",
     "obs_column",
     "raw_layer",
     "read_counts",
@@ -33,6 +36,9 @@ logger = logging.getLogger("log1pnmf")
 
 RAW = "raw"
 """Name of ``adata.raw`` as a layer, here and on the command line."""
+
+X = "X"
+"""Name of ``adata.X`` as a layer."""
 
 COUNTS_LAYER = "counts"
 """Where scanpy users keep the raw counts when X is something else."""
@@ -136,8 +142,8 @@ def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> S
     adata : AnnData
         Of an object in a file, only blocks of samples are in memory beside the counts themselves.
     layer : str or None
-        None takes X, or ``layers["counts"]`` if X does not hold counts; then a log message says so. "raw"
-        takes ``adata.raw``.
+        None takes X, or ``layers["counts"]`` if X does not hold counts (then a log message says so), and
+        refuses fractions. "X" takes X as it is, "raw" takes ``adata.raw``.
     positions : ndarray of int
         Positions of the features, see `chosen_features`.
     """
@@ -146,12 +152,31 @@ def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> S
         logger.warning("adata.X does not hold counts: layers[%r] is used", COUNTS_LAYER)
         layer = COUNTS_LAYER
         matrix = _matrix(adata, layer, positions)
-    counts = Counts.from_any(matrix)
+    fractions = layer is None and not holds_counts(matrix)
+    with warnings.catch_warnings():
+        if fractions:
+            warnings.simplefilter("ignore", UserWarning)
+        counts = Counts.from_any(matrix)
+    if fractions:
+        places = [*map(repr, adata.layers), *(["'raw' (adata.raw)"] if adata.raw is not None else [])]
+        raise ValueError(
+            "adata.X holds values that are not whole numbers: it looks normalised or log-transformed, not "
+            f"counted; pass layer= with the counts (adata has: {', '.join(places) or 'no layer, no raw'}), "
+            "or layer='X' where they are expected counts"
+        )
     names = np.asarray(adata.var_names, dtype=object)[positions]
-    return Selection(replace(counts, feature_names=names), positions, layer)
+    return Selection(replace(counts, feature_names=names), positions, None if layer == X else layer)
+
+
+def counts_of_fit(adata: Any, fit: Fit, layer: str | None, stored: str) -> Counts:
+    """Return the counts of the features of a fit, from its own layer unless another is given."""
+    if layer is None and not (stored == X and COUNTS_LAYER in adata.layers):
+        layer = str(stored)
+    return read_counts(adata, layer, find_features(adata.var_names, fit.feature_labels.tolist())).counts
 
 
 def _matrix(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> Any:
+    layer = None if layer == X and X not in adata.layers else layer
     if layer == RAW and RAW not in adata.layers:
         return _raw(adata, positions)
     if layer is not None and layer not in adata.layers:

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from log1pnmf.analysis.markers.find import markers as find_markers
-from log1pnmf.counts.features import find_features
 from log1pnmf.fitting.annotated import fit_from
 from log1pnmf.fitting.keys import Keys
 
-from .inputs import check_anndata, read_counts, target
+from .inputs import check_anndata, counts_of_fit, target
 from .store import as_frame
 
 __all__ = ["markers"]
@@ -42,8 +41,8 @@ def markers(
     errors, split
         As in `log1pnmf.analysis.markers`.
     n_top : int or None
-        Number of features to keep for each factor: the first of those that rise significantly. None keeps all
-        features, significant or not, which takes much room.
+        Number of features in the table for each factor: the first of those that rise significantly. None
+        takes all features, significant or not, which takes much room.
     max_samples : int, optional
         Number of random samples to test; see `log1pnmf.analysis.markers`.
     copy : bool
@@ -59,8 +58,8 @@ def markers(
     Notes
     -----
     The result is ``uns["log1p_nmf_markers"]`` (``uns[key + "_markers"]``), a dictionary with `table`, a data
-    frame with the columns of `log1pnmf.analysis.Markers.table`, and `c`, `errors`, `split`, `reliability` and
-    `factor_names`.
+    frame with the columns of `log1pnmf.analysis.Markers.table`; `tested`, effects and p-values of all
+    features, which `log1pnmf.pl.volcano` draws; and `c`, `errors`, `split`, `reliability` and `factor_names`.
 
     Examples
     --------
@@ -76,14 +75,13 @@ def markers(
     check_anndata(adata)
     keys = Keys(key)
     fit = fit_from(adata, key)
-    stored = adata.uns[keys.uns]["layer"]
-    layer = layer if layer is not None or stored == "X" else str(stored)
-    counts = read_counts(adata, layer, find_features(adata.var_names, fit.feature_labels.tolist())).counts
+    counts = counts_of_fit(adata, fit, layer, adata.uns[keys.uns]["layer"])
     found = find_markers(fit, counts, errors=errors, split=split, max_samples=max_samples, n_jobs=n_jobs)
     table = as_frame(found.table(n_top))
     adata = target(adata, copy)
     adata.uns[keys.markers] = {
         "table": table,
+        "tested": found.tested,
         "c": found.c,
         "errors": errors,
         "split": split,

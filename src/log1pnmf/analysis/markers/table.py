@@ -198,6 +198,12 @@ class Markers:
         values: Array = getattr(self, by)
         return values
 
+    @property
+    def tested(self) -> dict[str, np.ndarray]:
+        """What `log1pnmf.pl.volcano` draws: arrays of features x factors, and names of the features."""
+        names = ("score", "log2_fold_change", "p", "adjusted_p")
+        return {"feature_names": self.feature_names, **{name: getattr(self, name) for name in names}}
+
     # ---------------------------------------------------------------- for tools for gene sets
 
     def to_decoupler(self, by: str = "log2_fold_change") -> Any:
@@ -279,4 +285,4 @@ class Markers:
 
 
 def _pandas() -> Any:
-    return require("pandas", extra="anndata", purpose="tables for gene sets")
+    return require("pandas", purpose="tables for gene sets")
