@@ -90,12 +90,6 @@ def test_x_is_used_where_it_holds_counts(adata, expected, caplog):
     assert not caplog.records
 
 
-def test_without_a_layer_of_counts_fractions_warn(adata):
-    adata.X = adata.X.log1p()
-    with pytest.warns(UserWarning, match="non-integer values"):
-        lp.tl.log1p_nmf(adata, 1, **FAST)
-
-
 def test_layer_asked_for_is_used(adata, expected):
     adata.layers["raw"] = adata.X.copy()
     adata.X = None

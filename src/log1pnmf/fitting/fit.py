@@ -226,7 +226,10 @@ class Fit:
         return replace(self, loadings=loadings, factors=factors, settings=settings)
 
     def of_samples(self, loadings: Array, size_factors: Array, batches: Batches | None, why: str) -> Fit:
-        """Return the same factors with other samples; log-likelihoods of the fit are not theirs."""
+        """Return the same factors with `loadings`, `size_factors` and `batches` of other samples.
+
+        Log-likelihoods of the fit are not theirs and are left out; messages begin with `why`.
+        """
         return replace(
             self,
             loadings=loadings,
@@ -240,7 +243,7 @@ class Fit:
         )
 
     def check_whole(self, what: str) -> None:
-        """Refuse work that needs the loadings of all samples that were fitted."""
+        """Refuse `what` needs the loadings of all samples that were fitted."""
         if not self.whole:
             raise ValueError(
                 f"{what} needs all {self.data.n_samples:,} samples of the fit, unchanged, and these are "
