@@ -23,13 +23,17 @@ CELLS = 50
 
 @dataclass(frozen=True)
 class Design:
-    """Donors in each of two groups; paired donors are in both, and have a level of their own."""
+    """Donors in each of two groups; paired donors are in both, and have a level of their own.
+
+    With `ages` there are no groups: every donor has an age from 20 to 80, and `effect` is that of 60 years.
+    """
 
     name: str
     n_donors: int
     paired: bool = False
     n_factors: int = 8
     effect: float = 0.0
+    ages: bool = False
 
 
 DESIGNS = [
@@ -37,8 +41,10 @@ DESIGNS = [
     *(Design(f"{n} donors, each in both groups", n, paired=True) for n in (3, 6)),
     Design("3 donors against 3, 3 factors", 3, n_factors=3),
     Design("3 donors against 3, 20 factors", 3, n_factors=20),
+    *(Design(f"slope on the age of {2 * n} donors", n, ages=True) for n in (3, 6)),
     Design("3 donors against 3, difference of 0.2", 3, effect=0.2),
     Design("6 donors against 6, difference of 0.2", 6, effect=0.2),
+    Design("slope on the age of 12 donors, 0.2 in 60 years", 6, effect=0.2, ages=True),
 ]
 
 
@@ -49,9 +55,9 @@ def empty_fit(n: int, k: int) -> Fit:
 
 
 def simulate(design: Design, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw loadings, groups and donors of cells."""
+    """Draw loadings, groups (or ages) and donors of cells."""
     n, k = design.n_donors, design.n_factors
-    group = np.repeat([0, 1], n)
+    group = rng.integers(0, 61, 2 * n) / 60.0 if design.ages else np.repeat([0, 1], n)
     donor = np.tile(np.arange(n), 2) if design.paired else np.arange(2 * n)
     scatter = 0.08 * rng.gamma(4.0, 0.25, k)
     level = rng.uniform(0.2, 0.6, k) + design.effect * group[:, None]
@@ -61,7 +67,8 @@ def simulate(design: Design, rng: np.random.Generator) -> tuple[np.ndarray, np.n
     cells = rng.poisson(CELLS, 2 * n) + 5
     loadings = np.repeat(means, cells, axis=0)
     loadings = np.maximum(loadings + 0.15 * rng.standard_normal(loadings.shape), 0.0)
-    return loadings, np.repeat(np.where(group == 0, "a", "b"), cells), np.repeat(donor, cells)
+    labels = (20 + 60 * group).round().astype(int) if design.ages else np.where(group == 0, "a", "b")
+    return loadings, np.repeat(labels, cells), np.repeat(donor, cells)
 
 
 def measure(design: Design, n_simulations: int, *, replicates: bool = True) -> dict[str, float]:
@@ -73,7 +80,7 @@ def measure(design: Design, n_simulations: int, *, replicates: bool = True) -> d
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             found = usage(fit, groups, replicate=donors if replicates else None)
-        truth = design.effect / loadings.max(axis=0)
+        truth = design.effect / loadings.max(axis=0) / (60.0 if design.ages else 1.0)
         called.append(found.p <= 0.05)
         covered.append((found.lower <= truth) & (truth <= found.upper))
     return {"called": float(np.mean(called)), "covered": float(np.mean(covered))}

@@ -78,6 +78,60 @@ def test_numbers_have_a_slope(model):
     assert "reference" not in between.table()
 
 
+AGE = np.repeat([31, 45, 52, 23, 67, 39, 71, 28, 58, 44, 36, 62], 10)
+
+
+@pytest.mark.parametrize("kind", [int, float, object])
+def test_a_number_per_donor_has_a_slope_over_donors(model, kind):
+    """The donors are the observations; the number is not a group for each of them."""
+    found = model.usage(AGE.astype(kind), replicate=DONOR)
+    ages, means = AGE[::10], by_donor(model.loadings_)
+    for k in range(3):
+        expected = linregress(ages, means[:, k])
+        assert found.difference[0, k] == pytest.approx(expected.slope)
+        assert found.error[0, k] == pytest.approx(expected.stderr)
+        assert found.p[0, k] == pytest.approx(expected.pvalue)
+    assert found.means.shape == (12, 3)
+    table = found.table()
+    assert "difference" not in table
+    np.testing.assert_array_equal(table["slope"], found.difference[0])
+
+
+def test_numbers_that_are_groups(model):
+    two = np.where(AGE > 40, 1, 0)
+    assert model.usage(two, replicate=DONOR).comparisons == ("1",)
+    assert model.usage(two, replicate=DONOR, numeric=True).reference is None
+    dose = np.repeat([0, 10, 20], 40)
+    assert model.usage(dose, replicate=DONOR).reference is None
+    assert model.usage(dose, replicate=DONOR, numeric=False).comparisons == ("10", "20")
+    assert model.usage(dose.astype(str), replicate=DONOR).comparisons == ("10", "20")
+    assert model.usage(dose > 0, replicate=DONOR).comparisons == ("True",)
+    with pytest.raises(ValueError, match="numeric=True needs numbers"):
+        model.usage(GROUP, replicate=DONOR, numeric=True)
+
+
+def test_a_donor_of_two_ages_is_refused(model):
+    ages = AGE.copy()
+    ages[35] = 24
+    with pytest.raises(ValueError, match=r"several values in 1 of 12 replicates \(in one, 23 and 24\)"):
+        model.usage(ages, replicate=DONOR)
+
+
+def test_differences_are_within_the_donors_that_are_in_both_groups(model):
+    """Donors that are in one group only change the means, not the difference."""
+    donor = np.concatenate([np.tile(np.repeat(np.arange(5), 10), 2), np.repeat([5, 6], 10)])
+    group = np.concatenate([np.repeat(["a", "b"], 50), np.repeat("b", 20)])
+    found = model.usage(group, replicate=donor)
+    both = donor < 5
+    pairs = [
+        by_donor(model.loadings_[both & (group == one)], donor[both & (group == one)]).mean(axis=0)
+        for one in "ab"
+    ]
+    np.testing.assert_allclose(found.difference[0], pairs[1] - pairs[0])
+    table = found.table()
+    assert not np.allclose(table["difference"], table["mean"] - table["reference_mean"])
+
+
 def test_covariates_are_held(model):
     """A difference that a covariate explains goes; labels and numbers both serve."""
     shifted = model.loadings_.copy()
@@ -121,6 +175,13 @@ def test_level(n_donors):
     assert measure(Design("", n_donors), 10, replicates=False)["called"] > 0.2
 
 
+def test_level_of_slopes():
+    """Ages of donors that have no effect."""
+    found = measure(Design("", 6, ages=True), 60)
+    assert 0.02 < found["called"] < 0.085
+    assert found["covered"] > 0.91
+
+
 def test_refusals(model):
     with pytest.raises(ValueError, match="all samples are in the group 'a'"):
         model.usage(["a"] * 120, replicate=DONOR)
@@ -162,3 +223,24 @@ def test_anndata_and_plot(tmp_path, replicate):
         pl.usage(back, key="other")
     with pytest.raises(KeyError, match="no column 'sex'"):
         tl.usage(adata, "sex")
+
+
+def test_a_slope_is_kept_and_drawn(tmp_path):
+    anndata = pytest.importorskip("anndata")
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    from log1pnmf import pl, tl
+
+    adata = anndata.AnnData(np.random.default_rng(0).poisson(2.0, (120, 12)).astype(np.float32))
+    adata.obs["donor"], adata.obs["age"] = DONOR, AGE
+    tl.log1p_nmf(adata, 3, tol=1e-3, n_jobs=1)
+    tl.usage(adata, "age", replicate="donor")
+    adata.write_h5ad(tmp_path / "a.h5ad")
+    back = anndata.read_h5ad(tmp_path / "a.h5ad")
+    table = back.uns["log1p_nmf_usage"]["table"]
+    assert table.group.tolist() == ["age"] * 3
+    (ax,) = pl.usage(back, figure=Figure()).axes
+    assert "slope on age" in ax.get_xlabel()
+    tl.usage(adata, "age", replicate=True, numeric=False)
+    assert adata.uns["log1p_nmf_usage"]["table"]["reference"].unique().tolist() == ["23"]

@@ -1,10 +1,10 @@
 """Is a factor there? What is lost without it, and how often it comes back from other starts and samples.
 
-**Without it.** The factor is taken out and the rest is fitted again, while the others stay what they are: all
-loadings are free, and every weight of the other factors may change by a factor of two, or rise to the mean
-weight of its factor. If the others could change freely, a superfluous factor would take the place of a true
-one, and every way would lead to the same fit with one factor fewer: the loss would be the same for all
-factors (`benchmarks.evidence` shows both).
+**Without it.** The factor is taken out and the rest is fitted again, while the others stay what they are. All
+loadings are free. The weights of the other factors may rise, at most to twice what they are, to the mean of
+their factor, or to the weight in the factor that was taken out: so another half of a true factor can take
+over, but a factor of something else cannot take the place of a true one. If the others were quite free, it
+would: every way would lead to the same fit with one factor fewer, and the loss would be the same for all.
 
 **What noise gives.** A factor that is fitted to nothing but noise gains log-likelihood, too. Counts are
 simulated from the fit without the factor, with the dispersions of the features. A superfluous factor is
@@ -74,8 +74,8 @@ LOOSEST = 1e-6
 CLEARLY = 1.5
 """Times what noise gives: a larger loss is not noise."""
 
-STAYS = 2.0
-"""How many times larger or smaller the weights of the other factors may become without a factor."""
+MOST_RISE = 2.0
+"""How many times larger any weight of the other factors may become without a factor."""
 
 SETTLED = 0.002
 """Gain of an iteration, relative to that of a factor fitted to noise, below which a refit ends."""
@@ -94,9 +94,9 @@ class Evidence:
     Parameters
     ----------
     loss : ndarray
-        Log-likelihood that is lost without the factor when the others stay what they are: loadings are fitted
-        again, weights of the other factors change by a factor of two at most. NaN for a fit with a single
-        factor, inf where known factors and masks leave some counts to this one only.
+        Log-likelihood that is lost without the factor when the others stay what they are, up to a rise of
+        their weights; all loadings are fitted again. NaN for a fit with a single factor, inf where known
+        factors and masks leave some counts to this one only.
     from_noise : ndarray
         The same loss of a factor that was fitted to noise: to counts simulated from the fit without the
         factor.
@@ -185,7 +185,7 @@ class Evidence:
                 f"at most {CLEARLY:g} times that of a factor fitted to noise; fewer factors may do."
             )
         else:
-            text = f"Every factor explains more than noise: {least} as much as a factor fitted to noise, or more."
+            text = f"Every factor explains {least} as much as a factor fitted to noise, or more."
         if doubted.any():
             return (
                 f"{text} Doubtful: {self._named(doubted)}, found again in less than half of the other fits."
@@ -229,11 +229,9 @@ def evidence_in(source: Any, key: str | None = None) -> Evidence | None:
         return None
     about = source.uns[place]
     columns = ("loss", "from_noise", "deviance_percent", "seeds", "bootstrap")
-    return Evidence(
-        *(np.asarray(about["table"][name], dtype=np.float64) for name in columns),
-        *(int(about[name]) for name in ("n_seeds", "n_bootstrap", "n_samples", "n_all")),
-        factor_names=tuple(map(str, about["factor_names"])),
-    )
+    parts: dict[str, Any] = {name: np.asarray(about["table"][name], dtype=np.float64) for name in columns}
+    parts |= {name: int(about[name]) for name in ("n_seeds", "n_bootstrap", "n_samples", "n_all")}
+    return Evidence(**parts, factor_names=tuple(map(str, about["factor_names"])))
 
 
 def _percent(share: float) -> str:
@@ -267,8 +265,8 @@ def evidence(
     n_bootstrap : int
         Number of fits to samples drawn with replacement; may be 0.
     max_samples : int, optional
-        Number of random samples to use, the same ones every time. Weak and rare factors may not stand out from
-        noise in few samples, so that factors can be confirmed but not doubted.
+        Number of random samples to use, the same ones every time. Weak and rare factors may not stand out
+        from noise in few samples: such a part can confirm factors, but not refute them.
     random_state : int, RandomState, Generator or None
         Seed or generator of the random numbers.
     n_jobs : int, optional
@@ -374,7 +372,7 @@ class _Known:
         try:
             _structure(_of_factors(fit, np.delete(np.arange(fit.n_components), k)), self.data)
         except ImpossibleCountsError:  # it is the only one that some counts may have
-            return math.inf, math.nan
+            return math.inf, 0.0
         less, loss = self.without(self.data, Pair(fit.loadings, fit.factors / fit.link.alpha), k)
         counts = self.drawn(less, rng)
         beside = (
@@ -389,8 +387,10 @@ class _Known:
         kept = np.delete(np.arange(self.fit.n_components), k)
         factors, sides = at.factors[:, kept], (self.constraint.loadings, self.constraint.factors)
         loadings, own = (Bounds(*(one[:, kept] for one in side.tables(1 + len(kept)))) for side in sides)
-        largest = np.maximum(STAYS * factors, factors.mean(axis=0))
-        held = replace(own, lower=own.clip(factors / STAYS), upper=own.clip(largest))
+        size = np.maximum(at.loadings.max(axis=0), np.finfo(np.float64).tiny)
+        gone = np.outer(at.factors[:, k] * size[k], 1.0 / size[kept])
+        largest = np.maximum(np.maximum(MOST_RISE * factors, factors.mean(axis=0)), gone)
+        held = replace(own, lower=own.clip(factors), upper=own.clip(largest))
         return self.settled(counts, Pair(at.loadings[:, kept], factors), Constraint(loadings, held))
 
     def settled(self, counts: Counts, start: Pair, constraint: Constraint) -> tuple[Pair, float]:

@@ -118,15 +118,13 @@ def _is_missing(label: object) -> bool:
     return label is None or not isinstance(same, bool | np.bool_) or not same
 
 
-def as_numbers(labels: Any) -> Array | None:
-    """Read labels as a scale, else None: more numbers than there can be groups, or differing fractions.
+def numbers_of(labels: Any) -> Array | None:
+    """Return labels that are numbers, NaN where one is missing; None for text, booleans and categories.
 
     Examples
     --------
-    >>> as_numbers([1, 2, 2, 1]) is None, as_numbers(["a"] * 100) is None
-    (True, True)
-    >>> as_numbers(range(100)).shape, as_numbers([0.1, 0.5, 0.7, 1.2, 1.9, 2.5]).shape
-    ((100,), (6,))
+    >>> numbers_of([31, None, 40]), numbers_of(["a", "b"]), numbers_of([True, False])
+    (array([31., nan, 40.]), None, None)
     """
     if isinstance(labels, Groups) or hasattr(getattr(labels, "cat", labels), "categories"):
         return None
@@ -138,7 +136,22 @@ def as_numbers(labels: Any) -> Array | None:
         values = np.array([np.nan if _is_missing(value) else value for value in values.tolist()], dtype=float)
     if values.dtype.kind not in "iuf" or values.ndim != 1:
         return None
-    values = values.astype(np.float64)
+    return values.astype(np.float64)
+
+
+def as_numbers(labels: Any) -> Array | None:
+    """Return labels that are a scale: more numbers than there can be groups, or differing fractions; or None.
+
+    Examples
+    --------
+    >>> as_numbers([1, 2, 2, 1]) is None, as_numbers(["a"] * 100) is None
+    (True, True)
+    >>> as_numbers(range(100)).shape, as_numbers([0.1, 0.5, 0.7, 1.2, 1.9, 2.5]).shape
+    ((100,), (6,))
+    """
+    values = numbers_of(labels)
+    if values is None:
+        return None
     known = values[~np.isnan(values)]
     n_different = len(np.unique(known))
     fractions = n_different > max(FEWEST_FRACTIONS, len(known) / 2) and bool((known != np.rint(known)).any())

@@ -40,10 +40,12 @@ def loading_errors(
     batch: Any = None,
     errors: str = "sandwich",
 ) -> Array:
-    """Compute standard errors of loadings, from the counts of each sample.
+    """Compute standard errors of loadings given the factors, from the counts of each sample.
 
-    The factors are treated as known. For a loading at its bound, 1.96 errors reach the end of a one-sided 95%
-    interval, and the errors of the other loadings are computed without it.
+    The factors are treated as known. Fitted ones differ from true ones in scale and mixing, which is not in
+    these errors: intervals hold a sample's loadings on the factors of this fit, and much less often those on
+    the true factors (docs/usage.md has figures). For a loading at its bound, 1.96 errors reach the end of a
+    one-sided 95% interval, and the errors of the other loadings are computed without it.
 
     Parameters
     ----------
@@ -63,7 +65,8 @@ def loading_errors(
     Returns
     -------
     ndarray of shape (n, K)
-        Standard errors on the scale of the loadings; inf if the counts contain no information.
+        Standard errors given the factors, on the scale of the loadings; inf if the counts contain no
+        information.
 
     Examples
     --------

@@ -9,6 +9,9 @@ factor. Where replicates have samples in several groups, every replicate has its
 with itself. With few replicates a variance is hardly known, and those of all factors are drawn towards their
 common value as far as they look alike (Smyth's moderated t, 2004).
 
+**A number** (age, dose) has a slope in place of differences. Where it is the same in all samples of a
+replicate, replicates are the observations; where it varies within every replicate, their slopes are.
+
 **Without replicates** the samples are the observations, errors allow for unequal variances (HC3), and a
 warning says what that means.
 """
@@ -27,7 +30,7 @@ from log1pnmf._common.words import plural
 from log1pnmf.fitting.as_fit import as_fit
 
 from .batches import confounded_groups
-from .groups import MISSING, Groups, as_numbers, check_length
+from .groups import MISSING, Groups, check_length, numbers_of
 from .usage_design import Design, Units, covariate_columns, gather
 
 __all__ = ["Usage", "usage"]
@@ -56,7 +59,8 @@ class Usage:
         Group that they are compared with; None for a number, where `difference` is a slope.
     difference, error, lower, upper : ndarray
         Difference of mean loadings (the largest loading of every factor is 1), its standard error and 95%
-        interval.
+        interval. It is the one of the linear model: between samples of the same replicate where replicates
+        have samples in several groups, and at the same covariates. It may differ from that of the means.
     p, adjusted_p : ndarray
         Two-sided; after Benjamini and Hochberg over all comparisons and factors.
     degrees_of_freedom : float
@@ -99,8 +103,11 @@ class Usage:
         Returns
         -------
         dict of str to ndarray
-            Columns `factor`, `group`, `reference`, `mean`, `reference_mean` (means of the units; not for a
-            number), `difference`, `error`, `lower`, `upper`, `p` and `adjusted_p`.
+            Columns `factor`, `group`, `reference`, `mean`, `reference_mean`, `difference`, `error`, `lower`,
+            `upper`, `p` and `adjusted_p`. `mean` and `reference_mean` are plain means over the units of a
+            group; `difference` is not theirs where replicates that are in one group only, or covariates, have
+            to be allowed for (see `Usage`). For a number there is `slope` in place of `difference`, the
+            change of the mean loading per unit of the number, and no `reference` and means.
         """
         n, k = self.difference.shape
         columns: dict[str, Any] = {
@@ -114,7 +121,8 @@ class Usage:
             columns["reference_mean"] = np.tile(
                 self.means[self.unit_groups == self.reference].mean(axis=0), n
             )
-        names = ("difference", "error", "lower", "upper", "p", "adjusted_p")
+        columns["slope" if self.reference is None else "difference"] = self.difference.ravel()
+        names = ("error", "lower", "upper", "p", "adjusted_p")
         return columns | {name: getattr(self, name).ravel() for name in names}
 
     def kept(self) -> dict[str, Any]:
@@ -130,6 +138,7 @@ def usage(
     replicate: Any = None,
     reference: str | None = None,
     covariates: Any = None,
+    numeric: bool | None = None,
     key: str | None = None,
 ) -> Usage:
     """Compare the mean loadings of groups of samples, or find their slope on a number.
@@ -139,9 +148,10 @@ def usage(
     fit : Fit, or anything that `log1pnmf.as_fit` takes
         The fit.
     groups : array-like of shape (n_samples,)
-        Condition of every sample; samples without one are ignored. Numbers with more than 60 different
-        values, or mostly fractions, are a scale: the result is then the slope of the loadings (within
-        replicates, if the number varies within them). Other numbers are groups.
+        Condition of every sample, or a number such as an age or a dose; samples without one are ignored. Of
+        numbers with more than two different values the result is a slope: over replicates, if each has one
+        value, or within them, if the number varies within all. Text, booleans, categories and two numbers are
+        groups.
     replicate : array-like of shape (n_samples,) or True, optional
         Donor, animal, patient or batch of every sample; these are compared, not samples. True if every sample
         is a replicate, as in bulk data.
@@ -149,6 +159,8 @@ def usage(
         Group that the others are compared with; by default the first.
     covariates : array, data frame or mapping of name to values, optional
         Covariates to adjust for: numbers or labels, one for each sample.
+    numeric : bool, optional
+        Whether numbers have a slope (True) or are groups (False); by default it depends, see `groups`.
     key : str, optional
         Name of the fit in an AnnData.
 
@@ -179,8 +191,7 @@ def usage(
     (('treated',), 'control', True)
     """
     fit = as_fit(fit, key=key).normalized("max")
-    n, scale = len(fit.loadings), as_numbers(groups)
-    which = Groups.of(groups) if scale is None else scale
+    n, which = len(fit.loadings), _groups_or_numbers(groups, numeric)
     extra = covariate_columns(covariates, n)
     check_length(which.codes if isinstance(which, Groups) else which, n)
     known = which.labels != MISSING if isinstance(which, Groups) else ~np.isnan(which)
@@ -211,6 +222,19 @@ def usage(
         replicated=replicate is not None,
         factor_names=tuple(fit.factor_names),
     )
+
+
+def _groups_or_numbers(groups: Any, numeric: bool | None) -> Groups | Array:
+    """Return groups, or numbers whose slope is asked for."""
+    numbers = None if numeric is False else numbers_of(groups)
+    if numbers is None:
+        if numeric:
+            raise ValueError(
+                "numeric=True needs numbers, got text, booleans or categories; convert them first"
+            )
+        return Groups.of(groups)
+    several = len(np.unique(numbers[~np.isnan(numbers)])) > 2
+    return numbers if several or numeric else Groups.of(groups)
 
 
 def _tested(units: Units, design: Design, *, moderated: bool) -> tuple[Array, Array, float]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
 
-from .groups import Groups, as_numbers
+from .groups import Groups, numbers_of
 
 __all__ = ["Design", "Units", "covariate_columns", "gather"]
 
@@ -70,8 +70,17 @@ def gather(
     values, unit = groups[rows], np.unique(donors, return_inverse=True)[1].ravel()
     centres = _means(values[:, None], unit)[:, 0]
     spread = values - centres[unit]
-    if np.abs(spread).max() <= 1e-9 * max(float(np.abs(values).max()), 1e-300):
+    varies = np.bincount(unit, np.abs(spread) > 1e-9 * np.abs(values).max()) > 0
+    if not varies.any():
         return Units(_means(loadings, unit), centres, None, None, _means(covariates, unit))
+    several = np.bincount(unit) > 1
+    if not varies[several].all():
+        first = np.unique(values[unit == np.argmax(varies)])[:2]
+        raise ValueError(
+            f"the number has several values in {varies.sum()} of {several.sum()} replicates (in one, "
+            f"{first[0]:g} and {first[1]:g}), and one value in the others; use one value for each replicate, "
+            "or only replicates in which it varies"
+        )
     return _slopes(loadings, spread, unit, covariates)
 
 
@@ -175,10 +184,7 @@ def covariate_columns(covariates: Any, n: int) -> Array:
             raise ValueError(
                 f"covariate {name!r} must have one value for each of the {n} samples, got {len(values)}"
             )
-        numbers = as_numbers(values)
-        array = np.asarray(values)
-        if numbers is None and array.dtype.kind in "iuf" and not hasattr(values, "cat"):
-            numbers = array.astype(np.float64)
+        numbers = numbers_of(values)
         if numbers is not None:
             columns.append(numbers)
             continue

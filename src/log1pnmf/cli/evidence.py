@@ -62,5 +62,5 @@ def evidence(
     table = found.table()
     write_table(output, table, screen, force=force)
     columns = {name: np.asarray(column).tolist() for name, column in table.items()}
-    screen.result({**columns, "from_noise": found.from_noise, "judgement": found.judgement()})
+    screen.result({**columns, "judgement": found.judgement()})
     return 0

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from log1pnmf.analysis.groups import as_numbers
+from log1pnmf.analysis.groups import MISSING
 from log1pnmf.analysis.usage import Usage
 from log1pnmf.analysis.usage import usage as compare_groups
 
@@ -28,7 +28,7 @@ def usage(
         typer.Option(
             "--groupby",
             metavar="COLUMN",
-            help="Column with the condition of each sample, or a number.",
+            help="Column with the condition of each sample, or a number such as an age, which has a slope.",
             show_default=False,
         ),
     ],
@@ -53,6 +53,9 @@ def usage(
         list[str] | None,
         typer.Option("--covariate", metavar="COLUMN", help="Covariate to adjust for; can be repeated."),
     ] = None,
+    as_groups: Annotated[
+        bool, typer.Option("--as-groups", help="Numbers in the column of --groupby are names of groups.")
+    ] = False,
     c: common.WhichModel = None,
     output: common.TableFile = None,
     json: common.Json = False,
@@ -77,9 +80,12 @@ def usage(
             replicate=donors,
             reference=reference,
             covariates={name: _numbers(folder.labels(name)) for name in covariate or ()} or None,
+            numeric=False if as_groups else None,
         )
     screen.notes([_in_the_shell(one_line(warning.message)) for warning in caught])
     table = found.table()
+    if found.reference is None:
+        table["group"][:] = groupby
     _show(found, table, groupby, screen)
     write_table(output, table, screen, force=force)
     screen.result({name: np.asarray(column).tolist() for name, column in table.items()})
@@ -92,12 +98,11 @@ def _in_the_shell(message: str) -> str:
 
 
 def _numbers(labels: np.ndarray) -> Any:
-    """Read labels as numbers, where they are a scale."""
+    """Return labels as numbers where all that are there are numbers."""
     try:
-        values = labels.astype(np.float64)
+        return np.where(np.isin(labels, ("", MISSING)), "nan", labels).astype(np.float64)
     except ValueError:
         return labels
-    return labels if as_numbers(values) is None else values
 
 
 def _show(found: Usage, table: dict[str, Any], groupby: str, screen: Screen) -> None:
@@ -106,11 +111,9 @@ def _show(found: Usage, table: dict[str, Any], groupby: str, screen: Screen) -> 
     units = "replicates" if found.replicated else "samples"
     against = f"slope on {groupby}" if found.reference is None else f"difference to {found.reference}"
     screen.say((f"{against}, {len(found.means):,} {units}", "bold"))
-    screen.say(f"{'factor':>10}  {'group':<16}{'difference':>10}  {'95% interval':<18}{'adjusted p':>10}")
-    rows = zip(
-        *(table[name] for name in ("factor", "group", "difference", "lower", "upper", "adjusted_p")),
-        strict=True,
-    )
-    for factor, group, difference, low, high, adjusted in rows:
-        name, interval = group if found.reference else groupby, f"{low:.3f} to {high:.3f}"
-        screen.say(f"{factor:>10}  {name:<16}{difference:>10.3f}  {interval:<18}{adjusted:>10.2g}")
+    what, digits = ("slope", ".3g") if found.reference is None else ("difference", ".3f")
+    screen.say(f"{'factor':>10}  {'group':<16}{what:>10}  {'95% interval':<18}{'adjusted p':>10}")
+    columns = ("factor", "group", what, "lower", "upper", "adjusted_p")
+    for factor, group, value, low, high, adjusted in zip(*(table[name] for name in columns), strict=True):
+        interval = f"{low:{digits}} to {high:{digits}}"
+        screen.say(f"{factor:>10}  {group:<16}{value:>10{digits}}  {interval:<18}{adjusted:>10.2g}")

@@ -139,7 +139,8 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
             Known loadings of the factors that had known loadings in `fit`; by default they are estimated like
             all others.
         return_std : bool
-            Whether to return standard errors as well; see `log1pnmf.analysis.loading_errors`.
+            Whether to return standard errors given the factors as well; see
+            `log1pnmf.analysis.loading_errors`.
 
         Returns
         -------

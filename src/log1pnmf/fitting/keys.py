@@ -72,7 +72,7 @@ class Keys:
 
     @property
     def std(self) -> str:
-        """In `obsm`: of the standard errors of the loadings."""
+        """In `obsm`: of the standard errors of the loadings given the factors."""
         return f"{self.obsm}_std"
 
     def obs_column(self, factor: str) -> str:

@@ -107,7 +107,7 @@ def _differences(
     groups = list(dict.fromkeys(group))
     colors = factor_colors(len(names))
     shades = distinct_colors(len(groups) + 1)[1:] if given is None else [given[name] for name in groups]
-    columns = ("difference", "lower", "upper", "adjusted_p")
+    columns = ("difference" if "difference" in table else "slope", "lower", "upper", "adjusted_p")
     values = np.stack([np.asarray(table[name], dtype=np.float64) for name in columns], axis=1)
     for row, (difference, low, high, adjusted) in enumerate(values):
         k, place = names.index(factor[row]), groups.index(group[row])

@@ -25,8 +25,7 @@ from log1pnmf.fitting.settings import GIVEN
 from .batches import describe_batches
 from .comparison import Comparison, compare
 from .data import describe_data
-from .evidence import find_evidence
-from .factors import FactorSection, describe_factors
+from .factors import FactorSection, describe_factors, find_markers
 from .fits import describe_fits, early_stopping_note
 from .inputs import MOST_GROUPS, ReportInput
 from .misfit import describe_misfit
@@ -73,6 +72,7 @@ def write_report(
     date: str | None = None,
     n_jobs: int | None = None,
     evidence: Any = None,
+    markers: Any = None,
 ) -> Path:
     """Write a report about fits as one HTML file.
 
@@ -114,6 +114,10 @@ def write_report(
         Result of `log1pnmf.analysis.evidence` for the fits. By default it is what `log1pnmf.tl.evidence`
         wrote into an AnnData; otherwise, if the counts are small, the report computes it with 2 seeds and 5
         bootstrap samples.
+    markers : Markers or sequence of Markers, optional
+        Result of `log1pnmf.analysis.markers` for the fits. By default it is what `log1pnmf.tl.markers` wrote
+        into an AnnData, if that has the first 25 significant features of every factor; otherwise, with
+        `counts`, features are tested on all samples or, of large data, on a random part that the page names.
 
     Returns
     -------
@@ -152,6 +156,7 @@ def write_report(
         date=date,
         n_jobs=n_jobs,
         evidence=evidence,
+        markers=markers,
     )
     page = _render(inputs)
     with replacing(path) as file:
@@ -166,10 +171,10 @@ def _render(inputs: ReportInput) -> str:
     arrangement = arrange_samples(inputs)
     sections = [
         describe_factors(
-            fit, label=label, colors=palette, groups=inputs.groups, evidence=tests, presence=presence
+            fit, label=label, colors=palette, groups=inputs.groups, tests=tests, presence=presence
         )
         for fit, label, palette, tests, presence in zip(
-            inputs.fits, inputs.labels, colors, find_evidence(inputs), find_presence(inputs), strict=True
+            inputs.fits, inputs.labels, colors, find_markers(inputs), find_presence(inputs), strict=True
         )
     ]
     alike = Sameness(inputs.fits, inputs.labels)

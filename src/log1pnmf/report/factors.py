@@ -8,18 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.words import plural
-from log1pnmf.analysis.evidence import Evidence as Presence
+from log1pnmf.analysis.evidence import Evidence
 from log1pnmf.analysis.groups import Groups, group_means
+from log1pnmf.analysis.markers.find import markers
+from log1pnmf.analysis.markers.table import Markers
 from log1pnmf.analysis.metrics import correlation_matrix, hoyer
 from log1pnmf.fitting.arrangement import evenness, shares
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.naming import KNOWN
 from log1pnmf.fitting.ranking import Ranking, ranking_of
 
-from .evidence import Evidence
+from .inputs import N_TABLE, ReportInput
 from .words import alike, decimal, enumerate_words, percent
 
-__all__ = ["SERVED", "Factor", "FactorSection", "describe_factors", "served_groups"]
+__all__ = ["SERVED", "Factor", "FactorSection", "describe_factors", "find_markers", "served_groups"]
 
 Array = NDArray[np.float64]
 
@@ -30,7 +32,12 @@ SERVED = 0.5
 """A factor serves the groups whose mean loading is at least this part of its highest."""
 
 N_TOP = 10
-N_TABLE = 25
+
+TESTED_ENTRIES = 10_000_000
+"""About how many entries are tested, in random samples, so that a test takes seconds."""
+
+LEAST_SAMPLES = 1000
+"""Least number of samples that are tested, however many features they have."""
 
 
 @dataclass(frozen=True)
@@ -137,16 +144,27 @@ class FactorSection:
     judgement: str
 
 
+def find_markers(inputs: ReportInput) -> list[Markers | None]:
+    """Return tests of the features of every fit: given ones, or new ones if there are counts."""
+    if inputs.markers:
+        return list(inputs.markers)
+    counts = inputs.counts
+    if counts is None:
+        return [None] * len(inputs.fits)
+    most = max(LEAST_SAMPLES, TESTED_ENTRIES // counts.n_features)
+    return [markers(fit, counts, max_samples=most, n_jobs=inputs.n_jobs) for fit in inputs.fits]
+
+
 def describe_factors(
     fit: Fit,
     *,
     label: str,
     colors: list[str],
     groups: Groups | None,
-    evidence: Evidence | None = None,
-    presence: Presence | None = None,
+    tests: Markers | None = None,
+    presence: Evidence | None = None,
 ) -> FactorSection:
-    """Describe the factors of a fit; with evidence, list the features that rise significantly with each."""
+    """Describe the factors of a fit; with tests, list the features that rise significantly with each."""
     means = None if groups is None else group_means(fit.loadings, groups)
     share, even = shares(fit.loadings, fit.factors), evenness(fit.loadings)
     sparsity, ranking = hoyer(fit.factors), ranking_of(fit)
@@ -154,7 +172,7 @@ def describe_factors(
     for k, name in enumerate(fit.factor_names):
         column = None if means is None else means[:, k]
         served = [] if groups is None or column is None else served_groups(column, groups.names)
-        table = _features(fit, k, ranking, evidence)
+        table = _features(fit, k, ranking, tests)
         factors.append(
             Factor(
                 name=name,
@@ -167,7 +185,7 @@ def describe_factors(
                 sentence=_sentence(fit.loadings[:, k], groups, column, served),
                 top=table[:N_TOP],
                 table=table,
-                n_markers=None if evidence is None else evidence.rising(k),
+                n_markers=None if tests is None or np.isnan(tests.p[:, k]).all() else int(tests.n_rising[k]),
                 presence=[] if presence is None else _presence(presence, k),
             )
         )
@@ -178,16 +196,17 @@ def describe_factors(
         group_sizes=[] if groups is None else groups.sizes.tolist(),
         means=[] if means is None else means.tolist(),
         correlations=correlation_matrix(fit.factors).tolist(),
-        n_tested=None if evidence is None else evidence.n_samples,
+        n_tested=None if tests is None else tests.n_samples,
         judgement="" if presence is None else presence.judgement(),
     )
 
 
-def _presence(found: Presence, k: int) -> list[str]:
+def _presence(found: Evidence, k: int) -> list[str]:
     """Write what speaks for a factor, as the cells of a table."""
     shares = [(found.seeds[k], found.n_seeds), (found.bootstrap[k], found.n_bootstrap)]
     loss = found.loss[k]
-    known = ["–", "–"] if np.isnan(loss) else [f"{loss:,.0f}", f"{loss / found.from_noise:.1f}"]
+    times = "∞" if np.isinf(loss) else f"{loss / found.from_noise[k]:.1f}"
+    known = ["–", "–"] if np.isnan(loss) else ["∞" if np.isinf(loss) else f"{loss:,.0f}", times]
     return [*known, *("–" if np.isnan(share) else f"{share * n:.0f} of {n}" for share, n in shares)]
 
 
@@ -223,12 +242,11 @@ def _sentence(loading: Array, groups: Groups | None, means: Array | None, served
     return f"Used by {len(served)} of {len(groups.names)} groups: {first}, {others}."
 
 
-def _features(fit: Fit, k: int, ranking: Ranking, evidence: Evidence | None) -> list[Feature]:
+def _features(fit: Fit, k: int, ranking: Ranking, found: Markers | None) -> list[Feature]:
     """Describe the first features: those that rise significantly, or, where there are none, any."""
     chosen = ranking.top(k, N_TABLE)
     tests = np.full((len(fit.factors), 4), np.nan)
-    if evidence is not None:
-        found = evidence.markers
+    if found is not None:
         tests = np.stack(
             [part[:, k] for part in (found.effect, found.lower, found.upper, found.adjusted_p)], 1
         )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from log1pnmf.analysis.evidence import Evidence, evidence_in
 from log1pnmf.analysis.groups import Groups, as_numbers, check_length, fold_groups, labels_of, quarters
+from log1pnmf.analysis.markers.table import Markers, markers_in
 from log1pnmf.analysis.sweep import Sweep
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import find_features
@@ -23,7 +24,10 @@ from log1pnmf.fitting.new_samples import counts_of
 
 from .words import keep_together
 
-__all__ = ["MOST_GROUPS", "ReportInput"]
+__all__ = ["MOST_GROUPS", "N_TABLE", "ReportInput"]
+
+N_TABLE = 25
+"""Features that are listed for each factor."""
 
 MOST_GROUPS = 40
 """Most groups that are shown; the smallest beyond these are merged."""
@@ -55,6 +59,8 @@ class ReportInput:
         Number of threads.
     evidence : tuple of Evidence or None
         Evidence of whether the factors of every fit are real, or nothing.
+    markers : tuple of Markers or None
+        Tests of the features of every fit, or nothing.
     """
 
     fits: tuple[Fit, ...]
@@ -71,6 +77,7 @@ class ReportInput:
     date: str
     n_jobs: int | None = None
     evidence: tuple[Evidence | None, ...] = ()
+    markers: tuple[Markers | None, ...] = ()
 
     @classmethod
     def of(
@@ -91,6 +98,7 @@ class ReportInput:
         date: str | None = None,
         n_jobs: int | None = None,
         evidence: Any = None,
+        markers: Any = None,
     ) -> ReportInput:
         """Check what `log1pnmf.report.write_report` was given; its parameters are explained there."""
         fits = fits.fits if isinstance(fits, Sweep) else fits
@@ -136,6 +144,7 @@ class ReportInput:
             date=str(date or datetime.date.today().isoformat()),
             n_jobs=n_jobs,
             evidence=_evidence(evidence, named) or _kept_evidence(sources, named),
+            markers=_markers(markers, named) or _kept_markers(sources, found),
         )
 
     @property
@@ -198,6 +207,29 @@ def _kept_evidence(sources: Sequence[Any], fits: Sequence[Fit]) -> tuple[Evidenc
         for one, fit in zip(found, fits, strict=True)
     )
     return tuple(fine)
+
+
+def _markers(given: Any, fits: Sequence[Fit]) -> tuple[Markers | None, ...]:
+    """Check what was given for each fit."""
+    if given is None:
+        return ()
+    found = tuple(given) if isinstance(given, list | tuple) else (given,)
+    shapes = [
+        fit.factors.shape if one is None else getattr(one, "weight", np.zeros(0)).shape
+        for one, fit in zip(found, fits, strict=False)
+    ]
+    if len(found) != len(fits) or shapes != [fit.factors.shape for fit in fits]:
+        raise ValueError(
+            f"markers must be what log1pnmf.analysis.markers found for each of the {len(fits)} fits; pass "
+            "None for a fit without them"
+        )
+    return found
+
+
+def _kept_markers(sources: Sequence[Any], fits: Sequence[Fit]) -> tuple[Markers | None, ...]:
+    """Return what `log1pnmf.tl.markers` wrote for each fit; nothing if it is missing for any."""
+    found = tuple(markers_in(source, fit, N_TABLE) for source, fit in zip(sources, fits, strict=True))
+    return () if None in found else found
 
 
 def _texts(what: str, values: Any) -> tuple[str, ...]:

@@ -61,7 +61,8 @@ def log1p_nmf(
     key_added : str, optional
         Name under which `obsm`, `varm` and `uns` keep the results; Notes lists the defaults.
     std : bool
-        Whether to write standard errors of the loadings, to ``obsm["X_log1p_nmf_std"]``.
+        Whether to write standard errors of the loadings given the factors, to ``obsm["X_log1p_nmf_std"]``;
+        what is uncertain about the factors is not in them, see `log1pnmf.analysis.loading_errors`.
     obs_keys : bool
         Whether to write loadings also to columns of `obs`: "k0", "k1" and so on, with `key_added` as a
         prefix. ``scanpy.pl.umap(adata, color=["k0", "k1"])`` draws them.

@@ -59,7 +59,8 @@ def markers(
     -----
     The result is ``uns["log1p_nmf_markers"]`` (``uns[key + "_markers"]``), a dictionary with `table`, a data
     frame with the columns of `log1pnmf.analysis.Markers.table`; `tested`, effects and p-values of all
-    features, which `log1pnmf.pl.volcano` draws; and `c`, `errors`, `split`, `reliability` and `factor_names`.
+    features, which `log1pnmf.pl.volcano` draws; and `c`, `errors`, `split`, `reliability`, `n_samples`,
+    `n_rising` and `factor_names`. The report uses it.
 
     Examples
     --------
@@ -86,6 +87,8 @@ def markers(
         "errors": errors,
         "split": split,
         "reliability": found.reliability,
+        "n_samples": found.n_samples,
+        "n_rising": found.n_rising,
         "factor_names": np.array(found.factor_names, dtype=object),
     }
     return adata if copy else None

@@ -50,7 +50,8 @@ def transform(
     batch_key : str, optional
         Column of `obs` with the batch of every sample; batches that the fit does not know have no effects.
     std : bool
-        Whether to write standard errors of the loadings, to ``obsm["X_log1p_nmf_std"]``.
+        Whether to write standard errors of the loadings given the factors, to ``obsm["X_log1p_nmf_std"]``;
+        what is uncertain about the factors is not in them, see `log1pnmf.analysis.loading_errors`.
     copy : bool
         Whether to leave `adata` as it is and return a copy with the loadings.
     n_jobs : int, optional

@@ -23,6 +23,7 @@ def usage(
     replicate: str | bool | None = None,
     reference: str | None = None,
     covariates: str | Sequence[str] = (),
+    numeric: bool | None = None,
     key: str | None = None,
     copy: bool = False,
 ) -> Any:
@@ -33,13 +34,15 @@ def usage(
     adata : AnnData
         Data with a fit by `log1p_nmf`: all of its samples or some, or new ones after `transform`.
     groupby : str
-        Column of `obs` with the condition of every sample, or with a number such as a dose.
+        Column of `obs` with the condition of every sample, or with a number such as an age.
     replicate : str or True, optional
         Column of `obs` with the donor (animal, patient) of every sample; True if every sample is a replicate.
     reference : str, optional
         Group that the others are compared with; by default the first.
     covariates : str or sequence of str
         Columns of `obs` with covariates to adjust for: numbers or labels.
+    numeric : bool, optional
+        Whether numbers have a slope or are groups; by default more than two different numbers have a slope.
     key : str, optional
         Name of the fit, if `key_added` was given.
     copy : bool
@@ -77,6 +80,7 @@ def usage(
         replicate=labels_of(adata, replicate),
         reference=reference,
         covariates={name: labels_of(adata, name) for name in chosen} or None,
+        numeric=numeric,
     )
     adata = target(adata, copy)
     adata.uns[keys.usage] = {"table": as_frame(found.table()), "groupby": groupby, **found.kept()}

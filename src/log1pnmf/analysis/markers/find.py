@@ -25,7 +25,7 @@ from log1pnmf.model.problem import Problem
 
 from .inference import ERRORS, infer_from_fit
 from .shrinkage import shrink
-from .table import Markers
+from .table import LEVEL, Markers
 
 __all__ = ["LEAST_RELIABLE", "markers"]
 
@@ -129,6 +129,7 @@ def markers(
     _warn_of_errors(reliability, found.comparable, names)
     p = scipy.stats.t.sf(found.z, max(len(loadings) - fit.n_components, 1))
     unknown = np.where(found.comparable, 0.0, np.nan)
+    adjusted = _adjusted(p, np.diff(problem.counts.by_column.indptr) > 0)
     return Markers(
         log2_fold_change=ranking.log2_fold_change,
         score=ranking.lower,
@@ -136,7 +137,7 @@ def markers(
         error=alpha * found.error,
         z=found.z,
         p=p,
-        adjusted_p=_adjusted(p, np.diff(problem.counts.by_column.indptr) > 0),
+        adjusted_p=adjusted,
         shrunken_effect=alpha * np.stack([one.effect for one in shrunken], axis=1) + unknown,
         false_sign_rate=np.stack([one.false_sign_rate for one in shrunken], axis=1) + unknown,
         weight=weight,
@@ -144,6 +145,8 @@ def markers(
         c=fit.c,
         errors=errors,
         split=split,
+        n_samples=len(rows),
+        n_rising=((adjusted <= LEVEL) & (weight > 0.0)).sum(axis=0),
         feature_names=fit.feature_labels,
         factor_names=names,
     )

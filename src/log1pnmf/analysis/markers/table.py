@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import check_choice
 from log1pnmf._common.optional import require
 from log1pnmf._common.words import plural
-from log1pnmf.fitting.keys import c_label
+from log1pnmf.fitting.annotated import is_annotated
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.keys import Keys, c_label
 
 from .inference import Z95
 
-__all__ = ["STATISTICS", "Markers"]
+__all__ = ["STATISTICS", "Markers", "markers_in"]
 
 Array = NDArray[np.float64]
 
@@ -35,6 +37,9 @@ COLUMNS = (
     "weight",
 )
 """Of the table, after `factor`, `rank` and `feature`."""
+
+LEVEL = 0.05
+"""Largest adjusted p-value of features that rise significantly."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,6 +75,10 @@ class Markers:
         Which kind of standard errors these are.
     split : bool
         Whether loadings and tests are from different halves of the counts.
+    n_samples : int
+        Samples that were tested.
+    n_rising : ndarray of int, shape (n_components,)
+        Features of each factor that rise significantly, with an adjusted p-value of at most 0.05.
     feature_names : ndarray of str
         Names of the features.
     factor_names : tuple of str
@@ -90,6 +99,8 @@ class Markers:
     c: float
     errors: str
     split: bool
+    n_samples: int
+    n_rising: NDArray[np.int64]
     feature_names: NDArray[np.object_]
     factor_names: tuple[str, ...]
 
@@ -118,7 +129,7 @@ class Markers:
 
     # ---------------------------------------------------------------- tables
 
-    def table(self, n_top: int | None = None, *, by: str = "score", level: float = 0.05) -> dict[str, Any]:
+    def table(self, n_top: int | None = None, *, by: str = "score", level: float = LEVEL) -> dict[str, Any]:
         """One row per factor and feature, the first features first; ``pandas.DataFrame(table)`` shows it.
 
         Parameters
@@ -147,7 +158,7 @@ class Markers:
         }
         return columns | {name: getattr(self, name)[feature, factor] for name in COLUMNS}
 
-    def top(self, k: int | str, n: int = 10, *, by: str = "score", level: float = 0.05) -> list[str]:
+    def top(self, k: int | str, n: int = 10, *, by: str = "score", level: float = LEVEL) -> list[str]:
         """Name the first features of a factor.
 
         Parameters
@@ -171,7 +182,7 @@ class Markers:
         return [str(name) for name in self.feature_names[self.top_index(k, n, by=by, level=level)]]
 
     def top_index(
-        self, k: int | str, n: int | None = 10, *, by: str = "score", level: float = 0.05
+        self, k: int | str, n: int | None = 10, *, by: str = "score", level: float = LEVEL
     ) -> NDArray[np.intp]:
         """Find the first features of a factor; parameters as in `top`.
 
@@ -223,7 +234,7 @@ class Markers:
             self.ranking(by).T, index=list(self.factor_names), columns=self.feature_names.astype(str)
         )
 
-    def to_network(self, n_top: int = 50, *, by: str = "score", level: float = 0.05) -> Any:
+    def to_network(self, n_top: int = 50, *, by: str = "score", level: float = LEVEL) -> Any:
         """Give the factors themselves as gene sets with weights, to score other data with.
 
         Parameters
@@ -282,6 +293,41 @@ class Markers:
         if not 0 <= k < self.n_components:
             raise ValueError(f"there are factors 0 to {self.n_components - 1}, got {k}")
         return k
+
+
+def markers_in(source: Any, fit: Fit, n_top: int) -> Markers | None:
+    """Read what `log1pnmf.tl.markers` has written; None if it is not enough for so many features of a factor.
+
+    Features that were not kept have no effect and no test here: they are not among the first.
+    """
+    about = source.uns.get(Keys(None).markers, {}) if is_annotated(source) else {}
+    places = {str(name): j for j, name in enumerate(fit.feature_labels)}
+    n_rising = np.asarray(about.get("n_rising", ()), dtype=np.int64)
+    if len(n_rising) != fit.n_components or len(places) != len(fit.factors):
+        return None
+    table, names = about["table"], [str(name) for name in about["factor_names"]]
+    k = np.array([names.index(str(name)) for name in table["factor"]], dtype=np.intp)
+    if (np.bincount(k, minlength=len(names)) < np.minimum(n_rising, n_top)).any():
+        return None
+    j = np.array([places[str(name)] for name in table["feature"]], dtype=np.intp)
+    values = {}
+    for name in COLUMNS:
+        kept = np.asarray(table[name], dtype=np.float64)
+        other = np.full(len(names), 1.0 if name in ("p", "adjusted_p") else -np.inf)
+        other[k[np.isnan(kept)]] = np.nan  # factors that cannot be tested
+        values[name] = np.tile(other, (len(places), 1))
+        values[name][j, k] = kept
+    return Markers(
+        **values,
+        reliability=np.asarray(about["reliability"], dtype=np.float64),
+        c=float(about["c"]),
+        errors=str(about["errors"]),
+        split=bool(about["split"]),
+        n_samples=int(about["n_samples"]),
+        n_rising=n_rising,
+        feature_names=fit.feature_labels,
+        factor_names=tuple(names),
+    )
 
 
 def _pandas() -> Any:
