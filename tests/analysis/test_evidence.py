@@ -40,7 +40,7 @@ def test_true_factors_stand_out_and_superfluous_ones_do_not(noise, phi):
     assert (times[true] > 1.5).all()
     assert np.sort(times)[:2].max() < 1.5
     assert times[true].min() > 1.3 * np.sort(times)[:2].max()
-    named = found.judgement().split("noise: ")[1].split(". ")[0].split(", ")
+    named = found.judgement().split("noise: ")[1].split(" (")[0].split(", ")
     assert set(named) == {found.factor_names[k] for k in np.flatnonzero(times <= 1.5)}
 
 

@@ -133,7 +133,7 @@ def test_features_that_lead_a_factor_are_its_markers(page, models, counts, about
             assert f'data-value="{found.adjusted_p[j, k]}"' in rest
             n_markers = int((found.adjusted_p[:, k] <= 0.05).sum())
             assert f"{n_markers} features rise significantly with it" in text
-    assert ", 90 samples)" in text
+    assert ", tested on 90 of 90 samples)" in text
 
 
 def test_bars_are_in_the_order_of_the_list(page):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf, sweep
-from log1pnmf.analysis import evidence
+from log1pnmf.analysis import evidence, markers
 from log1pnmf.report import document, write_report
 
 COUNTS = np.random.default_rng(0).poisson(2.0, (30, 8))
@@ -58,7 +58,7 @@ def test_whether_factors_are_there(tmp_path, monkeypatch):
     def text(**more):
         return model.report(tmp_path / "r.html", counts=COUNTS, **more).read_text()
 
-    assert "One factor fewer explains the counts about as well" in text()
+    assert "No more than noise" in text()
     assert "of 5</td>" in text()
     monkeypatch.setattr("log1pnmf.report.presence.LARGEST", 0.0)
     assert "Evidence for each factor" not in text()
@@ -69,6 +69,52 @@ def test_whether_factors_are_there(tmp_path, monkeypatch):
     assert "more fits of counts" not in text()
     with pytest.raises(ValueError, match="evidence must be what"):
         text(evidence=evidence(fit_log1p_nmf(COUNTS, 1), COUNTS, n_seeds=0, n_bootstrap=0))
+
+
+def marked(rng):
+    """Counts in which factors have features of their own."""
+    own = (np.arange(60)[:, None] < 30) == (np.arange(40) < 20)
+    return rng.poisson(np.where(own, 3.0, 1.5))
+
+
+def test_markers_that_were_computed_are_taken(tmp_path, monkeypatch):
+    """The report tests a part of large data; what was tested on all samples can be given, and is stated."""
+    counts = marked(np.random.default_rng(0))
+    model = Log1pNMF(2, tol=1e-4, n_jobs=1).fit(counts)
+    monkeypatch.setattr("log1pnmf.report.factors.LEAST_SAMPLES", 10)
+    monkeypatch.setattr("log1pnmf.report.factors.TESTED_ENTRIES", 0)
+    found = model.markers(counts)
+    assert found.n_rising.tolist() == [len(found.top_index(k, None)) for k in range(2)]
+    few = model.report(tmp_path / "few.html", counts=counts, evidence=[None]).read_text()
+    assert "tested on 10 of 60 samples" in few
+    given = model.report(tmp_path / "r.html", counts=counts, evidence=[None], markers=found).read_text()
+    assert "tested on 60 of 60 samples" in given
+    for k in range(2):
+        assert f"{found.n_rising[k]} features rise significantly" in given
+    with pytest.raises(ValueError, match="markers must be what"):
+        model.report(tmp_path / "r.html", markers=["k0"])
+
+
+@pytest.mark.parametrize("n_top", [None, 30, 3])
+def test_markers_kept_in_anndata_are_taken_if_they_are_enough(tmp_path, n_top):
+    anndata = pytest.importorskip("anndata")
+    from log1pnmf import tl
+
+    adata = anndata.AnnData(marked(np.random.default_rng(0)).astype(np.float32))
+    tl.log1p_nmf(adata, 2, tol=1e-4, n_jobs=1)
+    tl.markers(adata, n_top=n_top, n_jobs=1)
+    assert adata.uns["log1p_nmf_markers"]["n_rising"].min() > 3
+    adata.write_h5ad(tmp_path / "a.h5ad")
+    back = anndata.read_h5ad(tmp_path / "a.h5ad")
+    found = markers(back, back.X, n_jobs=1)
+    page = write_report(tmp_path / "r.html", back).read_text()
+    if n_top == 3:
+        assert "rise significantly with it" not in page
+        return
+    for k in range(2):
+        assert f"{found.n_rising[k]} features rise significantly with it" in page
+        j = int(found.top_index(k, 1)[0])
+        assert f'data-value="{found.adjusted_p[j, k]}"' in page
 
 
 def test_reproducing_call_names_all_that_was_given(tmp_path):

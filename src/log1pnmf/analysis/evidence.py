@@ -134,6 +134,12 @@ class Evidence:
         """Give the same with the names that factors have now."""
         return replace(self, factor_names=tuple(names))
 
+    @property
+    def times_noise(self) -> Array:
+        """The loss without each factor, as a multiple of that without a factor fitted to noise."""
+        beyond = np.where(self.loss > 0.0, np.inf, self.loss)
+        return np.divide(self.loss, self.from_noise, out=beyond, where=self.from_noise > 0.0)
+
     def table(self) -> dict[str, Any]:
         """One row per factor; ``pandas.DataFrame(table)`` shows it.
 
@@ -147,7 +153,7 @@ class Evidence:
             "factor": np.array(self.factor_names, dtype=object),
             "loss": self.loss,
             "from_noise": self.from_noise,
-            "times_noise": self.loss / self.from_noise,
+            "times_noise": self.times_noise,
             "deviance_percent": self.deviance_percent,
             "seeds": self.seeds,
             "bootstrap": self.bootstrap,
@@ -174,15 +180,15 @@ class Evidence:
         """
         if np.isnan(self.loss).any():
             return "There is one factor; without it there is no model to compare with."
-        times = self.loss / self.from_noise
+        times = self.times_noise
         least = f"{times.min():,.1f} times" if times.min() < math.inf else "infinitely"
         weak, doubted = times <= CLEARLY, np.fmin(self.seeds, self.bootstrap) < 0.5
         if self.n_samples < self.n_all:
             return self._of_a_part(least, weak | doubted)
         if weak.any():
             text = (
-                f"No more than noise: {self._named(weak)}. Without it the loss is "
-                f"at most {CLEARLY:g} times that of a factor fitted to noise; fewer factors may do."
+                f"No more than noise: {self._named(weak)} (without one of them, at most {CLEARLY:g} times as "
+                "much is lost as without a factor fitted to noise). Fewer factors may do."
             )
         else:
             text = f"Every factor explains {least} as much as a factor fitted to noise, or more."

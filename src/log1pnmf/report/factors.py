@@ -205,8 +205,7 @@ def _presence(found: Evidence, k: int) -> list[str]:
     """Write what speaks for a factor, as the cells of a table."""
     shares = [(found.seeds[k], found.n_seeds), (found.bootstrap[k], found.n_bootstrap)]
     loss = found.loss[k]
-    times = "∞" if np.isinf(loss) else f"{loss / found.from_noise[k]:.1f}"
-    known = ["–", "–"] if np.isnan(loss) else ["∞" if np.isinf(loss) else f"{loss:,.0f}", times]
+    known = ["–", "–"] if np.isnan(loss) else [f"{loss:,.0f}", f"{found.times_noise[k]:.1f}"]
     return [*known, *("–" if np.isnan(share) else f"{share * n:.0f} of {n}" for share, n in shares)]
 
 

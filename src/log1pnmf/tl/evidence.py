@@ -50,9 +50,9 @@ def evidence(
     Notes
     -----
     The result is ``uns["log1p_nmf_evidence"]`` (``uns[key + "_evidence"]``), a dictionary with `table`, a
-    data frame with the columns of `log1pnmf.analysis.Evidence.table`; `from_noise`, the expected gain of a
-    factor fitted to noise; `judgement`, the same in words; `factor_names`; and the numbers of fits and
-    samples. The summary of ``log1pnmf.Log1pNMF.of(adata)`` and the report show it.
+    data frame with the columns of `log1pnmf.analysis.Evidence.table`; `judgement`, the same in words;
+    `factor_names`; and the numbers of fits and samples. The summary of ``log1pnmf.Log1pNMF.of(adata)`` and
+    the report show it.
 
     Examples
     --------
@@ -61,8 +61,8 @@ def evidence(
     >>> adata = anndata.AnnData(np.random.default_rng(0).poisson(2.0, (60, 10)))
     >>> log1p_nmf(adata, 2)
     >>> evidence(adata, n_seeds=2, n_bootstrap=2)
-    >>> adata.uns["log1p_nmf_evidence"]["judgement"][:34]
-    'One factor fewer explains the coun'
+    >>> adata.uns["log1p_nmf_evidence"]["judgement"][:28]
+    'No more than noise: k0, k1 ('
     """
     check_anndata(adata)
     keys = Keys(key)

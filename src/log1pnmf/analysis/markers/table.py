@@ -38,6 +38,9 @@ COLUMNS = (
 )
 """Of the table, after `factor`, `rank` and `feature`."""
 
+REST = {"log2_fold_change": -np.inf, "score": -np.inf, "p": 1.0, "adjusted_p": 1.0}
+"""What stands for features that a table does not list; 0 in other columns."""
+
 LEVEL = 0.05
 """Largest adjusted p-value of features that rise significantly."""
 
@@ -313,7 +316,7 @@ def markers_in(source: Any, fit: Fit, n_top: int) -> Markers | None:
     values = {}
     for name in COLUMNS:
         kept = np.asarray(table[name], dtype=np.float64)
-        other = np.full(len(names), 1.0 if name in ("p", "adjusted_p") else -np.inf)
+        other = np.full(len(names), REST.get(name, 0.0))
         other[k[np.isnan(kept)]] = np.nan  # factors that cannot be tested
         values[name] = np.tile(other, (len(places), 1))
         values[name][j, k] = kept
