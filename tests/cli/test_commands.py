@@ -360,6 +360,24 @@ def test_usage(call, run_folder, tmp_path):
     assert (unknown.code, "no label 'nothing'" in unknown.err) == (2, True)
 
 
+def test_usage_by_a_number(call, tmp_path):
+    """A column of numbers has a slope; its values can be groups, too."""
+    adata = anndata.AnnData(np.random.default_rng(0).poisson(3.0, (48, 6)).astype(np.float32))
+    adata.obs["donor"] = np.repeat([f"d{i}" for i in range(8)], 6)
+    adata.obs["age"] = np.repeat([31.0, 45.0, np.nan, 23.0, 67.0, 39.0, 45.0, 31.0], 6)
+    adata.write_h5ad(tmp_path / "a.h5ad")
+    options = ("-k", 2, "--tol", "1e-3", "--no-report", "-o", tmp_path / "out")
+    assert call("fit", tmp_path / "a.h5ad", *options).code == 0
+    by_age = ("usage", tmp_path / "out", "--groupby", "age", "--replicate", "donor")
+    told = call(*by_age)
+    assert (told.code, "slope on age, 7 replicates" in told.err + told.out) == (0, True)
+    found = call(*by_age, "--json").json
+    assert found["group"] == ["age"] * 2
+    assert len(found["slope"]) == 2
+    groups = call(*by_age, "--as-groups", "--json").json
+    assert sorted(set(groups["group"])) == ["31.0", "39.0", "45.0", "67.0"]
+
+
 def test_rename(call, run_folder, tmp_path):
     """Model, tables and the next report have the names."""
     place = tmp_path / "run"
