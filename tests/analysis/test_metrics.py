@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import poisson, spearmanr
 
-from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf import Log1pNMF, ShiftedLog, dominant_factor, fit_log1p_nmf, shares
+from log1pnmf.analysis import topic_model
 from log1pnmf.analysis.metrics import (
     correlation_matrix,
     deviance_explained,
@@ -35,6 +36,51 @@ def counts():
     rng = np.random.default_rng(1)
     loadings, factors = rng.gamma(0.4, size=(30, 3)), rng.gamma(0.4, size=(25, 3))
     return rng.poisson(np.expm1(loadings @ factors.T))
+
+
+class TestReadingLoadings:
+    """Three groups of samples with features of their own, beside features that all have about alike."""
+
+    GROUPS = np.repeat([0, 1, 2], 20)
+
+    def cells(self, c):
+        rng = np.random.default_rng(0)
+        own = (self.GROUPS[:, None] == np.arange(3)) * rng.uniform(0.3, 1.0, (60, 1))
+        loadings = np.column_stack([rng.uniform(0.9, 1.0, 60), own])
+        factors = 3.0 * np.eye(4).repeat([24, 8, 8, 8], axis=0)
+        rates = ShiftedLog(c).inverse(loadings @ factors.T)
+        return rng.poisson(40.0 * rates / rates.max())
+
+    @pytest.mark.parametrize("c", [0.1, 1.0, np.inf])
+    def test_shares_sum_to_one_whatever_the_scale(self, c):
+        fit = fit_log1p_nmf(self.cells(c), 4, c=c)
+        signal = fit.loadings @ fit.factors.sum(axis=0)
+        np.testing.assert_allclose(shares(fit) * signal[:, None], fit.loadings * fit.factors.sum(axis=0))
+        np.testing.assert_allclose(shares(fit).sum(axis=1), 1.0)
+        np.testing.assert_allclose(shares(fit.normalized("factor_sum")), shares(fit), atol=1e-12)
+
+    def test_where_parts_add_up_they_are_the_proportions_of_topics(self):
+        fit = fit_log1p_nmf(self.cells(1.0), 4, c=np.inf)
+        np.testing.assert_allclose(shares(fit), topic_model(fit).proportions)
+
+    @pytest.mark.parametrize("c", [0.1, 1.0, np.inf])
+    def test_the_dominant_factor_is_that_of_the_group(self, c):
+        """The factor that all samples share is the largest in some of every group, and tells none apart."""
+        model = Log1pNMF(4, c=c).fit(self.cells(c))
+        found = dominant_factor(model)
+        by_group = [set(found[group == self.GROUPS]) for group in range(3)]
+        assert [len(names) for names in by_group] == [1, 1, 1]
+        assert len(set.union(*by_group)) == 3
+        assert len(set(dominant_factor(model, ignore_shared=False))) == 4
+
+    def test_nothing_is_left_out_where_all_factors_are_shared(self):
+        model = Log1pNMF(1).fit(self.cells(1.0))
+        assert set(dominant_factor(model)) == {"k0"}
+
+    def test_samples_without_counts_have_none(self):
+        model = Log1pNMF(3).fit(np.vstack([self.cells(1.0), np.zeros(48)]))
+        assert dominant_factor(model)[-1] is None
+        assert not shares(model)[-1].any()
 
 
 class TestHoyer:

@@ -9,7 +9,7 @@ import pytest
 from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.analysis import topic_model
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitting.arrangement import arranged, evenness, shares
+from log1pnmf.fitting.arrangement import arranged, evenness, factor_shares
 from log1pnmf.fitting.certificate import certify
 from log1pnmf.fitting.settings import NORMALIZATIONS, Settings
 from log1pnmf.model.objective import log_likelihood
@@ -63,7 +63,7 @@ def test_the_baseline_comes_first_then_by_share():
     assert order(l1=0.0) == [1, 3, 0, 2]
     assert order(l1=1.0) == [0, 3, 1, 2]
     np.testing.assert_allclose(evenness(loadings), [0.2, 1.0, 1.0, 0.2])
-    np.testing.assert_allclose(shares(loadings, factors).sum(), 1.0)
+    np.testing.assert_allclose(factor_shares(loadings, factors).sum(), 1.0)
 
 
 def test_the_order_does_not_depend_on_the_order_of_the_fit():

@@ -7,6 +7,7 @@ from matplotlib.colors import to_rgb
 from log1pnmf import pl
 from log1pnmf._common.colors import factor_colors
 from log1pnmf.analysis.arrange import arrange
+from log1pnmf.fitting.arrangement import sample_shares
 from log1pnmf.pl.raster import group_places, stacked_pixels
 from log1pnmf.pl.sources import Factorization
 
@@ -70,6 +71,13 @@ class TestPixels:
         pl.structure(shown, labels, heights="shares", ax=ax)
         heights = column_heights(ax)
         np.testing.assert_allclose(heights[heights > 0], 1.0, atol=0.01)
+
+    def test_shares_are_those_of_the_whole_signal(self, shown, labels, ax):
+        pl.structure(shown, labels, heights="shares", factors=[2, 1], ax=ax)
+        order = arrange(shown.loadings, labels)
+        heights = column_heights(ax)
+        expected = sample_shares(shown.loadings, shown.factors)[order.order][:, [2, 1]].sum(axis=1)
+        np.testing.assert_allclose(heights[columns_of(order, len(heights))], expected, atol=0.01)
 
     def test_narrow_bars_are_averaged(self):
         values = np.random.default_rng(0).random((1000, 2))

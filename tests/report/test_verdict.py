@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from log1pnmf import fit_log1p_nmf
+from log1pnmf import fit_log1p_nmf, shares
 from log1pnmf.analysis.groups import Groups
 from log1pnmf.report import write_report
 from log1pnmf.report.comparison import compare
@@ -151,15 +151,15 @@ def test_headline_never_contradicts_the_table(fit_of, *, seed, shapes, noise, si
     groups = Groups.of(rng.choice(["a", "b", "c"], size=40)) if grouped else None
     found = compare(pair, groups=groups)
     said, figures = found.headline, {one.name: one for one in found.figures}
-    shares = [np.mean(one.loadings.max(axis=1) / one.loadings.sum(axis=1)) for one in pair]
+    strongest = [np.mean(shares(one).max(axis=1)) for one in pair]
     per_sample = figures["Factors per sample"]
     assert ("Samples mix more factors at c = 1" in said) <= (per_sample.finite > 1.1 * per_sample.additive)
     assert ("Samples mix more factors at c = ∞" in said) <= (per_sample.additive > 1.1 * per_sample.finite)
     assert ("At c = ∞ samples fall into clusters" in said) <= (
-        shares[1] >= CLUSTERED and shares[1] > shares[0]
+        strongest[1] >= CLUSTERED and strongest[1] > strongest[0]
     )
     assert ("At c = 1 samples fall into clusters" in said) <= (
-        shares[0] >= CLUSTERED and shares[0] > shares[1]
+        strongest[0] >= CLUSTERED and strongest[0] > strongest[1]
     )
     closest = [similarity >= SAME for *_, similarity in found.pairs]
     assert said.startswith("The fits at c = 1 and c = ∞ have nearly the same") == (

@@ -12,11 +12,13 @@ from .metrics import (
     FactorMatch,
     correlation_matrix,
     deviance_explained,
+    dominant_factor,
     effective_factors,
     factor_correlation,
     hoyer,
     log_likelihood,
     match_factors,
+    shares,
 )
 from .perplexity import perplexity
 from .scorer import heldout_score
@@ -49,6 +51,7 @@ __all__ = [
     "correlation_matrix",
     "deviance_explained",
     "diagnose",
+    "dominant_factor",
     "effective_factors",
     "evidence",
     "exclusivity",
@@ -67,6 +70,7 @@ __all__ = [
     "read_gmt",
     "relate",
     "select",
+    "shares",
     "stability",
     "stability_table",
     "suggest_names",

@@ -14,7 +14,8 @@ from log1pnmf._common.checks import check_choice
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.sparse_rows import pieces
 from log1pnmf.engines.registry import make_engine
-from log1pnmf.fitting.as_fit import fit_and_counts
+from log1pnmf.fitting.arrangement import SHARED, evenness, sample_shares
+from log1pnmf.fitting.as_fit import as_fit, fit_and_counts
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
@@ -24,12 +25,14 @@ __all__ = [
     "FactorMatch",
     "correlation_matrix",
     "deviance_explained",
+    "dominant_factor",
     "effective_factors",
     "factor_correlation",
     "hoyer",
     "log_likelihood",
     "match_factors",
     "null_deviance",
+    "shares",
 ]
 
 Array = NDArray[np.float64]
@@ -140,6 +143,77 @@ def effective_factors(loadings: ArrayLike) -> Array:
     sums = table.sum(axis=1)
     share = table / _or_one(sums)[:, None]
     return np.where(sums > 0.0, np.exp(-scipy.special.xlogy(share, share).sum(axis=1)), 0.0)
+
+
+# ---------------------------------------------------------------- of a fit
+
+
+def shares(source: Any, *, key: str | None = None) -> Array:
+    """Return the share of each sample's signal that each factor carries.
+
+    The signal of sample i on the link scale is ``sum_j (L F')_ij``, and factor k carries
+    ``l_ik sum_j f_jk`` of it. Unlike loadings, shares do not depend on the scale of the factors. At
+    ``c = inf`` they are the proportions of a topic model.
+
+    Parameters
+    ----------
+    source : Fit, or anything that `log1pnmf.as_fit` takes
+        The fit.
+    key : str, optional
+        Name of the fit in an AnnData.
+
+    Returns
+    -------
+    ndarray of shape (n, K)
+        Rows sum to 1; that of a sample without any signal is 0.
+
+    Examples
+    --------
+    >>> from log1pnmf import Log1pNMF
+    >>> shares(Log1pNMF(2, random_state=0).fit([[9, 0], [0, 4], [6, 0]])).round(6)
+    array([[1., 0.],
+           [0., 1.],
+           [1., 0.]])
+    """
+    fit = as_fit(source, key=key)
+    return sample_shares(fit.loadings, fit.factors)
+
+
+def dominant_factor(
+    source: Any, *, ignore_shared: bool = True, key: str | None = None
+) -> NDArray[np.object_]:
+    """Find the factor that each sample has most of, leaving out those that all samples share.
+
+    Each factor is scaled to a largest loading of 1, and the largest loading of a sample counts. A factor that
+    all samples have alike (ribosomal genes in cells, frequent words in texts) may then be the largest
+    anywhere, and tells no sample from another. So factors whose `shares` are spread evenly over the samples
+    are left out: those with a standard deviation of at most half of their mean (evenness of 0.8 or more).
+
+    Parameters
+    ----------
+    source : Fit, or anything that `log1pnmf.as_fit` takes
+        The fit.
+    ignore_shared : bool
+        Whether to leave out factors that all samples share. If all factors are shared, none is left out.
+    key : str, optional
+        Name of the fit in an AnnData.
+
+    Returns
+    -------
+    ndarray of object, shape (n,)
+        Names of factors; None for a sample that has none of them.
+
+    Examples
+    --------
+    >>> from log1pnmf import Log1pNMF
+    >>> dominant_factor(Log1pNMF(2, random_state=0).fit([[9, 0], [0, 4], [6, 0], [0, 0]])).tolist()
+    ['k0', 'k1', 'k0', None]
+    """
+    fit = as_fit(source, key=key).normalized("max")
+    own = evenness(sample_shares(fit.loadings, fit.factors)) < SHARED
+    loadings = fit.loadings * (own if ignore_shared and own.any() else True)
+    names = np.array(fit.factor_names, dtype=object)[loadings.argmax(axis=1)]
+    return np.where(loadings.any(axis=1), names, None)
 
 
 # ---------------------------------------------------------------- of a fit and its data

@@ -13,12 +13,15 @@ from log1pnmf.model.structure import Structure
 
 from .settings import Settings
 
-__all__ = ["arranged", "evenness", "scale_of", "scaled", "shares"]
+__all__ = ["SHARED", "arranged", "evenness", "factor_shares", "sample_shares", "scale_of", "scaled"]
 
 Array = NDArray[np.float64]
 
 LEAST_BASELINE = 0.5
 """Part of the average share of the signal that a factor has to carry to be taken for the baseline."""
+
+SHARED = 0.8
+"""Evenness from which all samples share a factor: its standard deviation is at most half of its mean."""
 
 
 def arranged(
@@ -37,7 +40,7 @@ def arranged(
         On the link scale.
     """
     kinds = [] if known is None else known.kinds
-    first, share = len(kinds), shares(loadings, factors)
+    first, share = len(kinds), factor_shares(loadings, factors)
     order = np.arange(first)
     if first < len(share):
         free, baseline = share[first:], 0
@@ -53,10 +56,19 @@ def arranged(
     return loadings, factors
 
 
-def shares(loadings: Array, factors: Array) -> Array:
-    """Part of the fitted signal ``sum_ij (L F')_ij`` that each factor carries; they sum to 1."""
+def factor_shares(loadings: Array, factors: Array) -> Array:
+    """Return the share of the fitted signal ``sum_ij (L F')_ij`` that each factor carries; they sum to 1."""
     signal = loadings.sum(axis=0) * factors.sum(axis=0)
     return signal / _or_one(signal.sum())
+
+
+def sample_shares(loadings: Array, factors: Array) -> Array:
+    """Return the share of each sample's signal ``sum_j (L F')_ij`` that each factor carries.
+
+    Rows sum to 1; those of samples without any signal are 0. The scale of the factors does not matter.
+    """
+    signal = loadings * factors.sum(axis=0)
+    return signal / _or_one(signal.sum(axis=1, keepdims=True))
 
 
 def evenness(loadings: Array) -> Array:

@@ -6,6 +6,7 @@ import numpy as np
 
 from log1pnmf.counts.counts import Counts
 
+from .arrangement import sample_shares
 from .fit import Fit
 
 __all__ = ["note_on_sizes"]
@@ -26,8 +27,7 @@ def note_on_sizes(fit: Fit, counts: Counts) -> str | None:
     """
     counted = counts.row_sums > 0
     ratio = np.log(counts.size_factors("total")[counted] / fit.size_factors[counted])
-    shares = (fit.loadings * fit.factors.mean(axis=0))[counted]
-    shares /= np.maximum(shares.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
+    shares = sample_shares(fit.loadings, fit.factors)[counted]
     used = np.flatnonzero(shares.sum(axis=0) >= 1.0)
     if len(used) < 2 or ratio.std() == 0.0:
         return None

@@ -8,7 +8,7 @@ import numpy as np
 
 from log1pnmf._common.words import plural
 
-from .arrangement import evenness, shares
+from .arrangement import evenness, factor_shares
 from .fit import Fit
 from .keys import c_name
 from .ranking import ranking_of
@@ -37,7 +37,7 @@ def summarize(fit: Fit, *, n_top: int = 8) -> str:
         "",
         "Factors (share of the signal, evenness over samples, top features)",
     ]
-    share, even, ranking = shares(fit.loadings, fit.factors), evenness(fit.loadings), ranking_of(fit)
+    share, even, ranking = factor_shares(fit.loadings, fit.factors), evenness(fit.loadings), ranking_of(fit)
     widest = max(3, *map(len, fit.factor_labels))
     for k, name in enumerate(fit.factor_labels):
         top = ", ".join(str(labels[j]) for j in ranking.top(k, n_top))

@@ -14,11 +14,12 @@ from log1pnmf._common.checks import check_choice
 from log1pnmf._common.colors import factor_colors
 from log1pnmf.analysis.arrange import Arrangement, arrange
 from log1pnmf.analysis.groups import group_means, read_groups, read_labels
+from log1pnmf.fitting.arrangement import sample_shares
 
 from .canvas import INK, axes_or_new, color_bar, drawing, heat_map, set_title, tidy
 from .labels import label_below, label_columns
 from .raster import group_places, stacked_pixels
-from .sources import drawable
+from .sources import drawable, need_factors
 
 __all__ = ["HEIGHTS", "draw_structure", "factor_legend", "loadings_by_group", "name_groups", "structure"]
 
@@ -62,7 +63,8 @@ def structure(
     factors : sequence of int, optional
         Which factors to draw, from the bottom up; by default all.
     heights : {"loadings", "shares"}
-        Loadings with a maximum of 1 for every factor, as in the paper; or shares of the sum of each sample.
+        Loadings with a maximum of 1 for every factor, as in the paper; or the share of each sample's signal
+        that each factor carries (`log1pnmf.shares`).
     max_samples : int, optional
         Maximum number of samples to draw; groups are thinned equally.
     random_state : int
@@ -102,13 +104,14 @@ def structure(
     arrangement = arrange(shown.loadings, groups, max_samples=max_samples, random_state=random_state)
     chosen = list(range(shown.n_components) if factors is None else factors)
     palette = factor_colors(shown.n_components) if colors is None else list(colors)
-    values = shown.loadings[:, chosen]
+    values = shown.loadings
     if heights == "shares":
-        sums = values.sum(axis=1, keepdims=True)
-        values = values / np.where(sums > 0.0, sums, 1.0)
+        need_factors(shown)
+        values = sample_shares(shown.loadings, shown.factors)
+    values = values[:, chosen]
     ax = axes_or_new(ax, (9.0, 2.9))
     draw_structure(ax, values[arrangement.order], arrangement, [palette[k] for k in chosen])
-    ax.set_ylabel("loading" if heights == "loadings" else "share of loadings", fontsize="small", color=INK)
+    ax.set_ylabel("loading" if heights == "loadings" else "share of the signal", fontsize="small", color=INK)
     set_title(ax, title, shown.name)
     if legend:
         factor_legend(ax, [shown.factor_labels[k] for k in chosen], [palette[k] for k in chosen])

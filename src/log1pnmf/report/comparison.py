@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf.analysis.groups import Groups, group_means
-from log1pnmf.analysis.metrics import effective_factors, factor_correlation, hoyer, match_factors
+from log1pnmf.analysis.metrics import (
+    dominant_factor,
+    effective_factors,
+    factor_correlation,
+    hoyer,
+    match_factors,
+    shares,
+)
 from log1pnmf.fitting.fit import Fit
 
 from .factors import served_groups
@@ -118,18 +125,18 @@ def _figures(finite: Sequence[Fit], additive: Sequence[Fit], groups: Groups | No
 
 def _measures(one: Fit, groups: Groups | None) -> list[tuple[str, str, float]]:
     """Name, meaning and value of every figure of a fit."""
-    found = [] if groups is None else _group_measures(one, groups)
+    found, share = [] if groups is None else _group_measures(one, groups), shares(one)
     return [
         *found,
         (
             "Factors per sample",
-            "effective number (exp of the entropy of a sample's loadings), mean over samples",
-            _mean_positive(effective_factors(one.loadings)),
+            "effective number (exp of the entropy of a sample's shares of the signal), mean over samples",
+            _mean_positive(effective_factors(share)),
         ),
         (
             "Share of the strongest factor",
-            "mean over samples; 1 if every sample has a single factor",
-            _strongest(one.loadings),
+            "in the signal of a sample, mean over samples; 1 if every sample has a single factor",
+            _mean_positive(share.max(axis=1)),
         ),
         (
             "Correlation of factors",
@@ -154,7 +161,7 @@ def _group_measures(one: Fit, groups: Groups) -> list[tuple[str, str, float]]:
 
     mean = group_means(one.loadings, groups)
     served = [len(served_groups(column, groups.names)) for column in mean.T]
-    agreement = adjusted_mutual_info_score(groups.codes, one.loadings.argmax(axis=1))
+    agreement = adjusted_mutual_info_score(groups.codes, dominant_factor(one).astype(str))
     return [
         (
             "Groups that use a factor",
@@ -169,7 +176,8 @@ def _group_measures(one: Fit, groups: Groups) -> list[tuple[str, str, float]]:
         ),
         (
             "Strongest factor predicts the group",
-            "adjusted mutual information of group and strongest factor; 1 if one determines the other",
+            "adjusted mutual information of group and strongest factor that not all samples share; "
+            "1 if one determines the other",
             float(agreement),
         ),
     ]
@@ -179,9 +187,3 @@ def _mean_positive(values: Array) -> float:
     """Mean over what is not empty."""
     kept = values[values > 0.0]
     return float(kept.mean()) if len(kept) else 0.0
-
-
-def _strongest(loadings: Array) -> float:
-    sums = loadings.sum(axis=1)
-    kept = sums > 0.0
-    return float((loadings[kept].max(axis=1) / sums[kept]).mean()) if kept.any() else 0.0

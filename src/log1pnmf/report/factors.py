@@ -13,7 +13,7 @@ from log1pnmf.analysis.groups import Groups, group_means
 from log1pnmf.analysis.markers.find import markers
 from log1pnmf.analysis.markers.table import Markers
 from log1pnmf.analysis.metrics import correlation_matrix, hoyer
-from log1pnmf.fitting.arrangement import evenness, shares
+from log1pnmf.fitting.arrangement import evenness, factor_shares
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.naming import KNOWN
 from log1pnmf.fitting.ranking import Ranking, ranking_of
@@ -166,7 +166,7 @@ def describe_factors(
 ) -> FactorSection:
     """Describe the factors of a fit; with tests, list the features that rise significantly with each."""
     means = None if groups is None else group_means(fit.loadings, groups)
-    share, even = shares(fit.loadings, fit.factors), evenness(fit.loadings)
+    share, even = factor_shares(fit.loadings, fit.factors), evenness(fit.loadings)
     sparsity, ranking = hoyer(fit.factors), ranking_of(fit)
     factors = []
     for k, name in enumerate(fit.factor_names):

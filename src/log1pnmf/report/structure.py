@@ -25,7 +25,7 @@ def arrange_samples(inputs: ReportInput) -> Arrangement:
 
 
 def structure_data(inputs: ReportInput, arrangement: Arrangement, colors: list[list[str]]) -> dict[str, Any]:
-    """Gather what the script of the page draws, as plain lists; loadings are in thousandths."""
+    """Return what the script of the page draws, as plain lists; loadings are in thousandths."""
     order = arrangement.order
     return {
         "names": inputs.sample_names[order].tolist(),
@@ -36,6 +36,7 @@ def structure_data(inputs: ReportInput, arrangement: Arrangement, colors: list[l
                 "factors": fit.factor_labels,
                 "colors": palette,
                 "loadings": np.rint(fit.loadings[order] * THOUSANDTHS).astype(int).ravel().tolist(),
+                "weights": fit.factors.sum(axis=0).tolist(),
             }
             for fit, label, palette in zip(inputs.fits, inputs.labels, colors, strict=True)
         ],

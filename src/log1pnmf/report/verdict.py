@@ -133,7 +133,7 @@ def _mixing(per_sample: Figure, strongest: Figure, mixed: int, name: str) -> str
     if mixed == 0 and per_sample.direction:
         return (
             f"It is unclear in which fit samples mix more factors: {numbers}, but the strongest factor makes "
-            f"up {strongest.finite:.0%} and {strongest.additive:.0%} of a sample's loadings."
+            f"up {strongest.finite:.0%} and {strongest.additive:.0%} of a sample's signal."
         )
     if mixed == 0:
         return f"Samples mix about as many factors in both fits ({numbers})."
@@ -148,7 +148,7 @@ def _clusters(strongest: Figure, name: str) -> str:
         return ""
     return (
         f"At {place} samples fall into clusters: on average the strongest factor makes up {share:.0%} of a "
-        "sample's loadings."
+        "sample's signal."
     )
 
 
@@ -164,7 +164,7 @@ def _sentences(figures: dict[str, Figure], name: str) -> list[str]:
         )
     strongest = figures["Share of the strongest factor"]
     sentences.append(
-        f"The strongest factor makes up {strongest.finite:.0%} of a sample's loadings at {name} and "
+        f"The strongest factor makes up {strongest.finite:.0%} of a sample's signal at {name} and "
         f"{strongest.additive:.0%} at c = ∞."
     )
     agreement = figures.get("Strongest factor predicts the group")

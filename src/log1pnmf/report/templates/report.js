@@ -120,10 +120,11 @@
     const levels = shown.map(() => new Float64Array(count));
     let top = 0;
     for (let i = 0; i < count; i++) {
+      const height = (f) => this.loading(i, f) * (shares ? this.model.weights[f] : 1);
       let all = 0, sum = 0;
-      for (let f = 0; f < this.k; f++) all += this.loading(i, f);
+      for (let f = 0; f < this.k; f++) all += height(f);
       const scale = shares ? (all > 0 ? 1 / all : 0) : 1;
-      shown.forEach((f, level) => { sum += this.loading(i, f) * scale; levels[level][i] = sum; });
+      shown.forEach((f, level) => { sum += height(f) * scale; levels[level][i] = sum; });
       top = Math.max(top, sum);
     }
     return { shown: shown, levels: levels, top: shares ? 1 : top || 1 };
