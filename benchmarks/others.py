@@ -44,8 +44,9 @@ HEAD = (
     "CPU s",
     "added MB",
     "held-out gain",
-    "ARI",
-    "NMI",
+    "ARI, strongest factor",
+    "ARI, not shared",
+    "ARI, k-means",
     "labels predicted",
     "stability",
     "NPMI",
@@ -128,7 +129,8 @@ def measure(part: Part, split: Split, method: str, said: list[dict[str, Any]], t
     row |= {name: float(np.median([run[name] for run in runs])) for name in ("cpu", "gain")}
     row |= {
         "ari": scores.strongest(loadings[0], split.labels),
-        "nmi": scores.clustered(loadings[0], split.labels),
+        "dominant": scores.dominant(loadings[0], weights, split.labels),
+        "clustered": scores.clustered(loadings[0], split.labels),
         "predicted": scores.predicted(loadings[0], split.labels),
         "stability": scores.stability(loadings) if len(loadings) > 1 else np.nan,
         "npmi": scores.coherent(weights, split.rest) if part.texts and (weights >= 0).all() else np.nan,
@@ -166,7 +168,7 @@ def as_line(row: dict[str, Any], texts: bool) -> str:
         cells = [row["program"], row["failed"]]
         return f"| {' | '.join(cells + [''] * (len(HEAD) - 2 - (not texts)))} |"
     cells = [row["program"], f"{row['cpu']:.1f}", f"{row['memory']:.0f}", f"{row['gain']:,.0f}"]
-    for name in ("ari", "nmi", "predicted", "stability", *(["npmi"] if texts else [])):
+    for name in ("ari", "dominant", "clustered", "predicted", "stability", *(["npmi"] if texts else [])):
         cells.append("–" if np.isnan(row[name]) else f"{row[name]:.2f}")
     return f"| {' | '.join(cells)} |"
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, xlogy
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from sklearn.metrics import adjusted_rand_score
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -19,6 +19,7 @@ from log1pnmf.analysis.coherence import npmi
 from log1pnmf.analysis.heldout import BACKGROUND
 from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.arrangement import SHARED, evenness, sample_shares
 
 Array = NDArray[np.float64]
 
@@ -52,20 +53,28 @@ def shares(loadings: Array) -> Array:
 
 
 def strongest(loadings: Array, labels: NDArray[np.str_]) -> float:
-    """Agree labels with the strongest factor of every sample: adjusted Rand index, NaN with signs."""
+    """Return the adjusted Rand index of labels and strongest factors; NaN for signed loadings."""
     if (loadings < 0.0).any():
         return np.nan
     return float(adjusted_rand_score(labels, shares(loadings).argmax(axis=1)))
 
 
+def dominant(loadings: Array, weights: Array, labels: NDArray[np.str_]) -> float:
+    """Return the same without factors that all samples share, as `log1pnmf.dominant_factor` finds them."""
+    if (loadings < 0.0).any() or (weights < 0.0).any():
+        return np.nan
+    own = evenness(sample_shares(loadings, weights.T)) < SHARED
+    return strongest(loadings[:, own] if own.any() else loadings, labels)
+
+
 def clustered(loadings: Array, labels: NDArray[np.str_]) -> float:
-    """Agree labels with k-means clusters of the shares: normalised mutual information."""
+    """Return the adjusted Rand index of labels and as many k-means clusters of the shares."""
     clusters = KMeans(len(np.unique(labels)), n_init=5, random_state=0).fit_predict(shares(loadings))
-    return float(normalized_mutual_info_score(labels, clusters))
+    return float(adjusted_rand_score(labels, clusters))
 
 
 def predicted(loadings: Array, labels: NDArray[np.str_]) -> float:
-    """Predict labels from the shares by logistic regression: balanced accuracy in five folds."""
+    """Return the balanced accuracy of a logistic regression on the shares, in five folds."""
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     folds = StratifiedKFold(5, shuffle=True, random_state=0)
     return float(

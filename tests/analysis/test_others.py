@@ -40,6 +40,11 @@ def test_loadings_that_are_the_labels_agree_fully():
     loadings = (LABELS[:, None] == np.unique(LABELS)) * [1.0, 20.0, 300.0]  # scales do not matter
     for score in (others_scores.strongest, others_scores.clustered, others_scores.predicted):
         assert score(loadings, LABELS) == pytest.approx(1.0)
+    shared = np.column_stack([np.linspace(0.8, 1.0, 60), 0.7 * loadings / loadings.max(axis=0)])
+    shared[::20, 1:] /= 0.7  # the largest loading of every factor is 1, and that of most samples is less
+    assert others_scores.dominant(shared, np.ones((4, 9)), LABELS) == pytest.approx(1.0)
+    assert others_scores.strongest(shared, LABELS) < 0.5
+    assert np.isnan(others_scores.dominant(loadings - 1.0, np.ones((3, 9)), LABELS))
     shuffled = np.random.default_rng(0).permutation(LABELS)
     assert abs(others_scores.strongest(loadings, shuffled)) < 0.2
     assert others_scores.clustered(loadings, shuffled) < 0.3
@@ -87,8 +92,8 @@ def test_a_worker_reports_seconds_memory_and_scores(parts):
     assert (row["ari"], row["stability"]) == pytest.approx((1.0, 1.0), abs=0.1)
     assert min(row["gain"], row["cpu"]) > 0
     assert 0 <= row["memory"] < 500
-    assert others.as_line(row, texts=True).count("|") == 10
-    assert others.as_line(row, texts=False).count("|") == 9
+    assert others.as_line(row, texts=True).count("|") == 11
+    assert others.as_line(row, texts=False).count("|") == 10
     assert others.as_table(part, [{**row, "failed": "no"}, row]).count("log1pnmf") == 1  # the last row counts
 
 
@@ -99,4 +104,5 @@ def test_a_program_that_is_not_there_gets_a_row_that_says_so(parts, tmp_path, mo
     said = json.loads(capsys.readouterr().out.removeprefix(others_worker.RESULT))["said"]
     part = others.Part("simulated", 60, 18, 3)
     row = others.measure(part, others.Split(*parts, LABELS, parts[0]), "cnmf", said, "")
-    assert others.as_line(row, texts=False) == "| cNMF | no-such-program is not installed |  |  |  |  |  |  |"
+    said = "| cNMF | no-such-program is not installed |"
+    assert others.as_line(row, texts=False) == said + "  |" * 7

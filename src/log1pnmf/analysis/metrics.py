@@ -213,7 +213,8 @@ def dominant_factor(
     own = evenness(sample_shares(fit.loadings, fit.factors)) < SHARED
     loadings = fit.loadings * (own if ignore_shared and own.any() else True)
     names = np.array(fit.factor_names, dtype=object)[loadings.argmax(axis=1)]
-    return np.where(loadings.any(axis=1), names, None)
+    names[~loadings.any(axis=1)] = None
+    return names
 
 
 # ---------------------------------------------------------------- of a fit and its data
