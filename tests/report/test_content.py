@@ -198,9 +198,8 @@ def test_colours_are_shared_by_factors_that_correspond(models):
 def test_figures_of_the_comparison(fit_of):
     eye = np.eye(3).repeat(10, axis=0)
     even = np.full((30, 3), 0.5) + 0.5 * eye  # every sample has all factors
-    rng = np.random.default_rng(1)
-    shared = fit_of(even, rng.random((8, 3)), c=1.0)
-    clusters = fit_of(eye, rng.random((8, 3)), c=np.inf)
+    factors = np.random.default_rng(1).dirichlet(np.ones(8), size=(2, 3))  # all factors carry as much
+    shared, clusters = fit_of(even, factors[0].T, c=1.0), fit_of(eye, factors[1].T, c=np.inf)
     result = compare([shared, clusters], groups=Groups.of(np.repeat(["a", "b", "c"], 10)))
     figure = {one.name: (one.finite, one.additive) for one in result.figures}
     assert figure["Groups that use a factor"] == (3.0, 1.0)

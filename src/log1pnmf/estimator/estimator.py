@@ -38,7 +38,8 @@ class Log1pNMF(FittedModel):
     n_components : int
         Number of factors, K. More than samples or features is allowed, with a warning.
     c : float
-        Shift of the link. Parts multiply at small c and add up at inf, which is standard Poisson NMF.
+        Shift of the link. Parts multiply at small c and add up at inf, which is standard Poisson NMF. On most
+        data small c predicts held-out counts best; at inf a fit can be read as probabilities.
     likelihood : {"auto", "adaptive", "exact", "approximate"}
         How to treat zero counts. "adaptive" visits those that matter, replaces the others by a quadratic per
         feature, and is exact up to `zeros_tol`. "exact" visits all of them, without any error; on large
