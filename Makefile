@@ -15,7 +15,7 @@ CORE := CMakeLists.txt $(wildcard cpp/* cpp/*/*)
 CODE := src tests $(wildcard benchmarks docs tools examples paper)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow bench docs pages site paper lint format wheel fuzz sanitize torture audit compare clean
+.PHONY: help demo test slow search bench docs pages site paper lint format wheel fuzz sanitize torture audit compare clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -31,6 +31,9 @@ test: lint ## lint, types and tests
 
 slow: $(STAMP) ## what test leaves out: whole data sets and the reference's figures (../shared), the demo
 	$(BIN)/python -m pytest -m slow $(PYTEST_FLAGS)
+
+search: $(STAMP) ## the tests of laws with new random examples (test draws the same on every run)
+	$(BIN)/python -m pytest --hypothesis-profile=search -m "hypothesis and not gpu" $(PYTEST_FLAGS) tests
 
 bench: $(STAMP) ## measure speed and memory
 	$(BIN)/python -m benchmarks.run

@@ -13,9 +13,10 @@ from scipy import sparse
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a shell
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Whether a test passes must not depend on how fast the machine is.
-hypothesis.settings.register_profile("unhurried", hypothesis.settings.default, deadline=None)
-hypothesis.settings.load_profile("unhurried")
+# Whether a test passes depends neither on chance nor on the speed of the machine. `make search` draws anew.
+for profile, same in (("same", True), ("search", False)):
+    hypothesis.settings.register_profile(profile, derandomize=same, database=None, deadline=None)
+hypothesis.settings.load_profile("same")
 
 collect_ignore = ["engines/interpreted_kernels.py"]  # run by a test, as a program
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import hypothesis
 import pytest
 from tools.public_names import public_modules, public_names
 
@@ -37,6 +38,12 @@ def test_files_are_short():
     long = {relative(path) for path in SOURCES if len(path.read_text().splitlines()) > MOST_LINES}
     assert long <= set(LONGER), "split them, or say in LONGER why not"
     assert set(LONGER) <= long, "these are short again: take them out of LONGER"
+
+
+def test_examples_are_the_same_on_every_run(pytestconfig):
+    if pytestconfig.getoption("--hypothesis-profile") is None:
+        assert hypothesis.settings.default.derandomize
+        assert hypothesis.settings.default.database is None
 
 
 def calls(path, name):

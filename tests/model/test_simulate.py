@@ -1,10 +1,11 @@
 """Simulation: the law of the counts, the density asked for, and the same counts for any size of chunk."""
 
 import math
+import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import sparse, stats
 
@@ -74,12 +75,22 @@ def test_without_dispersion_the_counts_are_those_of_poisson():
 
 @settings(max_examples=15)
 @given(n=st.integers(1, 700), chunk_size=st.integers(1, 800), seed=st.integers(0, 5))
+@example(n=1, chunk_size=1, seed=4)  # a density of 0.1 is out of reach here
 def test_chunks_of_any_size_hold_the_same_counts(n, chunk_size, seed):
-    options = {"c": 1.0, "density": 0.1, "size_spread": 0.2, "dispersion": 0.4, "random_state": seed}
+    options = {"c": 1.0, "density": 0.02, "size_spread": 0.2, "dispersion": 0.4, "random_state": seed}
     whole = simulate(n, 9, 2, **options).counts
     chunks = list(simulate_chunks(n, 9, 2, chunk_size=chunk_size, **options))
     assert [chunk.shape[0] for chunk in chunks[:-1]] == [chunk_size] * (len(chunks) - 1)
     assert (sparse.vstack(chunks) != whole).nnz == 0
+
+
+@pytest.mark.parametrize("draw", [simulate, simulate_chunks])
+def test_a_density_out_of_reach_is_refused_with_the_highest_one(draw):
+    options = {"size_spread": 0.2, "dispersion": 0.4, "random_state": 4}
+    with pytest.raises(ValueError, match=r"density must be at most about [\d.]+ .*, got 0.1") as refused:
+        draw(1, 9, 2, density=0.1, **options)
+    highest = float(re.search(r"about ([\d.]+)", str(refused.value))[1])
+    draw(1, 9, 2, density=0.9 * highest, **options)
 
 
 def test_seed_decides():

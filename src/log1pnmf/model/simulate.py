@@ -30,6 +30,9 @@ DENSITY_ENTRIES = 2e6
 FINEST = 1e-7
 """How closely the scale for a density is searched, relative to it."""
 
+LARGEST_SCALE = 1e6
+"""Scale from which on the factors, none of which is larger than allowed, hardly grow."""
+
 LARGEST_MEAN = 1e4
 """Mean count at which the exponential parts end, for one factor and size factor 1. The exponential of a
 product of exponentials has no mean: without an end, large matrices would hold counts beyond any integer."""
@@ -216,11 +219,16 @@ class Simulation:
             rates = link.inverse(loadings @ factors.at(scale, self._largest).T)
             return float(-np.expm1(-noise.loss(none, sizes * rates)).mean())
 
+        highest = expected(LARGEST_SCALE)
+        if highest < density:
+            raise ValueError(
+                f"density must be at most about {highest:.2g} with these loadings, got {density}: larger "
+                f"factors would have mean counts above {LARGEST_MEAN:g}; use more factors or samples, or a "
+                "lower density"
+            )
         low = high = 1.0
         while expected(high) < density:
             low, high = high, 2.0 * high
-            if high > 1e6:
-                raise ValueError(f"density {density} cannot be reached; use a lower one")
         while expected(low) > density:
             low, high = 0.5 * low, low
         while high - low > FINEST * high:
@@ -322,9 +330,9 @@ def simulate_chunks(
     c, density, size_spread, dispersion, batches, batch_spread, random_state
         As in `simulate`.
 
-    Yields
-    ------
-    scipy.sparse.csr_array of int32
+    Returns
+    -------
+    iterator of scipy.sparse.csr_array of int32
 
     Examples
     --------
@@ -335,7 +343,7 @@ def simulate_chunks(
     laws = {"c": c, "density": density, "size_spread": size_spread, "dispersion": dispersion}
     laws |= {"batches": batches, "batch_spread": batch_spread}
     simulation = Simulation(*shape, **laws, random_state=random_state)
-    yield from simulation.chunks(chunk_size)
+    return simulation.chunks(chunk_size)
 
 
 def draw_poisson(mean: Array, rng: np.random.Generator) -> sparse.csr_array:
