@@ -41,7 +41,7 @@ STYLE = {
 def choose_k() -> Figure:
     """Held-out likelihood and stability against K, for tumours that were simulated with four processes."""
     counts = lp.datasets.made_up_tumours().counts
-    options = {"size_factors": "none", "init": "nndsvd", "n_jobs": 1}
+    options = {"size_factors": "none", "n_jobs": 1}
     found = lp.select(counts, np.inf, [1, 2, 3, 4, 5, 6, 7, 8], **options)
     figure = Figure(figsize=(6.2, 4.9), layout="constrained")
     lp.pl.select(found, figure=figure)

@@ -29,7 +29,7 @@ def volcano() -> Figure:
 def diagnostics() -> Figure:
     """What a fit of the pancreas cells does not explain."""
     data = lp.datasets.pancreas()
-    model = lp.Log1pNMF(9, c=1.0, init="nndsvd").fit(data.counts)
+    model = lp.Log1pNMF(9, c=1.0).fit(data.counts)
     figure = Figure(figsize=(8.9, 3.8), layout="constrained")
     found = lp.analysis.diagnose(model, data.counts, feature_names=data.feature_names)
     lp.pl.diagnostics(found, figure=figure)

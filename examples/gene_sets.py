@@ -15,7 +15,7 @@ import pandas as pd
 from scipy.stats import false_discovery_control, hypergeom
 
 from log1pnmf import Log1pNMF, datasets
-from log1pnmf.analysis.markers import Markers
+from log1pnmf.analysis import Markers
 
 SETS = {
     "beta cell": "INS IAPP G6PC2 HADH ERO1B PCSK1 ADCYAP1 CDKN1C SLC30A8 NPTX2",

@@ -14,14 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from log1pnmf import Log1pNMF
-from log1pnmf._common.optional import require
-from log1pnmf.analysis.metrics import match_factors
+from log1pnmf.analysis import match_factors
 from log1pnmf.datasets import made_up_tumours
 
 
 def fit(counts: np.ndarray, n_signatures: int) -> tuple[np.ndarray, np.ndarray]:
     """Signatures (rows sum to one), and mutations of every tumour that each of them stands for."""
-    model = Log1pNMF(n_signatures, c=np.inf, size_factors="none", init="nndsvd", random_state=0).fit(counts)
+    model = Log1pNMF(n_signatures, c=np.inf, size_factors="none").fit(counts)
     topics = model.to_topic_model()
     return topics.words, topics.proportions * topics.sizes[:, None]
 
@@ -47,7 +46,9 @@ def recover() -> np.ndarray:
 
 def read(path: Path, n_signatures: int) -> np.ndarray:
     """Signatures of real tumours, and in which kind of tumour each is found most."""
-    adata = require("anndata", extra="anndata", purpose="reading h5ad").read_h5ad(path)
+    import anndata
+
+    adata = anndata.read_h5ad(path)
     found, mutations = fit(adata.X, n_signatures)
     print(f"{adata.n_obs:,} tumours, {int(adata.X.sum()):,} mutations, {n_signatures} signatures\n")
     order = np.argsort(-mutations.sum(axis=0))

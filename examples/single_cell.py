@@ -15,7 +15,7 @@ import anndata
 import numpy as np
 
 import log1pnmf as lp
-from log1pnmf.analysis.metrics import effective_factors
+from log1pnmf.analysis import effective_factors
 from log1pnmf.datasets import pancreas
 
 

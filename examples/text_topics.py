@@ -16,7 +16,6 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.pipeline import Pipeline
 
 from log1pnmf import Log1pNMF
-from log1pnmf._common.optional import require
 from log1pnmf.datasets import manual_pages
 
 
@@ -36,9 +35,11 @@ def word_counter(stem: bool) -> CountVectorizer:
     rare_and_common = {"min_df": 2, "max_df": 0.5}  # neither tells topics apart
     if not stem:
         return CountVectorizer(stop_words="english", **rare_and_common)
-    stemmer = require("snowballstemmer", extra="text", purpose="stemming").stemmer("english")
+    from snowballstemmer import stemmer  # pip install snowballstemmer
+
+    stem_words = stemmer("english").stemWords
     words = CountVectorizer(stop_words="english").build_analyzer()
-    return CountVectorizer(analyzer=lambda text: stemmer.stemWords(words(text)), **rare_and_common)
+    return CountVectorizer(analyzer=lambda text: stem_words(words(text)), **rare_and_common)
 
 
 def main(

@@ -63,7 +63,7 @@ def suggest_names(
     --------
     >>> from log1pnmf import Log1pNMF, datasets
     >>> data = datasets.pancreas()
-    >>> model = Log1pNMF(5, init="nndsvd", random_state=0).fit(data.counts[:400])
+    >>> model = Log1pNMF(5, init="rank1").fit(data.counts[:400])
     >>> sets = {"acinar": ["PRSS1", "PRSS2", "CTRB1", "CPA1", "REG1A"], "beta": ["INS", "IAPP", "MAFA"]}
     >>> table = suggest_names(model, sets, feature_names=data.feature_names)
     >>> sorted(table["name"].dropna())

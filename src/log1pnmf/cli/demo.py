@@ -81,7 +81,7 @@ def run_demo(folder: Path, data: Dataset | None = None, *, max_iter: int = MAX_I
         command="log1pnmf demo",
         counts=data.counts,
     )
-    print("\nserves: cell types whose mean loading is at least half of the factor's highest")
+    print("\ngroups: number of cell types whose mean loading is at least half of the factor's highest")
     print(f"\n{_what_to_look_at(fits, groups)}")
     print(f"\nReport: {report}\nOpen it in a browser: {report.resolve().as_uri()}")
     return report
@@ -94,9 +94,7 @@ def fit_both(data: Dataset, *, max_iter: int = MAX_ITER, verbose: int = 0) -> li
     for c in (1.0, math.inf):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", convergence_warning())  # summary and report say it
-            fit = fit_log1p_nmf(
-                data.counts, N_COMPONENTS, c=c, init="nndsvd", max_iter=max_iter, verbose=verbose
-            )
+            fit = fit_log1p_nmf(data.counts, N_COMPONENTS, c=c, max_iter=max_iter, verbose=verbose)
         fits.append(fit.named(feature_names=data.feature_names, **names))
     return fits
 
