@@ -1,21 +1,24 @@
 """Fit a fixed set of small problems and print a fingerprint of each: equal lines are equal bits.
 
-    python tools/fingerprints.py > before; git switch ...; python tools/fingerprints.py | diff before -
+    python -m tools.fingerprints > before; git switch ...; python -m tools.fingerprints | diff before -
 
 Only `log1pnmf.Log1pNMF` is used, and everything that decides a fit is passed, so that other defaults and
 another layout of the package do not matter. A line holds the name of a fit, the SHA-256 of the bytes of
 `components_` and `loadings_`, and the log-likelihood. Compare on one machine: compilers and builds of NumPy
-round differently.
+round differently. The log-likelihoods of a few are in tests/golden.json, which holds on any machine to eight
+digits (``--write``).
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import math
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,11 @@ from log1pnmf import Log1pNMF
 
 SHIFTS = (0.1, 1.0, 10.0, math.inf)
 N, M, K = 30, 24, 3
+GOLDEN = Path(__file__).parents[1] / "tests" / "golden.json"
+
+
+DEFAULT = {"likelihood": "auto", "init": "auto", "max_iter": 300, "engine": "auto"}
+"""What a fit decides by itself."""
 
 
 class Chunks:
@@ -80,10 +88,13 @@ def settings() -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"native normalize={normalize}", {"normalize": normalize}
     yield "native interval", {"likelihood": "approximate", "interval": (0.0, 2.0)}
     yield "native generator", {"init": "random", "random_state": np.random.default_rng(5)}
+    for noise in ("poisson", "nb"):
+        yield f"default {noise}", {**DEFAULT, "noise": noise}
+    yield "default sizes=fit", {**DEFAULT, "size_factors": "fit"}
 
 
-def fits() -> Iterator[tuple[str, Log1pNMF]]:
-    """Fit everything."""
+def fits(only: Container[str] | None = None) -> Iterator[tuple[str, Log1pNMF]]:
+    """Fit everything, or what is named."""
     counts, rng = made_up_counts(), np.random.default_rng(21)
     common = {
         "likelihood": "exact",
@@ -101,8 +112,12 @@ def fits() -> Iterator[tuple[str, Log1pNMF]]:
         "random_state": 3,
     }
     for name, changed in settings():
+        if only is not None and name not in only:
+            continue
         data = Chunks(counts, 12) if changed.get("engine") == "streaming" else counts
         yield name, Log1pNMF(K, **{"c": 1.0, **common, **changed}).fit(data)
+    if only is not None:
+        return
     start = rng.uniform(0.1, 1.0, (N, K)), rng.uniform(0.1, 1.0, (M, K))
     yield "given start", Log1pNMF(K, c=1.0, **common).fit(counts, loadings=start[0], factors=start[1])
     yield "given size factors", Log1pNMF(K, c=1.0, **common).fit(counts, size_factors=rng.gamma(5.0, 0.2, N))
@@ -130,8 +145,22 @@ def line(name: str, model: Log1pNMF) -> str:
     return f"{name:34} {' '.join(digests)} {model.log_likelihood_!r}"
 
 
+GOLDEN_NAMES = [
+    *(
+        f"native {likelihood} c={c:g}"
+        for likelihood in ("exact", "approximate", "adaptive")
+        for c in (0.1, 1.0)
+    ),
+    *(f"native {what}" for what in ("exact c=inf", "l1 c=1", "coordinate c=1", "n_init=3 c=1")),
+    *(f"{engine} exact c=1" for engine in ("reference", "streaming", "torch-float64")),
+    *("default poisson", "default nb", "default sizes=fit"),
+]
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    for found in fits():
-        print(line(*found))
-        sys.stdout.flush()
+    if "--write" in sys.argv:
+        found = {name: model.log_likelihood_ for name, model in fits(only=GOLDEN_NAMES)}
+        GOLDEN.write_text(json.dumps(found, indent=1) + "\n")
+    else:
+        for one in fits():
+            print(line(*one), flush=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from log1pnmf import ApproximationWarning, Log1pNMF, fit_log1p_nmf
+from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.counts import Counts
 from log1pnmf.counts.factorial import stirling
 from log1pnmf.engines.native import NativeEngine

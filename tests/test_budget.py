@@ -1,0 +1,14 @@
+"""The house only gets smaller: sizes and walks are at most those of tests/budget.json (tools/house.py)."""
+
+import json
+
+import pytest
+from tools import house
+
+BUDGET = json.loads(house.BUDGET.read_text())
+
+
+@pytest.mark.parametrize("measure", [house.sizes, house.walks])
+def test_no_figure_is_above_its_budget(measure, capsys):
+    above = {name: (figure, BUDGET[name]) for name, figure in measure().items() if figure > BUDGET[name]}
+    assert above == {}, "make room for what is new; python tools/house.py --write lowers the budget"
