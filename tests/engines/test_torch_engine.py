@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -29,7 +30,7 @@ from log1pnmf.model.constraint import Bounds  # noqa: E402
 from log1pnmf.model.link import ShiftedLog  # noqa: E402
 from log1pnmf.model.negative_binomial import NegativeBinomial  # noqa: E402
 from log1pnmf.model.noise import POISSON  # noqa: E402
-from log1pnmf.model.objective import entry_gradient  # noqa: E402
+from log1pnmf.model.objective import entry_gradient, negative_log_likelihood  # noqa: E402
 from log1pnmf.model.problem import Problem  # noqa: E402
 from log1pnmf.model.zero_survey import caps_for  # noqa: E402
 from log1pnmf.model.zeros import AdaptiveZeros, quadratic  # noqa: E402
@@ -364,9 +365,39 @@ def test_the_log_likelihood_of_large_counts_holds(size, c, engine):
 
 
 @pytest.mark.parametrize("engine", ["torch", "torch-float64"])
+def test_a_sample_of_more_than_a_billion_counts_is_fitted(engine):
+    """One that is so large is computed in double precision, which holds its log-likelihood."""
+    counts = np.random.default_rng(0).poisson(3.0, (12, 9)).astype(float)
+    counts[0, 0] = 3e9
+    fits = [fit_log1p_nmf(counts, 2, engine=one) for one in (engine, "native")]
+    assert fits[0].log_likelihood == pytest.approx(fits[1].log_likelihood, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{}, {"c": math.inf}, {"noise": "nb"}, {"likelihood": "adaptive"}, {"batch": np.arange(12) % 3}],
+    ids=str,
+)
+@pytest.mark.parametrize("largest", [3.0, 5e5])
+def test_the_last_figures_of_a_fit_are_in_double_precision(largest, parameters):
+    """In single precision one large count hides the others; the reported likelihood is that of the fit."""
+    counts = np.random.default_rng(0).poisson(3.0, (12, 9)).astype(float)
+    counts[0, 0] = largest
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # whether single precision gets to an optimum is not the question
+        fit = fit_log1p_nmf(counts, 2, engine="torch", max_iter=20, **parameters)
+    problem = fit.problem(Counts.from_any(counts))
+    exact = negative_log_likelihood(problem, fit.loadings, fit.factors / fit.link.alpha)
+    assert fit.log_likelihood == pytest.approx(-exact, rel=1e-10)
+    signed = 0.0 if fit.approximate_log_likelihood is None else fit.certificate.gap
+    if fit.settings.noise == "poisson":  # no prior of dispersions in the objective
+        assert fit.objective == pytest.approx(exact - signed + problem.cost, rel=1e-10)
+
+
+@pytest.mark.parametrize("engine", ["torch", "torch-float64"])
 def test_counts_whose_log_likelihood_would_be_lost_are_refused(engine, monkeypatch):
-    counts = Counts.from_any(np.full((200, 300), 2e7))
-    with pytest.raises(ValueError, match=r"cannot be used here: a sample has 6e\+09 counts.*engine='native'"):
+    counts = Counts.from_any(np.full((200, 300), 2e9))
+    with pytest.raises(ValueError, match=r"cannot be used here: a sample has 6e\+11 counts.*engine='native'"):
         fit_log1p_nmf(counts, 2, engine=engine)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert resolve_engine("auto", counts, 10_000) == "native"

@@ -81,6 +81,27 @@ def test_where_nothing_is_left_to_gain_at_an_optimum_it_has_converged(counts, c,
     assert fit.kkt_residual <= STATIONARY
 
 
+@pytest.mark.parametrize(
+    ("ugly", "parameters"),
+    [
+        ("rows", {"likelihood": "approximate"}),
+        ("columns", {"likelihood": "approximate", "l1": 5.0}),
+    ],
+)
+def test_nothing_is_converged_while_an_update_of_the_size_factors_gains(ugly, parameters):
+    """Rows and columns of very different size: going on far below the tolerance gains next to nothing."""
+    rng = np.random.default_rng(0)
+    rates = rng.gamma(0.5, 1.0, (24, 2)) @ rng.gamma(0.5, 2.0, (2, 20))
+    size = {"rows": (24, 1), "columns": (1, 20)}[ugly]
+    options = {"size_factors": "fit", "n_jobs": 1, **parameters}
+    counts = rng.poisson(rates * 10.0 ** rng.uniform(-1.0, 2.0, size))
+    fit = fit_log1p_nmf(counts, 2, **options)
+    more = fit_log1p_nmf(counts, 2, **{**options, "init": fit, "tol": 1e-12})
+    assert fit.converged
+    assert fit.settings.likelihood == fit.history["likelihood"][-1] == parameters["likelihood"]
+    assert fit.objective - more.objective <= 1e-6 * abs(fit.objective)
+
+
 class Stuck(native.NativeEngine):
     """An engine whose steps lead nowhere, or up."""
 

@@ -108,6 +108,8 @@ class InMemory:
     """Whether effects of batches may be found in every iteration: `batch_sums`, and an engine with others."""
     leaves_out_loss: bool = False
     """Whether ``half_step`` takes ``with_loss=False``, which is quicker where nobody asks for the loss."""
+    rounds_loss: bool = False
+    """Whether losses that come with steps are in single precision; that of ``loss`` never is."""
     adds_batch_sums: bool = False
     """Whether ``half_step`` takes ``with_batch_sums=True``: `HalfStep.batch_sums`."""
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
-from log1pnmf.fitting.solver.effects import effects_of, with_effects
+from log1pnmf.fitting.solver.effects import effects_of, with_exposure
 from log1pnmf.fitting.solver.iteration import Pair
 from log1pnmf.model.batch_effects import renewed_effects
 from log1pnmf.model.batches import Batches
@@ -176,15 +176,15 @@ class BetterSizes:
     """Improves size factors, and loadings and factors with them."""
 
     constraint: Constraint
-    keeps_zeros: ClassVar[KeepsZeros] = "no"
+    keeps_zeros: ClassVar[KeepsZeros] = "yes"
 
     def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> Improved:
         """See `Improvement`."""
-        if not final and (index < FIRST_SIZES or not is_due(index)):
+        if index < FIRST_SIZES and not final:
             return Improved(problem, 0.0)
-        host = replace(problem, counts=problem.counts.on_host(), zeros=None)
+        host = replace(problem, counts=problem.counts.on_host())
         found = levelled(host, at.loadings, at.factors, self.constraint)
-        better = replace(problem, size_factors=found.size_factors)
+        better = with_exposure(problem, size_factors=found.size_factors)
         return Improved(better, found.gain, Pair(found.loadings, found.factors))
 
 
@@ -212,7 +212,7 @@ class BetterEffects:
         dispersed = getattr(engine, "dispersed_sums", None)
         point = at.loadings, at.factors
         batches, gain = renewed_effects(problem, *point, sums=engine.batch_sums, dispersed=dispersed)
-        return Improved(with_effects(problem, batches), gain)
+        return Improved(with_exposure(problem, batches=batches), gain)
 
 
 def first_noise(settings: Settings, n_features: int) -> Noise:

@@ -156,8 +156,8 @@ class Progress:
 
 
 WORTH = 2.0
-"""Effects of batches are found anew when an iteration lowers the objective by less than so many times what
-the last renewal did. Factors and effects lean on each other: with few renewals both would creep."""
+"""Effects of batches and size factors are found anew when an iteration lowers the objective by less than so
+many times what the last renewal did. They and factors depend on each other: with few renewals all creep."""
 
 Keep: TypeAlias = Callable[[Progress], None]
 """Called after every iteration."""
@@ -288,11 +288,14 @@ class _OneStart:
                 (engine, point), renewed = self.fresh, True
                 self.effects = effects_of(engine, remake)  # other zeros may be visited by now
         assert self.last is not None
-        errors, engine = None, self._now(engine)
+        errors, engine, last = None, self._now(engine), self.last
         if reason != "interrupted":
-            errors = engine.zero_errors(self.last.loadings, self.last.factors)
+            errors = engine.zero_errors(last.loadings, last.factors)
+            if getattr(engine, "rounds_loss", False):
+                loss = engine.loss(last.loadings, last.factors)
+                last = replace(last, loss=loss, objective=last.objective - last.loss + loss)
         changed = Changed.of(engine.problem)
-        return Run(self.last.on_host(), self.history, reason, changed, errors, self.start)
+        return Run(last.on_host(), self.history, reason, changed, errors, self.start)
 
     def _now(self, engine: Engine) -> Engine:
         """Give the engine with the effects of batches that the last iteration found."""
@@ -339,20 +342,21 @@ class _OneStart:
     def _after(self, engine: Engine, last: Iteration) -> Stopped | Literal["renewed"] | None:
         """Renew the problem where that is due, or say that the fit has converged."""
         met = self.stopping.met
+        due = met or self._is_due(engine.problem, last)
         looked = math.isnan(last.relative_change)  # at a problem that was just renewed
-        by_solver = engine.problem.batches is None or self.effects is not None
-        due = is_due(last.index) if by_solver else self._effects_are_due(engine, last)
-        if (met or due) and not looked and self._renews(engine, last, final=met):
+        if due and not looked and self._renews(engine, last, final=met):
             return "renewed"
         return "converged" if met else None
 
-    def _effects_are_due(self, engine: Engine, last: Iteration) -> bool:
-        """Whether to find effects of batches: often at first, and where that gains more than to iterate."""
-        if is_due(last.index, often=True):
+    def _is_due(self, problem: Problem, last: Iteration) -> bool:
+        """Whether to update parameters: often at first, and where that gains more than to iterate."""
+        effects = problem.batches is not None and self.effects is None
+        if is_due(last.index, often=effects):
             return True
-        cheap = engine.problem.noise.zero_loss_is_mean  # otherwise dispersions are found as well
+        cheap = problem.noise.zero_loss_is_mean  # otherwise dispersions are found as well
         fall = last.relative_change * abs(last.objective)
-        return cheap and fall < WORTH * self.history.last_renewal()
+        leaning = effects or problem.size_prior is not None
+        return leaning and cheap and fall < WORTH * self.history.last_renewal()
 
     def _renews(self, engine: Engine, last: Iteration, *, final: bool) -> bool:
         if self.renewal is None:

@@ -24,8 +24,9 @@ from log1pnmf.counts.sparse_rows import dense_blocks
 
 from .constraint import FREE, NON_NEGATIVE, Bounds, Constraint
 from .negative_binomial import NegativeBinomial
-from .objective import BLOCK_BYTES
+from .objective import BLOCK_BYTES, entry_curvature, entry_gradient
 from .problem import Problem
+from .zeros import AdaptiveZeros, Zeros
 
 __all__ = ["WEIGHT", "Resized", "levelled", "resized"]
 
@@ -42,7 +43,8 @@ NEARLY = 0.02
 would end a step after a fraction of it, and the others would move as if it had been whole."""
 LEAST_BEND = 0.01
 """Part of the curvature in a size that is believed to remain when loadings make up for it."""
-SHORTER = (1.0, 0.3, 0.05)
+SHORTER, WHOLE = (1.0, 0.3, 0.05), (1.0, 0.3, 0.1, 0.03, 0.01)
+"""Parts of a step that are tried for each sample, and then for all of them together."""
 LEVELS = (0.5, 0.1)
 """Parts of the way on which programmes are levelled."""
 LEVEL, FARTHEST = 0.01, 5.0
@@ -85,7 +87,7 @@ def resized(
     Parameters
     ----------
     problem : Problem
-        With a `size_prior`. Its zeros do not matter: all are visited.
+        With a `size_prior`.
     loadings, factors : ndarray of shape (n, K) and (m, K)
         On the eta scale.
     bounds : Bounds
@@ -101,21 +103,29 @@ def resized(
     slope = np.where(counted, step.slope, 0.0)
     price = 0.0 if free else -float(np.sum(before * slope / bend) / np.sum(before**2 / bend))
     by = np.clip(-(slope + price * before) / bend, -LONGEST, LONGEST)
-    sizes, moved, waiting = before.copy(), loadings.copy(), np.ones(len(before), dtype=bool)
-    for part in SHORTER:  # every sample goes as far as does it good
-        longer = before * np.exp(part * by)
-        further = loadings + part * (step.still + step.along * by[:, None])
-        further = bounds.clip(np.maximum(further, LEAST_KEPT * loadings))
-        value = _values(replace(problem, size_factors=longer, zeros=None), further, factors, bounds)
-        good = waiting & (value + price * longer <= step.value + price * before)
-        sizes[good], moved[good] = longer[good], further[good]
-        waiting &= ~good
-        if not waiting.any():
+
+    def moved(part: Array, by: Array) -> Array:
+        further = loadings + part[:, None] * step.still + step.along * by[:, None]
+        return bounds.clip(np.maximum(further, LEAST_KEPT * loadings))
+
+    def values(sizes: Array, at: Array) -> Array:
+        return _values(replace(problem, size_factors=sizes), at, factors, bounds)
+
+    parts = np.zeros(len(before))
+    for part in SHORTER:  # backtrack sample by sample
+        longer, tried = before * np.exp(part * by), np.where(parts > 0.0, parts, part)
+        value = values(longer, moved(tried, part * by))
+        good = (parts == 0.0) & (value + price * longer <= step.value + price * before)
+        parts[good] = part
+        if parts.all():
             break
-    sizes = _scaled(sizes, before, counted, free)
-    after = _values(replace(problem, size_factors=sizes, zeros=None), moved, factors, bounds)
-    gain = float(np.sum(step.value - after))
-    return Resized(sizes, moved, factors, gain) if gain > 0.0 else Resized(before, loadings, factors, 0.0)
+    for whole in WHOLE:  # loadings follow where sizes are scaled back to their sum
+        sizes = _scaled(before * np.exp(whole * parts * by), before, counted, free)
+        at = moved(whole * parts, np.log(sizes / before))
+        gain = float(np.sum(step.value - values(sizes, at)))
+        if gain > 0.0:
+            return Resized(sizes, at, factors, gain)
+    return Resized(before, loadings, factors, 0.0)
 
 
 def levelled(problem: Problem, loadings: Array, factors: Array, constraint: Constraint = FREE) -> Resized:
@@ -146,7 +156,7 @@ def levelled(problem: Problem, loadings: Array, factors: Array, constraint: Cons
     for part in LEVELS:
         sizes = _scaled(before * np.exp(-part * (shares @ levels)), before, counted, False)
         raised = constraint.factors.clip(_raised(factors, typical, part * levels, problem))
-        there = replace(problem, size_factors=sizes, zeros=None)
+        there = replace(problem, size_factors=sizes)
         lost = _values(there, loadings, raised, bounds).sum() + constraint.factors.cost(raised) - here
         new = resized(there, loadings, raised, bounds=bounds)
         if new.gain - lost > found.gain:
@@ -204,9 +214,23 @@ def _values(problem: Problem, loadings: Array, factors: Array, bounds: Bounds) -
     penalties = bounds.table("penalty", loadings.shape[1]) * loadings
     values = problem.size_prior.costs(problem.size_factors) + penalties.sum(axis=1)
     for rows in _blocks(problem):
-        y, em = problem.counts.by_row.to_dense(rows), problem.link.em(loadings[rows] @ factors.T)
-        values[rows] += problem.noise.loss(y, _exposure(problem, rows) * em).sum(axis=1)
+        y, eta, t = problem.counts.by_row.to_dense(rows), loadings[rows] @ factors.T, _exposure(problem, rows)
+        losses = problem.noise.loss(y, t * problem.link.em(eta))
+        if problem.zeros is not None:
+            losses = _with_zeros(problem.zeros, rows, y, eta, t, losses)[0]
+        values[rows] += losses.sum(axis=1)
     return values
+
+
+def _with_zeros(zeros: Zeros, rows: slice, y: Array, eta: Array, t: Array, *exact: Array) -> list[Array]:
+    """Put in what stands in for zeros: loss, its two derivatives in log(t), and that of its slope in eta."""
+    stand_in, constant = zeros.of_samples(rows), zeros.constant
+    by_t = zeros.by_exposure[:, 0] if isinstance(zeros, AdaptiveZeros) else 0.0
+    squares = t**2 * (by_t + stand_in.b2 * eta**2)
+    loss = stand_in.loss(eta, t) + t * (constant + t * by_t)
+    across = stand_in.gradient(eta, t) + 2.0 * t**2 * stand_in.b2 * eta
+    own = (loss, loss + squares, np.maximum(loss + 3.0 * squares, 0.0), across)
+    return [np.where(stand_in.in_place(y), one, other) for one, other in zip(own, exact, strict=False)]
 
 
 def _newton(problem: Problem, loadings: Array, factors: Array, bounds: Bounds) -> _Step:
@@ -224,10 +248,16 @@ def _newton_of(problem: Problem, rows: slice, loadings: Array, factors: Array, b
     ratio = 1.0 + phi * mean
     share = (1.0 + phi * y) / ratio**2
     lower, upper, penalty = bounds.of_rows(rows).tables(K)
-    gradient = problem.noise.gradient(y, t, at) @ factors + penalty
+    zeros = None if problem.zeros is None else problem.zeros.of_samples(rows)
+    form: Any = (problem.link, zeros)
+    gradient = entry_gradient(y, eta, t, *form, noise=problem.noise) @ factors + penalty
     products = (factors[:, :, None] * factors[:, None, :]).reshape(len(factors), K * K)
-    bends = (problem.noise.curvature(y, t, at) @ products).reshape(-1, K, K)
-    across = (t * at.slope * share) @ factors
+    bends = (entry_curvature(y, eta, t, *form, noise=problem.noise) @ products).reshape(-1, K, K)
+    of_size = [problem.noise.loss(y, mean), (mean - y) / ratio, mean * share, t * at.slope * share]
+    if problem.zeros is not None:
+        of_size = _with_zeros(problem.zeros, rows, y, eta, t, *of_size)
+    losses, slopes, whole = (one.sum(axis=1) for one in of_size[:3])
+    across = of_size[3] @ factors
     small = lower + NEARLY * loadings.max(axis=1, keepdims=True)
     held = ((loadings <= small) & (gradient >= 0.0)) | ((loadings >= upper) & (gradient <= 0.0))
     bends[held[:, :, None] | held[:, None, :]] = 0.0
@@ -238,11 +268,9 @@ def _newton_of(problem: Problem, rows: slice, loadings: Array, factors: Array, b
     solved = np.linalg.solve(bends, sides)
     still, along = -solved[:, :, 0], -solved[:, :, 1]
     r = sizes / prior.centre[rows]
-    whole = np.sum(mean * share, axis=1)
     informed = np.maximum(whole + np.einsum("ik,ik->i", across, along), LEAST_BEND * whole)
-    slope = np.sum((mean - y) / ratio, axis=1) + prior.weight * (r - 1.0)
-    value = problem.noise.loss(y, mean).sum(axis=1) + prior.of(rows).costs(sizes)
-    value += (penalty * loadings).sum(axis=1)
+    slope = slopes + prior.weight * (r - 1.0)
+    value = losses + prior.of(rows).costs(sizes) + (penalty * loadings).sum(axis=1)
     return _Step(
         value=value,
         slope=slope + np.einsum("ik,ik->i", across, still),

@@ -57,17 +57,28 @@ class TorchEngine(InMemory):
     ----------
     device : str, optional
         "cuda" where there is one, otherwise "cpu".
+    stored : {"float32", "float64"}, optional
+        Precision of the counts on the device; `precision` by default.
     """
 
     leaves_out_loss = True
 
-    def __init__(self, problem: Problem, device: str | None = None, precision: Precision = "float32") -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        device: str | None = None,
+        precision: Precision = "float32",
+        *,
+        stored: Precision | None = None,
+    ) -> None:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.precision = precision
         self.problem = problem
         if self._uploads(problem.counts):
             self.problem = replace(problem, counts=TensorCounts.uploaded(problem.counts, self.device))
         self._dtype = getattr(torch, precision)
+        self._stored = getattr(torch, stored or precision)
+        self.rounds_loss = precision == "float32"
         self._kept: dict[Side, Kept] = {}
         self._tables: dict[tuple[Bounds, int], list[Any]] = {}
         self._form = Form(
@@ -143,8 +154,11 @@ class TorchEngine(InMemory):
         return loss + self.problem.plain_constant, _as(start, gradient)
 
     def loss(self, loadings: Any, factors: Any) -> float:
-        """Negative log-likelihood on the eta scale, constants included, penalty excluded."""
-        return self.evaluate(self.problem.loadings_side, loadings, factors)[0]
+        """Negative log-likelihood on the eta scale, constants included, penalty excluded; in float64."""
+        precise = self
+        if self.rounds_loss:  # the counts stay as they are: single precision holds them
+            precise = TorchEngine(self.problem, str(self.device), "float64", stored=self.precision)
+        return precise.evaluate(self.problem.loadings_side, loadings, factors)[0]
 
     def survey_zeros(
         self, loadings: Any, factors: Any, caps: np.ndarray, *, straight: bool = False
@@ -225,7 +239,7 @@ class TorchEngine(InMemory):
         return Box(*(one.expand(b.shape) for one in self._tables[key]))
 
     def _rows(self, side: Side) -> Any:
-        return device_rows(side.rows, self.device, self._dtype)
+        return device_rows(side.rows, self.device, self._stored)
 
     def _keep(self, side: Side) -> Kept:
         """Bring everything but the counts to the device, once."""

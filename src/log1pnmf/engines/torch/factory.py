@@ -16,7 +16,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine, Factory, RowSolver
 from log1pnmf.model.negative_binomial import NegativeBinomial
 from log1pnmf.model.noise import Noise
-from log1pnmf.model.problem import LARGE_ROW, Problem
+from log1pnmf.model.problem import Problem
 
 from .loading import begin_loading, driver
 
@@ -26,6 +26,8 @@ LEAST_WORK_FOR_A_GPU = 2e7
 """Non-zeros times factors from which "auto" takes a graphics card."""
 SINGLE_ROW = 2.0**20
 """Total count of a sample up to which rounding errors of its log-likelihood stay below about 1 in float32."""
+DOUBLE_ROW = 2.0**36
+"""The same in float64, for rounding errors of 1e-3: the sums of ``y log(em)`` and of its constant cancel."""
 
 
 class TorchFactory(Factory):
@@ -58,10 +60,10 @@ class TorchFactory(Factory):
     def refuses(self, counts: Counts) -> str | None:
         """Say that counts are in chunks, or so large that their log-likelihood would be lost in rounding."""
         why = super().refuses(counts)
-        if why is None and (most := _largest_total(counts)) > LARGE_ROW:
+        if why is None and (most := _largest_total(counts)) > DOUBLE_ROW:
             return (
-                f"a sample has {most:.3g} counts, and above {LARGE_ROW:.0e} single precision loses its "
-                "log-likelihood; use engine='native', with the counts in host memory"
+                f"a sample has {most:.3g} counts, and above {DOUBLE_ROW:.0e} double precision loses digits "
+                "of its log-likelihood; use engine='native', with the counts in host memory"
             )
         return why
 

@@ -46,9 +46,9 @@ def evaluate(
     def sums(entries: _Entries) -> Sums:
         return _evaluate(entries, narrow[entries.at], design, own, hessian)
 
-    found = _joined(block, rows, design, sums)
+    found = _joined(block, rows, design, sums, hessian=hessian)
     if own.stored is not None:
-        more = _joined(own.stored, rows, design, sums)
+        more = _joined(own.stored, rows, design, sums, hessian=hessian)
         found = [None if one is None else one + other for one, other in zip(found, more, strict=True)]
     return Sums(*found)
 
@@ -131,11 +131,17 @@ class _Entries(NamedTuple):
 
 
 def _joined(
-    source: Block | Stored, rows: Any, design: Design, part: Callable[[_Entries], tuple[Any, ...]]
+    source: Block | Stored,
+    rows: Any,
+    design: Design,
+    part: Callable[[_Entries], tuple[Any, ...]],
+    *,
+    hessian: bool = False,
 ) -> list[Any]:
-    """Do some rows piece by piece: K x K numbers for every entry of a piece fit into `ENTRY_BYTES`."""
+    """Do some rows piece by piece: K x K or a few K numbers for every entry fit into `ENTRY_BYTES`."""
     lengths = source.lengths[rows]
-    most = max(1, ENTRY_BYTES // (8 * design.X.shape[1] ** 2))
+    K = design.X.shape[1]
+    most = max(1, ENTRY_BYTES // (8 * K * (K if hessian else 4)))
     group = torch.div(torch.cumsum(lengths, 0), most, rounding_mode="floor")
     ends = torch.unique_consecutive(group, return_counts=True)[1].cumsum(0).tolist()
     parts = [part(_gather(source, rows, slice(*ends))) for ends in itertools.pairwise([0, *ends])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from log1pnmf.model.batches import LARGEST_EFFECT, Batches
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import AdaptiveZeros
 
-__all__ = ["Effects", "effects_of", "further", "with_effects"]
+__all__ = ["Effects", "effects_of", "further", "with_exposure"]
 
 Array = NDArray[np.float64]
 Remake: TypeAlias = Callable[[Problem], Engine]
@@ -44,7 +44,7 @@ class Effects:
         batches = engine.problem.batches
         if effects is None or batches is None or effects is batches.effects:
             return engine
-        return self.remake(with_effects(engine.problem, batches.with_effects(effects)))
+        return self.remake(with_exposure(engine.problem, batches=batches.with_effects(effects)))
 
     def found(self, engine: Engine, loadings: Array, factors: Array, sums: Array | None) -> Array:
         """Give effects that lower the objective of an engine's problem; their sums may be known.
@@ -69,13 +69,18 @@ def effects_of(engine: Engine, remake: Remake) -> Effects | None:
     return Effects(remake) if getattr(engine, "sums_batches_quickly", False) else None
 
 
-def with_effects(problem: Problem, batches: Batches) -> Problem:
-    """Give the problem with other effects of its batches; the zeros that are visited stay the same."""
-    zeros = problem.zeros
-    if isinstance(zeros, AdaptiveZeros) and problem.counts.in_memory:
-        exposure = problem.link.exposure_scale * problem.size_factors
-        zeros = zeros.with_exposure(batches.exposure_of_rest(problem.counts, exposure, zeros.by_sample))
-    return replace(problem, batches=batches, zeros=zeros)
+def with_exposure(problem: Problem, **changed: Any) -> Problem:
+    """Return the problem with other size factors or batches; the zeros that are visited stay the same."""
+    problem = replace(problem, **changed)
+    zeros, batches = problem.zeros, problem.batches
+    if not isinstance(zeros, AdaptiveZeros) or not problem.counts.in_memory:
+        return problem
+    if batches is None:
+        n, m = problem.counts.shape
+        batches = Batches(np.zeros(n, dtype=np.int32), np.ones((1, m)))
+    exposure = problem.link.exposure_scale * problem.size_factors
+    rest = batches.exposure_of_rest(problem.counts, exposure, zeros.by_sample)
+    return replace(problem, zeros=zeros.with_exposure(rest))
 
 
 def further(to: Array | None, since: Array | None, beta: float, engine: Engine | None = None) -> Array | None:
