@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
 
-from log1pnmf import Log1pNMF
+from log1pnmf import Log1pNMF, shares
 from log1pnmf.analysis.coloring import colors_of_fits
 from log1pnmf.analysis.groups import Groups
 from log1pnmf.analysis.metrics import deviance_explained
@@ -64,6 +64,9 @@ def test_embedded_loadings_are_those_of_the_models(page, embedded, models, about
     for model, shown in zip(models, data["models"], strict=True):
         values = np.reshape(shown["loadings"], (len(rows), 3)) / 1000
         np.testing.assert_allclose(values, model.loadings_[rows], atol=5.001e-4)
+        signal = values * shown["weights"]
+        drawn = signal / signal.sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(drawn, shares(model)[rows], atol=2e-3)
         assert shown["factors"] == ["k0", "k1", "k2"]
 
 
