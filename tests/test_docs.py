@@ -6,8 +6,8 @@ A fence of a page is marked in its first line. ``python``: it is run, all of a p
 empty folder; a ``text`` fence directly below it is what it prints. ``python raises``: it must end in the
 error or warning that the ``text`` fence below it shows. In these texts numbers are compared to three digits,
 and ``...`` stands for anything. ``python no-run``: it needs what a test does not have, and is only compiled.
-Cells of the tutorials are run while the site is built, each in a process of its own, in an empty folder; an
-error or a warning ends the build (``docs/conf.py``).
+Cells of the tutorials are run while the site is built: each in a process of its own and in an empty folder;
+an error or a warning ends the build (``docs/conf.py``).
 """
 
 import ast
@@ -44,7 +44,7 @@ SMALLER = {
     "docs/how-to/choose-k.md": (24, 6),
     "docs/report.md": (8, 3),
 }
-"""Every so many-th cell and gene of the bundled data: enough to run code whose output is not shown."""
+"""Every so many-th cell and gene of the bundled data: enough where no output is shown."""
 
 FEWER = {"n_folds": 2, "n_seeds": 2, "init": "random", "max_iter": 20}
 """What `select` does of what a page leaves open: a hundred fits to the end would show no more."""
@@ -185,7 +185,7 @@ def test_code_compiles():
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=name)
 def test_tutorials_import_what_is_installed(page):
-    """What `pip install 'log1pnmf[anndata,plot,report]'` brings, and scanpy; no module of this repository."""
+    """What `pip install '.[anndata,plot,report]'` brings, and scanpy; no module of this repository."""
     here = {"log1pnmf", "numpy", "sklearn", "matplotlib", "anndata", "scanpy", *sys.stdlib_module_names}
     for fence in filter(is_cell, fences(page)):
         for node in ast.walk(ast.parse(cell_code(fence))):

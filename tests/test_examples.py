@@ -1,6 +1,7 @@
 """The examples run, say what they should, and find what is known to be there."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ def example(name):
 def test_every_example_is_run_here():
     tested = {"text_topics", "mutational_signatures", "gene_sets", "single_cell"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
+    for path in EXAMPLES.glob("*.py"):
+        assert not re.search(r"log1pnmf(\.\w+)*\._", path.read_text()), f"{path.name} uses a private module"
 
 
 def test_text_topics_are_parts_of_scipy(capsys):

@@ -85,7 +85,7 @@ def test_lazy_names_are_modules_of_the_package():
         ("def f():\n    from ..pl.canvas import draw", "pl.canvas", "draw"),
         ("from . import fit", "tl.fit", ""),
         ("if TYPE_CHECKING:\n    import log1pnmf.pl.canvas as c", "pl.canvas", ""),
-        ("c = require('log1pnmf.pl.canvas', extra='plot')", "pl.canvas", ""),
+        ("c = require('log1pnmf.pl.canvas', purpose='plots')", "pl.canvas", ""),
         ("c = importlib.import_module('log1pnmf.pl.canvas')", "pl.canvas", ""),
         ("c = importlib.import_module(name='log1pnmf.pl.canvas')", "pl.canvas", ""),
     ],
@@ -150,7 +150,7 @@ for use in ("lp.pl.structure", "from log1pnmf import pl", "import log1pnmf.pl"):
     attribute, *imports = done.stdout.splitlines()
     assert attribute.startswith("AttributeError log1pnmf.pl cannot be loaded: ")
     assert [one.partition(" ")[0] for one in imports] == ["ImportError", "ImportError"]
-    assert all("pip install 'log1pnmf[plot]'" in one for one in (attribute, *imports))
+    assert all("needs matplotlib: pip install matplotlib" in one for one in (attribute, *imports))
 
 
 def test_the_command_line_loads_no_more_than_it_needs():

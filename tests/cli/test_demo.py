@@ -1,5 +1,6 @@
 """The demo, as a newcomer runs it."""
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -58,5 +59,7 @@ def test_quickly_and_where_it_is_told(tmp_path, capsys):
     assert report.as_uri() in printed.out
     assert "What to look at" in printed.out
     assert "not converged" in printed.out
+    (explained,) = re.findall(r"^(\w+): number of cell types", printed.out, re.MULTILINE)
+    assert re.search(rf"^factor +{explained} ", printed.out, re.MULTILINE)
     assert printed.err.count("fit: ") == 2  # the progress stays out of what is printed
     assert "stopped early" in report.read_text(encoding="utf-8")

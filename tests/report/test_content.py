@@ -3,6 +3,7 @@
 import html
 import html.parser
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from log1pnmf.analysis.metrics import deviance_explained
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.report import document, structure, write_report
 from log1pnmf.report.comparison import compare
+from log1pnmf.report.evidence import Evidence
 from log1pnmf.report.inputs import MOST_GROUPS, ReportInput
 
 
@@ -137,6 +139,21 @@ def test_features_that_lead_a_factor_are_its_markers(page, models, counts, about
             n_markers = int((found.adjusted_p[:, k] <= 0.05).sum())
             assert f"{n_markers} features rise significantly with it" in text
     assert ", tested on 90 of 90 samples)" in text
+
+
+def test_where_few_features_are_significant_they_are_named_and_the_top_ones_listed(
+    monkeypatch, tmp_path, models, counts
+):
+    names = [f"gene{j}" for j in range(counts.shape[1])]
+    found = models[0].markers(counts, feature_names=names)
+    only = found.top_index(0, None)[-1]
+    p = np.ones_like(found.adjusted_p)
+    p[only, 0] = 0.01
+    monkeypatch.setattr(document, "find_evidence", lambda _: [Evidence(replace(found, adjusted_p=p), 90)])
+    text = write_report(tmp_path / "r.html", models[0], counts=counts, feature_names=names).read_text("utf-8")
+    assert f"One feature rises significantly with it: {names[only]}." in text
+    first = text.split('<ol class="bars')[1].split("</ol>")[0]
+    assert all(f">{names[j]}<" in first for j in ranking_of(models[0].fit_).top(0, 8))
 
 
 def test_bars_are_in_the_order_of_the_list(page):

@@ -8,17 +8,17 @@ from types import ModuleType
 __all__ = ["require"]
 
 
-def require(module: str, *, extra: str | None = None, purpose: str) -> ModuleType:
+def require(module: str, *, purpose: str, package: str = "") -> ModuleType:
     """Import an optional package.
 
     Parameters
     ----------
     module : str
         What to import.
-    extra : str, optional
-        The extra of this package that brings it; by default it is installed by its own name.
     purpose : str
         What it is needed for, the beginning of the error.
+    package : str
+        What to install; by default the first part of `module`.
 
     Raises
     ------
@@ -27,14 +27,14 @@ def require(module: str, *, extra: str | None = None, purpose: str) -> ModuleTyp
 
     Examples
     --------
-    >>> require("json", extra="plot", purpose="plotting").loads("[1]")
+    >>> require("json", purpose="reading").loads("[1]")
     [1]
-    >>> require("no_such_package", extra="plot", purpose="plotting")
+    >>> require("absent", purpose="plotting")
     Traceback (most recent call last):
-    ImportError: plotting needs: pip install 'log1pnmf[plot]' (No module named 'no_such_package')
+    ImportError: plotting needs absent: pip install absent (No module named 'absent')
     """
     try:
         return import_module(module)
     except ImportError as error:
-        what = module if extra is None else f"'log1pnmf[{extra}]'"
-        raise ImportError(f"{purpose} needs: pip install {what} ({error})") from error
+        package = package or module.partition(".")[0]
+        raise ImportError(f"{purpose} needs {package}: pip install {package} ({error})") from error

@@ -54,7 +54,7 @@ def batch_effects(fit: Any) -> Any:
     effects = found.batches.effects
     if find_spec("pandas") is None:
         return effects.copy()
-    pandas = require("pandas", extra="anndata", purpose="batch_effects")
+    pandas = require("pandas", purpose="batch_effects")
     return pandas.DataFrame(effects.copy(), index=list(found.batches.names), columns=found.feature_labels)
 
 

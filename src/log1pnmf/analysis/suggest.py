@@ -69,7 +69,7 @@ def suggest_names(
     >>> sorted(table["name"].dropna())
     ['acinar', 'beta']
     """
-    pandas = require("pandas", extra="anndata", purpose="a table of names")
+    pandas = require("pandas", purpose="a table of names")
     if gene_sets is None and groups is None:
         raise ValueError("pass gene_sets, groups or both: names come from these")
     fit = as_fit(source, key=key).named(feature_names=feature_names)

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import rich  # noqa: F401
         import typer  # noqa: F401
     except ImportError as error:
-        sys.stderr.write(f"error: the command line needs: pip install 'log1pnmf[cli]' ({error})\n")
+        sys.stderr.write(f"error: the command line needs rich and typer: pip install rich typer ({error})\n")
         return 2
     except KeyboardInterrupt:
         return _interrupted()

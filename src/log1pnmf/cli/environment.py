@@ -65,18 +65,18 @@ def _needed() -> list[str]:
 
 
 def _optional() -> tuple[dict[str, str | None], list[str]]:
-    """Give versions of the extras' packages that are there, and what brings the others."""
+    """Return versions of the extras' packages that are there, and the names of the others."""
     present: dict[str, str | None] = {}
-    absent: dict[str, str] = {}
+    absent: list[str] = []
     for name, extra in _requirements():
         if not extra or extra in FOR_DEVELOPERS or name == "log1pnmf":
             continue
         found = _version(name)
-        if found is None:
-            absent.setdefault(name, extra)
-        else:
+        if found is not None:
             present[name] = found
-    return present, [f"{name} (log1pnmf[{extra}])" for name, extra in absent.items()]
+        elif name not in absent:
+            absent.append(name)
+    return present, absent
 
 
 def _version(name: str) -> str | None:

@@ -52,6 +52,6 @@ def _frame(path: Path) -> Any:
     columns = table.feature_names
     if columns is None:
         raise BadFileError(f"{path} has no header: the first line has to name the factors")
-    pandas = require("pandas", extra="anndata", purpose="tables of what is known")
+    pandas = require("pandas", purpose="tables of what is known")
     names = np.arange(table.shape[0]) if table.sample_names is None else table.sample_names
     return pandas.DataFrame(table.counts.to_scipy().toarray().astype(float), index=names, columns=columns)

@@ -39,7 +39,7 @@ def report_fits(
     counts : Counts, optional
         What was fitted, where it is at hand.
     """
-    require("jinja2", extra="report", purpose="the report")
+    require("jinja2", purpose="the report")
     from log1pnmf.report.document import write_report
 
     source = Path(record["source"]["path"])

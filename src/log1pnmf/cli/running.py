@@ -352,7 +352,9 @@ def _tell(plan: RunPlan, screen: Screen, done: _Done, problems: Mapping[str, str
     if plan.report and REPORT not in problems:
         screen.say("look at ", (str(place / REPORT), "bold"))
     which = f" -c {c_name(done.fits[0].c)}" if len(done.fits) > 1 else ""
-    screen.say(f"then: log1pnmf info {place} | log1pnmf transform {place} NEW_FILE{which} -o loadings.csv")
+    screen.say("then:")
+    screen.say(f"  log1pnmf info {place}")
+    screen.say(f"  log1pnmf transform {place} NEW_FILE{which} -o loadings.csv")
     for name, why in problems.items():
         again = f"; log1pnmf report {place} makes it" if name == REPORT else ""
         screen.error(f"{name} was not written: {why}. The fits are in {place}{again}")

@@ -74,7 +74,8 @@ def align_features(counts: Counts, fitted: NDArray[np.object_] | None, n_feature
         raise ValueError(
             "The feature names should match those that were passed during fit.\n"
             + "".join(problems)
-            + "Give X the features of the training data (in any order), with zeros where nothing was counted"
+            + "X needs all the features of the fit, in any order; if some were not measured, refit on the "
+            "features that both data have"
         )
     position = {name: j for j, name in enumerate(names)}
     return select_features(counts, np.array([position[name] for name in fitted], dtype=np.intp))
@@ -117,8 +118,8 @@ def find_features(
     if missing:
         raise ValueError(
             f"{len(missing):,} of the {len(names):,} features of the fit are not in adata "
-            f"(first {missing[0]!r}); if they go by other names there, rename adata.var_names; "
-            "if they were not counted, add them with zeros"
+            f"(first {missing[0]!r}), and all are needed; if they go by other names there, rename "
+            "adata.var_names; if they were not measured, refit on the features that both data have"
         )
     if not np.array_equal(here, names):
         where, twice = ("adata", twice) if twice else ("the fit itself", repeated(names))

@@ -85,7 +85,7 @@ def as_counts(counts: Any, engine: str | EngineFactory = "native") -> Counts:
         source = open_counts(counts.to_scipy() if isinstance(counts, Counts) else counts)
         return survey(source)
     if type(counts).__module__.partition(".")[0] in ("torch", "cupyx"):
-        tensors = require("log1pnmf.engines.torch.counts", extra="gpu", purpose="counts on a device")
+        tensors = require("log1pnmf.engines.torch.counts", package="torch", purpose="counts on a device")
         if tensors.TensorCounts.recognises(counts):
             return tensors.TensorCounts.from_device(counts)
     asked = FACTORIES.get(engine) if isinstance(engine, str) else None

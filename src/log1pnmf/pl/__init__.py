@@ -7,7 +7,7 @@ matplotlib is changed.
 
 from log1pnmf._common.optional import require
 
-require("matplotlib", extra="plot", purpose="log1pnmf.pl")
+require("matplotlib", purpose="log1pnmf.pl")
 
 from .comparison import compare  # noqa: E402
 from .curves import convergence, link, sweep  # noqa: E402

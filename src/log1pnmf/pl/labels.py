@@ -98,7 +98,7 @@ def label_columns(ax: Axes, names: Sequence[str], *, above: bool = False) -> Non
 
 def label_points(ax: Axes, names: Sequence[str], x: Array, y: Array) -> list[Text]:
     """Name points; names that overlap after all moves are left out, the last ones first."""
-    adjust = require("adjustText", extra="plot", purpose="labels of points")
+    adjust = require("adjustText", purpose="labels of points")
     settle(ax)
     texts = [
         ax.text(at_x, at_y, name, fontsize="x-small", color=INK, ha="center", va="center")

@@ -216,7 +216,7 @@ def _drawn(inputs: ReportInput, n_drawn: int) -> str:
 
 
 def _template() -> Any:
-    jinja2 = require("jinja2", extra="report", purpose="the report")
+    jinja2 = require("jinja2", purpose="the report")
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_text),
         autoescape=True,

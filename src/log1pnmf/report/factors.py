@@ -164,7 +164,7 @@ def describe_factors(
     tests: Markers | None = None,
     presence: Evidence | None = None,
 ) -> FactorSection:
-    """Describe the factors of a fit; with tests, list the features that rise significantly with each."""
+    """Describe the factors of a fit; with tests, list features that rise significantly first."""
     means = None if groups is None else group_means(fit.loadings, groups)
     share, even = factor_shares(fit.loadings, fit.factors), evenness(fit.loadings)
     sparsity, ranking = hoyer(fit.factors), ranking_of(fit)
@@ -242,7 +242,7 @@ def _sentence(loading: Array, groups: Groups | None, means: Array | None, served
 
 
 def _features(fit: Fit, k: int, ranking: Ranking, found: Markers | None) -> list[Feature]:
-    """Describe the first features: those that rise significantly, or, where there are none, any."""
+    """Describe the significant features or, where these are fewer than the bars, the top ones and them."""
     chosen = ranking.top(k, N_TABLE)
     tests = np.full((len(fit.factors), 4), np.nan)
     if found is not None:
@@ -250,7 +250,10 @@ def _features(fit: Fit, k: int, ranking: Ranking, found: Markers | None) -> list
             [part[:, k] for part in (found.effect, found.lower, found.upper, found.adjusted_p)], 1
         )
         significant = found.top_index(k, N_TABLE)
-        chosen = significant if len(significant) else chosen
+        if len(significant) >= N_TOP:
+            chosen = significant
+        else:
+            chosen = np.r_[chosen, np.setdiff1d(significant, chosen)]
     fold, least = ranking.log2_fold_change[:, k], ranking.lower[:, k]
     longest = float(least[chosen].max(initial=0.0)) or 1.0
     texts = [alike(part[chosen].tolist()) for part in (fold, least)]

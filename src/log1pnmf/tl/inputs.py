@@ -68,7 +68,7 @@ class Selection:
 
 def check_anndata(adata: Any) -> None:
     """Refuse what is not an AnnData object."""
-    anndata = require("anndata", extra="anndata", purpose="log1pnmf.tl")
+    anndata = require("anndata", purpose="log1pnmf.tl")
     if not isinstance(adata, anndata.AnnData):
         if isinstance(adata, str | os.PathLike):
             advice = "read the file first, with anndata.read_h5ad(path)"

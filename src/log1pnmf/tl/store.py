@@ -53,7 +53,7 @@ def write_fit(adata: Any, keys: Keys, fit: Fit, selection: Selection) -> None:
 
 def write_loadings(adata: Any, keys: Keys, loadings: NDArray[np.float64]) -> None:
     """Write loadings; a view becomes a copy."""
-    anndata = require("anndata", extra="anndata", purpose="log1pnmf.tl")
+    anndata = require("anndata", purpose="log1pnmf.tl")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", anndata.ImplicitModificationWarning)
         adata.obsm[keys.obsm] = loadings.copy()
@@ -69,6 +69,6 @@ def write_obs(adata: Any, keys: Keys, fit: Fit) -> None:
 
 def as_frame(columns: Any) -> Any:
     """Make a data frame that anndata can write."""
-    table = require("pandas", extra="anndata", purpose="log1pnmf.tl").DataFrame(columns)
+    table = require("pandas", purpose="log1pnmf.tl").DataFrame(columns)
     table.index = table.index.astype(str)
     return table

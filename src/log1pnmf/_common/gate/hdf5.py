@@ -45,7 +45,7 @@ class Hdf5Store:
 
     def __init__(self, root: Any, budget: Budget) -> None:
         self.root, self.budget = root, budget
-        self._h5py = require("h5py", extra="anndata", purpose="reading HDF5 files")
+        self._h5py = require("h5py", package="anndata", purpose="reading HDF5 files")
         self._seen: set[int] = set()
         self._charged: set[int] = set()
         self._referring: list[Any] = []

@@ -54,12 +54,12 @@ def open_store(path: os.PathLike[str] | str, budget: Budget) -> Store:
     if os.path.isdir(path):
         check_folder(Path(path), budget)
         return ZarrStore(open_zarr(path), budget)
-    h5py = require("h5py", extra="anndata", purpose="reading HDF5 files")
+    h5py = require("h5py", package="anndata", purpose="reading HDF5 files")
     return Hdf5Store(h5py.File(path, "r"), budget)
 
 
 def open_zarr(path: os.PathLike[str] | str) -> Any:
     """Open a zarr folder by the descriptions of its arrays; consolidated metadata may contradict them."""
-    zarr = require("zarr", extra="dask", purpose="reading .zarr folders")
+    zarr = require("zarr", purpose="reading .zarr folders")
     newer = int(zarr.__version__.split(".")[0]) > 2
     return zarr.open_group(os.fspath(path), mode="r", **({"use_consolidated": False} if newer else {}))

@@ -157,7 +157,7 @@ def open_group(path: str) -> Any:
     """Open an h5ad file or a zarr store, which `log1pnmf._common.gate` has checked before, for reading."""
     if os.path.isdir(path):
         return open_zarr(path)
-    h5py = require("h5py", extra="anndata", purpose="reading h5ad files")
+    h5py = require("h5py", package="anndata", purpose="reading h5ad files")
     return h5py.File(path, "r")
 
 

@@ -37,7 +37,7 @@ class ClusterRunner:
     """
 
     def __init__(self, source: CountSource) -> None:
-        require("distributed", extra="dask", purpose="a cluster")
+        require("distributed", purpose="a cluster")
         self._client, self._chunks = source.client, source.chunks
         self._held: list[Any] | None = None
 

@@ -262,7 +262,7 @@ def _client(client: Any, chunks: RowChunks) -> Any:
     if isinstance(client, str):
         from log1pnmf._common.optional import require
 
-        return require("distributed", extra="dask", purpose="a cluster").Client(client)
+        return require("distributed", purpose="a cluster").Client(client)
     if client is None and isinstance(chunks, DaskChunks):
         try:
             from distributed import get_client

@@ -35,10 +35,10 @@ CELL = 64
 
 def element_io() -> Any:
     """Find the module of AnnData with `read_elem` and `write_elem`, which has moved between versions."""
-    anndata = require("anndata", extra="anndata", purpose="reading and writing AnnData")
+    anndata = require("anndata", purpose="reading and writing AnnData")
     if hasattr(anndata, "io") and hasattr(anndata.io, "read_elem"):
         return anndata.io
-    return require("anndata.experimental", extra="anndata", purpose="reading and writing AnnData")
+    return require("anndata.experimental", purpose="reading and writing AnnData")
 
 
 def write_annotated(store: Any, adata: Any) -> None:
@@ -91,7 +91,7 @@ def read_whole(path: Path, budget: Budget) -> Any:
     path : Path
         .h5ad or .zarr.
     """
-    anndata = require("anndata", extra="anndata", purpose="reading AnnData")
+    anndata = require("anndata", purpose="reading AnnData")
     with opened(path, budget) as store:
         group = store.node("/")
         return anndata.read_zarr(group) if path.is_dir() else anndata.read_h5ad(path)
@@ -115,7 +115,7 @@ def created_store(path: Path) -> Iterator[Any]:
         with created_hdf5(path) as file:
             yield file
     else:
-        zarr = require("zarr", extra="dask", purpose="writing .zarr folders")
+        zarr = require("zarr", purpose="writing .zarr folders")
         # Version 2 of the layout is what every AnnData reads.
         yield zarr.open_group(str(path), mode="w", zarr_format=2)
 

@@ -74,7 +74,7 @@ class Sink:
 @contextmanager
 def created_hdf5(path: Path) -> Iterator[Any]:
     """Open a new HDF5 file; where it cannot be written to the end, there is one OSError."""
-    h5py = require("h5py", extra="anndata", purpose="writing .h5ad files")
+    h5py = require("h5py", package="anndata", purpose="writing .h5ad files")
     with open(path, "w+b", buffering=0) as file:
         sink = Sink(file)
         try:

@@ -67,8 +67,8 @@ def write_chunks(
 
 def _empty(samples: list[str], features: list[str], columns: Mapping[str, np.ndarray]) -> Any:
     """AnnData with names and labels, but without X."""
-    anndata = require("anndata", extra="anndata", purpose="writing AnnData files")
-    pandas = require("pandas", extra="anndata", purpose="writing AnnData files")
+    anndata = require("anndata", purpose="writing AnnData files")
+    pandas = require("pandas", purpose="writing AnnData files")
     labels = {name: pandas.Categorical(values) for name, values in columns.items()}
     return anndata.AnnData(obs=pandas.DataFrame(labels, index=samples), var=pandas.DataFrame(index=features))
 

@@ -203,8 +203,8 @@ def _write_anndata(table: CountTable, path: Path) -> None:
 
 def to_anndata(table: CountTable) -> Any:
     """Make an AnnData object of a table: counts in X, labels in obs."""
-    anndata = require("anndata", extra="anndata", purpose="writing AnnData files")
-    pandas = require("pandas", extra="anndata", purpose="writing AnnData files")
+    anndata = require("anndata", purpose="writing AnnData files")
+    pandas = require("pandas", purpose="writing AnnData files")
     n, m = table.shape
     columns = {
         name: values if values.dtype.kind in "biuf" else pandas.Categorical(values)

@@ -41,7 +41,7 @@ class TorchFactory(Factory):
 
     def __call__(self, problem: Problem, n_threads: int | None = None, *, verbose: int = 0) -> Engine:
         """Make an engine for a problem."""
-        module = require("log1pnmf.engines.torch.engine", extra="gpu", purpose=f"engine={self.name!r}")
+        module = require("log1pnmf.engines.torch.engine", package="torch", purpose=f"engine={self.name!r}")
         precision = self.precision if _largest_total(problem.counts) <= SINGLE_ROW else "float64"
         engine: Engine = module.TorchEngine(problem, precision=precision)
         return engine
