@@ -16,7 +16,6 @@ from log1pnmf.analysis.metrics import deviance_explained
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.report import document, structure, write_report
 from log1pnmf.report.comparison import compare
-from log1pnmf.report.evidence import Evidence
 from log1pnmf.report.inputs import MOST_GROUPS, ReportInput
 
 
@@ -141,16 +140,15 @@ def test_features_that_lead_a_factor_are_its_markers(page, models, counts, about
     assert ", tested on 90 of 90 samples)" in text
 
 
-def test_where_few_features_are_significant_they_are_named_and_the_top_ones_listed(
-    monkeypatch, tmp_path, models, counts
-):
+def test_where_few_features_are_significant_they_are_named_and_the_top_ones_listed(tmp_path, models, counts):
     names = [f"gene{j}" for j in range(counts.shape[1])]
     found = models[0].markers(counts, feature_names=names)
     only = found.top_index(0, None)[-1]
     p = np.ones_like(found.adjusted_p)
     p[only, 0] = 0.01
-    monkeypatch.setattr(document, "find_evidence", lambda _: [Evidence(replace(found, adjusted_p=p), 90)])
-    text = write_report(tmp_path / "r.html", models[0], counts=counts, feature_names=names).read_text("utf-8")
+    few = replace(found, adjusted_p=p, n_rising=np.eye(1, len(found.n_rising), dtype=int)[0])
+    path = write_report(tmp_path / "r.html", models[0], counts=counts, feature_names=names, markers=few)
+    text = path.read_text("utf-8")
     assert f"One feature rises significantly with it: {names[only]}." in text
     first = text.split('<ol class="bars')[1].split("</ol>")[0]
     assert all(f">{names[j]}<" in first for j in ranking_of(models[0].fit_).top(0, 8))
