@@ -188,7 +188,7 @@ class Evidence:
         if weak.any():
             text = (
                 f"No more than noise: {self._named(weak)} (without one of them, at most {CLEARLY:g} times as "
-                "much is lost as without a factor fitted to noise). Fewer factors may do."
+                "much is lost as without a factor fitted to noise). Try one factor fewer."
             )
         else:
             text = f"Every factor explains {least} as much as a factor fitted to noise, or more."
