@@ -102,6 +102,16 @@ def test_nothing_is_converged_while_an_update_of_the_size_factors_gains(ugly, pa
     assert fit.objective - more.objective <= 1e-6 * abs(fit.objective)
 
 
+def test_a_large_count_does_not_hide_what_the_others_gain():
+    """In single precision the rounding errors of one count would be larger than all that is left to gain."""
+    pytest.importorskip("torch")
+    counts = Y.copy()
+    counts[0, 0] = 5e5
+    fits = [fit_log1p_nmf(counts, 3, init="nndsvd", engine=one) for one in ("torch", "native")]
+    assert fits[0].converged
+    assert fits[0].objective == pytest.approx(fits[1].objective, rel=1e-5)
+
+
 class Stuck(native.NativeEngine):
     """An engine whose steps lead nowhere, or up."""
 

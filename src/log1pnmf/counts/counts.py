@@ -188,6 +188,12 @@ class Counts:
         return int(np.count_nonzero(~seen))
 
     @cached_property
+    def sum_of_squares(self) -> float:
+        """Sum over all entries of y**2."""
+        squares = (np.square(piece, dtype=np.float64).sum() for piece in pieces(self.by_row.values))
+        return float(sum(squares))
+
+    @cached_property
     def log_factorial(self) -> float:
         """Sum over all entries of log(y!), the constant of the Poisson log-likelihood."""
         often, sums = np.zeros(256, dtype=np.int64), []

@@ -266,7 +266,7 @@ class _OneStart:
             taken = start(engine, rng, self.restart)
             point, self.start = taken.pair, taken.name
             if self.renewal is not None:
-                loss = engine.loss(point.loadings, point.factors)
+                loss, _ = engine.evaluate(engine.problem.loadings_side, point.loadings, point.factors)
                 engine, point = self.renewal(engine, point, loss, index=0, final=False) or (engine, point)
         else:
             engine = remake(resumed.changed.put_into(problem))

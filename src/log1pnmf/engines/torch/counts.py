@@ -157,6 +157,12 @@ class TensorCounts(Counts):
         return int(np.count_nonzero(np.diff(self.by_column.indptr) == 0))
 
     @cached_property
+    def sum_of_squares(self) -> float:
+        """Sum over all entries of y**2."""
+        values: Any = self.by_row.values
+        return sum(float(piece.double().square().sum()) for piece in values.split(1 << 26))
+
+    @cached_property
     def log_factorial(self) -> float:
         """Sum over all entries of log(y!)."""
         values: Any = self.by_row.values

@@ -42,7 +42,7 @@ class TorchFactory(Factory):
     def __call__(self, problem: Problem, n_threads: int | None = None, *, verbose: int = 0) -> Engine:
         """Make an engine for a problem."""
         module = require("log1pnmf.engines.torch.engine", package="torch", purpose=f"engine={self.name!r}")
-        precision = self.precision if _largest_total(problem.counts) <= SINGLE_ROW else "float64"
+        precision = self.precision if _single_is_enough(problem.counts) else "float64"
         engine: Engine = module.TorchEngine(problem, precision=precision)
         return engine
 
@@ -77,6 +77,16 @@ class TorchFactory(Factory):
         enough = counts.nnz * n_components >= LEAST_WORK_FOR_A_GPU
         able = self.lacks(row_solver) is None and self.refuses(counts) is None
         return enough and able and has_card()
+
+
+def _single_is_enough(counts: Counts) -> bool:
+    """Whether rounding errors of float32 are below about 1e-6 of the log-likelihood, and 1 in every sample.
+
+    They are about 1e-6 of the root of the sum of squares of the counts. The log-likelihood is about the
+    number of counts that are not zero, or more. A few large counts would hide what the others gain.
+    """
+    largest, limit = _largest_total(counts), float(counts.nnz) ** 2
+    return largest <= SINGLE_ROW and (largest * counts.total <= limit or counts.sum_of_squares <= limit)
 
 
 def _largest_total(counts: Counts) -> float:
