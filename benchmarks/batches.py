@@ -27,13 +27,12 @@ from log1pnmf.analysis import match_factors
 from log1pnmf.counts import Counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.fitting import driver, parameters, runs
-from log1pnmf.fitting.renewal import AdaptiveRenewal
+from log1pnmf.fitting import fit_counts as driver
+from log1pnmf.fitting import runs
+from log1pnmf.fitting import updates as parameters
 from log1pnmf.fitting.settings import Settings
-from log1pnmf.fitting.solver.alternate import alternate
-from log1pnmf.fitting.solver.effects import effects_of
-from log1pnmf.fitting.solver.extrapolate import Extrapolation
-from log1pnmf.fitting.solver.iteration import Pair
+from log1pnmf.fitting.solver import Extrapolation, Pair, alternate, effects_of
+from log1pnmf.fitting.updates import AdaptiveRenewal
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem

@@ -27,11 +27,14 @@ from scipy.stats import false_discovery_control
 from scipy.stats import t as student
 
 from log1pnmf import Fit, fit_log1p_nmf
-from log1pnmf.analysis.markers import markers
-from log1pnmf.analysis.markers.inference import ERRORS, infer, infer_from_fit
-from log1pnmf.analysis.markers.loadings import estimate_loadings
-from log1pnmf.analysis.markers.regression import FeatureRegressions
-from log1pnmf.analysis.markers.table import STATISTICS
+from log1pnmf.analysis.marker_tests import (
+    ERRORS,
+    FeatureRegressions,
+    estimate_loadings,
+    infer,
+    infer_from_fit,
+)
+from log1pnmf.analysis.markers import STATISTICS, markers
 from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.new_samples import project

@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from log1pnmf import Fit, fit_log1p_nmf
-from log1pnmf.analysis.markers.inference import infer
-from log1pnmf.analysis.markers.loadings import EstimatedLoadings, estimate_loadings
-from log1pnmf.analysis.markers.regression import FeatureRegressions
+from log1pnmf.analysis.marker_tests import EstimatedLoadings, FeatureRegressions, estimate_loadings, infer
 from log1pnmf.analysis.metrics import match_factors
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.new_samples import project

@@ -18,9 +18,7 @@ import numpy as np
 
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.settings import Settings
-from log1pnmf.fitting.solver.alternate import alternate
-from log1pnmf.fitting.solver.extrapolate import Extrapolation
-from log1pnmf.fitting.solver.stopping import PATIENCE, Stopping
+from log1pnmf.fitting.solver import PATIENCE, Extrapolation, Stopping, alternate
 from log1pnmf.fitting.starts import initialize
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem

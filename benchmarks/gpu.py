@@ -21,16 +21,13 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.torch.engine import TorchEngine
 from log1pnmf.engines.torch.rows import DeviceRows
-from log1pnmf.fitting.solver.alternate import alternate
-from log1pnmf.fitting.solver.extrapolate import Extrapolation
+from log1pnmf.fitting.solver import Extrapolation, alternate
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.constraint import NON_NEGATIVE
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.negative_binomial import NegativeBinomial
-from log1pnmf.model.noise import POISSON
+from log1pnmf.model.noise import POISSON, NegativeBinomial
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.zero_survey import caps_for, choose
-from log1pnmf.model.zeros import AdaptiveZeros, quadratic
+from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose, quadratic
 
 from .gpu_data import CASES, simulate
 
@@ -165,7 +162,7 @@ def show_kernels(name):
 
 
 def print_parts(title, engine, side, start, design):
-    from log1pnmf.engines.torch import triton_terms
+    from log1pnmf.engines.torch import kernels as triton_terms
 
     K, fixed = start.shape[1], engine._design(side, design)
     block = next(engine._rows(side).blocks())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from log1pnmf.engines.torch.counts import TensorCounts, TensorRows
+from log1pnmf.engines.torch.rows import TensorCounts, TensorRows
 
 CASES = {
     "100k": {"n": 100_000, "m": 20_000, "K": 16, "density": 0.05},

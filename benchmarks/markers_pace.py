@@ -8,8 +8,8 @@ from __future__ import annotations
 import warnings
 
 from log1pnmf import fit_log1p_nmf
+from log1pnmf.analysis.marker_tests import shrink
 from log1pnmf.analysis.markers import markers
-from log1pnmf.analysis.markers.shrinkage import shrink
 
 from .measuring import Clock
 from .rankings import DATA_SETS, subsample

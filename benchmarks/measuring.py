@@ -15,8 +15,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine, RowSolver
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.settings import Settings
-from log1pnmf.fitting.solver.alternate import alternate
-from log1pnmf.fitting.solver.extrapolate import Extrapolation
+from log1pnmf.fitting.solver import Extrapolation, alternate
 from log1pnmf.fitting.starts import adapt_start, initialize
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem

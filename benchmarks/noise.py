@@ -23,7 +23,7 @@ from log1pnmf.analysis.selection import select
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import folds, training_size_factors
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.prediction import Rates, score_parts
+from log1pnmf.model.predict import Rates, score_parts
 
 from .data import ROOT
 

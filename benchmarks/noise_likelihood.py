@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.data import Folder
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.fitting.solver.iteration import Iteration
+from log1pnmf.fitting.solver import Iteration
 
 FEWEST_SAMPLES = 30
 """Features in fewer samples are left out."""

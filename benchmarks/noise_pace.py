@@ -23,13 +23,10 @@ from benchmarks.data import Folder
 from benchmarks.table import as_text
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.fitting.renewal import AdaptiveRenewal
-from log1pnmf.fitting.solver.alternate import alternate
-from log1pnmf.fitting.solver.extrapolate import Extrapolation
-from log1pnmf.fitting.solver.iteration import Pair
+from log1pnmf.fitting.solver import Extrapolation, Pair, alternate
+from log1pnmf.fitting.updates import AdaptiveRenewal
 from log1pnmf.model.dispersion import renewed
-from log1pnmf.model.negative_binomial import NegativeBinomial
-from log1pnmf.model.noise import POISSON, Noise
+from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import AdaptiveZeros
 

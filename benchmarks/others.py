@@ -29,7 +29,7 @@ from paper.cell_types import name_cell_types
 from scipy import sparse
 
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.files import read_table
+from log1pnmf.counts.read import read_table
 from log1pnmf.counts.splitting import split_counts
 
 from . import others_scores as scores

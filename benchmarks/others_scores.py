@@ -15,11 +15,11 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from log1pnmf.analysis.coherence import npmi
-from log1pnmf.analysis.heldout import BACKGROUND
 from log1pnmf.analysis.metrics import match_factors
+from log1pnmf.analysis.topics import npmi
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitting.arrangement import SHARED, evenness, sample_shares
+from log1pnmf.fitting.fit import SHARED, evenness, sample_shares
+from log1pnmf.model.predict import BACKGROUND
 
 Array = NDArray[np.float64]
 

@@ -17,8 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from log1pnmf.engines.native import runnable_kernels
-from log1pnmf.engines.threads import effective_threads
+from log1pnmf._core import runnable_kernels
+from log1pnmf.engines.native import effective_threads
 
 from . import against_sklearn, from_reference, memory, noise_pace, pace, row_solvers, streaming, threads
 from .data import DATA, REFERENCE, ROOT, Folder, MissingError

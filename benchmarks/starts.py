@@ -25,8 +25,7 @@ import numpy as np
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import make_engine
-from log1pnmf.fitting.solver.alternate import alternate
-from log1pnmf.fitting.solver.extrapolate import Extrapolation
+from log1pnmf.fitting.solver import Extrapolation, alternate
 from log1pnmf.fitting.starts import initialize
 from log1pnmf.model.problem import Problem
 

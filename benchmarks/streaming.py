@@ -27,14 +27,13 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from log1pnmf.counts.chunked import survey as survey_module
-from log1pnmf.counts.chunked.chunks import FileChunks
-from log1pnmf.counts.chunked.opening import CountSource, open_counts, parse_memory
-from log1pnmf.counts.chunked.runners import survey
+from log1pnmf.counts import passes as survey_module
+from log1pnmf.counts.chunks import CountSource, FileChunks, open_counts, parse_memory
+from log1pnmf.counts.passes import survey
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.engines.streaming.engine import StreamingEngine
+from log1pnmf.engines.streaming import StreamingEngine
+from log1pnmf.fitting.fit_counts import named
 from log1pnmf.fitting.settings import Settings
-from log1pnmf.fitting.start_choice import named
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 
@@ -83,7 +82,7 @@ def drawn_blocks(n_rows: int, n_columns: int, per_row: int, rows_at_once: int, n
 
 
 def make(arguments: argparse.Namespace) -> None:
-    from log1pnmf.counts.files.stream import write_chunks
+    from log1pnmf.counts.write import write_chunks
 
     started = time.perf_counter()
     shape = (arguments.rows, arguments.columns)
@@ -107,7 +106,7 @@ class FirstRows(FileChunks):
 
 
 def source_of(arguments: argparse.Namespace, rows: int | None, client: object = None) -> CountSource:
-    from log1pnmf.counts.chunked.opening import _entries
+    from log1pnmf.counts.chunks import _entries
 
     limit = arguments.chunk_entries or _entries(parse_memory(arguments.memory))
     return CountSource(FirstRows(arguments.file, limit, rows), client)
@@ -175,7 +174,7 @@ def matrix_of(path: str) -> sparse.csr_array:
 
 def measure(n_rows: int = 20_000, turns: int = 5) -> Iterator[dict[str, Any]]:
     """Simulated counts in memory, and streamed from .h5ad and .zarr in several chunks; one thread."""
-    from log1pnmf.counts.files.stream import write_chunks
+    from log1pnmf.counts.write import write_chunks
 
     shape = (n_rows, 20_000)
     drawn = list(blocks(*shape, per_row=1330))
@@ -262,8 +261,7 @@ def starts(arguments: argparse.Namespace) -> None:
     """Objective after every pass, from a sample fitted in memory and from the rank-one start of all rows."""
     import anndata
 
-    from log1pnmf.fitting.solver.alternate import alternate
-    from log1pnmf.fitting.solver.extrapolate import Extrapolation
+    from log1pnmf.fitting.solver import Extrapolation, alternate
     from log1pnmf.fitting.starts import initialize
 
     survey_module.SAMPLE_ROWS = arguments.sample

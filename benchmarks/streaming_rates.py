@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from log1pnmf.counts.chunked.opening import CountSource
-from log1pnmf.counts.chunked.runners import survey
+from log1pnmf.counts.chunks import CountSource
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.passes import survey
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.engines.streaming.engine import StreamingEngine
+from log1pnmf.engines.streaming import StreamingEngine
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic

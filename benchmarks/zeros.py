@@ -32,9 +32,9 @@ from scipy import sparse
 from log1pnmf import Log1pNMF, fit_log1p_nmf, open_counts
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import as_counts
-from log1pnmf.fitting.certificate import certify
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.solver.iteration import Iteration
+from log1pnmf.fitting.fit_counts import certify
+from log1pnmf.fitting.solver import Iteration
 
 from .data import DATA, ROOT, Folder, MissingError
 from .measuring import Clock, all_zeros_visited

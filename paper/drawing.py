@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 
 from log1pnmf import pl
 from log1pnmf._common.colors import distinct_colors
+from log1pnmf.pl.canvas import Factorization
 from log1pnmf.pl.loadings import factor_legend
-from log1pnmf.pl.sources import Factorization
 from paper.mcf7_picture import Picture
 
 CHANGED = {"neither": "#b0b0b0", "RA": "#e67e22", "TGFb": "#2176c7", "both": "#2e9e4f"}

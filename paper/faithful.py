@@ -16,13 +16,12 @@ import numpy as np
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
-from log1pnmf.fitting.certificate import certify
-from log1pnmf.fitting.fit import Fit, Stopped
-from log1pnmf.fitting.kept_problem import Changed
+from log1pnmf.fitting.callbacks import History
+from log1pnmf.fitting.fit import Changed, Fit, Stopped
+from log1pnmf.fitting.fit_counts import certify
 from log1pnmf.fitting.runs import Run
 from log1pnmf.fitting.settings import GIVEN, Settings
-from log1pnmf.fitting.solver.alternate import alternate, residual_at
-from log1pnmf.fitting.solver.callbacks import History
+from log1pnmf.fitting.solver import alternate, residual_at
 from log1pnmf.model.problem import Problem
 
 Array = np.ndarray

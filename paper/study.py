@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from sklearn.exceptions import ConvergenceWarning
 
-from log1pnmf.fitting.driver import ApproximationWarning
 from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.fit_counts import ApproximationWarning
 
 ROOT = Path(__file__).resolve().parents[1]
 LARGEST_FIGURE = 200_000  # bytes: figures are part of the repository

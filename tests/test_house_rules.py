@@ -23,8 +23,6 @@ SOURCES = sorted(
 )
 PACKAGE = [path for path in SOURCES if path.is_relative_to(ROOT / "src")]
 
-MOST_LINES = 400
-LONGER: dict[str, str] = {}
 PRINTING = {"demo.py": "prints what it found"}
 EXECUTING = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 MOST_ROOMS = 12
@@ -32,12 +30,6 @@ MOST_ROOMS = 12
 
 def relative(path):
     return path.relative_to(ROOT).as_posix()
-
-
-def test_files_are_short():
-    long = {relative(path) for path in SOURCES if len(path.read_text().splitlines()) > MOST_LINES}
-    assert long <= set(LONGER), "split them, or say in LONGER why not"
-    assert set(LONGER) <= long, "these are short again: take them out of LONGER"
 
 
 def test_examples_are_the_same_on_every_run(pytestconfig):

@@ -66,7 +66,7 @@ def test_imports_by_name_can_be_read():
             if ast.unparse(call.func) == "require":
                 assert isinstance(call.args[0], ast.Constant), f"{module}:{call.lineno}"
             else:
-                assert module in ("", "_common.optional"), f"{module}:{call.lineno} imports by name"
+                assert module in ("", "_common.checks"), f"{module}:{call.lineno} imports by name"
 
 
 def test_lazy_names_are_modules_of_the_package():

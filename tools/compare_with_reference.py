@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.fitting.driver import ApproximationWarning
 from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.fit_counts import ApproximationWarning
 
 SLACK = 1e-4
 RESTARTS = 4

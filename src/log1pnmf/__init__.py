@@ -4,14 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from log1pnmf import counts, datasets
-from log1pnmf._common.version import __version__
-from log1pnmf.counts.chunked.opening import open_counts
-from log1pnmf.fitting.as_fit import as_fit
-from log1pnmf.fitting.background import background
-from log1pnmf.fitting.driver import ApproximationWarning, fit_log1p_nmf
-from log1pnmf.fitting.facts import Certificate, DataFacts
-from log1pnmf.fitting.fit import Fit
+from log1pnmf._common.checks import __version__
+from log1pnmf.counts.chunks import open_counts
+from log1pnmf.fitting.anndata import as_fit
+from log1pnmf.fitting.fit import Certificate, DataFacts, Fit
+from log1pnmf.fitting.fit_counts import ApproximationWarning, fit_log1p_nmf
 from log1pnmf.fitting.settings import Settings
+from log1pnmf.fitting.summary import background
 from log1pnmf.model.link import ShiftedLog
 
 if TYPE_CHECKING:
@@ -21,11 +20,11 @@ if TYPE_CHECKING:
 LAZY = {
     "Log1pNMF": "log1pnmf.estimator:Log1pNMF",
     "analysis": "log1pnmf.analysis",
-    "callbacks": "log1pnmf.fitting.solver.callbacks",
+    "callbacks": "log1pnmf.fitting.callbacks",
     "dominant_factor": "log1pnmf.analysis.metrics:dominant_factor",
     "pl": "log1pnmf.pl",
     "report": "log1pnmf.report",
-    "select": "log1pnmf.analysis.selection.run:select",
+    "select": "log1pnmf.analysis.select:select",
     "shares": "log1pnmf.analysis.metrics:shares",
     "simulate": "log1pnmf.model.simulate",
     "sweep": "log1pnmf.analysis.sweep:sweep",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from log1pnmf._common.colors import BASELINE, distinct_colors, oklab
-from log1pnmf.analysis.arrange import MOST_LEAVES, Groups, arrange
+from log1pnmf.analysis.groups import MOST_LEAVES, Groups, arrange
 
 
 def walk(loadings, order):

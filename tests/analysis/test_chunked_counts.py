@@ -10,9 +10,9 @@ from scipy import sparse
 
 from log1pnmf import Log1pNMF
 from log1pnmf.analysis.metrics import deviance_explained, log_likelihood
-from log1pnmf.cli.progress import Watch
+from log1pnmf.cli.running import Watch
 from log1pnmf.counts import open_counts
-from log1pnmf.counts.chunked import survey
+from log1pnmf.counts import passes as survey
 
 OPTIONS = {"random_state": 0, "n_jobs": 1, "max_iter": 60, "tol": 1e-6, "likelihood": "approximate"}
 

@@ -9,9 +9,8 @@ from scipy.stats import nbinom, poisson
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.analysis import diagnostics
-from log1pnmf.analysis.deviances import expected_deviance
-from log1pnmf.analysis.diagnostics import diagnose
-from log1pnmf.fitting.driver import ApproximationWarning
+from log1pnmf.analysis.diagnostics import diagnose, expected_deviance
+from log1pnmf.fitting.fit_counts import ApproximationWarning
 
 
 @pytest.fixture(scope="module")

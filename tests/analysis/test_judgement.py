@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from log1pnmf.analysis import Setting
+from log1pnmf.analysis import select as running
 from log1pnmf.analysis.selection import judge, select
-from log1pnmf.analysis.selection import run as running
 
 
 def table(rows, stability=None):

@@ -8,14 +8,12 @@ from scipy.special import xlogy
 from scipy.stats import nbinom
 
 from log1pnmf import fit_log1p_nmf
+from log1pnmf.analysis.marker_tests import FeatureRegressions, infer
 from log1pnmf.analysis.markers import markers
-from log1pnmf.analysis.markers.inference import infer
-from log1pnmf.analysis.markers.regression import FeatureRegressions
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.ranking import stand_ins
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.negative_binomial import NegativeBinomial
-from log1pnmf.model.noise import POISSON
+from log1pnmf.model.noise import POISSON, NegativeBinomial
 from log1pnmf.model.problem import Problem
 
 LINKS = [0.01, 1.0, 100.0, np.inf]

@@ -9,11 +9,14 @@ from benchmarks.calibration import FACTOR, Case, _draw, _shares, simulate
 from scipy.stats import t as student
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.analysis.markers import markers
-from log1pnmf.analysis.markers.find import LEAST_RELIABLE
-from log1pnmf.analysis.markers.inference import infer, infer_from_fit
-from log1pnmf.analysis.markers.loadings import EstimatedLoadings, estimate_loadings
-from log1pnmf.analysis.markers.regression import FeatureRegressions
+from log1pnmf.analysis.marker_tests import (
+    EstimatedLoadings,
+    FeatureRegressions,
+    estimate_loadings,
+    infer,
+    infer_from_fit,
+)
+from log1pnmf.analysis.markers import LEAST_RELIABLE, markers
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import select_features
 from log1pnmf.fitting.new_samples import project

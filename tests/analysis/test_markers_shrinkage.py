@@ -4,7 +4,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from log1pnmf.analysis.markers.shrinkage import _means, shrink
+from log1pnmf.analysis.marker_tests import _means, shrink
 
 
 def test_shrinkage():

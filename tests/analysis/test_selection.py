@@ -11,12 +11,10 @@ from sklearn.exceptions import ConvergenceWarning
 
 import log1pnmf
 from log1pnmf import Log1pNMF
+from log1pnmf.analysis import select as running
+from log1pnmf.analysis.grid import Grid, Record, make_folds
 from log1pnmf.analysis.heldout import heldout_by_sample
 from log1pnmf.analysis.selection import Selection, Setting, select
-from log1pnmf.analysis.selection import run as running
-from log1pnmf.analysis.selection.folding import make_folds
-from log1pnmf.analysis.selection.grid import Grid
-from log1pnmf.analysis.selection.paths import Record
 from log1pnmf.model.link import ShiftedLog
 
 QUICK = {

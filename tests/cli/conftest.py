@@ -8,7 +8,8 @@ import pytest
 
 from log1pnmf.cli import main
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.files import CountTable, write_table
+from log1pnmf.counts.text import CountTable
+from log1pnmf.counts.write import write_table
 from log1pnmf.model.simulate import simulate
 
 pytest.importorskip("typer")

@@ -9,7 +9,9 @@ import pytest
 from log1pnmf import Fit, Log1pNMF, select
 from log1pnmf.cli.exchange import write_r_list
 from log1pnmf.counts import Counts
-from log1pnmf.counts.files import CountTable, read_table, write_table
+from log1pnmf.counts.read import read_table
+from log1pnmf.counts.text import CountTable
+from log1pnmf.counts.write import write_table
 
 
 def test_batches_are_a_column_of_the_file(call, counts_file, tmp_path):

@@ -14,7 +14,7 @@ from log1pnmf import Fit, Log1pNMF, __version__, fit_log1p_nmf
 from log1pnmf.analysis.metrics import log_likelihood
 from log1pnmf.cli.exchange import read_r_list
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.files import read_table
+from log1pnmf.counts.read import read_table
 
 QUICK = ["--tol", "1e-4", "--jobs", "1"]
 
@@ -96,8 +96,8 @@ def test_how_zeros_are_treated_is_said(call, counts_file, tmp_path, monkeypatch,
 def test_of_very_many_entries_the_likelihood_is_estimated(call, counts_file, tmp_path, monkeypatch):
     monkeypatch.setattr("log1pnmf.fitting.settings.LARGEST_EXACT", 1000)
     for module in ("cli.running", "fitting.driver", "fitting.certificate"):
-        monkeypatch.setattr(f"log1pnmf.{module}.LARGEST_CERTIFIED", 1000)
-    monkeypatch.setattr("log1pnmf.fitting.certificate.SAMPLED_ENTRIES", 25 * 40)
+        monkeypatch.setattr(f"log1pnmf.{module}.LARGEST_EXACT", 1000)
+    monkeypatch.setattr("log1pnmf.fitting.fit_counts.SAMPLED_ENTRIES", 25 * 40)
     rough = ["--likelihood", "approximate"]
     done = call("fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--no-report", *rough, *QUICK)
     assert done.code == 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from log1pnmf.cli.progress import iterations_left
+from log1pnmf.cli.running import iterations_left
 
 GOOD = "cell,a,b\nx,1,2\ny,3,0\nz,1,1\n"
 

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 from log1pnmf import Fit, fit_log1p_nmf
+from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.cli.run_folder import RunFolder, json_text, source_record
-from log1pnmf.cli.run_writer import write_run, writing_run
+from log1pnmf.cli.running import write_run, writing_run
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.files import BadFileError, CountTable, read_table, write_table
-from log1pnmf.fitting.keys import c_name
+from log1pnmf.counts.read import read_table
+from log1pnmf.counts.text import CountTable
+from log1pnmf.counts.write import write_table
+from log1pnmf.fitting.fit import c_name
 
 RECORD = {
     "command": "log1pnmf fit",
@@ -80,7 +83,7 @@ def everything(folder):
 @pytest.mark.parametrize("broken", ["fits[0].save", "replacing"])
 def test_where_no_fit_is_written_nothing_is(tmp_path, table, fits, monkeypatch, broken):
     if broken == "replacing":
-        monkeypatch.setattr("log1pnmf.cli.run_writer.replacing", fail)
+        monkeypatch.setattr("log1pnmf.cli.running.replacing", fail)
     else:
         monkeypatch.setattr(Fit, "save", fail)
     with pytest.raises(OSError, match="No space"):
@@ -99,7 +102,7 @@ def test_where_no_fit_is_written_nothing_is(tmp_path, table, fits, monkeypatch, 
 def test_a_model_that_is_written_stays(tmp_path, table, fits, monkeypatch):
     with writing_run(tmp_path / "out") as run:
         run.write(fits[:1], table, record=RECORD)
-        monkeypatch.setattr("log1pnmf.cli.run_writer.write_csv", fail)
+        monkeypatch.setattr("log1pnmf.cli.running.write_csv", fail)
         with pytest.raises(OSError, match="No space"):
             run.write(fits, table, record=RECORD)
     assert [fit.c for fit in RunFolder.open(tmp_path / "out").fits] == [1.0, math.inf]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import log1pnmf as lp
-from log1pnmf.analysis.selection import run as running
+from log1pnmf.analysis import select as running
 
 pytest.importorskip("matplotlib")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from log1pnmf import Log1pNMF
-from log1pnmf.counts.files import read_table
+from log1pnmf.counts.read import read_table
 from log1pnmf.fitting.new_samples import project
 
 QUICK = ["--tol", "1e-3", "--jobs", "1", "--no-report"]

@@ -17,8 +17,7 @@ from scipy import sparse
 
 from log1pnmf import Log1pNMF, __version__, fit_log1p_nmf
 from log1pnmf._common import archive as persist
-from log1pnmf._common.archive import FORMAT_VERSION, read_archive, write_archive
-from log1pnmf._common.atomic import check_writable
+from log1pnmf._common.archive import FORMAT_VERSION, check_writable, read_archive, write_archive
 from log1pnmf.fitting.checkpoint import load_checkpoint
 from log1pnmf.fitting.fit import Fit
 

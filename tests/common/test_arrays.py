@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from log1pnmf._common.arrays import ROWS_TOGETHER, column_means, column_sums, extrapolated
-from log1pnmf._common.rows import Rows
+from log1pnmf._common.arrays import ROWS_TOGETHER, Rows, column_means, column_sums, extrapolated
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, ROWS_TOGETHER - 1, ROWS_TOGETHER, 5 * ROWS_TOGETHER + 7])

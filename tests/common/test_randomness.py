@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from log1pnmf._common.archive import read_archive, write_archive
-from log1pnmf._common.randomness import check_known, random_from_parts, random_parts
+from log1pnmf._common.checks import check_known, random_from_parts, random_parts
 
 
 @pytest.mark.parametrize("name", ["MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"])

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from log1pnmf._common import rows as rows_module
-from log1pnmf._common.rows import RowFile, Rows
+from log1pnmf._common import arrays as rows_module
+from log1pnmf._common.arrays import RowFile, Rows
 
 
 @pytest.fixture

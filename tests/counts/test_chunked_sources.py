@@ -11,10 +11,10 @@ from scipy import sparse
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.counts import open_counts
-from log1pnmf.counts.chunked.opening import is_streamed, parse_memory
-from log1pnmf.counts.chunked.runners import survey
+from log1pnmf.counts.chunks import is_streamed, parse_memory
 from log1pnmf.counts.compress import canonical_rows, compress_sparse
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.passes import survey
 
 OPTIONS = {"random_state": 0, "n_jobs": 1, "max_iter": 8, "tol": 1e-12, "likelihood": "approximate"}
 

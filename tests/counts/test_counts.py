@@ -12,9 +12,9 @@ from hypothesis.extra import numpy as hnp
 from scipy import sparse, stats
 from scipy.special import gammaln
 
-from log1pnmf.counts import sparse_rows
-from log1pnmf.counts.counts import Counts, SparseRows
-from log1pnmf.counts.sparse_rows import dense_blocks
+from log1pnmf.counts import compress as sparse_rows
+from log1pnmf.counts.compress import SparseRows, dense_blocks
+from log1pnmf.counts.counts import Counts
 
 FORMATS = ["csr", "csc", "coo", "bsr", "dia", "dok", "lil"]
 KINDS = [sparse.csr_array, sparse.csr_matrix]

@@ -4,8 +4,8 @@ import gzip
 
 import pytest
 
-from log1pnmf.counts.files import BadFileError, read_table
-from log1pnmf.counts.files.read import format_of
+from log1pnmf._common.safe_files import BadFileError
+from log1pnmf.counts.read import format_of, read_table
 
 
 @pytest.fixture

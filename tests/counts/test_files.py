@@ -12,7 +12,9 @@ from scipy import sparse
 from scipy.io import mmwrite
 
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.files import CountTable, filter_table, read_table, write_chunks, write_table
+from log1pnmf.counts.read import filter_table, read_table
+from log1pnmf.counts.text import CountTable
+from log1pnmf.counts.write import write_chunks, write_table
 
 anndata = pytest.importorskip("anndata")
 

@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from log1pnmf._common.atomic import building
+from log1pnmf._common.archive import building
+from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.files import BadFileError, CountTable, read_table, write_table
+from log1pnmf.counts.read import read_table
+from log1pnmf.counts.text import CountTable
+from log1pnmf.counts.write import write_table
 
 anndata = pytest.importorskip("anndata")
 
@@ -170,7 +173,7 @@ def test_failure_leaves_nothing(tmp_path, name, monkeypatch):
     def fail(*arguments, **options):
         raise OSError("disk full")
 
-    monkeypatch.setattr("log1pnmf._common.atomic._move", fail)
+    monkeypatch.setattr("log1pnmf._common.archive._move", fail)
     with pytest.raises(OSError, match="disk full"):
         write_table(CountTable(Counts.from_any(np.eye(2))), tmp_path / name)
     assert not list(tmp_path.iterdir())

@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 
 from log1pnmf import Log1pNMF
-from log1pnmf._common.untrusted import Budget, parse_json
+from log1pnmf._common.safe_files import BadFileError, Budget, parse_json
 from log1pnmf.cli.exchange import read_r_list
 from log1pnmf.cli.run_folder import RunFolder
-from log1pnmf.counts.chunked.opening import open_counts
-from log1pnmf.counts.files import BadFileError, read_table, write_chunks
-from log1pnmf.counts.files.annotated import read_whole
+from log1pnmf.counts.chunks import open_counts
+from log1pnmf.counts.read import read_table, read_whole
+from log1pnmf.counts.write import write_chunks
 
 anndata = pytest.importorskip("anndata")
 zarr = pytest.importorskip("zarr")
@@ -349,7 +349,7 @@ def test_chunks_that_the_first_kind_cannot_hold(tmp_path):
 
 
 def test_max_memory_raises_what_a_file_may_take(tmp_path, monkeypatch):
-    monkeypatch.setattr("log1pnmf._common.untrusted.ALWAYS_ALLOWED", 1 << 20)
+    monkeypatch.setattr("log1pnmf._common.safe_files.ALWAYS_ALLOWED", 1 << 20)
     np.savez_compressed(tmp_path / "t.npz", counts=np.eye(2000, dtype=np.int8))
     with pytest.raises(BadFileError, match="--max-memory"):
         read_table(tmp_path / "t.npz")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from log1pnmf import fit_log1p_nmf, open_counts
-from log1pnmf._common.rows import RowFile
-from log1pnmf.counts.chunked import packed as packed_chunks
-from log1pnmf.counts.chunked.packed import PackedChunks, is_in_memory
+from log1pnmf._common.arrays import RowFile
+from log1pnmf.counts import chunks as packed_chunks
+from log1pnmf.counts.chunks import PackedChunks, is_in_memory
 from log1pnmf.counts.counts import Counts
 
 RNG = np.random.default_rng(0)

@@ -12,13 +12,27 @@ import triton
 import triton.language as tl
 from test_torch_engine import example, sides
 
+from log1pnmf.engines.torch import (
+    kernels as triton_dense,
+)
+from log1pnmf.engines.torch import (
+    kernels as triton_entries,
+)
+from log1pnmf.engines.torch import (
+    kernels as triton_reach,
+)
+from log1pnmf.engines.torch import (
+    kernels as triton_terms,
+)
+from log1pnmf.engines.torch import (
+    kernels as triton_zeros,
+)
 from log1pnmf.engines.torch import rows as torch_rows
 from log1pnmf.engines.torch import terms as torch_terms
-from log1pnmf.engines.torch import triton_dense, triton_entries, triton_reach, triton_terms, triton_zeros
 from log1pnmf.engines.torch import zeros as torch_zeros
 from log1pnmf.engines.torch.engine import TorchEngine
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.zero_survey import caps_for
+from log1pnmf.model.zeros import caps_for
 
 
 @triton.jit

@@ -11,21 +11,17 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from log1pnmf._core import runnable_kernels
+from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.engines.native import NativeEngine, RowSums
 from log1pnmf.engines.reference import ReferenceEngine
-from log1pnmf.fitting.renewal import AdaptiveRenewal
-from log1pnmf.fitting.solver.alternate import alternate
-from log1pnmf.fitting.solver.extrapolate import Extrapolation
-from log1pnmf.fitting.solver.iteration import Pair
+from log1pnmf.fitting.solver import Extrapolation, Pair, alternate
+from log1pnmf.fitting.updates import AdaptiveRenewal
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.negative_binomial import NegativeBinomial
-from log1pnmf.model.noise import POISSON
+from log1pnmf.model.noise import POISSON, NegativeBinomial
 from log1pnmf.model.objective import gradients, negative_log_likelihood
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.zero_survey import MOST_BENT, STEEPEST, caps_for, choose, surveyed_every
-from log1pnmf.model.zeros import AdaptiveZeros
+from log1pnmf.model.zeros import MOST_BENT, STEEPEST, AdaptiveZeros, caps_for, choose, surveyed_every
 
 
 def other_engines(problem):

@@ -8,20 +8,18 @@ import pytest
 
 from log1pnmf._core import runnable_kernels
 from log1pnmf.counts import Counts, open_counts
-from log1pnmf.counts.chunked.runners import survey
+from log1pnmf.counts.passes import survey
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.engines.registry import make_engine
-from log1pnmf.engines.streaming.engine import StreamingEngine
+from log1pnmf.engines.streaming import StreamingEngine
 from log1pnmf.model.batch_effects import renewed_effects
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.negative_binomial import NegativeBinomial
-from log1pnmf.model.noise import POISSON
+from log1pnmf.model.noise import POISSON, NegativeBinomial
 from log1pnmf.model.objective import negative_log_likelihood
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.zero_survey import caps_for, choose
-from log1pnmf.model.zeros import AdaptiveZeros, quadratic
+from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose, quadratic
 
 N, M, K, B = 150, 40, 3, 4
 DISPERSED = NegativeBinomial(np.linspace(0.0, 0.9, M))

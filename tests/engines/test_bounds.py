@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from log1pnmf.counts import open_counts
-from log1pnmf.counts.chunked.runners import survey
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.passes import survey
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.reference import ReferenceEngine
-from log1pnmf.engines.streaming.engine import StreamingEngine
-from log1pnmf.fitting.solver.project import solve_loadings
+from log1pnmf.engines.streaming import StreamingEngine
+from log1pnmf.fitting.solver import solve_loadings
 from log1pnmf.model.constraint import Bounds
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.negative_binomial import NegativeBinomial
-from log1pnmf.model.optimality import side_residual
+from log1pnmf.model.noise import NegativeBinomial
+from log1pnmf.model.objective import side_residual
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 

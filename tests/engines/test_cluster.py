@@ -66,7 +66,7 @@ def test_a_cluster_gives_the_same_fit(client, matrix, cut):
 
 
 def test_chunks_are_read_anew_where_they_do_not_fit(client, cut, monkeypatch):
-    from log1pnmf.counts.chunked import cluster
+    from log1pnmf.counts import passes as cluster
 
     expected = fit(open_counts(cut(3), client=client))
     monkeypatch.setattr(cluster, "HELD_SHARE", 0.0)

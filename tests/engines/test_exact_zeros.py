@@ -11,8 +11,7 @@ from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.negative_binomial import NegativeBinomial
-from log1pnmf.model.noise import POISSON
+from log1pnmf.model.noise import POISSON, NegativeBinomial
 from log1pnmf.model.problem import Problem
 
 KERNELS = _core.runnable_kernels()

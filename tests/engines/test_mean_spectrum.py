@@ -13,7 +13,7 @@ from log1pnmf.engines.native import NativeEngine
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.dispersion import _Condensed, _Likelihood, renewed
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.spectrum import MeanSpectrum
 

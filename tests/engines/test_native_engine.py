@@ -13,14 +13,13 @@ import pytest
 
 from log1pnmf import _core
 from log1pnmf.counts.counts import Counts
-from log1pnmf.engines import threads
-from log1pnmf.engines.native import NativeEngine
+from log1pnmf.engines import native as threads
+from log1pnmf.engines.native import NativeEngine, effective_threads
 from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.engines.registry import make_engine
-from log1pnmf.engines.threads import effective_threads
 from log1pnmf.model.constraint import Bounds
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 
@@ -306,7 +305,7 @@ def test_a_forked_process_can_fit_after_a_fit_with_threads():
 
 
 def test_openmp_limits_the_default():
-    code = "from log1pnmf.engines.threads import effective_threads as e; print(e(None), e(-1), e(5))"
+    code = "from log1pnmf.engines.native import effective_threads as e; print(e(None), e(-1), e(5))"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
     assert done.stdout.split() == [b"1", b"1", b"5"]

@@ -13,7 +13,7 @@ from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.engines.registry import FACTORIES, as_counts, check_memory, make_engine, resolve_engine
 from log1pnmf.model.constraint import Bounds, Constraint
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.problem import Problem
 
 Y = np.random.default_rng(0).poisson(1.5, size=(12, 9)).astype(float)

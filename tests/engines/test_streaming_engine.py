@@ -6,16 +6,15 @@ from sklearn.exceptions import ConvergenceWarning
 
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.counts import open_counts
-from log1pnmf.counts.chunked.runners import survey
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.passes import survey
+from log1pnmf.engines import streaming as engine_module
 from log1pnmf.engines.native import NativeEngine, RowSums, solve_rows
 from log1pnmf.engines.reference import ReferenceEngine
-from log1pnmf.engines.streaming import engine as engine_module
-from log1pnmf.engines.streaming.engine import StreamingEngine
+from log1pnmf.engines.streaming import StreamingEngine
 from log1pnmf.model.constraint import Bounds
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.negative_binomial import NegativeBinomial
-from log1pnmf.model.noise import POISSON
+from log1pnmf.model.noise import POISSON, NegativeBinomial
 from log1pnmf.model.objective import entry_curvature
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic

@@ -11,10 +11,10 @@ torch = pytest.importorskip("torch")
 
 from log1pnmf import fit_log1p_nmf  # noqa: E402
 from log1pnmf.counts.counts import Counts  # noqa: E402
-from log1pnmf.engines.torch import counts as torch_counts  # noqa: E402
+from log1pnmf.engines.torch import rows as torch_counts  # noqa: E402
 from log1pnmf.engines.torch import rows as torch_rows  # noqa: E402
-from log1pnmf.engines.torch.counts import TensorCounts  # noqa: E402
 from log1pnmf.engines.torch.engine import TorchEngine  # noqa: E402
+from log1pnmf.engines.torch.rows import TensorCounts  # noqa: E402
 from log1pnmf.model.link import ShiftedLog  # noqa: E402
 from log1pnmf.model.problem import Problem  # noqa: E402
 

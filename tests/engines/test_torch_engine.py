@@ -19,21 +19,19 @@ from log1pnmf.counts.counts import Counts  # noqa: E402
 from log1pnmf.engines.native import NativeEngine  # noqa: E402
 from log1pnmf.engines.reference import ReferenceEngine  # noqa: E402
 from log1pnmf.engines.registry import resolve_engine  # noqa: E402
-from log1pnmf.engines.torch import dense as torch_dense  # noqa: E402
 from log1pnmf.engines.torch import factory as torch_factory  # noqa: E402
-from log1pnmf.engines.torch import loading as torch_loading  # noqa: E402
+from log1pnmf.engines.torch import factory as torch_loading  # noqa: E402
 from log1pnmf.engines.torch import rows as torch_rows  # noqa: E402
+from log1pnmf.engines.torch import terms as torch_dense  # noqa: E402
 from log1pnmf.engines.torch import terms as torch_terms  # noqa: E402
 from log1pnmf.engines.torch.engine import TorchEngine  # noqa: E402
-from log1pnmf.model import zero_survey  # noqa: E402
+from log1pnmf.model import zeros as zero_survey  # noqa: E402
 from log1pnmf.model.constraint import Bounds  # noqa: E402
 from log1pnmf.model.link import ShiftedLog  # noqa: E402
-from log1pnmf.model.negative_binomial import NegativeBinomial  # noqa: E402
-from log1pnmf.model.noise import POISSON  # noqa: E402
+from log1pnmf.model.noise import POISSON, NegativeBinomial  # noqa: E402
 from log1pnmf.model.objective import entry_gradient, negative_log_likelihood  # noqa: E402
 from log1pnmf.model.problem import Problem  # noqa: E402
-from log1pnmf.model.zero_survey import caps_for  # noqa: E402
-from log1pnmf.model.zeros import AdaptiveZeros, quadratic  # noqa: E402
+from log1pnmf.model.zeros import AdaptiveZeros, caps_for, quadratic  # noqa: E402
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 POISSON_FORMS = [

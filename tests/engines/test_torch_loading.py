@@ -10,7 +10,8 @@ import pytest
 from scipy import sparse
 
 from log1pnmf.engines.registry import FACTORIES, as_counts
-from log1pnmf.engines.torch import factory, loading
+from log1pnmf.engines.torch import factory
+from log1pnmf.engines.torch import factory as loading
 
 torch = pytest.importorskip("torch")
 

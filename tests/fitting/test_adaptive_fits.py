@@ -8,12 +8,11 @@ import scipy.sparse as sp
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.fitting.certificate import certify
-from log1pnmf.fitting.driver import ApproximationWarning, fit_log1p_nmf
-from log1pnmf.fitting.renewal import AdaptiveRenewal, is_due
-from log1pnmf.fitting.solver.iteration import Pair
+from log1pnmf.fitting.fit_counts import ApproximationWarning, certify, fit_log1p_nmf
+from log1pnmf.fitting.solver import Pair
 from log1pnmf.fitting.starts import initialize
 from log1pnmf.fitting.summary import gained_lately, last_gain, summarize
+from log1pnmf.fitting.updates import AdaptiveRenewal, is_due
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 

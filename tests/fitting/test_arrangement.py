@@ -9,8 +9,8 @@ import pytest
 from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.analysis import topic_model
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitting.arrangement import arranged, evenness, factor_shares
-from log1pnmf.fitting.certificate import certify
+from log1pnmf.fitting.fit import arranged, evenness, factor_shares
+from log1pnmf.fitting.fit_counts import certify
 from log1pnmf.fitting.settings import NORMALIZATIONS, Settings
 from log1pnmf.model.objective import log_likelihood
 

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from log1pnmf import fit_log1p_nmf
 from log1pnmf._common.archive import read_archive, write_archive
-from log1pnmf._common.randomness import random_from_parts, random_parts
+from log1pnmf._common.checks import random_from_parts, random_parts
 from log1pnmf.counts.counts import Counts
 
 

@@ -11,7 +11,7 @@ from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.engines import native
 from log1pnmf.engines.base import Factory
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.solver.stopping import STATIONARY
+from log1pnmf.fitting.solver import STATIONARY
 
 
 def simulated(n=30, m=80, k=3, seed=0):

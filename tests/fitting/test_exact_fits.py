@@ -12,7 +12,7 @@ from log1pnmf import fit_log1p_nmf
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Factory
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.fitting.certificate import certify
+from log1pnmf.fitting.fit_counts import certify
 from log1pnmf.fitting.settings import Settings
 
 N, M = 150, 120

@@ -9,7 +9,7 @@ from scipy import stats
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.counts import Counts
-from log1pnmf.counts.factorial import stirling
+from log1pnmf.counts.counts import stirling
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.model.link import ShiftedLog

@@ -14,13 +14,11 @@ from sklearn.exceptions import ConvergenceWarning
 import log1pnmf as lp
 from log1pnmf import datasets, fit_log1p_nmf
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitting.certificate import certify
-from log1pnmf.fitting.driver import ApproximationWarning
+from log1pnmf.fitting.callbacks import TimeLimit
+from log1pnmf.fitting.fit_counts import ApproximationWarning, certify
 from log1pnmf.fitting.settings import Settings
-from log1pnmf.fitting.solver.callbacks import TimeLimit
 from log1pnmf.model import objective as loss
-from log1pnmf.model.objective import approximate_log_likelihood, log_likelihood
-from log1pnmf.model.optimality import kkt_residual
+from log1pnmf.model.objective import approximate_log_likelihood, kkt_residual, log_likelihood
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 import log1pnmf as lp
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.fitting.known import structure_of
+from log1pnmf.fitting.fixed_factors import structure_of
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.model.link import ShiftedLog
@@ -227,8 +227,7 @@ def test_new_samples_are_free_unless_their_loadings_are_given():
 
 
 def test_the_same_request_again_gives_the_same_fit():
-    from log1pnmf.fitting.driver import run_request
-    from log1pnmf.fitting.request import Request
+    from log1pnmf.fitting.fit_counts import Request, run_request
 
     found = fit(4, fixed_loadings={"everyone": 1.0}, mask={"a": NAMES[:20]})
     again = run_request(replace(Request.like(found), n_jobs=1), FRAME)

@@ -53,7 +53,7 @@ def test_plots_have_them(model):
 def test_anndata(tmp_path, key):
     anndata = pytest.importorskip("anndata")
     from log1pnmf import tl
-    from log1pnmf.pl.sources import drawable
+    from log1pnmf.pl.canvas import drawable
 
     adata = anndata.AnnData(COUNTS.astype(np.float32))
     adata.obs["group"] = np.repeat(["a", "b"], 30)

@@ -14,7 +14,7 @@ from log1pnmf.cli.exchange import read_r_list, write_r_list
 from log1pnmf.counts.splitting import split_counts
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import project, score
-from log1pnmf.model.prediction import OUTLIERS
+from log1pnmf.model.predict import OUTLIERS
 
 PHI = np.array([0.0, 0.2, 0.5, 1.0, 3.0, 0.1])
 pytestmark = pytest.mark.filterwarnings("ignore:not converged")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import log1pnmf as lp
-from log1pnmf.fitting import noise_choice
-from log1pnmf.fitting.request import Request
+from log1pnmf.fitting import fit_counts as noise_choice
+from log1pnmf.fitting.fit_counts import Request
 
 OPTIONS: dict[str, Any] = {"c": float("inf"), "init": "nndsvd", "max_iter": 30, "tol": 1e-5}
 

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf, open_counts
-from log1pnmf._common.randomness import as_random
+from log1pnmf._common.checks import as_random
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
+from log1pnmf.fitting import fit_counts as start_choice
 from log1pnmf.fitting import race as race_module
-from log1pnmf.fitting import start_choice
 from log1pnmf.fitting.race import ALONE, _Racer, exchanged, race
 from log1pnmf.fitting.settings import Settings
-from log1pnmf.fitting.solver.alternate import alternate
-from log1pnmf.fitting.solver.extrapolate import Extrapolation
+from log1pnmf.fitting.solver import Extrapolation, alternate
 from log1pnmf.fitting.starts import initialize
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem

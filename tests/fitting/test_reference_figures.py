@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import make_engine
-from log1pnmf.fitting.driver import ApproximationWarning
+from log1pnmf.fitting.fit_counts import ApproximationWarning
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem

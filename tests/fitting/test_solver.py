@@ -10,15 +10,11 @@ import pytest
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.reference import ReferenceEngine
-from log1pnmf.fitting.solver.alternate import alternate
-from log1pnmf.fitting.solver.callbacks import History, ProgressBar, TimeLimit
-from log1pnmf.fitting.solver.extrapolate import Extrapolation
-from log1pnmf.fitting.solver.project import solve_loadings
-from log1pnmf.fitting.solver.stopping import Stopping
+from log1pnmf.fitting.callbacks import History, ProgressBar, TimeLimit
+from log1pnmf.fitting.solver import Extrapolation, Stopping, alternate, solve_loadings
 from log1pnmf.model.constraint import Bounds, Constraint
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.objective import gradients, negative_log_likelihood
-from log1pnmf.model.optimality import kkt_residual
+from log1pnmf.model.objective import gradients, kkt_residual, negative_log_likelihood
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
 

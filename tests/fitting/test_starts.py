@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from log1pnmf._common.randomness import as_random
+from log1pnmf._common.checks import as_random
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting.starts import STARTS, adapt_start, check_start, initialize, rank_one

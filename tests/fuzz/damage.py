@@ -13,7 +13,9 @@ from log1pnmf import fit_log1p_nmf
 from log1pnmf._common.archive import read_archive
 from log1pnmf.cli.exchange import read_r_list, write_r_list
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.files import CountTable, read_table, write_table
+from log1pnmf.counts.read import read_table
+from log1pnmf.counts.text import CountTable
+from log1pnmf.counts.write import write_table
 
 KINDS = ("flip", "cut", "insert", "erase", "swell", "copy")
 TELLING = (

@@ -14,10 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fuzz.damage import KINDS, TELLING, Edit, samples
 
-from log1pnmf._common import untrusted
+from log1pnmf._common import safe_files as untrusted
+from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.cli.exchange import read_r_list
-from log1pnmf.counts.chunked.opening import open_counts
-from log1pnmf.counts.files import BadFileError, read_table
+from log1pnmf.counts.chunks import open_counts
+from log1pnmf.counts.read import read_table
 
 anndata = pytest.importorskip("anndata")
 zarr = pytest.importorskip("zarr")

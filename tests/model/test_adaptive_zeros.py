@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from log1pnmf.counts.sparse_rows import Pattern
+from log1pnmf.counts.compress import Pattern
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.zero_survey import ZeroSurvey, caps_for, choose, survey_feature
-from log1pnmf.model.zeros import AdaptiveZeros
+from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey, caps_for, choose, survey_feature
 
 
 def polyval(coefficients, x):

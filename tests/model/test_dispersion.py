@@ -11,13 +11,12 @@ from scipy.optimize import minimize_scalar
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import make_engine
-from log1pnmf.fitting.solver.alternate import alternate
+from log1pnmf.fitting.solver import alternate
 from log1pnmf.model.dispersion import HIGHEST, LOWEST, _Likelihood, renewed
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.noise import NegativeBinomial, Prior
 from log1pnmf.model.objective import negative_log_likelihood
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.trend import Prior
 
 
 def drawn(phi, *, n=120, c=math.inf, seed=0, low=-1.5, high=2.0):

@@ -11,11 +11,9 @@ from scipy import stats
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import make_engine
-from log1pnmf.fitting.solver.alternate import alternate
-from log1pnmf.fitting.solver.extrapolate import Extrapolation
+from log1pnmf.fitting.solver import Extrapolation, alternate
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.negative_binomial import NegativeBinomial, excess_constant
-from log1pnmf.model.noise import POISSON
+from log1pnmf.model.noise import POISSON, NegativeBinomial, Prior, excess_constant
 from log1pnmf.model.objective import (
     entry_curvature,
     entry_gradient,
@@ -24,7 +22,6 @@ from log1pnmf.model.objective import (
     negative_log_likelihood,
 )
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.trend import Prior
 
 SHIFTS = [1e-6, 1e-3, 1.0, 100.0, 1e8, math.inf]
 DISPERSIONS = [0.0, 1e-12, 1e-6, 0.03, 0.5, 4.0, 300.0]

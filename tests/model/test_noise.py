@@ -11,10 +11,9 @@ from log1pnmf.engines.base import Factory
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.engines.registry import make_engine
-from log1pnmf.fitting.solver.alternate import alternate
+from log1pnmf.fitting.solver import alternate
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.negative_binomial import NegativeBinomial
-from log1pnmf.model.noise import Poisson
+from log1pnmf.model.noise import NegativeBinomial, Poisson
 from log1pnmf.model.objective import entry_curvature, entry_gradient, entry_loss, negative_log_likelihood
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic

@@ -19,10 +19,10 @@ from log1pnmf.model.objective import (
     entry_gradient,
     entry_loss,
     gradients,
+    kkt_residual,
     log_likelihood,
     negative_log_likelihood,
 )
-from log1pnmf.model.optimality import kkt_residual
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import Quadratic, quadratic
 

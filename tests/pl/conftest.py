@@ -6,7 +6,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from log1pnmf.pl.sources import Factorization
+from log1pnmf.pl.canvas import Factorization
 
 mpl.use("Agg")
 

@@ -9,10 +9,9 @@ from matplotlib.colors import to_rgb
 
 from log1pnmf import Log1pNMF, pl
 from log1pnmf._common.colors import factor_colors
-from log1pnmf.analysis.arrange import arrange
-from log1pnmf.analysis.groups import read_groups
-from log1pnmf.fitting.keys import SWEEP
-from log1pnmf.pl.sources import Factorization, drawable
+from log1pnmf.analysis.groups import arrange, read_groups
+from log1pnmf.fitting.fit import SWEEP
+from log1pnmf.pl.canvas import Factorization, drawable
 
 
 def moved(history, by):

@@ -10,8 +10,7 @@ from scipy.stats import spearmanr
 
 from log1pnmf import Log1pNMF, pl
 from log1pnmf._common.colors import factor_colors
-from log1pnmf.pl.labels import label_columns, spread
-from log1pnmf.pl.sources import Factorization, rank
+from log1pnmf.pl.canvas import Factorization, label_columns, rank, spread
 
 
 def overlaps(texts):

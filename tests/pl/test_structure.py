@@ -6,10 +6,9 @@ from matplotlib.colors import to_rgb
 
 from log1pnmf import pl
 from log1pnmf._common.colors import factor_colors
-from log1pnmf.analysis.arrange import arrange
-from log1pnmf.fitting.arrangement import sample_shares
-from log1pnmf.pl.raster import group_places, stacked_pixels
-from log1pnmf.pl.sources import Factorization
+from log1pnmf.analysis.groups import arrange
+from log1pnmf.fitting.fit import sample_shares
+from log1pnmf.pl.canvas import Factorization, group_places, stacked_pixels
 
 
 def column_heights(ax):

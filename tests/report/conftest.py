@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from log1pnmf import Fit, Log1pNMF
-from log1pnmf.fitting.facts import DataFacts
+from log1pnmf.fitting.fit import DataFacts
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.report import write_report
 

@@ -10,12 +10,12 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 from log1pnmf import Log1pNMF, shares
-from log1pnmf.analysis.coloring import colors_of_fits
-from log1pnmf.analysis.groups import Groups
+from log1pnmf.analysis.groups import Groups, colors_of_fits
 from log1pnmf.analysis.metrics import deviance_explained
 from log1pnmf.fitting.ranking import ranking_of
-from log1pnmf.report import document, structure, write_report
-from log1pnmf.report.comparison import compare
+from log1pnmf.report import document, write_report
+from log1pnmf.report import figures as structure
+from log1pnmf.report.fits import compare
 from log1pnmf.report.inputs import MOST_GROUPS, ReportInput
 
 

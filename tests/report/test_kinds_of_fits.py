@@ -60,7 +60,7 @@ def test_whether_factors_are_there(tmp_path, monkeypatch):
 
     assert "No more than noise" in text()
     assert "of 5</td>" in text()
-    monkeypatch.setattr("log1pnmf.report.presence.LARGEST", 0.0)
+    monkeypatch.setattr("log1pnmf.report.factors.LARGEST", 0.0)
     assert "Evidence for each factor" not in text()
     assert "would take 9 more fits of counts of this size" in text()
     model.evidence(COUNTS, n_seeds=0, n_bootstrap=3)

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from log1pnmf import fit_log1p_nmf, shares
 from log1pnmf.analysis.groups import Groups
 from log1pnmf.report import write_report
-from log1pnmf.report.comparison import compare
+from log1pnmf.report.fits import Sameness, compare
 from log1pnmf.report.inputs import ReportInput
-from log1pnmf.report.sameness import Sameness
 from log1pnmf.report.verdict import CLUSTERED, MOST, SAME, Figure, verdict
 
 
@@ -172,7 +171,7 @@ def test_headline_never_contradicts_the_table(fit_of, *, seed, shapes, noise, si
 
 
 def test_no_groups_no_word_about_them(tmp_path, models, counts, about, monkeypatch):
-    monkeypatch.setattr("log1pnmf.report.structure.MOST_SAMPLES", 30)
+    monkeypatch.setattr("log1pnmf.report.figures.MOST_SAMPLES", 30)
     plain = {"feature_names": [f"f{j}" for j in range(40)]}
     for shown in (models, models[0]):
         text = write_report(tmp_path / "r.html", shown, counts=counts, **plain).read_text(encoding="utf-8")

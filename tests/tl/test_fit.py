@@ -9,7 +9,7 @@ from scipy import sparse
 
 import log1pnmf as lp
 from log1pnmf import Log1pNMF
-from log1pnmf.fitting.keys import Keys
+from log1pnmf.fitting.fit import Keys
 
 FAST = {"tol": 1e-4, "n_jobs": 1}
 

@@ -23,10 +23,11 @@ import pandas as pd
 import zarr
 from numcodecs import Zstd
 
-from log1pnmf._common import untrusted
-from log1pnmf.counts.chunked.opening import open_counts
-from log1pnmf.counts.chunked.runners import survey
-from log1pnmf.counts.files import BadFileError, read_table
+from log1pnmf._common import safe_files as untrusted
+from log1pnmf._common.safe_files import BadFileError
+from log1pnmf.counts.chunks import open_counts
+from log1pnmf.counts.passes import survey
+from log1pnmf.counts.read import read_table
 
 CAP = 3 << 29
 """Bytes that a reader may take: the gigabyte that is allowed, and half of it for what counting cannot see."""

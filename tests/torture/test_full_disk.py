@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.cli.annotate import write_annotated_fits
 from log1pnmf.cli.convert import to_r
 from log1pnmf.cli.run_folder import RunFolder
-from log1pnmf.cli.run_writer import write_run
+from log1pnmf.cli.running import write_annotated_fits, write_run
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.files import CountTable, Filtered, write_chunks, write_table
-from log1pnmf.counts.files.sink import Sink
-from log1pnmf.counts.files.write import WRITABLE
+from log1pnmf.counts.read import Filtered, Sink
+from log1pnmf.counts.text import CountTable
+from log1pnmf.counts.write import WRITABLE, write_chunks, write_table
 from log1pnmf.fitting.checkpoint import load_checkpoint
 from log1pnmf.report.document import write_report
 

@@ -1,27 +1,218 @@
 """Arrays in memory, on a device or on disk: the operations in which they differ, in one place.
 
 The solver is written in the operators and methods all kinds share, so that one loop serves every engine.
+
+Matrices with one row per sample that need not be in memory: lazy, and read in blocks.
+
+`Rows` has the operators that the solver uses on arrays, so that one loop serves data of any size. None of
+them computes anything; only sums, means, maxima and `read` look at numbers, a block of rows at a time.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from log1pnmf._core import extrapolate
 
-from .rows import Rows
+# ---------- matrices with one row per sample that need not be in memory: lazy, and read in blocks
 
-__all__ = ["column_max", "column_means", "column_sums", "extrapolated", "like", "on_host"]
+Array: TypeAlias = NDArray[Any]
+
+BLOCK_BYTES = 1 << 23
+"""Blocks in which reductions look at the rows; a change of it changes their last bits."""
+
+IN_MEMORY = 1 << 28
+"""Bytes up to which `Rows.to_array` gives an array in memory; above, one that lies in a file."""
+
+
+class Rows:
+    """An (n, K) matrix, given by a function that reads some of its rows.
+
+    Parameters
+    ----------
+    read : callable
+        ``read(start, stop)`` gives these rows as an array.
+    folder : str, optional
+        Where files may be made; the system's place for temporary files by default.
+
+    Examples
+    --------
+    >>> rows = Rows.of(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    >>> half = (rows / 2.0).clip(min=1.0)
+    >>> half.read(0, 2), half.mean(axis=0)
+    (array([[1. , 1. ],
+           [1.5, 2. ]]), array([1.25, 1.5 ]))
+    """
+
+    __array_ufunc__ = None  # so that ``array * rows`` is ours
+
+    def __init__(
+        self, shape: tuple[int, int], read: Callable[[int, int], Array], folder: str | None = None
+    ) -> None:
+        self.shape, self.read, self._folder = shape, read, folder
+
+    @classmethod
+    def of(cls, array: Array, folder: str | None = None) -> Rows:
+        """Wrap an array."""
+        return cls((array.shape[0], array.shape[1]), lambda start, stop: array[start:stop], folder)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    # ---------------------------------------------------------------- lazily
+
+    def _with(self, function: Callable[[Array, Any], Array], other: Any) -> Rows:
+        """Combine with other rows, with an array that has as many rows, or with what broadcasts."""
+
+        def read(start: int, stop: int) -> Array:
+            if isinstance(other, Rows):
+                return function(self.read(start, stop), other.read(start, stop))
+            if np.ndim(other) == 2:
+                return function(self.read(start, stop), other[start:stop])
+            return function(self.read(start, stop), other)
+
+        return Rows(self.shape, read, self._folder)
+
+    def __add__(self, other: Any) -> Rows:
+        return self._with(lambda a, b: a + b, other)
+
+    def __sub__(self, other: Any) -> Rows:
+        return self._with(lambda a, b: a - b, other)
+
+    def __rsub__(self, other: Any) -> Rows:
+        return self._with(lambda a, b: b - a, other)
+
+    def __mul__(self, other: Any) -> Rows:
+        return self._with(lambda a, b: a * b, other)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __truediv__(self, other: Any) -> Rows:
+        return self._with(lambda a, b: a / b, other)
+
+    def __le__(self, other: Any) -> Rows:
+        return self._with(lambda a, b: a <= b, other)
+
+    def __ge__(self, other: Any) -> Rows:
+        return self._with(lambda a, b: a >= b, other)
+
+    def __abs__(self) -> Rows:
+        return Rows(self.shape, lambda start, stop: np.abs(self.read(start, stop)), self._folder)
+
+    def clip(self, *, min: Any = None, max: Any = None) -> Rows:  # noqa: A002
+        """Bound the entries, lazily, by numbers or by other rows."""
+        rows = self
+        if min is not None:
+            rows = rows._with(np.maximum, min)
+        return rows if max is None else rows._with(np.minimum, max)
+
+    # ---------------------------------------------------------------- looking
+
+    def blocks(self) -> Iterator[tuple[int, Array]]:
+        """First row of each block, and the block."""
+        step = max(1, BLOCK_BYTES // (8 * max(1, self.shape[1])))
+        for start in range(0, len(self), step):
+            yield start, self.read(start, min(start + step, len(self)))
+
+    def sum(self, axis: int = 0) -> NDArray[np.float64]:
+        """Sum of every column."""
+        _only_columns(axis)
+        total = np.zeros(self.shape[1])
+        for _, block in self.blocks():
+            total += block.sum(axis=0, dtype=np.float64)
+        return total
+
+    def mean(self, axis: int = 0) -> NDArray[np.float64]:
+        """Mean of every column."""
+        return self.sum(axis) / len(self)
+
+    def max(self, axis: int = 0) -> NDArray[np.float64]:
+        """Largest entry of every column."""
+        _only_columns(axis)
+        return np.max([block.max(axis=0) for _, block in self.blocks()], axis=0)
+
+    def to_array(self) -> NDArray[np.float64]:
+        """Compute all rows; large matrices lie in a file that is deleted with the array."""
+        size = 8 * self.shape[0] * self.shape[1]
+        out: NDArray[np.float64]
+        if size <= IN_MEMORY:
+            out = np.empty(self.shape)
+        else:
+            with tempfile.TemporaryFile(dir=self._folder) as file:
+                out = np.memmap(file, dtype=np.float64, mode="w+", shape=self.shape)
+        for start, block in self.blocks():
+            out[start : start + len(block)] = block
+        return out
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError("rows that are not in memory have to be copied; pass copy=None")
+        return self.to_array() if dtype is None else self.to_array().astype(dtype, copy=False)
+
+
+def _only_columns(axis: int) -> None:
+    if axis != 0:
+        raise ValueError(f"axis must be 0, got {axis}")
+
+
+class RowFile:
+    """Rows in an unnamed temporary file, deleted when nothing refers to it any more.
+
+    It is read and written, not mapped: what it holds does not count as memory of the process.
+
+    Parameters
+    ----------
+    folder : str, optional
+        Where the disk with enough room is; the system's place for temporary files by default.
+    """
+
+    def __init__(self, shape: tuple[int, int], dtype: Any = np.float64, folder: str | None = None) -> None:
+        self.shape, self._dtype, self._folder = shape, np.dtype(dtype), folder
+        self._row_bytes = self._dtype.itemsize * shape[1]
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.truncate(shape[0] * self._row_bytes)
+            self._descriptor = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._descriptor)
+
+    def write(self, start: int, rows: Array) -> None:
+        """Put rows from row `start` on."""
+        view = np.ascontiguousarray(rows, dtype=self._dtype).reshape(-1).view(np.uint8).data
+        place = start * self._row_bytes
+        while view:
+            written = os.pwrite(self._descriptor, view, place)
+            view, place = view[written:], place + written
+
+    def read(self, start: int, stop: int) -> Array:
+        """Give rows `start` to `stop`."""
+        out = np.empty((stop - start, self.shape[1]), dtype=self._dtype)
+        view, place = out.reshape(-1).view(np.uint8).data, start * self._row_bytes
+        while view:
+            got = os.preadv(self._descriptor, [view], place)
+            if got == 0:
+                raise OSError(f"a temporary file ended at byte {place}: is the disk full?")
+            view, place = view[got:], place + got
+        return out
+
+    def rows(self) -> Rows:
+        """Give what was written, as `Rows`."""
+        return Rows(self.shape, self.read, self._folder)
+
+
+# ---------- arrays in memory, on a device or on disk
 
 ROWS_TOGETHER = 64
 """Rows that `column_sums` adds as one."""
 
 
 def on_host(array: Any) -> NDArray[Any]:
-    """Give a NumPy array: itself, a copy of a tensor from its device, or all of `log1pnmf._common.rows.Rows`.
+    """Give a NumPy array: itself, a copy of a tensor from its device, or all of `log1pnmf._common.arrays.Rows`.
 
     Examples
     --------

@@ -4,14 +4,90 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Collection, Container, Sequence
+import platform
+import sys
+import warnings
+from collections.abc import Collection, Container, Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from numbers import Integral, Real
-from typing import Any, cast
+from types import ModuleType
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["check_absent", "check_choice", "check_number", "check_whole", "one_for_each"]
+# ---------- numbers with their nouns
+
+
+def plural(number: float, one: str, many: str | None = None) -> str:
+    """Say how many, with the noun in the right form.
+
+    Examples
+    --------
+    >>> plural(1, "sample"), plural(1937, "sample"), plural(0, "entry", "entries")
+    ('1 sample', '1,937 samples', '0 entries')
+    """
+    return f"{round(number):,} {one if number == 1 else many or one + 's'}"
+
+
+# ---------- warnings that point at the user's line
+
+PASSED_OVER = ("log1pnmf", "sklearn")
+"""Packages whose lines are not the user's: this one, and those that call it for the user."""
+
+
+def convergence_warning() -> type[Warning]:
+    """Give scikit-learn's warning about fits that have not converged. Loading it takes a second or more."""
+    from sklearn.exceptions import ConvergenceWarning
+
+    return ConvergenceWarning
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn at the innermost line outside of this package and of scikit-learn."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in PASSED_OVER:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
+
+
+# ---------- optional packages: imported when they are used, named in the error when they are missing
+
+
+def require(module: str, *, purpose: str, package: str = "") -> ModuleType:
+    """Import an optional package.
+
+    Parameters
+    ----------
+    module : str
+        What to import.
+    purpose : str
+        What it is needed for, the beginning of the error.
+    package : str
+        What to install; by default the first part of `module`.
+
+    Raises
+    ------
+    ImportError
+        Where it is not installed, with the command that does it.
+
+    Examples
+    --------
+    >>> require("json", purpose="reading").loads("[1]")
+    [1]
+    >>> require("absent", purpose="plotting")
+    Traceback (most recent call last):
+    ImportError: plotting needs absent: pip install absent (No module named 'absent')
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        package = package or module.partition(".")[0]
+        raise ImportError(f"{purpose} needs {package}: pip install {package} ({error})") from error
+
+
+# ---------- checks of arguments. All errors have one form
 
 
 def check_choice(name: str, value: object, choices: Collection[str], *, otherwise: str = "") -> None:
@@ -81,3 +157,127 @@ def one_for_each(name: str, given: Any, length: int, *, of: str = "features") ->
         where = int(np.argmax(bad))
         raise ValueError(f"{name} must be finite and not negative, got {values[where]} at position {where}")
     return values
+
+
+# ---------- random generators, and their state as plain values, from which they can be restored
+
+Random: TypeAlias = np.random.Generator | np.random.RandomState
+
+GENERATORS = {
+    one.__name__: one
+    for one in (
+        np.random.MT19937,
+        np.random.PCG64,
+        np.random.PCG64DXSM,
+        np.random.Philox,
+        np.random.SFC64,
+    )
+}
+
+
+def as_random(random_state: Any) -> Random:
+    """Take an `np.random.Generator` as it is, anything else as scikit-learn does."""
+    if isinstance(random_state, np.random.Generator):
+        return random_state
+    try:
+        if isinstance(random_state, Integral):
+            return np.random.RandomState(int(random_state))
+        from sklearn.utils import check_random_state  # the usual call does without
+
+        return check_random_state(random_state)
+    except ValueError:
+        raise ValueError(
+            "random_state must be None, a whole number from 0 to 2**32 - 1, a RandomState or a Generator, "
+            f"got {random_state!r}"
+        ) from None
+
+
+def new_seed(rng: Random) -> int:
+    """Draw a whole number that can seed another generator."""
+    most = np.iinfo(np.int32).max
+    return int(rng.integers(most) if isinstance(rng, np.random.Generator) else rng.randint(most))
+
+
+def random_parts(rng: Random) -> dict[str, Any]:
+    """State of a generator of random numbers, as JSON holds it."""
+    if isinstance(rng, np.random.Generator):
+        state = dict(rng.bit_generator.state)
+    else:
+        state = dict(rng.get_state(legacy=False))
+    return {"type": type(rng).__name__, "state": _listed(state)}
+
+
+def check_known(rng: Random) -> None:
+    """Refuse generators that `random_from_parts` cannot restore."""
+    name = random_parts(rng)["state"]["bit_generator"]
+    if name not in GENERATORS:
+        raise ValueError(
+            f"random_state must use one of {', '.join(GENERATORS)} where there is a checkpoint, got {name}"
+        )
+
+
+def random_from_parts(parts: Mapping[str, Any]) -> Random:
+    """Restore a generator from the state that `random_parts` gave."""
+    state = _arrayed(parts["state"])
+    _check_positions(state)
+    bits = GENERATORS[state["bit_generator"]]()
+    if parts["type"] == "Generator":
+        bits.state = state
+        return np.random.Generator(bits)
+    rng = np.random.RandomState(bits)
+    rng.set_state(state)
+    return rng
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return {"array": value.tolist(), "dtype": value.dtype.str}
+    return {key: _listed(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+
+def _check_positions(state: Mapping[str, Any]) -> None:
+    """Refuse positions outside of a generator's memory; NumPy does not check them."""
+    inner = state["state"] if isinstance(state["state"], dict) else {}
+    for name, place, most in (
+        ("pos", inner.get("pos", 0), 624),
+        ("buffer_pos", state.get("buffer_pos", 0), 4),
+    ):
+        if not isinstance(place, int) or not 0 <= place <= most:
+            raise ValueError(f"{name} of the random numbers must be from 0 to {most}, got {place!r}")
+
+
+def _arrayed(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"array", "dtype"}:
+        if np.dtype(value["dtype"]).kind not in "iu":
+            raise ValueError(f"random numbers are whole numbers, got {value['dtype']!r}")
+        return np.array(value["array"], dtype=value["dtype"])
+    return {key: _arrayed(one) for key, one in value.items()}
+
+
+# ---------- the version of the package
+
+COMPUTE = ("numpy", "scipy", "scikit-learn")
+
+try:
+    __version__ = version("log1pnmf")
+except PackageNotFoundError:  # sources on a path, not installed
+    __version__ = "0.0.0+unknown"
+
+
+def versions() -> dict[str, str]:
+    """Tell what the numbers of a fit were computed with."""
+    return {
+        "log1pnmf": __version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in COMPUTE},
+    }
+
+
+# ---------- whether somebody is looking
+
+
+def is_live() -> bool:
+    """Whether a progress bar can move: in a terminal and in a notebook, not in a log file."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules

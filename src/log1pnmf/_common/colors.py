@@ -7,8 +7,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["BASELINE", "distinct_colors", "factor_colors", "oklab"]
-
 Array = NDArray[np.float64]
 
 BASELINE = "#d0d0d0"

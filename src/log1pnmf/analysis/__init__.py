@@ -1,12 +1,17 @@
 """From a `Fit` and its counts to findings."""
 
 from .batches import BatchFindings, batch_effects, batch_findings, confounded_groups
-from .coherence import coherence, exclusivity
-from .diagnostics import Diagnostics, diagnose
+from .diagnostics import Diagnostics, diagnose, loading_errors
 from .evidence import Evidence, evidence
-from .heldout import heldout_by_sample, heldout_log_likelihood, heldout_rows_log_likelihood
-from .identity import top_features
-from .loading_errors import loading_errors
+from .grid import Setting
+from .groups import top_features
+from .heldout import (
+    heldout_by_sample,
+    heldout_log_likelihood,
+    heldout_rows_log_likelihood,
+    heldout_score,
+    perplexity,
+)
 from .markers import Markers, markers
 from .metrics import (
     FactorMatch,
@@ -20,13 +25,12 @@ from .metrics import (
     match_factors,
     shares,
 )
-from .perplexity import perplexity
-from .scorer import heldout_score
-from .selection import Judgement, Selection, Setting, select
+from .select import select
+from .selection import Judgement, Selection
 from .stability import Relation, Stability, consensus, fit_seeds, relate, stability, stability_table
 from .suggest import read_gmt, suggest_names
 from .sweep import Sweep, sweep
-from .topics import TopicModel, topic_model
+from .topics import TopicModel, coherence, exclusivity, topic_model
 from .usage import Usage, usage
 
 __all__ = [

@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.optional import require
+from log1pnmf._common.checks import require
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import make_engine
-from log1pnmf.fitting.as_fit import as_fit
+from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import counts_of
 from log1pnmf.model.batches import Batches, batch_labels
 from log1pnmf.model.problem import Problem
-
-__all__ = ["BatchFindings", "batch_effects", "batch_findings", "confounded_groups"]
 
 MOST = 0.95
 """Part of a group, or of a batch, that makes it nearly all of it."""

@@ -12,28 +12,336 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
+from log1pnmf._common.checks import check_choice
+from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.sparse_rows import dense_blocks
-from log1pnmf.fitting.as_fit import fit_and_counts
+from log1pnmf.counts.passes import parts_of, source_of
+from log1pnmf.fitting.anndata import as_fit, fit_and_counts
 from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.new_samples import counts_of, new_batches, new_samples
+from log1pnmf.model.batches import Batches
 from log1pnmf.model.dispersion import renewed
-from log1pnmf.model.negative_binomial import NegativeBinomial
-from log1pnmf.model.objective import BLOCK_BYTES
+from log1pnmf.model.noise import NegativeBinomial, Noise
+from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import Quadratic, quadratic
 
-from .residual_sums import Entries, Sums
+from .marker_tests import ERRORS, Z95, inverse_information
 
-__all__ = ["OUTLYING", "Diagnostics", "diagnose"]
+# ---------- deviance that a count has on average under its own law
 
 Array = NDArray[np.float64]
+
+LEAST_TABLED, LARGEST_TABLED = 1e-9, 200.0
+"""Means between which the expected deviance is tabled; above it is ``1 + 1 / (6 mean)``."""
+
+DISPERSIONS = np.geomspace(1e-3, 1e3, 43)
+"""Of the table for negative binomial counts; below the first one it is that of Poisson counts."""
+
+MEANS = np.geomspace(LEAST_TABLED, 1e6, 240)
+WHOLE, GROWTH, LARGEST_COUNT = 400, 1.03, 1e9
+"""Counts that are summed over: one by one, and then in ranges that grow by a factor."""
+
+
+def expected_deviance(mean: Array, dispersion: Array | None = None) -> Array:
+    """Deviance that a count with this mean has on average.
+
+    Parameters
+    ----------
+    dispersion : ndarray, optional
+        Of negative binomial counts, for every feature, the last axis of `mean`; None: Poisson.
+
+    Examples
+    --------
+    >>> expected_deviance(np.array([0.0, 0.01, 1.0, 1000.0])).round(3).tolist()
+    [0.0, 0.092, 1.147, 1.0]
+    >>> expected_deviance(np.array([0.01, 1.0, 1000.0]), np.array(2.0)).round(3).tolist()
+    [0.08, 0.873, 1.257]
+    """
+    grid, values = _poisson_table()
+    inside = np.interp(np.log(np.clip(mean, LEAST_TABLED, LARGEST_TABLED)), grid, values)
+    inside *= np.minimum(mean / LEAST_TABLED, 1.0)
+    of_poisson = np.where(mean > LARGEST_TABLED, 1.0 + 1.0 / (6.0 * np.maximum(mean, 1e-300)), inside)
+    if dispersion is None:
+        return of_poisson
+    phi = np.broadcast_to(dispersion, mean.shape)
+    places = [_place(phi, DISPERSIONS), _place(mean, MEANS)]
+    ratio = scipy.ndimage.map_coordinates(_ratio_table(), places, order=1)
+    near = np.minimum(phi / DISPERSIONS[0], 1.0)  # from Poisson's to the first of the table
+    return of_poisson * (1.0 + near * (ratio - 1.0))
+
+
+def _place(values: Array, grid: Array) -> Array:
+    """Give the place of values in a geometric grid; that of the end where they are beyond it."""
+    logs = np.log(np.clip(values, grid[0], grid[-1]) / grid[0])
+    place: Array = np.minimum(logs / np.log(grid[1] / grid[0]), len(grid) - 1.0)
+    return place
+
+
+@cache
+def _poisson_table() -> tuple[Array, Array]:
+    grid = np.linspace(np.log(LEAST_TABLED), np.log(LARGEST_TABLED), 600)
+    mean = np.exp(grid)[:, None]
+    y = np.arange(400.0)[None, :]
+    deviance = 2.0 * (scipy.special.xlogy(y, np.where(y > 0.0, y, 1.0) / mean) - (y - mean))
+    return grid, (scipy.stats.poisson.pmf(y, mean) * deviance).sum(axis=1)
+
+
+@cache
+def _ratio_table() -> Array:
+    """Table the expected deviance of negative binomial counts over that of Poisson ones."""
+    n_ranges = int(np.log(LARGEST_COUNT / WHOLE) / np.log(GROWTH))
+    beyond = np.unique(np.floor(np.geomspace(WHOLE, LARGEST_COUNT, n_ranges)))
+    y = np.concatenate((np.arange(WHOLE), 0.5 * (beyond[:-1] + beyond[1:] - 1.0)))
+    width = np.concatenate((np.ones(WHOLE), np.diff(beyond)))
+    return np.stack([_of_dispersion(phi, y, width) for phi in DISPERSIONS.tolist()]) / expected_deviance(
+        MEANS
+    )
+
+
+def _of_dispersion(phi: float, y: Array, width: Array) -> Array:
+    """Give the expected deviance at all means of the table."""
+    r, mean = 1.0 / phi, MEANS[:, None]
+    gammaln = scipy.special.gammaln
+    logs = gammaln(y + r) - gammaln(r) - gammaln(y + 1.0) + y * np.log(phi * mean)
+    share = width * np.exp(logs - (y + r) * np.log1p(phi * mean))
+    own = np.where(y > 0.0, y, 1.0)
+    terms = scipy.special.xlogy(y, own / mean)
+    deviance = 2.0 * (terms - (y + r) * np.log((1.0 + phi * y) / (1.0 + phi * mean)))
+    found: Array = (share * deviance).sum(axis=1) / share.sum(axis=1)
+    narrow = (MEANS > LARGEST_TABLED) & (phi < 0.01)  # ranges of counts would be too wide for the law
+    return np.where(narrow, 1.0 + 1.0 / (6.0 * MEANS) + phi / 6.0, found)
+
+
+# ---------- sums of residuals over samples and features, block of samples by block, under the noise of a fit
+
 Index = NDArray[np.intp]
+
+LEAST_MEAN = 1e-6
+"""Where the model expects less, it expects nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """Some entries of the counts, the most extreme first.
+
+    Parameters
+    ----------
+    count, mean : ndarray
+        What was counted, and what the fit expects.
+    value : ndarray
+        By which they were chosen.
+    """
+
+    sample: Index
+    feature: Index
+    count: Array
+    mean: Array
+    value: Array
+
+
+class Sums:
+    """What blocks of samples add up to: pairs are by sample and by feature."""
+
+    def __init__(self, shape: tuple[int, int], n_entries: int, noise: Noise) -> None:
+        self.noise = noise
+        self.dispersion = noise.dispersion if isinstance(noise, NegativeBinomial) else None
+
+        def pair() -> tuple[Array, Array]:
+            return np.zeros(shape[0]), np.zeros(shape[1])
+
+        self.deviance, self.expected, self.pearson, self.gap = pair(), pair(), pair(), pair()
+        self.squares_of_samples, self.squares = pair()
+        self.total, self.differences, self.means = (np.zeros(shape[1]) for _ in range(3))
+        self.worst, self.gaps = Largest(n_entries), Largest(n_entries)
+        self.has_gaps, self.n_unexpected = False, 0
+
+    def add(self, rows: slice, y: Array, mean: Array, gap: Array | None) -> None:
+        """Take in a block of samples."""
+        deviance = np.maximum(2.0 * self.noise.loss(y, positive(mean)), 0.0)
+        difference = (y - mean) ** 2
+        variance = mean if self.dispersion is None else mean * (1.0 + self.dispersion * mean)
+        never = (mean < LEAST_MEAN) & (y > 0.0)  # one of these would outweigh all others together
+        self.n_unexpected += int(np.count_nonzero(never))
+        expected = expected_deviance(mean, self.dispersion)
+        terms = (deviance, expected, np.where(never, 0.0, difference / positive(variance)))
+        for sums, values in zip((self.deviance, self.expected, self.pearson), terms, strict=True):
+            sums[0][rows] = values.sum(axis=1)
+            sums[1][:] += values.sum(axis=0)
+        self.total += y.sum(axis=0)
+        self.differences += difference.sum(axis=0)
+        self.means += mean.sum(axis=0)
+        self.squares += (mean**2).sum(axis=0)
+        self.squares_of_samples[rows] = (mean**2).sum(axis=1)
+        self.worst.add(rows, np.sign(y - mean) * np.sqrt(deviance), y, mean)
+        if gap is not None:
+            self.has_gaps = True
+            self.gap[0][rows] = np.abs(gap).sum(axis=1)
+            self.gap[1][:] += np.abs(gap).sum(axis=0)
+            self.gaps.add(rows, gap, y, mean)
+
+
+class Largest:
+    """The entries with the largest absolute values seen so far."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.kept = [np.zeros(0) for _ in range(5)]
+
+    def add(self, rows: slice, values: Array, y: Array, mean: Array) -> None:
+        """Look at a block of samples."""
+        size = np.abs(values).ravel()
+        n = min(self.n, size.size)
+        flat = np.argpartition(-size, n - 1)[:n] if n else np.zeros(0, dtype=np.intp)
+        i, j = np.unravel_index(flat, values.shape)
+        new = (i + rows.start, j, y[i, j], mean[i, j], values[i, j])
+        joined = [np.concatenate(pair) for pair in zip(self.kept, new, strict=True)]
+        order = np.argsort(-np.abs(joined[-1]), kind="stable")[: self.n]
+        self.kept = [column[order] for column in joined]
+
+    def found(self) -> Entries:
+        """Give what was seen."""
+        sample, feature, count, mean, value = self.kept
+        return Entries(sample.astype(np.intp), feature.astype(np.intp), count, mean, value)
+
+
+def positive(values: Array) -> Array:
+    """Keep values away from zero, to divide by them."""
+    return np.maximum(values, 1e-300)
+
+
+# ---------- how well the loadings of a sample are known, given the factors
+
+AT_BOUND = 1e-9
+"""Of a factor's largest loading: what is nearer to a bound than this is at it."""
+
+ARRAYS_OF_ERRORS = 8
+
+
+def loading_errors(
+    fit: Any,
+    counts: Any,
+    loadings: Any = None,
+    *,
+    size_factors: Any = None,
+    batch: Any = None,
+    errors: str = "sandwich",
+) -> Array:
+    """Compute standard errors of loadings given the factors, from the counts of each sample.
+
+    The factors are treated as known. Fitted ones differ from true ones in scale and mixing, which is not in
+    these errors: intervals hold a sample's loadings on the factors of this fit, and much less often those on
+    the true factors (docs/usage.md has figures). For a loading at its bound, 1.96 errors reach the end of a
+    one-sided 95% interval, and the errors of the other loadings are computed without it.
+
+    Parameters
+    ----------
+    fit : Fit, or anything that `log1pnmf.as_fit` takes
+        The fit.
+    counts : array, sparse matrix, data frame or source of shape (n, m)
+        Counts of the samples.
+    loadings : array of shape (n, K), optional
+        Loadings of other samples, from `log1pnmf.Log1pNMF.transform`; by default those of the fit.
+    size_factors : {"total", "fit", "none"} or array of shape (n,), optional
+        For other samples, as in `transform`.
+    batch : array of shape (n,), optional
+        For other samples, as in `transform`.
+    errors : {"sandwich", "model"}
+        "sandwich" is valid for counts of any variance; "model" trusts the noise of the fit.
+
+    Returns
+    -------
+    ndarray of shape (n, K)
+        Standard errors given the factors, on the scale of the loadings; inf if the counts contain no
+        information.
+
+    Examples
+    --------
+    >>> from log1pnmf import Log1pNMF
+    >>> model = Log1pNMF(1, c=float("inf")).fit([[40, 20], [20, 10], [60, 30]])
+    >>> error = loading_errors(model, [[40, 20], [20, 10], [60, 30]], errors="model")
+    >>> (error / model.loadings_).round(3).ravel().tolist()  # 60, 30 and 90 counts: 1 / sqrt
+    [0.129, 0.183, 0.105]
+    """
+    check_choice("errors", errors, ERRORS)
+    fit, own = as_fit(fit), loadings is None
+    source = source_of(counts)
+    whole = counts_of(fit, counts) if own and source is None else counts
+    values = fit.loadings if own else np.asarray(loadings, dtype=np.float64)
+    found = np.empty((len(values), fit.n_components))
+    given = None if size_factors is None or isinstance(size_factors, str) else np.asarray(size_factors)
+    batches = fit.batches if own else new_batches(fit, batch, len(values))
+    for first, part in parts_of(whole if source is None else source):
+        here = counts_of(fit, part, same_samples=False)
+        rows = slice(first, first + here.n_samples)
+        if own:
+            sizes = fit.size_factors[rows]
+        else:
+            kind = size_factors if given is None else given[rows]
+            sizes = new_samples(fit, here, kind).size_factors
+        here_batches = None if batches is None else batches.of_samples(rows)
+        with threadpool_limits(1, user_api="blas"):  # more threads change bits
+            found[rows] = _errors(fit, here, values[rows], sizes, errors, batches=here_batches)
+    return found
+
+
+def _errors(
+    fit: Fit, counts: Counts, loadings: Array, sizes: Array, errors: str, *, batches: Batches | None
+) -> Array:
+    """Errors of samples in memory, block by block."""
+    factors = fit.factors / fit.link.alpha
+    first, second = np.triu_indices(fit.n_components)
+    products = factors[:, first] * factors[:, second]
+    largest = fit.loadings.max(axis=0)
+    upper = largest if fit.settings.l1 > 0 else np.full(len(largest), np.inf)
+    found = np.empty_like(loadings)
+    for rows in dense_blocks(counts.shape, BLOCK_BYTES / (8 * ARRAYS_OF_ERRORS)):
+        y, eta = counts.by_row.to_dense(rows), loadings[rows] @ factors.T
+        t = fit.link.exposure_scale * sizes[rows, None]
+        if batches is not None:
+            t = t * batches.rows(rows)
+        slope = entry_gradient(y, eta, t, fit.link, noise=fit.noise)
+        information = _square(entry_curvature(y, eta, t, fit.link, noise=fit.noise) @ products, first, second)
+        scores = _square(slope**2 @ products, first, second) if errors == "sandwich" else None
+        low = loadings[rows] <= AT_BOUND * largest
+        high = loadings[rows] >= (1.0 - AT_BOUND) * upper
+        found[rows] = _of_block(information, scores, slope @ factors, low, high)
+    return found
+
+
+def _square(pairs: Array, first: Any, second: Any) -> Array:
+    full = np.empty((len(pairs), int(first.max()) + 1, int(first.max()) + 1))
+    full[:, first, second] = full[:, second, first] = pairs
+    return full
+
+
+def _of_block(information: Array, scores: Array | None, gradient: Array, low: Any, high: Any) -> Array:
+    """Errors of free loadings, and one-sided ones of those at a bound, where the loss rises away from it."""
+    pinned = low | high
+    found = np.empty(gradient.shape)
+    for k in range(gradient.shape[1]):
+        counted = ~pinned
+        counted[:, k] = True
+        model = inverse_information(information, counted)
+        covariance = model if scores is None else model @ scores @ model
+        variance = covariance[:, k, k]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.sqrt(variance / model[:, k, k])
+            rise = np.maximum(np.where(low[:, k], gradient[:, k], -gradient[:, k]), 0.0)
+            end = Z95**2 / (rise + np.sqrt(rise**2 + Z95**2 / model[:, k, k]))
+            found[:, k] = np.where(pinned[:, k], ratio * end / Z95, np.sqrt(variance))
+    return np.where(np.isfinite(found) & (information.diagonal(axis1=1, axis2=2) > 0.0), found, np.inf)
+
+
+# ---------- diagnostics: features, samples and entries whose counts a fit does not explain
 
 OUTLYING = 5.0
 """Robust standard deviations above the median from which a sample is an outlier."""

@@ -30,38 +30,26 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf._common.checks import check_whole
-from log1pnmf._common.randomness import as_random, new_seed
-from log1pnmf._common.warn import convergence_warning
-from log1pnmf._common.words import plural
+from log1pnmf._common.checks import as_random, check_whole, convergence_warning, new_seed, plural
+from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.sparse_rows import dense_blocks
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
-from log1pnmf.fitting.annotated import is_annotated
-from log1pnmf.fitting.as_fit import fit_and_counts
-from log1pnmf.fitting.driver import ApproximationWarning, run_request
-from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.keys import Keys
-from log1pnmf.fitting.known import ImpossibleCountsError, constraint_of, structure_of
-from log1pnmf.fitting.renewal import AdaptiveRenewal
-from log1pnmf.fitting.request import KNOWN, Request
+from log1pnmf.fitting.anndata import fit_and_counts, is_annotated
+from log1pnmf.fitting.fit import Fit, Keys
+from log1pnmf.fitting.fit_counts import KNOWN, ApproximationWarning, Request, run_request
+from log1pnmf.fitting.fixed_factors import ImpossibleCountsError, constraint_of, structure_of
 from log1pnmf.fitting.settings import GIVEN
-from log1pnmf.fitting.solver.alternate import alternate
-from log1pnmf.fitting.solver.extrapolate import Extrapolation
-from log1pnmf.fitting.solver.iteration import Pair
-from log1pnmf.fitting.solver.project import solve_loadings
+from log1pnmf.fitting.solver import Extrapolation, Pair, alternate, solve_loadings
 from log1pnmf.fitting.starts import lifted
-from log1pnmf.model.constraint import Bounds, Constraint
-from log1pnmf.model.prediction import BLOCK_ENTRIES
+from log1pnmf.fitting.updates import AdaptiveRenewal
+from log1pnmf.model.constraint import Bounds, Constraint, Structure
+from log1pnmf.model.predict import BLOCK_ENTRIES
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.simulate import draw_poisson
-from log1pnmf.model.structure import Structure
 
 from .metrics import match_factors, null_deviance
-from .selection.progress import OnFit, shown
-
-__all__ = ["COMES_BACK", "Evidence", "evidence", "evidence_in"]
+from .select import OnFit, shown
 
 Array = NDArray[np.float64]
 
@@ -229,7 +217,7 @@ class Evidence:
 
 
 def evidence_in(source: Any, key: str | None = None) -> Evidence | None:
-    """Read what `log1pnmf.tl.evidence` has written; None for what is no AnnData, or has none."""
+    """Read what `log1pnmf.tl.findings` has written; None for what is no AnnData, or has none."""
     place = Keys(key).evidence
     if not is_annotated(source) or "n_all" not in source.uns.get(place, ()):
         return None

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from log1pnmf._common.checks import check_number
+from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import select_features
-from log1pnmf.counts.splitting import check_fraction, training_size_factors
-from log1pnmf.fitting.as_fit import as_fit
+from log1pnmf.counts.splitting import check_fraction, split_counts, training_size_factors
+from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.new_samples import NewSamples, fits_new_sizes, new_size_factors
+from log1pnmf.fitting.new_samples import NewSamples, counts_of, fits_new_sizes, new_size_factors
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.prediction import (
+from log1pnmf.model.objective import BLOCK_BYTES
+from log1pnmf.model.predict import (
     BACKGROUND,
+    BLOCK_ENTRIES,
     Background,
     Rates,
     score_entries,
@@ -24,14 +29,7 @@ from log1pnmf.model.prediction import (
     score_unseen,
 )
 
-__all__ = [
-    "BACKGROUND",
-    "heldout_by_sample",
-    "heldout_features_by_sample",
-    "heldout_log_likelihood",
-    "heldout_rows_log_likelihood",
-    "training_by_sample",
-]
+# ---------- held-out log-likelihood: how well a fit to one part of the counts predicts the other part
 
 Array = NDArray[np.float64]
 
@@ -219,7 +217,7 @@ def heldout_features_by_sample(
     Neither the samples nor anything about their scored features was used: loadings come from the other
     features of each sample. So this also holds where counts vary more than Poisson counts do, as long as the
     excess of one feature says nothing about that of another. One entry in a thousand may be far off, see
-    `log1pnmf.model.prediction.score_unseen`.
+    `log1pnmf.model.predict.score_unseen`.
 
     Parameters
     ----------
@@ -270,3 +268,151 @@ def _score_parts(rates: Rates, train: Any, test: Any, *, test_fraction: float, b
         if counts.shape != expected:
             raise ValueError(f"{name} must have the shape {expected} of the fit, got {counts.shape}")
     return score_parts(rates, seen, unseen, test_fraction=share, background=background)
+
+
+# ---------- perplexity: how well a fit foretells the words of documents that it has not seen
+
+
+def perplexity(
+    fit: Any,
+    X: Any,
+    *,
+    test_fraction: float = 0.5,
+    size_factors: Any = None,
+    random_state: Any = 0,
+    n_jobs: int | None = None,
+) -> float:
+    """Perplexity of held-out words, given the other words of each document; smaller is better.
+
+    The counts of every document are split. Loadings come from one part, and the other part is scored:
+    ``exp(-sum(y log p) / sum(y))``, where p are the fitted means as shares of their sum over the features. A
+    perplexity of 300 means that the fit is as uncertain as if it chose among 300 equally likely words. A
+    share of 0.001 of p comes from the totals of the words, so that no word is impossible.
+
+    Parameters
+    ----------
+    fit : Fit, or anything that `log1pnmf.as_fit` takes
+        A fit to other documents, or to the same ones, which makes it look better.
+    X : array, sparse matrix or data frame of shape (n_documents, n_features)
+        Counts of words.
+    test_fraction : float
+        Share of the counts that is scored.
+    size_factors : {"total", "fit", "none"} or array, optional
+        Size factors of these documents; see `log1pnmf.Log1pNMF.transform`.
+    random_state : int, RandomState, Generator or None
+        Seed of the split; use the same one for all models that you compare.
+    n_jobs : int, optional
+        Number of threads.
+
+    Returns
+    -------
+    float
+
+    Notes
+    -----
+    ``LatentDirichletAllocation.perplexity`` of scikit-learn estimates the topics of a document from all of
+    its words and scores the same words, so you cannot compare its values with these. Perplexity as computed
+    here need not improve with every further topic.
+
+    Examples
+    --------
+    >>> from log1pnmf import Log1pNMF
+    >>> counts = np.kron(np.eye(2), np.full((3, 4), 5))  # two topics of four words each
+    >>> model = Log1pNMF(2, c=float("inf")).fit(counts)
+    >>> round(perplexity(model, counts), 1), round(perplexity(Log1pNMF(1).fit(counts), counts), 1)
+    (4.0, 8.0)
+    """
+    share, found = check_fraction(test_fraction), as_fit(fit)
+    counts = counts_of(found, X, same_samples=False)
+    seen, unseen = split_counts(counts, share, random_state=random_state)
+    if not unseen.total:
+        raise ValueError("X has too few counts to hold any out; pass more documents")
+    sizes = _sizes(found, seen, share, size_factors)
+    held = NewSamples(found, seen, sizes, n_jobs=n_jobs, pull=PULL)
+    held = held.sized() if fits_new_sizes(found, size_factors) else held
+    return math.exp(-_log_shares(found, held.solve()[0], seen, unseen) / unseen.total)
+
+
+def _sizes(fit: Fit, seen: Counts, share: float, size_factors: Any) -> Array:
+    """Give the size factors of documents of which a part is seen."""
+    kind = fit.settings.size_factors if size_factors is None else size_factors
+    if isinstance(kind, str) and kind in ("total", "fit", "given"):
+        return new_size_factors(fit, seen, size_factors)  # totals have shrunk with the counts
+    return training_size_factors(seen, share, kind)
+
+
+def _log_shares(fit: Fit, loadings: Array, seen: Counts, unseen: Counts) -> float:
+    """Sum up the logarithms of the shares of the held-out counts."""
+    totals = seen.by_column.row_sums() + 0.5
+    beside, log_shares = BACKGROUND * totals / totals.sum(), 0.0
+    for rows in dense_blocks(unseen.shape, BLOCK_ENTRIES):
+        rates = fit.link.inverse(loadings[rows] @ fit.factors.T)
+        sums = rates.sum(axis=1, keepdims=True)
+        own = np.where(sums > 0.0, rates / np.where(sums > 0.0, sums, 1.0), totals / totals.sum())
+        y = unseen.by_row.to_dense(rows)
+        log_shares += float(np.sum(y * np.log((1.0 - BACKGROUND) * own + beside)))
+    return log_shares
+
+
+# ---------- a score for scikit-learn's searches that does not grow with the number of factors
+
+SEED = 0
+"""Of the choice of features that are scored: the same for every model, so that scores can be compared."""
+
+
+def heldout_score(estimator: Any, X: Any, y: Any = None, *, test_fraction: float = 0.2) -> float:
+    """Mean exact log-likelihood per entry of held-out features in new samples; a scorer for GridSearchCV.
+
+    ``estimator.score`` estimates the loadings of a sample from all of its counts, so it grows with the number
+    of factors. Here loadings come from some features, and the others are scored: more factors help only if
+    they predict.
+
+    Parameters
+    ----------
+    estimator : Log1pNMF, or a pipeline that ends in one
+        A fitted model.
+    X : array, sparse matrix or data frame of shape (n, n_features)
+        Counts of other samples.
+    y : ignored
+        Ignored; scikit-learn passes it.
+    test_fraction : float
+        Share of the features to score; the same features are scored for every model.
+
+    Returns
+    -------
+    float
+        Score; larger is better.
+
+    Examples
+    --------
+    >>> from sklearn.model_selection import GridSearchCV
+    >>> from log1pnmf import Log1pNMF
+    >>> from log1pnmf.datasets import pancreas
+    >>> search = GridSearchCV(Log1pNMF(tol=1e-3), {"n_components": [1, 3]}, scoring=heldout_score, cv=2)
+    >>> search.fit(pancreas().counts[:120, :200]).best_params_
+    {'n_components': 3}
+    """
+    check_number("test_fraction", test_fraction)
+    check_fraction(test_fraction)
+    if hasattr(estimator, "steps"):
+        X = estimator[:-1].transform(X) if len(estimator.steps) > 1 else X
+        estimator = estimator[-1]
+    fit = as_fit(estimator)
+    new = counts_of(fit, X, same_samples=False)
+    m = len(fit.factors)
+    if m < 2:
+        raise ValueError(
+            "X has only one feature, so none is left to estimate loadings from; pass more features"
+        )
+    n_scored = min(max(1, round(test_fraction * m)), m - 1)
+    scored = np.sort(np.random.default_rng(SEED).permutation(m)[:n_scored])
+    found = heldout_features_by_sample(fit, _fitted_totals(fit)[None, :], new, scored=scored, n_jobs=1)
+    return float(found.sum()) / (new.n_samples * n_scored)
+
+
+def _fitted_totals(fit: Fit) -> NDArray[np.float64]:
+    """Totals of the features over the fitted samples, as the fit has them."""
+    totals = np.zeros(len(fit.factors))
+    for rows in dense_blocks((len(fit.loadings), len(totals)), BLOCK_BYTES / 32):
+        totals += (fit.exposure(rows) * fit.link.inverse(fit.loadings[rows] @ fit.factors.T)).sum(axis=0)
+    return np.rint(totals)

@@ -11,29 +11,13 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from log1pnmf._common.checks import check_choice
+from log1pnmf.counts.compress import pieces
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.sparse_rows import pieces
 from log1pnmf.engines.registry import make_engine
-from log1pnmf.fitting.arrangement import SHARED, evenness, sample_shares
-from log1pnmf.fitting.as_fit import as_fit, fit_and_counts
-from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.anndata import as_fit, fit_and_counts
+from log1pnmf.fitting.fit import SHARED, Fit, evenness, sample_shares
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
-
-__all__ = [
-    "MEASURES",
-    "FactorMatch",
-    "correlation_matrix",
-    "deviance_explained",
-    "dominant_factor",
-    "effective_factors",
-    "factor_correlation",
-    "hoyer",
-    "log_likelihood",
-    "match_factors",
-    "null_deviance",
-    "shares",
-]
 
 Array = NDArray[np.float64]
 

@@ -11,18 +11,13 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from log1pnmf._common.checks import check_absent, check_choice, check_whole
-from log1pnmf._common.randomness import as_random, new_seed
+from log1pnmf._common.checks import as_random, check_absent, check_choice, check_whole, new_seed
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitting.as_fit import as_fit
-from log1pnmf.fitting.driver import fit_log1p_nmf, run_request
-from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.keys import c_name
-from log1pnmf.fitting.request import Request
+from log1pnmf.fitting.anndata import as_fit
+from log1pnmf.fitting.fit import Fit, c_name
+from log1pnmf.fitting.fit_counts import Request, fit_log1p_nmf, run_request
 
 from .metrics import match_factors
-
-__all__ = ["Relation", "Stability", "consensus", "fit_seeds", "relate", "stability", "stability_table"]
 
 Array = NDArray[np.float64]
 

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import scipy
 
-from log1pnmf._common.optional import require
-from log1pnmf.fitting.as_fit import as_fit
+from log1pnmf._common.checks import require
+from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.ranking import ranking_of
 
 from .groups import Groups, group_means, labels_of
-
-__all__ = ["read_gmt", "suggest_names"]
 
 N_TOP = 50
 LEVEL = 0.05

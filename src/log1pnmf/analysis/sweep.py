@@ -12,15 +12,12 @@ import numpy as np
 
 from log1pnmf._common.checks import check_absent
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitting.as_fit import as_fit
-from log1pnmf.fitting.driver import run_request
+from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.request import Request
+from log1pnmf.fitting.fit_counts import Request, run_request
 from log1pnmf.model.link import ShiftedLog
 
 from .metrics import deviance_explained, factor_correlation, hoyer, log_likelihood
-
-__all__ = ["Sweep", "along_path", "fits_along", "sweep"]
 
 
 @dataclass(frozen=True, eq=False)

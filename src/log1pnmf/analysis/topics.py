@@ -8,12 +8,144 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.fitting.as_fit import as_fit
-from log1pnmf.fitting.keys import c_name
+from log1pnmf._common.checks import check_choice, check_whole
+from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.anndata import as_fit
+from log1pnmf.fitting.fit import Fit, c_name
+from log1pnmf.fitting.new_samples import counts_of
+from log1pnmf.fitting.ranking import ranking_of
 
-__all__ = ["TopicModel", "topic_model"]
+# ---------- how good topics are: coherence and exclusivity of their first words
 
 Array = NDArray[np.float64]
+
+BY = ("ranking", "weight")
+
+EPSILON = 1e-12
+"""Added to the share of documents with both words, which may be zero; the same as in gensim."""
+
+
+def coherence(source: Any, counts: Any, n: int = 10, *, by: str = "ranking", key: str | None = None) -> Array:
+    """NPMI coherence of each factor: how often its top features occur in the same samples.
+
+    Let ``p_i`` and ``p_j`` be the shares of documents that contain one of two words, and ``p_ij`` the share
+    that contains both. The NPMI of the two words is ``log((p_ij + eps) / (p_i p_j)) / -log(p_ij + eps)``,
+    with ``eps = 1e-12``: 1 if they always occur together, 0 if they are independent, near -1 if they never
+    do. The coherence of a topic is the mean over all pairs of its first `n` words: gensim's "c_npmi" with
+    whole documents as windows.
+
+    Parameters
+    ----------
+    source : Fit, or anything that `log1pnmf.as_fit` takes
+        The fit.
+    counts : array, sparse matrix or data frame of shape (documents, features)
+        Documents in which words are counted: those of the fit or, better, others with the same features.
+    n : int
+        Number of top features of each factor, at least 2.
+    by : {"ranking", "weight"}
+        Which features come first: those that distinguish the factor from the others, as in all lists of this
+        package, or those with the largest weight, as in most papers on topic models.
+    key : str, optional
+        Name of the fit in an AnnData.
+
+    Returns
+    -------
+    ndarray of shape (K,)
+        NaN for factors with fewer than two features that occur.
+
+    References
+    ----------
+    Bouma G (2009), Normalized (pointwise) mutual information in collocation extraction. Röder M, Both A,
+    Hinneburg A (2015), Exploring the space of topic coherence measures.
+
+    Examples
+    --------
+    >>> from log1pnmf import Log1pNMF
+    >>> counts = np.kron(np.eye(2), np.ones((3, 2))) * [4, 3, 2, 5]  # two topics of two words
+    >>> coherence(Log1pNMF(2, c=float("inf")).fit(counts), counts, 2).round(6)
+    array([1., 1.])
+    """
+    fit, firsts = _first_features(source, n, by, key)
+    found = counts_of(fit, counts, same_samples=False)
+    return np.array([npmi(found, first) for first in firsts])
+
+
+def exclusivity(source: Any, n: int = 10, *, by: str = "ranking", key: str | None = None) -> Array:
+    """Share of the top features of each factor that belongs to that factor alone.
+
+    The weights of every factor are divided by their sum. The share of a feature that belongs to one factor is
+    its weight there, divided by its weight in all factors together. The exclusivity of a factor is the mean
+    share of its first `n` features: 1 if no other factor has them, ``1 / K`` if all factors have them
+    equally.
+
+    Parameters
+    ----------
+    source : Fit, or anything that `log1pnmf.as_fit` takes
+        The fit.
+    n : int
+        Number of top features of each factor, at least 2.
+    by : {"ranking", "weight"}
+        As in `coherence`.
+    key : str, optional
+        Name of the fit in an AnnData.
+
+    Returns
+    -------
+    ndarray of shape (K,)
+        NaN for factors without features.
+
+    Examples
+    --------
+    >>> from log1pnmf import Log1pNMF
+    >>> counts = np.kron(np.eye(2), np.ones((3, 2))) * [4, 3, 2, 5]
+    >>> exclusivity(Log1pNMF(2, c=float("inf")).fit(counts), 2).round(6)
+    array([1., 1.])
+    """
+    fit, firsts = _first_features(source, n, by, key)
+    sums = fit.factors.sum(axis=0)
+    weights = fit.factors / np.where(sums > 0.0, sums, 1.0)
+    totals = weights.sum(axis=1)
+    shares = weights / np.where(totals > 0.0, totals, 1.0)[:, None]
+    return np.array([shares[first, k].mean() if len(first) else np.nan for k, first in enumerate(firsts)])
+
+
+def _first_features(source: Any, n: int, by: str, key: str | None) -> tuple[Fit, list[NDArray[np.intp]]]:
+    check_whole("n", n, least=2)
+    check_choice("by", by, BY)
+    fit = as_fit(source, key=key)
+    if by == "ranking":
+        ranking = ranking_of(fit)
+        return fit, [ranking.top(k, n) for k in range(fit.n_components)]
+    order = np.argsort(-fit.factors, axis=0, kind="stable")[:n]
+    return fit, [order[fit.factors[order[:, k], k] > 0.0, k] for k in range(fit.n_components)]
+
+
+def npmi(counts: Counts, features: NDArray[np.intp]) -> float:
+    """Mean over all pairs of features that occur."""
+    there = (
+        np.stack([_present(counts, feature) for feature in features]) if len(features) else np.zeros((0, 1))
+    )
+    there = there[there.any(axis=1)]
+    if len(there) < 2:
+        return np.nan
+    both = (there @ there.T) / counts.n_samples
+    i, j = np.triu_indices(len(there), k=1)
+    share, alone = both[i, j] + EPSILON, both.diagonal()
+    everywhere = both[i, j] >= 1.0  # in all documents: they say nothing about each other
+    value = np.log(share / (alone[i] * alone[j])) / np.where(everywhere, 1.0, -np.log(share))
+    return float(np.where(everywhere, 0.0, value).mean())
+
+
+def _present(counts: Counts, feature: Any) -> Array:
+    """Say for every sample whether it has a feature."""
+    column = counts.by_column
+    rows = column.indices[column.indptr[feature] : column.indptr[feature + 1]]
+    there = np.zeros(counts.n_samples)
+    there[rows] = 1.0
+    return there
+
+
+# ---------- the multinomial topic model that Poisson NMF with the identity link is
 
 
 @dataclass(frozen=True, eq=False)

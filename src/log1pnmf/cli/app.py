@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from . import convert, demo, evidence, fit, info, rename, report, select, simulate, sweep, transform, usage
-from .console import Screen, explain
+from .console import INTERRUPTED, Screen, as_interrupts, explain
+from .convert import convert, simulate
+from .demo import demo
 from .environment import describe_environment
-from .signals import INTERRUPTED, as_interrupts
-
-__all__ = ["app", "run"]
+from .findings import evidence, info, rename, report, usage
+from .fit import fit, select, sweep, transform
 
 OK, FAILED, BAD_INPUT = 0, 1, 2
 DEBUG = "LOG1PNMF_DEBUG"
@@ -31,18 +31,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("fit")(fit.fit)
-app.command("sweep")(sweep.sweep)
-app.command("select")(select.select)
-app.command("transform")(transform.transform)
-app.command("usage")(usage.usage)
-app.command("evidence")(evidence.evidence)
-app.command("rename")(rename.rename)
-app.command("report")(report.report)
-app.command("info")(info.info)
-app.command("convert")(convert.convert)
-app.command("simulate")(simulate.simulate)
-app.command("demo")(demo.demo)
+app.command("fit")(fit)
+app.command("sweep")(sweep)
+app.command("select")(select)
+app.command("transform")(transform)
+app.command("usage")(usage)
+app.command("evidence")(evidence)
+app.command("rename")(rename)
+app.command("report")(report)
+app.command("info")(info)
+app.command("convert")(convert)
+app.command("simulate")(simulate)
+app.command("demo")(demo)
 
 
 def _version(asked: bool) -> None:

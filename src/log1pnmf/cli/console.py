@@ -4,16 +4,69 @@ from __future__ import annotations
 
 import errno
 import re
+import signal
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
+import numpy as np
+import typer
 from rich.console import Console
 from rich.text import Text
 
+from log1pnmf._common.archive import building, check_place
+from log1pnmf.counts.write import write_csv
+
 from .run_folder import json_text
 
-__all__ = ["Screen", "explain", "one_line", "printable"]
+# ---------- ctrl-C and its like: what is finished is kept, and nothing half done is left
+
+INTERRUPTED = 130
+"""Exit code; typer makes it of every Ctrl-C that is not caught."""
+
+KEPT = -INTERRUPTED
+"""What a command gives instead that was interrupted and has said what it kept."""
+
+# SIGTERM is how schedulers end a job, SIGHUP what a closed terminal sends; Windows has not all of them.
+ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+@contextmanager
+def as_interrupts() -> Iterator[None]:
+    """Let the signals that end a job do what Ctrl-C does."""
+    with _handled(ENDING, signal.default_int_handler):
+        yield
+
+
+@contextmanager
+def unbroken() -> Iterator[list[int]]:
+    """Do a short piece of work to its end; gives the signals that came in the meantime."""
+    pressed: list[int] = []
+    with _handled([signal.SIGINT, *ENDING], lambda number, _: pressed.append(number)):
+        yield pressed
+
+
+@contextmanager
+def _handled(numbers: list[int], handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+    """Borrow signals; those that are ignored (nohup) stay so."""
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.getsignal(number) for number in numbers}
+    taken = {number: old for number, old in before.items() if old not in (signal.SIG_IGN, None)}
+    for number in taken:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, old in taken.items():
+            signal.signal(number, old)
+
+
+# ---------- what the user sees: results on standard output, everything else on standard error
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -86,3 +139,27 @@ def explain(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'the system says'}: {error.strerror}"
     return one_line(error.args[0] if error.args else error) or type(error).__name__
+
+
+# ---------- tables of findings, as files
+
+
+def check_table(path: Path | None, *, force: bool) -> None:
+    """Refuse a place for a table before anything is computed."""
+    if path is None:
+        return
+    if not path.name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
+        raise typer.BadParameter(f"-o must end with .csv, .tsv or the same with .gz, got {path}")
+    check_place(path, force=force)
+
+
+def write_table(path: Path | None, table: Mapping[str, Any], screen: Screen, *, force: bool) -> None:
+    """Write the columns of a table, the names of its rows first, where that was asked for."""
+    if path is None:
+        return
+    names, *columns = (np.asarray(column).tolist() for column in table.values())
+    delimiter = "\t" if ".tsv" in path.suffixes else ","
+    with building(path, force=force) as temporary:
+        rows = zip(*columns, strict=True)
+        write_csv(temporary, names, [list(table)], rows=rows, delimiter=delimiter)
+    screen.say(("wrote ", "green"), (str(path), "bold"))

@@ -11,20 +11,17 @@ from typing import Annotated
 
 import typer
 
-from log1pnmf._common.warn import convergence_warning
+from log1pnmf._common.checks import convergence_warning
 from log1pnmf.analysis.groups import Groups, group_means
 from log1pnmf.analysis.metrics import deviance_explained
-from log1pnmf.datasets import Dataset, pancreas
-from log1pnmf.fitting.driver import fit_log1p_nmf
-from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.keys import c_name
+from log1pnmf.datasets.cells import Dataset, pancreas
+from log1pnmf.fitting.fit import Fit, c_name
+from log1pnmf.fitting.fit_counts import fit_log1p_nmf
 from log1pnmf.fitting.ranking import ranking_of
-from log1pnmf.report.comparison import compare
 from log1pnmf.report.document import write_report
 from log1pnmf.report.factors import served_groups
-from log1pnmf.report.words import link_in_words
-
-__all__ = ["demo", "factor_table", "fit_both", "run_demo"]
+from log1pnmf.report.fits import compare
+from log1pnmf.report.inputs import link_in_words
 
 N_COMPONENTS = 9
 N_TOP = 6

@@ -9,11 +9,9 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from log1pnmf._common.version import __version__
+from log1pnmf._common.checks import __version__
 from log1pnmf._core import runnable_kernels
-from log1pnmf.engines.threads import effective_threads
-
-__all__ = ["describe_environment"]
+from log1pnmf.engines.native import effective_threads
 
 CARDS = Path("/proc/driver/nvidia/gpus")
 FOR_DEVELOPERS = frozenset(["all", "bench", "dev", "docs"])

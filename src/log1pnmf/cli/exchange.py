@@ -19,17 +19,11 @@ import scipy
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf._common.atomic import StrPath, replacing
-from log1pnmf._common.untrusted import (
-    BadFileError,
-    Budget,
-    check_regular,
-    market_matrix,
-    read_number,
-)
+from log1pnmf._common.archive import StrPath, replacing
+from log1pnmf._common.safe_files import BadFileError, Budget, check_regular, market_matrix, read_number
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitting.driver import fit_log1p_nmf
 from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.fit_counts import fit_log1p_nmf
 from log1pnmf.model.link import ShiftedLog
 
 __all__ = ["RList", "read_r_list", "write_r_list"]

@@ -1,21 +1,51 @@
-"""``log1pnmf fit``: counts in, factors and a report out."""
+"""``log1pnmf fit``: counts in, factors and a report out.
+
+The folder that `log1pnmf select` leaves.
+
+select.json      what was asked and of what; what the data say
+settings.csv     one line for each setting: held-out log-likelihood, its errors, stability
+select.png       the same as a picture
+selection.npz    everything, for `log1pnmf.analysis.Selection.load` and to go on after a stop
+"""
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
 import typer
 
-from log1pnmf.counts.chunked.opening import DEFAULT_MEMORY, parse_memory
-from log1pnmf.fitting.settings import Settings
+from log1pnmf._common.archive import StrPath, building, check_place, claimed, remove, replacing
+from log1pnmf._common.checks import check_choice, check_whole, convergence_warning, plural, versions
+from log1pnmf._common.safe_files import BadFileError
+from log1pnmf.analysis.grid import HOLDOUTS
+from log1pnmf.analysis.select import N_FOLDS, N_SEEDS
+from log1pnmf.analysis.select import select as compare_settings
+from log1pnmf.analysis.selection import Selection
+from log1pnmf.cli import options as common
+from log1pnmf.counts.chunks import DEFAULT_MEMORY, parse_memory
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.features import repeated, select_features
+from log1pnmf.counts.text import TEXT_FORMATS, CountTable
+from log1pnmf.counts.write import numbered, write_csv
+from log1pnmf.fitting.fit import Fit, c_name
+from log1pnmf.fitting.new_samples import project
+from log1pnmf.fitting.settings import NOISES, Settings
 
-from . import options as common
-from .console import Screen
-from .groups import FitOptions, unfolded
-from .inputs import Reading
-from .known import KnownFiles
-from .running import RunPlan, carry_out
-from .streamed import Streaming
+from .console import KEPT, Screen, explain, one_line
+from .inputs import FitOptions, Reading, SolverOptions, describe, read_filtered, unfolded
+from .options import KnownFiles
+from .run_folder import fit_in, json_text, source_record
+from .running import GridWatch, RunPlan, Streaming, carry_out
 
-__all__ = ["fit"]
+# ---------- log1pnmf fit: counts in, factors and a report out
 
 
 @unfolded
@@ -81,3 +111,414 @@ def fit(
         streaming=Streaming(size, scheduler) if engine == "streaming" else None,
     )
     return carry_out(plan, Screen(json=json))
+
+
+# ---------- log1pnmf sweep: one data set along c, each fit starting from the one before
+
+PATH = ["0.001,0.01,0.1,1,10,100,1000,inf"]
+
+
+@unfolded
+def sweep(
+    *,
+    file: common.CountFile,
+    components: common.Components,
+    output: common.Output,
+    c: common.Shifts = PATH,
+    reading: Reading,
+    groupby: common.GroupBy = None,
+    options: FitOptions,
+    batch: common.Batch = None,
+    time_limit: common.TimeLimit = None,
+    report: common.Report = True,
+    write_h5ad: common.WriteH5ad = None,
+    json: common.Json = False,
+    force: common.Force = False,
+) -> int:
+    """Fit the model at several c and compare the fits.
+
+    Each fit starts from its neighbour, first with rising, then with falling c. sweep.csv compares them.
+    """
+    values = common.parse_c(c)
+    if len(values) < 2:
+        raise typer.BadParameter("a sweep needs at least two values of c; for one use log1pnmf fit")
+    plan = RunPlan(
+        file=file,
+        output=output,
+        reading=reading,
+        c=values,
+        parameters=options.parameters(components),
+        along=True,
+        groupby=groupby,
+        batch=batch,
+        time_limit=time_limit,
+        report=report,
+        force=force,
+        write_h5ad=write_h5ad,
+    )
+    return carry_out(plan, Screen(json=json))
+
+
+# ---------- the folder that log1pnmf select leaves
+
+SELECT_RECORD, TABLE, PICTURE, STATE = "select.json", "settings.csv", "select.png", "selection.npz"
+SELECT_NAMES = (SELECT_RECORD, TABLE, PICTURE, STATE)
+
+
+@contextmanager
+def writing_selection(path: StrPath, *, force: bool, resume: bool) -> Iterator[SelectFolder]:
+    """Take a folder for a comparison, before any work.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        A new folder, an empty one, or that of an earlier comparison.
+    force : bool
+        Whether an earlier one is replaced; nothing else ever is.
+    resume : bool
+        Whether to go on with it.
+    """
+    with claimed(path) as place:
+        there = {entry.name for entry in place.iterdir() if not entry.name.startswith(".")}
+        ours = STATE in there or SELECT_RECORD in there
+        if resume and STATE not in there:
+            raise FileNotFoundError(f"{os.fspath(path)} holds no comparison to continue; leave out --resume")
+        if there and not resume:
+            if not force:
+                raise FileExistsError(
+                    f"{os.fspath(path)} already exists; choose another name, continue it (--resume) "
+                    "or replace it (--force)"
+                )
+            if not ours:
+                raise FileExistsError(f"{place} exists and is not the folder of a comparison; it stays")
+            for name in SELECT_NAMES:
+                remove(place / name)
+        yield SelectFolder(place, path)
+
+
+class SelectFolder:
+    """Writes a comparison to a folder of its own.
+
+    Parameters
+    ----------
+    path : Path
+    shown : str or PathLike
+        As the user gave it.
+    """
+
+    names = SELECT_NAMES
+
+    def __init__(self, path: Path, shown: StrPath) -> None:
+        self.path, self.shown = path, shown
+
+    @property
+    def state(self) -> Path:
+        """What is done so far."""
+        return self.path / STATE
+
+    def record_of(self, file: Path, reading: Reading, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Describe what was asked."""
+        return {
+            "command": shlex.join(["log1pnmf", *sys.argv[1:]]),
+            "source": source_record(file),
+            "reading": reading.as_dict(),
+            "options": dict(options),
+            "versions": versions(),
+        }
+
+    def summary_of(self, found: Selection) -> dict[str, Any]:
+        """Give what was found as plain values."""
+        judgement = found.judgement
+        return {
+            "suggested": None if judgement.setting is None else judgement.setting.parameters,
+            "clear": judgement.clear,
+            "best": found.best.parameters,
+            "headline": judgement.headline,
+            "reasons": list(judgement.reasons),
+            "settings": {name: np.asarray(column).tolist() for name, column in found.summary.items()},
+        }
+
+    def write(self, found: Selection, record: Mapping[str, Any]) -> dict[str, str]:
+        """Write record, table and picture; gives what went wrong with what, since all is in the state."""
+        steps: dict[str, Callable[[], None]] = {
+            SELECT_RECORD: lambda: self._write_record({**record, **self.summary_of(found)}),
+            TABLE: lambda: self._write_table(found),
+            PICTURE: lambda: self._draw(found),
+        }
+        problems = {}
+        for name, step in steps.items():
+            try:
+                step()
+            except Exception as error:  # the fits are kept, whatever happens to their picture
+                problems[name] = explain(error)
+        return problems
+
+    def _write_record(self, record: Mapping[str, Any]) -> None:
+        with replacing(self.path / SELECT_RECORD) as file:
+            file.write(f"{json_text(record)}\n".encode())
+
+    def _write_table(self, found: Selection) -> None:
+        names, columns = list(found.summary), [np.asarray(one).tolist() for one in found.summary.values()]
+        with building(self.path / TABLE, force=True) as temporary:
+            shifts = [c_name(c) for c in columns[0]]
+            write_csv(temporary, shifts, [names], rows=zip(*columns[1:], strict=True))
+
+    def _draw(self, found: Selection) -> None:
+        from matplotlib.figure import Figure
+
+        from log1pnmf.pl.selection import select as draw
+
+        figure = Figure(figsize=(6.2, 4.9), layout="constrained")
+        draw(found, figure=figure)
+        with building(self.path / PICTURE, force=True) as temporary:
+            figure.savefig(temporary, dpi=150)
+
+
+# ---------- log1pnmf select: how many factors, and which c
+
+
+@unfolded
+def select(
+    *,
+    file: common.CountFile,
+    components: Annotated[
+        str,
+        typer.Option(
+            "-k",
+            "--components",
+            metavar="K,K...",
+            help="Numbers of factors to compare, such as 1-6,8,10.",
+            show_default=False,
+        ),
+    ],
+    output: common.Output,
+    c: common.Shifts = common.DEFAULT_C,
+    holdout: Annotated[
+        str,
+        typer.Option(
+            "--holdout",
+            metavar="WHAT",
+            help="counts: hold out a share of every count; samples: hold out whole samples, which also "
+            "works for overdispersed counts.",
+        ),
+    ] = HOLDOUTS[0],
+    folds: Annotated[int, typer.Option("--folds", metavar="N", help="Number of folds.")] = N_FOLDS,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            "--seeds", metavar="N", help="Random starts of each setting, to measure stability; 0 skips it."
+        ),
+    ] = N_SEEDS,
+    reading: Reading,
+    options: SolverOptions,
+    noise: Annotated[
+        str,
+        typer.Option(
+            "--noise",
+            metavar="KIND,KIND",
+            help="Distribution of the counts: poisson, nb (negative binomial), or both to compare them.",
+        ),
+    ] = Settings.noise,
+    batch: common.Batch = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a comparison that was stopped.")] = False,
+    json: common.Json = False,
+    force: common.Force = False,
+) -> int:
+    """Choose the number of factors, c and the noise.
+
+    Writes a table, a picture and a suggestion with its reasons.
+
+    Ctrl-C keeps the fits so far; repeat the command with --resume to continue.
+    """
+    screen = Screen(json=json)
+    numbers, shifts = common.parse_numbers(components), common.parse_c(c)
+    noises = [part.strip() for part in noise.split(",")]
+    for one in noises:
+        check_choice("--noise", one, NOISES)
+    asked = {**options.parameters(max(numbers)), "n_components": numbers, "c": shifts, "noise": noises}
+    asked |= {"holdout": holdout, "n_folds": folds, "n_seeds": seeds}
+    check_choice("--holdout", holdout, HOLDOUTS)
+    check_whole("--folds", folds, least=1)
+    check_whole("--seeds", seeds, least=0)
+    if len(numbers) * len(shifts) < 2 and noises in (["poisson"], ["nb"]):
+        raise typer.BadParameter(
+            "there is only one setting, so nothing to compare; give several K (-k 2-6,8), several c "
+            "(-c 1 -c inf), or --noise poisson,nb"
+        )
+    with writing_selection(output, force=force, resume=resume) as folder:
+        table = read_filtered(file, reading, screen).table
+        counts, labels = table.counts, None if batch is None else table.labels(batch)
+        record = folder.record_of(file, reading, {**asked, "batch": batch})
+        try:
+            with GridWatch(screen.errors) as watch, warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                found = compare_settings(counts, resume=folder.state, on_fit=watch, batch=labels, **asked)
+        except KeyboardInterrupt:
+            if not folder.state.exists():
+                raise
+            screen.error(f"interrupted: what is done is kept in {output}; the same with --resume goes on")
+            return KEPT
+        finished = found.is_whole
+        screen.notes([one_line(warning.message) for warning in caught])
+        problems = folder.write(found, record)
+        _tell(found, screen)
+        _tell_places(folder, screen, problems)
+        _tell_next(found, file, screen, batch)
+    screen.result({"output": str(output), **folder.summary_of(found), "finished": finished})
+    if not finished:
+        screen.error(f"interrupted: the same command with --resume goes on in {output}")
+        return KEPT
+    return 1 if problems else 0
+
+
+def _tell(found: Selection, screen: Screen) -> None:
+    """Show the table and what the data say."""
+    if not screen.json:
+        screen.say((f"{'noise':>8}{'K':>4}{'c':>8}{'difference':>14}{'error':>10}{'stability':>11}", "bold"))
+        table = found.summary
+        for row, setting in enumerate(found.settings):
+            mark = "  best" if setting == found.best else ""
+            mark += "  simplest within one error" if setting == found.one_se else ""
+            screen.say(
+                f"{setting.noise:>8}{setting.n_components:>4}{setting.c:>8g}{table['difference'][row]:>14,.0f}"
+                f"{table['se_difference'][row]:>10,.0f}{table['stability'][row]:>11.2f}{mark}"
+            )
+    judgement = found.judgement
+    screen.say((judgement.headline, "bold green" if judgement.setting is not None else "bold yellow"))
+    for reason in judgement.reasons:
+        screen.say(f"  {reason}")
+
+
+def _tell_next(found: Selection, file: Path, screen: Screen, batch: str | None) -> None:
+    setting = found.judgement.setting
+    if setting is not None:
+        penalty = f" --l1 {setting.l1:g}" if setting.l1 else ""
+        noise = f" --noise {setting.noise}" if setting.noise != Settings.noise else ""
+        column = "" if batch is None else f" --batch {batch}"
+        chosen = f"-k {setting.n_components} -c {c_name(setting.c)}{penalty}{noise}{column}"
+        screen.say(f"then: log1pnmf fit {file} {chosen} -o FOLDER")
+
+
+def _tell_places(folder: SelectFolder, screen: Screen, problems: dict[str, str]) -> None:
+    there = ", ".join(name for name in folder.names if name not in problems)
+    screen.say(("wrote ", "green"), (str(folder.shown), "bold"), f" ({there})")
+    for name, why in problems.items():
+        screen.error(f"{name} was not written: {why}")
+
+
+# ---------- log1pnmf transform: loadings of new samples for the factors of a run
+
+
+def transform(
+    *,
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a run, or a model (.npz).", show_default=False)
+    ],
+    file: common.CountFile,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="PATH",
+            help="File for the loadings: .csv or .tsv, also with .gz.",
+            show_default=False,
+        ),
+    ],
+    c: common.WhichModel = None,
+    missing: Annotated[
+        Literal["refuse", "zero"],
+        typer.Option(
+            "--missing", help="If the file lacks features of the model: refuse, or fill them with zero."
+        ),
+    ] = "refuse",
+    batch: common.Batch = None,
+    layer: common.Layer = None,
+    transpose: common.Transpose = False,
+    allow_fractions: common.AllowFractions = False,
+    max_memory: common.MaxMemory = None,
+    text: common.Text = None,
+    json: common.Json = False,
+    force: common.Force = False,
+) -> int:
+    """Estimate the loadings of new samples.
+
+    The factors are those of a fit. Features are matched by name.
+    """
+    screen = Screen(json=json)
+    if not output.name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
+        raise typer.BadParameter(f"-o must end with .csv, .tsv or the same with .gz, got {output}")
+    check_place(output, force=force)
+    fit = fit_in(run, None if c is None else common.parse_c([c])[0])
+    table = Reading(layer, transpose, allow_fractions, max_memory=max_memory, text=text).table(file)
+    screen.say((file.name, "bold"), f": {describe(table)} ({table.format})")
+    if table.format in TEXT_FORMATS:  # words that no new text has were counted: zero times
+        missing = "zero"
+    counts, notes = align(table, fit, missing=missing)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", convergence_warning())
+        loadings = project(fit, counts, batch=None if batch is None else table.labels(batch))
+    notes += [one_line(warning.message) for warning in caught]
+    screen.notes([*table.notes, *notes])
+    header = ["sample", *fit.factor_names]
+    names = numbered(table.sample_names, len(loadings))
+    delimiter = "\t" if ".tsv" in output.suffixes else ","
+    with building(output, force=force) as temporary:
+        write_csv(temporary, names, [header], rows=(row.tolist() for row in loadings), delimiter=delimiter)
+    n, k = loadings.shape
+    screen.say(
+        ("wrote ", "green"),
+        (str(output), "bold"),
+        f" ({n:,} samples x {k} factors, c = {c_name(fit.c)})",
+    )
+    screen.result({"output": str(output), "c": fit.c, "shape": [n, k], "notes": notes})
+    return 0
+
+
+def align(table: CountTable, fit: Fit, *, missing: str) -> tuple[Counts, list[str]]:
+    """Bring the features of a table into the order of a fit.
+
+    Parameters
+    ----------
+    missing : {"refuse", "zero"}
+        What to do where a feature of the fit is not in the table.
+
+    Returns
+    -------
+    notes : list of str
+        What was left out or taken as zero.
+    """
+    fitted, given = fit.feature_names, table.feature_names
+    if fitted is None or given is None:
+        if table.shape[1] != len(fit.factors):
+            raise BadFileError(
+                f"{table.source} has {table.shape[1]} features, but the model {len(fit.factors)}; "
+                "without names on both sides they must be the same"
+            )
+        return table.counts, ["no feature names on both sides: columns were taken in their order"]
+    twice = repeated(fitted)
+    if twice:
+        raise BadFileError(
+            f"{plural(len(twice), 'feature name occurs', 'feature names occur')} more than once in the model "
+            f"(first {twice[0]!r}), so features cannot be matched by name; fit again with unique names"
+        )
+    position = {name: j for j, name in enumerate(given)}
+    absent = [name for name in fitted if name not in position]
+    if len(absent) == len(fitted):
+        raise BadFileError(
+            f"{table.source} has none of the model's features (first {fitted[0]!r}, here {given[0]!r}); "
+            "are they named in the same way? --transpose exchanges rows and columns"
+        )
+    if absent and missing == "refuse":
+        raise BadFileError(
+            f"{table.source} lacks {len(absent):,} of {len(fitted):,} features (first {absent[0]!r}); "
+            "--missing zero fills them with zero"
+        )
+    chosen = np.array([position.get(name, -1) for name in fitted], dtype=np.intp)
+    notes = []
+    extra = len(given) - (len(fitted) - len(absent))
+    if extra:
+        notes.append(f"{extra:,} features are not in the model and were ignored")
+    if absent:
+        notes.append(f"{len(absent):,} features of the model are not in the file and were set to zero")
+    return select_features(table.counts, chosen), notes

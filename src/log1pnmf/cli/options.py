@@ -3,66 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
-from log1pnmf.fitting.keys import c_name
-from log1pnmf.fitting.request import Request
+from log1pnmf._common.checks import require
+from log1pnmf._common.safe_files import BadFileError
+from log1pnmf.counts.read import read_sets, read_table
+from log1pnmf.fitting.fit import c_name
+from log1pnmf.fitting.fit_counts import Request
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.model.link import ShiftedLog
 
-__all__ = [
-    "DEFAULT_C",
-    "L1",
-    "AllowFractions",
-    "Batch",
-    "BatchStrength",
-    "Checkpoint",
-    "Components",
-    "CountFile",
-    "Dispersion",
-    "Engine",
-    "FixedFactors",
-    "FixedLoadings",
-    "Force",
-    "GroupBy",
-    "Init",
-    "Jobs",
-    "Json",
-    "Layer",
-    "Likelihood",
-    "Mask",
-    "MaskPenalty",
-    "MaxIter",
-    "MaxMemory",
-    "Memory",
-    "MinCounts",
-    "MinFeatures",
-    "MinSamples",
-    "NInit",
-    "Noise",
-    "Output",
-    "Report",
-    "Resume",
-    "Run",
-    "Scheduler",
-    "Seed",
-    "Shifts",
-    "SizeFactors",
-    "StopWords",
-    "TableFile",
-    "Text",
-    "TimeLimit",
-    "Tol",
-    "Transpose",
-    "WhichModel",
-    "WriteH5ad",
-    "checked_parameters",
-    "parse_c",
-    "parse_numbers",
-]
+# ---------- what is known of factors, from the files that a user names
+
+
+@dataclass(frozen=True)
+class KnownFiles:
+    """Files with what is known.
+
+    Parameters
+    ----------
+    loadings, factors : Path, optional
+        Tables: a row for every sample, or for every feature, and a column for every factor.
+    mask : Path, optional
+        Sets of features, as GMT.
+    """
+
+    loadings: Path | None = None
+    factors: Path | None = None
+    mask: Path | None = None
+
+    def parameters(self) -> dict[str, Any]:
+        """Read the files; the parameters of a fit that they stand for."""
+        given = {"fixed_loadings": self.loadings, "fixed_factors": self.factors}
+        found = {name: _frame(path) for name, path in given.items() if path is not None}
+        if self.mask is not None:
+            found["mask"] = read_sets(self.mask)
+        return found
+
+    def as_dict(self) -> dict[str, str | None]:
+        """Give the names of the files, for the record of a run."""
+        return {name: None if path is None else str(path) for name, path in vars(self).items()}
+
+
+NOTHING_KNOWN = KnownFiles()
+
+
+def _frame(path: Path) -> Any:
+    """Read a table of numbers that are not negative, with its names."""
+    table = read_table(path, fractions="allow")
+    columns = table.feature_names
+    if columns is None:
+        raise BadFileError(f"{path} has no header: the first line has to name the factors")
+    pandas = require("pandas", purpose="tables of what is known")
+    names = np.arange(table.shape[0]) if table.sample_names is None else table.sample_names
+    return pandas.DataFrame(table.counts.to_scipy().toarray().astype(float), index=names, columns=columns)
+
+
+# ---------- options that several commands share, and how their values are read
 
 LARGEST_NUMBER = 10_000
 """Factors of which nobody means more; a slip of the keyboard is refused."""

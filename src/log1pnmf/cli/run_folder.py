@@ -24,21 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from log1pnmf._common.atomic import StrPath
-from log1pnmf._common.gate.names import check_names
-from log1pnmf._common.untrusted import parse_json
-from log1pnmf.counts.files.cells import plain_cell
-from log1pnmf.counts.files.table import BadFileError
-from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.keys import c_name
-
-__all__ = [
-    "RunFolder",
-    "fit_in",
-    "is_run",
-    "json_text",
-    "source_record",
-]
+from log1pnmf._common.archive import StrPath
+from log1pnmf._common.safe_files import BadFileError, check_names, parse_json
+from log1pnmf.counts.text import plain_cell
+from log1pnmf.fitting.fit import Fit, c_name
 
 RECORD = "run.json"
 REPORT = "report.html"

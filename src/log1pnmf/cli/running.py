@@ -4,39 +4,613 @@ from __future__ import annotations
 
 import datetime
 import math
+import os
+import platform
+import re
+import secrets
 import shlex
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from log1pnmf._common.atomic import check_place
-from log1pnmf._common.words import plural
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from log1pnmf._common.archive import StrPath, building, check_place, claimed, remove, replacing
+from log1pnmf._common.checks import plural, require, versions
+from log1pnmf._common.safe_files import BadFileError, Budget
 from log1pnmf.analysis.batches import confounded_groups
 from log1pnmf.analysis.metrics import deviance_explained, factor_correlation, hoyer
 from log1pnmf.analysis.sweep import along_path, fits_along
+from log1pnmf.counts.chunks import open_counts, parse_memory
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.files import CountTable, Filtered
-from log1pnmf.fitting.certificate import LARGEST_CERTIFIED, certify
+from log1pnmf.counts.passes import survey
+from log1pnmf.counts.read import (
+    Filtered,
+    created_store,
+    format_of,
+    opened,
+    read_columns,
+    read_whole,
+    write_annotated,
+)
+from log1pnmf.counts.text import CountTable
+from log1pnmf.counts.write import numbered, sample_labels, to_anndata, write_csv
+from log1pnmf.fitting.callbacks import TimeLimit
 from log1pnmf.fitting.checkpoint import check_checkpoint
-from log1pnmf.fitting.driver import POOR_APPROXIMATION, fit_log1p_nmf
-from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.keys import c_name
+from log1pnmf.fitting.fit import Fit, Keys, c_name, sweep_key
+from log1pnmf.fitting.fit_counts import POOR_APPROXIMATION, certify, fit_log1p_nmf
+from log1pnmf.fitting.settings import LARGEST_EXACT
+from log1pnmf.fitting.solver import Iteration
+from log1pnmf.tl.inputs import Selection, write_fit
 
-from .annotate import write_annotated_fits
-from .console import Screen, explain, one_line
-from .inputs import Reading, read_filtered
-from .known import NOTHING_KNOWN, KnownFiles
-from .progress import Watch
-from .reporting import report_fits
-from .run_folder import REPORT, source_record
-from .run_writer import RunWriter, writing_run
-from .signals import KEPT, unbroken
-from .streamed import Streaming, read_streamed
+from .console import KEPT, Screen, explain, one_line, unbroken
+from .inputs import Reading, describe, read_filtered
+from .options import NOTHING_KNOWN, KnownFiles
+from .run_folder import FORMAT, FORMAT_VERSION, OWN, RECORD, REPORT, is_run, json_text, source_record
 
-__all__ = ["RunPlan", "carry_out"]
+# ---------- a fit as it goes: iteration, loss, change and time left, live where someone looks
+
+TREND = 12
+"""Iterations from which the course of a fit is judged."""
+
+
+class Watch:
+    """Callback of all fits of a command: shows them, and keeps their time limit.
+
+    Parameters
+    ----------
+    console : Console
+        Nothing is shown where it is not a terminal.
+    time_limit : float, optional
+        Seconds for each fit.
+
+    Notes
+    -----
+    Where counts are in chunks, a second line shows the chunks of the present pass (`on_chunk`).
+    """
+
+    def __init__(
+        self, console: Console, *, max_iter: int, tol: float, time_limit: float | None = None
+    ) -> None:
+        self.max_iter, self.tol, self.time_limit = max_iter, tol, time_limit
+        self._limit: TimeLimit | None = None
+        self._label = ""
+        self._changes: list[float] = []
+        self._started = time.perf_counter()
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[unit]} {task.completed:.0f}"),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("", total=max_iter, unit="iteration", state="", visible=False)
+        self._pass = self._progress.add_task("", unit="chunk", state="", visible=False)
+        self._pass_number = 0
+        self.stopped_by_clock = False
+        self._pass_started = self._pass_ended = time.perf_counter()
+
+    @contextmanager
+    def showing(self, label: str) -> Iterator[None]:
+        """Turn to the next fit; when it is done its line is gone, and others may be printed."""
+        self._label = label
+        self._limit = None if self.time_limit is None else TimeLimit(self.time_limit)
+        self.stopped_by_clock = False
+        self._pass_number = 0
+        self._progress.reset(
+            self._task,
+            total=self.max_iter,
+            visible=True,
+            description=label,
+            unit="iteration",
+            state="start",
+        )
+        self._progress.start()
+        try:
+            yield
+        finally:
+            self._progress.stop()
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Turn to the first look at counts in chunks."""
+        self._progress.start()
+        try:
+            yield
+        finally:
+            self._progress.update(self._pass, visible=False)
+            self._progress.stop()
+
+    def on_chunk(self, done: int, of_all: int) -> None:
+        """Show how far a pass over the chunks is."""
+        if done == 1:
+            self._pass_number += 1
+            self._progress.reset(self._pass, total=of_all, visible=True, unit="chunk", state="")
+            self._pass_started = self._pass_ended
+        now = time.perf_counter()
+        left = _clock((of_all - done) * (now - self._pass_started) / done)
+        name = f"pass {self._pass_number}" if self._label else "first look"
+        state = f"of {of_all}, about {left} left"
+        self._progress.update(self._pass, completed=done, description=name, state=state)
+        if done == of_all:
+            self._pass_ended = now
+
+    def __call__(self, iteration: Iteration) -> bool:
+        """Show an iteration; True says that the time is over."""
+        if iteration.index == 0:
+            self._changes, self._started = [], time.perf_counter()
+        self._changes.append(iteration.relative_change)
+        done = iteration.index
+        self._progress.update(
+            self._task,
+            completed=done,
+            description=f"{self._label} {iteration.likelihood}",
+            state=f"loss {iteration.loss:,.0f}, change {iteration.relative_change:.1e}, {self._left(done)}",
+        )
+        self.stopped_by_clock = self._limit is not None and self._limit(iteration)
+        return self.stopped_by_clock
+
+    def _left(self, done: int) -> str:
+        if done < 2:
+            return "time left -"
+        each = (time.perf_counter() - self._started) / done
+        left = iterations_left(self._changes, tol=self.tol, remaining=self.max_iter - done)
+        return f"about {_clock(left * each)} left"
+
+
+def _clock(seconds: float) -> str:
+    """Minutes and seconds."""
+    whole, rest = divmod(round(seconds), 60)
+    return f"{whole}:{rest:02d}"
+
+
+def iterations_left(changes: Sequence[float], *, tol: float, remaining: int) -> int:
+    """Guess how many iterations it takes until the relative change is below the tolerance.
+
+    The logarithm of the change is followed along its recent slope.
+
+    Parameters
+    ----------
+    changes : sequence of float
+        Relative changes so far.
+    remaining : int
+        Iterations that are allowed.
+
+    Returns
+    -------
+    int
+        Between 0 and `remaining`; `remaining` where the change does not fall.
+
+    Examples
+    --------
+    >>> iterations_left([1e-3, 1e-4, 1e-5, 1e-6], tol=1e-8, remaining=100)
+    2
+    """
+    logs = [math.log(change) for change in changes[-TREND:] if change > 0]
+    if len(logs) < 4 or tol <= 0:
+        return remaining
+    middle = (len(logs) - 1) / 2
+    spread = sum((i - middle) ** 2 for i in range(len(logs)))
+    slope = sum((i - middle) * value for i, value in enumerate(logs)) / spread
+    if slope >= 0:
+        return remaining
+    mean = sum(logs) / len(logs)
+    steps = (math.log(tol) - (mean + slope * middle)) / slope
+    return min(remaining, max(0, round(steps)))
+
+
+class GridWatch:
+    """Shows how many fits of a comparison are done; a context manager, called after every fit.
+
+    Parameters
+    ----------
+    console : Console
+        Nothing is shown where it is not a terminal.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("comparing"),
+            BarColumn(bar_width=24),
+            TextColumn("fit {task.completed:.0f} of {task.total:.0f}"),
+            TextColumn("{task.fields[left]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("", total=1, left="", visible=False)
+        self._started = time.perf_counter()
+
+    def __enter__(self) -> GridWatch:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, done: int, of_all: int) -> None:
+        """Show that one more is done."""
+        each = (time.perf_counter() - self._started) / done
+        left = f"about {_clock(each * (of_all - done))} left"
+        self._progress.update(self._task, completed=done, total=of_all, left=left, visible=True)
+
+
+# ---------- a run written to its folder, fit by fit: what is written once stays
+
+PARTS = re.compile(r"run\.json|models|samples\.csv|sweep\.csv|report\.html|(loadings|factors)_c=[^/]+\.csv")
+"""What a run leaves in its folder."""
+
+
+@contextmanager
+def writing_run(path: StrPath, *, force: bool = False) -> Iterator[RunWriter]:
+    """Take a folder for a run, before any work; it is given back, and removed where nothing was written.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        A new folder or an empty one.
+    force : bool
+        Whether an earlier run may be replaced; nothing else ever is.
+    """
+    with claimed(path) as place:
+        if any(place.iterdir()):
+            if not force:
+                raise FileExistsError(
+                    f"{os.fspath(path)} already exists; choose another name or replace it (--force)"
+                )
+            if not is_run(place):
+                raise FileExistsError(f"{place} exists and is not the folder of a run; it is not replaced")
+        yield RunWriter(place)
+
+
+class RunWriter:
+    """Writes a run fit by fit: what is written once stays, whatever happens later.
+
+    Parameters
+    ----------
+    path : Path
+        A folder that is one's own (`writing_run`). An earlier run in it is replaced with the first fit.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._written: dict[str, Fit] = {}
+
+    def write(
+        self,
+        fits: Sequence[Fit],
+        table: CountTable,
+        *,
+        record: Mapping[str, Any],
+        measures: Mapping[str, Sequence[Any] | np.ndarray] | None = None,
+    ) -> None:
+        """Write what is new: fits first, then run.json, which names them, then the tables.
+
+        Parameters
+        ----------
+        fits : sequence of Fit
+            All so far; fitted to `table`, with different c.
+        table : CountTable
+            After all filters.
+        record : dict
+            What was asked; versions and shape are added.
+        measures : dict of str to sequence, optional
+            Columns of sweep.csv, one entry for each fit.
+        """
+        files = {f"c={c_name(fit.c)}": fit for fit in fits}
+        if len(files) != len(fits):
+            raise ValueError("fits must have different c, one file each")
+        new = {name: fit for name, fit in files.items() if self._written.get(name) is not fit}
+        names = [f"models/{name}.npz" for name in files]
+        complete = {**_frame(table), "models": names, **record}
+        if self._written:
+            self._save(new, complete)
+        else:
+            with _earlier_aside(self.path):
+                (self.path / "models").mkdir()
+                _write_samples(self.path / "samples.csv", table, fits[0].size_factors)
+                self._save(new, complete)
+        n, m = table.shape
+        samples, features = numbered(table.sample_names, n), numbered(table.feature_names, m)
+        for name, fit in new.items():
+            write_factor_tables(self.path, name, fit, samples, features)
+        if measures is not None:
+            _write_measures(self.path / "sweep.csv", measures)
+
+    def _save(self, new: Mapping[str, Fit], complete: Mapping[str, Any]) -> None:
+        for name, fit in new.items():
+            fit.save(self.path / "models" / f"{name}.npz")
+        with replacing(self.path / RECORD) as file:
+            file.write(f"{json_text(complete)}\n".encode())
+        self._written.update(new)
+
+
+def write_run(
+    path: StrPath,
+    fits: Sequence[Fit],
+    table: CountTable,
+    *,
+    record: Mapping[str, Any],
+    measures: Mapping[str, Sequence[Any] | np.ndarray] | None = None,
+    force: bool = False,
+) -> None:
+    """Write the folder of a run in one go; see `RunWriter.write`.
+
+    Parameters
+    ----------
+    force : bool
+        Whether an earlier run may be replaced.
+    """
+    with writing_run(path, force=force) as run:
+        run.write(fits, table, record=record, measures=measures)
+
+
+@contextmanager
+def _earlier_aside(folder: Path) -> Iterator[None]:
+    """Put an earlier run aside; if all goes well it is removed, if not it comes back."""
+    aside, moved = folder / f".{secrets.token_hex(8)}.old", False
+    try:
+        aside.mkdir()
+        _move_parts(folder, aside)
+        moved = True
+        yield
+    except BaseException:
+        for part in _parts(folder) if moved else []:
+            remove(part)
+        _move_parts(aside, folder)
+        raise
+    finally:
+        remove(aside)
+
+
+def _move_parts(source: Path, target: Path) -> None:
+    for part in _parts(source) if source.exists() else []:
+        os.rename(part, target / part.name)
+
+
+def _parts(folder: Path) -> list[Path]:
+    """Files and folders of a run; whatever else lies in its folder is not ours."""
+    return [path for path in folder.iterdir() if PARTS.fullmatch(path.name)]
+
+
+def _frame(table: CountTable) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "versions": {**versions(), "platform": platform.platform()},
+        "shape": list(table.shape),
+        "sample_columns": list(table.sample_columns),
+    }
+
+
+def write_factor_tables(
+    folder: Path, name: str, fit: Fit, samples: Sequence[str], features: Sequence[str]
+) -> None:
+    """Write loadings and factors of a fit as tables, with the names of its factors."""
+    _write_factors(folder / f"loadings_{name}.csv", ["sample", *fit.factor_names], samples, fit.loadings)
+    _write_factors(folder / f"factors_{name}.csv", ["feature", *fit.factor_names], features, fit.factors)
+
+
+def _write_factors(path: Path, header: Sequence[str], names: Sequence[str], values: np.ndarray) -> None:
+    with building(path, force=True) as temporary:
+        write_csv(temporary, names, [list(header)], rows=(row.tolist() for row in values))
+
+
+def _write_samples(path: Path, table: CountTable, sizes: np.ndarray) -> None:
+    labels = sample_labels(table)
+    columns = [sizes.tolist(), *(values.tolist() for values in labels.values())]
+    names = numbered(table.sample_names, table.shape[0])
+    write_csv(path, names, [[*OWN, *_other_names(list(labels))]], rows=zip(*columns, strict=True))
+
+
+def _other_names(labels: Sequence[str]) -> list[str]:
+    """Names for columns of labels that are not those of our own columns."""
+    names = []
+    for label in labels:
+        name = label
+        while name in OWN or (name != label and name in labels):
+            name += "_label"
+        names.append(name)
+    return names
+
+
+def _write_measures(path: Path, measures: Mapping[str, Sequence[Any] | np.ndarray]) -> None:
+    first, *others = (np.asarray(column).tolist() for column in measures.values())
+    with building(path, force=True) as temporary:
+        write_csv(temporary, [c_name(c) for c in first], [list(measures)], rows=zip(*others, strict=True))
+
+
+# ---------- counts that stay where they are: fit --engine streaming
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """Where and in how much memory to work.
+
+    Parameters
+    ----------
+    memory : str
+        As in "4GB".
+    scheduler : str, optional
+        Address of a Dask scheduler; None: this process.
+    """
+
+    memory: str
+    scheduler: str | None = None
+
+
+def read_streamed(
+    path: Path, reading: Reading, streaming: Streaming, *, screen: Screen, watch: Watch
+) -> Filtered:
+    """Look at all counts once and leave them on disk.
+
+    Parameters
+    ----------
+    path : Path
+        .h5ad or .zarr.
+    reading : Reading
+        Nothing can be left out.
+    watch : Watch
+        Shown the chunks, now and in the fits to come.
+    """
+    kind = format_of(path)
+    if kind not in ("h5ad", "zarr"):
+        raise BadFileError(
+            f"--engine streaming reads .h5ad and .zarr, got {path}; write one with log1pnmf convert"
+        )
+    if reading.transpose or reading.min_samples or reading.min_counts or reading.min_features:
+        raise BadFileError(
+            "--engine streaming cannot filter or transpose; do that first with log1pnmf convert"
+        )
+    source = open_counts(
+        path,
+        layer=reading.layer,
+        memory=streaming.memory,
+        client=streaming.scheduler,
+        on_chunk=watch.on_chunk,
+        max_memory=reading.max_memory,
+    )
+    with watch.looking():
+        counts = survey(source)
+    names, labels = _obs(path, reading)
+    table = CountTable(replace(counts, sample_names=names), labels, str(path), kind)
+    screen.say((path.name, "bold"), f": {describe(table)} ({kind}, {len(source.chunks)} chunks)")
+    return Filtered(table, np.arange(table.shape[0]), np.arange(table.shape[1]), ())
+
+
+def _obs(path: Path, reading: Reading) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Read names and labels of the samples."""
+    budget = Budget(path, None if reading.max_memory is None else parse_memory(reading.max_memory))
+    try:
+        with opened(path, budget) as store:
+            names, labels = read_columns(store)
+    except (BadFileError, ImportError, PermissionError):
+        raise
+    except Exception as error:  # AnnData raises whatever it meets
+        raise BadFileError(f"{path}: obs cannot be read ({error}); the file is damaged") from error
+    return np.array([str(name) for name in names], dtype=object), labels
+
+
+# ---------- results written into AnnData, for those who go on with scanpy
+
+
+def write_annotated_fits(
+    path: Path,
+    fits: Sequence[Fit],
+    filtered: Filtered,
+    *,
+    source: Path,
+    force: bool = False,
+    max_memory: str | None = None,
+) -> None:
+    """Write fits as `log1pnmf.tl` does: one under the usual keys, several under those of a sweep.
+
+    Parameters
+    ----------
+    path : Path
+        .h5ad or .zarr.
+    filtered : Filtered
+        What they were fitted to.
+    source : Path
+        Where that comes from; of an AnnData file everything else is kept as well.
+    max_memory : str, optional
+        See `log1pnmf.counts.read.read_table`.
+    """
+    budget = Budget(source, None if max_memory is None else parse_memory(max_memory))
+    adata = _annotated(filtered, source, budget)
+    selection = Selection(filtered.table.counts, np.arange(adata.n_vars), None)
+    for fit in fits:
+        keys = Keys() if len(fits) == 1 else Keys(sweep_key(fit.c))
+        write_fit(adata, keys, fit, selection)
+    with building(path, force=force) as temporary, created_store(temporary) as store:
+        write_annotated(store, adata)
+
+
+def _annotated(filtered: Filtered, source: Path, budget: Budget) -> Any:
+    """Take the object in the file where it has the same samples and features, else one with the counts."""
+    table = filtered.table
+    if table.format in ("h5ad", "zarr"):
+        whole = read_whole(source, budget)
+        samples, features = filtered.kept_samples, filtered.kept_features
+        names = [] if table.feature_names is None else list(table.feature_names)
+        if samples.max() < whole.n_obs and features.max() < whole.n_vars:
+            part = whole[samples, features]
+            if part.var_names.tolist() == names:
+                return part.copy()
+    return to_anndata(table)
+
+
+# ---------- the report of a run, from what is in memory or in its folder
+
+
+def report_fits(
+    path: Path,
+    fits: Sequence[Fit],
+    *,
+    record: Mapping[str, Any],
+    labels: np.ndarray | None,
+    counts: Counts | None = None,
+    title: str | None = None,
+) -> None:
+    """Write the report of a run.
+
+    Parameters
+    ----------
+    record : dict
+        What is in run.json.
+    labels : ndarray, optional
+        Labels of the samples.
+    counts : Counts, optional
+        What was fitted, where it is at hand.
+    """
+    require("jinja2", purpose="the report")
+    from log1pnmf.report.document import write_report
+
+    source = Path(record["source"]["path"])
+    write_report(
+        path,
+        fits,
+        title=title or source.name.split(".")[0].replace("_", " "),
+        groupby=labels,
+        group_name=record["groupby"] if labels is not None else None,
+        source=source.name,
+        command=record["command"],
+        filters=record["filters"],
+        notes=record["notes"],
+        counts=counts,
+    )
+
+
+def counts_again(record: Any) -> tuple[Counts | None, str]:
+    """Read the counts of a run again, where they are as they were."""
+    source = Path(record["source"]["path"])
+    if not source.exists():
+        return None, f"{source} is not there any more"
+    if {**source_record(source), "format": record["source"]["format"]} != record["source"]:
+        return None, f"{source} has changed since the fit"
+    try:
+        # How much memory a file may take is not for the folder to say, which may be a stranger's as well.
+        reading = Reading(**{**record["reading"], "max_memory": None})
+        table = reading.filtered(reading.table(source)).table
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        return None, one_line(error)
+    if list(table.shape) != record["shape"]:
+        return None, f"{source} has changed since the fit"
+    return table.counts, ""
+
+
+# ---------- from a file of counts to the folder of a run: what fit and sweep share
 
 FAILED = 1
 
@@ -50,7 +624,7 @@ class RunPlan:
     file, output : Path
         Counts, and the folder for the results.
     parameters : dict
-        Of the fits, without c; see `log1pnmf.fitting.request.Request`.
+        Of the fits, without c; see `log1pnmf.fitting.fit_counts.Request`.
     along : bool
         Whether each fit starts from the one before.
     groupby : str, optional
@@ -259,7 +833,7 @@ def _examined(fit: Fit, done: _Done, n_jobs: int | None) -> tuple[Fit, dict[str,
     if not done.interrupted:
         try:
             certificate = certify(fit, counts, engine=fit.settings.engine, n_jobs=n_jobs)
-            explained, quick = math.nan, fit.link.is_identity or math.prod(counts.shape) <= LARGEST_CERTIFIED
+            explained, quick = math.nan, fit.link.is_identity or math.prod(counts.shape) <= LARGEST_EXACT
             if quick and counts.in_memory:
                 explained = deviance_explained(fit, counts, n_jobs=n_jobs)
             fit = replace(fit, certificate=certificate)

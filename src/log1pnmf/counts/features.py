@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from .counts import Counts, SparseRows
-
-__all__ = ["align_features", "find_features", "match_names", "repeated", "select_features"]
+from .compress import SparseRows
+from .counts import Counts
 
 MOST_LISTED = 10
 

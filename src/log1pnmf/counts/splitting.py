@@ -30,12 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf._common.checks import check_number, check_whole, one_for_each
-from log1pnmf._common.randomness import Random, as_random
+from log1pnmf._common.checks import Random, as_random, check_number, check_whole, one_for_each
 
 from .counts import Counts
-
-__all__ = ["check_fraction", "folds", "split_counts", "training_size_factors"]
 
 Array = NDArray[np.float64]
 

@@ -7,8 +7,141 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from scipy import sparse
 
-__all__ = ["Tumours", "made_up_tumours"]
+from .cells import pancreas
+
+# ---------- real cells, shared out among made-up donors
+
+DONORS = {
+    "d1": ("control", "chip 1"),
+    "d2": ("control", "chip 1"),
+    "d3": ("control", "chip 2"),
+    "d4": ("interferon", "chip 1"),
+    "d5": ("interferon", "chip 2"),
+    "d6": ("interferon", "chip 2"),
+}
+"""Condition and chip of every donor: chips cross the conditions, donors do not."""
+
+ANSWERS = np.array([0.03, 0.10, 0.06, 0.5, 1.0, 0.7])
+"""Mean answer of the donors to interferon; controls have a little of it."""
+
+RESPONSE = {
+    "B2M": 80.0,
+    "IFITM3": 32.0,
+    "STAT1": 24.0,
+    "IFITM1": 20.0,
+    "IFI27": 20.0,
+    "IFITM2": 16.0,
+    "CD74": 16.0,
+    "IFIT3": 14.0,
+    "BST2": 12.0,
+    "ISG20": 10.0,
+    "PARP14": 8.0,
+    "RSAD2": 8.0,
+}
+"""Genes that answer to interferon, and the counts that an answer of 1 adds to a cell of average size."""
+
+TYPES, MOST_CELLS, MOST_GENES = 6, 80, 500
+"""Cell types (the most frequent), cells of each and genes (those with most counts) that are taken."""
+
+CHIP_SPREAD, DONOR_SPREAD = 0.5, 0.15
+"""Standard deviation of the logarithm of what chips and donors do to a gene."""
+
+
+@dataclass(frozen=True, eq=False)
+class Donors:
+    """Counts of cells of several donors, and what was made up.
+
+    Parameters
+    ----------
+    counts : scipy.sparse.csr_matrix of int32
+        Cells x genes.
+    feature_names : ndarray of str
+        Name of each gene.
+    cell_type, donor, condition, chip : ndarray of str
+        What is known about each cell.
+    answer : ndarray of float
+        How strongly each cell answers to interferon.
+    response : list of str
+        Genes that answer.
+    """
+
+    counts: sparse.csr_matrix
+    feature_names: np.ndarray
+    cell_type: np.ndarray
+    donor: np.ndarray
+    condition: np.ndarray
+    chip: np.ndarray
+    answer: np.ndarray
+    response: list[str]
+
+
+def made_up_donors(*, seed: int = 0) -> Donors:
+    """Share out the cells of `pancreas` among six made-up donors, three of them treated with interferon.
+
+    Every donor has the cell types in parts of its own. Cells of treated donors have more counts of twelve
+    genes. Then counts are lost: each chip, and less so each donor, captures some genes better than others.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the random numbers.
+
+    Returns
+    -------
+    Donors
+
+    Examples
+    --------
+    >>> data = made_up_donors()
+    >>> data.counts.shape
+    (480, 509)
+    >>> print(*sorted(set(data.donor)), *sorted(set(data.condition)))
+    d1 d2 d3 d4 d5 d6 control interferon
+    """
+    rng = np.random.default_rng(seed)
+    counts, cell_type, genes = _some_cells(rng)
+    types, codes = np.unique(cell_type, return_inverse=True)
+    parts = rng.dirichlet(np.full(len(DONORS), 8.0), size=len(types))
+    donor = np.array([rng.choice(len(DONORS), p=parts[code]) for code in codes])
+    names = np.array(list(DONORS))[donor]
+    condition, chip = (np.array([DONORS[name][what] for name in names]) for what in (0, 1))
+
+    answer = ANSWERS[donor] * rng.gamma(4.0, 0.25, len(donor))
+    more = np.array([RESPONSE.get(gene, 0.0) for gene in genes])
+    size = counts.sum(axis=1)
+    counts = counts + rng.poisson(np.outer(answer * size / size.mean(), more))
+    on_chips = np.exp(rng.normal(0.0, CHIP_SPREAD, (2, len(genes))))[(chip == "chip 2").astype(int)]
+    in_donors = np.exp(rng.normal(0.0, DONOR_SPREAD, (len(DONORS), len(genes))))[donor]
+    captured = on_chips * in_donors
+    counts = rng.binomial(counts, captured / captured.max(axis=0))
+    return Donors(
+        counts=sparse.csr_matrix(counts.astype(np.int32)),
+        feature_names=genes,
+        cell_type=cell_type,
+        donor=names,
+        condition=condition,
+        chip=chip,
+        answer=answer,
+        response=list(RESPONSE),
+    )
+
+
+def _some_cells(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Give counts, cell types and gene names of some cells of every frequent type."""
+    data = pancreas()
+    types, sizes = np.unique(data.sample_labels, return_counts=True)
+    frequent = types[np.argsort(-sizes)[:TYPES]]
+    of_types = (np.flatnonzero(data.sample_labels == one) for one in frequent)
+    cells = np.sort(np.concatenate([rng.permutation(where)[:MOST_CELLS] for where in of_types]))
+    totals = np.asarray(data.counts.sum(axis=0)).ravel()
+    largest = np.argsort(-totals, kind="stable")[:MOST_GENES]
+    genes = np.union1d(largest, np.flatnonzero(np.isin(data.feature_names, list(RESPONSE))))
+    return data.counts[cells][:, genes].toarray(), data.sample_labels[cells], data.feature_names[genes]
+
+
+# ---------- data with a known truth, made up for a tutorial: tumours with mutational processes
 
 EXCHANGES = ("C>A", "C>G", "C>T", "T>A", "T>C", "T>G")
 

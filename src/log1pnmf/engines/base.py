@@ -10,27 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
+from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.sparse_rows import Pattern
 from log1pnmf.model.batch_effects import mean_sums
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds, Constraint
 from log1pnmf.model.noise import Noise
 from log1pnmf.model.problem import Problem, Side
 from log1pnmf.model.spectrum import MeanSpectrum
-from log1pnmf.model.zero_survey import ZeroSurvey
-
-__all__ = [
-    "ROW_SOLVERS",
-    "Engine",
-    "EngineFactory",
-    "Factory",
-    "HalfStep",
-    "InMemory",
-    "PairSide",
-    "RowSolver",
-    "Sample",
-    "check_row_solver",
-]
+from log1pnmf.model.zeros import ZeroSurvey
 
 PairSide = Literal["loadings", "factors"]
 RowSolver = Literal["newton", "coordinate"]
@@ -63,7 +50,7 @@ class HalfStep:
     batch_sums : ndarray of shape (B, m), optional
         `Engine.batch_sums` at `values`, where they were asked for and came with the step.
     residual : float, optional
-        `log1pnmf.model.optimality.side_residual` at the start, rows without counts left out, where it came
+        `log1pnmf.model.objective.side_residual` at the start, rows without counts left out, where it came
         with the step.
     """
 

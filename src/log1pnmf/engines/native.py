@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +17,11 @@ from log1pnmf._core import Side as CoreSide
 from log1pnmf._core import (
     add_spectrum,
     add_statistics,
+    after_fork,
     collect_zeros,
+    effects_step,
+    further_effects,
+    max_threads,
     mean_sums,
     run,
     runnable_kernels,
@@ -24,25 +30,90 @@ from log1pnmf._core import (
     survey_zeros,
     zero_errors,
 )
+from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.sparse_rows import Pattern
-from log1pnmf.model.batches import Batches
+from log1pnmf.model.batches import LARGEST_EFFECT, Batches
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
-from log1pnmf.model.negative_binomial import NegativeBinomial
-from log1pnmf.model.noise import Noise
+from log1pnmf.model.noise import NegativeBinomial, Noise
 from log1pnmf.model.problem import Problem, Side
 from log1pnmf.model.spectrum import FEWEST_SAMPLES, N_BINS, MeanSpectrum
-from log1pnmf.model.zero_survey import ZeroSurvey, surveyed_every
-from log1pnmf.model.zeros import AdaptiveZeros
+from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey, surveyed_every
 
-from . import native_effects
 from .base import Factory, HalfStep, InMemory, PairSide, RowSolver, check_row_solver
-from .threads import effective_threads
 
-__all__ = ["NativeEngine", "NativeFactory", "RowSums", "Solutions", "solve_rows"]
+# ---------- how many threads the compiled core uses
+
+MOST_JOBS = 4096
+"""Threads that may be asked for."""
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork either
+    os.register_at_fork(after_in_child=after_fork)
+
+
+def effective_threads(n_jobs: int | None) -> int:
+    """Turn `n_jobs` into a number of threads.
+
+    Parameters
+    ----------
+    n_jobs : int or None
+        As in scikit-learn: None and -1 are all cores this process may use, fewer where ``OMP_NUM_THREADS`` or
+        threadpoolctl say so; -2 is all but one of them, and so on. A positive number is taken as it is, up to
+        four for every processor (64 at least): more only cost memory.
+
+    Returns
+    -------
+    int
+        1 in a forked process.
+    """
+    if n_jobs is not None and not _is_integer(n_jobs):
+        raise TypeError(f"n_jobs must be a whole number or None, got {n_jobs!r}; pass -1 for all cores")
+    if n_jobs == 0:
+        raise ValueError("n_jobs must not be 0; pass -1 for all cores, -2 for all but one, or None")
+    if n_jobs is not None and n_jobs > MOST_JOBS:
+        raise ValueError(f"n_jobs must be at most {MOST_JOBS}, got {n_jobs}; pass -1 for all cores")
+    if n_jobs is None or n_jobs < 0:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, min(cores, max_threads()) + 1 + (-1 if n_jobs is None else int(n_jobs)))
+    return min(int(n_jobs), max(64, 4 * (os.cpu_count() or 1)))
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
+
+
+# ---------- effects of batches in the compiled core: a Newton step, and extrapolation
 
 Array = NDArray[np.float64]
 
+LEVEL_ERROR, LONGEST_STEP = 1e-9, 0.3
+"""Effects whose levels are off, or that are far from their optimum, need more than one Newton step."""
+
+
+def newton_step(kernel: str, batches: Batches, counts: Counts, sums: Array) -> Array | None:
+    """Take a Newton step of the effects for given sums of means; None where one is not enough."""
+    effects, n = batches.effects, batches.n_batches
+    sums_and_effects = batches.totals(counts), sums, effects, batches.logs
+    given = *sums_and_effects, batches.feature_weights(counts), batches.strength
+    after: Array = np.empty(effects.shape)
+    out = matrix, right, _, found = np.empty((n, n)), np.empty(n), after, np.empty(2)
+    effects_step(kernel, *given, np.empty(0), *out)
+    if not found[0] <= LEVEL_ERROR:
+        return None
+    z = np.asarray(np.linalg.lstsq(matrix, right, rcond=1e-12)[0], dtype=np.float64)
+    effects_step(kernel, *given, z, *out)
+    longest, change = found
+    if not longest <= LONGEST_STEP or max(after.max(), 1.0 / after.min()) > LARGEST_EFFECT:
+        return None
+    return after if change < 0.0 else effects
+
+
+def extrapolated_effects(kernel: str, to: Array, since: Array, beta: float) -> Array | None:
+    """Give ``to * (to / since) ** beta``; None where an effect has changed much."""
+    found: Array = np.empty(to.shape)
+    return found if further_effects(kernel, to, since, beta, LARGEST_EFFECT, found) else None
+
+
+# ---------- the half-step in C++ (cpp/)
 
 MOST_SIDES = 4
 """Sides that an engine keeps ready for the compiled core."""
@@ -232,11 +303,11 @@ class NativeEngine(InMemory):
 
     def next_effects(self, sums: Array) -> Array | None:
         """Take a Newton step of the effects of batches, from `batch_sums`; None where one is not enough."""
-        return native_effects.newton_step(self.kernel, self._batches, self.problem.counts, sums)
+        return newton_step(self.kernel, self._batches, self.problem.counts, sums)
 
     def further_effects(self, to: Array, since: Array, beta: float) -> Array | None:
-        """Extrapolate effects; None where they have changed much. See `log1pnmf.fitting.solver.effects`."""
-        return native_effects.extrapolated(self.kernel, to, since, beta)
+        """Extrapolate effects; None where they have changed much. See `log1pnmf.fitting.solver`."""
+        return extrapolated_effects(self.kernel, to, since, beta)
 
     @property
     def _batches(self) -> Batches:

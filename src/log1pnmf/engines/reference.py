@@ -10,19 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.arrays import on_host
-from log1pnmf.counts.sparse_rows import Pattern
+from log1pnmf.counts.compress import Pattern
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.link import LARGEST_ETA, SMALLEST_ETA
-from log1pnmf.model.negative_binomial import NegativeBinomial
-from log1pnmf.model.noise import Noise
+from log1pnmf.model.noise import NegativeBinomial, Noise
 from log1pnmf.model.objective import entry_curvature, entry_gradient, entry_loss
 from log1pnmf.model.problem import Problem, Side, zeros_of_row
-from log1pnmf.model.zero_survey import ZeroSurvey, polynomial, survey_feature, zero_costs
-from log1pnmf.model.zeros import AdaptiveZeros, EntryZeros
+from log1pnmf.model.zeros import AdaptiveZeros, EntryZeros, ZeroSurvey, polynomial, survey_feature, zero_costs
 
 from .base import Factory, HalfStep, InMemory, PairSide, RowSolver, check_row_solver
-
-__all__ = ["ReferenceEngine", "ReferenceFactory"]
 
 Array = NDArray[np.float64]
 

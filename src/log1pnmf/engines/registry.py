@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from log1pnmf._common.checks import check_choice
-from log1pnmf._common.optional import require
-from log1pnmf._common.warn import warn
-from log1pnmf.counts.chunked.opening import is_streamed, open_counts
-from log1pnmf.counts.chunked.runners import survey
+from log1pnmf._common.checks import check_choice, require, warn
+from log1pnmf.counts.chunks import is_streamed, open_counts
 from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.passes import survey
 from log1pnmf.model.constraint import FREE, Constraint
 from log1pnmf.model.noise import POISSON, Noise
 from log1pnmf.model.problem import Problem
@@ -18,19 +16,8 @@ from log1pnmf.model.problem import Problem
 from .base import Engine, EngineFactory, Factory, RowSolver
 from .native import NativeFactory
 from .reference import ReferenceFactory
-from .streaming.engine import StreamingFactory
+from .streaming import StreamingFactory
 from .torch.factory import TorchFactory
-
-__all__ = [
-    "ENGINES",
-    "as_counts",
-    "check_engine",
-    "check_memory",
-    "for_parts",
-    "is_factory",
-    "make_engine",
-    "resolve_engine",
-]
 
 FACTORIES: dict[str, Factory] = {
     factory.name: factory
@@ -77,7 +64,7 @@ def as_counts(counts: Any, engine: str | EngineFactory = "native") -> Counts:
     Returns
     -------
     Counts
-        `log1pnmf.counts.chunked.survey.ChunkedCounts` where they are in chunks.
+        `log1pnmf.counts.passes.ChunkedCounts` where they are in chunks.
     """
     if isinstance(counts, Counts) and not counts.in_memory:
         return counts
@@ -85,7 +72,7 @@ def as_counts(counts: Any, engine: str | EngineFactory = "native") -> Counts:
         source = open_counts(counts.to_scipy() if isinstance(counts, Counts) else counts)
         return survey(source)
     if type(counts).__module__.partition(".")[0] in ("torch", "cupyx"):
-        tensors = require("log1pnmf.engines.torch.counts", package="torch", purpose="counts on a device")
+        tensors = require("log1pnmf.engines.torch.rows", package="torch", purpose="counts on a device")
         if tensors.TensorCounts.recognises(counts):
             return tensors.TensorCounts.from_device(counts)
     asked = FACTORIES.get(engine) if isinstance(engine, str) else None

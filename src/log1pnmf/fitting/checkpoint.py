@@ -11,32 +11,28 @@ from typing import Any, TypeAlias, get_args
 import numpy as np
 
 from log1pnmf._common.archive import (
+    StrPath,
     archive_kind,
     check_numbers,
     check_value,
+    check_writable,
     making_whole,
     read_archive,
     write_archive,
 )
 from log1pnmf._common.arrays import on_host
-from log1pnmf._common.atomic import StrPath, check_writable
-from log1pnmf._common.checks import check_choice
-from log1pnmf._common.randomness import Random, check_known, random_from_parts
-from log1pnmf._common.warn import warn
+from log1pnmf._common.checks import Random, check_choice, check_known, random_from_parts, warn
+from log1pnmf.counts.compress import checksum_of
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.sparse_rows import checksum_of
-from log1pnmf.fitting.solver.callbacks import History
-from log1pnmf.fitting.solver.iteration import Iteration, Pair, State
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.problem import Likelihood
 
-from .fit import Stopped
-from .kept_problem import Changed
+from .callbacks import History
+from .fit import Changed, Stopped
 from .runs import Progress, Run
 from .settings import GIVEN, LIKELIHOODS, Settings
+from .solver import Iteration, Pair, State
 from .starts import Start
-
-__all__ = ["CheckpointWriter", "Loaded", "check_checkpoint", "fingerprint", "load_checkpoint"]
 
 Parts: TypeAlias = tuple[dict[str, np.ndarray], dict[str, Any]]
 

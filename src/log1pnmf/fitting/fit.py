@@ -2,36 +2,714 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.archive import making_whole, read_archive, write_archive
-from log1pnmf._common.atomic import StrPath
-from log1pnmf._common.words import plural
+from log1pnmf._common.archive import (
+    StrPath,
+    check_numbers,
+    check_value,
+    making_whole,
+    read_archive,
+    write_archive,
+)
+from log1pnmf._common.arrays import Rows
+from log1pnmf._common.checks import check_choice, plural
+from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitting.facts import Certificate, DataFacts
 from log1pnmf.model.batches import Batches
+from log1pnmf.model.constraint import FREE_KIND, KINDS, Structure
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.negative_binomial import NegativeBinomial
-from log1pnmf.model.noise import POISSON, Noise
+from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise, Prior
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.zeros import Zeros
+from log1pnmf.model.zeros import AdaptiveZeros, Zeros
 
-from .arrangement import scale_of, scaled
-from .fit_checks import DISPERSION, NAMES, check_fit
-from .kept_batches import batch_parts, batches_from
-from .keys import c_label
-from .known_parts import known_parts
-from .naming import marked_names, new_factor_names, usual_factor_names
+from .callbacks import History
 from .settings import Settings
 
-__all__ = ["Fit", "Stopped"]
+# ---------- where results lie in an AnnData object: tools write there, plots and the report read there
+
+SWEEP = "log1p_nmf_sweep"
+"""In `uns`: the table of a sweep over c."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Names under which one fit is kept.
+
+    Parameters
+    ----------
+    key_added : str, optional
+        One name for all three places, in place of the usual ones.
+
+    Examples
+    --------
+    >>> Keys().obsm, Keys().varm, Keys().uns
+    ('X_log1p_nmf', 'log1p_nmf', 'log1p_nmf')
+    >>> Keys("programmes").obsm
+    'programmes'
+    """
+
+    key_added: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.key_added is None:
+            return
+        if not isinstance(self.key_added, str):
+            raise TypeError(f"key_added must be a string, got {type(self.key_added).__name__}")
+        if not self.key_added or "/" in self.key_added:
+            raise ValueError(
+                f"key_added must be a name without '/' (in h5ad files a folder), got {self.key_added!r}"
+            )
+
+    @property
+    def obsm(self) -> str:
+        """Of the loadings, samples x factors."""
+        return "X_log1p_nmf" if self.key_added is None else self.key_added
+
+    @property
+    def varm(self) -> str:
+        """Of the factors, features x factors."""
+        return "log1p_nmf" if self.key_added is None else self.key_added
+
+    @property
+    def dispersion(self) -> str:
+        """In `var`: of the features' dispersions, where the noise has them."""
+        return f"{self.varm}_dispersion"
+
+    @property
+    def mask(self) -> str:
+        """In `varm`: of the features that factors were to have, where there was a mask."""
+        return f"{self.varm}_mask"
+
+    @property
+    def uns(self) -> str:
+        """Of everything else."""
+        return "log1p_nmf" if self.key_added is None else self.key_added
+
+    @property
+    def markers(self) -> str:
+        """In `uns`: of the table of effects."""
+        return f"{self.uns}_markers"
+
+    @property
+    def std(self) -> str:
+        """In `obsm`: of the standard errors of the loadings given the factors."""
+        return f"{self.obsm}_std"
+
+    def obs_column(self, factor: str) -> str:
+        """Column of `obs` with the loadings of a factor."""
+        return factor if self.key_added is None else f"{self.key_added}_{factor}"
+
+    @property
+    def select(self) -> str:
+        """In `uns`: of a comparison of settings."""
+        return f"{self.uns}_select"
+
+    @property
+    def evidence(self) -> str:
+        """In `uns`: of what speaks for every factor."""
+        return f"{self.uns}_evidence"
+
+    @property
+    def usage(self) -> str:
+        """In `uns`: of the comparison of groups."""
+        return f"{self.uns}_usage"
+
+
+def c_name(c: float) -> str:
+    """Write c so that it is short, and still the same number.
+
+    Examples
+    --------
+    >>> c_name(1.0), c_name(float("inf")), c_name(0.1 + 0.2)
+    ('1', 'inf', '0.30000000000000004')
+    """
+    short = f"{c:g}"
+    return short if float(short) == c else repr(float(c))
+
+
+def c_label(c: float) -> str:
+    """Name a fit by its c, for people.
+
+    Examples
+    --------
+    >>> c_label(0.1), c_label(float("inf"))
+    ('c = 0.1', 'c = ∞')
+    """
+    return f"c = {'∞' if math.isinf(c) else c_name(c)}"
+
+
+def sweep_key(c: float) -> str:
+    """Name under which a sweep keeps the fit at `c`.
+
+    Examples
+    --------
+    >>> sweep_key(0.001), sweep_key(float("inf"))
+    ('log1p_nmf_c=0.001', 'log1p_nmf_c=inf')
+    """
+    return f"log1p_nmf_c={c_name(c)}"
+
+
+# ---------- what a fit remembers of its counts, and its exact log-likelihood
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """Size of the data: samples, features, non-zeros, total.
+
+    Parameters
+    ----------
+    n_samples, n_features, nnz : int
+        Rows, columns and entries that are not zero.
+    total : float
+        Sum of all counts.
+    n_empty_samples, n_empty_features : int
+        Rows and columns without any count.
+    """
+
+    n_samples: int
+    n_features: int
+    nnz: int
+    total: float
+    n_empty_samples: int = 0
+    n_empty_features: int = 0
+
+    @classmethod
+    def of(cls, counts: Counts) -> DataFacts:
+        """Look at counts."""
+        return cls(*counts.shape, counts.nnz, counts.total, counts.n_empty_rows, counts.n_empty_columns)
+
+    def check(self) -> None:
+        """Refuse values that only a damaged or forged file can hold."""
+        for name in ("n_samples", "n_features", "nnz", "n_empty_samples", "n_empty_features"):
+            check_value(f"data.{name}", getattr(self, name), int)
+        check_value("data.total", self.total, float)
+        if self.n_samples < 1 or not 0.0 < self.total < math.inf:
+            raise ValueError(f"data must have samples and counts, got {self}")
+
+    @property
+    def mean_total(self) -> float:
+        """Mean total count of a sample."""
+        return self.total / self.n_samples
+
+    @property
+    def n_entries(self) -> int:
+        """Samples times features."""
+        return self.n_samples * self.n_features
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Exact log-likelihood of a fit, and what the approximation cost.
+
+    Parameters
+    ----------
+    log_likelihood : float
+        Full Poisson log-likelihood without approximation: exact, or an unbiased estimate.
+    standard_error : float
+        Standard error of `log_likelihood`; 0 if it is exact.
+    approximate_log_likelihood : float or None
+        Log-likelihood that the fit maximised; None for an exact fit.
+    n_sampled : int
+        Number of rows that were visited.
+    n_samples : int
+        Number of rows of the data.
+    zeros_error : float
+        Sum of the absolute errors at zero counts of an adaptive fit, which bounds `gap`; otherwise 0.
+    """
+
+    log_likelihood: float
+    standard_error: float
+    approximate_log_likelihood: float | None
+    n_sampled: int
+    n_samples: int
+    zeros_error: float = 0.0
+
+    def check(self) -> None:
+        """Refuse values that only a damaged or forged file can hold."""
+        for name in ("log_likelihood", "standard_error", "zeros_error"):
+            check_value(f"certificate.{name}", getattr(self, name), float)
+        if self.approximate_log_likelihood is not None:
+            check_value("certificate.approximate_log_likelihood", self.approximate_log_likelihood, float)
+        for name in ("n_sampled", "n_samples"):
+            check_value(f"certificate.{name}", getattr(self, name), int)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every row was visited."""
+        return self.n_sampled == self.n_samples
+
+    @property
+    def gap(self) -> float:
+        """Approximate minus exact log-likelihood; 0 for an exact fit."""
+        approximate = self.approximate_log_likelihood
+        return 0.0 if approximate is None else approximate - self.log_likelihood
+
+    def __str__(self) -> str:
+        value = f"{self.log_likelihood:,.1f}"
+        if self.is_exact:
+            text = f"exact log-likelihood {value}"
+        else:
+            text = (
+                f"log-likelihood {value} +- {self.standard_error:,.1f} (estimated from "
+                f"{self.n_sampled:,} of {self.n_samples:,} samples)"
+            )
+        if self.approximate_log_likelihood is None:
+            return f"{text}; the fit was exact, there is no gap"
+        share = abs(self.gap / self.log_likelihood) if self.log_likelihood else 0.0
+        return f"{text}; the approximation is off by {self.gap:,.1f} ({share:.2g} of it)"
+
+
+# ---------- names of factors that users give
+
+LONGEST = 200
+
+KNOWN = {
+    "loadings": "known loadings",
+    "pattern": "known samples",
+    "factors": "known profile",
+    "mask": "known features",
+}
+"""What was known of a factor of each kind but "free"."""
+
+
+def usual_factor_names(n_components: int) -> list[str]:
+    """Names of factors that have none: "k0" is the first, the baseline."""
+    return [f"k{k}" for k in range(n_components)]
+
+
+def marked_names(names: Sequence[str], kinds: Sequence[str]) -> list[str]:
+    """Mark the names of factors of which something was known, for plots and lists.
+
+    Examples
+    --------
+    >>> marked_names(["treated", "k1"], ["loadings", "free"])
+    ['treated (known)', 'k1']
+    """
+    both = zip(names, kinds, strict=True)
+    return [f"{name} (known)" if kind in KNOWN else name for name, kind in both]
+
+
+def new_factor_names(current: Sequence[str], given: Any) -> NDArray[np.object_]:
+    """Rename factors.
+
+    Parameters
+    ----------
+    current : sequence of str
+    given : sequence of str, or mapping of name or number to str
+        All of them, or some.
+
+    Examples
+    --------
+    >>> new_factor_names(["k0", "k1", "k2"], {"k1": "interferon", 2: "cell cycle"}).tolist()
+    ['k0', 'interferon', 'cell cycle']
+    """
+    names = list(current)
+    if isinstance(given, Mapping):
+        for which, name in given.items():
+            names[_place(which, current)] = name
+    elif isinstance(given, str) or len(given) != len(names):
+        count = 1 if isinstance(given, str) else len(given)
+        raise ValueError(
+            f"there are {len(names)} factors, got {count} names; pass one for each, or a mapping such as "
+            f"{{{names[-1]!r}: 'name'}} for some"
+        )
+    else:
+        names = list(given)
+    changed = np.array([str(name) for name in names], dtype=object)
+    check_factor_names(changed, len(names))
+    return changed
+
+
+def _place(which: Any, current: Sequence[str]) -> int:
+    if isinstance(which, str) and which in current:
+        return list(current).index(which)
+    if isinstance(which, int | np.integer) and not isinstance(which, bool) and 0 <= which < len(current):
+        return int(which)
+    raise ValueError(f"no factor is called {which!r}; they are {', '.join(map(repr, current))}")
+
+
+def check_factor_names(names: NDArray[Any], n_components: int) -> None:
+    """Refuse names that are not one for each factor, that are empty, very long, or there twice."""
+    if names.shape != (n_components,):
+        raise ValueError(f"factor names must be {n_components}, got shape {names.shape}")
+    for name in names.tolist():
+        if not isinstance(name, str) or not name.strip() or len(name) > LONGEST or not name.isprintable():
+            raise ValueError(
+                f"a factor's name must be text of 1 to {LONGEST} printable letters, got {name!r}"
+            )
+    if len(set(names.tolist())) != n_components:
+        twice = next(name for name in names.tolist() if names.tolist().count(name) > 1)
+        raise ValueError(f"every factor needs a name of its own, got {twice!r} twice")
+
+
+# ---------- what a fit keeps of the factors of which something was known
+
+
+def known_parts(
+    kinds: Sequence[str],
+    names: Sequence[str],
+    loadings: NDArray[np.float64],
+    factors: NDArray[np.float64],
+    mask: NDArray[np.bool_] | None,
+) -> tuple[Any, Any, Any]:
+    """Give loadings, factors and mask of a fit that were known, with their names; None where none are."""
+    own = np.array(kinds)
+    where = [np.flatnonzero(at) for at in (np.isin(own, KINDS[:2]), own == "factors", own == "mask")]
+    allowed = np.zeros((len(factors), 0), dtype=bool) if mask is None else mask
+    some = (own[where[0]] == "pattern") & (loadings[:, where[0]] > 0.0)
+    columns = (np.where(some, np.nan, loadings[:, where[0]]), factors[:, where[1]], allowed)
+    one, two, three = (
+        {names[int(k)]: column for k, column in zip(at, part.T, strict=True)} or None
+        for at, part in zip(where, columns, strict=True)
+    )
+    return one, two, three
+
+
+def check_kinds(kinds: list[str], mask: NDArray[Any] | None, n_features: int) -> None:
+    """Refuse kinds that are not known, not in order, or do not go with the mask."""
+    order = (*KINDS, FREE_KIND)
+    if not set(kinds) <= set(order) or kinds != sorted(kinds, key=lambda kind: max(1, order.index(kind))):
+        raise ValueError(f"factor_kinds must be some of {', '.join(order)}, in this order; got {kinds}")
+    n_masked = kinds.count("mask")
+    if (mask is None) != (n_masked == 0):
+        raise ValueError(f"mask does not go with {n_masked} masked factors")
+    if mask is not None and (mask.dtype != bool or mask.shape != (n_features, n_masked)):
+        raise ValueError(f"mask must be True or False for {n_masked} factors, got shape {mask.shape}")
+
+
+# ---------- checks of a fit that comes from a file: its parts have to go together
+
+DISPERSION = "dispersion"
+"""An array that only fits with negative binomial noise have."""
+NAMES = ("sample_names", "feature_names", "given_factor_names", "factor_kinds")
+STOPPED = ("converged", "max_iter", "stalled", "interrupted", "callback")
+
+MOST_COMPONENTS = 10_000
+"""Factors that the settings in a file may ask for, beyond those it has."""
+
+
+def _check_noise(fit: Any) -> None:
+    asked, had = fit.asked.noise, fit.settings.noise
+    if asked not in ("auto", had) or had == "auto" or (had == "nb") != (fit.dispersion is not None):
+        raise ValueError(f"noise is {fit.settings.noise!r}, which does not go with the rest")
+    if fit.dispersion is not None:
+        check_numbers(DISPERSION, fit.dispersion, (len(fit.factors),))
+
+
+def _check_names(fit: Any) -> None:
+    lengths = (len(fit.loadings), len(fit.factors), fit.n_components, fit.n_components)
+    for what, length in zip(NAMES, lengths, strict=True):
+        names = getattr(fit, what)
+        if names is not None and names.shape != (length,):
+            raise ValueError(f"{what} must be {length}, got shape {names.shape}")
+    if fit.given_factor_names is not None:
+        check_factor_names(fit.given_factor_names, fit.n_components)
+    check_kinds(fit.kinds, fit.mask, len(fit.factors))
+
+
+def check_fit(fit: Any) -> None:
+    """Refuse a fit whose parts do not fit together; only damaged or forged files hold one."""
+    if fit.loadings.ndim != 2 or fit.factors.ndim != 2 or 0 in fit.loadings.shape + fit.factors.shape:
+        raise ValueError(f"loadings and factors have shapes {fit.loadings.shape} and {fit.factors.shape}")
+    (n, k), m = fit.loadings.shape, len(fit.factors)
+    check_numbers("loadings", fit.loadings, (n, k))
+    check_numbers("factors", fit.factors, (m, k))
+    check_numbers("size_factors", fit.size_factors, (n,), positive=True)
+    _check_noise(fit)
+    _check_names(fit)
+    check_choice("stopped", fit.stopped, STOPPED)
+    for name in ("objective", "kkt_residual", "seconds"):
+        check_value(name, getattr(fit, name), float)
+    if fit.approximate_log_likelihood is not None:
+        check_value("approximate_log_likelihood", fit.approximate_log_likelihood, float)
+    check_value("n_iter", fit.n_iter, int)
+    for message in fit.messages:
+        check_value("message", message, str)
+    fit.data.check()
+    if fit.certificate is not None:
+        fit.certificate.check()
+    check_value("whole", fit.whole, bool)
+    if (fit.data.n_samples if fit.whole else n, fit.data.n_features) != (n, m):
+        raise ValueError(f"data must be of {n} samples and {m} features, got {fit.data}")
+    if fit.settings.n_components != k or fit.settings.link != fit.asked.link:
+        raise ValueError(f"settings are of another fit: {fit.settings}")
+    if fit.asked.n_components > max(MOST_COMPONENTS, k):
+        raise ValueError(f"n_components is {fit.asked.n_components:,}")
+    if "auto" in (fit.settings.likelihood, fit.settings.extrapolate):
+        raise ValueError("settings must be those of a finished fit")
+    History.check(fit.history)
+
+
+# ---------- batches of a fit as arrays, and back; what comes back is checked
+
+BATCHES = LABELS, EFFECTS, BATCH_NAMES = "batch_labels", "batch_effects", "batch_names"
+
+
+def batch_parts(batches: Batches) -> dict[str, np.ndarray]:
+    """Take batches apart."""
+    return {
+        LABELS: batches.labels,
+        EFFECTS: batches.effects,
+        BATCH_NAMES: np.array(batches.names, dtype=np.str_),
+    }
+
+
+def batches_from(
+    arrays: Mapping[str, np.ndarray], loadings: np.ndarray, factors: np.ndarray, settings: Settings
+) -> Batches | None:
+    """Put together and check what `batch_parts` took apart; None where there were no batches."""
+    if EFFECTS not in arrays:
+        return None
+    labels, effects, names = (np.asarray(arrays[name]) for name in (LABELS, EFFECTS, BATCH_NAMES))
+    if names.ndim != 1 or names.dtype.kind not in "OTU" or not len(names):
+        raise ValueError("the names of batches must be text")
+    check_numbers(EFFECTS, effects, (len(names), len(factors)), positive=True)
+    if labels.dtype.kind not in "iu" or labels.shape != (len(loadings),):
+        raise ValueError(f"{LABELS} must be a whole number for each of the {len(loadings)} samples")
+    return Batches(labels, effects, settings.batch_strength, tuple(str(name) for name in names))
+
+
+# ---------- what renewals have changed in the problem of a fit, as arrays and back; what comes back is checked
 
 Array = NDArray[np.float64]
+
+COEFFICIENTS = "zeros.coefficients"
+"""Of the quadratics; earlier versions wrote others, under another name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Changed:
+    """What renewals change in the problem of a fit: a run ends with it, and a checkpoint keeps it.
+
+    Parameters
+    ----------
+    zeros, noise : Zeros or None, Noise
+        See `log1pnmf.model.problem.Problem`.
+    effects : ndarray of shape (B, m), optional
+        Of batches.
+    size_factors : ndarray of shape (n,) or None
+        Where they are fitted.
+    """
+
+    zeros: Zeros | None
+    noise: Noise
+    effects: np.ndarray | None = None
+    size_factors: Array | None = None
+
+    @classmethod
+    def of(cls, problem: Problem) -> Changed:
+        """Give what may have been changed in a problem."""
+        effects = None if problem.batches is None else problem.batches.effects
+        sizes = None if problem.size_prior is None else problem.size_factors
+        return cls(problem.zeros, problem.noise, effects, sizes)
+
+    def put_into(self, problem: Problem) -> Problem:
+        """Give the problem of a fit as it is after the changes."""
+        zeros = self.zeros if isinstance(self.zeros, AdaptiveZeros) else problem.zeros
+        batches = problem.batches
+        if batches is not None and self.effects is not None:
+            batches = replace(batches, effects=self.effects)
+        after = replace(problem, zeros=zeros, noise=self.noise, batches=batches)
+        return after if self.size_factors is None else replace(after, size_factors=self.size_factors)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Take it apart; there is nothing to keep of what no renewal changes."""
+        arrays: dict[str, Any] = {}
+        zeros, noise = self.zeros, self.noise
+        if self.effects is not None:
+            arrays["effects"] = self.effects
+        if isinstance(zeros, AdaptiveZeros):
+            stored = {"indptr": zeros.stored.indptr, "indices": zeros.stored.indices}
+            arrays |= {f"zeros.{name}": array for name, array in stored.items()}
+            arrays |= {f"zeros.{name}": getattr(zeros, name) for name in ("exposure", "caps")}
+            arrays[COEFFICIENTS] = zeros.quadratics
+            arrays["zeros.error"] = np.array([zeros.error])
+        if isinstance(noise, NegativeBinomial):
+            arrays["noise.dispersion"] = noise.dispersion
+            if noise.prior is not None:
+                prior = {name: getattr(noise.prior, name) for name in ("centre", "freedom", "level")}
+                arrays |= {f"noise.{name}": array for name, array in prior.items()}
+                arrays["noise.spread"] = np.array([noise.prior.spread])
+        if self.size_factors is not None:
+            arrays["size_factors"] = self.size_factors
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any], shape: tuple[int, int]) -> Changed:
+        """Put together and check what `arrays` took apart; other arrays are left alone.
+
+        Parameters
+        ----------
+        shape : (int, int)
+            Features and samples.
+        """
+        effects, sizes = arrays.get("effects"), arrays.get("size_factors")
+        if effects is not None:
+            if effects.ndim != 2:
+                raise ValueError(f"effects must be batches x features, got shape {effects.shape}")
+            check_numbers("effects", effects, (len(effects), shape[0]), positive=True)
+        if sizes is not None:
+            check_numbers("size_factors", sizes, (shape[1],), positive=True)
+        return cls(_zeros(arrays, shape), _noise(arrays, shape[0]), effects, sizes)
+
+
+def _zeros(arrays: Mapping[str, Any], shape: tuple[int, int]) -> AdaptiveZeros | None:
+    if "zeros.error" not in arrays:
+        return None
+    indptr, indices, (m, n) = arrays["zeros.indptr"], arrays["zeros.indices"], shape
+    quadratics, error = arrays[COEFFICIENTS], arrays["zeros.error"]
+    _check_finite(COEFFICIENTS, quadratics, (m, 5 if "noise.dispersion" in arrays else 3))
+    if (quadratics[:, 2] < 0.0).any() or (quadratics[:, 4:] > 0.0).any():
+        raise ValueError("the quadratics of zeros have coefficients of the wrong sign")
+    check_numbers("zeros.exposure", arrays["zeros.exposure"], (m, 2))
+    check_numbers("zeros.caps", arrays["zeros.caps"], (m,))
+    check_numbers("zeros.error", error, (1,))
+    # the compiled core would read beyond its arrays
+    if indptr.dtype != np.int64 or indptr.shape != (m + 1,) or indices.dtype != np.int32 or indices.ndim != 1:
+        raise ValueError("the zeros that are visited have the wrong type or shape")
+    if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
+        raise ValueError("the zeros that are visited do not fit together")
+    if len(indices) and not (indices.min() >= 0 and indices.max() < n):
+        raise ValueError(f"a zero that is visited is beyond the {n} samples")
+    stored = Pattern(shape, indptr, indices)
+    return AdaptiveZeros(quadratics, stored, arrays["zeros.exposure"], arrays["zeros.caps"], float(error[0]))
+
+
+def _noise(arrays: Mapping[str, Any], m: int) -> Noise:
+    if "noise.dispersion" not in arrays:
+        return POISSON
+    dispersion = arrays["noise.dispersion"]
+    if "noise.centre" not in arrays:
+        check_numbers("noise.dispersion", dispersion, (m,))
+        return NegativeBinomial(dispersion)
+    names = ("centre", "freedom", "level", "spread")
+    centre, freedom, level, spread = (arrays[f"noise.{name}"] for name in names)
+    check_numbers("noise.dispersion", dispersion, (m,), positive=True)
+    _check_finite("noise.centre", centre, (m,))
+    check_numbers("noise.freedom", freedom, (m,))
+    check_numbers("noise.level", level, (m,))
+    _check_finite("1 / noise.spread", 1.0 / spread, (1,))
+    check_numbers("noise.spread", np.where(np.isinf(spread), 1.0, spread), (1,), positive=True)
+    return NegativeBinomial(dispersion, Prior(centre, float(spread[0]), freedom, level))
+
+
+def _check_finite(name: str, array: Any, shape: tuple[int, ...]) -> None:
+    """Refuse what is not an array of that shape, of finite float64 of either sign."""
+    if not isinstance(array, np.ndarray) or array.dtype != np.float64:
+        raise ValueError(f"{name} must be float64, got {array!r:.100}")
+    check_numbers(name, np.abs(array), shape)
+
+
+# ---------- order and scale of the factors as users see them; neither changes the model
+
+LEAST_BASELINE = 0.5
+"""Part of the average share of the signal that a factor has to carry to be taken for the baseline."""
+
+SHARED = 0.8
+"""Evenness from which all samples share a factor: its standard deviation is at most half of its mean."""
+
+
+def arranged(
+    loadings: Array, factors: Array, settings: Settings, known: Structure | None = None
+) -> tuple[Array, Array]:
+    """Bring the columns of a solver into the order and scale that users see.
+
+    The baseline comes first: column 0 of a penalised fit (it is the one without penalty), otherwise the
+    factor with the most even loadings among those that carry at least half of the average share of the
+    signal. The others follow by their share of the signal, largest first. Factors of which something is known
+    come before all others, in their own order; known numbers stay as they are.
+
+    Parameters
+    ----------
+    loadings, factors : ndarray of shape (n, K) and (m, K)
+        On the link scale.
+    """
+    kinds = [] if known is None else known.kinds
+    first, share = len(kinds), factor_shares(loadings, factors)
+    order = np.arange(first)
+    if first < len(share):
+        free, baseline = share[first:], 0
+        if settings.l1 == 0:
+            eligible = free >= LEAST_BASELINE * free.mean()
+            baseline = int(np.argmax(np.where(eligible, evenness(loadings)[first:], -1.0)))
+        by_share = np.argsort(-free, kind="stable")
+        order = np.concatenate((order, [first + baseline], first + by_share[by_share != baseline]))
+    scale = scale_of(loadings, factors, settings.normalize, kinds)
+    loadings, factors = scaled(loadings, factors, scale[order], order)
+    if known is not None:
+        factors[:, np.flatnonzero(np.array(kinds) == "factors")] = known.factors
+    return loadings, factors
+
+
+def factor_shares(loadings: Array, factors: Array) -> Array:
+    """Return the share of the fitted signal ``sum_ij (L F')_ij`` that each factor carries; they sum to 1."""
+    signal = loadings.sum(axis=0) * factors.sum(axis=0)
+    return signal / _or_one(signal.sum())
+
+
+def sample_shares(loadings: Array, factors: Array) -> Array:
+    """Return the share of each sample's signal ``sum_j (L F')_ij`` that each factor carries.
+
+    Rows sum to 1; those of samples without any signal are 0. The scale of the factors does not matter.
+    """
+    signal = loadings * factors.sum(axis=0)
+    return signal / _or_one(signal.sum(axis=1, keepdims=True))
+
+
+def evenness(loadings: Array) -> Array:
+    """How evenly each factor is spread over the samples: ``(sum l)^2 / (n sum l^2)``, 1 where all are alike.
+
+    A factor shared equally by some samples and absent from all others has the share of those samples.
+    """
+    largest = _or_one(loadings.max(axis=0))
+    relative = loadings / largest
+    return relative.sum(axis=0) ** 2 / (len(loadings) * _or_one((relative**2).sum(axis=0)))
+
+
+def scale_of(loadings: Array, factors: Array, normalize: str, kinds: Sequence[str] = ()) -> Array:
+    """Divide loadings and multiply factors by this, column by column.
+
+    Parameters
+    ----------
+    kinds : sequence of str
+        What is known of the first factors; those with known numbers keep their scale.
+    """
+    scale = _scale_of(loadings, factors, normalize)
+    scale[[k for k, kind in enumerate(kinds) if kind in ("loadings", "factors")]] = 1.0
+    return scale
+
+
+def _scale_of(loadings: Array, factors: Array, normalize: str) -> Array:
+    if normalize == "max":
+        return _or_one(loadings.max(axis=0))
+    if normalize == "factor_max":
+        return 1.0 / _or_one(factors.max(axis=0))
+    if normalize == "factor_sum":
+        return 1.0 / _or_one(factors.sum(axis=0))
+    return np.ones(factors.shape[1])
+
+
+def scaled(loadings: Array, factors: Array, scale: Array, order: Any = slice(None)) -> tuple[Array, Array]:
+    """Divide loadings and multiply factors by a scale, after their columns are put in order."""
+    if isinstance(loadings, np.memmap):  # of a streamed fit: not all of it at once
+        rows = Rows(loadings.shape, lambda start, stop: loadings[start:stop][:, order] / scale)
+        return rows.to_array(), factors[:, order] * scale
+    return loadings[:, order] / scale, factors[:, order] * scale
+
+
+def _or_one(values: Array) -> Array:
+    return np.where(values > 0.0, values, 1.0)
+
+
+# ---------- fit, the central object of the package
+
 Names = NDArray[np.object_]
 
 Stopped: TypeAlias = Literal["converged", "max_iter", "stalled", "interrupted", "callback"]

@@ -11,35 +11,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.rows import RowFile
-from log1pnmf._common.warn import convergence_warning, warn
-from log1pnmf.counts.chunked.parts import parts_of, source_of
+from log1pnmf._common.arrays import RowFile
+from log1pnmf._common.checks import convergence_warning, warn
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import align_features, select_features
+from log1pnmf.counts.passes import parts_of, source_of
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import as_counts, for_parts, make_engine
-from log1pnmf.fitting.solver.project import solve_loadings
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.constraint import Bounds
+from log1pnmf.model.constraint import KINDS, Bounds
 from log1pnmf.model.problem import Problem, SizePrior
 from log1pnmf.model.size_factors import WEIGHT, resized
-from log1pnmf.model.structure import KINDS
 from log1pnmf.model.zeros import Quadratic, quadratic
 
-from .arrangement import scale_of
-from .fit import Fit
-from .known import known_columns
-
-__all__ = [
-    "NewSamples",
-    "counts_of",
-    "fits_new_sizes",
-    "new_batches",
-    "new_samples",
-    "new_size_factors",
-    "project",
-    "score",
-]
+from .fit import Fit, scale_of
+from .fixed_factors import known_columns
+from .solver import solve_loadings
 
 Array = NDArray[np.float64]
 

@@ -26,8 +26,6 @@ from log1pnmf.model.link import ShiftedLog
 
 from .fit import Fit
 
-__all__ = ["Ranking", "StandIns", "rank_features", "ranking_of", "stand_ins"]
-
 Array = NDArray[np.float64]
 
 ADDED_COUNTS = 1.0

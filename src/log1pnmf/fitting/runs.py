@@ -8,29 +8,29 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from log1pnmf._common.randomness import Random, random_parts
+from log1pnmf._common.checks import Random, random_parts
 from log1pnmf.engines.base import Engine
-from log1pnmf.fitting.facts import Certificate, DataFacts
-from log1pnmf.fitting.solver.alternate import alternate, residual_at
-from log1pnmf.fitting.solver.callbacks import Callback, History, ProgressBar
-from log1pnmf.fitting.solver.effects import Effects, effects_of
-from log1pnmf.fitting.solver.extrapolate import Extrapolation
-from log1pnmf.fitting.solver.iteration import Iteration, Pair
-from log1pnmf.fitting.solver.stopping import STATIONARY, Stopping
-from log1pnmf.model.constraint import Constraint
-from log1pnmf.model.negative_binomial import NegativeBinomial
+from log1pnmf.model.constraint import Constraint, Structure
+from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.structure import Structure
 
-from .arrangement import arranged
-from .fit import Fit, Stopped
-from .kept_problem import Changed
-from .known import constraint_of, parts_of_known
-from .renewal import Remake, Renewal, Renewed, is_due
+from .callbacks import Callback, History, ProgressBar
+from .fit import Certificate, Changed, DataFacts, Fit, Stopped, arranged
+from .fixed_factors import constraint_of, parts_of_known
 from .settings import Settings
+from .solver import (
+    STATIONARY,
+    Effects,
+    Extrapolation,
+    Iteration,
+    Pair,
+    Stopping,
+    alternate,
+    effects_of,
+    residual_at,
+)
 from .starts import Start
-
-__all__ = ["Keep", "Progress", "Run", "best_run"]
+from .updates import Remake, Renewal, Renewed, is_due
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,13 +132,13 @@ class Progress:
     last : Iteration
         With the solver's `state`; its seconds count from the start on.
     stopping : tuple
-        `log1pnmf.fitting.solver.stopping.Stopping.state`.
+        `log1pnmf.fitting.solver.Stopping.state`.
     history : History
         Of this start, `last` included.
     changed : Changed
         Of the problem that is being solved.
     random : dict
-        `log1pnmf._common.randomness.random_parts` of the generator, from which later starts are drawn.
+        `log1pnmf._common.checks.random_parts` of the generator, from which later starts are drawn.
     best : Run or None
         The best of the earlier starts.
     start : str

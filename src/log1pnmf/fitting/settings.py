@@ -17,17 +17,6 @@ from log1pnmf.model.constraint import Constraint
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.zeros import Quadratic, quadratic
 
-__all__ = [
-    "DISPERSIONS",
-    "GIVEN",
-    "INITS",
-    "LARGEST_EXACT",
-    "LIKELIHOODS",
-    "NOISES",
-    "NORMALIZATIONS",
-    "Settings",
-]
-
 LIKELIHOODS = ("auto", "adaptive", "approximate", "exact")
 NOISES = ("poisson", "nb", "auto")
 DISPERSIONS = ("feature", "shared")
@@ -58,7 +47,7 @@ class Settings:
     """All settings of a fit. Parameters as in `log1pnmf.Log1pNMF`.
 
     `size_factors`, `dispersion`, `init` and `engine` are "given" where the user passed arrays, a function or
-    an engine; these go beside the settings in a `log1pnmf.fitting.request.Request`.
+    an engine; these go beside the settings in a `log1pnmf.fitting.fit_counts.Request`.
     """
 
     n_components: int = 2

@@ -18,27 +18,17 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.arrays import on_host
-from log1pnmf._common.checks import check_choice
-from log1pnmf._common.randomness import Random, new_seed
-from log1pnmf.counts.given import check_unmasked
+from log1pnmf._common.checks import Random, check_choice, new_seed
+from log1pnmf.counts.counts import check_unmasked
 from log1pnmf.engines.base import Engine
-from log1pnmf.fitting.settings import INITS
-from log1pnmf.fitting.solver.alternate import alternate
-from log1pnmf.fitting.solver.iteration import Pair
-from log1pnmf.fitting.solver.stopping import Stopping
+from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 
-__all__ = [
-    "STARTS",
-    "Start",
-    "Taken",
-    "adapt_start",
-    "check_start",
-    "initialize",
-    "lifted",
-    "match_total",
-    "rank_one",
-]
+from .fit import Fit, scale_of, scaled
+from .settings import INITS
+from .solver import Pair, Stopping, alternate
+
+# ---------- where a fit starts
 
 Array = NDArray[np.float64]
 
@@ -119,7 +109,7 @@ def rank_one(engine: Engine, rng: Random, *, tol: float = 1e-6, max_iter: int = 
     rng : Generator or RandomState
         For the start: the columns' mean rates times noise.
     tol : float
-        See `log1pnmf.fitting.solver.stopping.Stopping`.
+        See `log1pnmf.fitting.solver.Stopping`.
     """
     problem = engine.problem
     rates = problem.counts.by_column.row_sums() / problem.size_factors.sum()
@@ -317,3 +307,61 @@ def match_total(problem: Problem, loadings: Array, factors: Array, rng: Random) 
     root = scipy.optimize.brentq(excess, low, high, xtol=1e-9) if low < high else low
     scale = math.exp(0.5 * root)
     return loadings * scale, factors * scale
+
+
+# ---------- starting a fit where another one ended: other samples, more or fewer factors, another link
+
+
+def continued_start(
+    fit: Fit,
+    problem: Problem,
+    n_components: int,
+    rng: Random,
+    *,
+    loadings: Array | None = None,
+) -> tuple[Array, Array]:
+    """Make a start for `problem` from an earlier fit.
+
+    Factors that are to be added are tiny and random, so that the start fits as the earlier fit did; when
+    there are to be fewer, those with the largest share of the signal stay, and the baseline. When `c` has
+    changed the loadings stay, with a largest value of 1, and each factor goes from the old link to the new
+    one as the rates of a sample that has only this factor, fully; then all are scaled alike, so that the
+    fitted total is that of the counts.
+
+    Parameters
+    ----------
+    fit : Fit
+        The earlier fit, to the same features.
+    problem : Problem
+        What is to be fitted now.
+    loadings : ndarray of shape (n, K), optional
+        Of the samples of `problem` in the earlier fit, on its own scale, where they are not its samples.
+
+    Returns
+    -------
+    loadings, factors : ndarray of shape (n, n_components) and (m, n_components)
+        On the link scale of `problem`, with the baseline first.
+    """
+    scale = scale_of(fit.loadings, fit.factors, "max", fit.kinds)
+    old = scaled(fit.loadings if loadings is None else loadings, fit.factors, scale)
+    old_loadings, old_factors = (side[:, :n_components] for side in old)
+    if problem.link != fit.link:
+        old_loadings, old_factors = _relinked(problem, old_loadings, old_factors, fit.link, rng)
+    n_more = n_components - old_loadings.shape[1]
+    return _with_more(old_loadings, n_more, rng), _with_more(old_factors, n_more, rng)
+
+
+def _relinked(
+    problem: Problem, loadings: Array, factors: Array, old: ShiftedLog, rng: Random
+) -> tuple[Array, Array]:
+    link = problem.link
+    with np.errstate(over="ignore"):
+        rates = np.minimum(old.inverse(factors), problem.counts.total)
+    scaled_loadings, scaled_factors = match_total(problem, loadings, link.link(rates) / link.alpha, rng)
+    return scaled_loadings, scaled_factors * link.alpha
+
+
+def _with_more(values: Array, n_more: int, rng: Random) -> Array:
+    """Add tiny random columns."""
+    more = TINY * values.mean() * rng.uniform(0.5, 1.5, size=(len(values), n_more))
+    return np.hstack([values, more])

@@ -3,17 +3,109 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from log1pnmf._common.words import plural
+from log1pnmf._common.checks import check_choice, check_number, plural
+from log1pnmf.counts.counts import Counts
+from log1pnmf.engines.registry import as_counts
+from log1pnmf.model.link import ShiftedLog
 
-from .arrangement import evenness, factor_shares
-from .fit import Fit
-from .keys import c_name
+from .fit import Fit, c_name, evenness, factor_shares, sample_shares
 from .ranking import ranking_of
 
-__all__ = ["gained_lately", "last_gain", "levelled", "noise_in_words", "summarize"]
+# ---------- a background profile, to be held as a known factor
+
+WHICH = ("empty", "mean")
+
+FEW = 100.0
+"""Total count up to which a droplet is taken to be empty."""
+
+
+def background(
+    counts: Any, *, c: float = 1.0, which: str = "mean", most_counts: float = FEW
+) -> NDArray[np.float64]:
+    """Estimate a background profile, such as ambient RNA, for ``fixed_factors=``.
+
+    The profile is the rate of every feature in a sample of average size that is pure background, on the link
+    scale of `c`. A loading of 1 stands for such a sample.
+
+    Parameters
+    ----------
+    counts : array, sparse matrix, data frame or Counts
+        Samples x features. For "empty" all droplets, also those without cells.
+    c : float
+        Shift of the link of the fit that will use the profile.
+    which : {"mean", "empty"}
+        "mean" uses all samples, "empty" those with few counts.
+    most_counts : float
+        With "empty": largest total count of an empty sample.
+
+    Returns
+    -------
+    ndarray of shape (m,)
+
+    Examples
+    --------
+    >>> droplets = np.array([[2, 1, 0], [1, 1, 1], [900, 100, 500], [100, 800, 600]])
+    >>> background(droplets, c=float("inf"), which="empty", most_counts=10).round(2)
+    array([750., 500., 250.])
+    """
+    check_choice("which", which, WHICH)
+    check_number("most_counts", most_counts)
+    data: Counts = as_counts(counts)
+    totals = np.asarray(data.row_sums, dtype=np.float64)
+    used = (totals > 0.0) & ((totals <= most_counts) if which == "empty" else True)
+    if not used.any():
+        raise ValueError(
+            f"no sample has between 1 and {most_counts:g} counts (the smallest total is {totals.min():g}): "
+            "pass all droplets, also those without cells, or raise most_counts"
+        )
+    sums = np.asarray(data.to_scipy().tocsr()[np.flatnonzero(used)].sum(axis=0), dtype=np.float64).ravel()
+    average = totals[totals > (most_counts if which == "empty" else 0.0)]
+    rates = sums / sums.sum() * (average.mean() if len(average) else totals.mean())
+    link = ShiftedLog(c)
+    return np.asarray(link.link(rates), dtype=np.float64)
+
+
+# ---------- whether size factors matter: totals are poor ones where factors change them
+
+EXPLAINED, TIMES = 0.5, 1.5
+"""Part of the variance of log(total / size) that factors have to explain, and how far apart they must be."""
+
+
+def note_on_sizes(fit: Fit, counts: Counts) -> str | None:
+    """Say it where totals differ from fitted size factors, and factors explain most of the difference.
+
+    Parameters
+    ----------
+    fit : Fit
+        With size factors that were fitted.
+    counts : Counts
+        The counts that were fitted.
+    """
+    counted = counts.row_sums > 0
+    ratio = np.log(counts.size_factors("total")[counted] / fit.size_factors[counted])
+    shares = sample_shares(fit.loadings, fit.factors)[counted]
+    used = np.flatnonzero(shares.sum(axis=0) >= 1.0)
+    if len(used) < 2 or ratio.std() == 0.0:
+        return None
+    rest = ratio - shares @ np.linalg.lstsq(shares, ratio, rcond=None)[0]
+    level = (shares.T @ ratio)[used] / shares.sum(axis=0)[used]
+    times, explained = np.exp(np.ptp(level)), 1.0 - rest.var() / ratio.var()
+    if explained < EXPLAINED or times < TIMES:
+        return None
+    high, low = (fit.factor_names[used[pick(level)]] for pick in (np.argmax, np.argmin))
+    return (
+        f"totals are poor size factors here: at the same depth, samples of factor {high} have {times:.1f} "
+        f"times the total of samples of factor {low}. Compare values of c with size_factors='fit', or give "
+        "the depth of the samples if it is known"
+    )
+
+
+# ---------- a fit in words
 
 ROUNDING = 1e-12
 """Differences of objectives that are smaller than this part of them are none."""

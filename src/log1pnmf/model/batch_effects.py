@@ -17,14 +17,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.sparse_rows import dense_blocks
 
 from .batches import LARGEST_EFFECT, Batches, balanced_effects
-from .negative_binomial import NegativeBinomial, log1p_ratio
+from .noise import NegativeBinomial, log1p_ratio
 from .objective import BLOCK_BYTES, Model
-
-__all__ = ["dispersed_sums", "first_effects", "mean_sums", "renewed_effects"]
 
 Array = NDArray[np.float64]
 Expand: TypeAlias = Callable[[Array], tuple[Array, Array, Array]]

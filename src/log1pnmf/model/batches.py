@@ -16,11 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf.counts.chunked.survey import ChunkedCounts
+from log1pnmf.counts.compress import Pattern, SparseRows
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.sparse_rows import Pattern, SparseRows
-
-__all__ = ["LARGEST_EFFECT", "Batches", "balanced_effects", "batch_labels"]
+from log1pnmf.counts.passes import ChunkedCounts
 
 Array = NDArray[np.float64]
 

@@ -1,7 +1,7 @@
 """Dispersions of negative binomial counts: the most likely ones given the means, pulled towards their trend.
 
 A feature says little about its own dispersion when its counts are few. So ``theta = log(phi)`` has a prior, a
-normal law around a smooth function of the feature's mean count (`log1pnmf.model.trend`). With the prior held
+normal law around a smooth function of the feature's mean count (`log1pnmf.model.noise`). With the prior held
 fixed, `renewed` never raises
 
     ``negative log-likelihood + sum over features of ((theta - centre) / spread)**2 / 2 - correction``,
@@ -23,16 +23,12 @@ import scipy
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.factorial import LARGE
-from log1pnmf.counts.sparse_rows import dense_blocks
+from log1pnmf.counts.compress import dense_blocks
+from log1pnmf.counts.counts import LARGE, Counts
 
-from .negative_binomial import NegativeBinomial, excess_constant, log1p_ratio
+from .noise import VAGUE_CENTRE, Expansion, NegativeBinomial, Prior, excess_constant, log1p_ratio, prior_of
 from .objective import BLOCK_BYTES, Model
 from .spectrum import MeanSpectrum, Nodes
-from .trend import VAGUE_CENTRE, Expansion, Prior, prior_of
-
-__all__ = ["FIRST_DISPERSION", "HIGHEST", "LOWEST", "DispersionKind", "renewed"]
 
 Array = NDArray[np.float64]
 Which = NDArray[np.intp]

@@ -10,8 +10,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["LARGEST_ETA", "SMALLEST_ETA", "Derivatives", "Link", "ShiftedLog"]
-
 Array = NDArray[np.float64]
 
 SMALLEST_ETA, LARGEST_ETA = 1e-100, 500.0

@@ -2,23 +2,175 @@
 
 The mean of an entry is ``t * em``, with the exposure ``t`` and ``em`` a function of eta. All
 that a noise model needs of the link are its `log1pnmf.model.link.Derivatives`.
+
+Negative binomial counts: variance ``mean + dispersion * mean**2``, with a dispersion for every feature.
+
+With the dispersion ``phi`` and ``r = 1 / phi`` the negative log-likelihood of a count is
+
+    ``-y log(mean) + (y + r) log(1 + phi mean) + constant(y, phi)``.
+
+Everything is written so that ``phi = 0`` is Poisson, and no digit is lost on the way there: ``log1p(x) / x``
+in place of ``r log1p(phi mean)``, Stirling's series in place of differences of log-gammas.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.counts import LARGE, Counts, series, stirling
 
 from .link import Derivatives
 
-__all__ = ["POISSON", "Noise", "Poisson"]
+# ---------- prior of the dispersions
 
 Array = NDArray[np.float64]
+
+VAGUE_CENTRE, VAGUE_SPREAD = float(np.log(0.3)), 2.0
+"""The prior when nothing is known."""
+USUAL_SPREAD, ITS_WEIGHT = 0.5, 4.0
+"""The spread is estimated with so many more features, which have this one."""
+NARROWEST, WIDEST = 0.1, 3.0
+MOST_KNOTS, PER_KNOT = 10, 25.0
+BENDING, SLOPE = 5.0, 1.0
+"""Penalties of the trend on differences of its slope and of its height, in units of a feature."""
+FARTHEST = 3.0
+"""How far from its centre a quadratic is believed."""
+NEAR = 0.02
+"""Priors whose logarithms differ by less are taken for the same."""
+ROUNDS, TREND_PRECISION = 300, 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """A function of ``theta = log(phi)`` of every feature, with its first and second derivative."""
+
+    value: Array
+    slope: Array
+    bend: Array
+
+    def plus(self, other: Expansion, times: float = 1.0) -> Expansion:
+        """Add the same of another function."""
+        return Expansion(
+            self.value + times * other.value, self.slope + times * other.slope, self.bend + times * other.bend
+        )
+
+    def summed(self) -> Expansion:
+        """Sum over all features."""
+        return Expansion(*(one.sum(keepdims=True) for one in (self.value, self.slope, self.bend)))
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """Normal law of ``theta``, and what makes up for the freedom of the fitted means.
+
+    The counts have drawn the means towards themselves, and so look less dispersed than they are. In return
+    every feature is given ``freedom / 2 * log(1 + phi * level)`` of log-likelihood, as Cox and Reid do.
+
+    Parameters
+    ----------
+    centre : ndarray of shape (m,)
+        The trend at every feature.
+    spread : float
+        Standard deviation around it; inf: nothing is known.
+    freedom : ndarray of shape (m,)
+        Number of parameters that were free to fit the means of the feature.
+    level : ndarray of shape (m,)
+        Mean counts to which they were fitted.
+    """
+
+    centre: Array
+    spread: float
+    freedom: Array
+    level: Array
+
+    @classmethod
+    def vague(cls, freedom: Array, level: Array) -> Prior:
+        """Give the prior with which the search begins."""
+        return cls(np.full(len(level), VAGUE_CENTRE), VAGUE_SPREAD, freedom, level)
+
+    def of(self, which: Any) -> Prior:
+        """Give the prior of some features."""
+        return Prior(self.centre[which], self.spread, self.freedom[which], self.level[which])
+
+    def at(self, theta: Array) -> Expansion:
+        """Give what it adds to the negative log-likelihood, up to a constant."""
+        return self.pull(theta).plus(self.correction(theta))
+
+    def pull(self, theta: Array) -> Expansion:
+        """Give the part of the normal law."""
+        away, weight = theta - self.centre, self.spread**-2
+        return Expansion(0.5 * weight * away**2, weight * away, np.full(len(theta), weight))
+
+    def correction(self, theta: Array) -> Expansion:
+        """Give the part that makes up for the fitted means."""
+        x, half = np.exp(theta) * self.level, -0.5 * self.freedom
+        part = x / (1.0 + x)
+        return Expansion(half * np.log1p(x), half * part, half * part * (1.0 - part))
+
+    def is_near(self, other: Prior) -> bool:
+        """Whether it makes no difference which of the two is taken."""
+        spreads = 0.0 if self.spread == other.spread else float(np.log(self.spread / other.spread))
+        corrections = self.correction(other.centre).slope - other.correction(other.centre).slope
+        moved = [np.abs(self.centre - other.centre), np.abs(corrections) / (1.0 + other.freedom)]
+        return max(abs(spreads), *(float(one.max()) for one in moved)) <= NEAR
+
+
+def prior_of(theta: Array, likelihood: Expansion, log_means: Array, which: Any, start: Prior) -> Prior:
+    """Find trend and spread under which the features' likelihoods are largest, by expectation-maximisation.
+
+    Every likelihood is taken as a quadratic around `theta`. A flat one leaves its feature at the trend, with
+    the whole spread as uncertainty, and so says nothing about either.
+
+    Parameters
+    ----------
+    theta, likelihood : ndarray of shape (k,), Expansion
+        Of the features that have enough counts: where they are, and the negative log-likelihood there, the
+        correction for fitted means included.
+    log_means : ndarray of shape (m,)
+        Logarithm of the mean count of all features.
+    which : ndarray of int, shape (k,)
+        Numbers of the features that have enough counts.
+    start : Prior
+        Of all features.
+    """
+    knots, basis, solve = _smoother(log_means[which])
+    information = np.maximum(likelihood.bend, 0.0)
+    centre, variance = start.centre[which], start.spread**2
+    for _ in range(ROUNDS):
+        precision = information + 1.0 / variance
+        mode = (information * theta - likelihood.slope + centre / variance) / precision
+        mode = np.clip(mode, theta - FARTHEST, theta + FARTHEST)
+        height = solve @ mode
+        centre, before = basis @ height, variance
+        total = np.sum(1.0 / precision + (mode - centre) ** 2) + ITS_WEIGHT * USUAL_SPREAD**2
+        variance = float(np.clip(total / (len(theta) + ITS_WEIGHT), NARROWEST**2, WIDEST**2))
+        if abs(variance - before) <= TREND_PRECISION * variance:
+            break
+    return replace(start, centre=np.interp(log_means, knots, height), spread=float(np.sqrt(variance)))
+
+
+def _smoother(x: Array) -> tuple[Array, Array, Array]:
+    """Broken line with penalties: knots, its basis at x, and what gives its heights from values at x."""
+    low, high = float(x.min()), float(x.max())
+    n_knots = int(np.clip(1.0 + len(x) / PER_KNOT, 2.0, MOST_KNOTS)) if high > low else 1
+    knots = np.linspace(low, high, n_knots)
+    basis = np.column_stack([np.interp(x, knots, row) for row in np.eye(n_knots)])
+    penalty = np.zeros((n_knots, n_knots))
+    for order, weight in ((1, SLOPE), (2, BENDING)):
+        if n_knots > order:
+            differences = np.diff(np.eye(n_knots), order, axis=0)
+            penalty += weight * differences.T @ differences
+    solve = np.linalg.solve(basis.T @ basis + penalty, basis.T).astype(np.float64)
+    return knots, basis, solve
+
+
+# ---------- how counts scatter around their means
 
 
 class Noise(Protocol):
@@ -109,3 +261,118 @@ class Poisson:
 
 
 POISSON = Poisson()
+
+
+# ---------- negative binomial counts
+
+
+@dataclass(frozen=True, eq=False)
+class NegativeBinomial:
+    """Negative binomial counts.
+
+    The loss is half the deviance, 0 at ``mean = y``. In eta its gradient is Poisson's over ``1 + phi mean``.
+    The curvature that is given for steps is Poisson's over ``1 + phi mean``, too. It is not that of the loss,
+    which may be negative. It is never negative; at the true mean its expectation is the Fisher information,
+    ``(dmean/deta)**2 / (mean (1 + phi mean))``; and where a count is zero it stays bounded as the mean goes
+    to zero, which the Fisher information does not: a loading at zero could never leave it.
+
+    Parameters
+    ----------
+    dispersion : array of shape (m,), or a number
+        Not negative; 0 is Poisson. Features are the last axis of the entries that the methods get.
+    prior : Prior, optional
+        With which the dispersions were found, see `log1pnmf.model.dispersion`.
+
+    Examples
+    --------
+    >>> noise = NegativeBinomial([0.0, 0.5])
+    >>> noise.loss(np.array(3.0), np.array(1.0)).round(3).tolist()
+    [1.296, 0.742]
+    """
+
+    dispersion: Array
+    prior: Prior | None = None
+    name = "negative binomial"
+    zero_loss_is_mean = False
+
+    def __post_init__(self) -> None:
+        dispersion = np.array(self.dispersion, dtype=np.float64)
+        if dispersion.ndim > 1 or not (np.isfinite(dispersion) & (dispersion >= 0.0)).all():
+            raise ValueError(
+                "dispersion must be numbers of at least 0, one for each feature; "
+                f"got shape {dispersion.shape}, {np.nanmin(dispersion, initial=math.inf):g} to "
+                f"{np.nanmax(dispersion, initial=-math.inf):g}, {int(np.isnan(dispersion).sum())} of them NaN"
+            )
+        dispersion.flags.writeable = False
+        object.__setattr__(self, "dispersion", dispersion)
+
+    @property
+    def n_features(self) -> int | None:
+        """Number of features it has a dispersion for; None where one number stands for all."""
+        return len(self.dispersion) if self.dispersion.ndim else None
+
+    @cached_property
+    def cost(self) -> float:
+        """What the prior adds to the objective."""
+        return 0.0 if self.prior is None else float(self.prior.at(np.log(self.dispersion)).value.sum())
+
+    def of_features(self, which: Any) -> NegativeBinomial:
+        """Noise of some features, or of one entry of each."""
+        return NegativeBinomial(self.dispersion[which]) if self.dispersion.ndim else self
+
+    def loss(self, y: Array, mean: Array) -> Array:
+        """``r log((mean + r) / (y + r)) + y log(1 + (y - mean) / (mean (1 + phi y)))``; inf if impossible."""
+        phi = self.dispersion
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            beyond = (mean - y) / (1.0 + phi * y)
+            ratio = (1.0 + phi * mean) / (1.0 + phi * y)
+            shared = beyond * np.where(ratio < 0.5, np.log(ratio) / (ratio - 1.0), log1p_ratio(phi * beyond))
+            part = beyond / mean
+            own = y * np.where(part > 0.5, np.log(y / mean * ratio), np.log1p(-part))
+            loss = np.where(y > 0, shared + own, shared)
+            return np.where(np.isinf(mean) | ((y > 0) & (mean == 0)), np.inf, loss)
+
+    def gradient(self, y: Array, t: Array, at: Derivatives) -> Array:
+        """Poisson's over ``1 + phi mean``."""
+        return POISSON.gradient(y, t, at) / self._variance_ratio(t, at)
+
+    def curvature(self, y: Array, t: Array, at: Derivatives) -> Array:
+        """Poisson's over ``1 + phi mean``: what stands in for the second derivative in steps."""
+        return POISSON.curvature(y, t, at) / self._variance_ratio(t, at)
+
+    def constant(self, counts: Counts) -> float:
+        """Sum over the counts of what each costs at a mean of its own size."""
+        y, phi = counts.tally.values, self._of_tally(counts)
+        return float(np.sum(counts.tally.times * (stirling(y) + excess_constant(y, phi))))
+
+    def plain_constant(self, counts: Counts) -> float:
+        """Give the same for the loss ``-y log(mean) + (y + r) log(1 + phi mean)``."""
+        y, phi = counts.tally.values, self._of_tally(counts)
+        losses = y * (np.log1p(phi * y) + log1p_ratio(phi * y) - np.log(y))
+        return self.constant(counts) - float(np.sum(counts.tally.times * losses))
+
+    def _of_tally(self, counts: Counts) -> Array:
+        """Dispersion of every entry of the tally."""
+        return self.of_features(counts.tally.feature).dispersion
+
+    def _variance_ratio(self, t: Array, at: Derivatives) -> Array:
+        return 1.0 + self.dispersion * (t * at.share * at.slope)
+
+
+def log1p_ratio(x: Array) -> Array:
+    """``log(1 + x) / x``, 1 at 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(x == 0.0, 1.0, np.log1p(x) / x)
+
+
+def excess_constant(y: ArrayLike, phi: ArrayLike) -> Array:
+    """Say what a count costs at a mean of its own size, beyond Poisson: about ``log(1 + phi y) / 2``.
+
+    With ``S(y) = log(y!) - y log(y) + y`` it is ``log(1 + phi y) + S(r) - S(y + r)``.
+    """
+    y, phi = np.broadcast_arrays(np.asarray(y, dtype=np.float64), np.asarray(phi, dtype=np.float64))
+    wide = phi * LARGE > 1.0  # r is small
+    r = 1.0 / np.where(wide, phi, 1.0)
+    log_ratio = np.log1p(phi * y)
+    close = 0.5 * log_ratio + series(phi) - series(phi / (1.0 + phi * y))
+    return np.where(wide, log_ratio + stirling(r) - stirling(y + r), close)

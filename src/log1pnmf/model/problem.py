@@ -9,16 +9,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.counts.counts import Counts, SparseRows
-from log1pnmf.counts.sparse_rows import Pattern
+from log1pnmf.counts.compress import Pattern, SparseRows
+from log1pnmf.counts.counts import Counts
 
 from .batches import Batches
 from .link import ShiftedLog
 from .noise import POISSON, Noise
 from .objective import likelihood_constant, plain_constant
 from .zeros import EXACT_FOR_IDENTITY, AdaptiveZeros, EntryZeros, Quadratic, Zeros
-
-__all__ = ["LARGE_ROW", "Likelihood", "Problem", "Side", "SideZeros", "SizePrior", "zeros_of_row"]
 
 LARGE_ROW = 1e9
 """Total count of a sample from which rounding errors of its log-likelihood exceed about 1e-6."""

@@ -14,8 +14,8 @@ from scipy import sparse
 from log1pnmf._common.checks import check_number, check_whole, one_for_each
 
 from .link import ShiftedLog
-from .mixture import MIXTURES, Entries, Mixture, mixture_for
-from .negative_binomial import NegativeBinomial
+from .noise import NegativeBinomial
+from .predict import MIXTURES, Entries, Mixture, mixture_for
 
 __all__ = ["MIXTURES", "Mixture", "Simulated", "Simulation", "mixture_for", "simulate", "simulate_chunks"]
 

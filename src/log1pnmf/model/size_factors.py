@@ -20,15 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.counts.sparse_rows import dense_blocks
+from log1pnmf.counts.compress import dense_blocks
 
 from .constraint import FREE, NON_NEGATIVE, Bounds, Constraint
-from .negative_binomial import NegativeBinomial
+from .noise import NegativeBinomial
 from .objective import BLOCK_BYTES, entry_curvature, entry_gradient
 from .problem import Problem
 from .zeros import AdaptiveZeros, Zeros
-
-__all__ = ["WEIGHT", "Resized", "levelled", "resized"]
 
 Array = NDArray[np.float64]
 

@@ -14,9 +14,7 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebpts1
 from numpy.typing import NDArray
 
-from log1pnmf.counts.tally import Tally
-
-__all__ = ["FEWEST_SAMPLES", "N_BINS", "POWERS", "MeanSpectrum", "Nodes"]
+from log1pnmf.counts.counts import Tally
 
 Array = NDArray[np.float64]
 

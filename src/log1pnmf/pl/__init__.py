@@ -5,20 +5,14 @@ notebooks show it. ``show=True`` shows the figure, and ``save=path`` writes it t
 matplotlib is changed.
 """
 
-from log1pnmf._common.optional import require
+from log1pnmf._common.checks import require
 
 require("matplotlib", purpose="log1pnmf.pl")
 
-from .comparison import compare  # noqa: E402
-from .curves import convergence, link, sweep  # noqa: E402
-from .diagnostics import diagnostics, dispersion  # noqa: E402
-from .embedding import embedding  # noqa: E402
-from .features import factor_scatter, top_features  # noqa: E402
-from .group_usage import usage  # noqa: E402
-from .loadings import loadings_by_group, structure  # noqa: E402
-from .markers import volcano  # noqa: E402
-from .select import select  # noqa: E402
-from .selection import heldout, heldout_path, relation  # noqa: E402
+from .diagnostics import compare, diagnostics, dispersion  # noqa: E402
+from .features import factor_scatter, top_features, volcano  # noqa: E402
+from .loadings import embedding, loadings_by_group, structure, usage  # noqa: E402
+from .selection import convergence, heldout, heldout_path, link, relation, select, sweep  # noqa: E402
 
 __all__ = [
     "compare",

@@ -2,26 +2,319 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from log1pnmf._common.checks import check_choice
-from log1pnmf._common.colors import factor_colors
-from log1pnmf.analysis.arrange import Arrangement, arrange
-from log1pnmf.analysis.groups import group_means, read_groups, read_labels
-from log1pnmf.fitting.arrangement import sample_shares
+from log1pnmf._common.colors import distinct_colors, factor_colors
+from log1pnmf.analysis.groups import Arrangement, arrange, group_means, labels_of, read_groups, read_labels
+from log1pnmf.analysis.usage import Usage
+from log1pnmf.fitting.anndata import is_annotated
+from log1pnmf.fitting.fit import Keys, sample_shares
 
-from .canvas import INK, axes_or_new, color_bar, drawing, heat_map, set_title, tidy
-from .labels import label_below, label_columns
-from .raster import group_places, stacked_pixels
-from .sources import drawable, need_factors
+from .canvas import (
+    INK,
+    axes_or_new,
+    color_bar,
+    colors_in,
+    drawable,
+    drawing,
+    figure_or_new,
+    group_places,
+    heat_map,
+    label_below,
+    label_columns,
+    need_factors,
+    set_title,
+    stacked_pixels,
+    tidy,
+)
 
-__all__ = ["HEIGHTS", "draw_structure", "factor_legend", "loadings_by_group", "name_groups", "structure"]
+# ---------- loadings on a map of the samples: a UMAP, a t-SNE, or positions in a tissue
+
+KNOWN = ("X_umap", "X_tsne", "X_draw_graph_fa", "spatial", "X_pca")
+"""Names under which the map is searched, in this order."""
+
+LIBRARIES = ("library_id", "section", "slide")
+"""Columns of `obs` that tell sections in space apart."""
+
+NONE = "#e6e9eb"
+"""Colour of samples without the factor."""
+
+
+@drawing
+def embedding(
+    adata: Any,
+    basis: Any = None,
+    *,
+    factors: Sequence[int | str] | None = None,
+    key: str | None = None,
+    library_key: str | None = None,
+    n_columns: int = 4,
+    size: float | None = None,
+    figure: Figure | SubFigure | None = None,
+) -> Any:
+    """Draw the loadings of each factor on a map of the samples (UMAP, t-SNE, space).
+
+    Parameters
+    ----------
+    adata : AnnData, or anything that `log1pnmf.as_fit` takes
+        Data with a fit by `log1pnmf.tl.log1p_nmf`, or a fit.
+    basis : str or array of shape (n, 2), optional
+        Name of the map in ``adata.obsm``, with or without ``X_``; by default the UMAP, or the first of t-SNE,
+        force-directed graph, positions in space and PCA. Without AnnData, pass the positions.
+    factors : sequence of int or str, optional
+        Which factors to draw, by number or name; by default all.
+    key : str, optional
+        Name of the fit in an AnnData.
+    library_key : str, optional
+        Column of ``adata.obs`` with the section (slide, library) of every sample: each is drawn in panels of
+        its own. Needed for positions in space if there are several sections.
+    n_columns : int
+        Number of panels in a row.
+    size : float, optional
+        Size of the points, in square points; by default it depends on their number.
+    figure : Figure or SubFigure, optional
+        Figure to draw on; by default a new one.
+
+    Returns
+    -------
+    Figure
+
+    Notes
+    -----
+    Each factor has the colour that it has in all other plots. Samples with large loadings are drawn last.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from log1pnmf import Log1pNMF, pl
+    >>> counts = np.random.default_rng(0).poisson(2.0, (50, 10))
+    >>> model = Log1pNMF(3, tol=1e-3).fit(counts)
+    >>> len(pl.embedding(model, np.random.default_rng(1).random((50, 2)), figure=Figure()).axes)
+    3
+    """
+    shown = drawable(adata, key=key)
+    places, found = _places(adata, basis, len(shown.loadings))
+    names, labels = shown.factor_names, shown.factor_labels
+    chosen = [_number(factor, names) for factor in (range(len(names)) if factors is None else factors)]
+    sections = _sections(adata, found, library_key, len(places))
+    drawn = [(k, section) for section in sections for k in chosen]
+    columns = max(1, min(n_columns, len(drawn)))
+    rows = -(-len(drawn) // columns)
+    figure = figure_or_new(figure, (2.1 * columns, 2.15 * rows))
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    colors = factor_colors(shown.n_components)
+    points = size if size is not None else float(np.clip(12_000.0 / len(places), 0.4, 14.0))
+    for ax, (k, section) in zip(panels, drawn, strict=False):
+        values, own = shown.loadings[:, k], sections[section]
+        order = own[np.argsort(values[own], kind="stable")]
+        dark = INK if k == 0 else colors[k]  # the baseline's own grey would not be seen
+        shades = LinearSegmentedColormap.from_list("factor", [NONE, dark])
+        ax.scatter(
+            *places[order].T,
+            c=values[order],
+            cmap=shades,
+            vmin=0.0,
+            vmax=max(float(values.max()), 1e-300),
+            s=points,
+            linewidths=0,
+            rasterized=True,
+        )
+        ax.set_title(f"{section} {labels[k]}".strip(), loc="left", fontsize="small", color=INK)
+        ax.set_aspect("equal", adjustable="datalim")
+    for ax in panels:
+        ax.axis("off")
+    return figure
+
+
+def _sections(
+    source: Any, basis: str | None, library_key: str | None, n_samples: int
+) -> dict[str, np.ndarray]:
+    """Return which samples are drawn together; refuse to draw sections in space on top of each other."""
+    if library_key is not None:
+        labels = np.asarray(labels_of(source, library_key)).astype(str)
+        return {name: np.flatnonzero(labels == name) for name in dict.fromkeys(labels)}
+    for column in LIBRARIES if basis in ("spatial", "X_spatial") else ():
+        n = source.obs[column].nunique() if column in source.obs else 0
+        if n > 1:
+            raise ValueError(
+                f"the samples are of {n} sections (adata.obs[{column!r}]), whose positions overlap; pass "
+                f"library_key={column!r} for panels of each, or draw one of them: "
+                f"adata[adata.obs[{column!r}] == ...]"
+            )
+    return {"": np.arange(n_samples)}
+
+
+def _number(factor: int | str, names: list[str]) -> int:
+    if isinstance(factor, str):
+        if factor not in names:
+            raise ValueError(f"no factor is called {factor!r}; they are {', '.join(map(repr, names))}")
+        return names.index(factor)
+    if not 0 <= factor < len(names):
+        raise ValueError(f"there are factors 0 to {len(names) - 1}, got {factor}")
+    return int(factor)
+
+
+def _places(source: Any, basis: Any, n: int) -> tuple[np.ndarray, str | None]:
+    """Return the map, the first two columns of what is named or given, and its name."""
+    found = None
+    if basis is None or isinstance(basis, str):
+        if not is_annotated(source):
+            raise ValueError(
+                "basis is needed: pass an array with two numbers for each sample, or AnnData with a UMAP"
+            )
+        there = list(source.obsm)
+        wanted = KNOWN if basis is None else (basis, f"X_{basis}")
+        found = next((name for name in wanted if name in there), None)
+        if found is None:
+            what = "no map of the samples" if basis is None else f"no {basis!r}"
+            known = ", ".join(map(repr, there)) or "none"
+            raise KeyError(
+                f"adata.obsm has {what} (it has: {known}); run scanpy.tl.umap(adata), or pass basis="
+            )
+        basis = source.obsm[found]
+    places = np.asarray(basis, dtype=np.float64)
+    if places.ndim != 2 or len(places) != n or places.shape[1] < 2:
+        raise ValueError(f"basis must have two numbers for each of the {n} samples, got shape {places.shape}")
+    return places[:, :2], found
+
+
+# ---------- plots of mean loadings of groups and of their differences
+
+SPREAD = 0.55
+"""Height that the groups of one factor share."""
+
+
+@drawing
+def usage(
+    source: Any, *, key: str | None = None, level: float = 0.05, figure: Figure | SubFigure | None = None
+) -> Any:
+    """Draw the mean loadings of groups and their differences with 95% intervals.
+
+    Parameters
+    ----------
+    source : Usage or AnnData
+        Result of ``model.usage(...)``, or AnnData with the result of `log1pnmf.tl.findings`.
+    key : str, optional
+        Name of the fit in an AnnData.
+    level : float
+        Differences with an adjusted p-value up to this level are drawn filled, others open.
+    figure : Figure or SubFigure, optional
+        Figure to draw on; by default a new one.
+
+    Returns
+    -------
+    Figure
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from log1pnmf import Log1pNMF, pl
+    >>> model = Log1pNMF(2).fit(np.random.default_rng(0).poisson(2.0, (60, 10)))
+    >>> found = model.usage(np.repeat(["a", "b"], 30), replicate=np.repeat(np.arange(6), 10))
+    >>> len(pl.usage(found, figure=Figure()).axes)
+    2
+    """
+    table, about = _read(source, key)
+    names = [str(name) for name in about["factor_names"]]
+    is_slope = "reference" not in table
+    height = 1.1 + 0.36 * len(names)
+    figure = figure_or_new(figure, (4.8 if is_slope else 8.4, height))
+    panels = figure.subplots(1, 1 if is_slope else 2, sharey=True, squeeze=False)[0]
+    if not is_slope:
+        _means(panels[0], table, about, names)
+    _differences(panels[-1], table, names, about.get("colors"), level)
+    for ax in panels:
+        tidy(ax)
+        ax.set_yticks(range(len(names)), names)
+        ax.set_ylim(len(names) - 0.5, -0.5)
+        ax.spines["left"].set_visible(False)
+        ax.tick_params(axis="y", length=0)
+    return figure
+
+
+def _means(ax: Axes, table: Mapping[str, Any], about: Mapping[str, Any], names: list[str]) -> None:
+    """Draw a bar at the mean of every group, and its replicates around it."""
+    reference = str(np.asarray(table["reference"])[0])
+    groups = [reference, *dict.fromkeys(map(str, table["group"]))]
+    group, factor = (np.asarray(table[name]).astype(str) for name in ("group", "factor"))
+    colors = (
+        [about["colors"].get(name) for name in groups] if "colors" in about else distinct_colors(len(groups))
+    )
+    units = None if "means" not in about else np.asarray(about["unit_groups"]).astype(str)
+    for place, (name, color) in enumerate(zip(groups, colors, strict=True)):
+        shift = SPREAD * ((place + 0.5) / len(groups) - 0.5)
+        for k, one in enumerate(names):
+            rows = np.flatnonzero((factor == one) & ((group == name) | (name == reference)))[:1]
+            mean = np.asarray(table["reference_mean" if name == reference else "mean"])[rows[0]]
+            y, half = k + shift, 0.45 * SPREAD / len(groups)
+            ax.plot(
+                [mean, mean], [y - half, y + half], color=color, linewidth=2.2, label=name if k == 0 else None
+            )
+            if units is not None:
+                dots = np.asarray(about["means"])[units == name, k]
+                ax.scatter(dots, np.full(len(dots), y), s=13, color=color, alpha=0.55, linewidths=0)
+    ax.set_xlim(left=0.0)
+    ax.set_xlabel("mean loading", color=INK, fontsize="small")
+    ax.legend(
+        loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=4, frameon=False, fontsize="small", labelcolor=INK
+    )
+
+
+def _differences(
+    ax: Axes, table: Mapping[str, Any], names: list[str], given: Mapping[str, Any] | None, level: float
+) -> None:
+    factor = np.asarray(table["factor"]).astype(str)
+    group = np.asarray(table["group"]).astype(str)
+    groups = list(dict.fromkeys(group))
+    colors = factor_colors(len(names))
+    shades = distinct_colors(len(groups) + 1)[1:] if given is None else [given[name] for name in groups]
+    columns = ("difference" if "difference" in table else "slope", "lower", "upper", "adjusted_p")
+    values = np.stack([np.asarray(table[name], dtype=np.float64) for name in columns], axis=1)
+    for row, (difference, low, high, adjusted) in enumerate(values):
+        k, place = names.index(factor[row]), groups.index(group[row])
+        y = k + SPREAD * ((place + 0.5) / len(groups) - 0.5)
+        color = INK if len(groups) == 1 and k == 0 else colors[k] if len(groups) == 1 else shades[place]
+        if np.isfinite(high - low):
+            ax.plot([low, high], [y, y], color=color, linewidth=1.4)
+        face = color if adjusted <= level else "white"
+        ax.scatter([difference], [y], s=28, facecolor=face, edgecolor=color, linewidths=1.2, zorder=3)
+    ax.axvline(0.0, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
+    reference = "" if "reference" not in table else f" to {np.asarray(table['reference'])[0]}"
+    what = f"difference{reference}, 95% interval" if reference else f"slope on {groups[0]}, 95% interval"
+    ax.set_xlabel(f"{what}\n(filled: adjusted p at most {level:g})", color=INK, fontsize="small")
+
+
+def _read(source: Any, key: str | None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    if isinstance(source, Usage):
+        if key is not None:
+            raise ValueError(f"key={key!r} is for AnnData, got Usage; leave it out")
+        return source.table(), source.kept()
+    name = Keys(key).usage
+    if not hasattr(source, "uns") or name not in source.uns:
+        raise KeyError(
+            f"no usage in a {type(source).__name__}: pass what model.usage(groups) gives, or an AnnData with "
+            f"uns[{name!r}], which log1pnmf.tl.findings writes"
+        )
+    about = dict(source.uns[name])
+    colors = colors_in(source, str(about.get("groupby", "")))
+    wanted = {str(one) for column in ("group", "reference") for one in about["table"].get(column, [])}
+    if colors is not None and wanted <= set(colors):
+        about["colors"] = colors
+    return about["table"], about
+
+
+# ---------- plots of loadings: sample by sample, and by group
 
 Array = NDArray[np.float64]
 
@@ -135,7 +428,7 @@ def draw_structure(ax: Axes, values: Array, arrangement: Arrangement, colors: Se
 def name_groups(ax: Axes, arrangement: Arrangement, groupby: Any = None) -> None:
     """Write the names of the groups below their bars, or the numbers that samples are ordered by."""
     names = [name for name, _, _ in arrangement.spans]
-    places = _places(arrangement)
+    places = _places_of_bars(arrangement)
     if arrangement.scale is not None:
         known = arrangement.scale[: arrangement.spans[0][2]]
         at = np.linspace(0.0, 1.0, 5)
@@ -151,7 +444,7 @@ def name_groups(ax: Axes, arrangement: Arrangement, groupby: Any = None) -> None
         label_below(ax, names, places.mean(axis=1))
 
 
-def _places(arrangement: Arrangement) -> Array:
+def _places_of_bars(arrangement: Arrangement) -> Array:
     return group_places([stop - start for _, start, stop in arrangement.spans])
 
 
@@ -159,7 +452,7 @@ def _draw_strip(ax: Axes, arrangement: Arrangement, tallest: float) -> None:
     """Show the number that samples are ordered by as a strip of colours below their bars."""
     assert arrangement.scale is not None
     known = arrangement.scale[: arrangement.spans[0][2]]
-    left, right = _places(arrangement)[0]
+    left, right = _places_of_bars(arrangement)[0]
     bottom, top = -0.08 * tallest, -0.025 * tallest
     ax.imshow(known[None, :], extent=(left, right, bottom, top), aspect="auto", cmap="viridis", zorder=2)
     ax.set(xlim=(0.0, 1.0), ylim=(bottom, 1.02 * tallest))

@@ -8,33 +8,109 @@ import math
 import platform
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from log1pnmf._common.atomic import StrPath, check_writable, replacing
-from log1pnmf._common.optional import require
-from log1pnmf._common.version import __version__
-from log1pnmf._common.words import plural
-from log1pnmf.analysis.coloring import ALIKE, colors_of_fits
+import numpy as np
+
+from log1pnmf._common.archive import StrPath, check_writable, replacing
+from log1pnmf._common.checks import __version__, plural, require
+from log1pnmf.analysis.groups import ALIKE, colors_of_fits
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.request import default_of
+from log1pnmf.fitting.fit_counts import default_of
 from log1pnmf.fitting.settings import GIVEN
 
-from .batches import describe_batches
-from .comparison import Comparison, compare
-from .data import describe_data
-from .factors import FactorSection, describe_factors, find_markers
-from .fits import describe_fits, early_stopping_note
-from .inputs import MOST_GROUPS, ReportInput
-from .misfit import describe_misfit
-from .presence import find_presence, presence_note
-from .sameness import Sameness
-from .structure import MOST_SAMPLES, arrange_samples, structure_data
-from .words import decimal, enumerate_words, keep_together, link_in_words, percent, significant
+from .factors import FactorSection, describe_factors, find_markers, find_presence, presence_note
+from .figures import MOST_SAMPLES, Chart, arrange_samples, histogram, structure_data
+from .fits import Comparison, Sameness, compare, describe_fits, early_stopping_note
+from .inputs import (
+    MOST_GROUPS,
+    ReportInput,
+    decimal,
+    enumerate_words,
+    keep_together,
+    link_in_words,
+    percent,
+    significant,
+)
+from .verdict import describe_batches, describe_misfit
 
-__all__ = ["write_report"]
+# ---------- the data: what was counted, how much of it, and how samples differ in size
+
+
+@dataclass(frozen=True)
+class DataSection:
+    """What the report says of the data.
+
+    Parameters
+    ----------
+    rows : list of (str, str)
+        Name and value.
+    sizes : Chart or None
+        Histogram of the size factors.
+    sizes_note : str
+        What it says in words.
+    """
+
+    rows: list[tuple[str, str]]
+    sizes: Chart | None
+    sizes_note: str
+
+
+def describe_data(inputs: ReportInput) -> DataSection:
+    """Look at the data of a report."""
+    data = inputs.fits[0].data
+    nonzero = data.nnz / data.n_entries
+    rows = [
+        ("Samples", f"{data.n_samples:,}"),
+        ("Features", f"{data.n_features:,}"),
+        (
+            "Entries that are not zero",
+            f"{data.nnz:,} ({percent(nonzero)} of all; {percent(1 - nonzero)} zeros)",
+        ),
+        ("Total count", f"{data.total:,.0f} ({significant(data.mean_total)} per sample)"),
+        ("Samples without any count", f"{data.n_empty_samples:,}"),
+        ("Features without any count", f"{data.n_empty_features:,}"),
+    ]
+    if inputs.groups is not None:
+        rows.append((f"Groups ({inputs.group_name})", f"{inputs.n_groups:,}"))
+    if inputs.source:
+        rows.append(("Source", inputs.source))
+    rows += [("Removed before the fit", text) for text in inputs.filters]
+    return DataSection(rows, *_sizes(inputs))
+
+
+def _sizes(inputs: ReportInput) -> tuple[Chart | None, str]:
+    fit = inputs.fits[0]
+    sizes = fit.size_factors
+    positive = sizes[sizes > 0.0]
+    how = {
+        "total": "Size factors are the total count of a sample divided by the mean total",
+        "fit": "Size factors were estimated with the model, starting from the total counts",
+        "none": "No size factors: all samples have the same size",
+    }.get(str(fit.settings.size_factors), "Size factors were given")
+    chart = histogram(
+        sizes, label="Histogram of the size factors of the samples", x_title="size factor (log scale)"
+    )
+    if chart is None:
+        return None, f"{how}."
+    middle = np.quantile(positive, [0.05, 0.95])
+    return chart, (
+        f"{how}. Nine in ten samples lie between {significant(middle[0])} and {significant(middle[1])}; "
+        f"the largest is {significant(positive.max() / positive.min())} times the smallest"
+        + (
+            f"; {plural(len(sizes) - len(positive), 'sample')} of size 0"
+            if len(positive) < len(sizes)
+            else ""
+        )
+        + "."
+    )
+
+
+# ---------- from fits to one HTML file: everything is inside it, nothing is loaded from elsewhere
 
 NOT_THE_ONLY_ONE = (
     "Factors are one good explanation of the counts, not the only one: another start (random_state, init) "
@@ -111,11 +187,11 @@ def write_report(
     n_jobs : int, optional
         Number of threads.
     evidence : Evidence or sequence of Evidence, optional
-        Result of `log1pnmf.analysis.evidence` for the fits. By default it is what `log1pnmf.tl.evidence`
+        Result of `log1pnmf.analysis.evidence` for the fits. By default it is what `log1pnmf.tl.findings`
         wrote into an AnnData; otherwise, if the counts are small, the report computes it with 2 seeds and 5
         bootstrap samples.
     markers : Markers or sequence of Markers, optional
-        Result of `log1pnmf.analysis.markers` for the fits. By default it is what `log1pnmf.tl.markers` wrote
+        Result of `log1pnmf.analysis.markers` for the fits. By default it is what `log1pnmf.tl.findings` wrote
         into an AnnData, if that has the first 25 significant features of every factor; otherwise, with
         `counts`, features are tested on all samples or, of large data, on a random part that the page names.
 

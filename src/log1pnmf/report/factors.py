@@ -2,26 +2,77 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.words import plural
-from log1pnmf.analysis.evidence import Evidence
+from log1pnmf._common.checks import plural
+from log1pnmf.analysis.evidence import Evidence, evidence
 from log1pnmf.analysis.groups import Groups, group_means
-from log1pnmf.analysis.markers.find import markers
-from log1pnmf.analysis.markers.table import Markers
+from log1pnmf.analysis.markers import Markers, markers
 from log1pnmf.analysis.metrics import correlation_matrix, hoyer
-from log1pnmf.fitting.arrangement import evenness, factor_shares
-from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.naming import KNOWN
+from log1pnmf.fitting.fit import KNOWN, Fit, evenness, factor_shares
 from log1pnmf.fitting.ranking import Ranking, ranking_of
 
-from .inputs import N_TABLE, ReportInput
-from .words import alike, decimal, enumerate_words, percent
+from .inputs import N_TABLE, ReportInput, alike, decimal, enumerate_words, percent
 
-__all__ = ["SERVED", "Factor", "FactorSection", "describe_factors", "find_markers", "served_groups"]
+# ---------- tests of whether factors are real
+
+N_SEEDS, N_BOOTSTRAP = 2, 5
+"""Fits that a report makes for itself."""
+
+LARGEST = 2e7
+"""Most entries times factors times fits, over all fits of a report, for which that takes seconds."""
+
+DEARER = 4.0
+"""How many times longer a fit with dispersions takes."""
+
+
+def find_presence(inputs: ReportInput) -> list[Evidence | None]:
+    """Give the evidence of every fit, or compute it if that takes seconds; None without counts."""
+    if inputs.evidence:
+        return [
+            None if found is None else found.renamed(fit.factor_names)
+            for found, fit in zip(inputs.evidence, inputs.fits, strict=True)
+        ]
+    counts = inputs.counts
+    if counts is None or not _is_affordable(inputs):
+        return [None] * len(inputs.fits)
+    return [
+        evidence(fit, counts, n_seeds=N_SEEDS, n_bootstrap=N_BOOTSTRAP, n_jobs=inputs.n_jobs)
+        for fit in inputs.fits
+    ]
+
+
+def presence_note(inputs: ReportInput) -> str | None:
+    """Say why factors were not tested; None if they were, or if there are no counts."""
+    if inputs.evidence or inputs.counts is None or _is_affordable(inputs):
+        return None
+    n_fits = sum(_n_fits(fit) for fit in inputs.fits)
+    return (
+        "This report does not test whether each factor is real: that would take "
+        f"{n_fits} more fits of counts of this size. Use model.evidence(counts) or log1pnmf evidence."
+    )
+
+
+def _n_fits(fit: Fit) -> int:
+    return fit.n_components + N_SEEDS + N_BOOTSTRAP
+
+
+def _is_affordable(inputs: ReportInput) -> bool:
+    costs = [
+        math.prod(inputs.counts.shape if inputs.counts is not None else (0,))
+        * fit.n_components
+        * _n_fits(fit)
+        * (1.0 if fit.dispersion is None else DEARER)
+        for fit in inputs.fits
+    ]
+    return math.fsum(costs) <= LARGEST
+
+
+# ---------- the factors of one fit: their share, the groups that use them, and how similar they are
 
 Array = NDArray[np.float64]
 

@@ -2,14 +2,248 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from log1pnmf._common.words import plural
+import numpy as np
 
-from .words import decimal
+from log1pnmf._common.checks import plural
+from log1pnmf.analysis.batches import batch_findings, confounded_groups
+from log1pnmf.analysis.diagnostics import OUTLYING, Diagnostics, diagnose
+from log1pnmf.analysis.marker_tests import Z95
+from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.settings import LARGEST_EXACT
 
-__all__ = ["CLEARLY", "CLUSTERED", "MOST", "SAME", "Figure", "verdict"]
+from .figures import Chart, histogram, log_points
+from .inputs import ReportInput, decimal, enumerate_words, significant
+
+# ---------- what a fit does not explain: features, samples and entries whose counts it does not expect
+
+N_LISTED = 8
+
+NOISES = {"poisson": "Poisson", "nb": "negative binomial"}
+
+OVERDISPERSED = 1.5
+"""The reader is warned if the variance of a typical feature is more than this multiple of Poisson's."""
+
+
+@dataclass(frozen=True)
+class MisfitSection:
+    """What the report says of the misfit of one model.
+
+    Parameters
+    ----------
+    label : str
+        Name of the fit.
+    sentences : list of str
+        The findings in words.
+    noise : str
+        Noise with whose variance that of features is compared.
+    chart : Chart or None
+        Histogram of the variances of features.
+    dispersions : Chart or None
+        Dispersions of the fit against mean counts.
+    features, entries : list of list of str
+        Rows of the tables of the least explained.
+    """
+
+    label: str
+    sentences: list[str]
+    noise: str
+    chart: Chart | None
+    dispersions: Chart | None
+    features: list[list[str]]
+    entries: list[list[str]]
+
+
+def describe_misfit(inputs: ReportInput) -> list[MisfitSection]:
+    """Compare all fits with the counts; nothing without counts, or with too many entries to visit."""
+    counts = inputs.counts
+    if counts is None or math.prod(counts.shape) > LARGEST_EXACT:
+        return []
+    return [
+        _describe(inputs, label, fit, counts) for label, fit in zip(inputs.labels, inputs.fits, strict=True)
+    ]
+
+
+def _describe(inputs: ReportInput, label: str, fit: Fit, counts: Counts) -> MisfitSection:
+    found = diagnose(fit, counts)
+    chart = histogram(
+        np.nan_to_num(found.feature_dispersion),
+        label=f"Histogram of the variances of features at {label}",
+        x_title=f"variance / {NOISES[found.noise]} variance (log scale)",
+        y_title="features",
+    )
+    worst = np.argsort(-np.nan_to_num(found.feature_dispersion), kind="stable")[:N_LISTED]
+    features = [
+        [
+            str(found.feature_names[j]),
+            significant(float(found.feature_mean[j])),
+            significant(float(found.feature_dispersion[j])),
+        ]
+        for j in worst
+        if found.feature_dispersion[j] > 0.0
+    ]
+    shown = found.worst
+    entries = [
+        [
+            str(inputs.sample_names[shown.sample[e]]),
+            str(found.feature_names[shown.feature[e]]),
+            significant(float(shown.count[e])),
+            significant(float(shown.mean[e])),
+        ]
+        for e in range(min(N_LISTED, len(shown.value)))
+    ]
+    sentences = [_variance(found), _outliers(inputs, found), *_approximation(found)]
+    return MisfitSection(
+        label=label,
+        sentences=sentences,
+        noise=NOISES[found.noise],
+        chart=chart,
+        dispersions=_dispersions(found, label),
+        features=features,
+        entries=entries,
+    )
+
+
+def _dispersions(found: Diagnostics, label: str) -> Chart | None:
+    """Draw the dispersions of a fit with negative binomial noise."""
+    if found.fitted_dispersion is None:
+        return None
+    return log_points(
+        found.feature_mean,
+        found.fitted_dispersion,
+        trend=found.trend,
+        spread=1.0 if found.trend is None else math.exp(Z95 * found.trend_spread),
+        label=f"Dispersions of features against their mean counts at {label}",
+        x_title="mean count (log scale)",
+        y_title="dispersion",
+    )
+
+
+def _variance(found: Diagnostics) -> str:
+    known = found.feature_dispersion[np.isfinite(found.feature_dispersion)]
+    typical = float(np.median(known)) if len(known) else 1.0
+    noise = NOISES[found.noise]
+    text = f"The variance of a typical feature is {typical:.2f} times that of {noise} counts"
+    if found.fitted_dispersion is not None:
+        middle = significant(float(np.median(found.fitted_dispersion)))
+        return f"{text}, with the dispersions of the fit ({middle} in the median)."
+    text += f"; over all entries it is mean + {significant(found.overdispersion)} mean²."
+    if typical < OVERDISPERSED:
+        return f"{text} Standard errors of Poisson counts are about right."
+    return f"{text} The standard errors of effects allow for this; noise='nb' would model it."
+
+
+def _outliers(inputs: ReportInput, found: Diagnostics) -> str:
+    outliers = found.outliers()
+    if not len(outliers):
+        return f"No sample is explained much worse than the others (robust z at most {OUTLYING:g})."
+    names = [str(inputs.sample_names[i]) for i in outliers]
+    samples = plural(len(outliers), "sample is", "samples are")
+    return (
+        f"{samples} explained much worse than the others (robust z of the deviance above {OUTLYING:g}): "
+        f"{enumerate_words(names, most=N_LISTED)}."
+    )
+
+
+def _approximation(found: Diagnostics) -> list[str]:
+    if found.feature_gap is None:
+        return []
+    order = np.argsort(-found.feature_gap, kind="stable")
+    total = float(found.feature_gap.sum())
+    if total <= 0.0:
+        return ["The approximation at zero counts is exact here."]
+    half = int(np.searchsorted(np.cumsum(found.feature_gap[order]), 0.5 * total)) + 1
+    names = [str(found.feature_names[j]) for j in order[: min(half, N_LISTED)]]
+    return [
+        f"The approximation at zero counts is off by {significant(total)} units of log-likelihood, half of "
+        f"them in {plural(half, 'feature')}: {enumerate_words(names)}" + (", ..." if half > N_LISTED else ".")
+    ]
+
+
+# ---------- what batches do in the fits of a report
+
+
+@dataclass(frozen=True)
+class BatchSection:
+    """What the report says of the batches of one fit.
+
+    Parameters
+    ----------
+    label : str
+        Name of the fit.
+    sentences : list of str
+        The findings in words.
+    warnings : list of str
+        Groups that coincide with batches.
+    chart : Chart or None
+        Histogram of the effects.
+    rows : list of list of str
+        Name, number of samples, part of the deviance and features of each batch.
+    """
+
+    label: str
+    sentences: list[str]
+    warnings: list[str]
+    chart: Chart | None
+    rows: list[list[str]]
+
+
+def describe_batches(inputs: ReportInput) -> list[BatchSection]:
+    """Describe the batches of all fits that have some."""
+    fits = zip(inputs.labels, inputs.fits, strict=True)
+    return [
+        _describe_batches(inputs, label, fit)
+        for label, fit in fits
+        if fit.batches is not None and fit.batches.n_batches > 1
+    ]
+
+
+def _describe_batches(inputs: ReportInput, label: str, fit: Fit) -> BatchSection:
+    assert fit.batches is not None
+    counts = inputs.counts
+    if counts is not None and math.prod(counts.shape) > LARGEST_EXACT:
+        counts = None
+    found, groups = batch_findings(fit, counts), inputs.groups
+    sentences = [
+        "In each batch the rate of every feature is multiplied by an effect. Loadings and factors describe "
+        f"what the {len(found.names)} batches have in common."
+    ]
+    if counts is not None:
+        sentences.append(f"Without the effects the deviance of this fit would be {found.total:.1%} larger.")
+    rows = [
+        [
+            name,
+            f"{size:,}",
+            "" if math.isnan(excess) else f"{excess:.1%}",
+            ", ".join(
+                f"{feature} × {effect:.2g}".replace(" × ", "\u00a0×\u00a0") for feature, effect in features
+            ),
+        ]
+        for name, size, excess, features in zip(
+            found.names, found.n_samples, found.excess.tolist(), found.features, strict=True
+        )
+    ]
+    return BatchSection(
+        label=label,
+        sentences=sentences,
+        warnings=[]
+        if groups is None
+        else [f"{one[0].upper()}{one[1:]}." for one in confounded_groups(fit, groups.labels)],
+        chart=histogram(
+            fit.batches.effects.ravel(),
+            label=f"Histogram of the effects of batches on features at {label}",
+            x_title="effect of a batch on a feature (log scale)",
+            y_title="features in batches",
+        ),
+        rows=rows,
+    )
+
+
+# ---------- what the figures of two fits say, in words
 
 CLEARLY = 0.1
 """Two figures differ if their difference is at least this part of the larger one ..."""

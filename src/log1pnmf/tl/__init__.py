@@ -1,17 +1,12 @@
 """Tools for AnnData, with the habits of scanpy: in place, `layer=`, `key_added=`, `copy=`.
 
 Results are plain numbers, strings and arrays, so that files open wherever anndata is installed;
-`log1pnmf.fitting.keys` has their names. `log1pnmf.as_fit` and `log1pnmf.Log1pNMF.of` give a fit back. A log
+`log1pnmf.fitting.fit` has their names. `log1pnmf.as_fit` and `log1pnmf.Log1pNMF.of` give a fit back. A log
 message says if another layer was used, or if a view became a copy (logger "log1pnmf", level WARNING, which
 Python shows by default).
 """
 
-from .evidence import evidence
-from .fit import log1p_nmf, sweep
-from .markers import markers
-from .project import transform
-from .rename import rename_factors
-from .select import select
-from .usage import usage
+from .findings import evidence, markers, select, usage
+from .fit import log1p_nmf, rename_factors, sweep, transform
 
 __all__ = ["evidence", "log1p_nmf", "markers", "rename_factors", "select", "sweep", "transform", "usage"]

@@ -5,17 +5,166 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from log1pnmf.analysis.loading_errors import loading_errors
+import numpy as np
+
+from log1pnmf.analysis.diagnostics import loading_errors
 from log1pnmf.analysis.sweep import sweep as sweep_counts
-from log1pnmf.fitting.driver import run_request
-from log1pnmf.fitting.keys import SWEEP, Keys, sweep_key
-from log1pnmf.fitting.request import Request
+from log1pnmf.counts.features import find_features
+from log1pnmf.fitting.anndata import as_fit, fit_from, is_annotated
+from log1pnmf.fitting.fit import SWEEP, Keys, sweep_key
+from log1pnmf.fitting.fit_counts import Request, run_request
+from log1pnmf.fitting.new_samples import counts_of, new_batches, new_samples
 
-from .inputs import check_anndata, chosen_features, obs_column, raw_layer, read_counts, target
-from .known import known_loadings
-from .store import as_frame, write_fit, write_obs
+from .inputs import (
+    OBS_COLUMNS,
+    as_frame,
+    check_anndata,
+    chosen_features,
+    known_loadings,
+    obs_column,
+    raw_layer,
+    read_counts,
+    target,
+    write_fit,
+    write_obs,
+)
 
-__all__ = ["log1p_nmf", "sweep"]
+# ---------- loadings of new samples for the factors of a fit
+
+
+def transform(
+    adata: Any,
+    ref: Any,
+    *,
+    key: str | None = None,
+    layer: str | None = None,
+    size_factors: Any = None,
+    batch_key: str | None = None,
+    std: bool = False,
+    copy: bool = False,
+    n_jobs: int | None = None,
+) -> Any:
+    """Estimate the loadings of new samples for the factors of a fit, and store them with the factors.
+
+    Parameters
+    ----------
+    adata : AnnData
+        The new samples.
+    ref : AnnData, Fit, Log1pNMF, str or PathLike
+        The fit, see `log1pnmf.as_fit`. AnnData may have lost samples since the fit. If the fit has feature
+        names, features are matched by name: those that the fit does not know are ignored, and none of its own
+        may be missing.
+    key : str, optional
+        Name of the fit in `ref`, if `key_added` was given, and of the loadings in `adata`.
+    layer : str, optional
+        Layer with the counts, as in `log1p_nmf`.
+    size_factors : {"total", "fit", "none"} or array, optional
+        As in `Log1pNMF.transform`.
+    batch_key : str, optional
+        Column of `obs` with the batch of every sample; batches that the fit does not know have no effects.
+    std : bool
+        Whether to write standard errors of the loadings given the factors, to ``obsm["X_log1p_nmf_std"]``;
+        what is uncertain about the factors is not in them, see `log1pnmf.analysis.diagnostics`.
+    copy : bool
+        Whether to leave `adata` as it is and return a copy with the loadings.
+    n_jobs : int, optional
+        Number of threads.
+
+    Returns
+    -------
+    AnnData or None
+        A copy of `adata` with the results, if ``copy=True``.
+
+    Notes
+    -----
+    The results are in the places that `log1p_nmf` writes to, so that `markers`, `usage`, plots and
+    `log1pnmf.as_fit` take the new samples, too. What `uns` holds of the log-likelihood is left out.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> from log1pnmf.datasets import pancreas
+    >>> from log1pnmf.tl import log1p_nmf
+    >>> cells = anndata.AnnData(pancreas().counts[:150])
+    >>> old, new = cells[:100].copy(), cells[100:].copy()
+    >>> log1p_nmf(old, 3)
+    >>> transform(new, old)
+    >>> new.obsm["X_log1p_nmf"].shape
+    (50, 3)
+    """
+    check_anndata(adata)
+    keys = Keys(key)
+    fit = fit_from(ref, key, any_samples=True) if is_annotated(ref) else as_fit(ref)
+    positions = np.arange(adata.n_vars)
+    if fit.feature_names is not None:
+        positions = find_features(adata.var_names, fit.feature_names.tolist())
+    adata = target(adata, copy)
+    selection = read_counts(adata, layer, positions)
+    batch = None if batch_key is None else obs_column(adata, batch_key, "batch_key")
+    counts, batches = (
+        counts_of(fit, selection.counts, same_samples=False),
+        new_batches(fit, batch, adata.n_obs),
+    )
+    samples = new_samples(fit, counts, size_factors, batches=batches, n_jobs=n_jobs)
+    if fit.batches is not None:
+        batches = fit.batches.for_samples(batch, adata.n_obs)
+    why = f"these are {adata.n_obs:,} samples whose loadings were estimated for the factors of a fit"
+    projected = fit.of_samples(samples.solved(), samples.size_factors, batches, why)
+    write_fit(adata, keys, projected, selection)
+    if std:
+        adata.obsm[keys.std] = loading_errors(projected, counts)
+    return adata if copy else None
+
+
+# ---------- names of factors, in AnnData
+
+
+def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> None:
+    """Rename factors; every table, plot and report of `adata` then uses these names.
+
+    Parameters
+    ----------
+    adata : AnnData
+        Data with a fit by `log1p_nmf`. Tables of `markers`, `usage` and `evidence`, and loadings in `obs`,
+        are renamed as well.
+    names : sequence of str, or mapping of name or number to str
+        Names of all factors, or of some: ``{"k1": "interferon"}``. `log1pnmf.analysis.suggest_names` suggests
+        some.
+    key : str, optional
+        Name of the fit, if `key_added` was given.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> from log1pnmf.datasets import pancreas
+    >>> from log1pnmf.tl import log1p_nmf
+    >>> adata = anndata.AnnData(pancreas().counts[:100])
+    >>> log1p_nmf(adata, 3)
+    >>> rename_factors(adata, {"k1": "acinar"})
+    >>> adata.uns["log1p_nmf"]["factor_names"].tolist()
+    ['k0', 'acinar', 'k2']
+    """
+    check_anndata(adata)
+    keys = Keys(key)
+    fit = fit_from(adata, key, any_samples=True)
+    new = fit.renamed(names).factor_names
+    changed = dict(zip(fit.factor_names, new, strict=True))
+    adata.uns[keys.uns]["factor_names"] = np.array(new, dtype=object)
+    for place in (keys.markers, keys.usage, keys.evidence):
+        if place in adata.uns:
+            about = adata.uns[place]
+            about["factor_names"] = np.array(
+                [changed[str(name)] for name in about["factor_names"]], dtype=object
+            )
+            about["table"]["factor"] = [changed[str(name)] for name in about["table"]["factor"]]
+    columns = adata.uns[keys.uns].get(OBS_COLUMNS)
+    if columns is not None:
+        after = [keys.obs_column(name) for name in new]
+        adata.obs = adata.obs.rename(columns=dict(zip(map(str, columns), after, strict=True)))
+        adata.uns[keys.uns][OBS_COLUMNS] = np.array(after, dtype=object)
+
+
+# ---------- fits to AnnData
 
 
 def log1p_nmf(
@@ -62,7 +211,7 @@ def log1p_nmf(
         Name under which `obsm`, `varm` and `uns` keep the results; Notes lists the defaults.
     std : bool
         Whether to write standard errors of the loadings given the factors, to ``obsm["X_log1p_nmf_std"]``;
-        what is uncertain about the factors is not in them, see `log1pnmf.analysis.loading_errors`.
+        what is uncertain about the factors is not in them, see `log1pnmf.analysis.diagnostics`.
     obs_keys : bool
         Whether to write loadings also to columns of `obs`: "k0", "k1" and so on, with `key_added` as a
         prefix. ``scanpy.pl.umap(adata, color=["k0", "k1"])`` draws them.
@@ -93,7 +242,7 @@ def log1p_nmf(
     See Also
     --------
     log1pnmf.Log1pNMF : All parameters.
-    log1pnmf.tl.select : Choose c and the number of factors.
+    log1pnmf.tl.findings : Choose c and the number of factors.
     log1pnmf.tl.transform : Estimate the loadings of new samples.
     log1pnmf.pl.structure : Draw the loadings.
 

@@ -12,25 +12,46 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf._common.optional import require
-from log1pnmf.counts.counts import Counts
+from log1pnmf._common.checks import require
+from log1pnmf.counts.compress import dense_blocks
+from log1pnmf.counts.counts import Counts, holds_counts
 from log1pnmf.counts.features import find_features
-from log1pnmf.counts.given import holds_counts
-from log1pnmf.counts.sparse_rows import dense_blocks
-from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.anndata import uns_of
+from log1pnmf.fitting.fit import Fit, Keys
 
-__all__ = [
-    "COUNTS_LAYER",
-    "RAW",
-    "Selection",
-    "check_anndata",
-    "chosen_features",
-    "counts_of_fit",
-    "obs_column",
-    "raw_layer",
-    "read_counts",
-    "target",
-]
+# ---------- loadings that are known, from columns of an AnnData object
+
+
+def known_loadings(adata: Any, given: Any) -> Any:
+    """Turn names of columns of `obs` into loadings; anything else is left as it is.
+
+    Numbers and True or False are taken as they are. Labels become one column of 0 and 1 for each label, named
+    "column=label".
+
+    Parameters
+    ----------
+    given : str, sequence of str, or other
+    """
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        return given
+    columns: dict[str, Any] = {}
+    for name in names:
+        if name not in adata.obs:
+            known = ", ".join(map(repr, list(adata.obs.columns)[:10])) or "none"
+            raise ValueError(f"fixed_loadings: obs has no column {name!r}; it has {known}")
+        column = adata.obs[name]
+        if column.dtype.kind in "biuf":
+            columns[name] = column.to_numpy(dtype=np.float64)
+            continue
+        if column.isna().any():
+            raise ValueError(f"fixed_loadings: column {name!r} of obs has missing labels; fill them in")
+        labels = column.astype(str).to_numpy()
+        columns |= {f"{name}={label}": (labels == label).astype(np.float64) for label in np.unique(labels)}
+    return columns
+
+
+# ---------- counts out of an AnnData object
 
 logger = logging.getLogger("log1pnmf")
 
@@ -218,3 +239,62 @@ def obs_column(adata: Any, key: str, what: str) -> Any:
         known = ", ".join(map(repr, adata.obs.columns)) or "none"
         raise KeyError(f"{what}={key!r} is not a column of adata.obs (it has: {known})")
     return adata.obs[key].to_numpy(dtype=object)
+
+
+# ---------- results written into an AnnData object; log1pnmf.fitting.anndata reads them
+
+OBS_COLUMNS = "obs_columns"
+"""In `uns` of a fit: the columns of `obs` with its loadings."""
+
+
+def write_fit(adata: Any, keys: Keys, fit: Fit, selection: Selection) -> None:
+    """Write a fit; features that were left out have zero factors, and no dispersion.
+
+    Parameters
+    ----------
+    selection : Selection
+        The counts that were fitted.
+    """
+    factors = np.zeros((adata.n_vars, fit.n_components))
+    factors[selection.positions] = fit.factors
+    write_loadings(adata, keys, fit.loadings)
+    adata.varm[keys.varm] = factors
+    if fit.dispersion is not None:
+        dispersion = np.full(adata.n_vars, np.nan)
+        dispersion[selection.positions] = fit.dispersion
+        adata.var[keys.dispersion] = dispersion
+    elif keys.dispersion in adata.var:  # of an earlier fit
+        del adata.var[keys.dispersion]
+    if fit.mask is not None:
+        mask = np.zeros((adata.n_vars, fit.mask.shape[1]), dtype=bool)
+        mask[selection.positions] = fit.mask
+        adata.varm[keys.mask] = mask
+    elif keys.mask in adata.varm:
+        del adata.varm[keys.mask]
+    for finding in (keys.markers, keys.usage, keys.evidence):  # of an earlier fit
+        adata.uns.pop(finding, None)
+    named = fit.named(sample_names=adata.obs_names, feature_names=adata.var_names[selection.positions])
+    adata.uns[keys.uns] = uns_of(named, selection.layer)
+
+
+def write_loadings(adata: Any, keys: Keys, loadings: NDArray[np.float64]) -> None:
+    """Write loadings; a view becomes a copy."""
+    anndata = require("anndata", purpose="log1pnmf.tl")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", anndata.ImplicitModificationWarning)
+        adata.obsm[keys.obsm] = loadings.copy()
+
+
+def write_obs(adata: Any, keys: Keys, fit: Fit) -> None:
+    """Write loadings as columns of `obs`, for plots that colour samples by a column."""
+    columns = [keys.obs_column(name) for name in fit.factor_names]
+    for column, values in zip(columns, fit.loadings.T, strict=True):
+        adata.obs[column] = values.copy()
+    adata.uns[keys.uns][OBS_COLUMNS] = np.array(columns, dtype=object)
+
+
+def as_frame(columns: Any) -> Any:
+    """Make a data frame that anndata can write."""
+    table = require("pandas", purpose="log1pnmf.tl").DataFrame(columns)
+    table.index = table.index.astype(str)
+    return table

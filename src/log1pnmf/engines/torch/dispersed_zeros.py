@@ -1,6 +1,6 @@
 """Zero entries with negative binomial noise, and the quadratics that stand in for them, in plain PyTorch.
 
-It computes what ``cpp/zeros.hpp`` and `log1pnmf.model.zero_survey.survey_feature` do for many features at a
+It computes what ``cpp/zeros.hpp`` and `log1pnmf.model.zeros.survey_feature` do for many features at a
 time; always in float64.
 """
 
@@ -13,9 +13,7 @@ import numpy as np
 import torch
 
 from log1pnmf.model.link import LARGEST_ETA
-from log1pnmf.model.zero_survey import FLATTEST, LARGEST_BEND, MOST_BENT, MOST_OF_ALL, STEEPEST
-
-__all__ = ["Noise"]
+from log1pnmf.model.zeros import FLATTEST, LARGEST_BEND, MOST_BENT, MOST_OF_ALL, STEEPEST
 
 RIDGE = 1e-9
 

@@ -11,12 +11,9 @@ import torch
 
 from log1pnmf.model.zeros import MOST_BEND
 
-from .box import Box
 from .rows import Block
 from .sides import Design, Own, Sums, bends, declines, linears, with_grams
-from .terms import bend_slopes
-
-__all__ = ["Rows", "Solved"]
+from .terms import Box, bend_slopes
 
 SHORT_ROW, MOST_STEPS, FEW_ROWS = 64, 20, 0.01
 MOST_HALVINGS = 30
@@ -32,7 +29,7 @@ class Solved(NamedTuple):
     """Improved rows, the gradient where they were, and sums over rows.
 
     columns: column sums of the rows, and those of their projected gradients, as in
-    `log1pnmf.model.optimality.side_residual`; on the host, shape (2, K). loss: where they were. decrease:
+    `log1pnmf.model.objective.side_residual`; on the host, shape (2, K). loss: where they were. decrease:
     predicted. n_rejected: rows whose full step was refused.
     """
 

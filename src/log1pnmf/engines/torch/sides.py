@@ -10,8 +10,6 @@ import torch
 
 from .rows import Stored
 
-__all__ = ["Design", "Form", "Own", "Reach", "Sums", "bends", "declines", "grams", "linears", "with_grams"]
-
 GRAM_BYTES = 1 << 28
 """Of the K x K matrices that rows have of their own, of one piece of rows."""
 

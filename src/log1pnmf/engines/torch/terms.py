@@ -1,23 +1,227 @@
 """What a row's visited entries add to its loss, gradient and Hessian, in plain PyTorch; and the box programs.
 
 The same operations as in `triton_terms`, which takes over on a card with Triton.
+
+Negative binomial noise: what entries add to the loss and its derivatives, in plain PyTorch.
+
+With the mean ``t em`` and ``D = 1 + phi t em``, everything is what ``cpp/policies.hpp`` has: derivatives are
+Poisson's over D, and weights are never below the second derivative and never negative.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 
-from .box import Box, solve_box
-from .dense import dense_change, dense_sums
-from .dispersed import count_terms, rise_terms, zero_terms
 from .rows import Block, Stored
-from .sides import Design, Form, Own, Reach, Sums
+from .sides import Design, Form, Own, Reach, Sums, grams, linears
 
-__all__ = ["Box", "bend_slopes", "change", "dense_change", "dense_sums", "evaluate", "reach", "solve_box"]
+# ---------- quadratic programs in a box, one for every row, in plain PyTorch
+
+SWEEP_TOLERANCE = 1e-12
+MOST_ROUNDS, RIDGE, TINY = 20, 1e-13, 1e-38
+
+
+class Box(NamedTuple):
+    """Bounds and penalties of the coefficients of some rows, each of shape (n, K)."""
+
+    lower: Any
+    upper: Any
+    penalty: Any
+
+    def at(self, rows: Any) -> Box:
+        """Give those of some of the rows."""
+        return Box(*(one[rows] for one in self))
+
+
+def solve_box(H: Any, slope: Any, b: Any, box: Box) -> tuple[Any, Any, Any]:
+    """Minimise ``slope'd + d'Hd/2`` over ``lower <= b + d <= upper`` for every row.
+
+    Coordinate descent finds the active bounds, a Newton step on the free coordinates finishes. Where both
+    bounds are the same, `b` has to be there, and stays.
+
+    Returns
+    -------
+    x : Tensor of shape (n, K)
+        ``b + d``.
+    predicted, curvature : Tensor of shape (n,)
+        How much the quadratic falls, and ``d'Hd``.
+    """
+    H = H.double()
+    x, q = b.clone(), slope.clone()
+    total = torch.zeros_like(x[:, 0])
+    for _ in range(MOST_ROUNDS):
+        total += _sweep(H, q, x, box)
+        gained = _sweep(H, q, x, box)
+        total += gained
+        if bool((gained <= SWEEP_TOLERANCE * total).all()):
+            break
+        _subspace_step(H, q, x, box)
+    d = x - b
+    curvature = ((q - slope) * d).sum(1).clamp(min=0.0)
+    predicted = -((slope * d).sum(1) + 0.5 * curvature)
+    return x, predicted.clamp(min=0.0), curvature
+
+
+def _sweep(H: Any, q: Any, x: Any, box: Box) -> Any:
+    """Do a cycle of coordinate descent in place; `q` is the slope at `x`. Gives ``H_kk delta_k^2`` summed."""
+    gained = torch.zeros_like(x[:, 0])
+    for k in range(x.shape[1]):
+        h, lower = H[:, k, k], box.lower[:, k]
+        to = (x[:, k] - q[:, k] / h.clamp(min=TINY)).clamp(lower, box.upper[:, k])
+        to = torch.where(h > TINY, to, torch.where(q[:, k] > 0.0, lower, x[:, k]))
+        delta = to - x[:, k]
+        gained += h * delta**2
+        q += delta[:, None] * H[:, k]
+        x[:, k] = to
+    return gained
+
+
+def _subspace_step(H: Any, q: Any, x: Any, box: Box) -> None:
+    """Newton on the coordinates away from the bounds, as far as the bounds allow, in place."""
+    diagonal = torch.diagonal(H, dim1=1, dim2=2)
+    lower, upper = box.lower, box.upper
+    free = (x > lower) & (x < upper) & (diagonal > TINY)
+    both = free[:, :, None] & free[:, None, :]
+    stiff = torch.where(free, RIDGE * diagonal, 1.0)
+    step = torch.linalg.solve(torch.where(both, H, 0.0) + torch.diag_embed(stiff), -q * free)
+    ahead = torch.where(step < 0.0, lower - x, upper - x) / step
+    room = torch.where(step == 0.0, float("inf"), ahead).amin(1, keepdim=True)
+    reach = room.clamp(max=1.0)
+    to = (x + reach * step).clamp(lower, upper)
+    blocked = (ahead <= room) & (room < 1.0) & (step != 0.0)
+    to = torch.where(blocked, torch.where(step < 0.0, lower, upper), to)
+    q += torch.einsum("nkl,nl->nk", H, to - x)
+    x.copy_(to)
+
+
+# ---------- negative binomial noise
+
+
+def zero_terms(em: Any, t: Any, phi: Any, *, identity: bool) -> tuple[Any, Any, Any]:
+    """Loss, residual and weight of a zero: of every entry, whatever its count."""
+    mean = t * em
+    x = phi * mean
+    residual = (t if identity else mean + t) / (1.0 + x)
+    return mean * _log1p_ratio(x), residual, torch.zeros_like(residual) if identity else residual
+
+
+def count_terms(y: Any, em: Any, t: Any, phi: Any, *, identity: bool) -> tuple[Any, Any, Any]:
+    """Loss, residual and weight that a count has beyond a zero."""
+    inverse, x = 1.0 / em, phi * t * em
+    ratio = 1.0 / (1.0 + x)
+    pull = y * (inverse if identity else 1.0 + inverse)
+    push = t * torch.ones_like(em) if identity else t * em + t
+    weight = ratio * (pull * inverse + (pull - push).clamp(min=0.0) * (phi * push) * ratio)
+    return y * (torch.log1p(x) - torch.log(em)), -pull * ratio, weight
+
+
+def rise_terms(em: Any, rise: Any, t: Any, phi: Any) -> tuple[Any, Any]:
+    """Change of the loss of a zero, and of ``log(D)``, where `em` rises."""
+    part = t * rise / (1.0 + phi * t * em)
+    z = (phi * part).clamp(min=-1.0 + 1e-7)
+    return part * _log1p_ratio(z), torch.log1p(z)
+
+
+def _log1p_ratio(x: Any) -> Any:
+    """``log(1 + x) / x``, 1 at 0."""
+    return torch.where(x == 0.0, 1.0, torch.log1p(x) / torch.where(x == 0.0, 1.0, x))
+
+
+# ---------- the exact form
+
+DENSE_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
+"""Of one rows x columns array; at most a few are there at a time."""
+
+
+def dense_sums(b: Any, design: Design, *, own: Own, hessian: bool) -> Sums:
+    """Sum of what zeros cost over all columns (``t expm1(eta)`` with Poisson noise), with its derivatives.
+
+    One matrix product gives gradient and Hessian: with the design and with its products of two columns.
+    """
+    form, columns, loss, parts = design.form, wide(design.X, hessian), [], []
+    for piece, some in _pieces(b, design, own):
+        em, t, phi = _belongings(piece, design, some)
+        if form.dispersed:
+            value, em, _ = zero_terms(em, t, phi, identity=form.identity)
+        else:
+            em.mul_(t)
+            value = em
+        loss.append(value.sum(1, dtype=torch.float64))
+        parts.append(em @ columns)
+    return completed(torch.cat(loss), torch.cat(parts), design, own, hessian)
+
+
+def completed(loss: Any, total: Any, design: Design, own: Own, hessian: bool) -> Sums:
+    """Make sums of those over the columns of `wide`; with Poisson noise the slope is ``t (em + 1)``."""
+    K, form = design.X.shape[1], design.form
+    gradient = total[:, :K].double()
+    if not form.dispersed:
+        gradient = gradient + linears(own, design)
+    if not hessian:
+        return Sums(loss, gradient, None)
+    H = total[:, place(K, total.device)].to(design.X.dtype)
+    if form.dispersed:  # at the identity link the weights are zero
+        return Sums(loss, gradient, torch.zeros_like(H) if form.identity else H)
+    return Sums(loss, gradient, H + grams(own, design, H.dtype))
+
+
+def dense_change(b: Any, step: Any, design: Design, *, own: Own) -> tuple[Any, Any]:
+    """Change of the sum from `b` to ``b + step``, and the largest rise of an eta; as in `dense_sums`."""
+    form, loss, growth = design.form, [], []
+    moves = (piece for piece, _ in _pieces(step, design, own))
+    for (piece, some), move in zip(_pieces(b, design, own), moves, strict=True):
+        em, t, phi = _belongings(piece, design, some)
+        delta = _eta(move, design)
+        rise = delta if form.identity else (em + 1.0) * torch.expm1(delta.clamp(max=form.largest))
+        rise = rise_terms(em, rise, t, phi)[0] if form.dispersed else t * rise
+        loss.append(rise.sum(1, dtype=torch.float64))
+        growth.append(delta.amax(1).clamp(min=0.0))
+    return torch.cat(loss), torch.cat(growth)
+
+
+def wide(X: Any, hessian: bool) -> Any:
+    """Give the design, and its products of two columns beside it where a Hessian is wanted."""
+    if not hessian:
+        return X
+    first, second = torch.triu_indices(X.shape[1], X.shape[1], device=X.device)
+    return torch.cat([X, X[:, first] * X[:, second]], dim=1)
+
+
+def place(K: int, device: Any) -> Any:
+    """Give the column of `wide` for every entry of a Hessian."""
+    first, second = torch.triu_indices(K, K, device=device)
+    where = torch.empty(K, K, dtype=torch.int64, device=device)
+    where[first, second] = where[second, first] = K + torch.arange(len(first), device=device)
+    return where
+
+
+def _belongings(b: Any, design: Design, own: Own) -> tuple[Any, Any, Any]:
+    """Give em, exposure and dispersion of all entries of some rows."""
+    eta, form = _eta(b, design), design.form
+    em = eta if form.identity else eta.clamp_(max=form.largest).expm1_()
+    phi = design.dispersion if own.dispersion is None else own.dispersion[:, None]
+    row, column = own.exposure, design.exposure
+    row = row[:, None] if design.batch is None else row[:, design.batch.long()]
+    return em, row * (column if own.batch is None else column[own.batch]), phi
+
+
+def _pieces(values: Any, design: Design, own: Own) -> Iterator[tuple[Any, Own]]:
+    row_bytes = design.X.shape[0] * design.X.element_size()
+    size = max(1, DENSE_BYTES[values.device.type] // max(1, row_bytes))
+    for first in range(0, max(1, len(values)), size):
+        at = slice(first, first + size)
+        yield values[at], own.at(at)
+
+
+def _eta(b: Any, design: Design) -> Any:
+    return b.to(design.X.dtype) @ design.X.T
+
+
+# ---------- what a row's visited entries add to its loss, gradient and Hessian, in plain PyTorch; and the box programs
 
 ENTRY_BYTES = 1 << 28
 IMPOSSIBLE = 1e30

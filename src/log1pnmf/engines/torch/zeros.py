@@ -1,6 +1,6 @@
 """Zero entries and the quadratics that stand in for them, in blocks of features of a bounded size.
 
-It computes what ``cpp/zeros.hpp`` and `log1pnmf.model.zero_survey.survey_feature` do; always in float64.
+It computes what ``cpp/zeros.hpp`` and `log1pnmf.model.zeros.survey_feature` do; always in float64.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ import numpy as np
 import torch
 
 from log1pnmf._common.arrays import on_host
-from log1pnmf.counts.sparse_rows import Pattern
+from log1pnmf.counts.compress import Pattern
+from log1pnmf.engines.torch import dispersed_zeros
+from log1pnmf.engines.torch import terms as dense
 from log1pnmf.model.link import LARGEST_ETA
-from log1pnmf.model.zero_survey import ZeroSurvey, surveyed_every
+from log1pnmf.model.zeros import ZeroSurvey, surveyed_every
 
-from . import dense, dispersed_zeros
-from .counts import TensorPattern
-from .rows import Block, DevicePattern, DeviceRows, Stored
-
-__all__ = ["Exposure", "Zeros", "errors", "survey"]
+from .rows import Block, DevicePattern, DeviceRows, Stored, TensorPattern
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +55,7 @@ class Zeros:
     Parameters
     ----------
     features : module
-        Has `survey` and `errors`: this one or `log1pnmf.engines.torch.triton_zeros`.
+        Has `survey` and `errors`: this one or `log1pnmf.engines.torch.kernels`.
     rows : DeviceRows
         Counts of the features.
     exposure : Exposure
@@ -167,7 +165,7 @@ def survey(eta: Any, exposure: Any, caps: np.ndarray) -> tuple[Any, Any, Any]:
     Returns
     -------
     error, n_above, quadratics
-        As in `log1pnmf.model.zero_survey.ZeroSurvey`.
+        As in `log1pnmf.model.zeros.ZeroSurvey`.
     """
     error, n_above = eta.new_empty((2, len(eta), len(caps)))
     quadratics = eta.new_empty((len(eta), len(caps), 3))

@@ -1,0 +1,537 @@
+"""What is compared: settings, and the order in which they are fitted."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise, product
+from numbers import Real
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf._common.checks import Random, check_choice, check_number, check_whole
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.splitting import folds, training_size_factors
+from log1pnmf.engines.base import Engine
+from log1pnmf.engines.registry import make_engine
+from log1pnmf.fitting.fit import Fit, c_name
+from log1pnmf.fitting.fit_counts import given, named
+from log1pnmf.fitting.runs import Run, best_run
+from log1pnmf.fitting.settings import NOISES, Settings
+from log1pnmf.fitting.starts import Start, continued_start
+from log1pnmf.fitting.updates import first_noise, first_problem, renewal_of
+from log1pnmf.model.batch_effects import first_effects
+from log1pnmf.model.batches import Batches
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.problem import Problem
+
+from .heldout import heldout_by_sample, heldout_features_by_sample, training_by_sample
+from .stability import stability
+
+# ---------- what is fitted in a fold and how a fit is judged: held-out counts, or held-out samples
+
+Array = NDArray[np.float64]
+
+HOLDOUTS = ("counts", "samples")
+
+
+class Training(Protocol):
+    """What is fitted: all counts, or those that are not held out."""
+
+    @property
+    def number(self) -> int:
+        """Which fold; for all counts the number of folds."""
+        ...
+
+    @property
+    def train(self) -> Counts:
+        """The counts."""
+        ...
+
+    @property
+    def size_factors(self) -> Array:
+        """Of the training samples, such that c means what it means in the whole data."""
+        ...
+
+    @property
+    def batches(self) -> Batches | None:
+        """Of the training samples; a fit begins with their effects."""
+        ...
+
+    @property
+    def penalty_scale(self) -> float:
+        """Share of the whole data's log-likelihood that is fitted, which the penalty is weighed against."""
+        ...
+
+
+class Fold(Training, Protocol):
+    """One way to hold something out."""
+
+    def score(self, fit: Fit) -> Array:
+        """Held-out log-likelihood of every sample of the whole data, 0 for those that are not scored."""
+        ...
+
+    def fitted(self, fit: Fit) -> Array:
+        """Log-likelihood of the training counts of every sample, where it tells values of c apart, or 0."""
+        ...
+
+
+def make_folds(
+    counts: Counts,
+    n_folds: int,
+    *,
+    holdout: str,
+    test_fraction: float,
+    size_factors: Any,
+    seed: int,
+    batches: Batches | None = None,
+) -> list[Fold]:
+    """Split the data `n_folds` times."""
+    rng = np.random.default_rng([seed, 0])
+    made: list[Fold] = []
+    if holdout == "counts":
+        pairs = folds(counts, n_folds, test_fraction=test_fraction, random_state=rng)
+        for k, (train, test) in enumerate(pairs):
+            sizes = training_size_factors(train, test_fraction, size_factors)
+            first = None if batches is None else first_effects(batches, train, sizes)
+            made.append(_HeldOutCounts(k, train, sizes, test, test_fraction, first))
+        return made
+    full = counts.size_factors(size_factors)
+    by_total = isinstance(size_factors, str) and size_factors in ("total", "fit")
+    n_scored = max(1, round(test_fraction * counts.n_features))
+    for k, part in enumerate(np.array_split(rng.permutation(counts.n_samples), n_folds)):
+        rows = np.sort(part)
+        others = np.setdiff1d(np.arange(counts.n_samples), rows)
+        train, first = _samples(counts, others), None
+        if batches is not None:
+            first = first_effects(batches.of_samples(others), train, full[others])
+        made.append(
+            _HeldOutSamples(
+                number=k,
+                train=train,
+                size_factors=full[others],
+                new=_samples(counts, rows),
+                new_size_factors=None if by_total else full[rows],
+                rows=rows,
+                scored=np.sort(rng.permutation(counts.n_features)[:n_scored]),
+                n_samples=counts.n_samples,
+                batches=first,
+                new_batches=None if batches is None else batches.of_samples(rows),
+            )
+        )
+    return made
+
+
+def _samples(counts: Counts, rows: NDArray[np.intp]) -> Counts:
+    return Counts.from_any(counts.to_scipy()[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class _HeldOutCounts:
+    """A share of all counts is held out; the training part was seen with the exposure that is left."""
+
+    number: int
+    train: Counts
+    size_factors: Array
+    test: Counts
+    test_fraction: float
+    batches: Batches | None = None
+
+    @property
+    def penalty_scale(self) -> float:
+        return 1.0 - self.test_fraction
+
+    def score(self, fit: Fit) -> Array:
+        return heldout_by_sample(fit, self.train, self.test, test_fraction=self.test_fraction)
+
+    def fitted(self, fit: Fit) -> Array:
+        """With negative binomial noise only: given the training counts, the others hardly depend on c."""
+        return np.zeros(len(fit.loadings)) if fit.dispersion is None else training_by_sample(fit, self.train)
+
+
+@dataclass(frozen=True, eq=False)
+class _HeldOutSamples:
+    """Some samples are held out; some of their features give the loadings, the others are scored."""
+
+    number: int
+    train: Counts
+    size_factors: Array
+    new: Counts
+    new_size_factors: Array | None
+    rows: NDArray[np.intp]
+    scored: NDArray[np.intp]
+    n_samples: int
+    batches: Batches | None = None
+    new_batches: Batches | None = None
+
+    @property
+    def penalty_scale(self) -> float:
+        return self.train.n_samples / self.n_samples
+
+    def score(self, fit: Fit) -> Array:
+        scores, batches = np.zeros(self.n_samples), self.new_batches
+        if batches is not None and fit.batches is not None:  # effects of training
+            batches = replace(batches, effects=fit.batches.effects, known={})
+        scores[self.rows] = heldout_features_by_sample(
+            fit,
+            self.train,
+            self.new,
+            scored=self.scored,
+            size_factors=self.new_size_factors,
+            batches=batches,
+            n_jobs=1,
+        )
+        return scores
+
+    def fitted(self, fit: Fit) -> Array:
+        """Nothing of these samples was fitted."""
+        return np.zeros(self.n_samples)
+
+
+# ---------- what is compared: settings, and the order in which they are fitted
+
+SECOND_NOISE = 1000
+"""Marks the place of settings with another noise than the first; fewer values of l1 are compared."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One model that is compared with others.
+
+    Parameters
+    ----------
+    c : float
+        Shift of the link.
+    n_components : int
+        Number of factors.
+    l1 : float
+        Penalty on the factors.
+    noise : {"poisson", "nb"}
+        Distribution of the counts.
+
+    Examples
+    --------
+    >>> print(Setting(c=0.1, n_components=6, noise="nb"))
+    c=0.1, K=6, noise=nb
+    >>> Setting(c=1.0, n_components=3, l1=10.0).parameters
+    {'c': 1.0, 'n_components': 3, 'l1': 10.0, 'noise': 'poisson'}
+    """
+
+    c: float
+    n_components: int
+    l1: float = 0.0
+    noise: str = Settings.noise
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of `log1pnmf.Log1pNMF`, for a fit to the whole data."""
+        return asdict(self)
+
+    @property
+    def complexity(self) -> tuple[float, float, float, bool]:
+        """Smaller is simpler: fewer factors, a larger penalty, a larger c (nearer to adding up), Poisson."""
+        return self.n_components, -self.l1, -self.c, self.noise != "poisson"
+
+    def __str__(self) -> str:
+        text = f"c={c_name(self.c)}, K={self.n_components}"
+        text = text if self.l1 == 0.0 else f"{text}, l1={self.l1:g}"
+        return text if self.noise == Settings.noise else f"{text}, noise={self.noise}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All combinations of c, number of factors, penalty and noise.
+
+    Parameters
+    ----------
+    c : tuple of float
+        Largest first: fits at a large c are the cheapest, and those at the next smaller one start from them.
+    n_components : tuple of int
+        Smallest first: factors are added.
+    l1 : tuple of float
+        Largest first: factors fill up as the penalty falls.
+    noise : tuple of str
+        Poisson first, which costs least.
+    """
+
+    c: tuple[float, ...]
+    n_components: tuple[int, ...]
+    l1: tuple[float, ...] = (0.0,)
+    noise: tuple[str, ...] = (Settings.noise,)
+
+    @classmethod
+    def of(cls, c: Any, n_components: Any, l1: Any = 0.0, noise: Any = Settings.noise) -> Grid:
+        """Check the values, each a number or a sequence of numbers in any order; names of noise."""
+        shifts = [ShiftedLog(value).c for value in _several("c", c)]
+        numbers = _several("n_components", n_components)
+        for number in numbers:
+            check_whole("n_components", number, least=1)
+        penalties = _several("l1", l1)
+        for penalty in penalties:
+            check_number("l1", penalty)
+        return cls(
+            tuple(_different("c", sorted(shifts, reverse=True))),
+            tuple(int(number) for number in _different("n_components", sorted(numbers))),
+            tuple(_different("l1", sorted((float(penalty) for penalty in penalties), reverse=True))),
+            _noises(noise),
+        )
+
+    def __iter__(self) -> Iterator[Setting]:
+        """Yield all settings in the order of a table: by noise, number of factors, c and l1, all upwards."""
+        for noise, number, c, l1 in product(
+            self.noise, self.n_components, reversed(self.c), reversed(self.l1)
+        ):
+            yield Setting(c, number, l1, noise)
+
+    def __len__(self) -> int:
+        return len(self.n_components) * len(self.c) * len(self.l1) * len(self.noise)
+
+    def before(self, setting: Setting) -> Setting | None:
+        """Return the setting whose fit a fit starts from; None for the first of all."""
+        for name in ("l1", "c", "noise", "n_components"):
+            values = getattr(self, name)
+            number = values.index(getattr(setting, name))
+            if number:
+                return replace(setting, **{name: values[number - 1]})
+        return None
+
+    def place(self, setting: Setting) -> list[int]:
+        """Give numbers that tell a setting from all others."""
+        found = [self.n_components.index(setting.n_components), self.c.index(setting.c)]
+        found.append(self.l1.index(setting.l1))
+        which = self.noise.index(setting.noise)
+        return [*found, SECOND_NOISE + which] if which else found
+
+    def as_dict(self) -> dict[str, list[Any]]:
+        """Plain lists, to be saved."""
+        return {name: list(values) for name, values in asdict(self).items()}
+
+
+def _noises(noise: Any) -> tuple[str, ...]:
+    """Check names of noise, Poisson first; "auto" compares all."""
+    given = [noise] if isinstance(noise, str) or not isinstance(noise, Iterable) else list(noise)
+    for one in given:
+        check_choice("noise", one, NOISES, otherwise="several of them")
+    if not given or len(set(given)) < len(given):
+        raise ValueError(f"noise must hold different names, at least one, got {noise!r}")
+    known = [one for one in NOISES if one != "auto"]
+    return tuple(one for one in known if one in given or "auto" in given)
+
+
+def _several(name: str, values: Any) -> list[Any]:
+    if isinstance(values, Real):
+        return [values]
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} must be a number or a sequence of numbers, got {values!r}")
+    listed = list(values)
+    if not listed:
+        raise ValueError(f"{name} must hold at least one number, got none")
+    return listed
+
+
+def _different(name: str, ordered: Sequence[float]) -> Sequence[float]:
+    for one, other in pairwise(ordered):
+        if one == other or (math.isinf(one) and math.isinf(other)):
+            raise ValueError(f"{name} must hold different numbers, got {one:g} twice")
+    return ordered
+
+
+# ---------- fits to one fold
+
+
+class Stopped(Exception):  # noqa: N818, it is no error
+    """The user has interrupted: fits under way are dropped."""
+
+
+class Job(NamedTuple):
+    """One fit: of a setting to a fold, or to all counts (the part after the last fold) with some seed."""
+
+    part: int
+    setting: Setting
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """One setting in one fold.
+
+    Parameters
+    ----------
+    by_sample : ndarray of shape (n,)
+        Held-out log-likelihood of every sample of the data; 0 for those that are not in this fold.
+    n_iter : int
+        Iterations of the fit that was kept.
+    seconds : float
+        CPU seconds of the thread, all starts and the scoring included.
+    fitted : ndarray of shape (n,)
+        Log-likelihood of what was fitted of every sample; 0 where it does not count.
+    """
+
+    fold: int
+    setting: Setting
+    by_sample: Array
+    n_iter: int
+    converged: bool
+    seconds: float
+    fitted: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Fitter:
+    """Fits settings of a grid to all counts, or to the training part of a fold.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of all fits; c, number of factors, penalty and start are replaced.
+    seed : int
+        Random numbers of a fit depend on this, the part and the setting, and on nothing else.
+    stopped : callable
+        True when the user has interrupted.
+    """
+
+    part: Training
+    grid: Grid
+    settings: Settings
+    seed: int
+    stopped: Callable[[], bool]
+
+    def with_seed(self, setting: Setting, number: int) -> Fit:
+        """Return the fit of a setting from the random start with this number."""
+        settings = replace(self._settings(setting), init="random")
+        run = self._run(settings, named(settings, n_jobs=1), self._random(setting, number))
+        return run.as_fit(settings, self._problem(settings))
+
+    def _settings(self, setting: Setting) -> Settings:
+        """Give the settings of a fit to this part."""
+        return (
+            replace(
+                self.settings,
+                c=setting.c,
+                n_components=setting.n_components,
+                l1=self.part.penalty_scale * setting.l1,
+            )
+            .with_noise(setting.noise)
+            .resolved(self.settings.engine, self.part.train)
+        )
+
+    def _random(self, setting: Setting, *number: int) -> Random:
+        place = self.grid.place(setting)
+        return np.random.default_rng([self.seed, 1, self.part.number, *place, *number])
+
+    def _problem(self, settings: Settings, before: Fit | None = None) -> Problem:
+        """Give the problem of a fit; fitted size factors begin with those of the fit before."""
+        noise = first_noise(settings, self.part.train.n_features)
+        own = self.part.size_factors, noise, self.part.batches
+        problem = first_problem(settings, self.part.train, *own)
+        if settings.fits_sizes and before is not None:
+            return replace(problem, size_factors=before.size_factors)
+        return problem
+
+    def _run(self, settings: Settings, start: Start, rng: Random, before: Fit | None = None) -> Run:
+        def remake(problem: Problem) -> Engine:
+            return make_engine(settings.engine, problem, 1)
+
+        run = best_run(
+            replace(settings, n_init=1),
+            remake,
+            self._problem(settings, before),
+            rng,
+            start=start,
+            renewal=renewal_of(settings, remake, self.part.train, batched=self.part.batches is not None),
+            callbacks=[lambda iteration: self.stopped()],
+        )
+        if self.stopped():
+            raise Stopped
+        return run
+
+
+@dataclass(frozen=True, eq=False)
+class PathFitter(Fitter):
+    """Fits the settings of a grid to one fold, and scores them.
+
+    Every fit has `n_starts` starts: its neighbour's end, where there is one, and fresh ones. The one with the
+    best training objective is kept.
+    """
+
+    part: Fold
+    n_starts: int = field(kw_only=True)
+
+    def fit(self, setting: Setting, before: Fit | None) -> tuple[Fit, Record]:
+        """Return the fit of a setting, started also from where the fit before it ended, and its scores."""
+        started = time.thread_time()
+        rng = self._random(setting)
+        settings = self._settings(setting)
+        starts: list[Start] = [] if before is None else [self._continued(settings, before, rng)]
+        more = max(0 if before is not None else 1, self.n_starts - len(starts))
+        starts += [named(settings, n_jobs=1, number=number) for number in range(more)]
+        runs = (
+            self._run(settings, start, rng, before if number == 0 else None)
+            for number, start in enumerate(starts)
+        )
+        best = min(runs, key=lambda run: run.objective)
+        fit = best.as_fit(settings, self._problem(settings))
+        by_sample, fitted = self.part.score(fit), self.part.fitted(fit)
+        seconds, met = time.thread_time() - started, best.stopped == "converged"
+        return fit, Record(self.part.number, setting, by_sample, best.last.index, met, seconds, fitted)
+
+    def _continued(self, settings: Settings, before: Fit, rng: Random) -> Start:
+        start = continued_start(before, self._problem(settings), settings.n_components, rng)
+        return given(start, settings)
+
+
+# ---------- stability over seeds
+
+
+@dataclass(frozen=True, eq=False)
+class WholeData:
+    """What is fitted where nothing is held out."""
+
+    train: Counts
+    size_factors: Array
+    number: int
+    batches: Batches | None = None
+    penalty_scale: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Agreement:
+    """How alike the fits of one setting with different seeds are.
+
+    Parameters
+    ----------
+    between : ndarray of shape (seeds, seeds)
+        Mean similarity of the matched factors of any two fits, see `log1pnmf.analysis.Stability`.
+    """
+
+    setting: Setting
+    between: Array
+
+
+def agreement(setting: Setting, fits: Sequence[Fit], n_seeds: int) -> Agreement:
+    """Compare the loadings of fits with several seeds; one factor alone has no other optimum."""
+    return Agreement(setting, stability(fits).between if fits else np.ones((n_seeds, n_seeds)))
+
+
+def stability_with_error(between: Array) -> tuple[float, float]:
+    """Mean similarity over all pairs of fits, and its standard error by leaving out one fit after the other.
+
+    Examples
+    --------
+    >>> value, error = stability_with_error(np.array([[1.0, 0.9, 0.5], [0.9, 1.0, 0.4], [0.5, 0.4, 1.0]]))
+    >>> round(value, 3), round(error, 3)
+    (0.6, 0.306)
+    """
+    n = len(between)
+    if n < 2:
+        return np.nan, np.nan
+    mean = float(between[np.triu_indices(n, k=1)].mean())
+    if n < 3:
+        return mean, np.nan
+    pairs = between - np.diag(np.diag(between))
+    without = (pairs.sum() - 2.0 * pairs.sum(axis=0)) / ((n - 1) * (n - 2))
+    return mean, float(np.sqrt((n - 1) / n * np.sum((without - without.mean()) ** 2)))

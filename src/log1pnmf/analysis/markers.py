@@ -1,0 +1,518 @@
+"""Which features define a factor, how strongly, and how certain that is."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from log1pnmf._common.checks import check_choice, convergence_warning, plural, require, warn
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.splitting import split_counts
+from log1pnmf.fitting.anndata import fit_and_counts, is_annotated
+from log1pnmf.fitting.fit import Fit, Keys, c_label
+from log1pnmf.fitting.fit_counts import Request, run_request
+from log1pnmf.fitting.ranking import ranking_of
+from log1pnmf.model.problem import Problem
+
+from .marker_tests import ERRORS, Z95, infer_from_fit, shrink
+from .metrics import match_factors
+
+# ---------- markers as tables, and in the forms that tools for gene sets take
+
+Array = NDArray[np.float64]
+
+STATISTICS = ("score", "log2_fold_change", "effect", "shrunken_effect", "z")
+"""What features can be ranked by."""
+
+COLUMNS = (
+    "log2_fold_change",
+    "score",
+    "effect",
+    "error",
+    "z",
+    "p",
+    "adjusted_p",
+    "shrunken_effect",
+    "false_sign_rate",
+    "weight",
+)
+"""Of the table, after `factor`, `rank` and `feature`."""
+
+REST = {"log2_fold_change": -np.inf, "score": -np.inf, "p": 1.0, "adjusted_p": 1.0}
+"""What stands for features that a table does not list; 0 in other columns."""
+
+LEVEL = 0.05
+"""Largest adjusted p-value of features that rise significantly."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Markers:
+    """Features that rise with each factor, with standard errors and tests; made by `markers`.
+
+    All arrays are of shape (n_features, n_components). Tests are NaN for a factor that all samples have and
+    to which others are added: nothing can be compared with it.
+
+    Parameters
+    ----------
+    log2_fold_change, score : ndarray
+        How much more of the feature a typical sample with the factor has than with the rest of its own
+        mixture in its place, and the lower end of its interval, by which features are ranked; see
+        `log1pnmf.analysis.top_features`.
+    effect, error : ndarray
+        The same change on the link scale, of ``alpha_c log(1 + rate / c)``, by maximum likelihood given the
+        loadings, and its standard error. May be negative.
+    z, p : ndarray
+        One-sided test of a rise; see `log1pnmf.analysis.marker_tests`.
+    adjusted_p : ndarray
+        After Benjamini and Hochberg, over the features of a factor that have counts.
+    shrunken_effect, false_sign_rate : ndarray
+        After adaptive shrinkage within the factor: posterior mean, and probability that there is no rise.
+    weight : ndarray
+        What the fit itself has, where the largest loading of every factor is 1.
+    reliability : ndarray of shape (n_components,)
+        Of what tells a factor's loadings from the others, the share that is not error. If it is small, tests
+        of the factor may find features of others.
+    c : float
+        Shift of the link.
+    errors : str
+        Which kind of standard errors these are.
+    split : bool
+        Whether loadings and tests are from different halves of the counts.
+    n_samples : int
+        Samples that were tested.
+    n_rising : ndarray of int, shape (n_components,)
+        Features of each factor that rise significantly, with an adjusted p-value of at most 0.05.
+    feature_names : ndarray of str
+        Names of the features.
+    factor_names : tuple of str
+        Names of the factors.
+    """
+
+    log2_fold_change: Array
+    score: Array
+    effect: Array
+    error: Array
+    z: Array
+    p: Array
+    adjusted_p: Array
+    shrunken_effect: Array
+    false_sign_rate: Array
+    weight: Array
+    reliability: Array
+    c: float
+    errors: str
+    split: bool
+    n_samples: int
+    n_rising: NDArray[np.int64]
+    feature_names: NDArray[np.object_]
+    factor_names: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        m, n_components = self.effect.shape
+        known = "" if self.split else "; factors taken as known (split=True does not)"
+        return (
+            f"<Markers of {plural(n_components, 'factor')} among {plural(m, 'feature')}, {c_label(self.c)}, "
+            f"{self.errors} errors{known}; table() lists them>"
+        )
+
+    @property
+    def n_components(self) -> int:
+        """Number of factors."""
+        return self.effect.shape[1]
+
+    @property
+    def lower(self) -> Array:
+        """Lower end of the 95% interval of the effect."""
+        return self.effect - Z95 * self.error
+
+    @property
+    def upper(self) -> Array:
+        """Upper end of the 95% interval of the effect."""
+        return self.effect + Z95 * self.error
+
+    # ---------------------------------------------------------------- tables
+
+    def table(self, n_top: int | None = None, *, by: str = "score", level: float = LEVEL) -> dict[str, Any]:
+        """One row per factor and feature, the first features first; ``pandas.DataFrame(table)`` shows it.
+
+        Parameters
+        ----------
+        n_top : int, optional
+            Only the first features of every factor, as `top` gives them; by default all.
+        by, level
+            As in `top`.
+
+        Returns
+        -------
+        dict of str to ndarray
+            Columns `factor`, `rank`, `feature`, `log2_fold_change`, `score`, `effect`, `error`, `z`, `p`,
+            `adjusted_p`, `shrunken_effect`, `false_sign_rate` and `weight`.
+        """
+        chosen = [
+            self._order(k, by) if n_top is None else self.top_index(k, n_top, by=by, level=level)
+            for k in range(self.n_components)
+        ]
+        factor = np.repeat(np.arange(self.n_components), [len(part) for part in chosen])
+        feature = np.concatenate(chosen)
+        columns: dict[str, Any] = {
+            "factor": np.array(self.factor_names, dtype=object)[factor],
+            "rank": np.concatenate([np.arange(1, len(part) + 1) for part in chosen]),
+            "feature": self.feature_names[feature],
+        }
+        return columns | {name: getattr(self, name)[feature, factor] for name in COLUMNS}
+
+    def top(self, k: int | str, n: int = 10, *, by: str = "score", level: float = LEVEL) -> list[str]:
+        """Name the first features of a factor.
+
+        Parameters
+        ----------
+        k : int or str
+            Factor: its number, from 0, or its name.
+        n : int
+            How many at most.
+        by : {"score", "log2_fold_change", "effect", "shrunken_effect", "z"}
+            What they are ranked by: "score" is the order of every list of this package. "z" finds the most
+            certain effects, however small.
+        level : float
+            Largest adjusted p-value of features to name. A factor that cannot be tested names all features
+            that it raises. A feature without any weight in the factor, because of a mask or a penalty, is
+            never named.
+
+        Returns
+        -------
+        list of str
+        """
+        return [str(name) for name in self.feature_names[self.top_index(k, n, by=by, level=level)]]
+
+    def top_index(
+        self, k: int | str, n: int | None = 10, *, by: str = "score", level: float = LEVEL
+    ) -> NDArray[np.intp]:
+        """Find the first features of a factor; parameters as in `top`.
+
+        Returns
+        -------
+        ndarray of int
+        """
+        k = self._checked(k)
+        order = self._order(k, by)
+        named = self.adjusted_p[order, k] <= level
+        if np.isnan(self.p[:, k]).all():
+            named = self.log2_fold_change[order, k] > 0.0
+        return order[named & (self.weight[order, k] > 0.0)][:n]
+
+    def ranking(self, by: str) -> Array:
+        """Give the numbers that features are ranked by, features x factors.
+
+        Parameters
+        ----------
+        by : {"score", "log2_fold_change", "effect", "shrunken_effect", "z"}
+            What ranks the features.
+        """
+        check_choice("by", by, STATISTICS)
+        values: Array = getattr(self, by)
+        return values
+
+    @property
+    def tested(self) -> dict[str, np.ndarray]:
+        """What `log1pnmf.pl.volcano` draws: arrays of features x factors, and names of the features."""
+        names = ("score", "log2_fold_change", "p", "adjusted_p")
+        return {"feature_names": self.feature_names, **{name: getattr(self, name) for name in names}}
+
+    # ---------------------------------------------------------------- for tools for gene sets
+
+    def to_decoupler(self, by: str = "log2_fold_change") -> Any:
+        """Give the matrix that decoupler's methods take as `data`: a row per factor, a column per feature.
+
+        Parameters
+        ----------
+        by : str
+            As in `top`.
+
+        Returns
+        -------
+        pandas.DataFrame
+            For instance for ``decoupler.mt.ulm(data=..., net=...)``.
+        """
+        return _pandas().DataFrame(
+            self.ranking(by).T, index=list(self.factor_names), columns=self.feature_names.astype(str)
+        )
+
+    def to_network(self, n_top: int = 50, *, by: str = "score", level: float = LEVEL) -> Any:
+        """Give the factors themselves as gene sets with weights, to score other data with.
+
+        Parameters
+        ----------
+        n_top : int
+            Maximum number of features of each factor.
+        by, level
+            As in `top`; the weight is the log2 fold change.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns `source` (the factor), `target` (the feature) and `weight`, as decoupler takes for `net`.
+        """
+        chosen = [self.top_index(k, n_top, by=by, level=level) for k in range(self.n_components)]
+        factor = np.repeat(np.arange(self.n_components), [len(part) for part in chosen])
+        feature = np.concatenate(chosen)
+        return _pandas().DataFrame(
+            {
+                "source": np.array(self.factor_names, dtype=object)[factor],
+                "target": self.feature_names[feature].astype(str),
+                "weight": self.log2_fold_change[feature, factor],
+            }
+        )
+
+    def to_gseapy(self, k: int | str, by: str = "log2_fold_change") -> Any:
+        """Give all features of a factor with a number, largest first, as gseapy's `prerank` takes for `rnk`.
+
+        Parameters
+        ----------
+        k : int or str
+            Factor: its number, from 0, or its name.
+        by : str
+            As in `top`.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns `gene_name` and `score`. Written as a file without header, separated by tabs,
+            it is the .rnk file of other tools.
+        """
+        scores = self.ranking(by)[:, self._checked(k)]
+        order = np.argsort(-scores, kind="stable")
+        names = self.feature_names[order].astype(str)
+        return _pandas().DataFrame({"gene_name": names, "score": scores[order]})
+
+    # ---------------------------------------------------------------- inside
+
+    def _order(self, k: int, by: str) -> NDArray[np.intp]:
+        return np.argsort(-self.ranking(by)[:, k], kind="stable")
+
+    def _checked(self, k: int | str) -> int:
+        if isinstance(k, str):
+            check_choice("factor", k, self.factor_names)
+            return self.factor_names.index(k)
+        if not 0 <= k < self.n_components:
+            raise ValueError(f"there are factors 0 to {self.n_components - 1}, got {k}")
+        return k
+
+
+def markers_in(source: Any, fit: Fit, n_top: int) -> Markers | None:
+    """Read what `log1pnmf.tl.findings` has written; None if it is not enough for so many features of a factor.
+
+    Features that were not kept have no effect and no test here: they are not among the first.
+    """
+    about = source.uns.get(Keys(None).markers, {}) if is_annotated(source) else {}
+    places = {str(name): j for j, name in enumerate(fit.feature_labels)}
+    n_rising = np.asarray(about.get("n_rising", ()), dtype=np.int64)
+    if len(n_rising) != fit.n_components or len(places) != len(fit.factors):
+        return None
+    table, names = about["table"], [str(name) for name in about["factor_names"]]
+    k = np.array([names.index(str(name)) for name in table["factor"]], dtype=np.intp)
+    if (np.bincount(k, minlength=len(names)) < np.minimum(n_rising, n_top)).any():
+        return None
+    j = np.array([places[str(name)] for name in table["feature"]], dtype=np.intp)
+    values = {}
+    for name in COLUMNS:
+        kept = np.asarray(table[name], dtype=np.float64)
+        other = np.full(len(names), REST.get(name, 0.0))
+        other[k[np.isnan(kept)]] = np.nan  # factors that cannot be tested
+        values[name] = np.tile(other, (len(places), 1))
+        values[name][j, k] = kept
+    return Markers(
+        **values,
+        reliability=np.asarray(about["reliability"], dtype=np.float64),
+        c=float(about["c"]),
+        errors=str(about["errors"]),
+        split=bool(about["split"]),
+        n_samples=int(about["n_samples"]),
+        n_rising=n_rising,
+        feature_names=fit.feature_labels,
+        factor_names=tuple(names),
+    )
+
+
+def _pandas() -> Any:
+    return require("pandas", purpose="tables for gene sets")
+
+
+# ---------- which features rise with a factor, from a fitted model and its counts
+
+LEAST_RELIABLE = 0.5
+"""Share of what tells a factor's loadings from the others that may not be less than this: not error."""
+
+
+def markers(
+    fit: Any,
+    counts: Any,
+    *,
+    errors: str = "sandwich",
+    split: bool = False,
+    size_factors: Any = None,
+    feature_names: Any = None,
+    max_samples: int | None = None,
+    n_jobs: int | None = None,
+) -> Markers:
+    """Test which features rise with each factor, beyond what the other factors do.
+
+    Features have the same order as in `log1pnmf.analysis.top_features` and in every list of this package. For
+    the tests every feature is regressed on the loadings, without penalty and with all zero counts.
+    docs/markers.md explains the effect and shows when the tests hold.
+
+    Parameters
+    ----------
+    fit : Fit, or anything that `log1pnmf.as_fit` takes
+        The fit.
+    counts : array, sparse matrix or data frame of shape (n_samples, n_features)
+        The counts that were fitted, or others of the same samples. Of counts in chunks, only the samples kept
+        in memory are tested, up to 8,192 at random.
+    errors : {"sandwich", "model"}
+        "sandwich" is valid for counts of any variance. "model" trusts the noise of the fit; do not use it for
+        overdispersed counts with Poisson noise.
+    split : bool
+        Whether to estimate the loadings from a random half of the counts and test on the other half.
+        Otherwise the tests treat the factors as known, and a factor that was fitted to noise then has
+        "markers" of noise. Splitting takes another fit and leaves half of the counts for the tests.
+    size_factors : array of shape (n_samples,), optional
+        Size factors of `counts`, if they differ from those of the fit.
+    feature_names : sequence of str, optional
+        Names of the features; by default those of the fit.
+    max_samples : int, optional
+        Number of random samples to test, the same ones every time. The tests visit all zero counts, so many
+        samples take long; a few thousand give small errors.
+    n_jobs : int, optional
+        Number of threads.
+
+    Returns
+    -------
+    Markers
+
+    See Also
+    --------
+    log1pnmf.analysis.top_features : The same order without tests.
+    log1pnmf.pl.volcano : Draw effects and p-values.
+    log1pnmf.tl.findings : The same for AnnData.
+
+    Notes
+    -----
+    Loadings are estimates. Every feature is tested on loadings without its own counts, and the tests take the
+    errors of the loadings into account. A warning names factors whose loadings are mostly error (see
+    `Markers.reliability`): few of their markers can be found, and some may belong to other factors. The
+    factors themselves are taken as known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from log1pnmf import Log1pNMF
+    >>> rng = np.random.default_rng(0)
+    >>> own = (np.arange(60)[:, None] < 30) == (np.arange(20) < 10)  # half of the features for each half
+    >>> counts = rng.poisson(np.where(own, 6.0, 0.5))
+    >>> model = Log1pNMF(2, random_state=0).fit(counts)
+    >>> sorted(sorted(map(int, markers(model, counts).top(k))) for k in range(2))
+    [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [10, 11, 12, 13, 14, 15, 16, 17, 18, 19]]
+
+    >>> sorted(sorted(map(int, markers(model, counts, split=True).top(k))) for k in range(2))
+    [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [10, 11, 12, 13, 14, 15, 16, 17, 18, 19]]
+    """
+    check_choice("errors", errors, ERRORS)
+    fit, counts = fit_and_counts(fit, counts)
+    fit = fit.normalized("max").named(feature_names=feature_names)
+    sizes = fit.size_factors if size_factors is None else counts.size_factors(size_factors)
+    if max_samples is not None and max_samples < 1:
+        raise ValueError(f"max_samples must be at least 1, got {max_samples}")
+    ranking, weight, names = ranking_of(fit), fit.factors, tuple(fit.factor_names)
+    source = counts
+    if split:
+        fit, source, counts = _on_halves(fit, counts, sizes, n_jobs)
+        sizes = fit.size_factors
+    problem, rows = _in_memory(fit, counts, sizes, max_samples)
+    seen = _in_memory(fit, source, sizes, max_samples)[0] if split else None
+    loadings, alpha = np.ascontiguousarray(fit.loadings[rows]), fit.link.alpha
+    with threadpool_limits(1, user_api="blas"):  # thin products: more threads only spin and change bits
+        found, reliability = infer_from_fit(fit, problem, loadings, errors=errors, source=seen, n_jobs=n_jobs)
+        with np.errstate(divide="ignore", invalid="ignore"):  # as far from zero as the test says
+            spread = np.where(found.z > 0.0, found.effect / found.z, found.error)
+        shrunken = [shrink(found.effect[:, k], spread[:, k]) for k in range(fit.n_components)]
+    _warn_of_errors(reliability, found.comparable, names)
+    p = scipy.stats.t.sf(found.z, max(len(loadings) - fit.n_components, 1))
+    unknown = np.where(found.comparable, 0.0, np.nan)
+    adjusted = _adjusted(p, np.diff(problem.counts.by_column.indptr) > 0)
+    return Markers(
+        log2_fold_change=ranking.log2_fold_change,
+        score=ranking.lower,
+        effect=alpha * found.effect,
+        error=alpha * found.error,
+        z=found.z,
+        p=p,
+        adjusted_p=adjusted,
+        shrunken_effect=alpha * np.stack([one.effect for one in shrunken], axis=1) + unknown,
+        false_sign_rate=np.stack([one.false_sign_rate for one in shrunken], axis=1) + unknown,
+        weight=weight,
+        reliability=reliability,
+        c=fit.c,
+        errors=errors,
+        split=split,
+        n_samples=len(rows),
+        n_rising=((adjusted <= LEVEL) & (weight > 0.0)).sum(axis=0),
+        feature_names=fit.feature_labels,
+        factor_names=names,
+    )
+
+
+def _in_memory(
+    fit: Fit, counts: Counts, sizes: Array, max_samples: int | None
+) -> tuple[Problem, NDArray[np.intp]]:
+    """Hold samples that are tested against the fit; also say which they are."""
+    part, rows = counts.part_in_memory(max_samples)
+    batches = None if fit.batches is None else fit.batches.of_samples(rows)
+    return Problem(part, sizes[rows], fit.link, noise=fit.noise, batches=batches), rows
+
+
+def _warn_of_errors(reliability: Array, tested: NDArray[np.bool_], names: tuple[str, ...]) -> None:
+    """Warn of factors whose loadings are mostly error beyond the other loadings."""
+    low = np.flatnonzero(tested & (reliability < LEAST_RELIABLE)).tolist()
+    if not low:
+        return
+    which = ", ".join(f"{names[k]} ({reliability[k]:.0%})" for k in low)
+    warn(
+        f"the loadings of some factors are mostly error: {which}. The number in brackets is the share of "
+        "what tells the factor's loadings from the others that is not error. Few markers of such a factor "
+        "can be found, and some may belong to other factors. More features, deeper samples or fewer factors "
+        "help",
+        UserWarning,
+    )
+
+
+def _on_halves(fit: Fit, counts: Counts, sizes: Array, n_jobs: int | None) -> tuple[Fit, Counts, Counts]:
+    """Fit to a random half of every count, from where the fit is; also this half, and the other to test on.
+
+    Halves of negative binomial counts have twice the dispersion.
+    """
+    twice = None if fit.dispersion is None else 2.0 * fit.dispersion
+    phi = 0.0 if fit.dispersion is None else fit.dispersion
+    train, test = split_counts(counts, 0.5, dispersion=phi, random_state=0)
+    request = Request.like(fit).at(init=(fit.loadings, fit.factors), l1=0.5 * fit.asked.l1, normalize="max")
+    given = twice if request.dispersion is not None else None
+    request = replace(request, size_factors=0.5 * sizes, dispersion=given, n_jobs=n_jobs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", convergence_warning())  # the fit itself has said so
+        half = run_request(request, train)
+    order = match_factors(fit.loadings, half.loadings).pairs[:, 1]  # the order is by share, which may change
+    loadings, factors = half.loadings[:, order], half.factors[:, order]
+    return replace(half, loadings=loadings, factors=factors, dispersion=twice), train, test
+
+
+def _adjusted(p: Array, tested: NDArray[np.bool_]) -> Array:
+    """Adjust p-values within each factor; features without any count have 1 and do not count."""
+    adjusted = np.where(np.isnan(p), np.nan, 1.0)
+    for k in np.flatnonzero(~np.isnan(p).all(axis=0)):
+        if tested.any():
+            adjusted[tested, k] = scipy.stats.false_discovery_control(p[tested, k])
+    return adjusted

@@ -1,0 +1,450 @@
+"""How far a selection, or other work of many fits, is: for those who wait for it."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from log1pnmf._common.archive import StrPath, check_writable
+from log1pnmf._common.checks import (
+    as_random,
+    check_absent,
+    check_choice,
+    check_whole,
+    convergence_warning,
+    is_live,
+    new_seed,
+    warn,
+)
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.splitting import check_fraction
+from log1pnmf.engines.native import effective_threads
+from log1pnmf.engines.registry import ENGINES, resolve_engine
+from log1pnmf.fitting.checkpoint import fingerprint
+from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.fit_counts import Request, check_any, named, run_request
+from log1pnmf.fitting.settings import INITS, Settings
+from log1pnmf.fitting.summary import note_on_sizes
+from log1pnmf.fitting.updates import first_noise
+from log1pnmf.model.batch_effects import first_effects
+from log1pnmf.model.batches import Batches
+
+from .grid import (
+    HOLDOUTS,
+    Agreement,
+    Fitter,
+    Fold,
+    Grid,
+    Job,
+    PathFitter,
+    Record,
+    Setting,
+    WholeData,
+    agreement,
+    make_folds,
+)
+from .selection import Selection, read_records, write_records
+
+# ---------- how far a selection, or other work of many fits, is: for those who wait for it
+
+OnFit = Callable[[int, int], object]
+"""Called with the number of fits that are done, and of all."""
+
+
+def shown(on_fit: OnFit | None, verbose: int, label: str = "select") -> AbstractContextManager[OnFit]:
+    """Give what is told of every fit: the user's function, a progress bar, or nothing."""
+    if on_fit is not None or not verbose:
+        return nullcontext(on_fit or (lambda done, of_all: None))
+    return _Bar(label)
+
+
+class _Bar(AbstractContextManager[OnFit]):
+    """Progress on standard error: a bar where someone looks, one line at the end in a log file."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+
+    def __enter__(self) -> OnFit:
+        from tqdm.auto import tqdm
+
+        self._started, self._live, self._fits = time.perf_counter(), is_live(), "no fit"
+        self._bar = tqdm(desc=self.label, unit="fit", disable=not self._live)
+        return self._show
+
+    def _show(self, done: int, of_all: int) -> None:
+        self._fits = f"{done} of {of_all} fits"
+        self._bar.total = of_all
+        self._bar.update(done - self._bar.n)
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.close()
+        if not self._live:
+            seconds = time.perf_counter() - self._started
+            sys.stderr.write(f"{self.label}: {self._fits} in {seconds:.1f} s\n")
+
+
+# ---------- what a selection that was stopped has done
+
+
+def resumed(
+    path: StrPath | None, about: dict[str, Any], *, keeps_seed: bool
+) -> tuple[list[Record], list[Agreement], dict[Job, Fit], dict[str, Any]]:
+    """Read what is done, where there is a file; refuse one that is about something else."""
+    if path is None or not os.path.exists(path):
+        if path is not None:
+            check_writable(path, "resume")
+        return [], [], {}, about
+    records, agreements, fits, before = read_records(path)
+    here = dict(about)
+    if keeps_seed:  # no seed was asked for: go on with the one of the file
+        here["seed"] = before["seed"]
+        here["settings"] = {**here["settings"], "random_state": before["settings"]["random_state"]}
+    different = [name for name, value in here.items() if before.get(name) != value]
+    if different:
+        raise ValueError(
+            f"resume: {os.fspath(path)} is of another selection: {', '.join(different)} differ. Pass the "
+            "same counts and options, or another file"
+        )
+    return records, agreements, fits, before
+
+
+# ---------- select
+
+NOT_FOR_SELECTION = ("checkpoint", "checkpoint_every", "callbacks", "n_init")
+
+N_FOLDS = 3
+"""How often counts or samples are held out, by default."""
+
+MOST_CHECKED, FEWEST_CHECKED = 5e5, 200
+"""Entries, and samples at least, with which is seen whether totals are poor size factors."""
+
+CHECK: dict[str, Any] = {
+    "size_factors": "fit",
+    "init": "nndsvd",
+    "max_iter": 60,
+    "tol": 1e-6,
+    "engine": "auto",
+    "likelihood": "auto",
+    "row_solver": "newton",
+    "extrapolate": "auto",
+}
+
+N_SEEDS = 5
+"""Fits of every setting to all counts, by default: their agreement is the setting's stability."""
+
+
+def select(
+    counts: Any,
+    c: Any,
+    n_components: Any,
+    *,
+    l1: Any = 0.0,
+    noise: Any = "poisson",
+    holdout: str = HOLDOUTS[0],
+    n_folds: int = N_FOLDS,
+    test_fraction: float = 0.2,
+    n_starts: int = 2,
+    n_seeds: int = N_SEEDS,
+    random_state: Any = 0,
+    n_jobs: int | None = None,
+    verbose: int = 0,
+    resume: StrPath | None = None,
+    on_fit: OnFit | None = None,
+    **parameters: Any,
+) -> Selection:
+    """Choose c, K and the penalty by held-out log-likelihood, and by stability over seeds.
+
+    Parameters
+    ----------
+    counts : array, sparse matrix, data frame or Counts
+        Whole numbers, samples x features.
+    c, n_components, l1 : number or sequence of numbers
+        All combinations are compared.
+    noise : {"poisson", "nb", "auto"} or sequence of them
+        Kinds of noise to compare, each with every combination; "auto" is both.
+    holdout : {"counts", "samples"}
+        "counts" holds out a share of all counts (`log1pnmf.counts.folds`) and fits all samples. "samples"
+        holds out a part of the samples (``1 / n_folds``), which the factors of the others must describe:
+        their loadings come from some of their features, and the other features are scored. This is the harder
+        test. Use it if counts vary more than Poisson counts (see Notes).
+    n_folds : int
+        Number of folds.
+    test_fraction : float
+        Share of the counts to score, at most ``1 / n_folds``; with "samples", share of the features.
+    n_starts : int
+        Number of starts of every fit. The first continues from a neighbouring setting (one factor fewer at
+        the largest c; then the next larger c; then the next larger penalty), the others use `init`. The fit
+        with the best training objective is kept.
+    n_seeds : int
+        Number of fits of every setting to all counts, from random starts. The mean similarity of their
+        matched factors is the stability of the setting. 0 skips this and about halves the time.
+    random_state : int, RandomState, Generator or None
+        Seed or generator of the random numbers.
+    n_jobs : int, optional
+        Number of fits that run at the same time, each with one thread; None and -1 use all cores. The result
+        does not depend on it.
+    verbose : int
+        1 shows a progress bar.
+    resume : str or PathLike, optional
+        File that keeps what is done, written after every fit. If it exists, the call continues from it, and
+        the result is the same as without the interruption. Counts and settings must be the same.
+    on_fit : callable, optional
+        Called after every fit, with the number of finished fits and the total.
+    **parameters : optional
+        Parameters of all fits: others of `log1pnmf.Log1pNMF`, with the same defaults. Scores are always
+        exact. With `batch`, one label per sample, every fold estimates the effects from its training part and
+        scores the held-out part with them.
+
+    Returns
+    -------
+    Selection
+        ``print`` shows what the data say, and what they leave open.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If fits reached `max_iter` before they converged; it says how many.
+    RuntimeWarning
+        If Ctrl-C was pressed; the result then has the settings that were fitted in every fold.
+
+    Notes
+    -----
+    c and the penalty mean the same as in a fit to all counts, although each fold fits only a part of them;
+    see `log1pnmf.counts.training_size_factors`.
+
+    If factors change the totals of samples and totals are the size factors, a small c looks better than it is
+    (docs/explanation/sizes.md). The judgement then says so.
+
+    The two parts of a count are independent only if counts are Poisson. If counts vary more (technical noise,
+    bursts of words), both parts share the excess, and a model that follows it predicts the test part better:
+    with ``holdout="counts"`` and Poisson noise, too many factors look useful. ``holdout="samples"`` scores
+    features that were not seen in that sample, so it is not misled unless the excess of one feature predicts
+    that of another.
+
+    See Also
+    --------
+    log1pnmf.pl.selection : Draw the result.
+    log1pnmf.analysis.evidence : Test each factor of one fit.
+    log1pnmf.analysis.heldout_score : A scorer for GridSearchCV.
+
+    Examples
+    --------
+    >>> from log1pnmf.datasets import pancreas
+    >>> counts = pancreas().counts[:150, :300]
+    >>> found = select(counts, [0.1, 1, float("inf")], [1, 3], n_folds=2, n_seeds=0)
+    >>> found.best.n_components, len(found.settings)
+    (3, 6)
+    >>> found.one_se.parameters["n_components"]  # Log1pNMF(**found.one_se.parameters).fit(counts)
+    3
+    """
+    grid = Grid.of(c, n_components, l1, noise)
+    check_choice("holdout", holdout, HOLDOUTS)
+    check_whole("n_folds", n_folds, least=1 if holdout == "counts" else 2)
+    check_whole("n_starts", n_starts, least=1)
+    check_whole("n_seeds", n_seeds, least=0)
+    if n_seeds == 1:
+        raise ValueError("n_seeds must be 0 or at least 2, got 1: fits are compared with each other")
+    check_absent(parameters, NOT_FOR_SELECTION, "the fits of a selection")
+    if "init" in parameters:
+        check_choice("init", parameters["init"], INITS)  # every fold needs a start of its own
+    if "engine" in parameters:
+        check_choice("engine", parameters["engine"], ENGINES)
+    data = Counts.from_any(counts)
+    check_any(data)
+    first = {"n_components": grid.n_components[0], "c": grid.c[0], "l1": grid.l1[0], "noise": grid.noise[-1]}
+    seed = new_seed(as_random(random_state))
+    request = Request.of(**first, **parameters, random_state=seed)
+    if request.dispersion is not None:
+        raise ValueError("dispersion must be 'feature' or 'shared' here: every fold finds its own")
+    scatter = first_noise(request.settings, data.n_features)
+    batches = None
+    if request.batch is not None:
+        strength, totals = request.settings.batch_strength, request.settings.size_factors == "total"
+        batches = Batches.of(request.batch, data.shape, strength, by_counts=totals)
+        batches = batches if batches.n_batches > 1 else None  # one is none
+    most, batched = max(grid.n_components), batches is not None
+    engine = resolve_engine(request.settings.engine, data, most, noise=scatter, batched=batched)
+    settings = replace(request.settings, engine=engine)
+    size_factors = settings.size_factors if request.size_factors is None else request.size_factors
+    about = {
+        **fingerprint(settings, data, data.size_factors(size_factors), named(settings), batches=batches),
+        "grid": grid.as_dict(),
+        "holdout": holdout,
+        "n_folds": int(n_folds),
+        "test_fraction": check_fraction(test_fraction),
+        "n_starts": int(n_starts),
+        "n_seeds": int(n_seeds),
+        "seed": seed,
+    }
+    done, agreements, fits, about = resumed(resume, about, keeps_seed=random_state is None)
+    plan = _Plan(data, grid, settings, size_factors, batches, about, done, agreements, fits)
+    with shown(on_fit, verbose) as plan.on_fit, warnings.catch_warnings(), threadpool_limits(1, "blas"):
+        # filters belong to the whole process: set once here, and not by the threads
+        warnings.simplefilter("ignore")
+        finished = plan.run(effective_threads(n_jobs), resume)
+    return _finish(plan, finished)
+
+
+def _finish(plan: _Plan, finished: bool) -> Selection:
+    total = len(plan.grid) * plan.about["n_folds"]  # those with other seeds are not counted
+    if not finished:
+        if not plan.has_whole_setting():
+            raise KeyboardInterrupt
+        warn(
+            f"interrupted after {len(plan.records)} of {total} fits: settings that were not fitted in "
+            "every fold are left out",
+            RuntimeWarning,
+        )
+    selection = Selection.of(plan.grid, plan.records, plan.about, plan.agreements)
+    note = _note_on_sizes(plan, selection.best)
+    if note is not None:
+        selection = replace(selection, about={**selection.about, "note": note})
+    missed = int(np.count_nonzero(~selection.numbers["converged"]))
+    if missed:
+        warn(f"{missed} of {total} fits have not converged; raise max_iter", convergence_warning())
+    return selection
+
+
+def _note_on_sizes(plan: _Plan, best: Setting) -> str | None:
+    """Say it where values of c were compared with totals as size factors, and factors change totals."""
+    shifts = [c for c in plan.grid.c if math.isfinite(c)]
+    if not (isinstance(plan.size_factors, str) and plan.size_factors == "total") or len(shifts) < 2:
+        return None
+    part, _ = plan.data.part_in_memory(max(FEWEST_CHECKED, int(MOST_CHECKED / plan.data.n_features)))
+    settings = replace(
+        plan.settings.with_noise(best.noise),
+        **{**best.parameters, "c": min(best.c, shifts[0])},
+        **CHECK,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        note = note_on_sizes(run_request(Request(settings, n_jobs=1), part), part)
+    return None if note is None else f"{note[0].upper()}{note[1:]}."
+
+
+# ---------------------------------------------------------------- the work
+
+
+@dataclass(eq=False)
+class _Plan:
+    """Fits that are done and to be done; each begins when the one that it starts from is done."""
+
+    data: Counts
+    grid: Grid
+    settings: Settings
+    size_factors: Any
+    batches: Batches | None
+    about: Mapping[str, Any]
+    records: list[Record]
+    agreements: list[Agreement]
+    fits: dict[Job, Fit]
+    on_fit: OnFit = lambda done, of_all: None
+    _interrupted: threading.Event = field(default_factory=threading.Event)
+
+    def has_whole_setting(self) -> bool:
+        """Whether a setting was fitted in every fold."""
+        done = {(record.setting, record.fold) for record in self.records}
+        n = self.about["n_folds"]
+        return any(all((setting, fold) in done for fold in range(n)) for setting in self.grid)
+
+    def run(self, n_jobs: int, path: StrPath | None) -> bool:
+        """Do what is left; say whether all is done."""
+        shared = self.grid, self.settings, self.about["seed"], self._interrupted.is_set
+        folds = [PathFitter(fold, *shared, n_starts=self.about["n_starts"]) for fold in self._folds()]
+        whole = Fitter(self._whole(), *shared)
+
+        def work(job: Job, before: Fit | None) -> tuple[Fit, Record | None]:
+            if job.part == len(folds):
+                return whole.with_seed(job.setting, job.seed), None
+            return folds[job.part].fit(job.setting, before)
+
+        left = self._left()
+        of_all, waiting = len(left), list(left)
+        running: dict[Future[tuple[Fit, Record | None]], Job] = {}
+        with ThreadPoolExecutor(n_jobs) as pool:
+            try:
+                while left:
+                    starts = {None: None} | self.fits
+                    ready = [job for job in waiting if self._before(job) in starts]
+                    for job in ready[: n_jobs - len(running)]:
+                        waiting.remove(job)
+                        running[pool.submit(work, job, starts[self._before(job)])] = job
+                    if not running:
+                        raise ValueError("resume: the file lacks fits that others start from; start again")
+                    finished, _ = wait(running, return_when=FIRST_COMPLETED)
+                    for future in finished:
+                        job = running.pop(future)
+                        left.remove(job)
+                        self._keep(job, *future.result(), left)
+                        if path is not None:
+                            write_records(path, self.records, self.agreements, self.fits, self.about)
+                        self.on_fit(of_all - len(left), of_all)
+            except BaseException as error:
+                self._interrupted.set()
+                pool.shutdown(cancel_futures=True)
+                if not isinstance(error, KeyboardInterrupt):
+                    raise
+                return False
+        return True
+
+    def _left(self) -> list[Job]:
+        """List the fits to be done: folds with few factors first, then seeds with many factors first."""
+        n_folds, n_seeds = self.about["n_folds"], self.about["n_seeds"]
+        agreed = {one.setting for one in self.agreements}
+        for setting in self.grid:
+            if n_seeds and setting.n_components == 1 and setting not in agreed:
+                self.agreements.append(agreement(setting, (), n_seeds))
+                agreed.add(setting)
+        settings = sorted(self.grid, key=lambda one: one.n_components)
+        jobs = [Job(fold, setting) for setting in settings for fold in range(n_folds)]
+        others = [setting for setting in reversed(settings) if setting not in agreed]
+        jobs += [Job(n_folds, setting, seed) for setting in others for seed in range(n_seeds)]
+        done = {Job(record.fold, record.setting) for record in self.records}
+        return [job for job in jobs if job not in done and job not in self.fits]
+
+    def _before(self, job: Job) -> Job | None:
+        """Return the fit that another one starts from; seeds start from random numbers."""
+        before = self.grid.before(job.setting) if job.part < self.about["n_folds"] else None
+        return None if before is None else job._replace(setting=before)
+
+    def _keep(self, job: Job, fit: Fit, record: Record | None, left: Sequence[Job]) -> None:
+        """Take in a fit, and forget those that no other fit needs any more."""
+        self.fits[job] = fit
+        if record is not None:
+            self.records.append(record)
+        else:
+            seeds = [job._replace(seed=seed) for seed in range(self.about["n_seeds"])]
+            if all(one in self.fits for one in seeds):
+                fits = [self.fits.pop(one) for one in seeds]
+                self.agreements.append(agreement(job.setting, fits, len(fits)))
+        needed = {self._before(one) for one in left}
+        compared = self.about["n_folds"]
+        self.fits = {one: fit for one, fit in self.fits.items() if one in needed or one.part == compared}
+
+    def _folds(self) -> list[Fold]:
+        return make_folds(
+            self.data,
+            self.about["n_folds"],
+            holdout=self.about["holdout"],
+            test_fraction=self.about["test_fraction"],
+            size_factors=self.size_factors,
+            seed=self.about["seed"],
+            batches=self.batches,
+        )
+
+    def _whole(self) -> WholeData:
+        sizes = self.data.size_factors(self.size_factors)
+        first = None if self.batches is None else first_effects(self.batches, self.data, sizes)
+        return WholeData(self.data, sizes, self.about["n_folds"], first)

@@ -1,0 +1,394 @@
+"""``log1pnmf evidence``: whether the factors of a run are there."""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from log1pnmf._common.safe_files import BadFileError
+from log1pnmf.analysis.evidence import evidence as find_evidence
+from log1pnmf.analysis.groups import MISSING
+from log1pnmf.analysis.usage import Usage
+from log1pnmf.analysis.usage import usage as compare_groups
+from log1pnmf.cli import options as common
+from log1pnmf.counts.text import CountTable
+from log1pnmf.counts.write import numbered
+from log1pnmf.fitting.fit import Fit, c_name
+from log1pnmf.fitting.summary import summarize
+
+from .console import Screen, check_table, one_line, write_table
+from .inputs import Reading, describe
+from .run_folder import REPORT, RunFolder, is_run
+from .running import counts_again, report_fits, write_factor_tables
+
+# ---------- log1pnmf evidence: whether the factors of a run are there
+
+
+def evidence(
+    *,
+    run: common.Run,
+    n_seeds: Annotated[int, typer.Option("--seeds", help="Number of fits from other random starts.")] = 5,
+    n_bootstrap: Annotated[
+        int, typer.Option("--bootstrap", help="Number of fits to samples drawn with replacement.")
+    ] = 10,
+    max_samples: Annotated[
+        int | None,
+        typer.Option("--max-samples", metavar="N", help="Use only N random samples. [default: all]"),
+    ] = None,
+    c: common.WhichModel = None,
+    output: common.TableFile = None,
+    jobs: common.Jobs = None,
+    json: common.Json = False,
+    force: common.Force = False,
+) -> int:
+    """Test whether each factor is real.
+
+    Measures what the fit loses without it, and how often it comes back from other starts and samples.
+    """
+    screen = Screen(json=json)
+    check_table(output, force=force)
+    folder = RunFolder.open(run)
+    folder.check_record("reading", "shape", "source")
+    fit = folder.fit(None if c is None else common.parse_c([c])[0])
+    counts, why = counts_again(folder.record)
+    if counts is None:
+        raise BadFileError(f"the counts of {run} are needed, but cannot be read again: {why}")
+    found = find_evidence(
+        fit,
+        counts,
+        n_seeds=n_seeds,
+        n_bootstrap=n_bootstrap,
+        max_samples=max_samples,
+        n_jobs=jobs,
+        verbose=int(not json),
+    )
+    if not json:
+        screen.lines(found.summary())
+    table = found.table()
+    write_table(output, table, screen, force=force)
+    columns = {name: np.asarray(column).tolist() for name, column in table.items()}
+    screen.result({**columns, "judgement": found.judgement()})
+    return 0
+
+
+# ---------- log1pnmf usage: which factors differ between groups of samples
+
+
+def usage(
+    *,
+    run: common.Run,
+    groupby: Annotated[
+        str,
+        typer.Option(
+            "--groupby",
+            metavar="COLUMN",
+            help="Column with the condition of each sample, or a number such as an age, which has a slope.",
+            show_default=False,
+        ),
+    ],
+    replicate: Annotated[
+        str | None,
+        typer.Option(
+            "--replicate",
+            metavar="COLUMN",
+            help="Column with the donor, animal or patient of each sample. Compare these, not samples.",
+        ),
+    ] = None,
+    samples_are_replicates: Annotated[
+        bool, typer.Option("--samples-are-replicates", help="Every sample is a replicate, as in bulk data.")
+    ] = False,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--reference", metavar="GROUP", help="Group to compare the others with. [default: the first]"
+        ),
+    ] = None,
+    covariate: Annotated[
+        list[str] | None,
+        typer.Option("--covariate", metavar="COLUMN", help="Covariate to adjust for; can be repeated."),
+    ] = None,
+    as_groups: Annotated[
+        bool, typer.Option("--as-groups", help="Numbers in the column of --groupby are names of groups.")
+    ] = False,
+    c: common.WhichModel = None,
+    output: common.TableFile = None,
+    json: common.Json = False,
+    force: common.Force = False,
+) -> int:
+    """Compare how much groups use each factor.
+
+    Donors, animals or patients are the replicates.
+    """
+    screen = Screen(json=json)
+    check_table(output, force=force)
+    if replicate is not None and samples_are_replicates:
+        raise typer.BadParameter("--replicate and --samples-are-replicates contradict each other; choose one")
+    folder = RunFolder.open(run)
+    fit = folder.fit(None if c is None else common.parse_c([c])[0])
+    donors: Any = True if samples_are_replicates else None if replicate is None else folder.labels(replicate)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        found = compare_groups(
+            fit,
+            _numbers(folder.labels(groupby)),
+            replicate=donors,
+            reference=reference,
+            covariates={name: _numbers(folder.labels(name)) for name in covariate or ()} or None,
+            numeric=False if as_groups else None,
+        )
+    screen.notes([_in_the_shell(one_line(warning.message)) for warning in caught])
+    table = found.table()
+    if found.reference is None:
+        table["group"][:] = groupby
+    _show(found, table, groupby, screen)
+    write_table(output, table, screen, force=force)
+    screen.result({name: np.asarray(column).tolist() for name, column in table.items()})
+    return 0
+
+
+def _in_the_shell(message: str) -> str:
+    """Name the options of this command in place of the parameters of the function."""
+    return message.replace("replicate=True", "--samples-are-replicates").replace("replicate=", "--replicate")
+
+
+def _numbers(labels: np.ndarray) -> Any:
+    """Return labels as numbers where all that are there are numbers."""
+    try:
+        return np.where(np.isin(labels, ("", MISSING)), "nan", labels).astype(np.float64)
+    except ValueError:
+        return labels
+
+
+def _show(found: Usage, table: dict[str, Any], groupby: str, screen: Screen) -> None:
+    if screen.json:
+        return
+    units = "replicates" if found.replicated else "samples"
+    against = f"slope on {groupby}" if found.reference is None else f"difference to {found.reference}"
+    screen.say((f"{against}, {len(found.means):,} {units}", "bold"))
+    what, digits = ("slope", ".3g") if found.reference is None else ("difference", ".3f")
+    screen.say(f"{'factor':>10}  {'group':<16}{what:>10}  {'95% interval':<18}{'adjusted p':>10}")
+    columns = ("factor", "group", what, "lower", "upper", "adjusted_p")
+    for factor, group, value, low, high, adjusted in zip(*(table[name] for name in columns), strict=True):
+        interval = f"{low:{digits}} to {high:{digits}}"
+        screen.say(f"{factor:>10}  {group:<16}{value:>10{digits}}  {interval:<18}{adjusted:>10.2g}")
+
+
+# ---------- log1pnmf info: what is in a file of counts, a run or a model
+
+MOST_LABELS = 8
+
+
+def info(
+    *,
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH", help="Counts, the folder of a run, or a model (.npz).", show_default=False
+        ),
+    ],
+    layer: common.Layer = None,
+    transpose: common.Transpose = False,
+    max_memory: common.MaxMemory = None,
+    text: common.Text = None,
+    stop_words: common.StopWords = None,
+    json: common.Json = False,
+) -> int:
+    """Describe a file of counts, a run or a model."""
+    screen = Screen(json=json)
+    if is_run(path):
+        _about_run(RunFolder.open(path), screen)
+    elif is_model(path):
+        _about_fit(Fit.load(path), screen)
+    else:
+        reading = Reading(
+            layer, transpose, allow_fractions=True, max_memory=max_memory, text=text, stop_words=stop_words
+        )
+        _about_counts(reading.table(path), screen)
+    return 0
+
+
+def is_model(path: Path) -> bool:
+    """Whether there is a file that `Fit.save` wrote, or another archive of this package."""
+    if not path.is_file():  # a pipe would wait for ever
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "metadata.npy" in archive.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def _number(value: float) -> str:
+    """All digits before the point, six in all where they are fewer."""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.{max(6, len(f'{value:.0f}') + 1)}g}"
+
+
+def _about_counts(table: CountTable, screen: Screen) -> None:
+    facts = count_facts(table)
+    if not screen.json:
+        screen.say((table.source, "bold"), f" ({table.format}): {describe(table)}")
+        kind = "whole numbers" if facts["integer"] else "NOT all whole numbers"
+        rows = {
+            "values": f"{kind}, up to {_number(facts['max'])}",
+            "per sample": "{} counts at least, {} in the middle, {} at most".format(
+                *map(_number, facts["totals"])
+            ),
+            "empty": f"{facts['empty_samples']:,} samples, {facts['empty_features']:,} features",
+            "samples": _some(table.sample_names),
+            "features": _some(table.feature_names),
+        }
+        for name, text in rows.items():
+            screen.say((f"  {name:<12}", "cyan"), text)
+        for name, levels in facts["labels"].items():
+            screen.say((f"  label {name}: ", "cyan"), levels)
+        screen.notes(table.notes)
+    screen.result(facts)
+
+
+def count_facts(table: CountTable) -> dict[str, Any]:
+    """Numbers that say what a table is like."""
+    counts, values = table.counts, table.counts.by_row.values
+    totals = np.quantile(counts.row_sums, [0.0, 0.5, 1.0])
+    return {
+        "path": table.source,
+        "format": table.format,
+        "n_samples": table.shape[0],
+        "n_features": table.shape[1],
+        "nnz": counts.nnz,
+        "density": table.fraction,
+        "total": counts.total,
+        "max": float(values.max(initial=0.0)),
+        "integer": bool((values == np.rint(values)).all()),
+        "totals": totals.tolist(),
+        "empty_samples": counts.n_empty_rows,
+        "empty_features": counts.n_empty_columns,
+        "labels": {name: _levels(column) for name, column in table.sample_columns.items()},
+        "notes": list(table.notes),
+    }
+
+
+def _levels(column: np.ndarray) -> str:
+    levels, often = np.unique(column, return_counts=True)
+    if len(levels) > MOST_LABELS:
+        return f"{len(levels):,} different values"
+    return ", ".join(f"{level} ({n:,})" for level, n in zip(levels, often, strict=True))
+
+
+def _some(names: np.ndarray | None) -> str:
+    if names is None:
+        return "without names"
+    return ", ".join(map(str, names[:4])) + (", ..." if len(names) > 4 else "")
+
+
+def _about_run(run: RunFolder, screen: Screen) -> None:
+    run.check_record("command", "filters", "notes", "shape", "source")
+    record = run.record
+    if not screen.json:
+        screen.say((str(run.path), "bold"), f": {record['command']}")
+        screen.say(
+            ("  data    ", "cyan"), "{} ({:,} x {:,})".format(record["source"]["path"], *record["shape"])
+        )
+        screen.notes(record["filters"], kind="filter")
+        screen.notes(record["notes"])
+        if not record.get("finished", True):
+            screen.notes(["some fits are missing: the run is not finished, or it ended early"])
+        for fit in run.fits:
+            screen.say("")
+            screen.lines(summarize(fit))
+    screen.result(record)
+
+
+def _about_fit(fit: Fit, screen: Screen) -> None:
+    if not screen.json:
+        screen.lines(summarize(fit))
+    screen.result(
+        {
+            "c": fit.c,
+            "c_name": c_name(fit.c),
+            "n_components": fit.n_components,
+            "n_samples": len(fit.loadings),
+            "n_features": len(fit.factors),
+            "log_likelihood": fit.log_likelihood,
+            "n_iter": fit.n_iter,
+            "converged": fit.converged,
+            "kkt_residual": fit.kkt_residual,
+            "seconds": fit.seconds,
+            "messages": list(fit.messages),
+        }
+    )
+
+
+# ---------- log1pnmf rename: names for the factors of a run
+
+
+def rename(
+    *,
+    run: common.Run,
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FACTOR=NAME...",
+            help="Old and new names: k1=interferon k2='cell cycle'.",
+            show_default=False,
+        ),
+    ],
+    c: common.WhichModel = None,
+) -> int:
+    """Rename factors in the model and its tables.
+
+    Run `log1pnmf report` afterwards to update the report.
+    """
+    screen, folder = Screen(), RunFolder.open(run)
+    wanted = dict(_pair(text) for text in names)
+    fit = folder.fit(None if c is None else common.parse_c([c])[0]).renamed(wanted)
+    name = f"c={c_name(fit.c)}"
+    if f"models/{name}.npz" not in folder.record["models"]:
+        raise BadFileError(f"{folder.path} has no models/{name}.npz: it is damaged; run the command again")
+    fit.save(folder.path / "models" / f"{name}.npz")
+    features = numbered(fit.feature_names, len(fit.factors))
+    write_factor_tables(folder.path, name, fit, folder.samples["sample"].tolist(), features)
+    screen.say(("renamed", "green"), f": {', '.join(fit.factor_names)}")
+    screen.say(f"log1pnmf report {run} writes the report again")
+    return 0
+
+
+def _pair(text: str) -> tuple[str, str]:
+    factor, equals, name = text.partition("=")
+    if not equals:
+        raise typer.BadParameter(f"names are given as k1=NAME, got {text!r}")
+    return factor, name
+
+
+# ---------- log1pnmf report: the report of a run, written again
+
+
+def report(
+    *,
+    run: common.Run,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="PATH", help="HTML file. [default: report.html in the folder]"
+        ),
+    ] = None,
+    groupby: common.GroupBy = None,
+    title: Annotated[str | None, typer.Option("--title", help="Title. [default: name of the data]")] = None,
+) -> int:
+    """Write the report of a run, one HTML file."""
+    screen = Screen()
+    folder = RunFolder.open(run)
+    folder.check_record("command", "filters", "groupby", "notes", "reading", "shape", "source")
+    record = {**folder.record, "groupby": groupby or folder.record["groupby"]}
+    labels = None if record["groupby"] is None else folder.labels(record["groupby"])
+    path = output or folder.path / REPORT
+    counts, why = counts_again(folder.record)
+    if why:
+        screen.notes([f"the report is written without the counts: {why}"])
+    report_fits(path, folder.fits, record=record, labels=labels, counts=counts, title=title)
+    screen.say(("wrote ", "green"), (str(path), "bold"))
+    return 0

@@ -1,0 +1,659 @@
+"""Where chunks of rows come from: files, arrays that can be sliced, sequences, Dask arrays."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from log1pnmf._common.arrays import RowFile
+from log1pnmf._common.checks import require
+from log1pnmf._common.safe_files import (
+    BadFileError,
+    Budget,
+    Store,
+    check_regular,
+    open_store,
+    open_zarr,
+    texts,
+)
+
+from .compress import MAX_INT32, SparseRows, row_blocks
+from .counts import Counts
+
+# ---------- where chunks of rows come from: files, arrays that can be sliced, sequences, Dask arrays
+
+
+class RowChunks(Protocol):
+    """Rows of a matrix in chunks, which can be read repeatedly and in any order."""
+
+    shape: tuple[int, int]
+
+    def __len__(self) -> int:
+        """Count the chunks."""
+        ...
+
+    def read(self, index: int) -> Any:
+        """Give a chunk: a SciPy matrix or an array, of all columns."""
+        ...
+
+    def only(self, index: int) -> Callable[[], Any]:
+        """Give an object that reads only this chunk and can be sent to a worker."""
+        ...
+
+
+class SlicedChunks:
+    """Chunks of something that gives rows when sliced: a matrix, an array in a file, a memory map.
+
+    Parameters
+    ----------
+    matrix : array-like
+        With ``shape`` and ``matrix[start:stop]``.
+    indptr : ndarray of shape (rows + 1,)
+        Of its compressed rows, or of what it costs to hold them.
+    limit : int
+        Entries in a chunk at most, or one row.
+    """
+
+    def __init__(self, matrix: Any, indptr: NDArray[Any], limit: int) -> None:
+        self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
+        self._matrix, self._ranges = matrix, list(row_blocks(indptr, limit))
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    def read(self, index: int) -> Any:
+        """Give a chunk."""
+        start, stop = self._ranges[index]
+        return self._matrix[start:stop]
+
+    def only(self, index: int) -> Callable[[], Any]:
+        """Give the chunk itself: it is in memory, or in an array that is open here only."""
+        return partial(_itself, self.read(index))
+
+
+class FileChunks:
+    """Chunks of a CSR matrix in an AnnData file, h5ad or zarr, that was checked; workers open it themselves.
+
+    Parameters
+    ----------
+    name : str
+        Of the matrix in the file, as in "X" or "layers/counts".
+    limit : int
+        Entries in a chunk at most, or one row.
+    """
+
+    def __init__(self, path: str, name: str, limit: int) -> None:
+        self._path, self._name = os.path.abspath(path), name
+        self._group: Any = None
+        group = self._opened()
+        self.shape = (int(group.attrs["shape"][0]), int(group.attrs["shape"][1]))
+        indptr = _checked_indptr(f"{path}: {name}", group, self.shape)
+        self._ranges = list(row_blocks(indptr, limit))
+        self.largest = max((int(indptr[stop] - indptr[start]) for start, stop in self._ranges), default=0)
+        """Entries of the largest chunk."""
+        # of each chunk only, so that what is sent to workers is small
+        self._indptr = [indptr[start : stop + 1] for start, stop in self._ranges]
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    def read(self, index: int) -> sparse.csr_array:
+        """Read a chunk."""
+        return _rows_of(self._opened(), self._indptr[index], self.shape[1])
+
+    def only(self, index: int) -> Callable[[], sparse.csr_array]:
+        """Give what opens the file and reads this chunk."""
+        return partial(_read_rows, self._path, self._name, self._indptr[index], self.shape[1])
+
+    def _opened(self) -> Any:
+        if self._group is None:
+            self._group = open_group(self._path)[self._name]
+        return self._group
+
+
+def _checked_indptr(where: str, group: Any, shape: tuple[int, int]) -> NDArray[np.int64]:
+    """Where the rows of a CSR matrix begin; it must go with its shape and its entries."""
+    indptr = group["indptr"][:].astype(np.int64)
+    lengths = {int(group[part].shape[0]) for part in ("data", "indices")}
+    sound = (
+        len(indptr) == shape[0] + 1
+        and shape[1] >= 0
+        and indptr[0] == 0
+        and lengths == {int(indptr[-1])}
+        and bool((np.diff(indptr) >= 0).all())
+    )
+    if not sound:
+        raise BadFileError(
+            f"{where} is not a valid sparse matrix of shape {shape}: its parts contradict each other; the "
+            "file is damaged, get another copy of it"
+        )
+    return indptr
+
+
+def _rows_of(group: Any, indptr: NDArray[np.int64], n_columns: int) -> sparse.csr_array:
+    """Rows of a CSR matrix in a file, from their part of its `indptr`."""
+    part = slice(int(indptr[0]), int(indptr[-1]))
+    own = indptr - indptr[0]
+    if own[-1] <= MAX_INT32:  # SciPy would widen all indices with it
+        own = own.astype(np.int32)
+    parts = group["data"][part], group["indices"][part], own
+    return sparse.csr_array(parts, shape=(len(indptr) - 1, n_columns))
+
+
+def _read_rows(path: str, name: str, indptr: NDArray[np.int64], n_columns: int) -> sparse.csr_array:
+    store = open_group(path)
+    try:
+        return _rows_of(store[name], indptr, n_columns)
+    finally:
+        if hasattr(store, "close"):
+            store.close()
+
+
+def _itself(chunk: Any) -> Any:
+    return chunk
+
+
+def _item(chunks: Any, index: int) -> Any:
+    return chunks[index]
+
+
+def open_group(path: str) -> Any:
+    """Open an h5ad file or a zarr store, which `log1pnmf._common.safe_files` has checked before, for reading."""
+    if os.path.isdir(path):
+        return open_zarr(path)
+    h5py = require("h5py", package="anndata", purpose="reading h5ad files")
+    return h5py.File(path, "r")
+
+
+class GivenChunks:
+    """Chunks that the user has: ``chunks[i]``, or gone through one after the other.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of all rows together.
+    """
+
+    def __init__(self, chunks: Any, shape: tuple[int, int]) -> None:
+        self.shape = (int(shape[0]), int(shape[1]))
+        self._chunks = chunks
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def read(self, index: int) -> Any:
+        """Give a chunk."""
+        return self.only(index)()
+
+    def only(self, index: int) -> Callable[[], Any]:
+        """Give an object that takes this chunk from the chunks; it holds all of them."""
+        if not hasattr(self._chunks, "__getitem__"):
+            raise TypeError(
+                "chunks must be indexed to be used on a cluster, got an object that can only be iterated "
+                f"({type(self._chunks).__name__}); give it __getitem__"
+            )
+        return partial(_item, self._chunks, index)
+
+    def __iter__(self) -> Iterator[Any]:
+        if isinstance(self._chunks, Iterable):
+            return iter(self._chunks)
+        return (self._chunks[index] for index in range(len(self)))
+
+
+class DaskChunks:
+    """The row chunks of a Dask array.
+
+    Parameters
+    ----------
+    array : dask.array.Array
+        Two-dimensional, of known shape.
+    """
+
+    def __init__(self, array: Any) -> None:
+        if array.ndim != 2 or any(np.isnan(size) for size in array.shape):
+            raise ValueError(
+                f"counts must have two dimensions of known size, got a Dask array of shape {array.shape}; "
+                "call compute_chunk_sizes() first"
+            )
+        self.shape = (int(array.shape[0]), int(array.shape[1]))
+        self._array = array if array.numblocks[1] == 1 else array.rechunk({1: -1})
+
+    def __len__(self) -> int:
+        return int(self._array.numblocks[0])
+
+    def read(self, index: int) -> Any:
+        """Compute a chunk, here and now."""
+        return self._array.blocks[index].compute(scheduler="synchronous")
+
+    def only(self, index: int) -> Callable[[], Any]:
+        """Give what computes this chunk."""
+        return partial(self.read, index)
+
+    def delayed(self) -> list[Any]:
+        """Give the chunks as tasks that have not run."""
+        return [block[0] for block in self._array.to_delayed()]
+
+
+# ---------- anything that holds counts on disk, in chunks or on a cluster becomes a CountSource
+
+OnChunk: TypeAlias = Callable[[int, int], None]
+
+DEFAULT_MEMORY = "2GB"
+BYTES_PER_ENTRY = 56
+"""Of a chunk, while it is worked on and the next one is read: raw, compressed by rows and by columns."""
+FIXED_BYTES = 3e8
+"""Taken by Python, its packages and the factors' statistics."""
+LARGEST_CHUNK = 1 << 24
+"""Entries beyond which larger chunks gain nothing."""
+SMALLEST_CHUNK = 1 << 16
+SAMPLE_OR_FEATURE = 64
+"""Bytes that a row or column takes, also an empty one."""
+
+
+@dataclass(frozen=True, eq=False)
+class CountSource:
+    """Counts in chunks of rows, and where they are to be worked on. Made by `open_counts`.
+
+    Parameters
+    ----------
+    chunks : RowChunks
+        Chunks of rows.
+    client : dask.distributed.Client, optional
+        Cluster whose workers do the work; None for this process.
+    folder : str, optional
+        Folder for temporary files with loadings and sorted chunks.
+    sample_names, feature_names : ndarray of str, optional
+        Names of samples and features.
+    on_chunk : callable, optional
+        Called after each chunk of a pass, with the number of finished chunks and the total.
+    """
+
+    chunks: RowChunks
+    client: Any = None
+    folder: str | None = None
+    sample_names: np.ndarray | None = None
+    feature_names: np.ndarray | None = None
+    on_chunk: OnChunk | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Samples and features."""
+        return self.chunks.shape
+
+
+def open_counts(
+    source: Any,
+    *,
+    layer: str | None = None,
+    memory: str | float = DEFAULT_MEMORY,
+    client: Any = None,
+    folder: str | None = None,
+    on_chunk: OnChunk | None = None,
+    max_memory: str | float | None = None,
+) -> CountSource:
+    """Open counts that need not fit in memory; only their shape is read now.
+
+    Parameters
+    ----------
+    source : path, AnnData, dask.array, matrix or sequence of chunks
+        Path of an h5ad file or zarr store with a CSR matrix; a backed, lazy or ordinary AnnData object; a
+        `dask.array` with chunks of rows, sparse or dense; anything with ``shape`` and ``source[start:stop]``
+        (h5py and zarr arrays, memory maps, matrices); or an object with ``shape``, ``len()`` and either
+        ``source[i]`` or iteration, whose parts are chunks of rows.
+    layer : str, optional
+        Layer of an AnnData object or file; `X` by default.
+    memory : str or number
+        Memory that the fit may use, such as "4GB" or a number of bytes; it sets the size of chunks. Chunks
+        that you pass keep their size.
+    client : dask.distributed.Client, str or None
+        Cluster to work on, or the address of its scheduler. For a Dask array the default is the current
+        client.
+    folder : str, optional
+        Folder for temporary files, on a disk with room for about five times the loadings; by default that of
+        the system. Where it has room for 10 more bytes per non-zero, later passes are quicker.
+    on_chunk : callable, optional
+        Called after each chunk of a pass, with the number of finished chunks and the total; for your own
+        progress bars (``verbose=1`` shows one).
+    max_memory : str or number, optional
+        Memory that the names and the largest chunk of a file may use; see `log1pnmf.counts.read_table`.
+
+    Returns
+    -------
+    CountSource
+        A source for `log1pnmf.fit_log1p_nmf`, or for `fit` and `transform` of `log1pnmf.Log1pNMF`.
+
+    Examples
+    --------
+    >>> from log1pnmf.datasets import pancreas
+    >>> source = open_counts(pancreas().counts, memory="1GB")
+    >>> source.shape, len(source.chunks)
+    ((1937, 2425), 1)
+    """
+    if isinstance(source, CountSource):
+        return source
+    limit = _entries(parse_memory(memory))
+    samples, features = _names(source)
+    if isinstance(source, str | os.PathLike):
+        chunks, features = _from_path(os.fspath(source), layer, limit, max_memory)
+    elif _is_anndata(source):
+        chunks = _from_anndata(source, layer, limit, max_memory)
+    elif layer is not None:
+        raise ValueError(f"layer={layer!r} is for AnnData, but counts are a {type(source).__name__}")
+    else:
+        chunks = _from_object(source, limit)
+    return CountSource(chunks, _client(client, chunks), folder, samples, features, on_chunk)
+
+
+def is_streamed(source: Any) -> bool:
+    """Whether counts are of a kind that is not in memory, so that "auto" means the streaming engine."""
+    if isinstance(source, CountSource) or _is_dask(source):
+        return True
+    return _is_anndata(source) and (bool(getattr(source, "isbacked", False)) or _is_dask(source.X))
+
+
+def parse_memory(memory: str | float) -> float:
+    """Bytes from "4GB", "500 MB", "1.5GiB" or a number.
+
+    Examples
+    --------
+    >>> parse_memory("4GB"), parse_memory("1 MiB")
+    (4000000000.0, 1048576.0)
+    """
+    units = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+    if isinstance(memory, str):
+        match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)(i?)b?\s*", memory.lower())
+        if match and match[1].count(".") <= 1 and match[1] != ".":
+            step = units[match[2]]
+            size = float(match[1]) * (1024.0 ** round(np.log10(step) / 3) if match[3] else step)
+            if size > 0:
+                return size
+    elif not isinstance(memory, bool) and float(memory) > 0:
+        return float(memory)
+    raise ValueError(f"memory must be a size like '4GB' or a number of bytes, got {memory!r}")
+
+
+def _entries(memory: float) -> int:
+    """Entries of a chunk for which a fit stays within the memory."""
+    return int(np.clip((memory - FIXED_BYTES) / BYTES_PER_ENTRY, SMALLEST_CHUNK, LARGEST_CHUNK))
+
+
+def _is_dask(source: Any) -> bool:
+    return type(source).__module__.partition(".")[0] == "dask" and hasattr(source, "to_delayed")
+
+
+def _is_anndata(source: Any) -> bool:
+    return all(hasattr(source, name) for name in ("obs_names", "var_names", "layers", "X"))
+
+
+def _names(source: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
+    if not _is_anndata(source):
+        return None, None
+    names = (np.asarray(getattr(source, side), dtype=object) for side in ("obs_names", "var_names"))
+    samples, features = names
+    return samples, features
+
+
+def _from_path(
+    path: str, layer: str | None, limit: int, max_memory: str | float | None
+) -> tuple[RowChunks, np.ndarray | None]:
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path}: there is no such file or folder")
+    check_regular(path)
+    budget = Budget(path, None if max_memory is None else parse_memory(max_memory))
+    try:
+        store = open_store(path, budget)
+        name = "X" if layer is None else f"layers/{layer}"
+        if name in store:
+            return _rows(path, store, name, limit), _feature_names(store)
+        have = ", ".join(["X", *store.members("layers")])
+    except (BadFileError, ImportError, PermissionError):
+        raise
+    except Exception as error:  # h5py and zarr raise whatever they meet
+        raise BadFileError(
+            f"{path} is damaged or holds no AnnData ({error}); get another copy of it"
+        ) from error
+    raise KeyError(f"{path} has no {name}; it has {have}")
+
+
+def _feature_names(store: Store) -> np.ndarray | None:
+    if "var" not in store:
+        return None
+    var = store.node("var")
+    index = texts(var[texts(var.attrs.get("_index", "_index"))[0]][:])
+    return np.array(index, dtype=object)
+
+
+def _rows(path: str, store: Store, name: str, limit: int) -> RowChunks:
+    """Chunks of a matrix in a file; what it says of its size is checked, because nothing else limits it."""
+    matrix = store.node(name, whole=False)
+    kind = str(matrix.attrs.get("encoding-type", "array"))
+    if kind == "csr_matrix":
+        store.node(f"{name}/indptr")
+        chunks = FileChunks(path, name, limit)
+        store.budget.check(BYTES_PER_ENTRY * chunks.largest)
+        store.budget.charge(SAMPLE_OR_FEATURE * sum(chunks.shape))
+        return chunks
+    if kind == "csc_matrix":
+        raise BadFileError(
+            f"{name} in {path} is stored by columns (CSC), but chunks of rows are needed; write it again as "
+            "CSR: adata.X = adata.X.tocsr()"
+        )
+    if len(getattr(matrix, "shape", ())) == 2:
+        store.budget.charge(SAMPLE_OR_FEATURE * sum(map(int, matrix.shape)))
+    return _from_object(matrix, limit)
+
+
+def _from_anndata(source: Any, layer: str | None, limit: int, max_memory: str | float | None) -> RowChunks:
+    if layer is not None and layer not in source.layers:
+        raise KeyError(f"there is no layer {layer!r}; there are {', '.join(source.layers) or 'none'}")
+    if layer is None and getattr(source, "isbacked", False) and not source.is_view:
+        return _from_path(os.fspath(source.filename), None, limit, max_memory)[0]
+    return _from_object(source.X if layer is None else source.layers[layer], limit)
+
+
+def _from_object(source: Any, limit: int) -> RowChunks:
+    if _is_dask(source):
+        return DaskChunks(source)
+    shape = getattr(source, "shape", None)
+    if shape is None or len(shape) != 2:
+        raise TypeError(
+            "counts must be a path, AnnData, Dask array, something with shape (n, m) that gives rows when "
+            f"sliced, or chunks with such a shape; got {type(source).__name__}"
+        )
+    if sparse.issparse(source):
+        matrix = sparse.csr_array(source)
+        return SlicedChunks(matrix, matrix.indptr.astype(np.int64), limit)
+    if _gives_rows(source):
+        return SlicedChunks(source, np.arange(shape[0] + 1, dtype=np.int64) * int(shape[1]), limit)
+    if hasattr(source, "__len__") and (hasattr(source, "__getitem__") or isinstance(source, Iterable)):
+        return GivenChunks(source, shape)
+    raise TypeError(f"counts of type {type(source).__name__} can be neither sliced nor iterated in chunks")
+
+
+def _gives_rows(source: Any) -> bool:
+    """Whether slices are rows of numbers, as those of arrays in memory and on disk: these have a dtype."""
+    return hasattr(source, "dtype") and hasattr(source, "__getitem__")
+
+
+def _client(client: Any, chunks: RowChunks) -> Any:
+    if isinstance(client, str):
+        from log1pnmf._common.checks import require
+
+        return require("distributed", purpose="a cluster").Client(client)
+    if client is None and isinstance(chunks, DaskChunks):
+        try:
+            from distributed import get_client
+
+            return get_client()
+        except (ImportError, ValueError):
+            return None
+    return client
+
+
+# ---------- chunks that were checked and sorted, packed into a temporary file
+
+MOST_BYTES = 24
+"""That an entry takes, by rows and by columns; 6 where rows and columns of a chunk are below 65,536 and its
+counts below 256."""
+LIKELY_BYTES = 10
+"""With counts below 65,536."""
+MOST_OF_DISK = 0.5
+"""Part of the free space of a disk that the file may take."""
+BLOCK = 1 << 17
+"""Entries that are read and widened at a time, in the processor's cache."""
+
+
+class _Part(NamedTuple):
+    """Where an array lies in the file, and its types there and in memory."""
+
+    begin: int
+    size: int
+    packed: Any
+    wide: Any
+
+
+class PackedChunks:
+    """Chunks of counts, by rows and by columns, in an unnamed temporary file.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of all chunks together.
+    nnz, n_chunks : int
+        Entries of all chunks, and how many chunks there are.
+    folder : str, optional
+        Where the file is; the system's place for temporary files by default.
+    """
+
+    def __init__(self, shape: tuple[int, int], nnz: int, n_chunks: int, folder: str | None) -> None:
+        pointers = 8 * (shape[0] + n_chunks * (shape[1] + 2))
+        self._file: RowFile | None = RowFile((MOST_BYTES * nnz + pointers, 1), np.uint8, folder)
+        self._n_chunks, self._end = n_chunks, 0
+        self._chunks: list[tuple[tuple[int, int], list[_Part]]] = []
+        self._lock, self._rooms = threading.Lock(), list[NDArray[np.uint8]]()
+
+    @classmethod
+    def where_it_fits(
+        cls, shape: tuple[int, int], nnz: int, n_chunks: int, folder: str | None
+    ) -> PackedChunks | None:
+        """Give a file without chunks; None where the disk is too small, or is in fact memory."""
+        place = tempfile.gettempdir() if folder is None else folder
+        if folder is None and is_in_memory(place):
+            return None
+        try:
+            if LIKELY_BYTES * nnz > MOST_OF_DISK * shutil.disk_usage(place).free:
+                return None
+            return cls(shape, nnz, n_chunks, folder)
+        except OSError:  # some disks allow no file of that size
+            return None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all chunks are there."""
+        return self._file is not None and len(self._chunks) == self._n_chunks
+
+    def add(self, index: int, counts: Counts) -> None:
+        """Put the next chunk into the file; nothing happens where it is there, or the disk is full."""
+        with self._lock:
+            if self._file is None or index != len(self._chunks):
+                return
+            sides = counts.by_row, counts.by_column
+            arrays = [one for side in sides for one in (side.indptr, side.indices, side.values)]
+            try:
+                parts = [self._append(array) for array in arrays]
+            except OSError:
+                self._file = None
+                return
+            self._chunks.append((counts.shape, parts))
+
+    def _append(self, array: NDArray[Any]) -> _Part:
+        assert self._file is not None
+        narrow = _narrowed(array)
+        self._file.write(self._end, narrow.view(np.uint8)[:, None])
+        part = _Part(self._end, len(array), narrow.dtype, array.dtype)
+        self._end += narrow.nbytes
+        return part
+
+    def read(self, index: int) -> Counts:
+        """Give a chunk."""
+        shape, parts = self._chunks[index]
+        arrays = [self._read(part) for part in parts]
+        return Counts(SparseRows(shape, *arrays[:3]), SparseRows(shape[::-1], *arrays[3:]))
+
+    def _read(self, part: _Part) -> NDArray[Any]:
+        assert self._file is not None
+        out = self._room(part.size * part.wide.itemsize).view(part.wide)
+        for first in range(0, part.size, BLOCK):
+            last = min(first + BLOCK, part.size)
+            ends = (part.begin + end * part.packed.itemsize for end in (first, last))
+            out[first:last] = self._file.read(*ends).reshape(-1).view(part.packed)
+        return out
+
+    def _room(self, size: int) -> NDArray[np.uint8]:
+        """Give so many bytes: those of an earlier chunk that nobody has any more, or new ones.
+
+        New ones would have to be cleared by the system every time.
+        """
+        with self._lock:
+            rooms = self._rooms
+            free = [number for number in range(len(rooms)) if _references(rooms, number) == ALONE]
+            for number in free:
+                if size <= rooms[number].nbytes <= 2 * size:
+                    return rooms[number][:size]
+            self._rooms = [one for number, one in enumerate(rooms) if number not in free]
+            self._rooms.append(np.empty(size, np.uint8))
+            return self._rooms[-1][:size]
+
+
+def _references(arrays: list[NDArray[Any]], number: int) -> int:
+    """Count who has one of the arrays; every view of an array has it as well."""
+    return sys.getrefcount(arrays[number])
+
+
+ALONE = _references([np.empty(1)], 0)
+"""What `_references` counts where only the list has the array; Python's versions differ."""
+
+
+def _narrowed(array: NDArray[Any]) -> NDArray[Any]:
+    """Give an array in the narrowest type that holds each of its numbers."""
+    for narrow in (np.uint8, np.uint16):
+        if np.max(array, initial=0) <= np.iinfo(narrow).max:
+            packed = array.astype(narrow)
+            if np.array_equal(packed, array):
+                return packed
+    return np.ascontiguousarray(array)
+
+
+def is_in_memory(folder: str, mounts: str = "/proc/self/mounts") -> bool:
+    """Whether the files of a folder take memory and not disk, as far as the system says.
+
+    Parameters
+    ----------
+    mounts : str
+        The list of what is mounted where; without it the answer is no.
+    """
+    try:
+        lines = Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    place, kind, longest = os.path.realpath(folder), "", -1
+    for line in lines:
+        _, at, this, *_ = [*line.split(" "), "", "", ""]
+        at = at.replace("\\040", " ")
+        inside = place == at or place.startswith(at.rstrip("/") + "/")
+        if inside and len(at) >= longest:  # of two at the same place the later one hides the other
+            kind, longest = this, len(at)
+    return kind in ("tmpfs", "ramfs")

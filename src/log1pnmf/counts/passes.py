@@ -1,0 +1,745 @@
+"""The interface of a task that a pass runs on every chunk; callers implement it.
+
+Passes on a `dask.distributed` cluster.
+
+Workers keep no state of the fit: a task gets its chunk, the loadings where it starts and the factors, and
+gives loadings and sums back. A task that was lost with its worker is run again elsewhere; the result is the
+same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from log1pnmf._common.arrays import Rows
+from log1pnmf._common.checks import require
+
+from .chunks import CountSource, DaskChunks, PackedChunks, is_streamed, open_counts
+from .compress import CHUNK, SparseRows, canonical_rows, checksum_of, compress_sparse, row_blocks
+from .counts import Counts, Tally
+
+# ---------- the interface of a task that a pass runs on every chunk; callers implement it
+
+Array = NDArray[np.float64]
+
+Labels: TypeAlias = NDArray[np.int32] | None
+"""Number of the batch of every sample, where there are batches."""
+
+Receive: TypeAlias = Callable[[int, Any], None]
+"""Called with the number of a chunk and what the task found there."""
+
+
+class Sums(Protocol):
+    """What a task adds up over all chunks."""
+
+    def plus(self, other: Any) -> Any:
+        """Give new sums over the chunks of both."""
+        ...
+
+
+class ChunkTask(Protocol):
+    """Work on one chunk; it is sent to workers, so it holds all it needs."""
+
+    def no_sums(self) -> Any:
+        """Make sums over no chunks."""
+        ...
+
+    def __call__(self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: Any) -> Any:
+        """Work on the rows of one chunk.
+
+        Parameters
+        ----------
+        counts : Counts
+            The chunk.
+        sizes : ndarray of shape (rows,)
+            Size factors.
+        labels : ndarray of int32, shape (rows,), or None
+            Number of the batch of every sample, where there are batches.
+        start : ndarray of shape (rows, K)
+            Loadings.
+        into : Sums
+            The chunk's part is added, in place.
+
+        Returns
+        -------
+        object
+            What is found about the rows; handed to `Receive`.
+        """
+        ...
+
+
+# ---------- the survey, a first pass over counts in chunks
+
+SAMPLE_ROWS = 8192
+"""Rows that are kept in memory, for the start of a fit."""
+
+NOT_IN_MEMORY = (
+    "counts are in chunks, but this needs them in memory: pass all or some of the rows as a matrix"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkSurvey:
+    """What is known of one chunk after the first look.
+
+    Parameters
+    ----------
+    log_factorial, stirling : float
+        See `log1pnmf.counts.Counts`.
+    sample : SparseRows
+        The rows that are kept.
+    row_digests : ndarray of uint64, shape (rows,)
+        See `row_digests`.
+    """
+
+    row_nnz: NDArray[np.int64]
+    row_sums: NDArray[np.float64]
+    column_nnz: NDArray[np.int64]
+    column_sums: NDArray[np.float64]
+    log_factorial: float
+    stirling: float
+    sample: SparseRows
+    row_digests: NDArray[np.uint64]
+
+
+def sampled_rows(n_samples: int) -> NDArray[np.int64]:
+    """Choose the rows that are kept; always the same ones of as many samples."""
+    rows = np.random.default_rng(0).choice(
+        n_samples, min(n_samples, SAMPLE_ROWS), replace=False, shuffle=False
+    )
+    return np.sort(rows)
+
+
+def survey_chunk(raw: Any, kept: NDArray[np.int64]) -> ChunkSurvey:
+    """Check a chunk and look at it.
+
+    Parameters
+    ----------
+    raw : matrix or array
+        As the source gave it.
+    kept : ndarray of int
+        Rows of the chunk to keep.
+    """
+    counts = Counts.from_any(raw) if raw.shape[0] else chunk_counts(raw)
+    column_nnz, column_sums = np.zeros(counts.n_features, dtype=np.int64), np.zeros(counts.n_features)
+    rows = counts.by_row
+    for start in range(0, rows.nnz, 1 << 22):
+        part = slice(start, start + (1 << 22))
+        column_nnz += np.bincount(rows.indices[part], minlength=counts.n_features)
+        column_sums += np.bincount(rows.indices[part], rows.values[part], minlength=counts.n_features)
+    sample = Counts.from_any(counts.to_scipy()[kept]).by_row if len(kept) else _no_rows(counts)
+    return ChunkSurvey(
+        np.diff(rows.indptr),
+        counts.row_sums,
+        column_nnz,
+        column_sums,
+        counts.log_factorial,
+        counts.stirling,
+        sample,
+        row_digests(rows),
+    )
+
+
+def row_digests(rows: SparseRows) -> NDArray[np.uint64]:
+    """Hash every row; the hash depends on all entries of the row and on no other row.
+
+    Examples
+    --------
+    >>> one, other = (Counts.from_any(y).by_row for y in ([[1, 2], [2, 1]], [[2, 1], [2, 1]]))
+    >>> (row_digests(one) == row_digests(other)).tolist()
+    [False, True]
+    """
+    digests = np.zeros(rows.shape[0], dtype=np.uint64)
+    for start, stop in row_blocks(rows.indptr, CHUNK):
+        bounds = rows.indptr[start : stop + 1]
+        part = slice(bounds[0], bounds[-1])
+        entries = rows.values[part].astype(np.float64).view(np.uint64)
+        entries ^= _mixed(rows.indices[part].astype(np.uint64))
+        running = np.concatenate((np.zeros(1, np.uint64), np.cumsum(_mixed(entries), dtype=np.uint64)))
+        digests[start:stop] = np.diff(running[bounds - bounds[0]])  # modulo 2**64, as all of it
+    return digests
+
+
+def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Spread every bit of a word over all of its bits, one to one: SplitMix64 (Steele and others, 2014)."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        words ^= words >> np.uint64(shift)
+        words *= np.uint64(factor)
+    return words ^ (words >> np.uint64(31))
+
+
+def _no_rows(counts: Counts) -> SparseRows:
+    rows = counts.by_row
+    return SparseRows((0, counts.n_features), np.zeros(1, np.int64), rows.indices[:0], rows.values[:0])
+
+
+def chunk_counts(raw: Any) -> Counts:
+    """Compress a chunk that was checked before; quicker than `Counts.from_any`, and without its warnings."""
+    matrix = raw if sparse.issparse(raw) and raw.format == "csr" else sparse.csr_array(raw)
+    rows = canonical_rows(matrix, whole=False)
+    return Counts(compress_sparse(matrix)[0] if rows is None else rows)
+
+
+@dataclass(eq=False)
+class GroupSums:
+    """Sums over groups of samples.
+
+    Parameters
+    ----------
+    totals : ndarray of shape (groups, m)
+        Of the counts.
+    weights : ndarray of shape (groups, m)
+        Of the weights of those samples in which the feature is not zero.
+    """
+
+    totals: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+    def plus(self, other: GroupSums) -> GroupSums:
+        """Give new sums over the samples of both."""
+        return GroupSums(self.totals + other.totals, self.weights + other.weights)
+
+
+class RowTotals(SparseRows):
+    """Rows without their entries: how many there are, and their sum.
+
+    Parameters
+    ----------
+    lengths : ndarray of int64, shape (rows,)
+        Number of entries of every row.
+    sums : ndarray of shape (rows,)
+        Their sum.
+    """
+
+    def __init__(self, shape: tuple[int, int], lengths: NDArray[np.int64], sums: NDArray[np.float64]) -> None:
+        indptr = np.concatenate(([0], np.cumsum(lengths)))
+        for name, value in (("shape", shape), ("indptr", indptr), ("_sums", sums)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def indices(self) -> np.ndarray:
+        """Refuse: entries are in the chunks."""
+        raise TypeError(NOT_IN_MEMORY)
+
+    @property
+    def values(self) -> np.ndarray:
+        """Refuse: entries are in the chunks."""
+        raise TypeError(NOT_IN_MEMORY)
+
+    def row_sums(self) -> NDArray[np.float64]:
+        """Sum of every row."""
+        sums: NDArray[np.float64] = object.__getattribute__(self, "_sums")
+        return sums
+
+
+Grouping: TypeAlias = Callable[["ChunkedCounts", NDArray[np.int32], int, NDArray[np.float64]], GroupSums]
+"""Sums up counts over groups: number of the group and weight of every sample, and how many groups."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ChunkedCounts(Counts):
+    """Counts in chunks of rows that have been looked at once: totals here, entries in the chunks.
+
+    Parameters
+    ----------
+    bounds : ndarray of int64, shape (chunks + 1,)
+        First row of each chunk, and the number of rows.
+    factorials, stirlings : float
+        See `log1pnmf.counts.Counts.log_factorial` and `stirling`.
+    sample : Counts
+        Some rows, in memory.
+    sample_index : ndarray of int64
+        Which ones.
+    row_digests : ndarray of uint64, shape (n,)
+        See `row_digests`.
+    tallying, grouping : callable
+        Tally these counts, and sum them up over groups, in another pass.
+    known : dict
+        What later passes found, or keep for the next one.
+    """
+
+    source: CountSource
+    bounds: NDArray[np.int64]
+    factorials: float
+    stirlings: float
+    sample: Counts
+    sample_index: NDArray[np.int64]
+    row_digests: NDArray[np.uint64]
+    tallying: Callable[[ChunkedCounts], Tally]
+    grouping: Grouping
+    known: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def gather(
+        cls,
+        source: CountSource,
+        surveys: Iterable[ChunkSurvey],
+        tallying: Callable[[ChunkedCounts], Tally],
+        grouping: Grouping,
+    ) -> ChunkedCounts:
+        """Put together what was seen of the chunks, in their order."""
+        n, m = source.shape
+        column_nnz, column_sums = np.zeros(m, dtype=np.int64), np.zeros(m)
+        bounds, lengths, sums, sample, digests = [0], [], [], [], []
+        logs, stirlings = [], []
+        for one in surveys:
+            if len(one.column_sums) != m:
+                raise ValueError(f"chunk {len(bounds) - 1} has {len(one.column_sums)} columns, expected {m}")
+            bounds.append(bounds[-1] + len(one.row_sums))
+            lengths.append(one.row_nnz)
+            sums.append(one.row_sums)
+            logs.append(one.log_factorial)
+            stirlings.append(one.stirling)
+            digests.append(one.row_digests)
+            column_nnz += one.column_nnz
+            column_sums += one.column_sums
+            sample.append(one.sample.to_scipy())
+            if source.on_chunk is not None:
+                source.on_chunk(len(bounds) - 1, len(source.chunks))
+        if bounds[-1] != n:
+            raise ValueError(f"chunks have {bounds[-1]} rows together, but shape says {n}")
+        index = sampled_rows(n)
+        kept = replace(
+            Counts.from_any(sparse.vstack(sample, format="csr")),
+            sample_names=None if source.sample_names is None else source.sample_names[index],
+            feature_names=source.feature_names,
+        )
+        return cls(
+            RowTotals((n, m), np.concatenate(lengths), np.concatenate(sums)),
+            RowTotals((m, n), column_nnz, column_sums),
+            source.sample_names,
+            source.feature_names,
+            source=source,
+            bounds=np.array(bounds, dtype=np.int64),
+            factorials=math.fsum(logs),
+            stirlings=math.fsum(stirlings),
+            sample=kept,
+            sample_index=index,
+            row_digests=np.concatenate(digests),
+            tallying=tallying,
+            grouping=grouping,
+        )
+
+    @cached_property
+    def n_empty_columns(self) -> int:
+        """Number of features without any count."""
+        return int(np.count_nonzero(np.diff(self.by_column.indptr) == 0))
+
+    @cached_property
+    def log_factorial(self) -> float:
+        """Sum over all entries of log(y!), the constant of the Poisson log-likelihood."""
+        return self.factorials
+
+    @property
+    def in_memory(self) -> bool:
+        """They are in chunks."""
+        return False
+
+    @cached_property
+    def stirling(self) -> float:
+        """Sum over the counts of log(y!) - y log(y) + y."""
+        return self.stirlings
+
+    @cached_property
+    def tally(self) -> Tally:
+        """How often every feature has every count; a pass over the chunks."""
+        return self.tallying(self)
+
+    def group_sums(
+        self, labels: NDArray[np.int32], n_groups: int, weights: NDArray[np.float64] | None = None
+    ) -> GroupSums:
+        """Sum up over groups of samples; a pass over the chunks, unless the last call was for the same.
+
+        Parameters
+        ----------
+        weights : ndarray of shape (n,), optional
+            Where only the totals are needed, those of the last call will do.
+        """
+        known: Any = self.known.get("groups")
+        same = known is not None and np.array_equal(known[0], labels)
+        if not same or not (weights is None or np.array_equal(known[1], weights)):
+            own = np.ones(self.n_samples) if weights is None else weights
+            known = self.known["groups"] = labels, own, self.grouping(self, labels, n_groups, own)
+        sums: GroupSums = known[2]
+        return sums
+
+    @cached_property
+    def column_sums(self) -> NDArray[np.float64]:
+        """Total count of every feature."""
+        return self.by_column.row_sums()
+
+    def part_in_memory(self, most: int | None = None) -> tuple[Counts, NDArray[np.int64]]:
+        """Give samples that were kept from the first look; see `Counts.part_in_memory`."""
+        part, place = self.sample.part_in_memory(most)
+        return part, self.sample_index[place]
+
+    def to_scipy(self) -> sparse.csr_array:
+        """Refuse: the counts are not in memory."""
+        raise TypeError(NOT_IN_MEMORY)
+
+    def checksum(self) -> str:
+        """Tell these counts from others, whatever the chunks."""
+        return checksum_of((self.by_row.indptr, self.row_digests))
+
+
+# ---------- passes on a dask.distributed cluster
+
+HELD_SHARE = 0.5
+"""Part of the workers' memory that chunks may take; where they need more they are read anew in every pass."""
+
+
+class ClusterRunner:
+    """Runs one task per chunk; the workers add up the sums pair by pair, always the same pairs.
+
+    Parameters
+    ----------
+    source : CountSource
+        With a client.
+    """
+
+    def __init__(self, source: CountSource) -> None:
+        require("distributed", purpose="a cluster")
+        self._client, self._chunks = source.client, source.chunks
+        self._held: list[Any] | None = None
+
+    def survey(self) -> Iterator[ChunkSurvey]:
+        """Look at every chunk for the first time, in their order."""
+        client, n = self._client, len(self._chunks)
+        raw = self._raw()
+        lengths = client.gather([client.submit(_n_rows, one, pure=False) for one in raw])
+        bounds = np.concatenate(([0], np.cumsum(lengths)))
+        kept = sampled_rows(self._chunks.shape[0])
+        seen = [
+            client.submit(
+                survey_chunk,
+                raw[i],
+                kept[(kept >= bounds[i]) & (kept < bounds[i + 1])] - bounds[i],
+                pure=False,
+            )
+            for i in range(n)
+        ]
+        for one in seen:
+            yield one.result()
+
+    def run(
+        self,
+        task: ChunkTask,
+        counts: ChunkedCounts,
+        sizes: NDArray[np.float64],
+        *,
+        start: Rows,
+        receive: Receive,
+        labels: Labels = None,
+    ) -> Sums:
+        """Run a task on every chunk; see `log1pnmf.counts.passes.Runner.run`."""
+        from dask import config as dask_config
+        from distributed import as_completed
+
+        client, bounds = self._client, counts.bounds
+        held = self._hold(counts)
+        # A task instead of scattered data: those could not be computed again when their worker dies.
+        with dask_config.set({"distributed.admin.large-graph-warning-threshold": "4GB"}):
+            everywhere = client.submit(_itself, task, pure=False, retries=3)
+        done = []
+        for i, chunk in enumerate(held):
+            rows = slice(bounds[i], bounds[i + 1])
+            begin = start.read(rows.start, rows.stop)
+            own = None if labels is None else labels[rows]
+            given = (everywhere, chunk, sizes[rows], own, begin)
+            done.append(client.submit(_task, *given, pure=False, retries=3))
+        loadings = [client.submit(_part, one, 0, pure=False) for one in done]
+        total = _tree([client.submit(_part, one, 1, pure=False) for one in done], client)
+        del done
+        number = {future.key: i for i, future in enumerate(loadings)}
+        for future in as_completed(loadings):
+            receive(number[future.key], future.result())
+            future.release()
+        sums: Sums = total.result()
+        return sums
+
+    def _raw(self) -> list[Any]:
+        """Chunks as tasks that have not run, or futures."""
+        if isinstance(self._chunks, DaskChunks):
+            return list(self._client.compute(self._chunks.delayed(), retries=3))
+        ones = [self._chunks.only(index) for index in range(len(self._chunks))]
+        return [self._client.submit(_read, one, pure=False, retries=3) for one in ones]
+
+    def _hold(self, counts: ChunkedCounts) -> Sequence[Any]:
+        """Chunks as futures that stay on the workers where there is room; else as tasks that read them."""
+        if self._held is not None:
+            return self._held
+        raw = self._raw()
+        chunks = [self._client.submit(chunk_counts, one, pure=False, retries=3) for one in raw]
+        workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        room = sum(worker["memory_limit"] or np.inf for worker in workers)
+        if 16 * counts.nnz <= HELD_SHARE * room:
+            self._held = chunks
+        return chunks
+
+
+def _n_rows(raw: Any) -> int:
+    return int(raw.shape[0])
+
+
+def _itself(task: ChunkTask) -> ChunkTask:
+    return task
+
+
+def _read(one: Callable[[], Any]) -> Any:
+    return one()
+
+
+def _task(task: ChunkTask, counts: Any, sizes: Any, labels: Labels, start: Any) -> tuple[Any, Sums]:
+    sums = task.no_sums()
+    return task(counts, sizes, labels, start=start, into=sums), sums
+
+
+def _part(result: tuple[Any, Sums], which: int) -> Any:
+    return result[which]
+
+
+def _tree(parts: list[Any], client: Any) -> Any:
+    """Add up pair by pair: the order depends on the number of parts and on nothing else."""
+    while len(parts) > 1:
+        pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
+        parts = [client.submit(_added, *pair, pure=False) if len(pair) == 2 else pair[0] for pair in pairs]
+    return parts[0]
+
+
+def _added(first: Sums, second: Sums) -> Sums:
+    return first.plus(second)
+
+
+# ---------- passes over the chunks
+
+T = TypeVar("T")
+
+
+class Runner(Protocol):
+    """Goes through all chunks once."""
+
+    def survey(self) -> Iterator[ChunkSurvey]:
+        """Look at every chunk for the first time, in their order."""
+        ...
+
+    def run(
+        self,
+        task: ChunkTask,
+        counts: ChunkedCounts,
+        sizes: NDArray[np.float64],
+        *,
+        start: Rows,
+        receive: Receive,
+        labels: Labels = None,
+    ) -> Sums:
+        """Run a task on every chunk.
+
+        Parameters
+        ----------
+        sizes : ndarray of shape (n,)
+            Size factors.
+        start : Rows
+            Loadings.
+        receive : callable
+            Called with every chunk's number and result, in any order.
+        labels : ndarray of int32, shape (n,), optional
+            Number of the batch of every sample.
+
+        Returns
+        -------
+        Sums
+            Added up in a fixed order.
+        """
+        ...
+
+
+class LocalRunner:
+    """One chunk after the other; the next one is made ready while the last one is worked on."""
+
+    def __init__(self, source: CountSource) -> None:
+        self._source = source
+
+    def survey(self) -> Iterator[ChunkSurvey]:
+        """Look at every chunk for the first time, in their order."""
+        kept, first = sampled_rows(self._source.shape[0]), 0
+        for raw in self.ahead():
+            last = first + raw.shape[0]
+            yield survey_chunk(raw, kept[(kept >= first) & (kept < last)] - first)
+            first = last
+
+    def run(
+        self,
+        task: ChunkTask,
+        counts: ChunkedCounts,
+        sizes: NDArray[np.float64],
+        *,
+        start: Rows,
+        receive: Receive,
+        labels: Labels = None,
+    ) -> Sums:
+        """Run a task on every chunk; see `Runner.run`."""
+        sums = task.no_sums()
+        for index, chunk in enumerate(_ahead(self._sorted(counts))):
+            first, last = counts.bounds[index : index + 2]
+            begin = start.read(first, last)
+            own = None if labels is None else labels[first:last]
+            receive(index, task(chunk, sizes[first:last], own, start=begin, into=sums))
+        return sums
+
+    def ahead(self) -> Iterator[Any]:
+        """Chunks as the source gives them, each read while the caller has the one before."""
+        return _ahead(self._raw())
+
+    def _raw(self) -> Iterator[Any]:
+        chunks: Any = self._source.chunks
+        return iter(chunks) if hasattr(chunks, "__iter__") else map(chunks.read, range(len(chunks)))
+
+    def _sorted(self, counts: ChunkedCounts) -> Iterator[Counts]:
+        """Chunks by rows and by columns. From the second pass on they are packed, if there is room."""
+        again = "packed" in counts.known
+        packed = counts.known.setdefault("packed", None)
+        if again and packed is None:
+            source, n_chunks = self._source, len(counts.bounds) - 1
+            packed = PackedChunks.where_it_fits(counts.shape, counts.nnz, n_chunks, source.folder)
+            counts.known["packed"] = packed
+        if packed is not None and packed.complete:
+            yield from map(packed.read, range(len(counts.bounds) - 1))
+            return
+        for index, raw in enumerate(self._raw()):
+            chunk = chunk_counts(raw)
+            assert chunk.by_column.nnz == chunk.nnz
+            if packed is not None:
+                packed.add(index, chunk)
+            yield chunk
+
+
+def _ahead(made: Iterator[T]) -> Iterator[T]:
+    """Give what an iterator makes, each in a thread while the caller has the one before."""
+    end: Any = object()
+    with ThreadPoolExecutor(1, "log1pnmf-reader") as reader:
+        coming = reader.submit(next, made, end)
+        while (one := coming.result()) is not end:
+            coming = reader.submit(next, made, end)
+            yield one
+            del one
+
+
+def each_chunk(source: CountSource) -> Iterator[Counts]:
+    """Go through the chunks of a source in this process, checked and with the names of the features."""
+    for done, raw in enumerate(LocalRunner(source).ahead(), start=1):
+        counts = Counts.from_any(raw) if raw.shape[0] else chunk_counts(raw)
+        yield replace(counts, feature_names=source.feature_names)
+        if source.on_chunk is not None:
+            source.on_chunk(done, len(source.chunks))
+
+
+def runner_of(source: CountSource) -> Runner:
+    """Choose the runner for the chunks of a source."""
+    return LocalRunner(source) if source.client is None else ClusterRunner(source)
+
+
+def survey(source: CountSource) -> ChunkedCounts:
+    """Take the first look at a source."""
+    return ChunkedCounts.gather(source, runner_of(source).survey(), _tally, _grouped)
+
+
+@dataclass(eq=False)
+class _Tallied:
+    """The tally of the chunks seen so far."""
+
+    tally: Tally
+
+    def plus(self, other: _Tallied) -> _Tallied:
+        return _Tallied(self.tally.plus(other.tally))
+
+
+@dataclass(frozen=True)
+class _TallyTask:
+    """Tallies a chunk."""
+
+    n_features: int
+
+    def no_sums(self) -> _Tallied:
+        return _Tallied(Tally.none(self.n_features))
+
+    def __call__(self, counts: Counts, sizes: Any, labels: Labels, *, start: Any, into: _Tallied) -> None:
+        into.tally = into.tally.plus(counts.tally)
+
+
+@dataclass(frozen=True)
+class _GroupTask:
+    """Sums up a chunk over groups of samples."""
+
+    shape: tuple[int, int]
+
+    def no_sums(self) -> GroupSums:
+        return GroupSums(np.zeros(self.shape), np.zeros(self.shape))
+
+    def __call__(self, counts: Counts, sizes: Any, labels: Labels, *, start: Any, into: GroupSums) -> None:
+        rows = counts.by_row
+        assert labels is not None
+        place = np.repeat(labels, np.diff(rows.indptr)).astype(np.int64) * self.shape[1] + rows.indices
+        weights = np.repeat(sizes, np.diff(rows.indptr))
+        size = into.totals.size
+        into.totals += np.bincount(place, rows.values, size).reshape(self.shape)
+        into.weights += np.bincount(place, weights, size).reshape(self.shape)
+
+
+def _tally(counts: ChunkedCounts) -> Tally:
+    """Tally counts in a pass over their chunks."""
+    found: Any = _looked_at(counts, _TallyTask(counts.n_features), np.ones(counts.n_samples))
+    return found.tally
+
+
+def _grouped(counts: ChunkedCounts, labels: Any, n_groups: int, weights: Any) -> GroupSums:
+    """Sum counts up over groups of samples in a pass over their chunks."""
+    found: Any = _looked_at(counts, _GroupTask((n_groups, counts.n_features)), weights, labels)
+    return found
+
+
+def _looked_at(counts: ChunkedCounts, task: ChunkTask, sizes: Any, labels: Labels = None) -> Sums:
+    """Run a task that needs no loadings."""
+    source, done = counts.source, iter(range(1, len(counts.bounds)))
+    no_loadings = Rows((counts.n_samples, 0), lambda first, last: np.zeros((last - first, 0)), source.folder)
+
+    def receive(index: int, result: Any) -> None:
+        if source.on_chunk is not None:
+            source.on_chunk(next(done), len(counts.bounds) - 1)
+
+    run = runner_of(source).run
+    return run(task, counts, sizes, start=no_loadings, receive=receive, labels=labels)
+
+
+# ---------- counts of any kind, part by part
+
+
+def parts_of(X: Any) -> Iterator[tuple[int, Any]]:
+    """Give counts with the number of the first sample; chunks without samples are left out."""
+    source = source_of(X)
+    if source is None:
+        yield 0, X
+        return
+    first = 0
+    for chunk in each_chunk(source):
+        if chunk.n_samples:
+            yield first, chunk
+        first += chunk.n_samples
+
+
+def source_of(X: Any) -> CountSource | None:
+    """Where the chunks come from; None for counts in memory."""
+    if isinstance(X, CountSource):
+        return X
+    if isinstance(X, ChunkedCounts):
+        return X.source
+    return open_counts(X) if is_streamed(X) else None

@@ -1,0 +1,850 @@
+"""One door for every kind of file: `read_table`."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from log1pnmf._common.archive import StrPath
+from log1pnmf._common.checks import check_number, check_whole, require
+from log1pnmf._common.safe_files import (
+    BadFileError,
+    Budget,
+    Store,
+    check_npy,
+    check_npz,
+    check_regular,
+    market_matrix,
+    open_store,
+)
+
+from .chunks import parse_memory
+from .compress import SparseRows
+from .counts import Counts, holds_counts
+from .text import (
+    CountTable,
+    Fractions,
+    RawTable,
+    Words,
+    checked,
+    cost,
+    holds_texts,
+    open_text,
+    read_column,
+    read_folder,
+    read_text,
+    rows_of,
+)
+
+# ---------- a place for HDF5 files that survives a full disk
+
+
+class Sink:
+    """A file whose writes never raise: it keeps the first error and ignores all later writes.
+
+    HDF5 crashes the process if a write fails while it closes a file.
+
+    Parameters
+    ----------
+    file : file
+        For reading and writing bytes, without a buffer.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.error: BaseException | None = None
+
+    def write(self, data: Any) -> int:
+        """Write all bytes; a file without a buffer may take only some at once."""
+        left = memoryview(data)
+        while left.nbytes and self.error is None:
+            try:
+                left = left[self._file.write(left) :]
+            except OSError as error:
+                self.error = error
+        return len(data)
+
+    def truncate(self, size: int) -> int:
+        """Set the length."""
+        try:
+            self._file.truncate(size)
+        except OSError as error:
+            self.error = self.error or error
+        return size
+
+    def flush(self) -> None:
+        """Do nothing: there is no buffer."""
+
+    def read(self, size: int = -1) -> bytes:
+        """Read bytes."""
+        return self._file.read(size)
+
+    def readinto(self, buffer: Any) -> int:
+        """Read bytes into memory; zeros where nothing is."""
+        view = memoryview(buffer)
+        n: int = self._file.readinto(view)  # type: ignore[attr-defined]
+        view[n:] = bytes(len(view) - n)
+        return len(view)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place."""
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Give the present place."""
+        return self._file.tell()
+
+
+@contextmanager
+def created_hdf5(path: Path) -> Iterator[Any]:
+    """Open a new HDF5 file; where it cannot be written to the end, there is one OSError."""
+    h5py = require("h5py", package="anndata", purpose="writing .h5ad files")
+    with open(path, "w+b", buffering=0) as file:
+        sink = Sink(file)
+        try:
+            with _not_inside(sink), h5py.File(sink, "w") as store:
+                yield store
+        except Exception:
+            if sink.error is None:
+                raise
+        if isinstance(sink.error, OSError):  # the error of HDF5 is only a consequence of it
+            raise OSError(sink.error.errno, sink.error.strerror, str(path)) from None
+        if sink.error is not None:
+            raise sink.error
+
+
+@contextmanager
+def _not_inside(sink: Sink) -> Iterator[None]:
+    """Keep signals from interrupting a method that HDF5 has called; they are raised when HDF5 is done."""
+    inside = {method.__code__ for method in vars(Sink).values() if hasattr(method, "__code__")}
+    before: dict[int, Any] = {}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code in inside:
+                sink.error = sink.error or KeyboardInterrupt()
+                return
+            frame = frame.f_back
+        before[number](number, frame)
+
+    if threading.current_thread() is threading.main_thread():
+        held = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        before = {number: handler for number, handler in held.items() if callable(handler)}
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# ---------- numPy's own files: .npy and .npz, never with pickle
+
+MATRICES = ("counts", "X", "matrix", "Y", "data", "arr_0")
+"""Names under which the counts are looked for, where there are several arrays."""
+
+SINGLE = b"\x93NUMPY"
+
+COLUMN = "sample_columns."
+"""What the names of labels begin with."""
+
+
+def read_npy(path: Path, budget: Budget) -> RawTable:
+    """Read an array."""
+    with open(path, "rb") as file:
+        check_npy(file, path)
+        budget.charge(path.stat().st_size)
+        return RawTable(np.load(file, allow_pickle=False))
+
+
+def read_npz(path: Path, budget: Budget) -> RawTable:
+    """Read a sparse matrix of SciPy's `save_npz`, or the counts among several arrays."""
+    # Opened here, because NumPy leaves a file open that is damaged.
+    with open(path, "rb") as file:
+        if file.read(len(SINGLE)) == SINGLE:
+            raise BadFileError(f"{path} holds one array, not several; name it .npy")
+        check_npz(file, path, budget)
+        with np.load(file, allow_pickle=False) as stored:
+            return _from_archive(path, file, stored)
+
+
+def _from_archive(path: Path, file: BinaryIO, stored: Mapping[str, Any]) -> RawTable:
+    names = list(stored)
+    if "metadata" in names:
+        raise BadFileError(f"{path} is a model or checkpoint of log1pnmf, not a table of counts")
+    notes: tuple[str, ...] = ()
+    if "format" in names:
+        file.seek(0)
+        matrix = sparse.load_npz(file)
+        if hasattr(matrix, "check_format"):  # indices out of range would crash SciPy
+            matrix.check_format(full_check=True)
+    else:
+        name = _matrix_name(path, stored)
+        matrix = stored[name]
+        notes = (f"counts read from array {name!r}",)
+    columns = {one.removeprefix(COLUMN): stored[one] for one in names if one.startswith(COLUMN)}
+    samples, features = (
+        stored[name].tolist() if name in names else None for name in ("sample_names", "feature_names")
+    )
+    return RawTable(matrix, samples, features, columns, notes)
+
+
+def _matrix_name(path: Path, stored: Mapping[str, Any]) -> str:
+    tables = [name for name in stored if stored[name].ndim == 2]
+    for name in MATRICES:
+        if name in tables:
+            return name
+    if len(tables) == 1:
+        return tables[0]
+    there = ", ".join(f"{name} {stored[name].shape}" for name in stored) or "nothing"
+    raise BadFileError(
+        f"{path} must hold one table of counts, called 'counts' if there are several; got {there}"
+    )
+
+
+# ---------- annData on disk: .h5ad and .zarr. Only what is asked for is read
+
+COUNTS = "counts"
+MISSING = "NA"
+CELL = 64
+"""Bytes that a label takes while it becomes text, besides the text itself."""
+
+
+def element_io() -> Any:
+    """Find the module of AnnData with `read_elem` and `write_elem`, which has moved between versions."""
+    anndata = require("anndata", purpose="reading and writing AnnData")
+    if hasattr(anndata, "io") and hasattr(anndata.io, "read_elem"):
+        return anndata.io
+    return require("anndata.experimental", purpose="reading and writing AnnData")
+
+
+def write_annotated(store: Any, adata: Any) -> None:
+    """Write AnnData to an open store, without the mark of "no raw" that older versions cannot read."""
+    element_io().write_elem(store, "/", adata)
+    if adata.raw is None and "raw" in store:
+        del store["raw"]
+
+
+def read_anndata(path: Path, layer: str | None, budget: Budget) -> RawTable:
+    """Read the counts, names and columns of obs.
+
+    Parameters
+    ----------
+    path : Path
+        .h5ad or .zarr.
+    layer : str, optional
+        Name of a layer, "X" or "raw". By default X, or layers["counts"] where X does not hold counts.
+    """
+    read = element_io().read_elem
+    with opened(path, budget) as store:
+        if "obs" not in store or "var" not in store:
+            raise BadFileError(f"{path} holds no AnnData: obs or var is missing; is it another kind of file?")
+        layers, has_raw = store.members("layers"), "raw/X" in store
+        place, matrix, notes = _chosen(path, store, layer, layers=layers, has_raw=has_raw)
+        names, columns = read_columns(store)
+        var = read(store.node("raw/var" if place == "raw/X" else "var"))
+    others = [*(["raw"] if has_raw and place != "raw/X" else []), *(one for one in layers if one != layer)]
+    return RawTable(
+        matrix,
+        names,
+        var.index.tolist(),
+        columns,
+        notes,
+        hint=f"choose another layer with --layer ({', '.join(others)})" if others else "pass raw counts",
+    )
+
+
+def read_columns(store: Store) -> tuple[list[Any], dict[str, np.ndarray]]:
+    """Read the names of the samples and the columns of obs."""
+    obs = element_io().read_elem(store.node("obs"))
+    return obs.index.tolist(), {str(name): _column(obs[name], store.budget) for name in obs.columns}
+
+
+def read_whole(path: Path, budget: Budget) -> Any:
+    """Read everything that is in an AnnData file; all of it is checked before.
+
+    Parameters
+    ----------
+    path : Path
+        .h5ad or .zarr.
+    """
+    anndata = require("anndata", purpose="reading AnnData")
+    with opened(path, budget) as store:
+        group = store.node("/")
+        return anndata.read_zarr(group) if path.is_dir() else anndata.read_h5ad(path)
+
+
+@contextmanager
+def opened(path: Path, budget: Budget) -> Iterator[Store]:
+    """Open a .h5ad file or a .zarr folder, and close it."""
+    store = open_store(path, budget)
+    try:
+        yield store
+    finally:
+        if hasattr(store.root, "close"):
+            store.root.close()
+
+
+@contextmanager
+def created_store(path: Path) -> Iterator[Any]:
+    """Open a new .h5ad file or, for any other ending, a new .zarr folder."""
+    if path.name.endswith(".h5ad"):
+        with created_hdf5(path) as file:
+            yield file
+    else:
+        zarr = require("zarr", purpose="writing .zarr folders")
+        # Version 2 of the layout is what every AnnData reads.
+        yield zarr.open_group(str(path), mode="w", zarr_format=2)
+
+
+def _chosen(
+    path: Path, store: Store, layer: str | None, *, layers: list[str], has_raw: bool
+) -> tuple[str, Any, tuple[str, ...]]:
+    """Read the layer asked for; without one, X or the counts that stand in for it."""
+    read = element_io().read_elem
+    if layer in layers:
+        return f"layers/{layer}", read(store.node(f"layers/{layer}")), ()
+    if layer == "raw" and has_raw:
+        return "raw/X", read(store.node("raw/X")), ()
+    if layer not in (None, "X"):
+        known = ", ".join([*layers, "X", *(["raw"] if has_raw else [])])
+        raise BadFileError(f"{path} has no layer {layer!r}; choose one of {known}")
+    matrix = read(store.node("X")) if "X" in store else None
+    if layer is None and COUNTS in layers and (matrix is None or not holds_counts(matrix)):
+        why = "there is no X" if matrix is None else "X does not hold counts"
+        return (
+            f"layers/{COUNTS}",
+            read(store.node(f"layers/{COUNTS}")),
+            (f"{why}: layer {COUNTS!r} was taken",),
+        )
+    if matrix is None:
+        raise BadFileError(
+            f"{path} has no X; choose a layer with --layer ({', '.join(layers) or 'there are none'})"
+        )
+    return "X", matrix, ()
+
+
+def _column(series: Any, budget: Budget) -> np.ndarray:
+    """Labels as numbers or text; missing text is "NA"."""
+    budget.charge(CELL * len(series))
+    if isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf":
+        return series.to_numpy()
+    missing = series.isna().to_numpy()
+    text = series.astype(object).to_numpy()
+    return budget.text([MISSING if gone else str(one) for one, gone in zip(text, missing, strict=True)])
+
+
+# ---------- matrixMarket files: .mtx, and the folders of 10x with names beside them
+
+EXPRESSION = "Gene Expression"
+MATRIX = ("matrix.mtx", "matrix.mtx.gz")
+BARCODES = ("barcodes.tsv", "barcodes.tsv.gz")
+FEATURES = ("features.tsv", "features.tsv.gz", "genes.tsv", "genes.tsv.gz")
+
+
+def read_market(path: Path, budget: Budget) -> RawTable:
+    """Read a matrix; one of 10x, with its names beside it, as the folder it is in."""
+    if path.name.endswith(MATRIX) and _beside(path, FEATURES) and _beside(path, BARCODES):
+        return read_market_folder(path.parent, budget, path)
+    return RawTable(_matrix(path, budget), notes=("a .mtx file has no names; rows were read as samples",))
+
+
+def read_market_folder(folder: Path, budget: Budget, matrix: Path | None = None) -> RawTable:
+    """Read matrix, barcodes and features (or genes) of 10x, and turn them: they are features x cells."""
+    if matrix is None:
+        found = sorted(path for path in folder.iterdir() if path.name.endswith(MATRIX))
+        if len(found) != 1:
+            there = "several: " + ", ".join(path.name for path in found) if found else "none"
+            raise BadFileError(
+                f"{folder} must hold one matrix.mtx or matrix.mtx.gz (with barcodes.tsv and features.tsv), "
+                f"got {there}; name the file itself, or another folder"
+            )
+        matrix = found[0]
+    features, barcodes = _beside(matrix, FEATURES), _beside(matrix, BARCODES)
+    if features is None or barcodes is None:
+        missing = "features.tsv or genes.tsv" if features is None else "barcodes.tsv"
+        raise BadFileError(f"{folder} has {matrix.name}, but no {missing} beside it; put it there")
+    counts, rows = _matrix(matrix, budget), _table(features, budget)
+    names = [row[0] for row in _table(barcodes, budget)]
+    if counts.shape != (len(rows), len(names)):
+        raise BadFileError(
+            f"{matrix} has shape {counts.shape}, but there are {len(rows)} features in {features.name} and "
+            f"{len(names)} barcodes in {barcodes.name}; the files do not belong together"
+        )
+    identifiers = [row[0] for row in rows]
+    named = [row[1] if len(row) > 1 else row[0] for row in rows]
+    kinds = [row[2] for row in rows] if all(len(row) > 2 for row in rows) else None
+    return tenx_table(counts.T, names, identifiers, named=named, kinds=kinds)
+
+
+def tenx_table(
+    counts: Any,
+    barcodes: Sequence[str],
+    identifiers: Sequence[str],
+    *,
+    named: Sequence[str],
+    kinds: Sequence[str] | None,
+) -> RawTable:
+    """Put a table of 10x together: gene expression where there is more than that, symbols made unique.
+
+    Parameters
+    ----------
+    counts : sparse matrix
+        Cells x features.
+    barcodes, identifiers : sequence of str
+        Of the cells and features.
+    named : sequence of str
+        Symbols of the features.
+    kinds : sequence of str, optional
+        Feature types.
+    """
+    names, notes = symbols(identifiers, named)
+    if kinds is not None and len(set(kinds)) > 1 and EXPRESSION in kinds:
+        keep = np.flatnonzero(np.array(kinds, dtype=object) == EXPRESSION)
+        others = Counter(kind for kind in kinds if kind != EXPRESSION)
+        left_out = ", ".join(f"{n:,} x {kind}" for kind, n in others.items())
+        notes += (f"only features of type {EXPRESSION!r} were read; left out: {left_out}",)
+        counts, names = counts.tocsc()[:, keep], [names[j] for j in keep]
+    return RawTable(counts, list(barcodes), names, notes=notes)
+
+
+def symbols(identifiers: Sequence[str], named: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Symbols as names of features; those that stand for several genes carry their identifier as well.
+
+    Examples
+    --------
+    >>> symbols(["ENSG1", "ENSG2", "ENSG3"], ["TBCE", "TBCE", "MX1"])[0]
+    ['TBCE (ENSG1)', 'TBCE (ENSG2)', 'MX1']
+    """
+    often = Counter(named)
+    twice = [name for name, n in often.items() if n > 1]
+    if not twice:
+        return list(named), ()
+    unique = [
+        f"{name} ({identifier})" if often[name] > 1 else name
+        for identifier, name in zip(identifiers, named, strict=True)
+    ]
+    note = f"symbols of several genes carry the gene's identifier: {len(twice)} (first {twice[0]!r})"
+    return unique, (note,)
+
+
+def _beside(matrix: Path, names: Sequence[str]) -> Path | None:
+    """File of a name, with the prefix that the matrix has."""
+    ending = next(ending for ending in MATRIX if matrix.name.endswith(ending))
+    prefix = matrix.name.removesuffix(ending)
+    return next(
+        (matrix.with_name(prefix + name) for name in names if matrix.with_name(prefix + name).exists()), None
+    )
+
+
+def _table(path: Path, budget: Budget) -> list[list[str]]:
+    kept = []
+    try:
+        with open_text(path, budget) as file:
+            for row in rows_of(file, budget, delimiter="\t", quoting=csv.QUOTE_NONE):
+                budget.charge(cost(row))
+                kept.append(row)
+        return kept
+    except (EOFError, OSError, csv.Error, UnicodeDecodeError) as error:
+        raise BadFileError(f"{path} is damaged ({error}); get another copy of it") from error
+
+
+def _matrix(path: Path, budget: Budget) -> Any:
+    try:
+        return market_matrix(path, budget)
+    except BadFileError:
+        raise
+    except (ValueError, OverflowError, TypeError) as error:
+        raise BadFileError(
+            f"{path} is not a whole MatrixMarket file ({error}); get another copy of it"
+        ) from error
+
+
+# ---------- the HDF5 files of 10x Genomics: Cell Ranger 3 and later, and 2
+
+PARTS = ("data", "indices", "indptr", "shape", "barcodes")
+
+
+def read_tenx_h5(path: Path, genome: str | None, budget: Budget) -> RawTable:
+    """Read a feature-barcode matrix; cells become rows.
+
+    Parameters
+    ----------
+    genome : str, optional
+        Which one, in a file of Cell Ranger 2 with several.
+    """
+    with opened(path, budget) as store:
+        name = _place(path, store, genome)
+        missing = [part for part in PARTS if f"{name}/{part}" not in store]
+        if missing:
+            raise BadFileError(f"{path} is not a 10x file: {', '.join(missing)} missing in {name}")
+        group = store.node(name)
+        n_features, n_cells = (int(n) for n in group["shape"][:])
+        parts = (group["data"][:], group["indices"][:], group["indptr"][:])
+        if len(parts[2]) != n_cells + 1:
+            raise BadFileError(f"{path} is damaged: {len(parts[2])} column starts for {n_cells} cells")
+        counts = sparse.csr_array(parts, shape=(n_cells, n_features))
+        counts.check_format(full_check=True)  # indices out of range would crash SciPy
+        kinds = None
+        if "features" in group:
+            features = group["features"]
+            identifiers, named = _strings(features["id"]), _strings(features["name"])
+            kinds = _strings(features["feature_type"]) if "feature_type" in features else None
+        else:
+            identifiers, named = _strings(group["genes"]), _strings(group["gene_names"])
+        barcodes = _strings(group["barcodes"])
+    return tenx_table(counts, barcodes, identifiers, named=named, kinds=kinds)
+
+
+def _place(path: Path, store: Store, genome: str | None) -> str:
+    """Find the matrix: in one place since Cell Ranger 3, one for each genome before."""
+    if "matrix" in store:
+        if genome is not None:
+            raise BadFileError(f"{path} has one matrix for all genomes; leave layer {genome!r} out")
+        return "matrix"
+    genomes = [name for name in store.members("/") if f"{name}/barcodes" in store]
+    if genome is not None and genome not in genomes:
+        raise BadFileError(f"{path} has no genome {genome!r}; choose one of {', '.join(genomes) or 'none'}")
+    if genome is None and len(genomes) != 1:
+        there = ", ".join(genomes) or "no matrix at all; for AnnData name it .h5ad"
+        raise BadFileError(f"{path} should hold one matrix of 10x, got {there}; choose with layer (--layer)")
+    return genome or genomes[0]
+
+
+def _strings(dataset: Any) -> list[str]:
+    return [str(one, "utf-8") if isinstance(one, bytes) else str(one) for one in np.asarray(dataset[:])]
+
+
+# ---------- sets of features, such as gene sets: files in the form GMT
+
+
+def read_sets(path: str | os.PathLike[str]) -> dict[str, list[str]]:
+    r"""Read sets of features from a GMT file: name, description and features, with tabs between.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        GMT file, may be compressed with gzip.
+
+    Returns
+    -------
+    dict of str to list of str
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "sets.gmt")
+    >>> with open(path, "w") as file:
+    ...     _ = file.write("cycle\tfrom a book\tMKI67\tTOP2A\n")
+    >>> read_sets(path)
+    {'cycle': ['MKI67', 'TOP2A']}
+    """
+    budget, sets = Budget(path), dict[str, list[str]]()
+    try:
+        with open_text(Path(path), budget) as file:
+            for row in rows_of(file, budget, delimiter="\t"):
+                name, members = row[0].strip(), [one.strip() for one in row[2:] if one.strip()]
+                if not name or not members or name in sets:
+                    what = "is there twice" if name in sets else "has no name or no features"
+                    raise BadFileError(
+                        f"{path}: set {name!r} {what}; every line is a name, a description and features, "
+                        "with tabs between"
+                    )
+                sets[name] = members
+    except UnicodeDecodeError as error:
+        raise BadFileError(f"{path} is not text ({error})") from error
+    if not sets:
+        raise BadFileError(f"{path} has no sets; a line is a name, a description and features")
+    return sets
+
+
+# ---------- filters that leave out samples and features with few counts, and report what they removed
+
+
+@dataclass(frozen=True, eq=False)
+class Filtered:
+    """What filters left, and what they took.
+
+    Parameters
+    ----------
+    table : CountTable
+        What is left.
+    kept_samples, kept_features : ndarray of int
+        Where it was in the table before.
+    report : tuple of str
+        One line for each filter that was asked for, also where it removed nothing.
+    """
+
+    table: CountTable
+    kept_samples: NDArray[np.intp]
+    kept_features: NDArray[np.intp]
+    report: tuple[str, ...]
+
+
+def filter_table(
+    table: CountTable, *, min_samples: int = 0, min_counts: float = 0, min_features: int = 0
+) -> Filtered:
+    """Remove samples with few counts, then features that occur in few of the remaining samples.
+
+    Parameters
+    ----------
+    table : CountTable
+        Counts with the names of samples and features.
+    min_samples : int
+        Smallest number of samples in which a feature must occur.
+    min_counts : float
+        Smallest total count of a sample.
+    min_features : int
+        Smallest number of features that must occur in a sample.
+
+    Returns
+    -------
+    Filtered
+
+    Raises
+    ------
+    BadFileError
+        Where nothing is left.
+
+    Examples
+    --------
+    >>> table = CountTable(Counts.from_any([[1, 0, 9], [2, 5, 0], [0, 0, 1]]))
+    >>> filtered = filter_table(table, min_counts=2, min_samples=2)
+    >>> filtered.table.shape
+    (2, 1)
+    >>> filtered.report[0]
+    'samples with fewer than 2 counts: 1 of 3 removed'
+    """
+    check_whole("min_samples", min_samples, least=0)
+    check_whole("min_features", min_features, least=0)
+    check_number("min_counts", min_counts)
+    matrix, (n, m) = table.counts.to_scipy(), table.shape
+    report, keep = [], np.ones(n, dtype=bool)
+    totals, seen = table.counts.row_sums, np.diff(matrix.indptr)
+    for least, values, what in ((min_counts, totals, "counts"), (min_features, seen, "features")):
+        if least:
+            gone = keep & (values < least)
+            keep &= ~gone
+            report.append(f"samples with fewer than {least:g} {what}: {gone.sum():,} of {n:,} removed")
+    samples = np.flatnonzero(keep)
+    left = matrix if len(samples) == n else matrix[samples]
+    features = np.arange(m)
+    if min_samples:
+        features = np.flatnonzero(np.bincount(left.indices, minlength=m) >= min_samples)
+        gone_features = m - len(features)
+        report.append(f"features in fewer than {min_samples} samples: {gone_features:,} of {m:,} removed")
+    if not len(samples) or not len(features):
+        raise BadFileError(
+            f"{table.source or 'the table'}: filters left nothing ({'; '.join(report)}); lower them"
+        )
+    kept = left if len(features) == m else left[:, features]
+    return Filtered(_part(table, kept, samples, features), samples, features, tuple(report))
+
+
+def _part(
+    table: CountTable, matrix: sparse.csr_array, samples: NDArray[np.intp], features: NDArray[np.intp]
+) -> CountTable:
+    if matrix.shape == table.shape:
+        return table
+    names, feature_names = table.sample_names, table.feature_names
+    counts = Counts(
+        SparseRows.from_scipy(matrix),
+        sample_names=None if names is None else names[samples],
+        feature_names=None if feature_names is None else feature_names[features],
+    )
+    columns = {name: values[samples] for name, values in table.sample_columns.items()}
+    return replace(table, counts=counts, sample_columns=columns)
+
+
+# ---------- one door for every kind of file: read_table
+
+ENDINGS = {
+    ".h5ad": "h5ad",
+    ".zarr": "zarr",
+    ".h5": "10x h5",
+    ".mtx": "mtx",
+    ".mtx.gz": "mtx",
+    ".csv": "csv",
+    ".csv.gz": "csv",
+    ".tsv": "tsv",
+    ".tsv.gz": "tsv",
+    ".txt": "tsv",
+    ".txt.gz": "tsv",
+    ".npz": "npz",
+    ".npy": "npy",
+}
+WITH_LAYERS = ("h5ad", "zarr", "10x h5")
+
+READERS: dict[str, Callable[[Path, Budget], RawTable]] = {
+    "mtx": read_market,
+    "10x folder": read_market_folder,
+    "csv": read_text,
+    "tsv": read_text,
+    "npz": read_npz,
+    "npy": read_npy,
+}
+
+
+def format_of(path: StrPath) -> str:
+    """Tell the format of a file from its name; a folder is a .zarr, one of .txt files, or a 10x folder.
+
+    Raises
+    ------
+    BadFileError
+        For unknown endings.
+
+    Examples
+    --------
+    >>> format_of("counts.csv.gz")
+    'csv'
+    """
+    place = Path(path)
+    name = place.name.lower()
+    for ending in sorted(ENDINGS, key=len, reverse=True):
+        if name.endswith(ending) and name != ending:
+            return ENDINGS[ending]
+    if place.is_dir():
+        return "zarr" if _is_zarr(place) else "texts" if holds_texts(place) else "10x folder"
+    known = ", ".join(ENDINGS)
+    raise BadFileError(
+        f"{os.fspath(path)} has no ending that is known; use one of {known}, a 10x folder or a folder of "
+        "texts (.txt)"
+    )
+
+
+def read_table(
+    path: StrPath,
+    *,
+    layer: str | None = None,
+    transpose: bool = False,
+    fractions: Fractions = "refuse",
+    max_memory: str | float | None = None,
+    text: str | None = None,
+    stop_words: str | None = None,
+) -> CountTable:
+    r"""Read a table of counts, samples x features, from a file of any known kind.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        .h5ad, .zarr (AnnData), .h5 (10x), a folder with matrix.mtx (10x), .mtx, .csv, .tsv, .txt, .npz, .npy;
+        text and .mtx also with .gz. 10x files are features x samples and are transposed. A folder of .txt
+        files is a set of documents, whose words are counted; subfolders are labels ("folder").
+    layer : str, optional
+        AnnData: layer, "X" or "raw"; by default X, or layers["counts"] if X does not hold counts (a note says
+        so). 10x .h5 with several genomes: the genome.
+    transpose : bool
+        Whether rows of the file are features.
+    fractions : {"refuse", "allow"}
+        What to do with values that are not whole numbers.
+    max_memory : str or float, optional
+        Memory that reading may use, such as "8GB" or a number of bytes. The default, 1 GiB or 200 times the
+        size of the file, protects against malicious files; raise it only for files that you trust.
+    text : str, optional
+        Column of a .csv or .tsv with texts, one document per row, whose words are counted. The other columns
+        are labels; a first column such as "id" or "name" contains the names of the documents.
+    stop_words : str, optional
+        Words to ignore in texts: "english", or a file with one word per line.
+
+    Returns
+    -------
+    CountTable
+
+    Raises
+    ------
+    FileNotFoundError
+    BadFileError
+        If the file is damaged, empty or does not contain counts. The message says what is wrong, where, and
+        what to do.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "counts.csv")
+    >>> with open(path, "w") as file:
+    ...     _ = file.write("cell,a,b\nx,1,0\ny,2,5\n")
+    >>> table = read_table(path)
+    >>> table.shape, table.feature_names.tolist(), table.sample_names.tolist()
+    ((2, 2), ['a', 'b'], ['x', 'y'])
+    """
+    place, name = Path(path), os.fspath(path)
+    if not place.exists():
+        raise FileNotFoundError(f"{name} does not exist; check the path (working folder: {Path.cwd()})")
+    check_regular(place)
+    kind = _kind(place, text, stop_words)
+    if layer is not None and kind not in WITH_LAYERS:
+        raise BadFileError(f"{name} is a {kind} file, which has no layers; leave layer {layer!r} out")
+    _check_kind(place, kind)
+    budget = Budget(place, None if max_memory is None else parse_memory(max_memory))
+    try:
+        raw = _read(place, kind, layer, Words(text, stop_words), budget)
+    except (BadFileError, ImportError, PermissionError):
+        raise
+    except (EOFError, zlib.error, OSError, MemoryError) as error:
+        raise BadFileError(
+            f"{name} is truncated or damaged ({_short(error)}); get another copy of it"
+        ) from error
+    except Exception as error:  # readers of other packages raise whatever they meet
+        raise BadFileError(f"{name} is not a {kind} file that can be read ({_short(error)})") from error
+    raw = raw.transposed() if transpose else raw
+    return checked(raw, source=name, format=kind, fractions=fractions, budget=budget)
+
+
+def _kind(place: Path, text: str | None, stop_words: str | None) -> str:
+    """Tell the format of a file, in which a column may hold texts."""
+    kind = format_of(place)
+    if text is not None and kind in ("csv", "tsv"):
+        return "column of texts"
+    if text is not None and kind != "texts":
+        raise BadFileError(f"{place} is a {kind} file; a column of texts (--text) is one of a .csv or .tsv")
+    if stop_words is not None and kind != "texts":
+        raise BadFileError(f"{place} is a {kind} file; stop words are for texts (--text names their column)")
+    return kind
+
+
+def _read(place: Path, kind: str, layer: str | None, words: Words, budget: Budget) -> RawTable:
+    if kind == "texts":
+        return read_folder(place, words, budget)
+    if kind == "column of texts":
+        return read_column(place, words, budget)
+    if kind in ("h5ad", "zarr"):
+        return read_anndata(place, layer, budget)
+    if kind == "10x h5":
+        return read_tenx_h5(place, layer, budget)
+    return READERS[kind](place, budget)
+
+
+def _check_kind(place: Path, kind: str) -> None:
+    folder = kind in ("zarr", "10x folder", "texts")
+    if place.is_dir() and not folder:
+        raise BadFileError(f"{place} is a folder, but a {kind} file was expected; name the file inside")
+    if place.is_file() and kind == "zarr":
+        raise BadFileError(f"{place} is a file, but .zarr is a folder; unpack it first")
+    if place.is_file() and place.stat().st_size == 0:
+        raise BadFileError(f"{place} is empty (0 bytes); get another copy of it")
+
+
+def _is_zarr(place: Path) -> bool:
+    return any((place / name).exists() for name in (".zgroup", "zarr.json"))
+
+
+def _short(error: BaseException) -> str:
+    """First line of what another package has to say."""
+    text = str(error).strip() or type(error).__name__
+    line = text.splitlines()[0]
+    return line if len(line) <= 200 else f"{line[:197]}..."

@@ -1,0 +1,363 @@
+"""Tables of counts to files: `write_table`."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import scipy
+from scipy import sparse
+
+from log1pnmf._common.archive import StrPath, building
+from log1pnmf._common.checks import require
+from log1pnmf._common.safe_files import BadFileError
+
+from .read import COLUMN, EXPRESSION, created_store, format_of, write_annotated
+from .text import CountTable, safe_cell
+
+# ---------- tables of counts to files: write_table
+
+WRITABLE = (".h5ad", ".zarr", ".mtx", ".mtx.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".npz", ".npy")
+ROWS_AT_ONCE = 256
+
+
+def write_table(table: CountTable, path: StrPath, *, force: bool = False) -> tuple[str, ...]:
+    """Write a table of counts; the ending of the name sets the format.
+
+    Parameters
+    ----------
+    table : CountTable
+        Counts with the names of samples and features.
+    path : str or PathLike
+        .h5ad, .zarr, .mtx, .csv, .tsv, .npz or .npy; text and .mtx also with .gz. A name without an ending is
+        a folder as 10x writes it (features x samples, with names).
+    force : bool
+        Whether to replace an existing file.
+
+    Returns
+    -------
+    tuple of str
+        What the format cannot store.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from log1pnmf.counts.counts import Counts
+    >>> path = os.path.join(tempfile.mkdtemp(), "counts.npz")
+    >>> write_table(CountTable(Counts.from_any([[1, 0], [2, 5]])), path)
+    ()
+    >>> sparse.load_npz(path).toarray()
+    array([[1, 0],
+           [2, 5]], dtype=int32)
+    """
+    kind = _kind(path)
+    with building(path, force=force) as temporary:
+        WRITERS[kind](table, temporary)
+    return _lost(table, kind)
+
+
+def _kind(path: StrPath) -> str:
+    place = Path(path)
+    if not place.suffix:
+        return "10x folder"
+    kind = format_of(place)
+    if kind not in WRITERS:
+        raise BadFileError(
+            f"{os.fspath(path)} cannot be written: {kind} is only read; use {', '.join(WRITABLE)}"
+        )
+    return kind
+
+
+def _lost(table: CountTable, kind: str) -> tuple[str, ...]:
+    lost = []
+    named = table.sample_names is not None or table.feature_names is not None
+    if kind in ("mtx", "npy") and named:
+        lost.append(f"names are not kept in a .{kind} file; a 10x folder (a name without ending) keeps them")
+    if kind in ("mtx", "npy", "10x folder", "csv", "tsv") and table.sample_columns:
+        names = ", ".join(table.sample_columns)
+        lost.append(f"labels of the samples are not kept: {names}; .h5ad, .zarr and .npz keep them")
+    return tuple(lost)
+
+
+# ---------------------------------------------------------------- one for each format
+
+
+def whole_numbers(matrix: sparse.csr_array) -> sparse.csr_array:
+    """Turn counts into integers where they are whole; int32 where that holds them."""
+    values = matrix.data
+    largest = float(values.max(initial=0.0))
+    if largest >= 2**53 or not (values == np.rint(values)).all():
+        return matrix
+    return matrix.astype(np.int32 if largest < 2**31 else np.int64)
+
+
+def _write_npz(table: CountTable, path: Path) -> None:
+    matrix = whole_numbers(table.counts.to_scipy())
+    arrays = {
+        "format": np.array(b"csr"),
+        "shape": np.array(matrix.shape),
+        "data": matrix.data,
+        "indices": matrix.indices,
+        "indptr": matrix.indptr,
+    }
+    for name in ("sample_names", "feature_names"):
+        names = getattr(table, name)
+        if names is not None:
+            arrays[name] = names.astype(np.str_)
+    arrays |= {COLUMN + name: np.asarray(values) for name, values in sample_labels(table).items()}
+    np.savez_compressed(path, **arrays)
+
+
+def _write_npy(table: CountTable, path: Path) -> None:
+    values = whole_numbers(table.counts.to_scipy()).toarray()
+    with _bytes(path) as file:  # NumPy's error does not say why the write failed
+        np.lib.format.write_array_header_2_0(file, np.lib.format.header_data_from_array_1_0(values))
+        file.write(values.data)
+
+
+def _write_mtx(table: CountTable, path: Path) -> None:
+    _market(path, whole_numbers(table.counts.to_scipy()))
+
+
+def _write_folder(table: CountTable, path: Path) -> None:
+    path.mkdir()
+    n, m = table.shape
+    features, samples = numbered(table.feature_names, m), numbered(table.sample_names, n)
+    _market(path / "matrix.mtx.gz", whole_numbers(table.counts.to_scipy()).T)
+    for name, rows in (
+        ("barcodes.tsv.gz", ([one] for one in samples)),
+        ("features.tsv.gz", ([one, one, EXPRESSION] for one in features)),
+    ):
+        with _text(path / name) as file:
+            for row in rows:
+                if any(mark in row[0] for mark in "\t\n\r"):
+                    raise BadFileError(
+                        f"{row[0]!r} cannot be a name in a 10x folder: it has a tab or line end"
+                    )
+                file.write("\t".join(row) + "\n")
+
+
+def _market(path: Path, matrix: Any) -> None:
+    entries = sparse.coo_array(matrix)
+    if entries.dtype.kind == "f":  # SciPy writes float32 with so many digits wrongly
+        entries = entries.astype(np.float64)
+    with _bytes(path) as file:
+        scipy.io.mmwrite(file, entries, precision=17, symmetry="general")
+
+
+def _write_text(table: CountTable, path: Path) -> None:
+    n, m = table.shape
+    matrix = whole_numbers(table.counts.to_scipy())
+    rows = (
+        row.tolist()
+        for start in range(0, n, ROWS_AT_ONCE)
+        for row in matrix[start : start + ROWS_AT_ONCE].toarray()
+    )
+    delimiter = "\t" if path.name.removesuffix(".gz").endswith((".tsv", ".txt")) else ","
+    names = numbered(table.sample_names, n)
+    write_csv(path, names, [("", *numbered(table.feature_names, m))], rows=rows, delimiter=delimiter)
+
+
+def write_csv(
+    path: Path,
+    names: Sequence[str],
+    headers: Sequence[Sequence[str]],
+    *,
+    rows: Iterator[Sequence[Any]],
+    delimiter: str = ",",
+) -> None:
+    """Write a table of text, row by row; numbers have all their digits, and no text is a formula.
+
+    Parameters
+    ----------
+    path : Path
+        With .gz it is packed.
+    names : sequence of str
+        First cells of the rows.
+    headers : sequence of sequences of str
+        Lines before the rows.
+    rows : iterator of sequences
+        What follows the names.
+    """
+    with _text(path) as file:
+        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        writer.writerows(map(safe_cell, header) for header in headers)
+        lines = ([name, *row] for name, row in zip(names, rows, strict=True))
+        writer.writerows(map(safe_cell, line) for line in lines)
+
+
+def _write_anndata(table: CountTable, path: Path) -> None:
+    with created_store(path) as store:
+        write_annotated(store, to_anndata(table))
+
+
+def to_anndata(table: CountTable) -> Any:
+    """Make an AnnData object of a table: counts in X, labels in obs."""
+    anndata = require("anndata", purpose="writing AnnData files")
+    pandas = require("pandas", purpose="writing AnnData files")
+    n, m = table.shape
+    columns = {
+        name: values if values.dtype.kind in "biuf" else pandas.Categorical(values)
+        for name, values in sample_labels(table).items()
+    }
+    matrix = table.counts.to_scipy()
+    values = sparse.csr_matrix((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
+    return anndata.AnnData(
+        X=values,
+        obs=pandas.DataFrame(columns, index=numbered(table.sample_names, n)),
+        var=pandas.DataFrame(index=numbered(table.feature_names, m)),
+    )
+
+
+def sample_labels(table: CountTable) -> dict[str, np.ndarray]:
+    """Columns of labels as numbers or text."""
+    arrays = {name: np.asarray(values) for name, values in table.sample_columns.items()}
+    return {
+        name: values.astype(np.str_) if values.dtype.kind not in "biuf" else values
+        for name, values in arrays.items()
+    }
+
+
+def numbered(names: Sequence[str] | np.ndarray | None, n: int) -> list[str]:
+    """Names, or numbers where there are none."""
+    return [str(i) for i in range(n)] if names is None else [str(name) for name in names]
+
+
+@contextmanager
+def _bytes(path: Path) -> Iterator[Any]:
+    if not path.name.endswith(".gz"):
+        with open(path, "wb") as file:
+            yield file
+    else:
+        # No name and no time of day inside: the same content is the same file.
+        with open(path, "wb") as outer, gzip.GzipFile("", "wb", 6, outer, mtime=0) as inner:
+            yield inner
+
+
+@contextmanager
+def _text(path: Path) -> Iterator[TextIO]:
+    with _bytes(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        yield text
+        text.flush()
+        text.detach()
+
+
+WRITERS: dict[str, Callable[[CountTable, Path], None]] = {
+    "npz": _write_npz,
+    "npy": _write_npy,
+    "mtx": _write_mtx,
+    "10x folder": _write_folder,
+    "csv": _write_text,
+    "tsv": _write_text,
+    "h5ad": _write_anndata,
+    "zarr": _write_anndata,
+}
+
+
+# ---------- counts larger than memory, written block of rows by block of rows: write_chunks
+
+PIECE = 1 << 20
+"""Entries in one piece of an array on disk."""
+
+
+def write_chunks(
+    path: StrPath,
+    chunks: Iterable[sparse.csr_array],
+    *,
+    shape: tuple[int, int],
+    sample_names: Sequence[str] | None = None,
+    feature_names: Sequence[str] | None = None,
+    sample_columns: Mapping[str, np.ndarray] | None = None,
+    force: bool = False,
+) -> int:
+    """Write blocks of rows as AnnData; if it fails, no file is left.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        .h5ad or .zarr.
+    chunks : iterable of scipy.sparse.csr_array
+        Rows in order, which together have the given shape. All are stored with the data type of the first
+        chunk, which must represent them exactly.
+    shape : tuple of int
+        Samples and features.
+    sample_names, feature_names : sequence of str, optional
+        Names of samples and features.
+    sample_columns : dict of str to ndarray, optional
+        Labels of the samples, by the name of their column (in obs).
+    force : bool
+        Whether to replace an existing file.
+
+    Returns
+    -------
+    int
+        Number of entries that are not zero.
+    """
+    kind = format_of(path)
+    if kind not in ("h5ad", "zarr"):
+        raise BadFileError(f"{path}: blocks of rows go to a .h5ad or .zarr, not to a {kind} file")
+    n, m = shape
+    with building(path, force=force) as temporary, created_store(temporary) as store:
+        names = numbered(sample_names, n), numbered(feature_names, m)
+        write_annotated(store, _empty(*names, sample_columns or {}))
+        return _append(store.require_group("X"), chunks, shape)
+
+
+def _empty(samples: list[str], features: list[str], columns: Mapping[str, np.ndarray]) -> Any:
+    """AnnData with names and labels, but without X."""
+    anndata = require("anndata", purpose="writing AnnData files")
+    pandas = require("pandas", purpose="writing AnnData files")
+    labels = {name: pandas.Categorical(values) for name, values in columns.items()}
+    return anndata.AnnData(obs=pandas.DataFrame(labels, index=samples), var=pandas.DataFrame(index=features))
+
+
+def _append(group: Any, chunks: Iterable[sparse.csr_array], shape: tuple[int, int]) -> int:
+    """Fill a group with a CSR matrix as AnnData lays it out."""
+    n, m = shape
+    group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0"})
+    group.attrs["shape"] = np.array(shape) if not hasattr(group, "store") else list(shape)
+    make = getattr(group, "create_array", None) or group.create_dataset
+    growing = {} if hasattr(group, "create_array") else {"maxshape": (None,)}
+    arrays: dict[str, Any] = {}
+    indptr = np.zeros(n + 1, dtype=np.int64)
+    row = 0
+    for chunk in chunks:
+        if chunk.shape[1] != m or row + chunk.shape[0] > n:
+            raise ValueError(f"chunks must make up shape {shape}, got {chunk.shape} at row {row}")
+        before = int(indptr[row])
+        indptr[row + 1 : row + chunk.shape[0] + 1] = before + chunk.indptr[1:].astype(np.int64)
+        row += chunk.shape[0]
+        for name, kind in (("data", chunk.data.dtype), ("indices", np.dtype(np.int32))):
+            if name not in arrays:
+                arrays[name] = make(name, shape=(0,), dtype=kind, chunks=(PIECE,), **growing)
+            arrays[name].resize((before + chunk.nnz,))
+            arrays[name][before:] = _exactly(getattr(chunk, name), arrays[name].dtype, row)
+    if row != n:
+        raise ValueError(f"chunks must make up {n} rows, got {row}")
+    for name in ("data", "indices"):
+        if name not in arrays:
+            make(name, shape=(0,), dtype=np.int32, chunks=(PIECE,), **growing)
+    pieces = (max(1, min(n + 1, PIECE)),)
+    make("indptr", shape=indptr.shape, dtype=indptr.dtype, chunks=pieces)[:] = indptr
+    return int(indptr[-1])
+
+
+def _exactly(values: np.ndarray, kind: np.dtype, row: int) -> np.ndarray:
+    """Turn numbers into another kind, which must hold them as they are."""
+    with np.errstate(all="ignore"):
+        stored = values.astype(kind)
+        same = np.can_cast(values.dtype, kind) or bool((stored.astype(values.dtype) == values).all())
+    if not same:
+        raise ValueError(
+            f"chunks must hold numbers of one kind: the first has {kind}, which cannot hold those that end "
+            f"at row {row}"
+        )
+    return stored

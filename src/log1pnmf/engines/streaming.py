@@ -1,0 +1,713 @@
+"""Both half-steps from one pass over chunks of rows."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf._common.arrays import RowFile, Rows
+from log1pnmf._common.checks import is_live
+from log1pnmf.counts.chunks import OnChunk
+from log1pnmf.counts.compress import Pattern
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.passes import ChunkedCounts, Labels, Runner, runner_of
+from log1pnmf.model.batch_effects import dispersed_sums
+from log1pnmf.model.batches import Batches
+from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
+from log1pnmf.model.link import ShiftedLog
+from log1pnmf.model.noise import NegativeBinomial, Noise
+from log1pnmf.model.problem import Problem, Side
+from log1pnmf.model.spectrum import MeanSpectrum
+from log1pnmf.model.zeros import AdaptiveZeros, Zeros, ZeroSurvey
+
+from .base import Factory, HalfStep, PairSide, RowSolver, Sample
+from .native import NativeEngine, RowSums, effective_threads, solve_rows
+
+# ---------- how far a pass over the chunks is
+
+
+class PassBar:
+    """A progress bar on standard error for every pass, with the time left; called after each chunk.
+
+    It goes when the pass is done, so that the bar of the iterations stays. A log file gets no bar.
+    """
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._number = 0
+        self._ended = time.perf_counter()
+
+    def __call__(self, done: int, of_all: int) -> None:
+        """Show that `done` of all chunks are done in this pass."""
+        from tqdm.auto import tqdm
+
+        if self._bar is None:
+            self._number += 1
+            label, hidden = f"pass {self._number}", not is_live()
+            self._bar = tqdm(total=of_all, desc=label, unit="chunk", leave=False, disable=hidden)
+            self._bar.start_t = self._ended  # the first chunk took time as well
+        self._bar.update(done - self._bar.n)
+        if done == of_all:
+            self._bar.close()
+            self._bar = None
+            self._ended = time.perf_counter()
+
+
+# ---------- the work on one chunk in a pass, in this process or on a worker
+
+Array = NDArray[np.float64]
+
+SETTLING_STEPS = 5
+"""Newton steps of the loadings in a "settle" pass; the same for chunks of any size."""
+
+
+@dataclass(frozen=True, eq=False)
+class FactorSums:
+    """Sums over samples that the factors' step needs.
+
+    Parameters
+    ----------
+    rows : RowSums
+        Loss, gradient and Hessian of every feature.
+    linear : ndarray of shape (B, K)
+        Sum of the loadings in each batch, weighed by exposure; one row without batches.
+    errors : ndarray of shape (2,)
+        See `log1pnmf.engines.base.Engine.zero_errors`; only of a pass that asks for them.
+    """
+
+    rows: RowSums
+    linear: Array
+    errors: Array
+
+    @classmethod
+    def zeros(cls, n_features: int, n_components: int, n_batches: int = 1) -> FactorSums:
+        """Make sums over no samples."""
+        linear = np.zeros((n_batches, n_components))
+        return cls(RowSums.zeros(n_features, n_components), linear, np.zeros(2))
+
+    def plus(self, other: FactorSums) -> FactorSums:
+        """Give new sums over the samples of both."""
+        sums = FactorSums.zeros(len(self.rows.loss), *self.linear.T.shape)
+        for one in (self, other):
+            sums.rows.add(one.rows)
+            sums.linear[:] += one.linear
+            sums.errors[:] += one.errors
+        return sums
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkRows:
+    """Results of a pass for the rows of one chunk.
+
+    Parameters
+    ----------
+    values : ndarray of shape (rows, K)
+        Loadings.
+    gradient : ndarray of float32, shape (rows, K)
+        At the start of the rows ("evaluate" and "step"). Single precision is enough: it only measures the
+        distance from the optimum.
+    """
+
+    values: Array
+    gradient: NDArray[np.float32]
+    predicted_decrease: float
+    n_rejected: int
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkModel:
+    """What all chunks share.
+
+    Parameters
+    ----------
+    effects : ndarray of shape (B, m), optional
+        Of batches.
+    large : bool
+        `log1pnmf.model.problem.Problem.is_large` of the whole.
+    """
+
+    link: ShiftedLog
+    noise: Noise
+    effects: Array | None = None
+    large: bool = False
+
+    @classmethod
+    def of(cls, problem: Problem) -> ChunkModel:
+        """Give that of a whole problem."""
+        effects = None if problem.batches is None else problem.batches.effects
+        return cls(problem.link, problem.noise, effects, problem.is_large)
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece(Problem):
+    """Some rows of a problem; the constants belong to the whole problem, which also decides `large`."""
+
+    large: bool = False
+
+    @classmethod
+    def of(
+        cls, counts: Counts, sizes: Array, labels: Labels, model: ChunkModel, zeros: Zeros | None
+    ) -> _Piece:
+        """Give the problem of a chunk."""
+        batches = None
+        if model.effects is not None:
+            assert labels is not None
+            batches = Batches(labels, model.effects)
+        return cls(counts, sizes, model.link, zeros, model.noise, batches, large=model.large)
+
+    @cached_property
+    def is_large(self) -> bool:
+        """Whether the counts of the whole problem are large."""
+        return self.large
+
+    @cached_property
+    def constant(self) -> float:
+        """0: the whole problem adds it."""
+        return 0.0
+
+    @cached_property
+    def plain_constant(self) -> float:
+        """0: the whole problem adds it."""
+        return 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkPass:
+    """One pass over the chunks: a `log1pnmf.counts.passes.ChunkTask`.
+
+    Parameters
+    ----------
+    task : {"evaluate", "step", "settle", "errors"}
+        Keep the loadings, take one step, or take several until they have nearly converged. The factors'
+        statistics are those at the resulting loadings. "errors" keeps the loadings, and sums up the errors of
+        the zeros alone.
+    zeros : Zeros or None
+        Adaptive ones are found in every chunk anew, from its loadings at the start and the factors.
+    factors : ndarray of shape (m, K)
+        On the eta scale.
+    bounds : Bounds
+        Of the loadings: the same for all samples, or of each kind of samples. Then the label of a sample is
+        the number of its kind times that of the batches, plus the number of its batch.
+    held : tuple of int
+        Columns that stay as they are.
+    """
+
+    task: Literal["evaluate", "step", "settle", "errors"]
+    factors: Array
+    model: ChunkModel
+    zeros: Zeros | None
+    bounds: Bounds = NON_NEGATIVE
+    n_threads: int | None = None
+    held: tuple[int, ...] = ()
+
+    def no_sums(self) -> FactorSums:
+        """Make sums over no chunks."""
+        effects = self.model.effects
+        m, k = self.factors.shape
+        return FactorSums.zeros(m, k, 1 if effects is None else len(effects))
+
+    def __call__(
+        self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: FactorSums
+    ) -> ChunkRows:
+        """Work on the rows of one chunk; loadings are on the eta scale."""
+        bounds, effects = self.bounds, self.model.effects
+        if bounds.differs:
+            assert labels is not None
+            kind, batch = np.divmod(labels, 1 if effects is None else len(effects))
+            bounds, labels = bounds.of_rows(kind), None if effects is None else batch
+        piece = _Piece.of(counts, sizes, labels, self.model, None)
+        engine = with_zeros(piece, self.zeros, start, self.factors, self.n_threads)
+        side, decrease, rejected = engine.problem.loadings_side, 0.0, 0
+        if self.task == "errors":
+            into.errors[:] += engine.zero_errors(start, self.factors)
+            return ChunkRows(start, np.zeros(start.shape, dtype=np.float32), 0.0, 0)
+        if self.task == "evaluate":
+            values, gradient = start, engine.evaluate(side, start, self.factors)[1]
+        else:
+            values, bounds = start, bounds.holding(start, self.held)
+            for _ in range(SETTLING_STEPS if self.task == "settle" else 1):
+                step = engine.half_step(side, values, self.factors, bounds=bounds, with_loss=False)
+                values, gradient = step.values, step.gradient
+                decrease, rejected = step.predicted_decrease, step.n_rejected
+        if self.task == "settle":  # far from the start
+            engine = with_zeros(piece, self.zeros, values, self.factors, self.n_threads)
+            gradient = engine.evaluate(engine.problem.loadings_side, values, self.factors)[1]
+        gradient = np.where(np.diff(counts.by_row.indptr)[:, None] == 0, 0.0, gradient)
+        if isinstance(engine.problem.zeros, AdaptiveZeros):
+            into.rows.loss[:] += engine.problem.zeros.constants
+        engine.add_statistics(engine.problem.factors_side, self.factors, values, into=into.rows)
+        batches = engine.problem.batches
+        if batches is None:
+            into.linear[0] += side.row_exposure @ values
+        else:
+            into.linear[:] += batches.members(side.row_exposure) @ values
+        most = float(np.finfo(np.float32).max)
+        return ChunkRows(values, gradient.clip(-most, most).astype(np.float32), decrease, rejected)
+
+
+def with_zeros(
+    piece: Problem, zeros: Zeros | None, loadings: Array, factors: Array, n_threads: int | None
+) -> NativeEngine:
+    """Make the engine of a chunk; adaptive zeros are found for its loadings."""
+    if not isinstance(zeros, AdaptiveZeros):
+        return NativeEngine(replace(piece, zeros=zeros), n_threads)
+    stored, exposure = NativeEngine(piece, n_threads).collect_zeros(loadings, factors, zeros.caps)
+    return NativeEngine(replace(piece, zeros=replace(zeros, stored=stored, exposure=exposure)), n_threads)
+
+
+@dataclass(frozen=True, eq=False)
+class SpectrumPass:
+    """One pass that condenses the means of all chunks: a `log1pnmf.counts.passes.ChunkTask`.
+
+    Parameters
+    ----------
+    low : ndarray of shape (m,)
+        See `log1pnmf.model.spectrum.MeanSpectrum`.
+    """
+
+    factors: Array
+    model: ChunkModel
+    low: Array
+    n_threads: int | None = None
+
+    def no_sums(self) -> MeanSpectrum:
+        """Make sums over no chunks."""
+        return MeanSpectrum.zeros(self.low)
+
+    def __call__(
+        self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: MeanSpectrum
+    ) -> None:
+        """Add the rows of one chunk; loadings are on the eta scale."""
+        problem = _Piece.of(counts, sizes, labels, self.model, None)
+        NativeEngine(problem, self.n_threads).add_spectrum(start, self.factors, into=into)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchSums:
+    """Sums over the samples of each batch, one matrix after the other, each batches x features."""
+
+    values: Array
+
+    def plus(self, other: BatchSums) -> BatchSums:
+        """Give new sums over the samples of both."""
+        return BatchSums(self.values + other.values)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPass:
+    """One pass that sums up what effects of batches need: a `log1pnmf.counts.passes.ChunkTask`.
+
+    Those are means (`log1pnmf.engines.base.Engine.batch_sums`), or with dispersions three sums
+    (`log1pnmf.model.batch_effects.dispersed_sums`).
+
+    Parameters
+    ----------
+    zeros : Zeros or None
+        As in `ChunkPass`.
+    """
+
+    factors: Array
+    model: ChunkModel
+    zeros: Zeros | None
+    n_threads: int | None = None
+
+    def no_sums(self) -> BatchSums:
+        """Make sums over no chunks."""
+        assert self.model.effects is not None
+        return BatchSums(np.zeros((1 if self._is_poisson else 3, *self.model.effects.shape)))
+
+    def __call__(
+        self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: BatchSums
+    ) -> None:
+        """Add the rows of one chunk; loadings are on the eta scale."""
+        problem = _Piece.of(counts, sizes, labels, self.model, None)
+        if self._is_poisson:
+            engine = with_zeros(problem, self.zeros, start, self.factors, self.n_threads)
+            into.values[0] += engine.batch_sums(start, self.factors)
+        else:
+            into.values[:] += dispersed_sums(problem, start, self.factors)
+
+    @property
+    def _is_poisson(self) -> bool:
+        return self.model.noise.zero_loss_is_mean
+
+
+# ---------- the factors' Newton step from sums over all samples, without another pass over the data
+
+LEAST_KEPT = 0.1
+"""Fraction of an entry that one step keeps at least: it may be the only one that explains some count."""
+
+VANISHED = 1e-6
+"""An entry whose expected counts, summed over samples, are below this may become zero: it explains no count.
+The threshold is multiplied by the feature's mean non-zero count where that is below 1."""
+
+SMALL_CHANGE = 0.25
+"""Root mean square of the relative changes of the means up to which a full step is taken."""
+
+
+def damped_step(
+    sums: FactorSums,
+    start: Array,
+    *,
+    linear: Array,
+    totals: Array,
+    nnz: NDArray[np.int64],
+    bounds: Bounds = NON_NEGATIVE,
+    n_threads: int | None = None,
+) -> HalfStep:
+    """Take one damped Newton step of the factors; its length depends on the quadratic model alone.
+
+    The curvature of a step, ``d'Hd``, is about the sum over a feature's counts of the squared relative change
+    of their means. Divided by the feature's total count it is the mean squared change. Where that is not
+    small, the quadratic model is not accurate and the step is shortened, as in the damped Newton method. The
+    loss may still rise: the caller has to check.
+
+    Parameters
+    ----------
+    sums : FactorSums
+        At `start`.
+    linear : ndarray of shape (K,) or (m, K)
+        Sum of the loadings, weighed by exposure.
+    totals : ndarray of shape (m,)
+        Total count of every feature, less where counts weigh less in the curvature.
+    nnz : ndarray of shape (m,)
+        Number of samples in which the feature is not zero.
+
+    Returns
+    -------
+    HalfStep
+        Its loss has no constants.
+    """
+    typical = np.minimum(1.0, totals / np.maximum(nnz, 1))
+    lower, upper, penalty = bounds.tables(start.shape[1])
+    gone = (start * linear <= VANISHED * typical[:, None]) | (lower == upper)
+    floor = np.where(gone, 0.0, LEAST_KEPT * start)
+    above = Bounds(np.maximum(lower - floor, 0.0), upper - floor, penalty)
+    solved = solve_rows(sums.rows, start - floor, bounds=above, n_threads=n_threads)
+    target = bounds.clip(solved.values + floor)  # rounding
+    counted = totals > 0.0
+    change = np.sqrt(solved.curvature / np.where(counted, totals, 1.0))
+    length = 1.0 / np.maximum(1.0, 1.0 - SMALL_CHANGE + change)
+    short = length < 1.0
+    target[short] = start[short] + length[short, None] * (target[short] - start[short])
+    target[~counted] = np.broadcast_to(lower, start.shape)[~counted]
+    return HalfStep(
+        values=target,
+        loss=float(np.sum(sums.rows.loss)),
+        gradient=sums.rows.gradient,
+        predicted_decrease=float(np.sum(solved.decrease)),
+        n_rejected=int(np.count_nonzero(short)),
+        certain=False,
+    )
+
+
+# ---------- the streaming engine: both half-steps of an iteration from one pass over chunks of rows
+
+
+@dataclass(frozen=True, eq=False)
+class _LastPass:
+    """Results of the last pass, and the point they belong to.
+
+    `sums` are those at `factors` and at `loadings`, with which the pass ended. `gradient` is that of the
+    loadings; None where the pass moved them after computing it.
+    """
+
+    loadings: Rows
+    factors: Array
+    sums: FactorSums
+    gradient: Rows | None
+
+
+class StreamingEngine:
+    """Implementation of `log1pnmf.engines.base.Engine` for counts in chunks.
+
+    A half-step of the loadings is a pass. The pass also sums the statistics of the factors at the new
+    loadings, so that the factors' half-step needs no further pass. That step is damped, not checked
+    (`log1pnmf.engines.streaming`): its `HalfStep` is not `certain`.
+
+    Loadings are `log1pnmf._common.arrays.Rows` in files; factors are arrays.
+
+    Parameters
+    ----------
+    problem : Problem
+        Of `log1pnmf.counts.passes.ChunkedCounts`.
+    n_threads : int, optional
+        In this process, or of every task on a cluster, where it is 1 by default.
+    on_chunk : callable, optional
+        Called with the number of chunks done in this pass, and of all, after each; the source's by default.
+    """
+
+    sums_batches_quickly = True  # one more pass in every iteration, and far fewer iterations
+
+    def __init__(
+        self, problem: Problem, n_threads: int | None = None, on_chunk: OnChunk | None = None
+    ) -> None:
+        self.problem, self.counts = problem, cast(ChunkedCounts, problem.counts)
+        on_cluster = self.counts.source.client is not None
+        self.n_threads = 1 if on_cluster and n_threads is None else effective_threads(n_threads)
+        self._runner: Runner = self.counts.known.setdefault("runner", runner_of(self.counts.source))
+        self._on_chunk = self.counts.source.on_chunk if on_chunk is None else on_chunk
+        self._last: _LastPass | None = None
+        self._adopted: tuple[Any, Rows] | None = None
+
+    def adopt(self, array: Any, which: PairSide = "loadings") -> Any:
+        """Take loadings as `Rows`; factors are left as they are."""
+        if isinstance(array, Rows) or which == "factors":
+            return array
+        if self._adopted is None or self._adopted[0] is not array:  # the same rows for the same array
+            self._adopted = array, Rows.of(array, self.counts.source.folder)
+        return self._adopted[1]
+
+    def half_step(
+        self,
+        side: Side,
+        start: Any,
+        design: Any,
+        *,
+        bounds: Bounds = NON_NEGATIVE,
+        row_solver: RowSolver = "newton",
+    ) -> HalfStep:
+        """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`."""
+        if side is self.problem.loadings_side:
+            return self._pass("step", self.adopt(start), design, bounds)[1]
+        sums, batches = self._sums(self.adopt(design), start), self.problem.batches
+        step = damped_step(
+            sums,
+            np.asarray(start),
+            linear=sums.linear[0] if batches is None else batches.effects.T @ sums.linear,
+            totals=self._weights,
+            nnz=np.diff(side.rows.indptr),
+            bounds=bounds,
+            n_threads=self.n_threads,
+        )
+        return HalfStep(
+            step.values,
+            step.loss + self.problem.native_constant,
+            step.gradient,
+            step.predicted_decrease,
+            step.n_rejected,
+            certain=False,
+        )
+
+    def evaluate(self, side: Side, start: Any, design: Any) -> tuple[float, Any]:
+        """Loss and gradient at `start`; see `log1pnmf.engines.base.Engine.evaluate`."""
+        if side is self.problem.loadings_side:
+            last, start = self._last, self.adopt(start)
+            if last is None or not _same(last, start, design) or last.gradient is None:
+                last = self._pass("evaluate", start, design, NON_NEGATIVE)[0]
+            return self._loss(last.sums), last.gradient
+        sums = self._sums(self.adopt(design), start)
+        return self._loss(sums), sums.rows.gradient
+
+    def loss(self, loadings: Any, factors: Any) -> float:
+        """Negative log-likelihood on the eta scale, constants included, penalty excluded."""
+        return self._loss(self._sums(self.adopt(loadings), factors))
+
+    def survey_zeros(self, loadings: Any, factors: Any, caps: Array, *, straight: bool = False) -> ZeroSurvey:
+        """Survey the rows in memory, scaled up; see `log1pnmf.engines.base.Engine.survey_zeros`."""
+        index = self.counts.sample_index
+        own = _rows_at(self.adopt(loadings), index)
+        found = self._in_memory(self._kept()).survey_zeros(own, np.asarray(factors), caps, straight=straight)
+        scale = self.counts.n_samples / max(1, len(index))
+        return found._replace(error=scale * found.error, n_above=scale * found.n_above)
+
+    def collect_zeros(self, loadings: Any, factors: Any, caps: Array) -> tuple[Pattern, Array]:
+        """List none: every chunk finds its own in every pass, and adds the constant terms of the others."""
+        return Pattern.empty((len(factors), 0)), np.zeros((len(factors), 2))
+
+    def zero_errors(self, loadings: Any, factors: Any, *, roughly: bool = False) -> tuple[float, float]:
+        """Say how far the quadratics are off, roughly from the rows in memory; see `Engine.zero_errors`."""
+        zeros, index = self.problem.zeros, self.counts.sample_index
+        if not isinstance(zeros, AdaptiveZeros):
+            return 0.0, 0.0
+        if roughly and len(index):
+            own, at = _rows_at(self.adopt(loadings), index), np.asarray(factors)
+            sample = with_zeros(self._kept(), zeros, own, at, self.n_threads)
+            scale = self.counts.n_samples / len(index)
+            signed, absolute = sample.zero_errors(own, at, roughly=True)
+            return scale * signed, scale * absolute
+        last = self._last
+        signed, absolute = self._pass("errors", self.adopt(loadings), factors, NON_NEGATIVE)[0].sums.errors
+        self._last = last
+        return float(signed), float(absolute)
+
+    def mean_spectrum(self, loadings: Any, factors: Any) -> MeanSpectrum:
+        """Condense the means in a pass; see `log1pnmf.engines.base.Engine.mean_spectrum`."""
+        low = MeanSpectrum.low_for(self.counts.tally)
+        work = SpectrumPass(np.asarray(factors), ChunkModel.of(self.problem), low, self.n_threads)
+        return cast(MeanSpectrum, self._summed(work, loadings))
+
+    def batch_sums(self, loadings: Any, factors: Any) -> Array:
+        """Sum means over batches in a pass; see `log1pnmf.engines.base.Engine.batch_sums`."""
+        return np.asarray(self._batch_pass(self.problem, loadings, factors)[0])
+
+    def dispersed_sums(self, effects: Array, loadings: Any, factors: Any) -> Array:
+        """Sum up what effects need in a pass; see `log1pnmf.model.batch_effects.dispersed_sums`."""
+        batches = self.problem.batches
+        assert batches is not None
+        other = replace(self.problem, batches=replace(batches, effects=effects))
+        return self._batch_pass(other, loadings, factors)
+
+    def sample(self) -> Sample:
+        """Give the rows that the survey kept in memory."""
+        return Sample(self._kept(), self._in_memory, self.settle, self.counts.sample_index)
+
+    def settle(self, row: Array, factors: Array, bounds: Bounds = NON_NEGATIVE) -> Rows:
+        """Solve the loadings for given factors in one pass, from one row for all samples, or one for each."""
+        every = np.broadcast_to(row, (self.counts.n_samples, np.shape(row)[-1]))
+        start = Rows.of(every, self.counts.source.folder)
+        return self._pass("settle", start, factors, bounds)[0].loadings
+
+    # ---------------------------------------------------------------- inside
+
+    def _batch_pass(self, problem: Problem, loadings: Any, factors: Any) -> Array:
+        model = ChunkModel.of(problem)
+        sums: Any = self._summed(
+            BatchPass(np.asarray(factors), model, problem.zeros, self.n_threads), loadings
+        )
+        found: Array = sums.values
+        return found
+
+    def _summed(self, work: Any, loadings: Any) -> Any:
+        """Run a pass that only sums up."""
+        done, problem = iter(range(1, len(self.counts.bounds))), self.problem
+
+        def receive(index: int, nothing: None) -> None:
+            if self._on_chunk is not None:
+                self._on_chunk(next(done), len(self.counts.bounds) - 1)
+
+        start = self.adopt(loadings)
+        return self._runner.run(
+            work, self.counts, problem.size_factors, start=start, receive=receive, labels=self._labels
+        )
+
+    @property
+    def _labels(self) -> Labels:
+        return None if self.problem.batches is None else self.problem.batches.labels
+
+    def _in_memory(self, problem: Problem) -> NativeEngine:
+        return NativeEngine(problem, self.n_threads)
+
+    def _kept(self) -> Problem:
+        """Give the problem of the rows in memory; zeros are visited, where they are adaptive."""
+        problem, index = self.problem, self.counts.sample_index
+        zeros = None if isinstance(problem.zeros, AdaptiveZeros) else problem.zeros
+        sizes = problem.size_factors[index]
+        prior = None if problem.size_prior is None else problem.size_prior.of(index)
+        batches = None if problem.batches is None else problem.batches.of_samples(index)
+        own = {"size_factors": sizes, "zeros": zeros, "size_prior": prior, "batches": batches}
+        return replace(problem, counts=self.counts.sample, **own)  # type: ignore[arg-type]
+
+    @cached_property
+    def _weights(self) -> Array:
+        """What the counts of every feature weigh in the curvature: their total with Poisson noise.
+
+        With dispersions it is less by ``1 + phi mean``, where each count is taken for its mean.
+        """
+        totals, noise = self.counts.column_sums, self.problem.noise
+        if not isinstance(noise, NegativeBinomial):
+            return totals
+        squares = self.counts.tally.sums(self.counts.tally.values**2)
+        return totals / (1.0 + noise.dispersion * squares / np.maximum(totals, 1e-300))
+
+    def _loss(self, sums: FactorSums) -> float:
+        return float(np.sum(sums.rows.loss)) + self.problem.native_constant
+
+    def _sums(self, loadings: Rows, factors: Any) -> FactorSums:
+        last = self._last
+        if last is None or not _same(last, loadings, factors):
+            last = self._pass("evaluate", loadings, factors, NON_NEGATIVE)[0]
+        return last.sums
+
+    def _pass(
+        self, task: Literal["evaluate", "step", "settle", "errors"], start: Rows, factors: Any, bounds: Bounds
+    ) -> tuple[_LastPass, HalfStep]:
+        problem, counts = self.problem, self.counts
+        self._last = None  # free its sums: the next ones need as much memory
+        shape, folder = (counts.n_samples, start.shape[1]), counts.source.folder
+        values = None if task in ("evaluate", "errors") else RowFile(shape, folder=folder)
+        gradient = RowFile(shape, np.float32, folder=folder)
+        seen: list[ChunkRows] = []
+
+        def receive(index: int, rows: ChunkRows) -> None:
+            first = int(counts.bounds[index])
+            if values is not None:
+                values.write(first, rows.values)
+            gradient.write(first, rows.gradient)
+            seen.append(
+                ChunkRows(rows.values[:0], rows.gradient[:0], rows.predicted_decrease, rows.n_rejected)
+            )
+            if self._on_chunk is not None:
+                self._on_chunk(len(seen), len(counts.bounds) - 1)
+
+        rows_bounds, kind, held = bounds.kinds
+        labels, batches = self._labels, problem.batches
+        if kind is not None:
+            labels = kind if batches is None else kind * batches.n_batches + batches.labels
+        work = ChunkPass(
+            task,
+            np.asarray(factors),
+            ChunkModel.of(problem),
+            problem.zeros,
+            rows_bounds,
+            self.n_threads,
+            held,
+        )
+        sums: Any = self._runner.run(
+            work, counts, problem.size_factors, start=start, receive=receive, labels=labels
+        )
+        ended = start if values is None else values.rows()
+        at_start = gradient.rows()
+        last = _LastPass(ended, factors, sums, None if task == "step" else at_start)
+        self._last = last
+        decrease, rejected = sum(one.predicted_decrease for one in seen), sum(one.n_rejected for one in seen)
+        return last, HalfStep(ended, np.nan, at_start, decrease, rejected)  # type: ignore[arg-type]
+
+
+def _rows_at(rows: Rows, index: NDArray[np.int64]) -> Array:
+    """Read some rows, whose numbers are ascending."""
+    found, step = [np.zeros((0, rows.shape[1]))], 1 << 16
+    for first in range(0, len(rows), step):
+        last = min(first + step, len(rows))
+        inside = index[(index >= first) & (index < last)] - first
+        if len(inside):
+            found.append(rows.read(first, last)[inside])
+    return np.concatenate(found)
+
+
+def _same(last: _LastPass, loadings: Any, factors: Any) -> bool:
+    return last.loadings is loadings and last.factors is factors
+
+
+class StreamingFactory(Factory):
+    """Makes streaming engines. Coordinate descent would look at every count many times, so there is none."""
+
+    name = "streaming"
+    row_solvers = ("newton",)
+    takes_chunks = True
+    takes_batches = True
+
+    def __call__(
+        self, problem: Problem, n_threads: int | None = None, *, verbose: int = 0
+    ) -> StreamingEngine:
+        """Make an engine for a problem."""
+        return StreamingEngine(problem, n_threads, PassBar() if verbose else None)
+
+    def lacks_noise(self, noise: Noise, row_solver: RowSolver) -> str | None:
+        """Say that the noise is not known; Poisson and negative binomial are."""
+        if isinstance(noise, NegativeBinomial) or super().lacks_noise(noise, row_solver) is None:
+            return None
+        return f"it has no {noise.name} noise; load the counts into memory"
+
+    def suits(self, counts: Counts, n_components: int, row_solver: str) -> bool:
+        """Whether the counts are in chunks."""
+        return not counts.in_memory
+
+    def extra_memory(self, n_features: int, n_components: int) -> float:
+        """Two lower triangles of Hessians for every feature: that of the sums and that of one chunk."""
+        return 8.0 * n_components**2 * n_features

@@ -1,1 +1,0 @@
-"""Both half-steps from one pass over chunks of rows."""

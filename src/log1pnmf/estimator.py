@@ -1,0 +1,968 @@
+"""The scikit-learn estimator: parameters in, a fit out; the work is done elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_array
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from log1pnmf._common.archive import StrPath
+from log1pnmf.analysis.batches import batch_effects
+from log1pnmf.analysis.diagnostics import Diagnostics, diagnose, loading_errors
+from log1pnmf.analysis.evidence import Evidence, evidence, evidence_in
+from log1pnmf.analysis.groups import top_features
+from log1pnmf.analysis.heldout import perplexity
+from log1pnmf.analysis.markers import Markers, markers
+from log1pnmf.analysis.topics import TopicModel, coherence, exclusivity, topic_model
+from log1pnmf.analysis.usage import Usage, usage
+from log1pnmf.counts.chunks import CountSource
+from log1pnmf.counts.counts import Counts, check_unmasked, frame_of
+from log1pnmf.counts.passes import source_of
+from log1pnmf.engines.base import RowSolver
+from log1pnmf.engines.registry import as_counts
+from log1pnmf.fitting.anndata import as_fit
+from log1pnmf.fitting.callbacks import Callback
+from log1pnmf.fitting.fit import Certificate, Fit
+from log1pnmf.fitting.fit_counts import Request, certify, run_request
+from log1pnmf.fitting.new_samples import counts_of, project, score
+from log1pnmf.fitting.settings import GIVEN
+from log1pnmf.fitting.summary import summarize
+from log1pnmf.report.document import write_report
+
+# ---------- what a fitted estimator says about its fit: features, markers, groups, names, reports
+
+
+class Findings(BaseEstimator):
+    """From a fit, and its counts where they are needed, to findings."""
+
+    fit_: Fit
+    n_jobs: int | None
+
+    def summary(self, *, n_top: int = 8, feature_names: Any = None) -> str:
+        """Describe data, model, quality of the fit, and factors, in words.
+
+        Parameters
+        ----------
+        n_top : int
+            Features shown per factor, in the order of `top_features`.
+        feature_names : sequence of str, optional
+            By default those of the training data, or numbers if they had none.
+
+        Returns
+        -------
+        str
+            Text to print. It includes the result of `evidence`, if you have called that.
+        """
+        check_is_fitted(self)
+        text = summarize(self.fit_.named(feature_names=feature_names), n_top=n_top)
+        found = self._known_evidence()
+        return text if found is None else f"{text}\n\n{found.summary()}"
+
+    def rename_factors(self, names: Any) -> Findings:
+        """Name factors; every table, plot, report and file then has these names.
+
+        Parameters
+        ----------
+        names : sequence of str, or mapping of name or number to str
+            Names of all factors, or of some: ``{"k1": "interferon"}``. `log1pnmf.analysis.suggest_names`
+            suggests some.
+
+        Returns
+        -------
+        Log1pNMF
+            The model itself.
+
+        Examples
+        --------
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
+        >>> model.rename_factors({"k1": "rare"}).fit_.factor_names
+        ['k0', 'rare']
+        """
+        check_is_fitted(self)
+        self.fit_ = self.fit_.renamed(names)
+        return self
+
+    def report(self, path: StrPath, **about: Any) -> Path:
+        """Write a report about the fit: one HTML file that opens offline.
+
+        Parameters
+        ----------
+        path : str or PathLike
+            HTML file to write.
+        **about : optional
+            Such as `counts`, `groupby` and `feature_names`; see `log1pnmf.report.write_report`.
+
+        Returns
+        -------
+        Path
+            Path of the file.
+        """
+        check_is_fitted(self)
+        known = {"n_jobs": self.n_jobs, "evidence": self._known_evidence()}
+        return write_report(path, self.fit_, **{**known, **about})
+
+    def top_features(self, n: int = 10, *, feature_names: Any = None) -> Any:
+        """List the features that tell each factor from the others, as a data frame.
+
+        Parameters
+        ----------
+        n : int
+            Maximum number of features of each factor.
+        feature_names : sequence of str, optional
+            By default those of the training data, or numbers if they had none.
+
+        Returns
+        -------
+        pandas.DataFrame
+            See `log1pnmf.analysis.top_features`.
+        """
+        check_is_fitted(self)
+        return top_features(self.fit_, n, feature_names=feature_names)
+
+    def markers(self, X: Any, **options: Any) -> Markers:
+        """Test which features rise with each factor, beyond the others.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n_samples, n_features)
+            The training data.
+        **options : optional
+            Such as `split`; see `log1pnmf.analysis.markers`.
+
+        Returns
+        -------
+        Markers
+        """
+        check_is_fitted(self)
+        return markers(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
+
+    def evidence(self, X: Any, **options: Any) -> Evidence:
+        """Measure for each factor what the fit loses without it, and how often it comes back.
+
+        `summary` and `report` show it from then on.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n_samples, n_features)
+            The training data.
+        **options : optional
+            Such as `n_seeds` and `n_bootstrap`; see `log1pnmf.analysis.evidence`.
+
+        Returns
+        -------
+        Evidence
+        """
+        check_is_fitted(self)
+        found = evidence(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
+        self._evidence = self.fit_.loadings, found
+        return found
+
+    def _recall(self, source: Any, key: str | None) -> Self:
+        """Take over what is known about the factors where an AnnData is the source."""
+        found = evidence_in(source, key)
+        if found is not None and len(found.loss) == self.fit_.n_components:
+            self._evidence = self.fit_.loadings, found
+        return self
+
+    def _known_evidence(self) -> Evidence | None:
+        """Give what `evidence` found for this fit, with the names that factors have now."""
+        kept: tuple[Any, Evidence] | None = getattr(self, "_evidence", None)
+        if kept is None or kept[0] is not self.fit_.loadings:
+            return None
+        return kept[1].renamed(self.fit_.factor_names)
+
+    def usage(self, groups: Any, replicate: Any = None, **options: Any) -> Usage:
+        """Compare the mean loadings of groups of training samples, on the level of replicates.
+
+        Parameters
+        ----------
+        groups : array-like of shape (n_samples,)
+            Condition of every sample, or a number.
+        replicate : array-like of shape (n_samples,) or True, optional
+            Donor of every sample; True if every sample is a replicate.
+        **options : optional
+            See `log1pnmf.analysis.usage`.
+
+        Returns
+        -------
+        Usage
+        """
+        check_is_fitted(self)
+        return usage(self.fit_, groups, replicate=replicate, **options)
+
+    def diagnose(self, X: Any, **options: Any) -> Diagnostics:
+        """Find the features, samples and entries that the fit does not explain.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n_samples, n_features)
+            The training data.
+        **options : optional
+            See `log1pnmf.analysis.diagnose`.
+
+        Returns
+        -------
+        Diagnostics
+        """
+        check_is_fitted(self)
+        return diagnose(self.fit_, X, **options)
+
+    def coherence(self, X: Any, n: int = 10, *, by: str = "ranking") -> Any:
+        """NPMI coherence of every factor: how often its first features are in the same samples.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+            Samples in which features are counted: the training data or, better, others.
+        n : int
+            Number of top features of each factor.
+        by : {"ranking", "weight"}
+            See `log1pnmf.analysis.topics`.
+
+        Returns
+        -------
+        ndarray of shape (n_components,)
+        """
+        check_is_fitted(self)
+        return coherence(self.fit_, X, n, by=by)
+
+    def exclusivity(self, n: int = 10, *, by: str = "ranking") -> Any:
+        """How much the first features of every factor are its own, from 1 / K to 1.
+
+        Parameters
+        ----------
+        n : int
+            Number of top features of each factor.
+        by : {"ranking", "weight"}
+            See `log1pnmf.analysis.exclusivity`.
+
+        Returns
+        -------
+        ndarray of shape (n_components,)
+        """
+        check_is_fitted(self)
+        return exclusivity(self.fit_, n, by=by)
+
+    def perplexity(self, X: Any, **options: Any) -> float:
+        """Perplexity of held-out words, given the other words of each document; smaller is better.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+            Documents that were not fitted.
+        **options : optional
+            `test_fraction` and others; see `log1pnmf.analysis.heldout`.
+
+        Returns
+        -------
+        float
+        """
+        check_is_fitted(self)
+        return perplexity(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
+
+    def to_topic_model(self) -> TopicModel:
+        """Convert the fit to the equivalent multinomial topic model, at ``c = inf``.
+
+        Returns
+        -------
+        TopicModel
+            The topics are the factors, in the order of `components_`.
+
+        Examples
+        --------
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(2, c=float("inf")).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
+        >>> topics = model.to_topic_model()
+        >>> topics.proportions.sum(axis=1), topics.words.sum(axis=1)
+        (array([1., 1., 1.]), array([1., 1.]))
+        """
+        check_is_fitted(self)
+        return topic_model(self.fit_)
+
+
+# ---------- what can be asked of a fitted estimator; the base of Log1pNMF
+
+Array = NDArray[np.float64]
+
+
+class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
+    """Everything of `log1pnmf.Log1pNMF` that comes after `fit`, none of which changes the fit."""
+
+    fit_: Fit
+    components_: Array
+    n_features_in_: int
+    feature_names_in_: NDArray[np.object_]
+    engine: Any
+    n_jobs: int | None
+
+    @property
+    def loadings_(self) -> Array:
+        """Loadings of the training samples."""
+        return self.fit_.loadings
+
+    @property
+    def dispersion_(self) -> Array | None:
+        """Dispersion of every feature; None with Poisson noise."""
+        return self.fit_.dispersion
+
+    @property
+    def batch_effects_(self) -> Any:
+        """Effects of batches on features, batches x features (a data frame with pandas); None without."""
+        return None if self.fit_.batches is None else batch_effects(self.fit_)
+
+    @property
+    def log_likelihood_(self) -> float | None:
+        """Exact log-likelihood; None where it was not computed."""
+        return self.fit_.log_likelihood
+
+    @property
+    def approximate_objective_(self) -> float | None:
+        """What an approximate or adaptive fit has minimised, penalty included; None for exact fits."""
+        return None if self.fit_.approximate_log_likelihood is None else self.fit_.objective
+
+    @property
+    def n_iter_(self) -> int:
+        """Iterations of the best start; the look at one that is an optimum already counts as one."""
+        return max(1, self.fit_.n_iter)
+
+    @property
+    def converged_(self) -> bool:
+        """Whether the fit ended at an optimum, as `tol` has it."""
+        return self.fit_.converged
+
+    @property
+    def kkt_residual_(self) -> float:
+        """Distance from a stationary point."""
+        return self.fit_.kkt_residual
+
+    @property
+    def history_(self) -> Any:
+        """One entry per iteration."""
+        return self.fit_.history
+
+    @property
+    def certificate_(self) -> Certificate | None:
+        """Exact log-likelihood, and how far off the fitted one is, where known."""
+        return self.fit_.certificate
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.fit_.n_components
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Name the columns of `transform`: "log1pnmf0" and so on, or as `rename_factors` named the factors.
+
+        Parameters
+        ----------
+        input_features : None
+            Ignored; there for scikit-learn.
+
+        Returns
+        -------
+        ndarray of str
+        """
+        names: np.ndarray = super().get_feature_names_out(input_features)
+        renamed = self.fit_.given_factor_names
+        return names if renamed is None else np.array(renamed, dtype=object)
+
+    def transform(
+        self,
+        X: Any,
+        *,
+        size_factors: Any = None,
+        batch: Any = None,
+        fixed_loadings: Any = None,
+        return_std: bool = False,
+    ) -> Any:
+        """Estimate the loadings of other samples for the factors of the fit.
+
+        Features that are zero in every factor do not affect the loadings and are ignored. If both the
+        training data and X have feature names, the features of X may have any order.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+            Counts of the samples. Those of `log1pnmf.open_counts` are read chunk by chunk.
+        size_factors : {"total", "fit", "none"} or array of shape (n,), optional
+            By default what the model was fitted with; "total" divides by the mean total of the training
+            samples. Required if the model was fitted with an array.
+        batch : array of shape (n,), optional
+            Batch of every sample, if the model was fitted with batches. An unknown batch has no effects;
+            without `batch`, no sample has any.
+        fixed_loadings : optional
+            Known loadings of the factors that had known loadings in `fit`; by default they are estimated like
+            all others.
+        return_std : bool
+            Whether to return standard errors given the factors as well; see
+            `log1pnmf.analysis.diagnostics`.
+
+        Returns
+        -------
+        loadings : ndarray of shape (n, n_components)
+        std : ndarray of shape (n, n_components)
+            Only with `return_std`.
+
+        Examples
+        --------
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(1, c=float("inf")).fit([[4, 2], [2, 1], [6, 3]])
+        >>> model.transform([[40, 20]]).round(4)  # ten times the counts, ten times the size factor
+        array([[1.]])
+        """
+        new = self._new_samples(X)
+        own = {"batch": batch, "engine": self.engine, "n_jobs": self.n_jobs}
+        loadings = project(self.fit_, new, size_factors, fixed_loadings=fixed_loadings, **own)
+        if not return_std:
+            return loadings
+        return loadings, loading_errors(self.fit_, new, loadings, size_factors=size_factors, batch=batch)
+
+    def inverse_transform(self, loadings: Any, size_factors: Any = None) -> Array:
+        """Compute the mean counts for given loadings, ``s_i c expm1(L F' / alpha_c)``.
+
+        Parameters
+        ----------
+        loadings : array of shape (n, n_components)
+            As returned by `transform`.
+        size_factors : array of shape (n,), optional
+            By default 1, a sample of average size; ``fit_.size_factors`` are those of the training samples.
+
+        Returns
+        -------
+        ndarray of shape (n, n_features)
+            Dense array.
+
+        Examples
+        --------
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(1, c=float("inf")).fit([[4, 2], [2, 1], [6, 3]])
+        >>> model.inverse_transform(model.loadings_, model.fit_.size_factors).round(4)
+        array([[4., 2.],
+               [2., 1.],
+               [6., 3.]])
+        """
+        check_is_fitted(self)
+        check_unmasked(loadings, "loadings")
+        values, K = check_array(loadings, dtype=np.float64, input_name="loadings"), self.fit_.n_components
+        if values.shape[1] != K:
+            raise ValueError(
+                f"loadings must have {K} columns, one for each factor, got shape {values.shape}; "
+                "pass what transform returned"
+            )
+        if (values < 0).any():
+            i, k = (int(x) for x in np.argwhere(values < 0)[0])
+            raise ValueError(f"loadings must not be negative, got {values[i, k]} at row {i}, column {k}")
+        rates = self.fit_.link.inverse(values @ self.components_)
+        if size_factors is None:
+            return rates
+        try:
+            sizes = np.asarray(size_factors, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"size_factors must be an array of numbers, got {type(size_factors).__name__}"
+            ) from None
+        if sizes.shape != (len(values),):
+            raise ValueError(
+                f"size_factors must have one number for each of the {len(values)} samples, "
+                f"got an array of shape {sizes.shape}"
+            )
+        return sizes[:, None] * rates
+
+    def score(self, X: Any, y: Any = None, *, size_factors: Any = None, batch: Any = None) -> float:
+        """Exact mean log-likelihood per entry of other samples.
+
+        Loadings are estimated from the same samples, as in `transform`. So scores compare links and penalties
+        at the same number of factors, but they always favour more factors; use
+        `log1pnmf.analysis.heldout_score` to choose their number. Features without a count in training are
+        ignored, because any count there would be impossible.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+            Counts of the samples, as in `transform`.
+        y : ignored
+            Ignored; scikit-learn passes it.
+        size_factors : {"total", "fit", "none"} or array of shape (n,), optional
+            As in `transform`.
+        batch : array of shape (n,), optional
+            As in `transform`.
+
+        Returns
+        -------
+        float
+        """
+        new = self._new_samples(X)
+        return score(self.fit_, new, size_factors, batch=batch, engine=self.engine, n_jobs=self.n_jobs)
+
+    def certify(self, X: Any = None) -> Certificate:
+        """Exact log-likelihood of the fit, and how far off the fitted one was.
+
+        The fit knows it already, unless it is approximate and has more than 2e8 entries. In that case it is
+        estimated from some samples, without bias and with a standard error.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n_samples, n_features), optional
+            The training data; needed if the fit did not compute the exact log-likelihood.
+
+        Returns
+        -------
+        Certificate
+            Also kept as `certificate_`, and shown by `summary`.
+
+        Examples
+        --------
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(1, c=float("inf")).fit([[4, 2], [2, 1], [6, 3]])
+        >>> model.certify().gap
+        0.0
+        """
+        check_is_fitted(self)
+        found = self.fit_.certificate
+        if found is None:
+            if X is None:
+                raise ValueError(
+                    "the fit did not compute the exact log-likelihood: pass its data, certify(X)"
+                )
+            found = certify(self.fit_, counts_of(self.fit_, X), engine=self.engine, n_jobs=self.n_jobs)
+            self.fit_ = replace(self.fit_, certificate=found)
+        return found
+
+    def _new_samples(self, X: Any) -> Counts | CountSource:
+        """Check new samples; where names do not tell their features, as scikit-learn does."""
+        check_is_fitted(self)
+        X = frame_of(X)
+        samples = source_of(X) or as_counts(X)
+        if samples.feature_names is None or not hasattr(self, "feature_names_in_"):
+            validate_data(self, X, reset=False, skip_check_array=True)
+        return samples
+
+    def save(self, path: StrPath) -> None:
+        """Write the fitted model to one file, without pickle and atomically; the same as ``fit_.save``.
+
+        `load` restores the same bits. It does not restore `n_jobs`, `engine`, `verbose`, `checkpoint`,
+        `checkpoint_every`, `callbacks`, `warm_start` and starts given as arrays or functions: these have
+        their defaults. A `random_state` that is not a number becomes None.
+
+        Parameters
+        ----------
+        path : str or PathLike
+            File to write, in npz format; no ending is added.
+
+        Examples
+        --------
+        >>> import os, tempfile
+        >>> from log1pnmf import Log1pNMF
+        >>> model = Log1pNMF(1).fit([[1, 0, 3], [2, 5, 0]])
+        >>> path = os.path.join(tempfile.mkdtemp(), "model.npz")
+        >>> model.save(path)
+        >>> bool((Log1pNMF.load(path).components_ == model.components_).all())
+        True
+        """
+        check_is_fitted(self)
+        self.fit_.save(path)
+
+
+def seen_features(X: Any, counts: Counts) -> dict[str, Any]:
+    """Find number and names of the features as scikit-learn does, as attributes of an estimator.
+
+    Parameters
+    ----------
+    X : object
+        What the user passed.
+    counts : Counts
+        What it became.
+
+    Returns
+    -------
+    dict
+        `n_features_in_`, and `feature_names_in_` where there are names.
+    """
+    probe = BaseEstimator()
+    validate_data(probe, X, skip_check_array=True)
+    found = dict(vars(probe))
+    if not hasattr(X, "columns") and counts.feature_names is not None:
+        found["feature_names_in_"] = counts.feature_names
+    return found
+
+
+# ---------- the scikit-learn estimator: parameters in, a fit out; the work is done elsewhere
+
+
+class Log1pNMF(FittedModel):
+    """Poisson NMF with the shifted-log link, ``alpha_c log(1 + lam / c) = L F'``.
+
+    The counts of sample i are ``Poisson(s_i lam_ij)``, ``alpha_c = max(1, c)``; ``c = inf`` is the identity
+    link, ``lam = L F'``. Loadings L and factors F are not negative.
+
+    Parameters
+    ----------
+    n_components : int
+        Number of factors, K. More than samples or features is allowed, with a warning.
+    c : float
+        Shift of the link. Parts multiply at small c and add up at inf, which is standard Poisson NMF. On most
+        data small c predicts held-out counts best; at inf a fit can be read as probabilities.
+    likelihood : {"auto", "adaptive", "exact", "approximate"}
+        How to treat zero counts. "adaptive" visits those that matter, replaces the others by a quadratic per
+        feature, and is exact up to `zeros_tol`. "exact" visits all of them, without any error; on large
+        sparse data it begins as "adaptive" and visits all zeros when that has converged. "approximate"
+        is the paper's form, one quadratic for all zeros. "auto" is exact for up to 2e6 entries (1e9 on a GPU)
+        and for dense data (a quarter of the entries is not zero), and otherwise adaptive.
+    zeros_tol : float
+        With "adaptive": largest sum of absolute errors at zero counts, as a share of the log-likelihood.
+    approximation : {"chebyshev", "taylor"}
+        With "approximate": the best quadratic over an interval, or the expansion around zero.
+    interval : (low, high), optional
+        Interval of "chebyshev", on the link scale.
+    size_factors : {"total", "fit", "none"} or array of shape (n_samples,)
+        Depth of the samples. "total" is the total count divided by its mean. "fit" starts there and
+        estimates them with the model, for programmes that change totals (docs/explanation/sizes.md).
+    noise : {"poisson", "nb", "auto"}
+        How counts scatter around their means: "nb" is negative binomial, with the variance
+        ``mean + dispersion * mean**2``. "auto" takes the one that predicts held-out counts better, and
+        `summary` says why.
+    dispersion : {"feature", "shared"}, float or array of shape (n_features,)
+        With "nb": one dispersion for each feature, or the same for all, by maximum likelihood. Those of the
+        features are pulled towards their trend over the mean counts. Numbers are used unchanged.
+    batch_strength : float
+        With `batch` in `fit`: strength of the prior that pulls the effect of a batch on a feature towards 1,
+        in counts. It acts as if the batch had that many more counts of the feature, exactly as expected.
+    init : {"auto", "rank1", "random", "nndsvd"}, (loadings, factors), Fit or callable
+        The start. "auto" tries several for a few iterations and improves the best. Arrays are on the link
+        scale; factors may have the shape of `components_`. A `Fit` is continued. A function is called with
+        the problem, K and a random state, and returns loadings and factors.
+    n_init : int
+        Number of starts; the fit with the lowest objective is kept.
+    l1 : float
+        Penalty on the sum of all factors but the first (the baseline), in units of log-likelihood on the link
+        scale. If it is positive, loadings are at most 1.
+    mask_penalty : float
+        With `mask`: penalty on entries outside it, in the units of `l1`; inf forbids them. If it is finite,
+        the loadings of these factors are at most 1.
+    row_solver : {"newton", "coordinate"}
+        "coordinate" is the paper's own algorithm.
+    extrapolate : bool or "auto"
+        Whether to extend each update along the last ones; "auto": with "newton" only.
+    max_iter : int
+        Maximum number of iterations.
+    tol : float
+        Stop when the objective falls by less than this, relative to its size, twice in a row. A larger value
+        may stop on a plateau.
+    engine : {"auto", "native", "reference", "torch", "torch-float64", "streaming"} or EngineFactory
+        What does the computation. "auto" uses a CUDA GPU if there is one and the data are large, "streaming"
+        for counts that are not in memory, and otherwise the compiled core; ``fit_.settings`` says which.
+    normalize : {"max", "factor_max", "factor_sum", "none"}
+        Scale of `loadings_` and `components_`, which does not change the fit. "max": the largest loading of
+        every factor is 1; "factor_max": its largest entry is 1; "factor_sum": its entries sum to 1; "none":
+        as the solver left them. The order is always the same: the baseline first (the factor with the most
+        even loadings, or with `l1` the one without penalty), then by share of the signal.
+    random_state : int, RandomState, Generator or None
+        Seed or generator of the random numbers.
+    fixed_factors : mapping of str to array, data frame or array of shape (K_0, n_features), optional
+        Known factors, on the link scale, such as `log1pnmf.background`; arrays may be transposed.
+        `n_components` counts all factors. Known factors come first and keep their order, names and scale:
+        those of `fixed_loadings` (see `fit`), then these, then those of `mask`.
+    mask : mapping of str to features, or array of bool of shape (K_1, n_features), optional
+        Features that factors may have, such as gene sets: names, or numbers if features have no names.
+        Names that are not in the data are ignored.
+    n_jobs : int, optional
+        Number of threads; None and -1 use all cores, -2 all but one. The result does not depend on it.
+    callbacks : sequence of callables
+        Called with every `log1pnmf.callbacks.Iteration`; a true result stops the fit.
+    verbose : int
+        1 shows a progress bar.
+    checkpoint : str or PathLike, optional
+        File that keeps the state of the fit; pass it to `fit` as `resume` to continue.
+    checkpoint_every : float
+        Seconds between two writes; 0 writes after every iteration.
+    warm_start : bool
+        Whether `fit` continues from the last fit of this object (`n_init` is then 1). The features must be
+        the same. `n_components` may change: new factors start tiny and random, and if there are too many, the
+        largest stay. `c` may change: loadings stay, and each factor keeps the rates of a sample that has it
+        alone. If the samples change, their loadings are first estimated for the old factors.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Factors, on the link scale.
+    loadings_ : ndarray of shape (n_samples, n_components)
+        Loadings of the training samples.
+    dispersion_ : ndarray of shape (n_features,) or None
+        Dispersion of each feature, with ``noise="nb"``.
+    batch_effects_ : DataFrame or ndarray of shape (n_batches, n_features), or None
+        Factor by which a batch multiplies the rates of a feature, if `batch` was passed to `fit`.
+    log_likelihood_ : float or None
+        Exact log-likelihood; None if it was not computed, see `certify`.
+    approximate_objective_ : float or None
+        Objective of an approximate or adaptive fit, with penalty; None for exact fits.
+    n_iter_ : int
+        Iterations of the best start.
+    converged_ : bool
+        Whether the fit reached an optimum, up to `tol`.
+    kkt_residual_ : float
+        Distance from a stationary point, 0 at an optimum.
+    history_ : dict of str to ndarray
+        One entry per iteration; ``pandas.DataFrame(history_)`` shows it.
+    certificate_ : Certificate or None
+        Exact log-likelihood, and the error of the fitted one, if known; see `certify`.
+    fit_ : Fit
+        Everything known about the fit.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of str
+        Names of the features, if the counts had any.
+
+    See Also
+    --------
+    log1pnmf.fit_log1p_nmf : The same as a function.
+    log1pnmf.select : Choose c, the number of factors and the noise.
+    sklearn.decomposition.NMF : Parts add up; other losses than Poisson.
+
+    References
+    ----------
+    .. [1] E. Weine, P. Carbonetto, R. A. Irizarry and M. Stephens (2026). A New Family of Poisson
+       Non-negative Matrix Factorization Methods Using the Shifted Log Link. arXiv:2601.05845.
+
+    Examples
+    --------
+    >>> from log1pnmf.datasets import pancreas
+    >>> counts = pancreas().counts[:200]
+    >>> model = Log1pNMF(n_components=3, c=1.0).fit(counts)
+    >>> model.components_.shape, model.transform(counts[:5]).shape
+    ((3, 2425), (5, 3))
+    >>> model.loadings_.max(axis=0)
+    array([1., 1., 1.])
+    """
+
+    # Pipelines pass size factors on unless they are told not to; `fit` and `transform` have to agree on it.
+    __metadata_request__fit: ClassVar = {"size_factors": True, "batch": True, "fixed_loadings": True}
+    __metadata_request__transform: ClassVar = {"size_factors": True, "batch": True, "fixed_loadings": True}
+    __metadata_request__score: ClassVar = {"size_factors": True, "batch": True}
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        c: float = 1.0,
+        likelihood: str = "auto",
+        zeros_tol: float = 1e-4,
+        approximation: str = "chebyshev",
+        interval: tuple[float, float] | None = None,
+        size_factors: Any = "total",
+        noise: str = "poisson",
+        dispersion: Any = "feature",
+        batch_strength: float = 10.0,
+        init: Any = "auto",
+        n_init: int = 1,
+        l1: float = 0.0,
+        mask_penalty: float = math.inf,
+        row_solver: RowSolver = "newton",
+        extrapolate: bool | Literal["auto"] = "auto",
+        max_iter: int = 1000,
+        tol: float = 1e-9,
+        engine: Any = "auto",
+        normalize: str = "max",
+        random_state: Any = 0,
+        fixed_factors: Any = None,
+        mask: Any = None,
+        n_jobs: int | None = None,
+        callbacks: Sequence[Callback] = (),
+        verbose: int = 0,
+        checkpoint: StrPath | None = None,
+        checkpoint_every: float = 30.0,
+        warm_start: bool = False,
+    ) -> None:
+        self.n_components = n_components
+        self.c = c
+        self.likelihood = likelihood
+        self.zeros_tol = zeros_tol
+        self.approximation = approximation
+        self.interval = interval
+        self.size_factors = size_factors
+        self.noise = noise
+        self.dispersion = dispersion
+        self.batch_strength = batch_strength
+        self.init = init
+        self.n_init = n_init
+        self.l1 = l1
+        self.mask_penalty = mask_penalty
+        self.row_solver = row_solver
+        self.extrapolate = extrapolate
+        self.max_iter = max_iter
+        self.tol = tol
+        self.engine = engine
+        self.normalize = normalize
+        self.random_state = random_state
+        self.fixed_factors = fixed_factors
+        self.mask = mask
+        self.n_jobs = n_jobs
+        self.callbacks = callbacks
+        self.verbose = verbose
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+        self.warm_start = warm_start
+
+    # ---------------------------------------------------------------- fitting
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        size_factors: Any = None,
+        batch: Any = None,
+        loadings: Any = None,
+        factors: Any = None,
+        fixed_loadings: Any = None,
+        resume: StrPath | None = None,
+    ) -> Log1pNMF:
+        """Fit the model to counts. If that fails, an earlier fit stays unchanged.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n_samples, n_features)
+            Raw counts. If they are larger than memory, use `log1pnmf.open_counts`.
+        y : ignored
+            Ignored; scikit-learn passes it.
+        size_factors : {"total", "fit", "none"} or array of shape (n_samples,), optional
+            Replaces the parameter `size_factors` in this fit. scikit-learn's metadata routing passes it
+            without a request, here and in `transform` and `score`.
+        batch : array of shape (n_samples,), optional
+            Batch of every sample (donor, chip, section). Every batch then multiplies the rates of each
+            feature by an effect; see `batch_strength` and `batch_effects_`. Metadata routing passes it as
+            well.
+        loadings, factors : array of shape (n_samples, K) and (n_features, K), optional
+            Start, on the link scale; replaces `init` and `warm_start`. Factors may also have the shape of
+            `components_`, (K, n_features).
+        fixed_loadings : mapping of str to array, data frame or array of shape (n_samples, K_0), optional
+            Known loadings, such as a design: ``{"everyone": 1, "treated": treated}``. A column may also
+            contain 0 for samples without the factor and NaN for loadings to estimate. Metadata routing passes
+            them as well. Loadings of new samples are free, see `transform`.
+        resume : str or PathLike, optional
+            Checkpoint of a fit with the same counts and parameters, to continue from. The result has the same
+            bits as if that fit had never stopped.
+
+        Returns
+        -------
+        Log1pNMF
+            Itself.
+        """
+        if not isinstance(self.warm_start, bool | np.bool_):
+            raise TypeError(f"warm_start must be True or False, got {self.warm_start!r}")
+        known = {"batch": batch, "fixed_loadings": fixed_loadings}
+        request, X = self._request(size_factors, loadings, factors, known), frame_of(X)
+        counts = as_counts(X, self.engine)
+        features = seen_features(X, counts)
+        fit = run_request(request, counts, resume=resume)
+        return self._take(fit.named(feature_names=features.get("feature_names_in_")), features)
+
+    def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Array:
+        """Fit the model and return the loadings of the samples it was fitted to.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n_samples, n_features)
+            Counts, samples x features.
+        y : ignored
+            Ignored; scikit-learn passes it.
+        **options : optional
+            `size_factors`, `batch`, `loadings`, `factors`, `fixed_loadings` and `resume`, as in `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components)
+        """
+        return self.fit(X, y, **options).loadings_
+
+    def _request(self, size_factors: Any, loadings: Any, factors: Any, of_samples: dict[str, Any]) -> Request:
+        """Check all parameters, before any work."""
+        parameters = self.get_params(deep=False)
+        del parameters["warm_start"]
+        if size_factors is not None:
+            parameters["size_factors"] = size_factors
+        if (loadings is None) != (factors is None):
+            missing = "loadings" if loadings is None else "factors"
+            raise ValueError(f"loadings and factors go together, but {missing} is missing: pass both or none")
+        if loadings is not None:
+            parameters["init"] = (loadings, factors)
+        request = Request.of(**of_samples, **parameters)
+        if loadings is None and self.warm_start and hasattr(self, "fit_"):
+            return request.at(init=self.fit_)
+        return request
+
+    def _take(self, fit: Fit, features: dict[str, Any] | None = None) -> Log1pNMF:
+        """Show a fit: all that was known of an earlier one goes, in one step."""
+        if features is None:
+            features = {"n_features_in_": fit.data.n_features}
+            if fit.feature_names is not None:
+                features["feature_names_in_"] = fit.feature_names
+        kept = {name: value for name, value in vars(self).items() if not name.endswith("_")}
+        components = np.ascontiguousarray(fit.factors.T)
+        self.__dict__ = {**kept, "fit_": fit, "components_": components, **features}
+        return self
+
+    # ---------------------------------------------------------------- keeping
+
+    @classmethod
+    def load(cls, path: StrPath) -> Log1pNMF:
+        """Read a model, or any fit, that `save` wrote.
+
+        Parameters
+        ----------
+        path : str or PathLike
+            File that `save` wrote.
+
+        Returns
+        -------
+        Log1pNMF
+
+        Raises
+        ------
+        ValueError
+            If the file is damaged, has a newer format or is not a fit.
+        """
+        return cls.of(Fit.load(path))
+
+    @classmethod
+    def of(cls, source: Any, *, key: str | None = None) -> Log1pNMF:
+        """Make a fitted model from a `Fit`, AnnData or a file.
+
+        Parameters
+        ----------
+        source : Fit, AnnData, str or PathLike
+            See `log1pnmf.as_fit`.
+        key : str, optional
+            Name of the fit in an AnnData.
+
+        Returns
+        -------
+        Log1pNMF
+            A model with the parameters that the fit was requested with, except for `engine`, which is the
+            default: the original one may not exist on this machine.
+        """
+        fit = as_fit(source, key=key)
+        parameters = {**vars(fit.asked)}
+        del parameters["engine"]
+        if fit.asked.init == GIVEN:
+            del parameters["init"]
+        if fit.asked.size_factors == GIVEN:
+            parameters["size_factors"] = fit.size_factors
+        if fit.asked.dispersion == GIVEN:
+            parameters["dispersion"] = fit.dispersion
+        _, parameters["fixed_factors"], parameters["mask"] = fit.known_parts
+        return cls(**parameters)._take(fit)._recall(source, key)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        tags.transformer_tags.preserves_dtype = []  # loadings are always float64
+        return tags

@@ -1,0 +1,298 @@
+"""A fit inside an AnnData object, and back: plain numbers, text and arrays; anndata is not needed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf._common.archive import check_value, making_whole
+from log1pnmf._common.checks import versions
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.features import find_features, match_names
+
+from .fit import ARRAYS, BATCHES, DISPERSION, HISTORY, MASK, NAMES, NUMBERS, Fit, Keys, usual_factor_names
+from .new_samples import counts_of
+from .settings import Settings
+
+# ---------- a fit inside an AnnData object, and back
+
+TEXT = "OTU"
+"""Kinds of arrays as which text comes back, from memory, zarr and h5ad."""
+
+WITHIN = ("settings", "asked", "data", "certificate")
+MAY_BE_MISSING = ("approximate_log_likelihood", "certificate")
+"""Files have no place for None: what is not known is absent."""
+
+
+def is_annotated(source: object) -> bool:
+    """Whether something has the slots of an AnnData object."""
+    return all(hasattr(source, slot) for slot in ("obsm", "varm", "uns"))
+
+
+def symbols_of(source: Any, gene_symbols: str | None, feature_names: Any = None) -> Any:
+    """Give the names of features that a column of ``adata.var`` holds; otherwise those that were given."""
+    if gene_symbols is None:
+        return feature_names
+    if feature_names is not None:
+        raise ValueError("gene_symbols and feature_names both name the features; pass one of them")
+    if not is_annotated(source):
+        raise ValueError(
+            f"gene_symbols={gene_symbols!r} names a column of adata.var, but the source is a "
+            f"{type(source).__name__}; pass feature_names, one for each feature"
+        )
+    if gene_symbols not in source.var:
+        known = ", ".join(map(repr, source.var.columns)) or "none"
+        raise KeyError(f"adata.var has no column {gene_symbols!r}; it has: {known}")
+    return source.var[gene_symbols].astype(str).tolist()
+
+
+def uns_of(fit: Fit, layer: str | None) -> dict[str, Any]:
+    """Everything of a fit but loadings and factors, as `uns` holds it.
+
+    Parameters
+    ----------
+    layer : str or None
+        Where its counts were found; None is X.
+    """
+    arrays, metadata = fit.to_parts()
+    return _without_none(
+        {
+            **{name: value for name, value in metadata.items() if name != "kind"},
+            "messages": np.array(fit.messages, dtype=object),
+            "history": {name: _storable(column) for name, column in fit.history.items()},
+            **{name: arrays[name] for name in ("size_factors", *NAMES[:2]) if name in arrays},
+            **{name: _storable(arrays[name]) for name in BATCHES if name in arrays},
+            "factor_names": np.array(fit.factor_names, dtype=object),
+            "factor_kinds": None if fit.factor_kinds is None else fit.factor_kinds.astype(object),
+            "c": fit.c,
+            "n_components": fit.n_components,
+            "log_likelihood": fit.log_likelihood,
+            "converged": fit.converged,
+            "layer": "X" if layer is None else layer,
+            "loadings_digest": _digest(fit.loadings),
+            "versions": versions(),
+        }
+    )
+
+
+def fit_from(adata: Any, key: str | None = None, *, any_samples: bool = False) -> Fit:
+    """Put a fit together from what `log1pnmf.tl.log1p_nmf` wrote.
+
+    Parameters
+    ----------
+    adata : AnnData
+        Features may have been reordered or added since, and samples dropped or reordered: they are found by
+        name.
+    key : str, optional
+        Where the fit is, if `key_added` was given.
+    any_samples : bool
+        Whether the fit is for its factors only: samples that it does not have are accepted.
+
+    Returns
+    -------
+    Fit
+        With the same bits in loadings and factors as `obsm` and `varm`. It is not `whole` if samples are
+        missing, or if loadings have changed.
+    """
+    keys = Keys(key)
+    about = _stored(adata, keys)
+    where = f"adata.uns[{keys.uns!r}] holds a fit"
+    with making_whole(where, "fit again"):
+        loadings = np.array(adata.obsm[keys.obsm], dtype=np.float64)
+        factors = np.array(adata.varm[keys.varm], dtype=np.float64)
+        sizes = np.asarray(about["size_factors"])
+        rows, missing = fitted_samples(adata, about, loadings)
+        named = np.asarray(about["feature_names"], dtype=object)
+        if named.ndim != 1 or not len(named) or not all(isinstance(name, str) for name in named):
+            raise ValueError("feature_names must be text")
+        check_value("layer", about["layer"], str)
+    if missing and not any_samples:
+        raise ValueError(
+            f"{len(missing):,} of the {len(loadings):,} samples of adata are not in the fit by name, or "
+            f"occur there twice (first {missing[0]!r}); give adata.obs_names the names they had, or estimate "
+            "loadings for these samples with log1pnmf.tl.transform"
+        )
+    places = find_features(adata.var_names, named.tolist(), fitted_here=True)
+    factors = factors[places]
+    with making_whole(where, "fit again"):
+        metadata = _metadata(about)
+        in_order = len(rows) == len(sizes) and _digest(loadings[np.argsort(rows)])
+        unchanged = in_order == about["loadings_digest"]
+        arrays = {
+            **dict(zip(ARRAYS, (loadings, factors, sizes[rows]), strict=True)),
+            NAMES[1]: named.astype(np.str_),
+            **_dispersion(adata, keys, places),
+            **_factor_names(about),
+            **_batches(about, rows),
+            **_known(adata, keys, about, places),
+            **{HISTORY + name: _text(np.asarray(column)) for name, column in about["history"].items()},
+        }
+        fit = Fit.from_parts(arrays, {**metadata, "whole": metadata["whole"] and unchanged})
+    if metadata["whole"] and not unchanged:
+        why = f"these are {len(rows):,} of the {len(sizes):,} samples of the fit, or loadings have changed"
+        fit = fit.of_samples(fit.loadings, fit.size_factors, fit.batches, why)
+    return fit.named(sample_names=adata.obs_names)
+
+
+def fitted_samples(
+    adata: Any, about: Mapping[str, Any], loadings: NDArray[np.float64]
+) -> tuple[NDArray[np.intp], list[str]]:
+    """Return which samples of the fit those of `adata` are, and names of those that are not in it."""
+    if _digest(loadings) == about["loadings_digest"]:
+        return np.arange(len(loadings)), []
+    rows, missing, twice = match_names(_text(np.asarray(about["sample_names"])).tolist(), adata.obs_names)
+    return rows, missing + twice
+
+
+def _factor_names(about: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Give the names that factors were given, where they were."""
+    names = _text(np.asarray(about.get("factor_names", []), dtype=object))
+    if names.ndim != 1 or names.tolist() == usual_factor_names(len(names)):
+        return {}
+    return {NAMES[2]: names}
+
+
+def _batches(about: Mapping[str, Any], rows: NDArray[np.intp]) -> dict[str, np.ndarray]:
+    """Return the batches of these samples, where there are any."""
+    if BATCHES[0] not in about:
+        return {}
+    labels, effects, names = (np.asarray(about[name]) for name in BATCHES)
+    return dict(zip(BATCHES, (labels[rows], effects, _text(names)), strict=True))
+
+
+def _known(adata: Any, keys: Keys, about: Mapping[str, Any], places: Any) -> dict[str, np.ndarray]:
+    """Give what was known of factors, where anything was."""
+    if "factor_kinds" not in about:
+        return {}
+    kinds = _text(np.asarray(about["factor_kinds"], dtype=object))
+    if keys.mask not in adata.varm:
+        return {NAMES[3]: kinds}
+    return {NAMES[3]: kinds, MASK: np.asarray(adata.varm[keys.mask], dtype=bool)[places]}
+
+
+def _dispersion(adata: Any, keys: Keys, places: Any) -> dict[str, NDArray[np.float64]]:
+    """Give the dispersions of the fitted features, where there are any."""
+    if keys.dispersion not in adata.var:
+        return {}
+    return {DISPERSION: np.asarray(adata.var[keys.dispersion], dtype=np.float64)[places]}
+
+
+def _stored(adata: Any, keys: Keys) -> Mapping[str, Any]:
+    for slot, key in (("uns", keys.uns), ("obsm", keys.obsm), ("varm", keys.varm)):
+        if key not in getattr(adata, slot):
+            known = ", ".join(map(repr, getattr(adata, slot))) or "none"
+            raise KeyError(
+                f"adata.{slot} has no {key!r} (it has: {known}); "
+                "run log1pnmf.tl.log1p_nmf first, or pass the key it wrote to"
+            )
+    about = adata.uns[keys.uns]
+    if not isinstance(about, Mapping) or "loadings_digest" not in about:
+        raise ValueError(f"adata.uns[{keys.uns!r}] was not written by log1pnmf.tl; fit again")
+    return about
+
+
+def _metadata(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert numbers and text to Python's own types, and absent values to None."""
+    metadata = {name: _plain(about[name]) for name in NUMBERS if name in about or name not in MAY_BE_MISSING}
+    metadata |= {name: _plain(about[name]) for name in WITHIN if name in about or name not in MAY_BE_MISSING}
+    metadata = {**dict.fromkeys(MAY_BE_MISSING), **metadata}
+    for name in ("settings", "asked"):
+        metadata[name] = {**dict.fromkeys(field.name for field in fields(Settings)), **metadata[name]}
+    if metadata["certificate"] is not None:
+        metadata["certificate"].setdefault("approximate_log_likelihood", None)
+    metadata["messages"] = [str(message) for message in about["messages"]]
+    metadata["whole"] = _plain(about["whole"])
+    return metadata
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _text(column: np.ndarray) -> np.ndarray:
+    return np.array(column.tolist(), dtype=np.str_) if column.dtype.kind in TEXT else column
+
+
+def _storable(column: np.ndarray) -> np.ndarray:
+    """Text as anndata stores it."""
+    return column.astype(object) if column.dtype.kind == "U" else column
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_none(value)
+        if isinstance(value, Mapping)
+        else (np.array(value) if isinstance(value, list) else value)
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _digest(loadings: NDArray[np.float64]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(loadings, dtype=np.float64).tobytes()).hexdigest()
+
+
+# ---------- a Fit from whatever holds one
+
+
+def as_fit(source: Any, *, key: str | None = None) -> Fit:
+    """Get the `Fit` from a model, AnnData or a file.
+
+    Parameters
+    ----------
+    source : Fit, Log1pNMF, AnnData, str or PathLike
+        A fit, a fitted estimator, AnnData with a fit by `log1pnmf.tl.log1p_nmf`, or a file that `save` wrote.
+        Samples of AnnData may be some of those that were fitted, in any order; see `Fit.whole`.
+    key : str, optional
+        Name of the fit in AnnData, if ``key_added`` was given.
+
+    Returns
+    -------
+    Fit
+
+    Examples
+    --------
+    >>> from log1pnmf import Log1pNMF
+    >>> model = Log1pNMF(1).fit([[4, 2], [2, 1], [6, 3]])
+    >>> as_fit(model).loadings.max()
+    np.float64(1.0)
+    """
+    if key is not None and not is_annotated(source):
+        raise ValueError(f"key={key!r} is for AnnData, got {type(source).__name__}; leave it out")
+    if isinstance(source, Fit):
+        return source
+    if isinstance(source, str | os.PathLike):
+        if os.fspath(source).endswith((".h5ad", ".zarr")):
+            raise ValueError(
+                f"{os.fspath(source)} is a file of AnnData; read it first, and pass the object: "
+                "anndata.read_h5ad(path) or anndata.read_zarr(path)"
+            )
+        return Fit.load(source)
+    if is_annotated(source):
+        return fit_from(source, key)
+    if hasattr(source, "get_params") and hasattr(source, "fit"):
+        from sklearn.utils.validation import check_is_fitted  # loaded with the estimator
+
+        check_is_fitted(source)
+    fit = getattr(source, "fit_", None)
+    if not isinstance(fit, Fit):
+        raise TypeError(
+            f"expected a Fit, a fitted Log1pNMF, an AnnData or a file with a fit, got {type(source).__name__}"
+        )
+    return fit
+
+
+def fit_and_counts(source: Any, counts: Any, *, key: str | None = None) -> tuple[Fit, Counts]:
+    """Give the fit that something holds, and the counts of its samples with features in its order."""
+    fit = as_fit(source, key=key)
+    return fit, counts_of(fit, counts)

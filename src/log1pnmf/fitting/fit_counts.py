@@ -1,0 +1,892 @@
+"""`Request`: the settings of a fit, the arrays and functions a user gave, and how to run it."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from numbers import Integral
+from typing import Any, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from log1pnmf._common.archive import StrPath
+from log1pnmf._common.checks import (
+    Random,
+    as_random,
+    check_choice,
+    check_number,
+    check_whole,
+    convergence_warning,
+    one_for_each,
+    plural,
+    warn,
+)
+from log1pnmf.counts.compress import dense_blocks
+from log1pnmf.counts.counts import Counts, check_size_factors
+from log1pnmf.counts.features import repeated
+from log1pnmf.counts.splitting import split_counts
+from log1pnmf.engines.base import Engine, EngineFactory
+from log1pnmf.engines.native import effective_threads
+from log1pnmf.engines.registry import (
+    as_counts,
+    check_memory,
+    for_parts,
+    is_factory,
+    make_engine,
+    resolve_engine,
+)
+from log1pnmf.model.batch_effects import first_effects
+from log1pnmf.model.batches import Batches
+from log1pnmf.model.constraint import Structure
+from log1pnmf.model.dispersion import DispersionKind, renewed
+from log1pnmf.model.noise import NegativeBinomial, Noise
+from log1pnmf.model.predict import Rates, score_parts
+from log1pnmf.model.problem import Problem
+from log1pnmf.model.zeros import AdaptiveZeros, Quadratic, quadratic
+
+from .callbacks import Callback
+from .checkpoint import CheckpointWriter, check_checkpoint, fingerprint, load_checkpoint
+from .fit import Certificate, Fit
+from .fixed_factors import beside_known, checksums, constraint_of, settled, structure_of, within
+from .new_samples import project
+from .race import given_start, race, sampled_start
+from .runs import Run, best_run
+from .settings import GIVEN, INITS, LARGEST_EXACT, Settings
+from .solver import PATIENCE, STATIONARY, Pair, largest_residual, residual_at
+from .starts import Start, Taken, adapt_start, check_start, continued_start, initialize
+from .summary import note_on_sizes
+from .updates import LARGEST_STORED, first_noise, first_problem, renewal_of
+
+# ---------- request: the settings of a fit, the arrays and functions a user gave, and how to run it
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A fit that is asked for; make one with `Request.of`.
+
+    Parameters
+    ----------
+    settings : Settings
+        "given" stands for what the next four hold.
+    size_factors, dispersion, init, engine : optional
+        Arrays; pair of arrays, `Fit` or function; factory of engines.
+    batch : array of shape (n,), optional
+        Labels of batches.
+    fixed_loadings, fixed_factors, mask : optional
+        What is known of some factors, see `log1pnmf.fitting.fixed_factors`.
+    n_jobs, callbacks, verbose, checkpoint, checkpoint_every
+        How to run the fit; they do not change the result, and are not kept with it.
+    """
+
+    settings: Settings
+    size_factors: Any = None
+    dispersion: Any = None
+    init: Any = None
+    engine: EngineFactory | None = None
+    batch: Any = None
+    fixed_loadings: Any = None
+    fixed_factors: Any = None
+    mask: Any = None
+    random_state: Any = 0
+    n_jobs: int | None = None
+    callbacks: Sequence[Callback] = ()
+    verbose: int = 0
+    checkpoint: StrPath | None = None
+    checkpoint_every: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.settings.n_init > 1 and self.init is not None and not callable(self.init):
+            raise ValueError(
+                f"n_init must be 1 with a given start, got {self.settings.n_init}: all would be the same"
+            )
+        as_random(self.random_state)
+        effective_threads(self.n_jobs)
+        if not isinstance(self.callbacks, Iterable):
+            raise TypeError(f"callbacks must be a sequence of callables, got {self.callbacks!r}; pass a list")
+        for callback in self.callbacks:
+            if not callable(callback):
+                raise TypeError(f"callbacks must be callable, got {callback!r}")
+        if not isinstance(self.verbose, bool | np.bool_):
+            check_whole("verbose", self.verbose, least=0)
+        check_number("checkpoint_every", self.checkpoint_every)
+        if self.checkpoint is not None:
+            check_checkpoint(self.checkpoint)
+
+    @classmethod
+    def of(cls, *, batch: Any = None, **parameters: Any) -> Request:
+        """Check parameters as a user passes them, and tell settings from what was given beside them.
+
+        Parameters
+        ----------
+        batch : array of shape (n,), optional
+            See `log1pnmf.Log1pNMF.fit`.
+        **parameters : optional
+            Those of `log1pnmf.Log1pNMF`, but `warm_start`; see there.
+        """
+        for name in parameters:
+            if name not in (*PARAMETERS, *KNOWN):
+                check_choice("a parameter of the fit", name, PARAMETERS)
+        given: dict[str, Any] = {}
+        sizes, init, engine = (parameters.get(name) for name in ("size_factors", "init", "engine"))
+        if "size_factors" in parameters:
+            check_size_factors(sizes)
+            if not isinstance(sizes, str):
+                given["size_factors"] = sizes
+        dispersion = parameters.get("dispersion", Settings.dispersion)
+        if not isinstance(dispersion, str):
+            given["dispersion"] = dispersion
+        if isinstance(init, str) or ("init" in parameters and init is None):
+            check_choice("init", init, INITS, otherwise="(loadings, factors), a Fit or a function")
+        elif "init" in parameters:
+            given["init"] = init
+        if "engine" in parameters and is_factory(engine):
+            given["engine"] = engine
+        seed = parameters.get("random_state", Settings.random_state)
+        values = {name: parameters[name] for name in SETTINGS if name in parameters}
+        values |= dict.fromkeys(given, GIVEN)
+        whole = isinstance(seed, Integral) and not isinstance(seed, bool | np.bool_)
+        values["random_state"] = int(cast(int, seed)) if whole else None
+        running = {name: parameters[name] for name in (*KNOWN, *RUNNING) if name in parameters}
+        if "callbacks" in running and isinstance(running["callbacks"], Iterable):
+            running["callbacks"] = tuple(running["callbacks"])
+        return cls(Settings(**values), random_state=seed, batch=batch, **given, **running)
+
+    @classmethod
+    def like(cls, fit: Fit) -> Request:
+        """Ask once more for what a fit was asked for; an engine or a start of the user's own is forgotten."""
+        asked = fit.asked
+        forgotten = {
+            name: getattr(Settings, name) for name in ("init", "engine") if getattr(asked, name) == GIVEN
+        }
+        return cls(
+            replace(asked.with_noise(fit.settings.noise), **forgotten),
+            size_factors=fit.size_factors if asked.size_factors == GIVEN else None,
+            dispersion=fit.dispersion if asked.dispersion == GIVEN else None,
+            batch=None if fit.batches is None else fit.batches.sample_names,
+            **dict(zip(KNOWN, fit.known_parts, strict=True)),
+            random_state=asked.random_state,
+        )
+
+    def at(self, **changed: Any) -> Request:
+        """Give the same request with other settings, or started elsewhere (`init=`)."""
+        init = changed.pop("init", None)
+        if init is None:
+            return replace(self, settings=replace(self.settings, **changed))
+        settings = replace(self.settings, **changed, init=GIVEN, n_init=1)
+        return replace(self, settings=settings, init=init)
+
+
+SETTINGS = tuple(field.name for field in fields(Settings))
+RUNNING = ("n_jobs", "callbacks", "verbose", "checkpoint", "checkpoint_every")
+KNOWN = ("fixed_loadings", "fixed_factors", "mask")
+"""What may be known of factors."""
+PARAMETERS = (*SETTINGS, *KNOWN[1:], *RUNNING)
+"""All parameters of a fit, in the order in which users see them; known loadings go with the counts."""
+
+
+def default_of(name: str) -> Any:
+    """Give the default of a parameter: every face of the package has the same."""
+    return getattr(Settings if name in SETTINGS else Request, name)
+
+
+# ---------- the exact log-likelihood of an approximate fit, computed or estimated
+
+Array = NDArray[np.float64]
+
+SAMPLED_ENTRIES = 2e7
+"""Entries visited in about, where there are more than `LARGEST_EXACT`."""
+
+LEAST_ROWS = 30
+"""Rows that are sampled at least, so that there is a standard error."""
+
+BLOCK_ENTRIES = 1 << 20
+
+
+def certify(
+    fit: Fit,
+    counts: Counts,
+    *,
+    n_sampled: int | None = None,
+    seed: int = 0,
+    engine: Any = "auto",
+    n_jobs: int | None = None,
+) -> Certificate:
+    """Compute the exact log-likelihood of a fit, or estimate it where it has too many entries.
+
+    Parameters
+    ----------
+    counts : Counts
+        What it was fitted to.
+    n_sampled : int, optional
+        Samples of an approximate fit to visit. By default all up to 2e8 entries, and above so many that have
+        about 2e7. Of other fits all are visited.
+    seed : int
+        Which samples these are.
+    engine : str
+        See `log1pnmf.engines.registry.make_engine`.
+    n_jobs : int, optional
+        Number of threads.
+
+    Notes
+    -----
+    Some samples, drawn without replacement, estimate the difference between the exact and the approximate
+    log-likelihood, which is known in full: unbiased, and far more precise than scaling up their own exact
+    log-likelihood.
+    """
+    if fit.certificate is not None:
+        return fit.certificate
+    fit.check_whole("a certificate")
+    approximate, n = fit.approximate_log_likelihood, counts.n_samples
+    if n_sampled is None:
+        large = math.prod(counts.shape) > LARGEST_EXACT
+        n_sampled = max(LEAST_ROWS, math.ceil(SAMPLED_ENTRIES / counts.n_features)) if large else n
+    if approximate is None or n_sampled >= n or fit.settings.likelihood != "approximate":
+        return exact_log_likelihood(fit, counts, engine=engine, n_jobs=n_jobs)
+    zeros = quadratic(fit.link, fit.settings.approximation, fit.settings.interval)
+    in_memory, pool = counts.part_in_memory()
+    n_sampled = min(n_sampled, len(pool))
+    place = np.sort(np.random.default_rng(seed).choice(len(pool), size=n_sampled, replace=False))
+    excess = _excess(fit, in_memory.to_scipy()[place], pool[place], zeros)
+    spread = float(excess.std(ddof=1)) * math.sqrt((1.0 - n_sampled / n) / n_sampled)
+    return Certificate(
+        log_likelihood=approximate - n * float(excess.mean()),
+        standard_error=n * spread,
+        approximate_log_likelihood=approximate,
+        n_sampled=n_sampled,
+        n_samples=n,
+    )
+
+
+def exact_log_likelihood(
+    fit: Fit, counts: Counts, *, engine: Any = "auto", n_jobs: int | None = None
+) -> Certificate:
+    """Visit all entries once, with whatever engine suits."""
+    problem, n = fit.problem(counts), counts.n_samples
+    exact = -make_engine(engine, problem, n_jobs).loss(fit.loadings, fit.factors / fit.link.alpha)
+    return Certificate(exact, 0.0, fit.approximate_log_likelihood, n, n)
+
+
+def _excess(fit: Fit, matrix: sparse.csr_array, rows: NDArray[np.intp], zeros: Quadratic) -> Array:
+    """Approximate minus exact log-likelihood of the rows that the matrix holds: only zero counts differ."""
+    factors = fit.factors / fit.link.alpha
+    excess = np.empty(len(rows))
+    for block in dense_blocks(matrix.shape, BLOCK_ENTRIES):
+        eta = fit.loadings[rows[block]] @ factors.T
+        error = np.expm1(eta) - zeros.value(eta)
+        error[matrix[block].nonzero()] = 0.0
+        excess[block] = fit.link.exposure_scale * (fit.exposure(rows[block]) * error).sum(axis=1)
+    return excess
+
+
+# ---------- noise="auto": which noise the counts prefer, and why
+
+TEST_FRACTION = 0.2
+"""Share of the counts that is scored."""
+
+MOST_ENTRIES, FEWEST_SAMPLES = 1e6, 200
+"""Entries from which only some of the samples are looked at, and how many of these at least."""
+
+ENOUGH: dict[str, Any] = {"init": "nndsvd", "max_iter": 50, "tol": 1e-6, "n_init": 1, "engine": "auto"}
+"""Of the fit whose means both kinds of noise are given."""
+
+
+@dataclass(frozen=True)
+class NoiseChoice:
+    """Which of two kinds of noise predicts held-out counts better.
+
+    Parameters
+    ----------
+    gain : float
+        Held-out log-likelihood with negative binomial noise minus that with Poisson noise.
+    error : float
+        Its standard error over samples.
+    n_samples : int
+        Samples that were looked at.
+    """
+
+    gain: float
+    error: float
+    n_samples: int
+
+    @property
+    def noise(self) -> str:
+        """Poisson, the simpler one, unless the other is better by more than one standard error."""
+        return "nb" if self.gain > self.error else "poisson"
+
+    def __str__(self) -> str:
+        name = {"nb": "negative binomial", "poisson": "Poisson"}[self.noise]
+        if self.gain < 0.0:
+            why = f"negative binomial noise predicts them worse by {-self.gain:,.0f}"
+        else:
+            why = f"negative binomial noise predicts them better by {self.gain:,.0f}"
+        return (
+            f"noise='auto' took {name} noise: held-out counts of {self.n_samples:,} samples were scored, and "
+            f"{why} units of log-likelihood (standard error {self.error:,.0f})"
+        )
+
+
+def choose_noise(request: Request, counts: Counts, fit: Callable[[Request, Counts], Fit]) -> NoiseChoice:
+    """Score held-out counts with both kinds of noise around the same means.
+
+    A share of the counts is held out. The rest is fitted with Poisson noise for a few iterations, which gives
+    the means, and the dispersions are found for these. So it takes a small part of the time of a fit. The
+    answer does not depend on the random state of the request, and takes no random number from it.
+
+    Parameters
+    ----------
+    request : Request
+        Its factors that are known are looked for here.
+    counts : Counts
+        If they are many, or in chunks, some of the samples are looked at.
+    fit : callable
+        Fits what a request asks for.
+    """
+    asked = request.settings
+    most = max(FEWEST_SAMPLES, int(MOST_ENTRIES / counts.n_features))
+    part, which = counts.part_in_memory(most if counts.n_samples > most else None)
+    part, rng = part.on_host(), np.random.default_rng(0)
+    train, test = _split(part, rng)
+    sizes = counts.size_factors(asked.size_factors if request.size_factors is None else request.size_factors)
+    batch = None if request.batch is None else np.asarray(request.batch, dtype=object)[which]
+    quick = Request(
+        replace(asked.with_noise("poisson"), **ENOUGH, size_factors=GIVEN),
+        size_factors=(1.0 - TEST_FRACTION) * sizes[which],
+        batch=batch,
+        n_jobs=request.n_jobs,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", convergence_warning())
+        found = fit(quick, train)
+    return _compared(found, train, test, _kind(asked.dispersion))
+
+
+def _split(counts: Counts, rng: np.random.Generator) -> tuple[Counts, Counts]:
+    try:
+        return split_counts(counts, TEST_FRACTION, random_state=rng)
+    except ValueError as error:
+        raise ValueError(f"noise='auto' holds out counts to choose: {error}; or name the noise") from error
+
+
+def _kind(dispersion: str) -> DispersionKind:
+    return cast(DispersionKind, dispersion) if dispersion in get_args(DispersionKind) else "feature"
+
+
+def _compared(fit: Fit, train: Counts, test: Counts, kind: DispersionKind) -> NoiseChoice:
+    """Score the test part with the means of a fit, with and without dispersions."""
+    alpha = fit.link.alpha
+    problem = replace(fit.problem(train), zeros=None)
+    dispersions, _ = renewed(problem, fit.loadings, fit.factors / alpha, kind=kind)
+    plain = Rates(fit.loadings, fit.factors, fit.link, fit.size_factors, None, fit.batches)
+    scores: list[Any] = [
+        score_parts(rates, train, test, test_fraction=TEST_FRACTION)
+        for rates in (plain, replace(plain, dispersion=dispersions.dispersion))
+    ]
+    gains = scores[1] - scores[0]
+    error = float(gains.std(ddof=1)) * math.sqrt(len(gains)) if len(gains) > 1 else 0.0
+    return NoiseChoice(float(gains.sum()), error, len(gains))
+
+
+# ---------- which start a fit takes
+
+
+def start_of(request: Request, problem: Problem, known: Structure | None = None) -> Start:
+    """Find the start that was asked for; what can be refused is refused here, before any work."""
+    init, settings = request.init, request.settings
+    if init is None:
+        return named(
+            settings, known=known, engine=request.engine, n_jobs=request.n_jobs, verbose=request.verbose
+        )
+    start = _given_start(request, problem)
+    return start if known is None else _held(start, settings, known)
+
+
+def _held(start: Start, settings: Settings, known: Structure) -> Start:
+    """Put what is known into a start of the user; counts that are impossible then are seen to."""
+    constraint = constraint_of(settings, known)
+
+    def make(engine: Engine, rng: Random, number: int) -> Taken:
+        taken = start(engine, rng, number)
+        pair = within(constraint, taken.pair)
+        if engine.sample() is None:
+            pair = within(constraint, Pair(*adapt_start(engine.problem, pair.loadings, pair.factors, rng)))
+        return Taken(pair, taken.name)
+
+    return Start(make, start.arrays)
+
+
+def _given_start(request: Request, problem: Problem) -> Start:
+    init, settings = request.init, request.settings
+    if isinstance(init, Fit):
+        return given(_continued(init, problem, request), settings)
+    if callable(init):
+        return Start(lambda engine, rng, _: _made(init, engine, settings, rng))
+    return given(check_start(init, problem.counts.shape, settings.n_components), settings)
+
+
+def named(
+    settings: Settings,
+    *,
+    known: Structure | None = None,
+    engine: EngineFactory | None = None,
+    number: int = 0,
+    n_jobs: int | None = None,
+    verbose: int = 0,
+) -> Start:
+    """Take the start that ``settings.init`` names.
+
+    Parameters
+    ----------
+    known : Structure, optional
+        What is known of some factors: the named start is that of the others.
+    engine : EngineFactory, optional
+        A user's own; it is not asked to race.
+    number : int
+        How many starts there were before the first one.
+    n_jobs, verbose : int
+        Of a race.
+    """
+    kind = "auto" if engine is not None or settings.engine == GIVEN else for_parts(settings.engine)
+
+    def racer(problem: Problem) -> Engine:
+        return make_engine(kind, problem, n_jobs)
+
+    n_free = settings.n_components - (0 if known is None else known.n_known)
+    of_free = replace(settings, n_components=max(1, n_free))
+
+    def free(whole: Engine, rng: Random, before: int) -> Taken:
+        if settings.init == "auto":
+            return race(whole, of_free, rng, make=racer, number=number + before, verbose=verbose)
+        pair = Pair(*initialize(whole, n_free, settings.init, rng))
+        return Taken(pair, settings.init)
+
+    def found(whole: Engine, rng: Random, before: int, here: Structure | None) -> Taken:
+        if here is None:
+            return free(whole, rng, before)
+        others = free(whole, rng, before) if n_free else None
+        constraint = constraint_of(settings, here)
+        beside = None if others is None else others.pair
+        pair = beside_known(whole.problem, here, beside, constraint, rng)
+        if whole.problem.noise.name != "poisson":
+            pair = settled(racer, whole.problem, pair, constraint)
+        return Taken(pair, "known" if others is None else others.name)
+
+    def make(whole: Engine, rng: Random, before: int) -> Taken:
+        sample = whole.sample()
+        if sample is None:
+            return found(whole, rng, before, known)
+        here = None if known is None else known.of_samples(sample.rows)
+        start = Start(lambda part, rng, _: found(part, rng, before, here))
+        return sampled_start(whole, sample, settings, rng, start=start, known=known)
+
+    return Start(make)
+
+
+def given(arrays: tuple[Array, Array], settings: Settings) -> Start:
+    """Start from checked loadings and factors on the link scale."""
+
+    def make(engine: Engine, rng: Random, number: int) -> Taken:
+        return _adapted(engine, arrays, settings, rng)
+
+    return Start(make, arrays)
+
+
+def _continued(fit: Fit, problem: Problem, request: Request) -> tuple[Array, Array]:
+    """Start where another fit ended; for other samples, with their loadings for its factors."""
+    counts = problem.counts
+    if counts.n_features != len(fit.factors):
+        what = f"{len(fit.factors)} features, but the counts have {counts.n_features}"
+    elif _differ(fit.feature_names, counts.feature_names):
+        j = int(np.argmax(fit.feature_names != counts.feature_names))
+        was, now = fit.feature_names[j], counts.feature_names[j]  # type: ignore[index]
+        what = f"other features (column {j} was {was!r}, now is {now!r})"
+    else:
+        before = None
+        if counts.n_samples != len(fit.loadings):
+            engine = request.engine or request.settings.engine
+            before = project(fit, counts, problem.size_factors, engine=engine, n_jobs=request.n_jobs)
+        rng = as_random(request.random_state)
+        return continued_start(fit, problem, request.settings.n_components, rng, loadings=before)
+    raise ValueError(
+        f"the fit to start from has {what}; pass the same features in the same order, or set warm_start=False"
+    )
+
+
+def _made(init: Any, engine: Engine, settings: Settings, rng: Random) -> Taken:
+    """Call the user's function and check what it gives."""
+    arrays = check_start(
+        init(engine.problem, settings.n_components, rng), engine.problem.counts.shape, settings.n_components
+    )
+    return _adapted(engine, arrays, settings, rng)
+
+
+def _adapted(engine: Engine, arrays: tuple[Array, Array], settings: Settings, rng: Random) -> Taken:
+    loadings, factors = arrays[0], arrays[1] / settings.link.alpha
+    if engine.sample() is not None:
+        return Taken(given_start(engine, loadings, factors), GIVEN)
+    return Taken(Pair(*adapt_start(engine.problem, loadings, factors, rng)), GIVEN)
+
+
+def _differ(names: Any, others: Any) -> bool:
+    return names is not None and others is not None and not np.array_equal(names, others)
+
+
+# ---------- from counts to a Fit
+
+MOST_NAMED = 5
+"""Features that a message about batches names."""
+
+LEAST_DEVIANCE = 1e-9
+"""Deviance per count below which it is rounding error."""
+
+POOR_APPROXIMATION = 0.02
+"""Part of the log-likelihood by which the approximation may be off before a fit warns."""
+
+
+class ApproximationWarning(UserWarning):
+    """The quadratic approximation of zero counts is poor for this fit."""
+
+
+def fit_log1p_nmf(counts: Any, n_components: int, *, resume: StrPath | None = None, **parameters: Any) -> Fit:
+    """Fit Poisson NMF with the shifted-log link.
+
+    Parameters
+    ----------
+    counts : array, sparse matrix, data frame, Counts or source
+        Samples x features; see `log1pnmf.counts.Counts.from_any`. Sparse matrices of PyTorch and CuPy stay on
+        their device. Counts larger than memory: see `log1pnmf.open_counts`.
+    n_components : int
+        Number of factors, K.
+    resume : str or PathLike, optional
+        Checkpoint to continue from. Counts and settings must be the same (`n_jobs` may differ). The result
+        has the same bits as if the fit had never stopped, apart from the seconds. A checkpoint of a finished
+        fit returns its result; a fit that a callback or Ctrl-C stopped is continued.
+    **parameters : optional
+        All others of `log1pnmf.Log1pNMF`, with the same defaults, except `warm_start`. Pass a `Fit` as `init`
+        to continue it.
+
+    Returns
+    -------
+    Fit
+
+    Warns
+    -----
+    ConvergenceWarning
+        If the fit reached `max_iter` before it converged, or stalled far from an optimum.
+    ApproximationWarning
+        If the exact log-likelihood of an approximate fit is far from the approximate one.
+    RuntimeWarning
+        If Ctrl-C was pressed (the fit so far is returned), or a checkpoint could not be written.
+
+    See Also
+    --------
+    log1pnmf.Log1pNMF : The same as a scikit-learn estimator.
+    log1pnmf.tl.log1p_nmf : The same for AnnData.
+    log1pnmf.select : Choose c, the number of factors and the noise.
+
+    References
+    ----------
+    .. [1] E. Weine, P. Carbonetto, R. A. Irizarry and M. Stephens (2026). A New Family of Poisson
+       Non-negative Matrix Factorization Methods Using the Shifted Log Link. arXiv:2601.05845.
+
+    Examples
+    --------
+    >>> from log1pnmf.datasets import pancreas
+    >>> fit = fit_log1p_nmf(pancreas().counts[:200], 3, c=1.0)
+    >>> fit.loadings.shape, fit.factors.shape, fit.stopped
+    ((200, 3), (2425, 3), 'converged')
+    """
+    return run_request(Request.of(n_components=n_components, **parameters), counts, resume=resume)
+
+
+def run_request(request: Request, counts: Any, *, resume: StrPath | None = None) -> Fit:
+    """Fit what is asked for.
+
+    Parameters
+    ----------
+    counts : object
+        As in `fit_log1p_nmf`.
+    """
+    asked = request.settings
+    loaded = None if resume is None else load_checkpoint(resume)
+    rng = as_random(request.random_state)
+    started = time.perf_counter()
+    data = as_counts(counts, request.engine or asked.engine)
+    _check_enough(data, asked.n_components)
+    sizes = data.size_factors(asked.size_factors if request.size_factors is None else request.size_factors)
+    _check_sizes(asked, data)
+    given = _batches(request, data)
+    choice = choose_noise(request, data, run_request) if asked.noise == "auto" else None
+    if choice is not None:
+        request = replace(request, settings=asked.with_noise(choice.noise))
+    noise = _noise(request, data)
+    batches = given if given is not None and given.n_batches > 1 else None  # one is none, to the last bit
+    if batches is not None and (batches.effects == 1.0).all():
+        batches = first_effects(batches, data, sizes)
+    engine = resolve_engine(
+        request.engine or asked.engine,
+        data,
+        asked.n_components,
+        asked.row_solver,
+        noise=noise,
+        batched=batches is not None,
+    )
+    settings = request.settings.resolved(engine, data)
+    known = structure_of(data, settings, **{name: getattr(request, name) for name in KNOWN})
+    constraint = constraint_of(settings, known)
+    check_memory(engine, data, asked.n_components, effective_threads(request.n_jobs))
+
+    def remake(problem: Problem) -> Engine:
+        return make_engine(
+            request.engine or engine,
+            problem,
+            request.n_jobs,
+            row_solver=settings.row_solver,
+            constraint=constraint,
+            verbose=request.verbose,
+        )
+
+    problem = first_problem(settings, data, sizes, noise, batches)
+    before = request.init
+    if settings.fits_sizes and isinstance(before, Fit) and before.size_factors.shape == sizes.shape:
+        problem = replace(problem, size_factors=before.size_factors)
+    start = start_of(request, problem, known)
+    identity = {}
+    if loaded is not None or request.checkpoint is not None:  # it reads all counts
+        identity = fingerprint(settings, data, sizes, start, request.dispersion, batches=batches)
+        identity["settings"] |= checksums(known)
+    if loaded is not None:
+        loaded.check_same(identity)
+        rng, started = loaded.rng, started - loaded.seconds
+    keep = None
+    if request.checkpoint is not None:
+        keep = CheckpointWriter(request.checkpoint, request.checkpoint_every)
+        keep.begin(identity, rng, started)
+    run = best_run(
+        settings,
+        remake,
+        problem,
+        rng,
+        start=start,
+        renewal=renewal_of(settings, remake, data, batched=batches is not None, constraint=constraint),
+        known=known,
+        callbacks=request.callbacks,
+        verbose=request.verbose,
+        resumed=None if loaded is None else loaded.progress,
+        keep=keep,
+    )
+    if keep is not None:
+        keep.close()
+    ended = remake(run.changed.put_into(problem))
+    try:
+        fit = _finish(settings, ended, run, request, known)
+    except KeyboardInterrupt:  # the fit is worth keeping without its last figures
+        fit = _finish(settings, ended, replace(run, stopped="interrupted"), request, known)
+    fit = replace(fit, batches=given if batches is None else fit.batches)
+    if choice is not None:
+        fit = replace(fit, messages=(str(choice), *fit.messages))
+    return replace(fit, asked=asked, seconds=time.perf_counter() - started)
+
+
+def _batches(request: Request, counts: Counts) -> Batches | None:
+    """Give the batches with which a fit begins; their effects are those of an earlier fit, or 1."""
+    if request.batch is None:
+        return None
+    asked = request.settings
+    totals = asked.size_factors == "total"
+    own = Batches.of(request.batch, counts.shape, asked.batch_strength, by_counts=totals)
+    known = request.init.batches if isinstance(request.init, Fit) else None
+    if known is not None and known.names == own.names and known.effects.shape == own.effects.shape:
+        return replace(own, effects=known.effects)
+    return own
+
+
+def _check_sizes(asked: Settings, counts: Counts) -> None:
+    if asked.fits_sizes and not counts.in_memory:
+        raise ValueError(
+            "size_factors='fit' needs counts in memory, but these are in chunks; load them, or use "
+            "size_factors='total'"
+        )
+
+
+def _noise(request: Request, counts: Counts) -> Noise:
+    """Give the noise with which a fit begins."""
+    settings, known = request.settings, request.dispersion
+    if known is None and isinstance(request.init, Fit) and len(request.init.factors) == counts.n_features:
+        known = request.init.dispersion
+    if settings.noise == "poisson" or known is None:
+        return first_noise(settings, counts.n_features)
+    return NegativeBinomial(one_for_each("dispersion", known, counts.n_features))
+
+
+def check_any(counts: Counts) -> None:
+    """Refuse counts that are all zero."""
+    if counts.nnz == 0:
+        raise ValueError(f"counts are all zero (shape {counts.shape}): pass data with at least one count")
+
+
+def _check_enough(counts: Counts, n_components: int) -> None:
+    """Refuse counts that are all zero, and warn where they are too few to tell the factors apart."""
+    check_any(counts)
+    if min(counts.shape) < n_components:
+        warn(
+            f"n_components={n_components} is larger than the number of samples or features (shape "
+            f"{counts.shape}), which cannot determine so many; use at most {min(counts.shape)}",
+            UserWarning,
+        )
+
+
+def _finish(settings: Settings, engine: Engine, run: Run, request: Request, known: Structure | None) -> Fit:
+    last, problem = run.last, engine.problem
+    messages = _about_data(problem.counts)
+    if run.start != settings.init:
+        messages.append(f"init={settings.init!r} chose the start {run.start!r}")
+    kkt_residual = last.kkt_residual
+    if run.stopped != "interrupted":
+        constraint = constraint_of(settings, known)
+        kkt_residual = residual_at(engine, last.loadings, last.factors, constraint=constraint)
+    if run.stopped == "interrupted":
+        messages.append(f"interrupted after {last.index} iterations: the fit has not converged")
+        warn(f"{messages[-1]}; the result is the state at that point", RuntimeWarning)
+    elif run.stopped == "callback":
+        messages.append(f"stopped by a callback after {last.index} iterations")
+    elif run.stopped != "converged":
+        messages.append(f"not converged {_why_not(settings, run, kkt_residual)}")
+        warn(messages[-1], convergence_warning())
+    messages += _about_zeros(request.settings, settings, run, problem)
+    messages += _about_batches(engine, run)
+    if settings.size_factors == "fit" and not settings.fits_sizes:
+        messages.append(
+            "size factors are the totals: at c=inf the loadings absorb any size, so there is nothing to fit"
+        )
+    fit = run.as_fit(settings, problem, known=known, kkt_residual=kkt_residual)
+    about_sizes = note_on_sizes(fit, problem.counts) if settings.fits_sizes else None
+    messages += [] if about_sizes is None else [about_sizes]
+    certificate = fit.certificate
+    if certificate is None:
+        certificate = _certificate(fit, problem.counts, request, messages)
+    return replace(fit, certificate=certificate, messages=tuple(messages))
+
+
+def _why_not(settings: Settings, run: Run, kkt_residual: float) -> str:
+    """Say why a fit that ran to its end has not converged, and what to do."""
+    change, tol = run.last.relative_change, settings.tol
+    if run.stopped == "stalled":
+        return (
+            f"after {run.last.index} iterations: no step lowers the objective any more, but this is not an "
+            f"optimum (KKT residual {kkt_residual:.1e}; at most {STATIONARY:.0e} at one). Counts or size "
+            "factors may differ by too many orders of magnitude: rescale or drop the extreme ones, or try "
+            "another init"
+        )
+    after = f"after max_iter={settings.max_iter} iterations"
+    advice = "raise max_iter, or continue from here with init=fit"
+    if change > tol:
+        return (
+            f"{after}: the last one still lowered the objective by {change:.1e} of its size (tol={tol:.1e}); "
+            f"{advice}"
+        )
+    if not run.last.kkt_residual <= largest_residual(tol):
+        return (
+            f"{after}: the last one gained less than tol={tol:.1e}, but this is a plateau and not an optimum "
+            f"(KKT residual {run.last.kkt_residual:.1e}; at most {largest_residual(tol):.0e} at one); "
+            "raise max_iter"
+        )
+    return (
+        f"{after}: too few of the last ones in a row lowered the objective by less than tol={tol:.1e} of its "
+        f"size ({PATIENCE} are needed, and one after a dropped extrapolation does not count); {advice}"
+    )
+
+
+def _certificate(fit: Fit, counts: Counts, request: Request, messages: list[str]) -> Certificate | None:
+    """Exact log-likelihood of an approximate fit, unless that takes too long."""
+    entries = math.prod(counts.shape)
+    if fit.stopped == "interrupted":
+        messages.append("the exact log-likelihood was not computed because the fit was interrupted")
+        return None
+    if entries > LARGEST_EXACT:
+        messages.append(
+            f"the exact log-likelihood was not computed: it visits all {entries:,} entries "
+            f"(computed up to {LARGEST_EXACT:,.0f})"
+        )
+        return None
+    certificate = exact_log_likelihood(
+        fit, counts, engine=request.engine or fit.settings.engine, n_jobs=request.n_jobs
+    )
+    exact, gap = certificate.log_likelihood, certificate.gap
+    messages.append(f"the approximate log-likelihood differs from the exact one by {gap:,.0f}")
+    if abs(gap) > POOR_APPROXIMATION * abs(exact) and abs(gap) > 1.0:
+        share = f", {abs(gap / exact):.0%} of it" if exact else ""
+        messages[-1] += (
+            f"{share}: zero counts have large fitted means here; use likelihood='adaptive' (or 'exact')"
+        )
+        warn(messages[-1], ApproximationWarning)
+    return certificate
+
+
+def _about_zeros(asked: Settings, settings: Settings, run: Run, problem: Problem) -> list[str]:
+    """Say how zero counts were treated, and why, unless that was asked for."""
+    if (settings.link.is_identity and settings.noise == "poisson") or run.errors is None:
+        return []
+    if settings.likelihood == "exact" and asked.likelihood == "auto":
+        return [f"every zero count was visited: {settings.why_exact(problem.counts)}"]
+    if settings.likelihood != "adaptive" and run.last.likelihood != "adaptive":  # it was stopped on its way
+        return []
+    zeros = run.changed.zeros
+    if not isinstance(zeros, AdaptiveZeros):
+        message = (
+            f"every zero count was visited: to keep their errors within zeros_tol={settings.zeros_tol:g}, "
+            f"more than {LARGEST_STORED:.0%} of all entries would have to be, which costs as much"
+        )
+        if asked.likelihood == "adaptive":
+            warn(f"{message}; raise zeros_tol, or use likelihood='exact'", ApproximationWarning)
+        return [message]
+    share = run.errors[1] / abs(run.last.loss) if run.last.loss else 0.0
+    visited = f"{zeros.stored.nnz:,}" if problem.counts.in_memory else "some"
+    return [
+        f"{visited} zero counts were visited one by one; a quadratic per feature approximates the others, "
+        f"with errors that sum to {share:.1e} of the log-likelihood (zeros_tol={settings.zeros_tol:g})"
+    ]
+
+
+def _about_batches(engine: Engine, run: Run) -> list[str]:
+    """Say how much of the deviance the effects of batches take, and where they are largest."""
+    problem, last = engine.problem, run.last
+    batches = problem.batches
+    if batches is None or run.stopped == "interrupted":
+        return []
+    # the zeros of chunks are found anew in every pass
+    same = replace(problem, zeros=None) if problem.counts.in_memory else problem
+    constant = problem.noise.constant(problem.counts)
+    deviance, without = (
+        make_engine("auto", one).loss(last.loadings, last.factors) - constant
+        for one in (same, replace(same, batches=None))
+    )
+    names = problem.counts.feature_names
+    spread = np.abs(np.log2(batches.effects)).max(axis=0)
+    largest = np.argsort(-spread, kind="stable")[:MOST_NAMED]
+    listed = ", ".join(f"{j if names is None else names[j]} ({2 ** spread[j]:.1f} times)" for j in largest)
+    taken = "this fit leaves no deviance"
+    if deviance > LEAST_DEVIANCE * problem.counts.total:
+        share = without / deviance - 1.0
+        taken = f"without their effects the deviance of this fit would be {share:.1%} larger"
+    return [f"{batches.n_batches} batches: {taken}; features that differ most: {listed}"]
+
+
+def _about_data(counts: Counts) -> list[str]:
+    messages = []
+    twice = [] if counts.feature_names is None else repeated(counts.feature_names)
+    if twice:
+        messages.append(
+            f"{plural(len(twice), 'feature name occurs', 'feature names occur')} more than once (first "
+            f"{twice[0]!r}), so features of other data cannot be matched by name; make names unique before "
+            "fitting (adata.var_names_make_unique())"
+        )
+        warn(messages[-1], UserWarning)
+    for n, what in ((counts.n_empty_rows, "samples"), (counts.n_empty_columns, "features")):
+        if n:
+            messages.append(f"{what} without any count: {n}; they were given zeros")
+    return messages

@@ -1,0 +1,713 @@
+"""The outer loop: `alternate` yields iterations; stopping rules and callbacks watch them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log1pnmf._common.arrays import column_max, column_means, extrapolated, like, on_host
+from log1pnmf.engines.base import Engine, HalfStep, PairSide, RowSolver
+from log1pnmf.model.batch_effects import renewed_effects
+from log1pnmf.model.batches import LARGEST_EFFECT, Batches
+from log1pnmf.model.constraint import FREE, NON_NEGATIVE, Bounds, Constraint
+from log1pnmf.model.objective import larger_residual, side_residual
+from log1pnmf.model.problem import Likelihood, Problem, Side
+from log1pnmf.model.zeros import AdaptiveZeros
+
+# ---------- iteration, what the solver yields, and the state that it needs to resume
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Loadings and factors, on the eta scale, in the arrays of the engine.
+
+    Parameters
+    ----------
+    loadings, factors : ndarray of shape (n, K) and (m, K)
+    effects : ndarray of shape (B, m), optional
+        Of batches, where the solver finds them in every iteration.
+    """
+
+    loadings: Array
+    factors: Array
+    effects: Array | None = None
+
+    def scaled(self, by: Array) -> Pair:
+        """Move a factor per column from the loadings to the factors."""
+        if (by == 1.0).all():
+            return self
+        loadings, factors = self.loadings / like(self.loadings, by), self.factors * like(self.factors, by)
+        return replace(self, loadings=loadings, factors=factors)
+
+    def arrays(self) -> dict[str, Array]:
+        """Give the arrays by name."""
+        named = {"loadings": self.loadings, "factors": self.factors, "effects": self.effects}
+        return {name: array for name, array in named.items() if array is not None}
+
+    def on_host(self) -> Pair:
+        """Give the same pair as NumPy arrays."""
+        return replace(self, loadings=on_host(self.loadings), factors=on_host(self.factors))
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """All that the solver needs to go on after an iteration as if it had not stopped there.
+
+    Parameters
+    ----------
+    index : int
+        Of the iteration.
+    objective : float
+        Accepted there.
+    updated : Pair
+        What its two half-steps led to.
+    previous : Pair
+        Where the direction of the next extrapolation begins.
+    schedule : tuple of float, optional
+        `log1pnmf.fitting.solver.Extrapolation.state`; None without extrapolation.
+    """
+
+    index: int
+    objective: float
+    updated: Pair
+    previous: Pair
+    schedule: tuple[float, ...] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Iteration:
+    """A point the solver has been at, with what is known there.
+
+    Parameters
+    ----------
+    index : int
+        Number of iterations that led here, lost ones included; 0 is the start.
+    loadings, factors : ndarray of shape (n, K) and (m, K)
+        On the eta scale, in the arrays of the engine. Never changed afterwards, so they may be kept without a
+        copy.
+    loss : float
+        Negative log-likelihood, penalty excluded.
+    objective : float
+        Loss + penalty: what is minimised, and never rises from one iteration to the next.
+    relative_change : float
+        How much the objective fell, relative to its size; NaN at the start, and where the problem was renewed
+        and the same point is looked at again.
+    kkt_residual : float
+        See `log1pnmf.model.objective.kkt_residual`. The part of the side that follows (see `alternate`) is
+        taken before its last update.
+    beta : float
+        Extrapolation that led here; 0 for a plain update.
+    seconds : float
+        Since the solver started.
+    restarted : bool
+        Whether an extrapolated point had to be dropped first.
+    n_rejected : int
+        Rows whose full step was backtracked, in the two half-steps of this iteration.
+    likelihood : {"exact", "approximate", "adaptive"}
+        Which one `loss` is.
+    state : State, optional
+        For going on from here; callbacks of a fit are not given it.
+    effects : ndarray of shape (B, m), optional
+        Of batches, where the solver finds them in every iteration.
+    """
+
+    index: int
+    loadings: Array
+    factors: Array
+    loss: float
+    objective: float
+    relative_change: float
+    kkt_residual: float
+    beta: float
+    seconds: float
+    restarted: bool
+    n_rejected: int
+    likelihood: Likelihood
+    state: State | None = None
+    effects: Array | None = None
+
+    def on_host(self) -> Iteration:
+        """Give the same iteration with NumPy arrays, and without `state`."""
+        return replace(self, loadings=on_host(self.loadings), factors=on_host(self.factors), state=None)
+
+
+# ---------- how far to go beyond each update
+
+
+class Extrapolation:
+    """Schedule of the extrapolation parameter beta, after Ang and Gillis (2019).
+
+    Beta grows while extrapolated points lower the objective; when one does not, it shrinks and its ceiling
+    becomes the last value that worked. The ceiling itself grows slowly, up to `largest`. One object serves
+    one run of the solver.
+
+    Parameters
+    ----------
+    start : float
+        First beta after the warm-up.
+    grow, grow_ceiling, shrink : float
+        Factors, all > 1.
+    largest : float
+        Bound of the ceiling.
+    warm_up : int
+        Updates at the beginning that are not extrapolated.
+    """
+
+    def __init__(
+        self,
+        *,
+        start: float = 0.5,
+        grow: float = 1.1,
+        grow_ceiling: float = 1.02,
+        shrink: float = 1.5,
+        largest: float = 1.0,
+        warm_up: int = 2,
+    ) -> None:
+        self._grow, self._grow_ceiling, self._shrink = grow, grow_ceiling, shrink
+        self._largest, self._warm_up = largest, warm_up
+        self._beta = self._worked = start
+        self._ceiling = largest
+
+    @property
+    def beta(self) -> float:
+        """Extrapolation to apply to the next update; 0 is none."""
+        return 0.0 if self._warm_up > 0 else self._beta
+
+    def accepted(self) -> None:
+        """Take note that the last point lowered the objective."""
+        if self._warm_up > 0:
+            self._warm_up -= 1
+            return
+        self._worked = self._beta
+        self._ceiling = min(self._largest, self._ceiling * self._grow_ceiling)
+        self._beta = min(self._ceiling, self._beta * self._grow)
+
+    def rejected(self) -> None:
+        """Take note that the last extrapolated point raised the objective and was dropped."""
+        self._ceiling = self._worked
+        self._beta /= self._shrink
+
+    @property
+    def state(self) -> tuple[float, ...]:
+        """Where the schedule stands, for `restore`."""
+        return self._beta, self._worked, self._ceiling, float(self._warm_up)
+
+    def restore(self, state: tuple[float, ...]) -> None:
+        """Go on from where another schedule with the same parameters stood."""
+        self._beta, self._worked, self._ceiling, warm_up = state
+        self._warm_up = int(warm_up)
+
+
+# ---------- effects of batches as a third block of the solver, beside loadings and factors
+
+Remake: TypeAlias = Callable[[Problem], Engine]
+
+NEARLY_ONE, N_TERMS = 1.0 / 64.0, 8
+"""So many terms of a series are exact to the last bit where ratios of effects are so near to 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Effects:
+    """Finds effects in every iteration, so that they are extrapolated with loadings and factors.
+
+    Found only now and then, effects and loadings would follow each other in thousands of small steps: most of
+    what an effect does to many features of a factor, the loadings of all samples of the batch can do, too.
+
+    Parameters
+    ----------
+    remake : callable
+        Makes an engine of the same kind for another problem of the same counts.
+    """
+
+    remake: Remake
+
+    def at(self, engine: Engine, effects: Array | None) -> Engine:
+        """Give the engine of the same problem with other effects."""
+        batches = engine.problem.batches
+        if effects is None or batches is None or effects is batches.effects:
+            return engine
+        return self.remake(with_exposure(engine.problem, batches=batches.with_effects(effects)))
+
+    def found(self, engine: Engine, loadings: Array, factors: Array, sums: Array | None) -> Array:
+        """Give effects that lower the objective of an engine's problem; their sums may be known.
+
+        With dispersions every step of the search visits all entries, and there is one.
+        """
+        problem, at = engine.problem, (loadings, factors)
+        if not problem.noise.zero_loss_is_mean:
+            dispersed = getattr(engine, "dispersed_sums", None)
+            return renewed_effects(problem, *at, dispersed=dispersed, n_steps=1)[0].effects
+        means = engine.batch_sums(*at) if sums is None else sums
+        step = getattr(engine, "next_effects", None)
+        near: Array | None = None if step is None else step(means)
+        return renewed_effects(problem, *at, sums=lambda *_: means)[0].effects if near is None else near
+
+
+def effects_of(engine: Engine, remake: Remake) -> Effects | None:
+    """Give the steps of the effects, where they cost less than an iteration; None where they are renewals."""
+    problem = engine.problem
+    if problem.batches is None or not (problem.noise.zero_loss_is_mean or problem.zeros is None):
+        return None
+    return Effects(remake) if getattr(engine, "sums_batches_quickly", False) else None
+
+
+def with_exposure(problem: Problem, **changed: Any) -> Problem:
+    """Return the problem with other size factors or batches; the zeros that are visited stay the same."""
+    problem = replace(problem, **changed)
+    zeros, batches = problem.zeros, problem.batches
+    if not isinstance(zeros, AdaptiveZeros) or not problem.counts.in_memory:
+        return problem
+    if batches is None:
+        n, m = problem.counts.shape
+        batches = Batches(np.zeros(n, dtype=np.int32), np.ones((1, m)))
+    exposure = problem.link.exposure_scale * problem.size_factors
+    rest = batches.exposure_of_rest(problem.counts, exposure, zeros.by_sample)
+    return replace(problem, zeros=zeros.with_exposure(rest))
+
+
+def further(to: Array | None, since: Array | None, beta: float, engine: Engine | None = None) -> Array | None:
+    """Extrapolate effects on the scale of their logarithms, where their levels are sums.
+
+    An engine may know a quicker way.
+    """
+    if to is None or since is None:
+        return to
+    quick = getattr(engine, "further_effects", None)
+    near: Array | None = None if quick is None else quick(to, since, beta)
+    if near is not None:
+        return near
+    found = to / since
+    found -= 1.0
+    if np.abs(found).max(initial=0.0) > NEARLY_ONE:
+        np.log1p(found, out=found)
+        found *= beta
+        np.exp(found, out=found)
+    else:
+        found = _power_near_one(found, beta)
+    found *= to
+    return np.clip(found, 1.0 / LARGEST_EFFECT, LARGEST_EFFECT, out=found)
+
+
+def _power_near_one(change: Array, power: float) -> Array:
+    """Raise 1 + change to a power by the binomial series, four times as quick as logarithms."""
+    found = np.ones_like(change)
+    for k in range(N_TERMS, 0, -1):  # 1 + p d (1 + (p - 1) / 2 d (1 + (p - 2) / 3 d (...)))
+        found *= change
+        found *= (power - k + 1.0) / k
+        found += 1.0
+    return found
+
+
+# ---------- loadings for given factors: every row is its own convex problem
+
+
+def solve_loadings(
+    engine: Engine,
+    start: Array,
+    factors: Array,
+    *,
+    bounds: Bounds = NON_NEGATIVE,
+    row_solver: RowSolver = "newton",
+    tol: float = 1e-10,
+    max_iter: int = 500,
+) -> tuple[Array, bool]:
+    """Repeat the loadings' half-step until nothing is gained.
+
+    Parameters
+    ----------
+    start : ndarray of shape (n, K)
+        Within the bounds, on the eta scale.
+    factors : ndarray of shape (m, K)
+        Held fixed, on the eta scale.
+    bounds : Bounds
+        Of the loadings.
+    tol : float
+        Predicted gain per count at which to stop.
+    max_iter : int
+        Half-steps at most.
+    """
+    side, loadings = engine.problem.loadings_side, start
+    for _ in range(max_iter):
+        step = engine.half_step(side, loadings, factors, bounds=bounds, row_solver=row_solver)
+        loadings = step.values
+        if step.predicted_decrease <= tol * max(1.0, engine.problem.counts.total):
+            return loadings, True
+    return loadings, False
+
+
+# ---------- the stopping rule: when a fit has converged
+
+PATIENCE = 2
+"""Iterations in a row that have to gain less than the tolerance.
+
+With this and the default tolerance of 1e-9 all of 54 fits (parts of nine data sets, three c, two starts) end
+within 3e-6 of what 1,000 more iterations reach, relative to the log-likelihood. With 1e-8 two end 4e-5 short,
+with 1e-5 nearly all, one by 3e-3. More patience does not help: 1e-8 twenty times in a row still leaves one
+4e-5 short (`benchmarks.convergence`).
+"""
+
+
+STATIONARY = 1e-3
+"""KKT residual up to which a point is an optimum, whatever the tolerance.
+
+The residual is free of scale (`log1pnmf.model.objective.kkt_residual`). The possible gain is about its
+square: at 1e-3 about a millionth of the total count. Rounding errors hide no more than that, also in single
+precision, where losses are known to about 1e-7. Where steps fail for another reason, the residual is larger.
+"""
+
+
+def largest_residual(tol: float) -> float:
+    """KKT residual up to which a small gain says that an optimum is near, not that the fit is on a plateau.
+
+    The possible gain goes with the square of the residual, so a looser tolerance allows a larger one. Where
+    the default rule ends, the residual is between 2e-9 and 5e-5 on all data sets of `benchmarks.convergence`;
+    where small gains alone would have ended fits with ``tol=1e-5``, it is up to 2e-2.
+
+    Examples
+    --------
+    >>> largest_residual(1e-8), round(largest_residual(1e-4), 3)
+    (0.001, 0.1)
+    """
+    return max(STATIONARY, 10.0 * math.sqrt(tol))
+
+
+class Stopping:
+    """Stop when the objective falls by less than `tol`, relative to its size, `patience` times in a row.
+
+    The KKT residual has to be small as well: on a plateau the objective hardly falls, but there is much to
+    gain. Around a dropped extrapolation the steps are small for another reason, so the count starts again
+    there; unless the one before was dropped as well, which happens where nothing is left to gain. One object
+    serves one run of the solver.
+
+    Parameters
+    ----------
+    tol : float
+        >= 0; 0 runs until nothing is gained any more.
+    patience : int
+        Iterations in a row.
+    """
+
+    def __init__(self, tol: float, patience: int = PATIENCE) -> None:
+        self._tol, self._patience = tol, patience
+        self._in_a_row = 0
+        self._restarted = False
+
+    def __call__(self, iteration: Iteration) -> bool:
+        """Look at an iteration; True says stop."""
+        counts = not iteration.restarted or self._restarted
+        self._restarted = iteration.restarted
+        small = iteration.relative_change <= self._tol  # False for NaN, at the start
+        small = small and iteration.kkt_residual <= largest_residual(self._tol)
+        self._in_a_row = self._in_a_row + 1 if small and counts else 0
+        return self.met
+
+    @property
+    def met(self) -> bool:
+        """Whether the last iteration seen was one to stop at."""
+        return self._in_a_row >= self._patience
+
+    @property
+    def state(self) -> tuple[int, bool]:
+        """What is remembered of the iterations seen, for `restore`."""
+        return self._in_a_row, self._restarted
+
+    def restore(self, state: tuple[int, bool]) -> None:
+        """Go on from where another one with the same parameters stood."""
+        self._in_a_row, self._restarted = state
+
+
+# ---------- the alternating solver: a generator of iterations, each two half-steps over the data
+
+ROLES: dict[RowSolver, tuple[PairSide, PairSide]] = {
+    "newton": ("factors", "loadings"),
+    "coordinate": ("loadings", "factors"),
+}
+"""Which side leads, i.e. is updated last in an iteration, and which follows."""
+
+LEAST_KEPT = 0.1
+"""Extrapolation keeps at least this fraction of every entry. At zero, a positive count could get a mean of
+zero, which is impossible. Exact zeros come from the half-steps."""
+
+SHORTER = 0.25
+"""Fraction of an unchecked update that is tried next, when the whole update raised the objective."""
+MOST_SHORTENED = 6
+"""Number of such fractions in a row after which the fit ends."""
+RESCALED_EVERY = 8
+"""Iterations after which columns are balanced, where their scale is free: a device has to be waited for."""
+ROUNDING = 1e-12
+"""A rise of the objective by a smaller fraction of it is rounding error."""
+
+
+def alternate(
+    engine: Engine,
+    loadings: Array,
+    factors: Array,
+    *,
+    constraint: Constraint = FREE,
+    row_solver: RowSolver = "newton",
+    extrapolation: Extrapolation | None = None,
+    max_iter: int = 1000,
+    state: State | None = None,
+    renewed: bool = False,
+    effects: Effects | None = None,
+    residuals: bool = True,
+) -> Iterator[Iteration]:
+    """Minimise the loss and the penalties of loadings and factors within their bounds.
+
+    An iteration extrapolates the factors, updates the loadings for them, and then updates the factors. The
+    last half-step also computes the objective of the pair it starts from. If the objective has not risen, the
+    pair is accepted. If it has, the iteration is lost, and the next one starts from the last update without
+    extrapolation. Where that raises the objective too (an engine may not check its steps), a fraction of the
+    update is tried. Factors are judged after the loadings have adapted to them, so that long extrapolations
+    are accepted. Iteration 0 evaluates the start and updates the factors only. With the coordinate solver
+    loadings and factors change roles, as in the paper: first the loadings, then the factors.
+
+    Parameters
+    ----------
+    loadings, factors : ndarray of shape (n, K) and (m, K)
+        Start, on the eta scale and within the bounds.
+    constraint : Constraint
+        A penalty on the factors needs an upper bound of the loadings, or the scale would run away.
+    extrapolation : Extrapolation, optional
+        None: plain alternation.
+    max_iter : int
+        Iterations after which to end, lost ones included.
+    state : State, optional
+        Go on after the iteration that carried it, with the same bits as without the pause; the start is then
+        looked at again, but has to be the one that iteration yielded; all other parameters are the same.
+    renewed : bool
+        The engine's problem is not the one that `state` comes from: its iteration is looked at again, under
+        the same index, and the extrapolation goes on.
+    effects : Effects, optional
+        Finds the effects of batches after the two half-steps, starting from those of the engine's problem;
+        they are extrapolated as well. None: they stay as they are.
+    residuals : bool
+        Whether to compute the KKT residual of every iteration; NaN otherwise. Nothing else depends on it.
+
+    Yields
+    ------
+    Iteration
+        Index 0 is the start (rescaled); lost iterations are left out. Ends before `max_iter` only if an
+        update no longer lowers the objective in floating point.
+    """
+    moves = _Moves(engine, constraint, row_solver, effects)
+    leader, follower = ROLES[row_solver]
+    started = time.perf_counter()
+    good = moves.adopt(Pair(loadings, factors, moves.first_effects))
+    look, begin, accepted, beta = state is None or renewed, 0, math.inf, 0.0
+    if state is None:
+        point = plain = previous = moves.rescale(good)[0]
+    else:
+        if extrapolation is not None and state.schedule is not None:
+            extrapolation.restore(state.schedule)
+        state = replace(state, updated=moves.adopt(state.updated), previous=moves.adopt(state.previous))
+        if renewed:
+            begin, point, plain, previous = state.index, good, good, state.previous
+        else:
+            begin, accepted = state.index + 1, state.objective
+            point, plain, previous, beta = moves.onward(state, extrapolation)
+    restarted, n_shortened = False, 0
+    for index in range(begin, max_iter + 1):
+        last = index == max_iter
+        follow = moves.improve(follower, point, look_only=look, with_loss=False)
+        tried = replace(point, **{follower: follow.values})
+        lead = moves.improve(leader, tried, look_only=last, for_effects=True)
+        objective = moves.objective(lead.loss, tried)
+        if state is None and math.isnan(objective):
+            raise ValueError(
+                "the log-likelihood of the start is not a number: double precision cannot represent "
+                "these counts, size factors and c together; rescale the counts, or use a c closer to "
+                "them"
+            )
+        if not objective <= accepted:
+            restarted = True
+            if extrapolation is not None and beta != 0.0:
+                extrapolation.rejected()
+                point, previous, beta = plain, plain, 0.0
+                continue
+            by_rounding = lead.certain or objective - accepted <= ROUNDING * abs(accepted)
+            if state is None or by_rounding or n_shortened == MOST_SHORTENED:  # nothing is left to gain
+                return
+            state, n_shortened = replace(state, updated=moves.between(good, state.updated)), n_shortened + 1
+            point = plain = previous = moves.rescale(state.updated)[0]
+            continue
+        if extrapolation is not None and not look:
+            extrapolation.accepted()
+        schedule = None if extrapolation is None else extrapolation.state
+        updated = replace(tried, **{leader: lead.values})
+        if not last:
+            updated = moves.with_effects(updated, lead)
+        state = State(index, objective, updated, previous, schedule)
+        steps = {follower: follow, leader: lead}
+        yield Iteration(
+            index=index,
+            loadings=tried.loadings,
+            factors=tried.factors,
+            loss=lead.loss,
+            objective=objective,
+            relative_change=math.nan if look else _relative_change(accepted, objective),
+            kkt_residual=moves.residual(point, **steps) if residuals else math.nan,
+            beta=beta,
+            seconds=time.perf_counter() - started,
+            restarted=restarted,
+            n_rejected=follow.n_rejected + lead.n_rejected,
+            likelihood=engine.problem.likelihood,
+            state=state,
+            effects=tried.effects,
+        )
+        look, accepted, restarted, good, n_shortened = False, objective, False, tried, 0
+        point, plain, previous, beta = moves.onward(state, extrapolation)
+
+
+def residual_at(engine: Engine, loadings: Array, factors: Array, *, constraint: Constraint = FREE) -> float:
+    """KKT residual of a point (`log1pnmf.model.objective.kkt_residual`); both sides are evaluated."""
+    point, moves = Pair(loadings, factors), _Moves(engine, constraint, "newton")
+    looks = {which: moves.improve(which, point, look_only=True) for which in ROLES["newton"]}
+    return moves.residual(point, **looks)
+
+
+def _relative_change(accepted: float, objective: float) -> float:
+    fall = accepted - objective
+    return fall / abs(objective) if objective != 0.0 else fall
+
+
+@dataclass(eq=False)
+class _Moves:
+    """The half-steps of one problem, its objective and its free scale."""
+
+    engine: Engine
+    constraint: Constraint
+    row_solver: RowSolver
+    effects: Effects | None = None
+    _scales: tuple[NDArray[np.bool_], Array] | None = None
+
+    @property
+    def first_effects(self) -> Array | None:
+        batches = self.engine.problem.batches
+        return None if self.effects is None or batches is None else batches.effects
+
+    def engine_at(self, at: Pair) -> Engine:
+        """Give the engine with the effects of a point, and keep it: it is asked for more than once."""
+        if self.effects is not None:
+            self.engine = self.effects.at(self.engine, at.effects)
+        return self.engine
+
+    def with_effects(self, at: Pair, lead: HalfStep) -> Pair:
+        """Find the effects for loadings and factors, which the half-step led to."""
+        if self.effects is None:
+            return at
+        engine = self.engine_at(at)
+        return replace(at, effects=self.effects.found(engine, at.loadings, at.factors, lead.batch_sums))
+
+    def objective(self, loss: float, at: Pair) -> float:
+        return loss + self.constraint.cost(at.loadings, at.factors) + self.engine_at(at).problem.cost
+
+    def adopt(self, pair: Pair) -> Pair:
+        adopt = self.engine.adopt
+        return replace(pair, loadings=adopt(pair.loadings), factors=adopt(pair.factors, "factors"))
+
+    def improve(
+        self, which: PairSide, at: Pair, *, look_only: bool, with_loss: bool = True, for_effects: bool = False
+    ) -> HalfStep:
+        engine = self.engine_at(at)
+        problem = engine.problem
+        if which == "loadings":
+            side, start, design = problem.loadings_side, at.loadings, at.factors
+            bounds = self.constraint.loadings
+        else:
+            side, start, design = problem.factors_side, at.factors, at.loadings
+            bounds = self.constraint.factors
+        if look_only:
+            return HalfStep(start, *engine.evaluate(side, start, design), 0.0, 0)
+        how = {} if with_loss or not getattr(engine, "leaves_out_loss", False) else {"with_loss": False}
+        if for_effects and self.effects is not None and getattr(engine, "adds_batch_sums", False):
+            how["with_batch_sums"] = True
+        return engine.half_step(side, start, design, bounds=bounds, row_solver=self.row_solver, **how)
+
+    def residual(self, at: Pair, *, loadings: HalfStep, factors: HalfStep) -> float:
+        """KKT residual from the half-steps of either side."""
+        problem, bounds = self.engine.problem, self.constraint
+        by_loadings = _residual(problem.loadings_side, at.loadings, loadings, bounds.loadings)
+        by_factors = _residual(problem.factors_side, at.factors, factors, bounds.factors)
+        return larger_residual(by_loadings, by_factors, problem.counts.total)
+
+    def onward(self, state: State, extrapolation: Extrapolation | None) -> tuple[Pair, Pair, Pair, float]:
+        """Next point to try, the update it is extrapolated from, where its direction will begin, and beta."""
+        beta = 0.0 if extrapolation is None else extrapolation.beta
+        plain, previous = state.updated, state.previous
+        by_two = self.scales_by_two(plain)
+        if not by_two or state.index % RESCALED_EVERY == 0:
+            plain, previous = self.rescale(plain, previous)
+        if beta == 0.0:
+            return plain, plain, plain, beta
+        point = self.beyond(plain, previous, beta)
+        if by_two:
+            return point, plain, plain, beta
+        point, scaled = self.rescale(point, plain)
+        return point, plain, scaled, beta
+
+    def beyond(self, new: Pair, old: Pair, beta: float) -> Pair:
+        """Extrapolate from `old` through `new`, within the bounds."""
+        loadings = extrapolated(new.loadings, old.loadings, beta, LEAST_KEPT)
+        factors = extrapolated(new.factors, old.factors, beta, LEAST_KEPT)
+        return Pair(
+            self.constraint.loadings.clip(loadings),
+            self.constraint.factors.clip(factors),
+            further(new.effects, old.effects, beta, self.engine),
+        )
+
+    def between(self, old: Pair, new: Pair) -> Pair:
+        """Go only a part of the way from `old` to `new`, and with the effects of `old`."""
+        factors = old.factors + SHORTER * (new.factors - old.factors)
+        return replace(new, factors=factors, effects=old.effects)
+
+    def scales(self, pair: Pair) -> tuple[NDArray[np.bool_], Array]:
+        """See `log1pnmf.model.constraint.Constraint.scales`; the same for every pair."""
+        if self._scales is None:
+            self._scales = self.constraint.scales(pair.factors.shape[1])
+        return self._scales
+
+    def scales_by_two(self, pair: Pair) -> bool:
+        """Whether `rescale` only multiplies by powers of two."""
+        return not np.isfinite(self.scales(pair)[1]).any()
+
+    def rescale(self, pair: Pair, *others: Pair) -> tuple[Pair, ...]:
+        """Fix the free scale of every column, of `pair` and in the same way of `others`.
+
+        Bounded loadings are raised until their largest touches the bound, which lowers the penalty. Otherwise
+        the columns' means are balanced to within a factor of two by powers of two, which changes no bit of
+        any product. Columns with known entries keep theirs.
+        """
+        free, target = self.scales(pair)
+        target, bounded, size = target.copy(), np.isfinite(target), np.zeros(len(free))
+        if bounded.any():
+            size[bounded] = column_max(pair.loadings)[bounded]
+        if free.any():
+            means = column_means(pair.loadings, pair.factors)
+            size[free], target[free] = (mean[free] for mean in means)
+        by, used = np.ones(len(size)), (size > 0.0) & (target > 0.0)
+        by[used] = size[used] / target[used]
+        by[free] = np.exp2(np.rint(0.5 * np.log2(by[free])))
+        scaled = pair.scaled(by)
+        if bounded.any():  # rounding
+            scaled = replace(scaled, loadings=self.constraint.loadings.clip(scaled.loadings))
+        return (scaled, *(other.scaled(by) for other in others))
+
+
+def _residual(side: Side, values: Array, step: HalfStep, bounds: Bounds) -> Any:
+    """Residual of a side; rows that have no counts, and are zero by decision, are left out."""
+    if step.residual is not None:
+        return step.residual
+    gradient = step.gradient
+    if side.empty is not None:
+        penalty = like(gradient, bounds.penalty)
+        gradient = (gradient + penalty) * like(gradient, ~side.empty[:, None]) - penalty
+    return side_residual(values, gradient, bounds)

@@ -1,1 +1,0 @@
-"""The outer loop: `alternate` yields iterations; stopping rules and callbacks watch them."""

@@ -1,0 +1,247 @@
+"""The law of loadings and factors in the paper's simulations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from log1pnmf.counts.compress import dense_blocks
+from log1pnmf.counts.counts import Counts, stirling
+
+from .batches import Batches
+from .link import ShiftedLog
+from .noise import NegativeBinomial, excess_constant
+
+# ---------- the law of loadings and factors in the paper's simulations
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Law of the entries of loadings and factors, as in the paper's simulations.
+
+    An entry is uniform with probability `p_uniform`, and otherwise exponential with a rate that is drawn,
+    uniformly, for every factor.
+
+    Parameters
+    ----------
+    uniform : (float, float)
+        Bounds of the uniform part.
+    rates : (float, float)
+        Bounds of the rates of the exponential part.
+    p_uniform : float
+    """
+
+    uniform: tuple[float, float]
+    rates: tuple[float, float]
+    p_uniform: float = 0.9
+
+    def draw_rates(self, rng: np.random.Generator, n_components: int) -> Array:
+        """Draw a rate for each of `n_components` factors from `rng`."""
+        return rng.uniform(*self.rates, size=n_components)
+
+    def draw(self, rng: np.random.Generator, n: int, rates: Array) -> Entries:
+        """Draw n rows of entries with these `rates` from `rng`."""
+        shape = (n, len(rates))
+        return Entries(self, rng.random(shape) < self.p_uniform, rng.random(shape), rates)
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """Entries of loadings or factors, to be had at any scale.
+
+    Parameters
+    ----------
+    from_uniform : ndarray of bool, shape (n, K)
+        Which part each is from.
+    quantiles : ndarray of shape (n, K)
+        Where in that part.
+    """
+
+    mixture: Mixture
+    from_uniform: NDArray[np.bool_]
+    quantiles: Array
+    rates: Array
+
+    def at(self, scale: float, largest: float) -> Array:
+        """Give entries `scale` times as large, but none above `largest`: the exponential part ends there."""
+        low, high = self.mixture.uniform
+        even = np.minimum(scale * (low + (high - low) * self.quantiles), largest)
+        rates = self.rates / scale
+        heavy = -np.log1p(self.quantiles * np.expm1(-rates * largest)) / rates
+        return np.where(self.from_uniform, even, heavy)
+
+
+MIXTURES = {
+    1e-3: Mixture((0.35, 1.43), (1.2, 5.0)),
+    1.0: Mixture((0.0, 0.16), (1.25, 10.0)),
+    math.inf: Mixture((0.0, 0.1), (0.15, 5.0)),
+}
+"""The paper's constants, which give about 95% zeros with five factors."""
+
+
+def mixture_for(c: float) -> Mixture:
+    """Choose the paper's constants for the nearest c it has: 1e-3 up to 0.03, 1 up to 30, inf above.
+
+    Examples
+    --------
+    >>> mixture_for(10.0) is MIXTURES[1.0], mixture_for(1e4) is MIXTURES[math.inf]
+    (True, True)
+    """
+    if c <= 10**-1.5:
+        return MIXTURES[1e-3]
+    return MIXTURES[1.0] if c <= 10**1.5 else MIXTURES[math.inf]
+
+
+# ---------- log-likelihood of counts that were held out, at means that a fit to other counts predicts
+
+BACKGROUND = 1e-3
+"""Share of the rank-one background in the predicted means; see `score_parts`."""
+
+OUTLIERS = 1e-3
+"""Share of the entries of unseen samples that may be far off; see `score_unseen`."""
+
+BLOCK_ENTRIES = 1 << 18
+"""Means computed at a time: they stay in the cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rates:
+    """Fitted means of a training part, ``s_i lam_ij``, and dispersions of its counts, if they have any."""
+
+    loadings: Array
+    factors: Array
+    link: ShiftedLog
+    size_factors: Array
+    dispersion: Array | None = None
+    batches: Batches | None = None
+
+    def of_rows(self, rows: slice) -> Array:
+        """Means of some samples."""
+        means = self.size_factors[rows, None] * self.link.inverse(self.loadings[rows] @ self.factors.T)
+        return means if self.batches is None else means * self.batches.rows(rows)
+
+    def row_sums(self) -> Array:
+        """Sum over the features of every sample's means."""
+        if self.link.is_identity and self.batches is None:
+            return self.size_factors * (self.loadings @ self.factors.sum(axis=0))
+        eta_factors = np.ascontiguousarray(self.factors.T) / self.link.alpha
+        sums = np.empty(len(self.loadings))
+        for rows in dense_blocks((len(sums), len(self.factors)), BLOCK_ENTRIES):
+            if self.batches is not None:
+                sums[rows] = self.of_rows(rows).sum(axis=1)
+                continue
+            eta = self.loadings[rows] @ eta_factors
+            sums[rows] = np.expm1(eta, out=eta).sum(axis=1)
+        if self.batches is not None:
+            return sums
+        return self.link.exposure_scale * self.size_factors * sums
+
+    def at(self, i: NDArray[np.intp], j: NDArray[np.int32]) -> Array:
+        """Means of some entries."""
+        b = np.einsum("ek,ek->e", self.loadings[i], self.factors[j])
+        means = self.size_factors[i] * self.link.inverse(b)
+        return means if self.batches is None else means * self.batches.effects[self.batches.labels[i], j]
+
+
+@dataclass(frozen=True, eq=False)
+class Background:
+    """Means without factors, ``size_i * profile_j``, and their share in what is predicted."""
+
+    size: Array
+    profile: Array
+    share: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.share < 1.0:
+            raise ValueError(f"background must be at least 0 and below 1, got {self.share}")
+
+
+def score_parts(
+    rates: Rates, train: Counts, test: Counts, *, test_fraction: float, background: float = BACKGROUND
+) -> Array:
+    """Score the test part of every sample whose training part has these rates.
+
+    A little of what is predicted comes from a background that has no factors, made from the training part:
+    otherwise one count where the mean is 0 would rule out a model.
+    """
+    totals = train.by_column.row_sums() + 0.5
+    beside = Background(train.row_sums + 0.5, totals / totals.sum(), background)
+    return score_entries(rates, train, test, beside, scale=test_fraction / (1.0 - test_fraction))
+
+
+def score_entries(
+    rates: Rates, seen: Counts | None, unseen: Counts, beside: Background, *, scale: float
+) -> Array:
+    """Log-likelihood of every sample, at `scale` times the rates mixed with the background.
+
+    Parameters
+    ----------
+    seen : Counts or None
+        Another part of the same entries: with dispersions, both parts share their excess.
+    """
+    if rates.dispersion is None:
+        return _poisson(rates, unseen, beside, scale=scale)
+    return _dispersed(rates, seen, unseen, beside, scale=scale)
+
+
+def score_unseen(rates: Rates, unseen: Counts, beside: Background) -> Array:
+    """Log-likelihood of samples of whose entries nothing was seen, where one in a thousand may be far off.
+
+    Loadings that come from few counts may be off by a little, and a mean of hundreds with them by hundreds.
+    So every entry has the likelihood of a mixture: a share `OUTLIERS` scatters by its whole mean. It is the
+    same for all fits that are compared. Without it a few samples decide which setting predicts best.
+    """
+    score = np.empty(len(rates.loadings))
+    for rows in dense_blocks(unseen.shape, BLOCK_ENTRIES):
+        mean = (1.0 - beside.share) * rates.of_rows(rows)
+        mean = (mean + beside.share * beside.size[rows, None] * beside.profile).ravel()
+        y = unseen.by_row.to_dense(rows)
+        phi = np.broadcast_to(0.0 if rates.dispersion is None else rates.dispersion, y.shape)
+        own = _log_likelihood(y.ravel(), mean, phi.ravel())
+        wide = _log_likelihood(y.ravel(), mean, np.maximum(phi.ravel(), 1.0))
+        mixed = np.logaddexp(np.log1p(-OUTLIERS) + own, np.log(OUTLIERS) + wide)
+        score[rows] = mixed.reshape(y.shape).sum(axis=1)
+    return score
+
+
+def _log_likelihood(y: Array, mean: Array, phi: Array) -> Array:
+    """Of every entry, negative binomial or, with ``phi = 0``, Poisson."""
+    return -(NegativeBinomial(phi).loss(y, mean) + stirling(y) + excess_constant(y, phi))
+
+
+def _poisson(rates: Rates, counts: Counts, beside: Background, *, scale: float) -> Array:
+    """Log-likelihood of every sample, at `scale` times the rates mixed with the background."""
+    own = 1.0 - beside.share
+    flat = beside.share * beside.size
+    score = -scale * (own * rates.row_sums() + flat * beside.profile.sum())
+    rows = counts.by_row
+    for i, entries in rows.entry_blocks(max(1, BLOCK_ENTRIES // rates.loadings.shape[1])):
+        j, y = rows.indices[entries], rows.values[entries].astype(np.float64)
+        with np.errstate(divide="ignore"):
+            log_mean = np.log(scale * (own * rates.at(i, j) + flat[i] * beside.profile[j]))
+        score += np.bincount(i, y * log_mean - scipy.special.gammaln(y + 1.0), minlength=len(score))
+    return score
+
+
+def _dispersed(
+    rates: Rates, seen: Counts | None, unseen: Counts, beside: Background, *, scale: float
+) -> Array:
+    """Log-likelihood of every sample with negative binomial noise, given what was seen of its entries."""
+    assert rates.dispersion is not None
+    score = np.empty(len(rates.loadings))
+    for rows in dense_blocks(unseen.shape, BLOCK_ENTRIES):
+        flat = beside.share * beside.size[rows, None] * beside.profile
+        mean = (1.0 - beside.share) * rates.of_rows(rows) + flat
+        y, phi = unseen.by_row.to_dense(rows), np.broadcast_to(rates.dispersion, mean.shape)
+        if seen is not None:
+            known = 1.0 + phi * seen.by_row.to_dense(rows)
+            mean, phi = mean * known / (1.0 + phi * mean), phi / known
+        entries = _log_likelihood(y.ravel(), scale * mean.ravel(), phi.ravel())
+        score[rows] = entries.reshape(y.shape).sum(axis=1)
+    return score
