@@ -47,20 +47,7 @@ class Findings(BaseEstimator):
     n_jobs: int | None
 
     def summary(self, *, n_top: int = 8, feature_names: Any = None) -> str:
-        """Describe data, model, quality of the fit, and factors, in words.
-
-        Parameters
-        ----------
-        n_top : int
-            Features shown per factor, in the order of `top_features`.
-        feature_names : sequence of str, optional
-            By default those of the training data, or numbers if they had none.
-
-        Returns
-        -------
-        str
-            Text to print. It includes the result of `evidence`, if you have called that.
-        """
+        """Describe data, model, quality of the fit, and factors, in words."""
         check_is_fitted(self)
         text = summarize(self.fit_.named(feature_names=feature_names), n_top=n_top)
         found = self._known_evidence()
@@ -69,19 +56,6 @@ class Findings(BaseEstimator):
     def rename_factors(self, names: Any) -> Findings:
         """Name factors; every table, plot, report and file then has these names.
 
-        Parameters
-        ----------
-        names : sequence of str, or mapping of name or number to str
-            Names of all factors, or of some: ``{"k1": "interferon"}``. `log1pnmf.analysis.suggest_names`
-            suggests some.
-
-        Returns
-        -------
-        Log1pNMF
-            The model itself.
-
-        Examples
-        --------
         >>> from log1pnmf import Log1pNMF
         >>> model = Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
         >>> model.rename_factors({"k1": "rare"}).fit_.factor_names
@@ -92,56 +66,18 @@ class Findings(BaseEstimator):
         return self
 
     def report(self, path: StrPath, **about: Any) -> Path:
-        """Write a report about the fit: one HTML file that opens offline.
-
-        Parameters
-        ----------
-        path : str or PathLike
-            HTML file to write.
-        **about : optional
-            Such as `counts`, `groupby` and `feature_names`; see `log1pnmf.report.write_report`.
-
-        Returns
-        -------
-        Path
-            Path of the file.
-        """
+        """Write a report about the fit: one HTML file that opens offline."""
         check_is_fitted(self)
         known = {"n_jobs": self.n_jobs, "evidence": self._known_evidence()}
         return write_report(path, self.fit_, **{**known, **about})
 
     def top_features(self, n: int = 10, *, feature_names: Any = None) -> Any:
-        """List the features that tell each factor from the others, as a data frame.
-
-        Parameters
-        ----------
-        n : int
-            Maximum number of features of each factor.
-        feature_names : sequence of str, optional
-            By default those of the training data, or numbers if they had none.
-
-        Returns
-        -------
-        pandas.DataFrame
-            See `log1pnmf.analysis.top_features`.
-        """
+        """List the features that tell each factor from the others, as a data frame."""
         check_is_fitted(self)
         return top_features(self.fit_, n, feature_names=feature_names)
 
     def markers(self, X: Any, **options: Any) -> Markers:
-        """Test which features rise with each factor, beyond the others.
-
-        Parameters
-        ----------
-        X : array, sparse matrix or data frame of shape (n_samples, n_features)
-            The training data.
-        **options : optional
-            Such as `split`; see `log1pnmf.analysis.markers`.
-
-        Returns
-        -------
-        Markers
-        """
+        """Test which features rise with each factor, beyond the others."""
         check_is_fitted(self)
         return markers(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
 
@@ -149,17 +85,6 @@ class Findings(BaseEstimator):
         """Measure for each factor what the fit loses without it, and how often it comes back.
 
         `summary` and `report` show it from then on.
-
-        Parameters
-        ----------
-        X : array, sparse matrix or data frame of shape (n_samples, n_features)
-            The training data.
-        **options : optional
-            Such as `n_seeds` and `n_bootstrap`; see `log1pnmf.analysis.evidence`.
-
-        Returns
-        -------
-        Evidence
         """
         check_is_fitted(self)
         found = evidence(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
@@ -174,111 +99,40 @@ class Findings(BaseEstimator):
         return self
 
     def _known_evidence(self) -> Evidence | None:
-        """Give what `evidence` found for this fit, with the names that factors have now."""
+        """Return what `evidence` found for this fit, with the names that factors have now."""
         kept: tuple[Any, Evidence] | None = getattr(self, "_evidence", None)
         if kept is None or kept[0] is not self.fit_.loadings:
             return None
         return kept[1].renamed(self.fit_.factor_names)
 
     def usage(self, groups: Any, replicate: Any = None, **options: Any) -> Usage:
-        """Compare the mean loadings of groups of training samples, on the level of replicates.
-
-        Parameters
-        ----------
-        groups : array-like of shape (n_samples,)
-            Condition of every sample, or a number.
-        replicate : array-like of shape (n_samples,) or True, optional
-            Donor of every sample; True if every sample is a replicate.
-        **options : optional
-            See `log1pnmf.analysis.usage`.
-
-        Returns
-        -------
-        Usage
-        """
+        """Compare the mean loadings of groups of training samples, on the level of replicates."""
         check_is_fitted(self)
         return usage(self.fit_, groups, replicate=replicate, **options)
 
     def diagnose(self, X: Any, **options: Any) -> Diagnostics:
-        """Find the features, samples and entries that the fit does not explain.
-
-        Parameters
-        ----------
-        X : array, sparse matrix or data frame of shape (n_samples, n_features)
-            The training data.
-        **options : optional
-            See `log1pnmf.analysis.diagnose`.
-
-        Returns
-        -------
-        Diagnostics
-        """
+        """Find the features, samples and entries that the fit does not explain."""
         check_is_fitted(self)
         return diagnose(self.fit_, X, **options)
 
     def coherence(self, X: Any, n: int = 10, *, by: str = "ranking") -> Any:
-        """NPMI coherence of every factor: how often its first features are in the same samples.
-
-        Parameters
-        ----------
-        X : array, sparse matrix or data frame of shape (n, n_features)
-            Samples in which features are counted: the training data or, better, others.
-        n : int
-            Number of top features of each factor.
-        by : {"ranking", "weight"}
-            See `log1pnmf.analysis.topics`.
-
-        Returns
-        -------
-        ndarray of shape (n_components,)
-        """
+        """NPMI coherence of every factor: how often its first features are in the same samples."""
         check_is_fitted(self)
         return coherence(self.fit_, X, n, by=by)
 
     def exclusivity(self, n: int = 10, *, by: str = "ranking") -> Any:
-        """How much the first features of every factor are its own, from 1 / K to 1.
-
-        Parameters
-        ----------
-        n : int
-            Number of top features of each factor.
-        by : {"ranking", "weight"}
-            See `log1pnmf.analysis.exclusivity`.
-
-        Returns
-        -------
-        ndarray of shape (n_components,)
-        """
+        """How much the first features of every factor are its own, from 1 / K to 1."""
         check_is_fitted(self)
         return exclusivity(self.fit_, n, by=by)
 
     def perplexity(self, X: Any, **options: Any) -> float:
-        """Perplexity of held-out words, given the other words of each document; smaller is better.
-
-        Parameters
-        ----------
-        X : array, sparse matrix or data frame of shape (n, n_features)
-            Documents that were not fitted.
-        **options : optional
-            `test_fraction` and others; see `log1pnmf.analysis.heldout`.
-
-        Returns
-        -------
-        float
-        """
+        """Perplexity of held-out words, given the other words of each document; smaller is better."""
         check_is_fitted(self)
         return perplexity(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
 
     def to_topic_model(self) -> TopicModel:
         """Convert the fit to the equivalent multinomial topic model, at ``c = inf``.
 
-        Returns
-        -------
-        TopicModel
-            The topics are the factors, in the order of `components_`.
-
-        Examples
-        --------
         >>> from log1pnmf import Log1pNMF
         >>> model = Log1pNMF(2, c=float("inf")).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
         >>> topics = model.to_topic_model()
@@ -359,17 +213,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
         return self.fit_.n_components
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Name the columns of `transform`: "log1pnmf0" and so on, or as `rename_factors` named the factors.
-
-        Parameters
-        ----------
-        input_features : None
-            Ignored; there for scikit-learn.
-
-        Returns
-        -------
-        ndarray of str
-        """
+        """Name the columns of `transform`: "log1pnmf0" and so on, or the names of `rename_factors`."""
         names: np.ndarray = super().get_feature_names_out(input_features)
         renamed = self.fit_.given_factor_names
         return names if renamed is None else np.array(renamed, dtype=object)
@@ -388,31 +232,15 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
         Features that are zero in every factor do not affect the loadings and are ignored. If both the
         training data and X have feature names, the features of X may have any order.
 
-        Parameters
-        ----------
-        X : array, sparse matrix or data frame of shape (n, n_features)
-            Counts of the samples. Those of `log1pnmf.open_counts` are read chunk by chunk.
-        size_factors : {"total", "fit", "none"} or array of shape (n,), optional
-            By default what the model was fitted with; "total" divides by the mean total of the training
-            samples. Required if the model was fitted with an array.
-        batch : array of shape (n,), optional
-            Batch of every sample, if the model was fitted with batches. An unknown batch has no effects;
-            without `batch`, no sample has any.
-        fixed_loadings : optional
-            Known loadings of the factors that had known loadings in `fit`; by default they are estimated like
-            all others.
-        return_std : bool
-            Whether to return standard errors given the factors as well; see
-            `log1pnmf.analysis.diagnostics`.
+        `size_factors`: by default what the model was fitted with; "total" divides by the mean total of the
+        training samples. Required if the model was fitted with an array.
 
-        Returns
-        -------
-        loadings : ndarray of shape (n, n_components)
-        std : ndarray of shape (n, n_components)
-            Only with `return_std`.
+        `batch`: batch of every sample, if the model was fitted with batches. An unknown batch has no effects;
+        without `batch`, no sample has any.
 
-        Examples
-        --------
+        `fixed_loadings`: known loadings of the factors that had known loadings in `fit`; by default they are
+        estimated like all others.
+
         >>> from log1pnmf import Log1pNMF
         >>> model = Log1pNMF(1, c=float("inf")).fit([[4, 2], [2, 1], [6, 3]])
         >>> model.transform([[40, 20]]).round(4)  # ten times the counts, ten times the size factor
@@ -428,20 +256,6 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
     def inverse_transform(self, loadings: Any, size_factors: Any = None) -> Array:
         """Compute the mean counts for given loadings, ``s_i c expm1(L F' / alpha_c)``.
 
-        Parameters
-        ----------
-        loadings : array of shape (n, n_components)
-            As returned by `transform`.
-        size_factors : array of shape (n,), optional
-            By default 1, a sample of average size; ``fit_.size_factors`` are those of the training samples.
-
-        Returns
-        -------
-        ndarray of shape (n, n_features)
-            Dense array.
-
-        Examples
-        --------
         >>> from log1pnmf import Log1pNMF
         >>> model = Log1pNMF(1, c=float("inf")).fit([[4, 2], [2, 1], [6, 3]])
         >>> model.inverse_transform(model.loadings_, model.fit_.size_factors).round(4)
@@ -483,21 +297,6 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
         at the same number of factors, but they always favour more factors; use
         `log1pnmf.analysis.heldout_score` to choose their number. Features without a count in training are
         ignored, because any count there would be impossible.
-
-        Parameters
-        ----------
-        X : array, sparse matrix or data frame of shape (n, n_features)
-            Counts of the samples, as in `transform`.
-        y : ignored
-            Ignored; scikit-learn passes it.
-        size_factors : {"total", "fit", "none"} or array of shape (n,), optional
-            As in `transform`.
-        batch : array of shape (n,), optional
-            As in `transform`.
-
-        Returns
-        -------
-        float
         """
         new = self._new_samples(X)
         return score(self.fit_, new, size_factors, batch=batch, engine=self.engine, n_jobs=self.n_jobs)
@@ -508,18 +307,6 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
         The fit knows it already, unless it is approximate and has more than 2e8 entries. In that case it is
         estimated from some samples, without bias and with a standard error.
 
-        Parameters
-        ----------
-        X : array, sparse matrix or data frame of shape (n_samples, n_features), optional
-            The training data; needed if the fit did not compute the exact log-likelihood.
-
-        Returns
-        -------
-        Certificate
-            Also kept as `certificate_`, and shown by `summary`.
-
-        Examples
-        --------
         >>> from log1pnmf import Log1pNMF
         >>> model = Log1pNMF(1, c=float("inf")).fit([[4, 2], [2, 1], [6, 3]])
         >>> model.certify().gap
@@ -552,13 +339,6 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
         `checkpoint_every`, `callbacks`, `warm_start` and starts given as arrays or functions: these have
         their defaults. A `random_state` that is not a number becomes None.
 
-        Parameters
-        ----------
-        path : str or PathLike
-            File to write, in npz format; no ending is added.
-
-        Examples
-        --------
         >>> import os, tempfile
         >>> from log1pnmf import Log1pNMF
         >>> model = Log1pNMF(1).fit([[1, 0, 3], [2, 5, 0]])
@@ -572,20 +352,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
 
 
 def seen_features(X: Any, counts: Counts) -> dict[str, Any]:
-    """Find number and names of the features as scikit-learn does, as attributes of an estimator.
-
-    Parameters
-    ----------
-    X : object
-        What the user passed.
-    counts : Counts
-        What it became.
-
-    Returns
-    -------
-    dict
-        `n_features_in_`, and `feature_names_in_` where there are names.
-    """
+    """Find number and names of the features as scikit-learn does, as attributes of an estimator."""
     probe = BaseEstimator()
     validate_data(probe, X, skip_check_array=True)
     found = dict(vars(probe))

@@ -37,18 +37,7 @@ def real_path(path: StrPath, argument: str = "path") -> Path:
 
 
 def check_writable(path: StrPath, argument: str = "path") -> Path:
-    """Refuse a place where no file can be written, before any work is done; a file there may be replaced.
-
-    Parameters
-    ----------
-    argument : str
-        What the user calls it.
-
-    Returns
-    -------
-    Path
-        Without links.
-    """
+    """Refuse a place where no file can be written, before any work is done; a file there may be replaced."""
     target = real_path(path, argument)
     if target.is_dir():
         raise IsADirectoryError(f"{argument} must be a file, but {target} is a folder")
@@ -57,15 +46,7 @@ def check_writable(path: StrPath, argument: str = "path") -> Path:
 
 
 def check_place(path: StrPath, *, force: bool = False) -> Path:
-    """Refuse a place where nothing can or should be written, before any work is done.
-
-    Parameters
-    ----------
-    path : str or PathLike
-        Of a file or folder.
-    force : bool
-        Whether to replace an existing file.
-    """
+    """Refuse a place where nothing can or should be written, before any work is done."""
     place = Path(os.path.abspath(path))
     if place.exists() and not force:
         raise FileExistsError(
@@ -84,13 +65,7 @@ def _check_folder(place: Path, what: str) -> None:
 
 @contextmanager
 def replacing(path: StrPath) -> Iterator[BinaryIO]:
-    """Open a temporary file that takes the place of `path` if all goes well, and survives a power failure.
-
-    Yields
-    ------
-    file
-        For writing bytes.
-    """
+    """Open a temporary file that takes the place of `path` if all goes well, and survives a power failure."""
     target = check_writable(path)
     with building(target, force=True) as temporary, open(temporary, "xb") as file:
         yield file
@@ -111,20 +86,10 @@ def _flush_folder(folder: Path) -> None:
 
 @contextmanager
 def building(path: StrPath, *, force: bool = False) -> Iterator[Path]:
-    """Give a temporary name beside `path` for a file or folder, which is renamed if all goes well.
+    """Return a temporary name beside `path` for a file or folder, which is renamed if all goes well.
 
     Whatever goes wrong leaves `path` as it was. Where something is replaced, it is moved aside first and
     removed last.
-
-    Parameters
-    ----------
-    force : bool
-        Whether to replace an existing file.
-
-    Yields
-    ------
-    Path
-        Nothing is there yet: make a file or a folder. It has the ending of `path`.
     """
     place = check_place(path, force=force)
     # Its own ending comes last: writers choose their format by it. A long name would not leave room for more.
@@ -255,18 +220,9 @@ def write_archive(path: StrPath, arrays: Mapping[str, np.ndarray], metadata: Map
     before that leaves what was at `path` as it was. Only a killed process leaves its temporary file behind
     (``.<random>.tmp.npz``), which is never read.
 
-    Parameters
-    ----------
-    path : str or PathLike
-        Used as it is, no ending is added.
-    arrays : dict of str to ndarray
-        Any type but object; names of letters, digits, ``_``, ``.`` and ``-``, and not "metadata".
-    metadata : dict
-        Strings, numbers, booleans, None, lists and dicts of them; ``metadata["kind"]`` says what the file
-        holds. Tuples become lists. "format", "format_version", "package_version" and "arrays" are filled in.
+    `metadata`: strings, numbers, booleans, None, lists and dicts of them; ``metadata["kind"]`` says what the
+    file holds. Tuples become lists. "format", "format_version", "package_version" and "arrays" are filled in.
 
-    Examples
-    --------
     >>> import tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "example.npz")
     >>> write_archive(path, {"x": np.arange(3.0)}, {"kind": "example", "c": float("inf")})
@@ -328,18 +284,6 @@ def read_archive(path: StrPath, kind: str | None = None) -> tuple[dict[str, np.n
     Nothing in a file is trusted: no pickle, no compressed members (so that nothing is larger than the file
     says it is), checksums before contents, and every array has to fill its member exactly before memory is
     set aside for it.
-
-    Parameters
-    ----------
-    kind : str, optional
-        Refuse other kinds of content.
-
-    Raises
-    ------
-    FileNotFoundError
-        And other errors of the operating system, as they are.
-    ValueError
-        For a file that is not ours, not whole, of a newer format or of another kind.
     """
     target = real_path(path)
     if target.exists() and not target.is_file():
@@ -363,7 +307,7 @@ def read_archive(path: StrPath, kind: str | None = None) -> tuple[dict[str, np.n
 
 
 def archive_kind(path: StrPath) -> str | None:
-    """Say what kind of content a file of ours has, or None for any other file; only its metadata are read."""
+    """Return the kind of content of a file of ours from its metadata; None for any other file."""
     target = real_path(path)
     if not target.is_file():
         return None
@@ -398,15 +342,7 @@ def _refuse_others(path: StrPath, content: bytes) -> None:
 
 @contextmanager
 def making_whole(where: str, remedy: str) -> Iterator[None]:
-    """Turn every error that the contents of a file may raise into one ValueError.
-
-    Parameters
-    ----------
-    where : str
-        What holds them, the beginning of the message.
-    remedy : str
-        What to do about it, its end.
-    """
+    """Turn every error that the contents of a file may raise into one ValueError."""
     try:
         yield
     except Exception as error:
@@ -415,15 +351,7 @@ def making_whole(where: str, remedy: str) -> Iterator[None]:
 
 
 def check_numbers(name: str, array: Any, shape: tuple[int, ...], *, positive: bool = False) -> None:
-    """Refuse what is not an array of that shape, of finite float64 that are not negative.
-
-    Parameters
-    ----------
-    name : str
-        For the message.
-    positive : bool
-        Whether to refuse zeros as well.
-    """
+    """Refuse what is not an array of that shape, of finite float64 that are not negative."""
     if not isinstance(array, np.ndarray) or array.dtype != np.float64 or array.shape != shape:
         got = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else repr(array)
         raise ValueError(f"{name} must be float64 of shape {shape}, got {got}")
@@ -434,13 +362,7 @@ def check_numbers(name: str, array: Any, shape: tuple[int, ...], *, positive: bo
 
 
 def check_value(name: str, value: Any, kind: type) -> None:
-    """Refuse what is not of that kind: bool, str, int (not negative), or float (also inf and NaN).
-
-    Parameters
-    ----------
-    name : str
-        For the message.
-    """
+    """Refuse what is not of that kind: bool, str, int (not negative), or float (also inf and NaN)."""
     accepted: Any = (int, float) if kind is float else kind
     fits = isinstance(value, accepted) and (kind is bool or not isinstance(value, bool))
     if not fits or (isinstance(value, int) and not -(2**63) <= value < 2**63):

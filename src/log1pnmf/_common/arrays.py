@@ -35,15 +35,6 @@ IN_MEMORY = 1 << 28
 class Rows:
     """An (n, K) matrix, given by a function that reads some of its rows.
 
-    Parameters
-    ----------
-    read : callable
-        ``read(start, stop)`` gives these rows as an array.
-    folder : str, optional
-        Where files may be made; the system's place for temporary files by default.
-
-    Examples
-    --------
     >>> rows = Rows.of(np.array([[1.0, 2.0], [3.0, 4.0]]))
     >>> half = (rows / 2.0).clip(min=1.0)
     >>> half.read(0, 2), half.mean(axis=0)
@@ -166,11 +157,6 @@ class RowFile:
     """Rows in an unnamed temporary file, deleted when nothing refers to it any more.
 
     It is read and written, not mapped: what it holds does not count as memory of the process.
-
-    Parameters
-    ----------
-    folder : str, optional
-        Where the disk with enough room is; the system's place for temporary files by default.
     """
 
     def __init__(self, shape: tuple[int, int], dtype: Any = np.float64, folder: str | None = None) -> None:
@@ -190,7 +176,7 @@ class RowFile:
             view, place = view[written:], place + written
 
     def read(self, start: int, stop: int) -> Array:
-        """Give rows `start` to `stop`."""
+        """Return rows `start` to `stop`."""
         out = np.empty((stop - start, self.shape[1]), dtype=self._dtype)
         view, place = out.reshape(-1).view(np.uint8).data, start * self._row_bytes
         while view:
@@ -201,7 +187,7 @@ class RowFile:
         return out
 
     def rows(self) -> Rows:
-        """Give what was written, as `Rows`."""
+        """Return what was written, as `Rows`."""
         return Rows(self.shape, self.read, self._folder)
 
 
@@ -212,10 +198,8 @@ ROWS_TOGETHER = 64
 
 
 def on_host(array: Any) -> NDArray[Any]:
-    """Give a NumPy array: itself, a copy of a tensor from its device, or all of `log1pnmf._common.arrays.Rows`.
+    """Return a NumPy array: itself, a copy of a tensor from its device, or all of `Rows`.
 
-    Examples
-    --------
     >>> on_host(np.arange(3))
     array([0, 1, 2])
     """

@@ -21,10 +21,8 @@ from numpy.typing import NDArray
 
 
 def plural(number: float, one: str, many: str | None = None) -> str:
-    """Say how many, with the noun in the right form.
+    """Describe how many, with the noun in the right form.
 
-    Examples
-    --------
     >>> plural(1, "sample"), plural(1937, "sample"), plural(0, "entry", "entries")
     ('1 sample', '1,937 samples', '0 entries')
     """
@@ -38,7 +36,7 @@ PASSED_OVER = ("log1pnmf", "sklearn")
 
 
 def convergence_warning() -> type[Warning]:
-    """Give scikit-learn's warning about fits that have not converged. Loading it takes a second or more."""
+    """Return scikit-learn's warning about fits that have not converged. Loading it takes a second or more."""
     from sklearn.exceptions import ConvergenceWarning
 
     return ConvergenceWarning
@@ -58,22 +56,6 @@ def warn(message: str, category: type[Warning]) -> None:
 def require(module: str, *, purpose: str, package: str = "") -> ModuleType:
     """Import an optional package.
 
-    Parameters
-    ----------
-    module : str
-        What to import.
-    purpose : str
-        What it is needed for, the beginning of the error.
-    package : str
-        What to install; by default the first part of `module`.
-
-    Raises
-    ------
-    ImportError
-        Where it is not installed, with the command that does it.
-
-    Examples
-    --------
     >>> require("json", purpose="reading").loads("[1]")
     [1]
     >>> require("absent", purpose="plotting")
@@ -93,8 +75,6 @@ def require(module: str, *, purpose: str, package: str = "") -> ModuleType:
 def check_choice(name: str, value: object, choices: Collection[str], *, otherwise: str = "") -> None:
     """Refuse what is not one of the choices; `otherwise` names what else may be given.
 
-    Examples
-    --------
     >>> check_choice("init", "nndsvda", ["rank1", "nndsvd"])
     Traceback (most recent call last):
     ValueError: init must be one of 'rank1', 'nndsvd', got 'nndsvda'; did you mean 'nndsvd'?
@@ -131,10 +111,8 @@ def check_number(name: str, value: object, *, finite: bool = True) -> None:
 
 
 def one_for_each(name: str, given: Any, length: int, *, of: str = "features") -> NDArray[np.float64]:
-    """Give finite numbers >= 0, one for each of `length` features: an array of them, or one number for all.
+    """Return finite numbers >= 0, one for each of `length` features: an array of them, or one number for all.
 
-    Examples
-    --------
     >>> one_for_each("dispersion", 0.5, 3).tolist()
     [0.5, 0.5, 0.5]
     >>> one_for_each("dispersion", [0.5, -1.0], 2)
@@ -267,7 +245,7 @@ except PackageNotFoundError:  # sources on a path, not installed
 
 
 def versions() -> dict[str, str]:
-    """Tell what the numbers of a fit were computed with."""
+    """Return what the numbers of a fit were computed with."""
     return {
         "log1pnmf": __version__,
         "python": platform.python_version(),

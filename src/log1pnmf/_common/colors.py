@@ -49,24 +49,12 @@ TO_LAB = np.array(
 
 
 def distinct_colors(n: int, *, baseline_first: bool = False) -> list[str]:
-    """Give n colours that can be told apart.
+    """Return n colours that can be told apart.
 
     The first nine are fixed and safe for common kinds of colour blindness. Each further one is the colour of
     a grid, neither pale, dark nor grey, that is farthest from all before it in OKLab; so the first colours do
     not change when there are more of them.
 
-    Parameters
-    ----------
-    baseline_first : bool
-        Whether the first is a light neutral grey, for a factor that all samples share.
-
-    Returns
-    -------
-    list of str
-        As "#rrggbb".
-
-    Examples
-    --------
     >>> distinct_colors(3, baseline_first=True)
     ['#d0d0d0', '#0072b2', '#e69f00']
     """
@@ -78,23 +66,11 @@ def distinct_colors(n: int, *, baseline_first: bool = False) -> list[str]:
 
 
 def factor_colors(n: int) -> list[str]:
-    """Give each factor of a fit its colour: the one rule of all plots and of the report.
+    """Return each factor of a fit its colour: the one rule of all plots and of the report.
 
     The first factor, which the read-out takes for the baseline, is grey; factor k after it has the same
     colour in every fit.
 
-    Parameters
-    ----------
-    n : int
-        Number of factors.
-
-    Returns
-    -------
-    list of str
-        As "#rrggbb".
-
-    Examples
-    --------
     >>> factor_colors(3)
     ['#d0d0d0', '#0072b2', '#e69f00']
     """
@@ -124,18 +100,6 @@ def _colors(n: int) -> tuple[str, ...]:
 def oklab(rgb: ArrayLike) -> Array:
     """Bring sRGB colours to OKLab, where distances are about as large as they look.
 
-    Parameters
-    ----------
-    rgb : array of shape (..., 3)
-        Between 0 and 1.
-
-    Returns
-    -------
-    ndarray of shape (..., 3)
-        Lightness (0 black, 1 white), green to red, blue to yellow.
-
-    Examples
-    --------
     >>> oklab([1.0, 1.0, 1.0]).round(3) + 0.0
     array([1., 0., 0.])
     """

@@ -46,13 +46,7 @@ class BadFileError(ValueError):
 
 
 def check_regular(path: os.PathLike[str] | str) -> None:
-    """Refuse pipes, sockets and devices, which can block or never end; folders pass.
-
-    Raises
-    ------
-    FileNotFoundError
-    BadFileError
-    """
+    """Refuse pipes, sockets and devices, which can block or never end; folders pass."""
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise BadFileError(
@@ -72,15 +66,6 @@ def stored_bytes(path: os.PathLike[str] | str) -> int:
 class Budget:
     """The memory that one file may take, and how much of it is taken.
 
-    Parameters
-    ----------
-    path : str or PathLike
-        File or folder.
-    max_memory : float, optional
-        Bytes that are allowed even where the file is small. It says that the file is trusted.
-
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile() as file:
     ...     budget = Budget(file.name)
@@ -125,8 +110,6 @@ class Budget:
 def read_number(cell: str) -> float:
     """Read a number as tables have it; Python's own way of writing 1_000 is text.
 
-    Examples
-    --------
     >>> read_number("1e3")
     1000.0
     """
@@ -136,13 +119,7 @@ def read_number(cell: str) -> float:
 
 
 def parse_json(content: str | bytes, source: os.PathLike[str] | str) -> Any:
-    """Read JSON; what is nested too deeply for Python is refused.
-
-    Parameters
-    ----------
-    source : str or PathLike
-        For the message.
-    """
+    """Read JSON; what is nested too deeply for Python is refused."""
     try:
         value = json.loads(content)
     except RecursionError:
@@ -172,17 +149,7 @@ def _nested(source: os.PathLike[str] | str) -> str:
 
 
 def npy_header(file: Any, size: int, name: str) -> None:
-    """Refuse an array that is not exactly as long as its header says, or holds Python objects.
-
-    Parameters
-    ----------
-    file : binary file
-        At the beginning of an array; afterwards at its data.
-    size : int
-        Bytes from there to the end.
-    name : str
-        For the message.
-    """
+    """Refuse an array that is not exactly as long as its header says, or holds Python objects."""
     began = file.tell()
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
@@ -248,13 +215,7 @@ class _Limited(io.RawIOBase):
 
 
 def open_packed(path: Path, budget: Budget) -> BinaryIO:
-    """Open a file for reading bytes, unpacked on the way where its name ends in .gz.
-
-    Returns
-    -------
-    binary file
-        Raises `BadFileError` where it unpacks to more than a file of its size may.
-    """
+    """Open a file for reading bytes, unpacked on the way where its name ends in .gz."""
     check_regular(path)
     if path.name.endswith(".gz"):
         return io.BufferedReader(_Limited(path, budget.limit), buffer_size=PIECE)
@@ -283,13 +244,7 @@ class _WithLineEnd(io.RawIOBase):
 
 
 def market_matrix(path: Path, budget: Budget) -> Any:
-    """Read a MatrixMarket file with SciPy, after checks for the damage at which SciPy crashes.
-
-    Parameters
-    ----------
-    path : Path
-        .mtx or .mtx.gz.
-    """
+    """Read a MatrixMarket file with SciPy, after checks for the damage at which SciPy crashes."""
     from scipy.io import mmread
 
     _check_market(path, budget)
@@ -348,13 +303,7 @@ def texts(value: Any) -> list[str]:
 
 
 def check_names(where: str, names: Iterable[str]) -> None:
-    """Refuse names that begin at the root or go up.
-
-    Parameters
-    ----------
-    where : str
-        File and group, for the message.
-    """
+    """Refuse names that begin at the root or go up."""
     for name in names:
         if any(part in ("", ".", "..") for part in name.replace("\\", "/").split("/")):
             raise BadFileError(
@@ -380,13 +329,7 @@ READ = (*NAMING, *SHAPES, "encoding-type", "encoding-version", "ordered", "h5spa
 
 
 class Hdf5Store:
-    """An open HDF5 file, of which only checked parts are given out.
-
-    Parameters
-    ----------
-    budget : Budget
-        Charged with what is given out.
-    """
+    """An open HDF5 file, of which only checked parts are given out."""
 
     def __init__(self, root: Any, budget: Budget) -> None:
         self.root, self.budget = root, budget
@@ -404,15 +347,7 @@ class Hdf5Store:
         return sorted(group) if isinstance(group, self._h5py.Group) else []
 
     def node(self, name: str, *, whole: bool = True) -> Any:
-        """Give a group or dataset after a look at everything below it.
-
-        Parameters
-        ----------
-        name : str
-            "/" is the whole file.
-        whole : bool
-            Whether all of it is going to be in memory at once.
-        """
+        """Return a group or dataset after a look at everything below it."""
         found = self.root if name == "/" else self._find(self.root, name)
         if found is None:
             raise BadFileError(f"{self.budget.path} has no {name}; is it another kind of file?")
@@ -622,13 +557,7 @@ ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class ZarrStore:
-    """An open zarr group, of which only checked parts are given out.
-
-    Parameters
-    ----------
-    budget : Budget
-        Charged with what is given out.
-    """
+    """An open zarr group, of which only checked parts are given out."""
 
     def __init__(self, root: Any, budget: Budget) -> None:
         self.root, self.budget = root, budget
@@ -642,7 +571,7 @@ class ZarrStore:
         return sorted(self.root[name]) if name in self.root else []
 
     def node(self, name: str, *, whole: bool = True) -> Any:
-        """Give a group or array; see `log1pnmf._common.safe_files.Hdf5Store.node`."""
+        """Return a group or array; see `log1pnmf._common.safe_files.Hdf5Store.node`."""
         if name != "/" and name not in self.root:
             raise BadFileError(f"{self.budget.path} has no {name}; is it another kind of file?")
         place = Path(self.budget.path, name.strip("/"))
@@ -659,13 +588,7 @@ class ZarrStore:
 
 
 class _Array:
-    """What a description says of an array; codecs that are not known are refused.
-
-    Parameters
-    ----------
-    about : dict
-        Version 2 or 3 of zarr.
-    """
+    """What a description says of an array; codecs that are not known are refused."""
 
     def __init__(self, where: str, about: dict[str, Any]) -> None:
         self.where = where
@@ -839,7 +762,7 @@ class Store(Protocol):
         ...
 
     def node(self, name: str, *, whole: bool = True) -> Any:
-        """Give a group or array after a look at everything below it; `whole`: all of it goes into memory."""
+        """Return a group or array after checking everything below it; `whole`: all goes into memory."""
         ...
 
 
@@ -848,16 +771,6 @@ def open_store(path: os.PathLike[str] | str, budget: Budget) -> Store:
 
     Nothing is given out that is not in the file itself: links, external storage, virtual datasets, references
     to other places and codecs that are not known end with `BadFileError`.
-
-    Parameters
-    ----------
-    budget : Budget
-        Charged with what is given out.
-
-    Returns
-    -------
-    Store
-        ``store.root.close()`` closes an HDF5 file.
     """
     check_regular(path)
     if os.path.isdir(path):

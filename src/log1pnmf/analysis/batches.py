@@ -83,7 +83,7 @@ class BatchFindings:
 
 
 def batch_findings(fit: Any, counts: Any = None, *, n_features: int = 5) -> BatchFindings:
-    """Say how much of the deviance batches explain, and which features have the largest effects in each.
+    """Describe how much of the deviance batches explain, and which features have the largest effects in each.
 
     Parameters
     ----------

@@ -54,13 +54,6 @@ WHOLE, GROWTH, LARGEST_COUNT = 400, 1.03, 1e9
 def expected_deviance(mean: Array, dispersion: Array | None = None) -> Array:
     """Deviance that a count with this mean has on average.
 
-    Parameters
-    ----------
-    dispersion : ndarray, optional
-        Of negative binomial counts, for every feature, the last axis of `mean`; None: Poisson.
-
-    Examples
-    --------
     >>> expected_deviance(np.array([0.0, 0.01, 1.0, 1000.0])).round(3).tolist()
     [0.0, 0.092, 1.147, 1.0]
     >>> expected_deviance(np.array([0.01, 1.0, 1000.0]), np.array(2.0)).round(3).tolist()
@@ -80,7 +73,7 @@ def expected_deviance(mean: Array, dispersion: Array | None = None) -> Array:
 
 
 def _place(values: Array, grid: Array) -> Array:
-    """Give the place of values in a geometric grid; that of the end where they are beyond it."""
+    """Return the place of values in a geometric grid; that of the end where they are beyond it."""
     logs = np.log(np.clip(values, grid[0], grid[-1]) / grid[0])
     place: Array = np.minimum(logs / np.log(grid[1] / grid[0]), len(grid) - 1.0)
     return place
@@ -108,7 +101,7 @@ def _ratio_table() -> Array:
 
 
 def _of_dispersion(phi: float, y: Array, width: Array) -> Array:
-    """Give the expected deviance at all means of the table."""
+    """Return the expected deviance at all means of the table."""
     r, mean = 1.0 / phi, MEANS[:, None]
     gammaln = scipy.special.gammaln
     logs = gammaln(y + r) - gammaln(r) - gammaln(y + 1.0) + y * np.log(phi * mean)
@@ -131,21 +124,14 @@ LEAST_MEAN = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """Some entries of the counts, the most extreme first.
-
-    Parameters
-    ----------
-    count, mean : ndarray
-        What was counted, and what the fit expects.
-    value : ndarray
-        By which they were chosen.
-    """
+    """Some entries of the counts, the most extreme first."""
 
     sample: Index
     feature: Index
+    # what was counted, and what the fit expects
     count: Array
     mean: Array
-    value: Array
+    value: Array  # by which they were chosen
 
 
 class Sums:
@@ -208,7 +194,7 @@ class Largest:
         self.kept = [column[order] for column in joined]
 
     def found(self) -> Entries:
-        """Give what was seen."""
+        """Return what was seen."""
         sample, feature, count, mean, value = self.kept
         return Entries(sample.astype(np.intp), feature.astype(np.intp), count, mean, value)
 
@@ -513,7 +499,7 @@ class Diagnostics:
         return "\n".join(lines)
 
     def _fitted(self) -> list[str]:
-        """Say what dispersions the fit has."""
+        """Describe what dispersions the fit has."""
         if self.fitted_dispersion is None:
             return []
         low, middle, high = np.quantile(self.fitted_dispersion, (0.05, 0.5, 0.95))
@@ -599,7 +585,7 @@ def _trend(fit: Fit, counts: Counts, place: Index) -> dict[str, Any]:
 
 
 def _blocks(fit: Fit, counts: Counts, place: Index) -> Iterator[tuple[slice, Array, Array, Array | None]]:
-    """Give samples, counts, means and gaps of the approximation (at zero counts), block by block.
+    """Return samples, counts, means and gaps of the approximation (at zero counts), block by block.
 
     `place` says which samples of the fit the counts are of.
     """

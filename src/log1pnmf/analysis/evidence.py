@@ -119,7 +119,7 @@ class Evidence:
         )
 
     def renamed(self, names: Any) -> Evidence:
-        """Give the same with the names that factors have now."""
+        """Return the same with the names that factors have now."""
         return replace(self, factor_names=tuple(names))
 
     @property
@@ -148,7 +148,7 @@ class Evidence:
         }
 
     def kept(self) -> dict[str, Any]:
-        """Give it as AnnData can hold it; `evidence_in` reads it back."""
+        """Return it as AnnData can hold it; `evidence_in` reads it back."""
         return {
             "table": self.table(),
             "n_seeds": self.n_seeds,

@@ -244,24 +244,13 @@ class Setting:
 
 @dataclass(frozen=True)
 class Grid:
-    """All combinations of c, number of factors, penalty and noise.
+    """All combinations of c, number of factors, penalty and noise."""
 
-    Parameters
-    ----------
-    c : tuple of float
-        Largest first: fits at a large c are the cheapest, and those at the next smaller one start from them.
-    n_components : tuple of int
-        Smallest first: factors are added.
-    l1 : tuple of float
-        Largest first: factors fill up as the penalty falls.
-    noise : tuple of str
-        Poisson first, which costs least.
-    """
-
+    # largest first: fits at a large c are the cheapest, and those at the next smaller one start from them
     c: tuple[float, ...]
-    n_components: tuple[int, ...]
-    l1: tuple[float, ...] = (0.0,)
-    noise: tuple[str, ...] = (Settings.noise,)
+    n_components: tuple[int, ...]  # smallest first: factors are added
+    l1: tuple[float, ...] = (0.0,)  # largest first: factors fill up as the penalty falls
+    noise: tuple[str, ...] = (Settings.noise,)  # poisson first, which costs least
 
     @classmethod
     def of(cls, c: Any, n_components: Any, l1: Any = 0.0, noise: Any = Settings.noise) -> Grid:
@@ -300,7 +289,7 @@ class Grid:
         return None
 
     def place(self, setting: Setting) -> list[int]:
-        """Give numbers that tell a setting from all others."""
+        """Return numbers that tell a setting from all others."""
         found = [self.n_components.index(setting.n_components), self.c.index(setting.c)]
         found.append(self.l1.index(setting.l1))
         which = self.noise.index(setting.noise)
@@ -357,48 +346,27 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One setting in one fold.
-
-    Parameters
-    ----------
-    by_sample : ndarray of shape (n,)
-        Held-out log-likelihood of every sample of the data; 0 for those that are not in this fold.
-    n_iter : int
-        Iterations of the fit that was kept.
-    seconds : float
-        CPU seconds of the thread, all starts and the scoring included.
-    fitted : ndarray of shape (n,)
-        Log-likelihood of what was fitted of every sample; 0 where it does not count.
-    """
+    """One setting in one fold."""
 
     fold: int
     setting: Setting
+    # (n,): held-out log-likelihood of every sample of the data; 0 for those that are not in this fold
     by_sample: Array
-    n_iter: int
+    n_iter: int  # iterations of the fit that was kept
     converged: bool
-    seconds: float
-    fitted: Array
+    seconds: float  # CPU seconds of the thread, all starts and the scoring included
+    fitted: Array  # (n,): log-likelihood of what was fitted of every sample; 0 where it does not count
 
 
 @dataclass(frozen=True, eq=False)
 class Fitter:
-    """Fits settings of a grid to all counts, or to the training part of a fold.
-
-    Parameters
-    ----------
-    settings : Settings
-        Of all fits; c, number of factors, penalty and start are replaced.
-    seed : int
-        Random numbers of a fit depend on this, the part and the setting, and on nothing else.
-    stopped : callable
-        True when the user has interrupted.
-    """
+    """Fits settings of a grid to all counts, or to the training part of a fold."""
 
     part: Training
     grid: Grid
-    settings: Settings
-    seed: int
-    stopped: Callable[[], bool]
+    settings: Settings  # of all fits; c, number of factors, penalty and start are replaced
+    seed: int  # random numbers of a fit depend on this, the part and the setting, and on nothing else
+    stopped: Callable[[], bool]  # true when the user has interrupted
 
     def with_seed(self, setting: Setting, number: int) -> Fit:
         """Return the fit of a setting from the random start with this number."""
@@ -407,7 +375,7 @@ class Fitter:
         return run.as_fit(settings, self._problem(settings))
 
     def _settings(self, setting: Setting) -> Settings:
-        """Give the settings of a fit to this part."""
+        """Return the settings of a fit to this part."""
         return (
             replace(
                 self.settings,
@@ -424,7 +392,7 @@ class Fitter:
         return np.random.default_rng([self.seed, 1, self.part.number, *place, *number])
 
     def _problem(self, settings: Settings, before: Fit | None = None) -> Problem:
-        """Give the problem of a fit; fitted size factors begin with those of the fit before."""
+        """Return the problem of a fit; fitted size factors begin with those of the fit before."""
         noise = first_noise(settings, self.part.train.n_features)
         own = self.part.size_factors, noise, self.part.batches
         problem = first_problem(settings, self.part.train, *own)
@@ -500,15 +468,11 @@ class WholeData:
 
 @dataclass(frozen=True, eq=False)
 class Agreement:
-    """How alike the fits of one setting with different seeds are.
-
-    Parameters
-    ----------
-    between : ndarray of shape (seeds, seeds)
-        Mean similarity of the matched factors of any two fits, see `log1pnmf.analysis.Stability`.
-    """
+    """How alike the fits of one setting with different seeds are."""
 
     setting: Setting
+    # (seeds, seeds): mean similarity of the matched factors of any two fits, see
+    # `log1pnmf.analysis.Stability`
     between: Array
 
 
@@ -520,8 +484,6 @@ def agreement(setting: Setting, fits: Sequence[Fit], n_seeds: int) -> Agreement:
 def stability_with_error(between: Array) -> tuple[float, float]:
     """Mean similarity over all pairs of fits, and its standard error by leaving out one fit after the other.
 
-    Examples
-    --------
     >>> value, error = stability_with_error(np.array([[1.0, 0.9, 0.5], [0.9, 1.0, 0.4], [0.5, 0.4, 1.0]]))
     >>> round(value, 3), round(error, 3)
     (0.6, 0.306)

@@ -39,32 +39,17 @@ MOST_GROUPS = 60
 class Groups:
     """Which group each sample is in; the groups have an order.
 
-    Parameters
-    ----------
-    codes : ndarray of int, shape (n,)
-        Position in `names`.
-    names : tuple of str
-        Every group has at least one sample.
-
-    Examples
-    --------
     >>> groups = Groups.of(["b", "a", "b"])
     >>> groups.names, groups.codes.tolist(), groups.sizes.tolist()
     (('a', 'b'), [1, 0, 1], [1, 2])
     """
 
-    codes: Indices
-    names: tuple[str, ...]
+    codes: Indices  # (n,): position in `names`
+    names: tuple[str, ...]  # every group has at least one sample
 
     @classmethod
     def of(cls, labels: Any) -> Groups:
-        """Group samples by their labels.
-
-        Parameters
-        ----------
-        labels : array-like of shape (n,), pandas.Series or pandas.Categorical, or Groups
-            Categories keep their order, other labels are sorted; missing ones make a last group, "NA".
-        """
+        """Group samples by their labels."""
         if isinstance(labels, Groups):
             return labels
         categorical = getattr(labels, "cat", labels)  # a pandas Series keeps its categories there
@@ -117,8 +102,6 @@ def _is_missing(label: object) -> bool:
 def numbers_of(labels: Any) -> Array | None:
     """Return labels that are numbers, NaN where one is missing; None for text, booleans and categories.
 
-    Examples
-    --------
     >>> numbers_of([31, None, 40]), numbers_of(["a", "b"]), numbers_of([True, False])
     (array([31., nan, 40.]), None, None)
     """
@@ -138,8 +121,6 @@ def numbers_of(labels: Any) -> Array | None:
 def as_numbers(labels: Any) -> Array | None:
     """Return labels that are a scale: more numbers than there can be groups, or differing fractions; or None.
 
-    Examples
-    --------
     >>> as_numbers([1, 2, 2, 1]) is None, as_numbers(["a"] * 100) is None
     (True, True)
     >>> as_numbers(range(100)).shape, as_numbers([0.1, 0.5, 0.7, 1.2, 1.9, 2.5]).shape
@@ -175,8 +156,6 @@ def labels_of(source: Any, groupby: Any) -> Any:
 def read_labels(source: Any, groupby: Any) -> Any:
     """Read groups, or numbers to sort the samples by; refuse more groups than a plot can show.
 
-    Examples
-    --------
     >>> read_labels(None, ["b", "a", "b"]).names
     ('a', 'b')
     """
@@ -195,8 +174,6 @@ def read_labels(source: Any, groupby: Any) -> Any:
 def read_groups(source: Any, groupby: Any) -> Groups:
     """Read groups; refuse numbers on a scale, and more groups than a plot can show.
 
-    Examples
-    --------
     >>> read_groups(None, ["b", "a", "b"]).names
     ('a', 'b')
     """
@@ -226,8 +203,6 @@ def check_length(labels: np.ndarray, n: int) -> None:
 def group_means(loadings: Array, groups: Groups) -> Array:
     """Mean loading of every group (row) on every factor.
 
-    Examples
-    --------
     >>> group_means(np.array([[1.0], [3.0], [5.0]]), Groups.of(["a", "a", "b"])).tolist()
     [[2.0], [5.0]]
     """
@@ -239,8 +214,6 @@ def group_means(loadings: Array, groups: Groups) -> Array:
 def fold_groups(groups: Groups, most: int) -> Groups:
     """Merge the smallest groups where there are more than `most`; the merged group comes last.
 
-    Examples
-    --------
     >>> folded = fold_groups(Groups.of(["a", "b", "b", "c", "d", "d"]), 3)
     >>> folded.names, folded.codes.tolist()
     (('b', 'd', '2 other groups'), [2, 0, 0, 2, 1, 1])
@@ -257,8 +230,6 @@ def fold_groups(groups: Groups, most: int) -> Groups:
 def quarters(values: Array) -> Groups:
     """Cut numbers into four ranges with as many samples each; NaN are a group of their own.
 
-    Examples
-    --------
     >>> quarters(np.arange(100.0)).names
     ('0.0 to 24.8', '24.8 to 49.5', '49.5 to 74.2', '74.2 to 99.0')
     """
@@ -290,8 +261,6 @@ def colors_of_fits(tables: Sequence[NDArray[np.float64]], reference: int = 0) ->
     Factors of the fit at position `reference` have the usual colours. A factor of another fit has the colour
     of its match there, or a new one where the two are less alike than 0.5.
 
-    Examples
-    --------
     >>> import numpy as np
     >>> one = np.eye(3)
     >>> first, second = colors_of_fits([one, one[:, ::-1]])
@@ -325,20 +294,12 @@ LEAST_PER_GROUP = 20
 
 @dataclass(frozen=True, eq=False)
 class Arrangement:
-    """Samples in the order in which they are drawn.
+    """Samples in the order in which they are drawn."""
 
-    Parameters
-    ----------
-    order : ndarray of int
-        Samples from left to right; without those that were left out.
-    spans : tuple of (str, int, int)
-        Group, start and stop: its samples are ``order[start:stop]``. Without groups: one span without name.
-    scale : ndarray of float, optional
-        The number by which samples are ordered, from left to right; missing ones (NaN) are at the end.
-    """
-
-    order: Indices
+    order: Indices  # samples from left to right; without those that were left out
+    # group, start and stop: its samples are ``order[start:stop]``. Without groups: one span without name
     spans: tuple[tuple[str, int, int], ...]
+    # the number by which samples are ordered, from left to right; missing ones (NaN) are at the end
     scale: Array | None = None
 
 
@@ -347,29 +308,13 @@ def arrange(
 ) -> Arrangement:
     """Put samples in order: group by group, with similar samples side by side.
 
-    Parameters
-    ----------
-    groupby : array-like of shape (n,) or Groups, optional
-        Label of every sample, see `Groups.of`. Numbers with more than 60 different values are no groups:
-        samples are sorted by them.
-    max_samples : int, optional
-        Most samples to keep. Small groups keep a larger part of theirs, so that they can still be seen.
-    random_state : int
-        For the choice of samples, and for the start of the clustering of large groups.
+    `groupby`: label of every sample, see `Groups.of`. Numbers with more than 60 different values are no
+    groups: samples are sorted by them.
 
-    Returns
-    -------
-    Arrangement
-        The same for the same arguments.
-
-    Notes
-    -----
     Up to 300 samples of a group are the leaves of an average-linkage tree, in the order that makes the path
     along them shortest. Larger groups are first divided around 300 centres (k-means). The centres are ordered
     in the same way, and the samples of a centre along the line from the centre before to the one after it.
 
-    Examples
-    --------
     >>> arrangement = arrange([[0.9], [0.1], [0.5], [0.2]], ["x", "y", "x", "y"])
     >>> arrangement.order.tolist(), arrangement.spans
     ([0, 2, 3, 1], (('x', 0, 2), ('y', 2, 4)))

@@ -218,26 +218,6 @@ def heldout_features_by_sample(
     features of each sample. So this also holds where counts vary more than Poisson counts do, as long as the
     excess of one feature says nothing about that of another. One entry in a thousand may be far off, see
     `log1pnmf.model.predict.score_unseen`.
-
-    Parameters
-    ----------
-    fit : Fit
-        To other samples.
-    train : array, sparse matrix, data frame or Counts
-        Those samples; for the totals of features.
-    new : array, sparse matrix, data frame or Counts
-        The samples that are scored, with all features.
-    scored : ndarray of int
-        Numbers of the features that are scored.
-    size_factors : ndarray, optional
-        Of the new samples; by default from the totals of the features that are not scored, on the scale of
-        the fit.
-    batches : Batches, optional
-        Of the new samples, with the effects of the fit.
-    background : float
-        As in `heldout_by_sample`; here from the totals of the training samples.
-    n_jobs : int, optional
-        Number of threads.
     """
     fitted, found = Counts.from_any(train), Counts.from_any(new)
     given = np.setdiff1d(np.arange(found.n_features), scored)
@@ -334,7 +314,7 @@ def perplexity(
 
 
 def _sizes(fit: Fit, seen: Counts, share: float, size_factors: Any) -> Array:
-    """Give the size factors of documents of which a part is seen."""
+    """Return the size factors of documents of which a part is seen."""
     kind = fit.settings.size_factors if size_factors is None else size_factors
     if isinstance(kind, str) and kind in ("total", "fit", "given"):
         return new_size_factors(fit, seen, size_factors)  # totals have shrunk with the counts

@@ -102,27 +102,15 @@ MOST_ERRORS = 3.0
 
 @dataclass(frozen=True, eq=False)
 class EstimatedLoadings:
-    """Loadings of samples, with errors.
+    """Loadings of samples, with errors."""
 
-    Parameters
-    ----------
-    bounded : ndarray of shape (n, K)
-        Loadings of the fit.
-    shift : ndarray of shape (n, K)
-        What leads from there to the estimates without bounds.
-    covariance : ndarray of shape (n, K, K)
-        Of the errors of the estimates.
-    inverse : ndarray of shape (n, K, K), or None
-        Inverse information; None if the tested counts are not those from which the loadings were estimated.
-    factors : ndarray of shape (m, K)
-        With which they were estimated, on the eta scale.
-    """
-
-    bounded: Array
-    shift: Array
-    covariance: Array
+    bounded: Array  # (n, K): loadings of the fit
+    shift: Array  # (n, K): what leads from there to the estimates without bounds
+    covariance: Array  # (n, K, K): of the errors of the estimates
+    # (n, K, K): inverse information; None if the tested counts are not those from which the loadings were
+    # estimated
     inverse: Array | None
-    factors: Array
+    factors: Array  # (m, K): with which they were estimated, on the eta scale
 
     @classmethod
     def known(cls, loadings: Array, n_features: int) -> EstimatedLoadings:
@@ -155,13 +143,13 @@ class EstimatedLoadings:
         return np.where(known[:, None] & known, error, 0.0)
 
     def weights(self, size_factors: Array) -> Array:
-        """Give samples whose loadings are badly known a small weight in the tests: n numbers up to 1."""
+        """Return samples whose loadings are badly known a small weight in the tests: n numbers up to 1."""
         seen = self.bounded.T @ (size_factors[:, None] * self.bounded) / size_factors.sum()
         weights: Array = 1.0 / (1.0 + np.einsum("ikl,kl->i", self.covariance, _inverse(seen)))
         return weights
 
     def own_part(self, y: Array, t: Array, link: ShiftedLog, noise: Noise, block: slice) -> Array | None:
-        """Say by how many ``H_i^-1 F_j`` the loadings change without the feature: samples x features."""
+        """Describe by how many ``H_i^-1 F_j`` the loadings change without the feature: samples x features."""
         if self.inverse is None:
             return None
         factors = self.factors[block]
@@ -175,15 +163,7 @@ class EstimatedLoadings:
 def estimate_loadings(
     fit: Fit, problem: Problem, loadings: Array, *, errors: str, own: bool
 ) -> EstimatedLoadings:
-    """Find estimates without bounds and their errors, from the counts of each sample.
-
-    Parameters
-    ----------
-    problem : Problem
-        With the counts from which the loadings were estimated, and exact zeros.
-    own : bool
-        Whether the same counts are tested.
-    """
+    """Find estimates without bounds and their errors, from the counts of each sample."""
     factors, rows = np.ascontiguousarray(fit.factors / fit.link.alpha), problem.counts.by_row
     (n, k), kinds = loadings.shape, np.array(fit.kinds)
     counted = np.broadcast_to(kinds != "loadings", (n, k)) & ((loadings > 0.0) | (kinds != "pattern"))
@@ -254,26 +234,18 @@ ARRAYS_PER_BLOCK = 24
 
 @dataclass(frozen=True, eq=False)
 class FeatureRegressions:
-    """The regressions of all features on the same loadings.
+    """The regressions of all features on the same loadings."""
 
-    Parameters
-    ----------
-    problem : Problem
-        With exact zeros.
-    n_jobs : int, optional
-        Number of threads.
-    """
-
-    problem: Problem
+    problem: Problem  # with exact zeros
     loadings: Array
-    n_jobs: int | None = None
+    n_jobs: int | None = None  # number of threads
 
     def solve(self, start: Array) -> Array:
         """Find the maximum-likelihood coefficients, features x K, on the eta scale."""
         return self._solve(self.problem.factors_side, start, self.loadings)
 
     def blocks(self) -> Iterator[tuple[slice, Array, Array, Noise]]:
-        """Give some features at a time: which, their counts (samples x features), exposure and noise."""
+        """Return some features at a time: which, their counts (samples x features), exposure and noise."""
         for block in dense_blocks(self._rows.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)):
             noise = self.problem.noise.of_features(block)
             yield block, self._rows.to_dense(block).T, self._exposure(block), noise
@@ -343,19 +315,12 @@ class Inference:
     """Effects with errors and tests, on the eta scale; arrays of shape (m, K).
 
     Columns of factors to which nothing can be compared (`StandIns.comparable`) are NaN.
-
-    Parameters
-    ----------
-    z : ndarray
-        Standard normal without an effect.
-    comparable : ndarray of bool, shape (K,)
-        Which factors are tested.
     """
 
     effect: Array
     error: Array
-    z: Array
-    comparable: NDArray[np.bool_]
+    z: Array  # standard normal without an effect
+    comparable: NDArray[np.bool_]  # (K,): which factors are tested
 
 
 def infer_from_fit(
@@ -367,21 +332,7 @@ def infer_from_fit(
     source: Problem | None = None,
     n_jobs: int | None = None,
 ) -> tuple[Inference, Array]:
-    """Test all features on loadings that were estimated with the factors of a fit.
-
-    Parameters
-    ----------
-    problem : Problem
-        With the counts that are tested, and exact zeros.
-    source : Problem, optional
-        With the counts from which the loadings were estimated; by default the same.
-
-    Returns
-    -------
-    inference : Inference
-    reliability : ndarray of shape (K,)
-        See `EstimatedLoadings.reliability`.
-    """
+    """Test all features on loadings that were estimated with the factors of a fit."""
     sizes, own = problem.size_factors, source is None
     estimated = estimate_loadings(fit, source or problem, loadings, errors=errors, own=own)
     regressions = FeatureRegressions(problem, loadings, n_jobs)
@@ -402,13 +353,7 @@ def infer(
     errors: str,
     loadings: EstimatedLoadings | None = None,
 ) -> Inference:
-    """Find effects, standard errors and tests, beginning at coefficients that maximise the likelihood.
-
-    Parameters
-    ----------
-    loadings : EstimatedLoadings, optional
-        By default those of the regressions, taken as known.
-    """
+    """Find effects, standard errors and tests, beginning at coefficients that maximise the likelihood."""
     if loadings is None:
         loadings = EstimatedLoadings.known(regressions.loadings, len(coefficients))
     samples = _Samples.of(loadings, regressions.problem.size_factors)
@@ -477,22 +422,15 @@ class _Around:
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """The equations of some features; arrays are samples x features.
-
-    Parameters
-    ----------
-    start : ndarray of shape (features, K)
-        Coefficients that maximise the likelihood.
-    factors, own
-        What the features contributed to the loadings, see `EstimatedLoadings.own_part`.
-    """
+    """The equations of some features; arrays are samples x features."""
 
     y: Array
     t: Array
     link: ShiftedLog
     noise: Noise
     samples: _Samples
-    start: Array
+    start: Array  # (features, K): coefficients that maximise the likelihood
+    # what the features contributed to the loadings, see `EstimatedLoadings.own_part`
     factors: Array
     own: Array | None
 
@@ -564,7 +502,7 @@ class _Block:
         return _Solution(f, inverse, terms)
 
     def test(self, found: _Solution, contrast: Array, errors: str) -> tuple[Array, Array, Array]:
-        """Give the effect of every feature, its standard error, and the error that divides it in the test.
+        """Return the effect of every feature, its standard error, and the error that divides it in the test.
 
         Errors are inf where nothing is known: the loadings have no more variance than their errors.
         """
@@ -584,7 +522,7 @@ class _Block:
         return effect, np.where(unknown, np.inf, error), np.where(unknown, np.inf, divisor)
 
     def _added(self, around: _Around, way: Array, error: Array, looked_at: NDArray[np.bool_]) -> Array:
-        """Say by how much the part of the sandwich that the noise explains is larger in the test."""
+        """Describe by how much the part of the sandwich that the noise explains is larger in the test."""
         added, which = np.zeros(len(way)), np.flatnonzero(looked_at)
         there, at_estimate = (self._error(around, part, which) for part in (way[which], 0.0 * way[which]))
         explained = np.minimum(error[which] / np.maximum(at_estimate, TINY), 1.0) ** 2
@@ -592,7 +530,7 @@ class _Block:
         return added
 
     def _error(self, around: _Around, way: Array, which: Any = slice(None)) -> Array:
-        """Give errors of the contrast of some features with the variance of the noise, some way back."""
+        """Return errors of the contrast of some features with the variance of the noise, some way back."""
         terms, along = around.terms, around.along[:, which]
         at = np.maximum(terms.eta[:, which] - way * along, LEAST_VARIANCE * self.level[which])
         t = self.t if self.t.shape[1] == 1 else self.t[:, which]
@@ -628,21 +566,11 @@ MOST_ROUNDS = 1000
 
 @dataclass(frozen=True, eq=False)
 class Shrunken:
-    """What is left of effects after shrinkage.
+    """What is left of effects after shrinkage."""
 
-    Parameters
-    ----------
-    effect : ndarray of shape (m,)
-        Posterior mean.
-    false_sign_rate : ndarray of shape (m,)
-        Local: the probability that the effect is not positive.
-    null_share : float
-        Of the features, estimated not to have an effect.
-    """
-
-    effect: Array
-    false_sign_rate: Array
-    null_share: float
+    effect: Array  # (m,): posterior mean
+    false_sign_rate: Array  # (m,): local: the probability that the effect is not positive
+    null_share: float  # of the features, estimated not to have an effect
 
 
 def shrink(estimates: Array, errors: Array) -> Shrunken:
@@ -650,8 +578,6 @@ def shrink(estimates: Array, errors: Array) -> Shrunken:
 
     Errors are inf where nothing is known.
 
-    Examples
-    --------
     >>> rng = np.random.default_rng(0)
     >>> effects = np.where(rng.random(2000) < 0.8, 0.0, 3.0 * rng.standard_normal(2000))
     >>> found = shrink(effects + rng.standard_normal(2000), np.ones(2000))

@@ -207,7 +207,7 @@ class Markers:
         return order[named & (self.weight[order, k] > 0.0)][:n]
 
     def ranking(self, by: str) -> Array:
-        """Give the numbers that features are ranked by, features x factors.
+        """Return the numbers that features are ranked by, features x factors.
 
         Parameters
         ----------
@@ -227,7 +227,7 @@ class Markers:
     # ---------------------------------------------------------------- for tools for gene sets
 
     def to_decoupler(self, by: str = "log2_fold_change") -> Any:
-        """Give the matrix that decoupler's methods take as `data`: a row per factor, a column per feature.
+        """Return the matrix that decoupler's methods take as `data`: a row per factor, a column per feature.
 
         Parameters
         ----------
@@ -244,7 +244,7 @@ class Markers:
         )
 
     def to_network(self, n_top: int = 50, *, by: str = "score", level: float = LEVEL) -> Any:
-        """Give the factors themselves as gene sets with weights, to score other data with.
+        """Return the factors themselves as gene sets with weights, to score other data with.
 
         Parameters
         ----------
@@ -270,7 +270,7 @@ class Markers:
         )
 
     def to_gseapy(self, k: int | str, by: str = "log2_fold_change") -> Any:
-        """Give all features of a factor with a number, largest first, as gseapy's `prerank` takes for `rnk`.
+        """Return all features of a factor with a number, largest first: `rnk` of gseapy's `prerank`.
 
         Parameters
         ----------
@@ -305,7 +305,7 @@ class Markers:
 
 
 def markers_in(source: Any, fit: Fit, n_top: int) -> Markers | None:
-    """Read what `log1pnmf.tl.findings` has written; None if it is not enough for so many features of a factor.
+    """Read what `log1pnmf.tl.markers` has written; None if it is not enough for so many features.
 
     Features that were not kept have no effect and no test here: they are not among the first.
     """

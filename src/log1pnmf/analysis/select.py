@@ -64,7 +64,7 @@ OnFit = Callable[[int, int], object]
 
 
 def shown(on_fit: OnFit | None, verbose: int, label: str = "select") -> AbstractContextManager[OnFit]:
-    """Give what is told of every fit: the user's function, a progress bar, or nothing."""
+    """Return what is told of every fit: the user's function, a progress bar, or nothing."""
     if on_fit is not None or not verbose:
         return nullcontext(on_fit or (lambda done, of_all: None))
     return _Bar(label)
@@ -318,7 +318,7 @@ def _finish(plan: _Plan, finished: bool) -> Selection:
 
 
 def _note_on_sizes(plan: _Plan, best: Setting) -> str | None:
-    """Say it where values of c were compared with totals as size factors, and factors change totals."""
+    """Describe it where values of c were compared with totals as size factors, and factors change totals."""
     shifts = [c for c in plan.grid.c if math.isfinite(c)]
     if not (isinstance(plan.size_factors, str) and plan.size_factors == "total") or len(shifts) < 2:
         return None

@@ -61,21 +61,6 @@ class Judgement:
 def judge(summary: Mapping[str, Any], *, holdout: str = "counts", note: str | None = None) -> Judgement:
     """Judge a table of settings.
 
-    Parameters
-    ----------
-    summary : mapping of str to array
-        Columns as in `log1pnmf.analysis.Selection.summary`.
-    holdout : {"counts", "samples"}
-        What was held out.
-    note : str, optional
-        One more reason.
-
-    Returns
-    -------
-    Judgement
-
-    Examples
-    --------
     >>> table = {"c": [1.0] * 3, "n_components": [2, 3, 4], "l1": [0.0] * 3}
     >>> table |= {"difference": [-90.0, 0.0, -40.0], "se_difference": [9.0, 0.0, 8.0]}
     >>> print(judge(table))
@@ -125,7 +110,7 @@ class _Table:
         return Setting(float(c), int(number), float(l1), str(noise))
 
     def behind(self, rows: NDArray[np.bool_]) -> tuple[int, float]:
-        """Give the best of some rows, and how many standard errors it is behind the best of all."""
+        """Return the best of some rows, and how many standard errors it is behind the best of all."""
         row = int(np.flatnonzero(rows)[np.argmax(self.difference[rows])])
         error = self.error[row]
         return row, -self.difference[row] / error if error > 0.0 else math.inf
@@ -169,7 +154,7 @@ def _verdict(table: _Table, name: str, holdout: str) -> _Verdict:
 
 
 def _end(name: str, best: Any, tried: NDArray[Any]) -> str | None:
-    """Say at which end of the values tried the best one is; some ends are those of what is possible."""
+    """Describe at which end of the values tried the best one is; some ends are those of what is possible."""
     if name == "noise":
         return None
     natural = {"n_components": 1.0, "c": math.inf, "l1": 0.0}[name]
@@ -179,7 +164,7 @@ def _end(name: str, best: Any, tried: NDArray[Any]) -> str | None:
 
 
 def _stability(table: _Table) -> tuple[bool, tuple[str, ...]]:
-    """Say whether other seeds find the same factors, and whether fewer factors are clearly more stable."""
+    """Return whether other seeds find the same factors, and whether fewer factors are clearly more stable."""
     chosen, columns = table.simplest, table.columns
     if "stability" not in columns or chosen.n_components == 1:
         return False, ()
@@ -488,13 +473,13 @@ def read_records(path: StrPath) -> tuple[list[Record], list[Agreement], dict[Job
 
 
 def _alike(setting: Setting, about: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Tell settings with as many parameters from others; size factors are fitted at finite c only."""
+    """Return settings with as many parameters from others; size factors are fitted at finite c only."""
     sized = about.get("settings", {}).get("size_factors") == "fit" and math.isfinite(setting.c)
     return setting.n_components, setting.l1, setting.noise, sized
 
 
 def _lost(fitted: Array, groups: Sequence[tuple[Any, ...]]) -> Array:
-    """Give how much less likely the fitted counts are than with the best setting of the same group."""
+    """Return how much less likely the fitted counts are than with the best setting of the same group."""
     lost = np.empty_like(fitted)
     for group in set(groups):
         own = [row for row, other in enumerate(groups) if other == group]

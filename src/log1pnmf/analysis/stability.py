@@ -287,7 +287,7 @@ class Relation:
         return np.asarray(scipy.cluster.hierarchy.linkage(pairs, method="average", optimal_ordering=True))
 
     def splits(self, fit: str, factor: int, into: str, *, least: float = 0.1) -> list[tuple[int, float]]:
-        """Say what a factor becomes in another fit.
+        """Describe what a factor becomes in another fit.
 
         Parameters
         ----------

@@ -111,20 +111,9 @@ def fits_along(
 ) -> Iterator[Fit]:
     """Fit the model at several c, one after the other, and yield each when it is done.
 
-    Parameters
-    ----------
-    warm_start : bool
-        Whether to walk along c: up, each fit from that at the next smaller c, then down, each from the better
-        one at the next larger c. Every c but the largest is then fitted twice. The very first fit starts as
-        `init` and `n_init` say; otherwise every one does.
-    **parameters : optional
-        Others of `log1pnmf.Log1pNMF`.
-
-    Yields
-    ------
-    Fit
-        Smallest c first, and back. `Sweep.of` keeps the best for each c. A fit that Ctrl-C interrupted is the
-        last one.
+    `warm_start`: whether to walk along c: up, each fit from that at the next smaller c, then down, each from
+    the better one at the next larger c. Every c but the largest is then fitted twice. The very first fit
+    starts as `init` and `n_init` say; otherwise every one does.
     """
     values = _checked_path(c)
     check_absent(parameters, ("checkpoint", "checkpoint_every"), "the fits of a sweep")
@@ -145,8 +134,6 @@ def fits_along(
 def along_path(c: Sequence[float]) -> list[float]:
     """Order the values of c as a warm sweep fits them: up, and back down.
 
-    Examples
-    --------
     >>> along_path([1, float("inf"), 0.1])
     [0.1, 1, inf, 1, 0.1]
     """

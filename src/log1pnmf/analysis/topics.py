@@ -137,7 +137,7 @@ def npmi(counts: Counts, features: NDArray[np.intp]) -> float:
 
 
 def _present(counts: Counts, feature: Any) -> Array:
-    """Say for every sample whether it has a feature."""
+    """Describe for every sample whether it has a feature."""
     column = counts.by_column
     rows = column.indices[column.indptr[feature] : column.indptr[feature + 1]]
     there = np.zeros(counts.n_samples)

@@ -43,29 +43,15 @@ INDEPENDENT = 1e-8
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Observations of a test.
+    """Observations of a test."""
 
-    Parameters
-    ----------
-    means : ndarray of shape (n_units, K)
-        Mean loadings; slopes, where the number differs between samples of a replicate.
-    groups : ndarray of shape (n_units,)
-        Name of the group, or the number.
-    order : tuple of str or None
-        Groups in their order; None for a number.
-    blocks : ndarray of int or None
-        Replicate of every unit, where replicates have samples in several groups.
-    covariates : ndarray of shape (n_units, n_covariates)
-    within : bool
-        Whether `means` are slopes within replicates.
-    """
-
+    # (n_units, K): mean loadings; slopes, where the number differs between samples of a replicate
     means: Array
-    groups: NDArray[Any]
-    order: tuple[str, ...] | None
-    blocks: Indices | None
+    groups: NDArray[Any]  # (n_units,): name of the group, or the number
+    order: tuple[str, ...] | None  # groups in their order; None for a number
+    blocks: Indices | None  # replicate of every unit, where replicates have samples in several groups
     covariates: Array
-    within: bool = False
+    within: bool = False  # whether `means` are slopes within replicates
 
 
 def gather(
@@ -129,21 +115,11 @@ def _means(values: Array, unit: Indices) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """A linear model of units.
-
-    Parameters
-    ----------
-    matrix : ndarray of shape (n_units, n_coefficients)
-    tested : list of int
-        Columns that are tested.
-    comparisons : tuple of str
-        What they are, group names; empty for a number.
-    reference : str or None
-    """
+    """A linear model of units."""
 
     matrix: Array
-    tested: list[int]
-    comparisons: tuple[str, ...]
+    tested: list[int]  # columns that are tested
+    comparisons: tuple[str, ...]  # what they are, group names; empty for a number
     reference: str | None
 
     @classmethod
@@ -303,7 +279,7 @@ class Usage:
         return columns | {name: getattr(self, name).ravel() for name in names}
 
     def kept(self) -> dict[str, Any]:
-        """Give what plots need beside the table, as AnnData can hold it; means of replicates only."""
+        """Return what plots need beside the table, as AnnData can hold it; means of replicates only."""
         about: dict[str, Any] = {"factor_names": np.array(self.factor_names, dtype=object)}
         return about | ({"means": self.means, "unit_groups": self.unit_groups} if self.replicated else {})
 
@@ -449,8 +425,6 @@ def moderate(variances: Array, freedom: float) -> tuple[Array, float]:
     They are at most as many as a variance has itself: with the few factors there are, what they have in
     common is not known well enough for more.
 
-    Examples
-    --------
     >>> moderate(np.array([0.1, 0.9, 1.0, 1.1, 1.2]), 4.0)[0].round(2)
     array([0.38, 0.78, 0.83, 0.88, 0.93])
     """

@@ -9,18 +9,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        By default those the program was started with.
-
-    Returns
-    -------
-    int
-        0: all went well; 1: it did not; 2: wrong usage or input; 130: interrupted.
-    """
+    """Run a command."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given == ["--version"]:  # a bug report is possible without the extra, too
         from .environment import describe_environment

@@ -72,13 +72,7 @@ def _common(
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and turn whatever happens into an exit code.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        By default those the program was started with.
-    """
+    """Run a command and turn whatever happens into an exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with as_interrupts():
@@ -98,7 +92,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _explained(error: Exception) -> tuple[str, int]:
-    """Give the message and the exit code of an error."""
+    """Return the message and the exit code of an error."""
     if isinstance(error, ClickError):
         message = getattr(error, "format_message", error.__str__)()
         return f"{message} (log1pnmf --help says more)", BAD_INPUT

@@ -73,13 +73,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Screen:
-    """Two consoles: with JSON asked for, words go to standard error and leave standard output to it.
-
-    Parameters
-    ----------
-    json : bool
-        Whether the result is to be JSON.
-    """
+    """Two consoles: with JSON asked for, words go to standard error and leave standard output to it."""
 
     def __init__(self, *, json: bool = False) -> None:
         self.json = json
@@ -118,8 +112,6 @@ class Screen:
 def printable(text: object) -> str:
     r"""Show control characters instead of sending them to the terminal, which may obey them.
 
-    Examples
-    --------
     >>> print(printable("gene\x1b[2J"))
     gene\x1b[2J
     """

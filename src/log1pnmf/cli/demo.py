@@ -44,22 +44,7 @@ def demo(
 
 
 def run_demo(folder: Path, data: Dataset | None = None, *, max_iter: int = MAX_ITER) -> Path:
-    """Fit the bundled data, print what was found and write a report.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder for the report; made if it does not exist.
-    data : Dataset, optional
-        Data to fit instead of the bundled ones.
-    max_iter : int, default=1000
-        Maximum number of iterations of each fit.
-
-    Returns
-    -------
-    Path
-        Path of the report.
-    """
+    """Fit the bundled data, print what was found and write a report."""
     folder.mkdir(parents=True, exist_ok=True)
     data = pancreas() if data is None else data
     n, m = data.counts.shape

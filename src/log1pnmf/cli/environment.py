@@ -22,14 +22,6 @@ REQUIREMENT = re.compile(r"^([\w.-]+)(?:.*extra == ['\"]([\w-]+)['\"])?")
 def describe_environment() -> str:
     """Describe the package and what it runs on, for a bug report.
 
-    Returns
-    -------
-    str
-        Lines: the version, Python, the packages needed, those of the extras that are installed and those that
-        are not, the kernel and threads, the graphics card.
-
-    Examples
-    --------
     >>> print(describe_environment())  # doctest: +ELLIPSIS
     log1pnmf ...
       python     ...
@@ -104,7 +96,7 @@ def _cards() -> list[str]:
 
 
 def _torch() -> str:
-    """Say for which CUDA PyTorch was built, from its files: importing it takes seconds."""
+    """Describe for which CUDA PyTorch was built, from its files: importing it takes seconds."""
     found = find_spec("torch")
     if found is None or found.origin is None:
         return "torch is not installed"

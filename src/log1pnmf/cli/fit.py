@@ -167,17 +167,7 @@ SELECT_NAMES = (SELECT_RECORD, TABLE, PICTURE, STATE)
 
 @contextmanager
 def writing_selection(path: StrPath, *, force: bool, resume: bool) -> Iterator[SelectFolder]:
-    """Take a folder for a comparison, before any work.
-
-    Parameters
-    ----------
-    path : str or PathLike
-        A new folder, an empty one, or that of an earlier comparison.
-    force : bool
-        Whether an earlier one is replaced; nothing else ever is.
-    resume : bool
-        Whether to go on with it.
-    """
+    """Take a folder for a comparison, before any work."""
     with claimed(path) as place:
         there = {entry.name for entry in place.iterdir() if not entry.name.startswith(".")}
         ours = STATE in there or SELECT_RECORD in there
@@ -197,14 +187,7 @@ def writing_selection(path: StrPath, *, force: bool, resume: bool) -> Iterator[S
 
 
 class SelectFolder:
-    """Writes a comparison to a folder of its own.
-
-    Parameters
-    ----------
-    path : Path
-    shown : str or PathLike
-        As the user gave it.
-    """
+    """Writes a comparison to a folder of its own."""
 
     names = SELECT_NAMES
 
@@ -227,7 +210,7 @@ class SelectFolder:
         }
 
     def summary_of(self, found: Selection) -> dict[str, Any]:
-        """Give what was found as plain values."""
+        """Return what was found as plain values."""
         judgement = found.judgement
         return {
             "suggested": None if judgement.setting is None else judgement.setting.parameters,
@@ -476,18 +459,7 @@ def transform(
 
 
 def align(table: CountTable, fit: Fit, *, missing: str) -> tuple[Counts, list[str]]:
-    """Bring the features of a table into the order of a fit.
-
-    Parameters
-    ----------
-    missing : {"refuse", "zero"}
-        What to do where a feature of the fit is not in the table.
-
-    Returns
-    -------
-    notes : list of str
-        What was left out or taken as zero.
-    """
+    """Bring the features of a table into the order of a fit."""
     fitted, given = fit.feature_names, table.feature_names
     if fitted is None or given is None:
         if table.shape[1] != len(fit.factors):

@@ -38,7 +38,7 @@ class SolverOptions:
     jobs: common.Jobs = Request.n_jobs
 
     def parameters(self, n_components: int, **more: Any) -> dict[str, Any]:
-        """Give checked parameters of a fit, by their names in the library."""
+        """Return checked parameters of a fit, by their names in the library."""
         own = {LIBRARY_NAMES.get(one.name, one.name): getattr(self, one.name) for one in fields(self)}
         return common.checked_parameters(n_components=n_components, **own, **more)
 
@@ -57,8 +57,6 @@ class FitOptions(SolverOptions):
 def unfolded(command: Callable[..., int]) -> Callable[..., int]:
     """Show the fields of parameters that are dataclasses as options, and put them together for the command.
 
-    Examples
-    --------
     >>> @dataclass
     ... class Size:
     ...     width: int = 1
@@ -101,13 +99,7 @@ def unfolded(command: Callable[..., int]) -> Callable[..., int]:
 
 @dataclass(frozen=True)
 class Reading:
-    """How a file is to be read and what is left out of it.
-
-    Parameters
-    ----------
-    max_memory, text, stop_words : str, optional
-        See `log1pnmf.counts.read.read_table` and `log1pnmf.counts.read.filter_table`.
-    """
+    """How a file is to be read and what is left out of it."""
 
     layer: common.Layer = None
     transpose: common.Transpose = False
@@ -115,6 +107,7 @@ class Reading:
     min_samples: common.MinSamples = 0
     min_counts: common.MinCounts = 0
     min_features: common.MinFeatures = 0
+    # see `log1pnmf.counts.read.read_table` and `log1pnmf.counts.read.filter_table`
     max_memory: common.MaxMemory = None
     text: common.Text = None
     stop_words: common.StopWords = None
@@ -139,7 +132,7 @@ class Reading:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the options by name."""
+        """Return the options by name."""
         return asdict(self)
 
 
@@ -159,7 +152,7 @@ def read_filtered(path: Path, reading: Reading, screen: Screen) -> Filtered:
 
 
 def describe(table: CountTable) -> str:
-    """Say in words how large a table is."""
+    """Describe in words how large a table is."""
     (n, m), counts = table.shape, table.counts
     return f"{n:,} samples x {m:,} features, {table.fraction:.1%} not zero, {counts.total:,.0f} counts"
 

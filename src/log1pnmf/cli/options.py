@@ -23,19 +23,12 @@ from log1pnmf.model.link import ShiftedLog
 
 @dataclass(frozen=True)
 class KnownFiles:
-    """Files with what is known.
+    """Files with what is known."""
 
-    Parameters
-    ----------
-    loadings, factors : Path, optional
-        Tables: a row for every sample, or for every feature, and a column for every factor.
-    mask : Path, optional
-        Sets of features, as GMT.
-    """
-
+    # tables: a row for every sample, or for every feature, and a column for every factor
     loadings: Path | None = None
     factors: Path | None = None
-    mask: Path | None = None
+    mask: Path | None = None  # sets of features, as GMT
 
     def parameters(self) -> dict[str, Any]:
         """Read the files; the parameters of a fit that they stand for."""
@@ -46,7 +39,7 @@ class KnownFiles:
         return found
 
     def as_dict(self) -> dict[str, str | None]:
-        """Give the names of the files, for the record of a run."""
+        """Return the names of the files, for the record of a run."""
         return {name: None if path is None else str(path) for name, path in vars(self).items()}
 
 
@@ -170,8 +163,6 @@ Force = Annotated[bool, typer.Option("--force", help="Overwrite existing output.
 def parse_c(values: Sequence[str]) -> list[float]:
     """Read values of c, several in one text with commas between.
 
-    Examples
-    --------
     >>> parse_c(["0.001,1", "inf"])
     [0.001, 1.0, inf]
     """
@@ -190,8 +181,6 @@ def parse_c(values: Sequence[str]) -> list[float]:
 def parse_numbers(text: str) -> list[int]:
     """Read numbers of factors: several with commas between, and ranges.
 
-    Examples
-    --------
     >>> parse_numbers("2-5,8")
     [2, 3, 4, 5, 8]
     """

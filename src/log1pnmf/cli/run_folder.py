@@ -58,17 +58,7 @@ def _plain(value: Any) -> Any:
 
 
 def source_record(path: StrPath) -> dict[str, Any]:
-    """Describe a file by place, size and checksum; of a folder, place only.
-
-    Parameters
-    ----------
-    path : str or PathLike
-        Folder of the run.
-
-    Returns
-    -------
-    dict
-    """
+    """Describe a file by place, size and checksum; of a folder, place only."""
     place = Path(path)
     record: dict[str, Any] = {"path": str(place.resolve())}
     if place.is_file():
@@ -153,7 +143,7 @@ class RunFolder:
         return tuple(Fit.load(self.path / name) for name in self.record["models"])
 
     def fit(self, c: float | None = None) -> Fit:
-        """Give the fit of one c.
+        """Return the fit of one c.
 
         Parameters
         ----------

@@ -64,15 +64,6 @@ TREND = 12
 class Watch:
     """Callback of all fits of a command: shows them, and keeps their time limit.
 
-    Parameters
-    ----------
-    console : Console
-        Nothing is shown where it is not a terminal.
-    time_limit : float, optional
-        Seconds for each fit.
-
-    Notes
-    -----
     Where counts are in chunks, a second line shows the chunks of the present pass (`on_chunk`).
     """
 
@@ -179,20 +170,6 @@ def iterations_left(changes: Sequence[float], *, tol: float, remaining: int) -> 
 
     The logarithm of the change is followed along its recent slope.
 
-    Parameters
-    ----------
-    changes : sequence of float
-        Relative changes so far.
-    remaining : int
-        Iterations that are allowed.
-
-    Returns
-    -------
-    int
-        Between 0 and `remaining`; `remaining` where the change does not fall.
-
-    Examples
-    --------
     >>> iterations_left([1e-3, 1e-4, 1e-5, 1e-6], tol=1e-8, remaining=100)
     2
     """
@@ -210,13 +187,7 @@ def iterations_left(changes: Sequence[float], *, tol: float, remaining: int) -> 
 
 
 class GridWatch:
-    """Shows how many fits of a comparison are done; a context manager, called after every fit.
-
-    Parameters
-    ----------
-    console : Console
-        Nothing is shown where it is not a terminal.
-    """
+    """Shows how many fits of a comparison are done; a context manager, called after every fit."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -254,15 +225,7 @@ PARTS = re.compile(r"run\.json|models|samples\.csv|sweep\.csv|report\.html|(load
 
 @contextmanager
 def writing_run(path: StrPath, *, force: bool = False) -> Iterator[RunWriter]:
-    """Take a folder for a run, before any work; it is given back, and removed where nothing was written.
-
-    Parameters
-    ----------
-    path : str or PathLike
-        A new folder or an empty one.
-    force : bool
-        Whether an earlier run may be replaced; nothing else ever is.
-    """
+    """Take a folder for a run, before any work; it is given back, and removed where nothing was written."""
     with claimed(path) as place:
         if any(place.iterdir()):
             if not force:
@@ -275,13 +238,7 @@ def writing_run(path: StrPath, *, force: bool = False) -> Iterator[RunWriter]:
 
 
 class RunWriter:
-    """Writes a run fit by fit: what is written once stays, whatever happens later.
-
-    Parameters
-    ----------
-    path : Path
-        A folder that is one's own (`writing_run`). An earlier run in it is replaced with the first fit.
-    """
+    """Writes a run fit by fit: what is written once stays, whatever happens later."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -295,19 +252,7 @@ class RunWriter:
         record: Mapping[str, Any],
         measures: Mapping[str, Sequence[Any] | np.ndarray] | None = None,
     ) -> None:
-        """Write what is new: fits first, then run.json, which names them, then the tables.
-
-        Parameters
-        ----------
-        fits : sequence of Fit
-            All so far; fitted to `table`, with different c.
-        table : CountTable
-            After all filters.
-        record : dict
-            What was asked; versions and shape are added.
-        measures : dict of str to sequence, optional
-            Columns of sweep.csv, one entry for each fit.
-        """
+        """Write what is new: fits first, then run.json, which names them, then the tables."""
         files = {f"c={c_name(fit.c)}": fit for fit in fits}
         if len(files) != len(fits):
             raise ValueError("fits must have different c, one file each")
@@ -345,13 +290,7 @@ def write_run(
     measures: Mapping[str, Sequence[Any] | np.ndarray] | None = None,
     force: bool = False,
 ) -> None:
-    """Write the folder of a run in one go; see `RunWriter.write`.
-
-    Parameters
-    ----------
-    force : bool
-        Whether an earlier run may be replaced.
-    """
+    """Write the folder of a run in one go; see `RunWriter.write`."""
     with writing_run(path, force=force) as run:
         run.write(fits, table, record=record, measures=measures)
 
@@ -436,34 +375,16 @@ def _write_measures(path: Path, measures: Mapping[str, Sequence[Any] | np.ndarra
 
 @dataclass(frozen=True)
 class Streaming:
-    """Where and in how much memory to work.
+    """Where and in how much memory to work."""
 
-    Parameters
-    ----------
-    memory : str
-        As in "4GB".
-    scheduler : str, optional
-        Address of a Dask scheduler; None: this process.
-    """
-
-    memory: str
-    scheduler: str | None = None
+    memory: str  # as in "4GB"
+    scheduler: str | None = None  # address of a Dask scheduler; None: this process
 
 
 def read_streamed(
     path: Path, reading: Reading, streaming: Streaming, *, screen: Screen, watch: Watch
 ) -> Filtered:
-    """Look at all counts once and leave them on disk.
-
-    Parameters
-    ----------
-    path : Path
-        .h5ad or .zarr.
-    reading : Reading
-        Nothing can be left out.
-    watch : Watch
-        Shown the chunks, now and in the fits to come.
-    """
+    """Look at all counts once and leave them on disk."""
     kind = format_of(path)
     if kind not in ("h5ad", "zarr"):
         raise BadFileError(
@@ -514,19 +435,7 @@ def write_annotated_fits(
     force: bool = False,
     max_memory: str | None = None,
 ) -> None:
-    """Write fits as `log1pnmf.tl` does: one under the usual keys, several under those of a sweep.
-
-    Parameters
-    ----------
-    path : Path
-        .h5ad or .zarr.
-    filtered : Filtered
-        What they were fitted to.
-    source : Path
-        Where that comes from; of an AnnData file everything else is kept as well.
-    max_memory : str, optional
-        See `log1pnmf.counts.read.read_table`.
-    """
+    """Write fits as `log1pnmf.tl` does: one under the usual keys, several under those of a sweep."""
     budget = Budget(source, None if max_memory is None else parse_memory(max_memory))
     adata = _annotated(filtered, source, budget)
     selection = Selection(filtered.table.counts, np.arange(adata.n_vars), None)
@@ -563,17 +472,7 @@ def report_fits(
     counts: Counts | None = None,
     title: str | None = None,
 ) -> None:
-    """Write the report of a run.
-
-    Parameters
-    ----------
-    record : dict
-        What is in run.json.
-    labels : ndarray, optional
-        Labels of the samples.
-    counts : Counts, optional
-        What was fitted, where it is at hand.
-    """
+    """Write the report of a run."""
     require("jinja2", purpose="the report")
     from log1pnmf.report.document import write_report
 
@@ -617,47 +516,24 @@ FAILED = 1
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a user asked a command for.
+    """What a user asked a command for."""
 
-    Parameters
-    ----------
-    file, output : Path
-        Counts, and the folder for the results.
-    parameters : dict
-        Of the fits, without c; see `log1pnmf.fitting.fit_counts.Request`.
-    along : bool
-        Whether each fit starts from the one before.
-    groupby : str, optional
-        Column of labels, for the report.
-    batch : str, optional
-        Column of batches.
-    time_limit : float, optional
-        Seconds for each fit.
-    resume : Path, optional
-        Checkpoint to go on from.
-    write_h5ad : Path, optional
-        Where to write AnnData with the results.
-    streaming : Streaming, optional
-        Counts stay on disk.
-    known : KnownFiles
-        What is known of some factors.
-    """
-
+    # counts, and the folder for the results
     file: Path
     output: Path
     reading: Reading
     c: list[float]
-    parameters: Mapping[str, Any]
-    along: bool = False
-    groupby: str | None = None
-    batch: str | None = None
-    time_limit: float | None = None
-    resume: Path | None = None
+    parameters: Mapping[str, Any]  # of the fits, without c; see `log1pnmf.fitting.fit_counts.Request`
+    along: bool = False  # whether each fit starts from the one before
+    groupby: str | None = None  # column of labels, for the report
+    batch: str | None = None  # column of batches
+    time_limit: float | None = None  # seconds for each fit
+    resume: Path | None = None  # checkpoint to go on from
     report: bool = True
     force: bool = False
-    write_h5ad: Path | None = None
-    streaming: Streaming | None = None
-    known: KnownFiles = NOTHING_KNOWN
+    write_h5ad: Path | None = None  # where to write AnnData with the results
+    streaming: Streaming | None = None  # counts stay on disk
+    known: KnownFiles = NOTHING_KNOWN  # what is known of some factors
 
 
 @dataclass
@@ -701,18 +577,12 @@ class _Done:
         self.interrupted = self.interrupted or bool(pressed)
 
     def words(self) -> str:
-        """Say which fits there are."""
+        """Describe which fits there are."""
         return f"c = {', '.join(c_name(fit.c) for fit in self.fits)}"
 
 
 def carry_out(plan: RunPlan, screen: Screen) -> int:
-    """Read, fit, write and tell.
-
-    Returns
-    -------
-    int
-        Exit code.
-    """
+    """Read, fit, write and tell."""
     _check_places(plan)
     with writing_run(plan.output, force=plan.force) as run:
         watch = Watch(

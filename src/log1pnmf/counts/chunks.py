@@ -46,26 +46,16 @@ class RowChunks(Protocol):
         ...
 
     def read(self, index: int) -> Any:
-        """Give a chunk: a SciPy matrix or an array, of all columns."""
+        """Return a chunk: a SciPy matrix or an array, of all columns."""
         ...
 
     def only(self, index: int) -> Callable[[], Any]:
-        """Give an object that reads only this chunk and can be sent to a worker."""
+        """Return an object that reads only this chunk and can be sent to a worker."""
         ...
 
 
 class SlicedChunks:
-    """Chunks of something that gives rows when sliced: a matrix, an array in a file, a memory map.
-
-    Parameters
-    ----------
-    matrix : array-like
-        With ``shape`` and ``matrix[start:stop]``.
-    indptr : ndarray of shape (rows + 1,)
-        Of its compressed rows, or of what it costs to hold them.
-    limit : int
-        Entries in a chunk at most, or one row.
-    """
+    """Chunks of something that gives rows when sliced: a matrix, an array in a file, a memory map."""
 
     def __init__(self, matrix: Any, indptr: NDArray[Any], limit: int) -> None:
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
@@ -75,25 +65,17 @@ class SlicedChunks:
         return len(self._ranges)
 
     def read(self, index: int) -> Any:
-        """Give a chunk."""
+        """Return a chunk."""
         start, stop = self._ranges[index]
         return self._matrix[start:stop]
 
     def only(self, index: int) -> Callable[[], Any]:
-        """Give the chunk itself: it is in memory, or in an array that is open here only."""
+        """Return the chunk itself: it is in memory, or in an array that is open here only."""
         return partial(_itself, self.read(index))
 
 
 class FileChunks:
-    """Chunks of a CSR matrix in an AnnData file, h5ad or zarr, that was checked; workers open it themselves.
-
-    Parameters
-    ----------
-    name : str
-        Of the matrix in the file, as in "X" or "layers/counts".
-    limit : int
-        Entries in a chunk at most, or one row.
-    """
+    """Chunks of a CSR matrix in a checked AnnData file, h5ad or zarr; workers open it themselves."""
 
     def __init__(self, path: str, name: str, limit: int) -> None:
         self._path, self._name = os.path.abspath(path), name
@@ -115,7 +97,7 @@ class FileChunks:
         return _rows_of(self._opened(), self._indptr[index], self.shape[1])
 
     def only(self, index: int) -> Callable[[], sparse.csr_array]:
-        """Give what opens the file and reads this chunk."""
+        """Return what opens the file and reads this chunk."""
         return partial(_read_rows, self._path, self._name, self._indptr[index], self.shape[1])
 
     def _opened(self) -> Any:
@@ -171,7 +153,7 @@ def _item(chunks: Any, index: int) -> Any:
 
 
 def open_group(path: str) -> Any:
-    """Open an h5ad file or a zarr store, which `log1pnmf._common.safe_files` has checked before, for reading."""
+    """Open an h5ad file or a zarr store for reading, checked before by `safe_files`."""
     if os.path.isdir(path):
         return open_zarr(path)
     h5py = require("h5py", package="anndata", purpose="reading h5ad files")
@@ -179,13 +161,7 @@ def open_group(path: str) -> Any:
 
 
 class GivenChunks:
-    """Chunks that the user has: ``chunks[i]``, or gone through one after the other.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Of all rows together.
-    """
+    """Chunks that the user has: ``chunks[i]``, or gone through one after the other."""
 
     def __init__(self, chunks: Any, shape: tuple[int, int]) -> None:
         self.shape = (int(shape[0]), int(shape[1]))
@@ -195,11 +171,11 @@ class GivenChunks:
         return len(self._chunks)
 
     def read(self, index: int) -> Any:
-        """Give a chunk."""
+        """Return a chunk."""
         return self.only(index)()
 
     def only(self, index: int) -> Callable[[], Any]:
-        """Give an object that takes this chunk from the chunks; it holds all of them."""
+        """Return an object that takes this chunk from the chunks; it holds all of them."""
         if not hasattr(self._chunks, "__getitem__"):
             raise TypeError(
                 "chunks must be indexed to be used on a cluster, got an object that can only be iterated "
@@ -214,13 +190,7 @@ class GivenChunks:
 
 
 class DaskChunks:
-    """The row chunks of a Dask array.
-
-    Parameters
-    ----------
-    array : dask.array.Array
-        Two-dimensional, of known shape.
-    """
+    """The row chunks of a Dask array."""
 
     def __init__(self, array: Any) -> None:
         if array.ndim != 2 or any(np.isnan(size) for size in array.shape):
@@ -239,11 +209,11 @@ class DaskChunks:
         return self._array.blocks[index].compute(scheduler="synchronous")
 
     def only(self, index: int) -> Callable[[], Any]:
-        """Give what computes this chunk."""
+        """Return what computes this chunk."""
         return partial(self.read, index)
 
     def delayed(self) -> list[Any]:
-        """Give the chunks as tasks that have not run."""
+        """Return the chunks as tasks that have not run."""
         return [block[0] for block in self._array.to_delayed()]
 
 
@@ -367,8 +337,6 @@ def is_streamed(source: Any) -> bool:
 def parse_memory(memory: str | float) -> float:
     """Bytes from "4GB", "500 MB", "1.5GiB" or a number.
 
-    Examples
-    --------
     >>> parse_memory("4GB"), parse_memory("1 MiB")
     (4000000000.0, 1048576.0)
     """
@@ -526,17 +494,7 @@ class _Part(NamedTuple):
 
 
 class PackedChunks:
-    """Chunks of counts, by rows and by columns, in an unnamed temporary file.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Of all chunks together.
-    nnz, n_chunks : int
-        Entries of all chunks, and how many chunks there are.
-    folder : str, optional
-        Where the file is; the system's place for temporary files by default.
-    """
+    """Chunks of counts, by rows and by columns, in an unnamed temporary file."""
 
     def __init__(self, shape: tuple[int, int], nnz: int, n_chunks: int, folder: str | None) -> None:
         pointers = 8 * (shape[0] + n_chunks * (shape[1] + 2))
@@ -549,7 +507,7 @@ class PackedChunks:
     def where_it_fits(
         cls, shape: tuple[int, int], nnz: int, n_chunks: int, folder: str | None
     ) -> PackedChunks | None:
-        """Give a file without chunks; None where the disk is too small, or is in fact memory."""
+        """Return a file without chunks; None where the disk is too small, or is in fact memory."""
         place = tempfile.gettempdir() if folder is None else folder
         if folder is None and is_in_memory(place):
             return None
@@ -588,7 +546,7 @@ class PackedChunks:
         return part
 
     def read(self, index: int) -> Counts:
-        """Give a chunk."""
+        """Return a chunk."""
         shape, parts = self._chunks[index]
         arrays = [self._read(part) for part in parts]
         return Counts(SparseRows(shape, *arrays[:3]), SparseRows(shape[::-1], *arrays[3:]))
@@ -603,7 +561,7 @@ class PackedChunks:
         return out
 
     def _room(self, size: int) -> NDArray[np.uint8]:
-        """Give so many bytes: those of an earlier chunk that nobody has any more, or new ones.
+        """Return so many bytes: those of an earlier chunk that nobody has any more, or new ones.
 
         New ones would have to be cleared by the system every time.
         """
@@ -628,7 +586,7 @@ ALONE = _references([np.empty(1)], 0)
 
 
 def _narrowed(array: NDArray[Any]) -> NDArray[Any]:
-    """Give an array in the narrowest type that holds each of its numbers."""
+    """Return an array in the narrowest type that holds each of its numbers."""
     for narrow in (np.uint8, np.uint16):
         if np.max(array, initial=0) <= np.iinfo(narrow).max:
             packed = array.astype(narrow)
@@ -638,13 +596,7 @@ def _narrowed(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def is_in_memory(folder: str, mounts: str = "/proc/self/mounts") -> bool:
-    """Whether the files of a folder take memory and not disk, as far as the system says.
-
-    Parameters
-    ----------
-    mounts : str
-        The list of what is mounted where; without it the answer is no.
-    """
+    """Whether the files of a folder take memory and not disk, as far as the system says."""
     try:
         lines = Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -30,23 +30,12 @@ class SparseRows:
     """Compressed rows of a matrix: column indices sorted, no duplicates, no stored zeros.
 
     The arrays are read-only views.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Rows and columns.
-    indptr : ndarray of int64, shape (rows + 1,)
-        Row i has the entries ``indptr[i]`` to ``indptr[i + 1]``.
-    indices : ndarray of int32, shape (nnz,)
-        Column of each entry.
-    values : ndarray of float32 or float64, shape (nnz,)
-        float32 when that holds every value exactly.
     """
 
-    shape: tuple[int, int]
-    indptr: np.ndarray
-    indices: np.ndarray
-    values: np.ndarray
+    shape: tuple[int, int]  # rows and columns
+    indptr: np.ndarray  # (rows + 1,): row i has the entries ``indptr[i]`` to ``indptr[i + 1]``
+    indices: np.ndarray  # (nnz,): column of each entry
+    values: np.ndarray  # (nnz,): float32 when that holds every value exactly
 
     def __post_init__(self) -> None:
         for name in ("indptr", "indices", "values"):
@@ -95,11 +84,11 @@ class SparseRows:
         return sparse.csr_array(parts, shape=(stop - start, self.shape[1]))
 
     def to_dense(self, block: slice) -> np.ndarray:
-        """Give the rows of a block with their zeros, in float64."""
+        """Return the rows of a block with their zeros, in float64."""
         return self.to_scipy(block.start, block.stop).toarray().astype(np.float64)
 
     def entry_blocks(self, limit: int) -> Iterator[tuple[np.ndarray, slice]]:
-        """Give the row of each entry, and where the entries lie, at most `limit` at a time."""
+        """Return the row of each entry, and where the entries lie, at most `limit` at a time."""
         for start in range(0, self.nnz, limit):
             stop = min(start + limit, self.nnz)
             yield np.searchsorted(self.indptr, np.arange(start, stop), side="right") - 1, slice(start, stop)
@@ -107,14 +96,9 @@ class SparseRows:
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """Which entries of compressed rows there are, without values.
+    """Which entries of compressed rows there are, without values."""
 
-    Parameters
-    ----------
-    shape, indptr, indices
-        As in `SparseRows`.
-    """
-
+    # as in `SparseRows`
     shape: tuple[int, int]
     indptr: np.ndarray
     indices: np.ndarray
@@ -135,7 +119,7 @@ class Pattern:
         return Pattern(rows.shape, rows.indptr, rows.indices.astype(np.int32, copy=False))
 
     def to_dense(self, block: slice) -> np.ndarray:
-        """Say for every entry of some rows whether it is there."""
+        """Describe for every entry of some rows whether it is there."""
         there = np.zeros((block.stop - block.start, self.shape[1]), dtype=bool)
         for i in range(block.start, block.stop):
             there[i - block.start, self.indices[self.indptr[i] : self.indptr[i + 1]]] = True
@@ -167,7 +151,7 @@ def row_blocks(indptr: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
 
 
 def checksum_of(arrays: Iterable[np.ndarray]) -> str:
-    """Tell arrays from others by their bytes and types."""
+    """Return arrays from others by their bytes and types."""
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
         digest.update(array.dtype.str.encode())
@@ -216,14 +200,9 @@ def checked_rows(matrix: Any, *, transposed: bool = False) -> tuple[SparseRows, 
 
 
 def canonical_rows(matrix: Any, *, whole: bool) -> SparseRows | None:
-    """Give a CSR matrix after a quick look at all indices and values; None where `compress_sparse` is needed.
+    """Return a CSR matrix after one check of all entries; None where `compress_sparse` is needed.
 
     That is where something has to be mended or refused, or where float32 does not hold a value.
-
-    Parameters
-    ----------
-    whole : bool
-        Whether values that are not whole numbers need `compress_sparse`, which warns about them.
     """
     indptr = np.ascontiguousarray(matrix.indptr, dtype=np.int64)
     indices, values = np.ascontiguousarray(matrix.indices), np.ascontiguousarray(matrix.data)
@@ -239,13 +218,7 @@ def canonical_rows(matrix: Any, *, whole: bool) -> SparseRows | None:
 
 
 def compress_sparse(matrix: Any, *, transposed: bool = False) -> tuple[SparseRows, str | None]:
-    """Bring a CSR matrix into canonical form, and give the warning about values that are not whole numbers.
-
-    Parameters
-    ----------
-    transposed : bool
-        Whether its rows are the caller's columns.
-    """
+    """Bring a CSR matrix into canonical form, and warn about values that are not whole numbers."""
     indptr, indices, values = _canonical(matrix)
 
     def locate(position: int) -> tuple[int, int]:
@@ -336,13 +309,7 @@ def _without_zeros(
 
 
 class ValueScan:
-    """Statistics of a stream of values: how many there are of each bad kind, and where the first one is.
-
-    Parameters
-    ----------
-    locate : callable
-        Position in the stream -> (row, column), for the messages.
-    """
+    """Statistics of a stream of values: how many there are of each bad kind, and where the first one is."""
 
     def __init__(self, locate: Callable[[int], tuple[int, int]]) -> None:
         self._locate = locate

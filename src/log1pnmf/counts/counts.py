@@ -32,7 +32,7 @@ from .compress import (
 
 
 def frame_of(X: Any) -> Any:
-    """Give a pyarrow table as the pandas data frame it stands for, and all else as it is."""
+    """Return a pyarrow table as the pandas data frame it stands for, and all else as it is."""
     from_pyarrow = type(X).__module__.partition(".")[0] == "pyarrow" and hasattr(X, "to_pandas")
     return X.to_pandas() if from_pyarrow else X
 
@@ -40,8 +40,6 @@ def frame_of(X: Any) -> Any:
 def holds_counts(matrix: Any) -> bool:
     """Whether all values of an array or sparse matrix are whole numbers, not negative.
 
-    Examples
-    --------
     >>> holds_counts(np.array([[0.0, 2.0]])), holds_counts(np.array([[0.5]])), holds_counts(np.array([[-1]]))
     (True, False, False)
     """
@@ -53,13 +51,7 @@ def holds_counts(matrix: Any) -> bool:
 
 
 def check_unmasked(values: Any, what: str) -> None:
-    """Refuse a masked array, or a list of them, in which an entry is masked: NumPy would drop the mask.
-
-    Parameters
-    ----------
-    what : str
-        What the user calls it.
-    """
+    """Refuse a masked array, or a list of them, in which an entry is masked: NumPy would drop the mask."""
     parts = values if isinstance(values, list | tuple) else [values]
     masked = sum(int(np.ma.getmaskarray(part).sum()) for part in parts if isinstance(part, np.ma.MaskedArray))
     if masked:
@@ -167,21 +159,13 @@ Array = NDArray[np.float64]
 class Tally:
     """How often every feature has every count above zero.
 
-    Parameters
-    ----------
-    indptr : ndarray of int64, shape (m + 1,)
-        Feature j has the entries ``indptr[j]`` to ``indptr[j + 1]``.
-    values, times : ndarray of float64
-        The counts that a feature has, ascending, and how often.
-
-    Examples
-    --------
     >>> tally = Tally.of(SparseRows((1, 4), np.array([0, 3]), np.array([0, 1, 3]), np.array([2.0, 1.0, 2.0])))
     >>> tally.values.tolist(), tally.times.tolist()
     ([1.0, 2.0], [1.0, 2.0])
     """
 
-    indptr: NDArray[np.int64]
+    indptr: NDArray[np.int64]  # (m + 1,): feature j has the entries ``indptr[j]`` to ``indptr[j + 1]``
+    # the counts that a feature has, ascending, and how often
     values: Array
     times: Array
 
@@ -245,13 +229,6 @@ LARGE = 20.0
 def stirling(y: ArrayLike) -> NDArray[np.float64]:
     """``log(y!) - y log(y) + y``, without cancellation: about ``log(2 pi y) / 2`` for large y.
 
-    Parameters
-    ----------
-    y : array_like
-        Not negative.
-
-    Examples
-    --------
     >>> float(stirling(0.0)), round(float(stirling(1e15)), 4)
     (0.0, 18.1883)
     """
@@ -352,7 +329,7 @@ class Counts:
         return cls(rows, columns, sample_names, feature_names)
 
     def part_in_memory(self, most: int | None = None) -> tuple[Counts, NDArray[np.int64]]:
-        """Give samples whose entries are in memory (here, all are), and which ones they are.
+        """Return samples whose entries are in memory (here, all are), and which ones they are.
 
         Parameters
         ----------
@@ -373,7 +350,7 @@ class Counts:
         return Counts(part.by_row, None, names, self.feature_names), rows
 
     def checksum(self) -> str:
-        """Tell these counts from others."""
+        """Return these counts from others."""
         rows = self.by_row
         return checksum_of(map(on_host, (rows.indptr, rows.indices, rows.values)))
 
@@ -461,7 +438,7 @@ class Counts:
         return Tally.of(self.by_column)
 
     def on_host(self) -> Counts:
-        """Give the same counts in the memory of the host, where these are."""
+        """Return the same counts in the memory of the host, where these are."""
         return self
 
     def size_factors(self, kind: Any) -> np.ndarray:

@@ -18,25 +18,6 @@ MOST_LISTED = 10
 def align_features(counts: Counts, fitted: NDArray[np.object_] | None, n_features: int) -> Counts:
     """Bring features into the order of the training data, by name where both have names.
 
-    Parameters
-    ----------
-    fitted : ndarray of str, optional
-        Names of the training features.
-    n_features : int
-        How many there are.
-
-    Returns
-    -------
-    Counts
-        Itself, where nothing is to be done.
-
-    Raises
-    ------
-    ValueError
-        Where features are missing or unknown, which are listed, or names occur twice in another order.
-
-    Examples
-    --------
     >>> import pandas
     >>> counts = Counts.from_any(pandas.DataFrame([[1, 2, 3]], columns=["c", "a", "b"]))
     >>> align_features(counts, np.array(["a", "b", "c"]), 3).to_scipy().toarray()
@@ -100,17 +81,7 @@ def select_features(counts: Counts, chosen: NDArray[np.intp]) -> Counts:
 def find_features(
     here: Sequence[str], names: Sequence[str], *, fitted_here: bool = False
 ) -> NDArray[np.intp]:
-    """Find the features of a fit by name in an AnnData object.
-
-    Parameters
-    ----------
-    here : sequence of str
-        ``adata.var_names``; there may be others, in any order.
-    names : sequence of str
-        Of the features of the fit.
-    fitted_here : bool
-        Whether the fit was to this object, whose features must have changed if one is missing.
-    """
+    """Find the features of a fit by name in an AnnData object."""
     places, missing, twice = match_names(here, names)
     if missing and fitted_here:
         raise ValueError(_changed(list(here), names, missing))
@@ -147,7 +118,7 @@ def repeated(names: Iterable[str]) -> list[str]:
 
 
 def _changed(here: Sequence[str], names: Sequence[str], missing: Sequence[str]) -> str:
-    """Say what has happened to the features since the fit."""
+    """Describe what has happened to the features since the fit."""
     if len(missing) == len(names):
         what = f"none of the {len(names):,} is there by its name (the first was {missing[0]!r}"
     else:

@@ -42,7 +42,7 @@ class Sums(Protocol):
     """What a task adds up over all chunks."""
 
     def plus(self, other: Any) -> Any:
-        """Give new sums over the chunks of both."""
+        """Return new sums over the chunks of both."""
         ...
 
 
@@ -54,26 +54,7 @@ class ChunkTask(Protocol):
         ...
 
     def __call__(self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: Any) -> Any:
-        """Work on the rows of one chunk.
-
-        Parameters
-        ----------
-        counts : Counts
-            The chunk.
-        sizes : ndarray of shape (rows,)
-            Size factors.
-        labels : ndarray of int32, shape (rows,), or None
-            Number of the batch of every sample, where there are batches.
-        start : ndarray of shape (rows, K)
-            Loadings.
-        into : Sums
-            The chunk's part is added, in place.
-
-        Returns
-        -------
-        object
-            What is found about the rows; handed to `Receive`.
-        """
+        """Work on the rows of one chunk."""
         ...
 
 
@@ -89,26 +70,17 @@ NOT_IN_MEMORY = (
 
 @dataclass(frozen=True, eq=False)
 class ChunkSurvey:
-    """What is known of one chunk after the first look.
-
-    Parameters
-    ----------
-    log_factorial, stirling : float
-        See `log1pnmf.counts.Counts`.
-    sample : SparseRows
-        The rows that are kept.
-    row_digests : ndarray of uint64, shape (rows,)
-        See `row_digests`.
-    """
+    """What is known of one chunk after the first look."""
 
     row_nnz: NDArray[np.int64]
     row_sums: NDArray[np.float64]
     column_nnz: NDArray[np.int64]
     column_sums: NDArray[np.float64]
+    # see `log1pnmf.counts.Counts`
     log_factorial: float
     stirling: float
-    sample: SparseRows
-    row_digests: NDArray[np.uint64]
+    sample: SparseRows  # the rows that are kept
+    row_digests: NDArray[np.uint64]  # (rows,): see `row_digests`
 
 
 def sampled_rows(n_samples: int) -> NDArray[np.int64]:
@@ -120,15 +92,7 @@ def sampled_rows(n_samples: int) -> NDArray[np.int64]:
 
 
 def survey_chunk(raw: Any, kept: NDArray[np.int64]) -> ChunkSurvey:
-    """Check a chunk and look at it.
-
-    Parameters
-    ----------
-    raw : matrix or array
-        As the source gave it.
-    kept : ndarray of int
-        Rows of the chunk to keep.
-    """
+    """Check a chunk and look at it."""
     counts = Counts.from_any(raw) if raw.shape[0] else chunk_counts(raw)
     column_nnz, column_sums = np.zeros(counts.n_features, dtype=np.int64), np.zeros(counts.n_features)
     rows = counts.by_row
@@ -152,8 +116,6 @@ def survey_chunk(raw: Any, kept: NDArray[np.int64]) -> ChunkSurvey:
 def row_digests(rows: SparseRows) -> NDArray[np.uint64]:
     """Hash every row; the hash depends on all entries of the row and on no other row.
 
-    Examples
-    --------
     >>> one, other = (Counts.from_any(y).by_row for y in ([[1, 2], [2, 1]], [[2, 1], [2, 1]]))
     >>> (row_digests(one) == row_digests(other)).tolist()
     [False, True]
@@ -192,34 +154,19 @@ def chunk_counts(raw: Any) -> Counts:
 
 @dataclass(eq=False)
 class GroupSums:
-    """Sums over groups of samples.
+    """Sums over groups of samples."""
 
-    Parameters
-    ----------
-    totals : ndarray of shape (groups, m)
-        Of the counts.
-    weights : ndarray of shape (groups, m)
-        Of the weights of those samples in which the feature is not zero.
-    """
-
-    totals: NDArray[np.float64]
+    totals: NDArray[np.float64]  # (groups, m): of the counts
+    # (groups, m): of the weights of those samples in which the feature is not zero
     weights: NDArray[np.float64]
 
     def plus(self, other: GroupSums) -> GroupSums:
-        """Give new sums over the samples of both."""
+        """Return new sums over the samples of both."""
         return GroupSums(self.totals + other.totals, self.weights + other.weights)
 
 
 class RowTotals(SparseRows):
-    """Rows without their entries: how many there are, and their sum.
-
-    Parameters
-    ----------
-    lengths : ndarray of int64, shape (rows,)
-        Number of entries of every row.
-    sums : ndarray of shape (rows,)
-        Their sum.
-    """
+    """Rows without their entries: how many there are, and their sum."""
 
     def __init__(self, shape: tuple[int, int], lengths: NDArray[np.int64], sums: NDArray[np.float64]) -> None:
         indptr = np.concatenate(([0], np.cumsum(lengths)))
@@ -248,36 +195,20 @@ Grouping: TypeAlias = Callable[["ChunkedCounts", NDArray[np.int32], int, NDArray
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ChunkedCounts(Counts):
-    """Counts in chunks of rows that have been looked at once: totals here, entries in the chunks.
-
-    Parameters
-    ----------
-    bounds : ndarray of int64, shape (chunks + 1,)
-        First row of each chunk, and the number of rows.
-    factorials, stirlings : float
-        See `log1pnmf.counts.Counts.log_factorial` and `stirling`.
-    sample : Counts
-        Some rows, in memory.
-    sample_index : ndarray of int64
-        Which ones.
-    row_digests : ndarray of uint64, shape (n,)
-        See `row_digests`.
-    tallying, grouping : callable
-        Tally these counts, and sum them up over groups, in another pass.
-    known : dict
-        What later passes found, or keep for the next one.
-    """
+    """Counts in chunks of rows that have been looked at once: totals here, entries in the chunks."""
 
     source: CountSource
-    bounds: NDArray[np.int64]
+    bounds: NDArray[np.int64]  # (chunks + 1,): first row of each chunk, and the number of rows
+    # see `log1pnmf.counts.Counts.log_factorial` and `stirling`
     factorials: float
     stirlings: float
-    sample: Counts
-    sample_index: NDArray[np.int64]
-    row_digests: NDArray[np.uint64]
+    sample: Counts  # some rows, in memory
+    sample_index: NDArray[np.int64]  # which ones
+    row_digests: NDArray[np.uint64]  # (n,): see `row_digests`
+    # tally these counts, and sum them up over groups, in another pass
     tallying: Callable[[ChunkedCounts], Tally]
     grouping: Grouping
-    known: dict[str, Any] = field(default_factory=dict)
+    known: dict[str, Any] = field(default_factory=dict)  # what later passes found, or keep for the next one
 
     @classmethod
     def gather(
@@ -358,13 +289,7 @@ class ChunkedCounts(Counts):
     def group_sums(
         self, labels: NDArray[np.int32], n_groups: int, weights: NDArray[np.float64] | None = None
     ) -> GroupSums:
-        """Sum up over groups of samples; a pass over the chunks, unless the last call was for the same.
-
-        Parameters
-        ----------
-        weights : ndarray of shape (n,), optional
-            Where only the totals are needed, those of the last call will do.
-        """
+        """Sum up over groups of samples; a pass over the chunks, unless the last call was for the same."""
         known: Any = self.known.get("groups")
         same = known is not None and np.array_equal(known[0], labels)
         if not same or not (weights is None or np.array_equal(known[1], weights)):
@@ -379,7 +304,7 @@ class ChunkedCounts(Counts):
         return self.by_column.row_sums()
 
     def part_in_memory(self, most: int | None = None) -> tuple[Counts, NDArray[np.int64]]:
-        """Give samples that were kept from the first look; see `Counts.part_in_memory`."""
+        """Return samples that were kept from the first look; see `Counts.part_in_memory`."""
         part, place = self.sample.part_in_memory(most)
         return part, self.sample_index[place]
 
@@ -388,7 +313,7 @@ class ChunkedCounts(Counts):
         raise TypeError(NOT_IN_MEMORY)
 
     def checksum(self) -> str:
-        """Tell these counts from others, whatever the chunks."""
+        """Return these counts from others, whatever the chunks."""
         return checksum_of((self.by_row.indptr, self.row_digests))
 
 
@@ -399,13 +324,7 @@ HELD_SHARE = 0.5
 
 
 class ClusterRunner:
-    """Runs one task per chunk; the workers add up the sums pair by pair, always the same pairs.
-
-    Parameters
-    ----------
-    source : CountSource
-        With a client.
-    """
+    """Runs one task per chunk; the workers add up the sums pair by pair, always the same pairs."""
 
     def __init__(self, source: CountSource) -> None:
         require("distributed", purpose="a cluster")
@@ -542,24 +461,7 @@ class Runner(Protocol):
         receive: Receive,
         labels: Labels = None,
     ) -> Sums:
-        """Run a task on every chunk.
-
-        Parameters
-        ----------
-        sizes : ndarray of shape (n,)
-            Size factors.
-        start : Rows
-            Loadings.
-        receive : callable
-            Called with every chunk's number and result, in any order.
-        labels : ndarray of int32, shape (n,), optional
-            Number of the batch of every sample.
-
-        Returns
-        -------
-        Sums
-            Added up in a fixed order.
-        """
+        """Run a task on every chunk."""
         ...
 
 
@@ -624,7 +526,7 @@ class LocalRunner:
 
 
 def _ahead(made: Iterator[T]) -> Iterator[T]:
-    """Give what an iterator makes, each in a thread while the caller has the one before."""
+    """Return what an iterator makes, each in a thread while the caller has the one before."""
     end: Any = object()
     with ThreadPoolExecutor(1, "log1pnmf-reader") as reader:
         coming = reader.submit(next, made, end)
@@ -724,7 +626,7 @@ def _looked_at(counts: ChunkedCounts, task: ChunkTask, sizes: Any, labels: Label
 
 
 def parts_of(X: Any) -> Iterator[tuple[int, Any]]:
-    """Give counts with the number of the first sample; chunks without samples are left out."""
+    """Return counts with the number of the first sample; chunks without samples are left out."""
     source = source_of(X)
     if source is None:
         yield 0, X

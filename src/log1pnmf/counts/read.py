@@ -57,11 +57,6 @@ class Sink:
     """A file whose writes never raise: it keeps the first error and ignores all later writes.
 
     HDF5 crashes the process if a write fails while it closes a file.
-
-    Parameters
-    ----------
-    file : file
-        For reading and writing bytes, without a buffer.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -105,7 +100,7 @@ class Sink:
         return self._file.seek(offset, whence)
 
     def tell(self) -> int:
-        """Give the present place."""
+        """Return the present place."""
         return self._file.tell()
 
 
@@ -241,15 +236,7 @@ def write_annotated(store: Any, adata: Any) -> None:
 
 
 def read_anndata(path: Path, layer: str | None, budget: Budget) -> RawTable:
-    """Read the counts, names and columns of obs.
-
-    Parameters
-    ----------
-    path : Path
-        .h5ad or .zarr.
-    layer : str, optional
-        Name of a layer, "X" or "raw". By default X, or layers["counts"] where X does not hold counts.
-    """
+    """Read the counts, names and columns of obs."""
     read = element_io().read_elem
     with opened(path, budget) as store:
         if "obs" not in store or "var" not in store:
@@ -276,13 +263,7 @@ def read_columns(store: Store) -> tuple[list[Any], dict[str, np.ndarray]]:
 
 
 def read_whole(path: Path, budget: Budget) -> Any:
-    """Read everything that is in an AnnData file; all of it is checked before.
-
-    Parameters
-    ----------
-    path : Path
-        .h5ad or .zarr.
-    """
+    """Read everything that is in an AnnData file; all of it is checked before."""
     anndata = require("anndata", purpose="reading AnnData")
     with opened(path, budget) as store:
         group = store.node("/")
@@ -400,19 +381,7 @@ def tenx_table(
     named: Sequence[str],
     kinds: Sequence[str] | None,
 ) -> RawTable:
-    """Put a table of 10x together: gene expression where there is more than that, symbols made unique.
-
-    Parameters
-    ----------
-    counts : sparse matrix
-        Cells x features.
-    barcodes, identifiers : sequence of str
-        Of the cells and features.
-    named : sequence of str
-        Symbols of the features.
-    kinds : sequence of str, optional
-        Feature types.
-    """
+    """Put a table of 10x together: gene expression where there is more than that, symbols made unique."""
     names, notes = symbols(identifiers, named)
     if kinds is not None and len(set(kinds)) > 1 and EXPRESSION in kinds:
         keep = np.flatnonzero(np.array(kinds, dtype=object) == EXPRESSION)
@@ -426,8 +395,6 @@ def tenx_table(
 def symbols(identifiers: Sequence[str], named: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     """Symbols as names of features; those that stand for several genes carry their identifier as well.
 
-    Examples
-    --------
     >>> symbols(["ENSG1", "ENSG2", "ENSG3"], ["TBCE", "TBCE", "MX1"])[0]
     ['TBCE (ENSG1)', 'TBCE (ENSG2)', 'MX1']
     """
@@ -481,13 +448,7 @@ PARTS = ("data", "indices", "indptr", "shape", "barcodes")
 
 
 def read_tenx_h5(path: Path, genome: str | None, budget: Budget) -> RawTable:
-    """Read a feature-barcode matrix; cells become rows.
-
-    Parameters
-    ----------
-    genome : str, optional
-        Which one, in a file of Cell Ranger 2 with several.
-    """
+    """Read a feature-barcode matrix; cells become rows."""
     with opened(path, budget) as store:
         name = _place(path, store, genome)
         missing = [part for part in PARTS if f"{name}/{part}" not in store]
@@ -578,22 +539,13 @@ def read_sets(path: str | os.PathLike[str]) -> dict[str, list[str]]:
 
 @dataclass(frozen=True, eq=False)
 class Filtered:
-    """What filters left, and what they took.
+    """What filters left, and what they took."""
 
-    Parameters
-    ----------
-    table : CountTable
-        What is left.
-    kept_samples, kept_features : ndarray of int
-        Where it was in the table before.
-    report : tuple of str
-        One line for each filter that was asked for, also where it removed nothing.
-    """
-
-    table: CountTable
+    table: CountTable  # what is left
+    # where it was in the table before
     kept_samples: NDArray[np.intp]
     kept_features: NDArray[np.intp]
-    report: tuple[str, ...]
+    report: tuple[str, ...]  # one line for each filter that was asked for, also where it removed nothing
 
 
 def filter_table(
@@ -701,15 +653,8 @@ READERS: dict[str, Callable[[Path, Budget], RawTable]] = {
 
 
 def format_of(path: StrPath) -> str:
-    """Tell the format of a file from its name; a folder is a .zarr, one of .txt files, or a 10x folder.
+    """Return the format of a file from its name; a folder is a .zarr, one of .txt files, or a 10x folder.
 
-    Raises
-    ------
-    BadFileError
-        For unknown endings.
-
-    Examples
-    --------
     >>> format_of("counts.csv.gz")
     'csv'
     """
@@ -806,7 +751,7 @@ def read_table(
 
 
 def _kind(place: Path, text: str | None, stop_words: str | None) -> str:
-    """Tell the format of a file, in which a column may hold texts."""
+    """Return the format of a file, in which a column may hold texts."""
     kind = format_of(place)
     if text is not None and kind in ("csv", "tsv"):
         return "column of texts"

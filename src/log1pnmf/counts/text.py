@@ -34,8 +34,6 @@ MARK = "'"
 def safe_cell(value: Any) -> Any:
     """Put a mark before text that begins like a formula; numbers, also as text, stay as they are.
 
-    Examples
-    --------
     >>> safe_cell("=1+1"), safe_cell("-3.5"), safe_cell(-3.5), safe_cell("CD4+")
     ("'=1+1", '-3.5', -3.5, 'CD4+')
     """
@@ -51,8 +49,6 @@ def safe_cell(value: Any) -> Any:
 def plain_cell(cell: str) -> str:
     """Take the mark away again.
 
-    Examples
-    --------
     >>> [plain_cell(safe_cell(text)) for text in ("=1+1", "'=1+1", "5'-end")]
     ['=1+1', "'=1+1", "5'-end"]
     """
@@ -71,26 +67,14 @@ SAMPLE_OR_FEATURE = 64
 
 @dataclass(frozen=True, eq=False)
 class RawTable:
-    """What a reader found in a file, before anything was checked.
+    """What a reader found in a file, before anything was checked."""
 
-    Parameters
-    ----------
-    matrix : array or sparse matrix
-        Samples x features.
-    sample_columns : dict of str to ndarray
-        Labels of the samples.
-    notes : tuple of str
-        What the reader decided by itself.
-    hint : str
-        What to do where the values turn out not to be counts.
-    """
-
-    matrix: Any
+    matrix: Any  # samples x features
     sample_names: Sequence[Any] | None = None
     feature_names: Sequence[Any] | None = None
-    sample_columns: Mapping[str, np.ndarray] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    hint: str = "pass raw counts"
+    sample_columns: Mapping[str, np.ndarray] = field(default_factory=dict)  # labels of the samples
+    notes: tuple[str, ...] = ()  # what the reader decided by itself
+    hint: str = "pass raw counts"  # what to do where the values turn out not to be counts
 
     def transposed(self) -> RawTable:
         """Exchange samples and features; labels of samples would be labels of features and are dropped."""
@@ -189,21 +173,7 @@ def checked(
     budget: Budget,
     fractions: Fractions = "refuse",
 ) -> CountTable:
-    """Check what a reader found.
-
-    Parameters
-    ----------
-    source, format : str
-        Where it was found.
-    budget : Budget
-        Memory that the file may take.
-    fractions : {"refuse", "allow"}
-        What to do with values that are not whole numbers; "allow" makes them a note.
-
-    Raises
-    ------
-    BadFileError
-    """
+    """Check what a reader found."""
     if fractions not in ("refuse", "allow"):
         raise ValueError(f"fractions must be 'refuse' or 'allow', got {fractions!r}")
     shape: tuple[int, ...] = getattr(raw.matrix, "shape", ())
@@ -330,15 +300,7 @@ def cost(row: Sequence[str]) -> int:
 
 
 def rows_of(file: TextIO, budget: Budget, *, first: str = "", **layout: Any) -> Iterator[list[str]]:
-    """Go through the rows that are not empty; a row that takes too much is refused before it is taken apart.
-
-    Parameters
-    ----------
-    first : str
-        A line that was taken from the file before.
-    **layout
-        For `csv.reader`.
-    """
+    """Yield the rows that are not empty; one that needs too much memory is refused first."""
     read = 0
 
     def lines() -> Iterator[str]:
@@ -523,7 +485,7 @@ class _Layout:
 
 
 def _is_header(line: Sequence[str], body: Sequence[Sequence[str]]) -> bool:
-    """Tell names of features from counts: words beyond the first cell, which may be the name of a sample."""
+    """Return names of features apart from counts: words beyond the first cell of a row."""
     if not all(map(_is_number, line[1:])):
         return True
     if _is_number(line[0]):
@@ -549,17 +511,10 @@ CHARACTER_OF_DOCUMENT = 60
 
 @dataclass(frozen=True)
 class Words:
-    """How words are counted: scikit-learn's CountVectorizer.
+    """How words are counted: scikit-learn's CountVectorizer."""
 
-    Parameters
-    ----------
-    column : str, optional
-        Column of a table with the texts.
-    stop_words : str, optional
-        "english": those that scikit-learn knows; otherwise a file with one word in a line.
-    """
-
-    column: str | None = None
+    column: str | None = None  # column of a table with the texts
+    # "english": those that scikit-learn knows; otherwise a file with one word in a line
     stop_words: str | None = None
 
     def table(
@@ -604,13 +559,7 @@ def holds_texts(folder: Path) -> bool:
 
 
 def read_folder(folder: Path, words: Words, budget: Budget) -> RawTable:
-    """Count the words of all .txt files of a folder; names of folders in it are labels.
-
-    Parameters
-    ----------
-    words : Words
-        Without a column.
-    """
+    """Count the words of all .txt files of a folder; names of folders in it are labels."""
     if words.column is not None:
         raise BadFileError(
             f"{folder} is a folder of texts, which has no columns; leave --text {words.column} out"

@@ -173,19 +173,7 @@ def write_csv(
     rows: Iterator[Sequence[Any]],
     delimiter: str = ",",
 ) -> None:
-    """Write a table of text, row by row; numbers have all their digits, and no text is a formula.
-
-    Parameters
-    ----------
-    path : Path
-        With .gz it is packed.
-    names : sequence of str
-        First cells of the rows.
-    headers : sequence of sequences of str
-        Lines before the rows.
-    rows : iterator of sequences
-        What follows the names.
-    """
+    """Write a table of text, row by row; numbers have all their digits, and no text is a formula."""
     with _text(path) as file:
         writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
         writer.writerows(map(safe_cell, header) for header in headers)

@@ -129,7 +129,7 @@ def made_up_donors(*, seed: int = 0) -> Donors:
 
 
 def _some_cells(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give counts, cell types and gene names of some cells of every frequent type."""
+    """Return counts, cell types and gene names of some cells of every frequent type."""
     data = pancreas()
     types, sizes = np.unique(data.sample_labels, return_counts=True)
     frequent = types[np.argsort(-sizes)[:TYPES]]

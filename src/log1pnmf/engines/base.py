@@ -31,60 +31,31 @@ def check_row_solver(name: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class HalfStep:
-    """Improved rows, and what was known at their start.
+    """Improved rows, and what was known at their start."""
 
-    Parameters
-    ----------
-    values : ndarray of shape (rows, K)
-        The improved rows.
-    loss : float
-        At the start, summed over rows; constants included, penalty excluded.
-    gradient : ndarray of shape (rows, K)
-        At the start; penalty excluded.
-    predicted_decrease : float
-        Of the penalised loss, by the quadratic models that were solved.
-    n_rejected : int
-        Rows whose full step was refused and backtracked.
-    certain : bool
-        Whether the penalised loss at `values` is known not to be above that at the start.
-    batch_sums : ndarray of shape (B, m), optional
-        `Engine.batch_sums` at `values`, where they were asked for and came with the step.
-    residual : float, optional
-        `log1pnmf.model.objective.side_residual` at the start, rows without counts left out, where it came
-        with the step.
-    """
-
-    values: NDArray[np.float64]
-    loss: float
-    gradient: NDArray[np.float64]
-    predicted_decrease: float
-    n_rejected: int
-    certain: bool = True
+    values: NDArray[np.float64]  # (rows, K): the improved rows
+    loss: float  # at the start, summed over rows; constants included, penalty excluded
+    gradient: NDArray[np.float64]  # (rows, K): at the start; penalty excluded
+    predicted_decrease: float  # of the penalised loss, by the quadratic models that were solved
+    n_rejected: int  # rows whose full step was refused and backtracked
+    certain: bool = True  # whether the penalised loss at `values` is known not to be above that at the start
+    # (B, m): `Engine.batch_sums` at `values`, where they were asked for and came with the step
     batch_sums: NDArray[np.float64] | None = None
+    # `log1pnmf.model.objective.side_residual` at the start, rows without counts left out, where it came with
+    # the step
     residual: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Some rows of a problem whose counts are not in memory.
+    """Some rows of a problem whose counts are not in memory."""
 
-    Parameters
-    ----------
-    problem : Problem
-        Of these rows; zeros are visited, where those of the whole are adaptive.
-    remake : callable
-        Makes an engine for it.
-    settle : callable
-        Called with one row of loadings, where all rows start, or one for each, with factors and the bounds of
-        the loadings; gives the loadings of all rows of the problem for these factors.
-    rows : ndarray of int
-        Which rows they are.
-    """
-
-    problem: Problem
-    remake: Callable[[Problem], Engine]
+    problem: Problem  # of these rows; zeros are visited, where those of the whole are adaptive
+    remake: Callable[[Problem], Engine]  # makes an engine for it
+    # called with one row of loadings, where all rows start, or one for each, with factors and the bounds of
+    # the loadings; gives the loadings of all rows of the problem for these factors
     settle: Callable[[NDArray[np.float64], NDArray[np.float64], Bounds], Any]
-    rows: NDArray[np.int64]
+    rows: NDArray[np.int64]  # which rows they are
 
 
 class InMemory:
@@ -129,7 +100,7 @@ class Engine(Protocol):
         ...
 
     def sample(self) -> Sample | None:
-        """Give some rows to find a start on, where the counts are not in memory; None otherwise."""
+        """Return some rows to find a start on, where the counts are not in memory; None otherwise."""
         ...
 
     def half_step(
@@ -141,21 +112,7 @@ class Engine(Protocol):
         bounds: Bounds = NON_NEGATIVE,
         row_solver: RowSolver = "newton",
     ) -> HalfStep:
-        """Improve every row ``b`` of `start`: ``min loss(b) + penalty'b, lower <= b <= upper``.
-
-        Parameters
-        ----------
-        side : Side
-            ``problem.loadings_side`` or ``problem.factors_side``.
-        start : ndarray of shape (rows, K)
-            Within the bounds.
-        design : ndarray of shape (columns, K)
-            The other factor, held fixed.
-        bounds : Bounds
-            Of the rows; what the engine's factory supports.
-        row_solver : {"newton", "coordinate"}
-            One Newton step in all K coordinates, or the paper's cyclic coordinate descent.
-        """
+        """Improve every row ``b`` of `start`: ``min loss(b) + penalty'b, lower <= b <= upper``."""
         ...
 
     def loss(self, loadings: NDArray[np.float64], factors: NDArray[np.float64]) -> float:
@@ -228,7 +185,7 @@ class EngineFactory(Protocol):
         ...
 
     def supports(self, problem: Problem, row_solver: RowSolver, constraint: Constraint) -> str | None:
-        """Say why the engine cannot fit this; None where it can."""
+        """Describe why the engine cannot fit this; None where it can."""
         ...
 
     def __call__(self, problem: Problem, n_threads: int | None = None, *, verbose: int = 0) -> Engine:
@@ -250,7 +207,7 @@ class Factory:
     """Whether there may be batches of samples."""
 
     def supports(self, problem: Problem, row_solver: RowSolver, constraint: Constraint) -> str | None:
-        """Say why the engine cannot fit this; see `EngineFactory.supports`."""
+        """Describe why the engine cannot fit this; see `EngineFactory.supports`."""
         return (
             self.lacks(row_solver)
             or self.lacks_noise(problem.noise, row_solver)
@@ -260,7 +217,7 @@ class Factory:
         )
 
     def lacks(self, row_solver: str) -> str | None:
-        """Say that there is no such row solver."""
+        """Describe that there is no such row solver."""
         if row_solver in self.row_solvers:
             return None
         known = ", ".join(map(repr, self.row_solvers))
@@ -269,21 +226,21 @@ class Factory:
         )
 
     def lacks_noise(self, noise: Noise, row_solver: RowSolver) -> str | None:
-        """Say that the noise is not known; Poisson is."""
+        """Describe that the noise is not known; Poisson is."""
         return None if noise.name == "poisson" else f"it has no {noise.name} noise; use engine='reference'"
 
     def lacks_batches(self, row_solver: RowSolver) -> str | None:
-        """Say that it knows no batches; the paper's solver has none anywhere."""
+        """Describe that it knows no batches; the paper's solver has none anywhere."""
         if row_solver != "newton":
             return f"row_solver={row_solver!r} has no batches; use 'newton'"
         return None if self.takes_batches else "it has no batches; use engine='native'"
 
     def lacks_bounds(self, constraint: Constraint) -> str | None:
-        """Say that the engine cannot hold bounds; most can hold any."""
+        """Describe that the engine cannot hold bounds; most can hold any."""
         return None
 
     def refuses(self, counts: Counts) -> str | None:
-        """Say that the counts are not where the engine needs them."""
+        """Describe that the counts are not where the engine needs them."""
         if counts.in_memory != self.takes_chunks:
             return None
         if counts.in_memory:
@@ -295,15 +252,7 @@ class Factory:
         raise NotImplementedError
 
     def begin_loading(self, counts: Any, *, asked: bool) -> Callable[[], object] | None:
-        """Begin to load what the engine needs, in threads; give what waits for it, or None.
-
-        Parameters
-        ----------
-        counts : object
-            As the user passed them, before they are checked.
-        asked : bool
-            Whether the user asked for this engine; under "auto" another one may be taken.
-        """
+        """Begin to load what the engine needs, in threads; give what waits for it, or None."""
         return None
 
     def suits(self, counts: Counts, n_components: int, row_solver: str) -> bool:

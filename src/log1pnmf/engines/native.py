@@ -53,17 +53,9 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork either
 def effective_threads(n_jobs: int | None) -> int:
     """Turn `n_jobs` into a number of threads.
 
-    Parameters
-    ----------
-    n_jobs : int or None
-        As in scikit-learn: None and -1 are all cores this process may use, fewer where ``OMP_NUM_THREADS`` or
-        threadpoolctl say so; -2 is all but one of them, and so on. A positive number is taken as it is, up to
-        four for every processor (64 at least): more only cost memory.
-
-    Returns
-    -------
-    int
-        1 in a forked process.
+    `n_jobs`: as in scikit-learn: None and -1 are all cores this process may use, fewer where
+    ``OMP_NUM_THREADS`` or threadpoolctl say so; -2 is all but one of them, and so on. A positive number is
+    taken as it is, up to four for every processor (64 at least): more only cost memory.
     """
     if n_jobs is not None and not _is_integer(n_jobs):
         raise TypeError(f"n_jobs must be a whole number or None, got {n_jobs!r}; pass -1 for all cores")
@@ -108,7 +100,7 @@ def newton_step(kernel: str, batches: Batches, counts: Counts, sums: Array) -> A
 
 
 def extrapolated_effects(kernel: str, to: Array, since: Array, beta: float) -> Array | None:
-    """Give ``to * (to / since) ** beta``; None where an effect has changed much."""
+    """Return ``to * (to / since) ** beta``; None where an effect has changed much."""
     found: Array = np.empty(to.shape)
     return found if further_effects(kernel, to, since, beta, LARGEST_EFFECT, found) else None
 
@@ -132,19 +124,11 @@ class _Outputs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RowSums:
-    """Loss, gradient and Hessian of every row of one side, summed over the columns seen so far.
+    """Loss, gradient and Hessian of every row of one side, summed over the columns seen so far."""
 
-    Parameters
-    ----------
-    loss : ndarray of shape (rows,)
-        Constants excluded.
-    hessian : ndarray of shape (rows, K (K + 1) / 2)
-        Lower triangles, row by row.
-    """
-
-    loss: Array
+    loss: Array  # (rows,): constants excluded
     gradient: Array
-    hessian: Array
+    hessian: Array  # (rows, K (K + 1): lower triangles, row by row
 
     @classmethod
     def zeros(cls, n_rows: int, n_components: int) -> RowSums:
@@ -167,13 +151,6 @@ class NativeEngine(InMemory):
 
     Where a positive count meets a mean of zero, the mean is held just above zero: such a start has a large,
     finite loss instead of an infinite one.
-
-    Parameters
-    ----------
-    n_threads : int, optional
-        See `effective_threads`. The result does not depend on it.
-    kernel : str
-        "auto" takes the fastest instruction set this processor has.
     """
 
     sums_batches_quickly = True
@@ -189,7 +166,7 @@ class NativeEngine(InMemory):
         self._sides: dict[Side, CoreSide] = {}
 
     def adopt(self, array: Array, which: PairSide = "loadings") -> Array:
-        """Give a NumPy array; see `log1pnmf.engines.base.Engine.adopt`."""
+        """Return a NumPy array; see `log1pnmf.engines.base.Engine.adopt`."""
         return on_host(array)
 
     def half_step(
@@ -205,14 +182,11 @@ class NativeEngine(InMemory):
     ) -> HalfStep:
         """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`.
 
-        Parameters
-        ----------
-        with_loss : bool
-            Whether the loss at the start is wanted. Newton's steps need its logarithms only where a row has
-            to be checked; the loss is NaN without.
-        with_batch_sums : bool
-            Whether `batch_sums` at the improved rows are wanted, on the factors' side. They cost less than by
-            themselves: the entries are at hand.
+        `with_loss`: whether the loss at the start is wanted. Newton's steps need its logarithms only where a
+        row has to be checked; the loss is NaN without.
+
+        `with_batch_sums`: whether `batch_sums` at the improved rows are wanted, on the factors' side. They
+        cost less than by themselves: the entries are at hand.
         """
         check_row_solver(row_solver)
         n_batches = self._batches.n_batches if with_batch_sums and self._sums_by_entries else 0
@@ -240,15 +214,7 @@ class NativeEngine(InMemory):
         return self.evaluate(self.problem.loadings_side, loadings, factors)[0]
 
     def add_statistics(self, side: Side, start: Array, design: Array, *, into: RowSums) -> None:
-        """Add loss, gradient and Hessian at `start` to sums over other columns of the same rows.
-
-        Parameters
-        ----------
-        side : Side
-            Its rows are those of `into`, its columns some of all.
-        into : RowSums
-            Changed in place.
-        """
+        """Add loss, gradient and Hessian at `start` to sums over other columns of the same rows."""
         start, design = (np.ascontiguousarray(x, dtype=np.float64) for x in (start, design))
         sums = (into.loss, into.gradient, into.hessian)
         add_statistics(self.kernel, self._core(side), start, design, *sums, self.n_threads)
@@ -270,7 +236,7 @@ class NativeEngine(InMemory):
         return Pattern((len(factors), len(loadings)), *found), exposure
 
     def zero_errors(self, loadings: Array, factors: Array, *, roughly: bool = False) -> tuple[float, float]:
-        """Say how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""
+        """Describe how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""
         zeros = self.problem.zeros
         if not isinstance(zeros, AdaptiveZeros):
             return 0.0, 0.0
@@ -355,7 +321,7 @@ class NativeEngine(InMemory):
         return out
 
     def _core(self, side: Side) -> CoreSide:
-        """Give counts, exposure, model and zeros as the compiled core takes them."""
+        """Return counts, exposure, model and zeros as the compiled core takes them."""
         if side not in self._sides:
             if len(self._sides) >= MOST_SIDES:
                 self._sides.clear()
@@ -419,15 +385,10 @@ class NativeFactory(Factory):
 
 
 class Solutions(NamedTuple):
-    """Solutions of one quadratic program per row.
-
-    Parameters
-    ----------
-    decrease, curvature : ndarray of shape (rows,)
-        Of the quadratic, and of the step, ``d'Hd``.
-    """
+    """Solutions of one quadratic program per row."""
 
     values: Array
+    # (rows,): of the quadratic, and of the step, ``d'Hd``
     decrease: Array
     curvature: Array
 
@@ -435,17 +396,7 @@ class Solutions(NamedTuple):
 def solve_rows(
     sums: RowSums, start: Array, *, bounds: Bounds = NON_NEGATIVE, n_threads: int | None = None
 ) -> Solutions:
-    """Minimise the quadratic model of every row at `start` within bounds.
-
-    Parameters
-    ----------
-    sums : RowSums
-        At `start`.
-    start : ndarray of shape (rows, K)
-        Within the bounds.
-    n_threads : int, optional
-        See `effective_threads`.
-    """
+    """Minimise the quadratic model of every row at `start` within bounds."""
     start = np.ascontiguousarray(start, dtype=np.float64)
     out = Solutions(np.empty_like(start), np.empty(len(start)), np.empty(len(start)))
     kernel = runnable_kernels()[0]

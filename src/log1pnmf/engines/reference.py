@@ -38,7 +38,7 @@ class ReferenceEngine(InMemory):
         self.problem = problem
 
     def adopt(self, array: Array, which: PairSide = "loadings") -> Array:
-        """Give a NumPy array; see `log1pnmf.engines.base.Engine.adopt`."""
+        """Return a NumPy array; see `log1pnmf.engines.base.Engine.adopt`."""
         return on_host(array)
 
     def half_step(
@@ -102,7 +102,7 @@ class ReferenceEngine(InMemory):
         return Pattern((len(factors), len(loadings)), indptr, indices), exposure
 
     def zero_errors(self, loadings: Array, factors: Array, *, roughly: bool = False) -> tuple[float, float]:
-        """Say how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""
+        """Describe how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""
         zeros, signed, absolute = self.problem.zeros, 0.0, 0.0
         if not isinstance(zeros, AdaptiveZeros):
             return 0.0, 0.0
@@ -114,7 +114,7 @@ class ReferenceEngine(InMemory):
         return signed, absolute
 
     def _zeros(self, loadings: Array, factors: Array) -> Iterator[tuple[NDArray[np.intp], Array, Array]]:
-        """Give the samples in which a feature is zero, their eta and exposure; feature by feature."""
+        """Return the samples in which a feature is zero, their eta and exposure; feature by feature."""
         side = self.problem.factors_side
         for j in range(len(factors)):
             counted = side.rows.indices[side.rows.indptr[j] : side.rows.indptr[j + 1]]
@@ -134,7 +134,7 @@ class ReferenceEngine(InMemory):
 
 
 def dispersion_of(problem: Problem, j: int) -> float | None:
-    """Give the dispersion of a feature; None with Poisson noise."""
+    """Return the dispersion of a feature; None with Poisson noise."""
     noise = problem.noise
     return float(noise.of_features(j).dispersion) if isinstance(noise, NegativeBinomial) else None
 
@@ -211,7 +211,7 @@ class _Row:
 
 
 def _empty(row: _Row, b: Array) -> tuple[Array, float, bool]:
-    """Give the least values, the optimum of a row without counts, even if a crude quadratic has another."""
+    """Return the least values, the optimum of a row without counts, even if a crude quadratic has another."""
     least = row.box.lower.copy()
     return least, row.penalised(b) - row.penalised(least), False
 

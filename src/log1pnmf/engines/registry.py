@@ -53,19 +53,7 @@ def check_engine(name: str, row_solver: str = "newton") -> None:
 
 
 def as_counts(counts: Any, engine: str | EngineFactory = "native") -> Counts:
-    """Check counts where they are: in memory, on a device (PyTorch, CuPy), in chunks on disk or a cluster.
-
-    Parameters
-    ----------
-    engine : str or EngineFactory
-        That will fit them. "streaming" takes any counts in chunks; otherwise only those that are not in
-        memory are.
-
-    Returns
-    -------
-    Counts
-        `log1pnmf.counts.passes.ChunkedCounts` where they are in chunks.
-    """
+    """Check counts where they are: in memory, on a device (PyTorch, CuPy), in chunks on disk or a cluster."""
     if isinstance(counts, Counts) and not counts.in_memory:
         return counts
     if _takes_chunks(engine) or is_streamed(counts):
@@ -86,7 +74,7 @@ def as_counts(counts: Any, engine: str | EngineFactory = "native") -> Counts:
 
 
 def for_parts(engine: str | EngineFactory) -> str | EngineFactory:
-    """Give the engine for parts of counts that are taken into memory one after the other."""
+    """Return the engine for parts of counts that are taken into memory one after the other."""
     return "native" if _takes_chunks(engine) else engine
 
 
@@ -104,23 +92,7 @@ def resolve_engine(
     noise: Noise = POISSON,
     batched: bool = False,
 ) -> str:
-    """Decide what "auto" stands for.
-
-    Parameters
-    ----------
-    name : str or EngineFactory
-        One of `ENGINES`; returned as it is unless it is "auto". A factory is "given".
-    counts : Counts
-        Counts that are on a device stay there.
-    batched : bool
-        Whether there are batches of samples.
-
-    Returns
-    -------
-    str
-        "streaming" for counts in chunks; "torch" where there is a CUDA card and enough to do; else "native".
-        "reference" where none of them has the noise or batches.
-    """
+    """Decide what "auto" stands for."""
     if not isinstance(name, str):
         return "given"
     check_engine(name)
@@ -144,18 +116,9 @@ def make_engine(
 ) -> Engine:
     """Make the engine of that name, after asking whether it can fit the problem.
 
-    Parameters
-    ----------
-    name : {"auto", "native", "reference", "torch", "torch-float64", "streaming"} or EngineFactory
-        "native" is the compiled one; "reference" is plain NumPy, for comparison on small data; "torch" is
-        for a CUDA card, in single precision where that is enough, and "torch-float64" in double precision
-        throughout; "auto" is what suits a few evaluations (for a whole fit, see `resolve_engine`).
-    n_threads : int, optional
-        Threads of the native engine, all cores by default.
-    constraint : Constraint
-        What the engine will be asked for.
-    verbose : int
-        1 shows the progress of every pass of the streaming engine.
+    `name`: "native" is the compiled one; "reference" is plain NumPy, for comparison on small data; "torch" is
+    for a CUDA card, in single precision where that is enough, and "torch-float64" in double precision
+    throughout; "auto" is what suits a few evaluations (for a whole fit, see `resolve_engine`).
     """
     factory: EngineFactory
     if isinstance(name, str):
@@ -171,13 +134,7 @@ def make_engine(
 
 
 def check_memory(name: str, counts: Counts, n_components: int, n_threads: int) -> None:
-    """Refuse a number of factors whose K x K matrices this machine cannot hold, before any work.
-
-    Parameters
-    ----------
-    name : str
-        Of the engine, "auto" resolved; "given" for a user's own.
-    """
+    """Refuse a number of factors whose K x K matrices this machine cannot hold, before any work."""
     square, (n, m) = 8.0 * n_components**2, counts.shape
     needed = 8.0 * n_components * (n + m) * MATRICES + square * SQUARES * n_threads
     if name in FACTORIES:

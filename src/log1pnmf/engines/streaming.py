@@ -68,21 +68,11 @@ SETTLING_STEPS = 5
 
 @dataclass(frozen=True, eq=False)
 class FactorSums:
-    """Sums over samples that the factors' step needs.
+    """Sums over samples that the factors' step needs."""
 
-    Parameters
-    ----------
-    rows : RowSums
-        Loss, gradient and Hessian of every feature.
-    linear : ndarray of shape (B, K)
-        Sum of the loadings in each batch, weighed by exposure; one row without batches.
-    errors : ndarray of shape (2,)
-        See `log1pnmf.engines.base.Engine.zero_errors`; only of a pass that asks for them.
-    """
-
-    rows: RowSums
-    linear: Array
-    errors: Array
+    rows: RowSums  # loss, gradient and Hessian of every feature
+    linear: Array  # (B, K): sum of the loadings in each batch, weighed by exposure; one row without batches
+    errors: Array  # (2,): see `log1pnmf.engines.base.Engine.zero_errors`; only of a pass that asks for them
 
     @classmethod
     def zeros(cls, n_features: int, n_components: int, n_batches: int = 1) -> FactorSums:
@@ -91,7 +81,7 @@ class FactorSums:
         return cls(RowSums.zeros(n_features, n_components), linear, np.zeros(2))
 
     def plus(self, other: FactorSums) -> FactorSums:
-        """Give new sums over the samples of both."""
+        """Return new sums over the samples of both."""
         sums = FactorSums.zeros(len(self.rows.loss), *self.linear.T.shape)
         for one in (self, other):
             sums.rows.add(one.rows)
@@ -102,18 +92,11 @@ class FactorSums:
 
 @dataclass(frozen=True, eq=False)
 class ChunkRows:
-    """Results of a pass for the rows of one chunk.
+    """Results of a pass for the rows of one chunk."""
 
-    Parameters
-    ----------
-    values : ndarray of shape (rows, K)
-        Loadings.
-    gradient : ndarray of float32, shape (rows, K)
-        At the start of the rows ("evaluate" and "step"). Single precision is enough: it only measures the
-        distance from the optimum.
-    """
-
-    values: Array
+    values: Array  # (rows, K): loadings
+    # (rows, K): at the start of the rows ("evaluate" and "step"). Single precision is enough: it only
+    # measures the distance from the optimum
     gradient: NDArray[np.float32]
     predicted_decrease: float
     n_rejected: int
@@ -121,24 +104,16 @@ class ChunkRows:
 
 @dataclass(frozen=True, eq=False)
 class ChunkModel:
-    """What all chunks share.
-
-    Parameters
-    ----------
-    effects : ndarray of shape (B, m), optional
-        Of batches.
-    large : bool
-        `log1pnmf.model.problem.Problem.is_large` of the whole.
-    """
+    """What all chunks share."""
 
     link: ShiftedLog
     noise: Noise
-    effects: Array | None = None
-    large: bool = False
+    effects: Array | None = None  # (B, m): of batches
+    large: bool = False  # `log1pnmf.model.problem.Problem.is_large` of the whole
 
     @classmethod
     def of(cls, problem: Problem) -> ChunkModel:
-        """Give that of a whole problem."""
+        """Return that of a whole problem."""
         effects = None if problem.batches is None else problem.batches.effects
         return cls(problem.link, problem.noise, effects, problem.is_large)
 
@@ -153,7 +128,7 @@ class _Piece(Problem):
     def of(
         cls, counts: Counts, sizes: Array, labels: Labels, model: ChunkModel, zeros: Zeros | None
     ) -> _Piece:
-        """Give the problem of a chunk."""
+        """Return the problem of a chunk."""
         batches = None
         if model.effects is not None:
             assert labels is not None
@@ -178,32 +153,21 @@ class _Piece(Problem):
 
 @dataclass(frozen=True, eq=False)
 class ChunkPass:
-    """One pass over the chunks: a `log1pnmf.counts.passes.ChunkTask`.
+    """One pass over the chunks: a `log1pnmf.counts.passes.ChunkTask`."""
 
-    Parameters
-    ----------
-    task : {"evaluate", "step", "settle", "errors"}
-        Keep the loadings, take one step, or take several until they have nearly converged. The factors'
-        statistics are those at the resulting loadings. "errors" keeps the loadings, and sums up the errors of
-        the zeros alone.
-    zeros : Zeros or None
-        Adaptive ones are found in every chunk anew, from its loadings at the start and the factors.
-    factors : ndarray of shape (m, K)
-        On the eta scale.
-    bounds : Bounds
-        Of the loadings: the same for all samples, or of each kind of samples. Then the label of a sample is
-        the number of its kind times that of the batches, plus the number of its batch.
-    held : tuple of int
-        Columns that stay as they are.
-    """
-
+    # keep the loadings, take one step, or take several until they have nearly converged. The factors'
+    # statistics are those at the resulting loadings. "errors" keeps the loadings, and sums up the errors of
+    # the zeros alone
     task: Literal["evaluate", "step", "settle", "errors"]
-    factors: Array
+    factors: Array  # (m, K): on the eta scale
     model: ChunkModel
+    # adaptive ones are found in every chunk anew, from its loadings at the start and the factors
     zeros: Zeros | None
+    # of the loadings: the same for all samples, or of each kind of samples. Then the label of a sample is the
+    # number of its kind times that of the batches, plus the number of its batch
     bounds: Bounds = NON_NEGATIVE
     n_threads: int | None = None
-    held: tuple[int, ...] = ()
+    held: tuple[int, ...] = ()  # columns that stay as they are
 
     def no_sums(self) -> FactorSums:
         """Make sums over no chunks."""
@@ -262,17 +226,11 @@ def with_zeros(
 
 @dataclass(frozen=True, eq=False)
 class SpectrumPass:
-    """One pass that condenses the means of all chunks: a `log1pnmf.counts.passes.ChunkTask`.
-
-    Parameters
-    ----------
-    low : ndarray of shape (m,)
-        See `log1pnmf.model.spectrum.MeanSpectrum`.
-    """
+    """One pass that condenses the means of all chunks: a `log1pnmf.counts.passes.ChunkTask`."""
 
     factors: Array
     model: ChunkModel
-    low: Array
+    low: Array  # (m,): see `log1pnmf.model.spectrum.MeanSpectrum`
     n_threads: int | None = None
 
     def no_sums(self) -> MeanSpectrum:
@@ -294,7 +252,7 @@ class BatchSums:
     values: Array
 
     def plus(self, other: BatchSums) -> BatchSums:
-        """Give new sums over the samples of both."""
+        """Return new sums over the samples of both."""
         return BatchSums(self.values + other.values)
 
 
@@ -304,16 +262,11 @@ class BatchPass:
 
     Those are means (`log1pnmf.engines.base.Engine.batch_sums`), or with dispersions three sums
     (`log1pnmf.model.batch_effects.dispersed_sums`).
-
-    Parameters
-    ----------
-    zeros : Zeros or None
-        As in `ChunkPass`.
     """
 
     factors: Array
     model: ChunkModel
-    zeros: Zeros | None
+    zeros: Zeros | None  # as in `ChunkPass`
     n_threads: int | None = None
 
     def no_sums(self) -> BatchSums:
@@ -366,22 +319,6 @@ def damped_step(
     of their means. Divided by the feature's total count it is the mean squared change. Where that is not
     small, the quadratic model is not accurate and the step is shortened, as in the damped Newton method. The
     loss may still rise: the caller has to check.
-
-    Parameters
-    ----------
-    sums : FactorSums
-        At `start`.
-    linear : ndarray of shape (K,) or (m, K)
-        Sum of the loadings, weighed by exposure.
-    totals : ndarray of shape (m,)
-        Total count of every feature, less where counts weigh less in the curvature.
-    nnz : ndarray of shape (m,)
-        Number of samples in which the feature is not zero.
-
-    Returns
-    -------
-    HalfStep
-        Its loss has no constants.
     """
     typical = np.minimum(1.0, totals / np.maximum(nnz, 1))
     lower, upper, penalty = bounds.tables(start.shape[1])
@@ -431,15 +368,6 @@ class StreamingEngine:
     (`log1pnmf.engines.streaming`): its `HalfStep` is not `certain`.
 
     Loadings are `log1pnmf._common.arrays.Rows` in files; factors are arrays.
-
-    Parameters
-    ----------
-    problem : Problem
-        Of `log1pnmf.counts.passes.ChunkedCounts`.
-    n_threads : int, optional
-        In this process, or of every task on a cluster, where it is 1 by default.
-    on_chunk : callable, optional
-        Called with the number of chunks done in this pass, and of all, after each; the source's by default.
     """
 
     sums_batches_quickly = True  # one more pass in every iteration, and far fewer iterations
@@ -521,7 +449,7 @@ class StreamingEngine:
         return Pattern.empty((len(factors), 0)), np.zeros((len(factors), 2))
 
     def zero_errors(self, loadings: Any, factors: Any, *, roughly: bool = False) -> tuple[float, float]:
-        """Say how far the quadratics are off, roughly from the rows in memory; see `Engine.zero_errors`."""
+        """Return the errors of the quadratics, roughly from rows in memory; see `Engine.zero_errors`."""
         zeros, index = self.problem.zeros, self.counts.sample_index
         if not isinstance(zeros, AdaptiveZeros):
             return 0.0, 0.0
@@ -554,7 +482,7 @@ class StreamingEngine:
         return self._batch_pass(other, loadings, factors)
 
     def sample(self) -> Sample:
-        """Give the rows that the survey kept in memory."""
+        """Return the rows that the survey kept in memory."""
         return Sample(self._kept(), self._in_memory, self.settle, self.counts.sample_index)
 
     def settle(self, row: Array, factors: Array, bounds: Bounds = NON_NEGATIVE) -> Rows:
@@ -594,7 +522,7 @@ class StreamingEngine:
         return NativeEngine(problem, self.n_threads)
 
     def _kept(self) -> Problem:
-        """Give the problem of the rows in memory; zeros are visited, where they are adaptive."""
+        """Return the problem of the rows in memory; zeros are visited, where they are adaptive."""
         problem, index = self.problem, self.counts.sample_index
         zeros = None if isinstance(problem.zeros, AdaptiveZeros) else problem.zeros
         sizes = problem.size_factors[index]
@@ -699,7 +627,7 @@ class StreamingFactory(Factory):
         return StreamingEngine(problem, n_threads, PassBar() if verbose else None)
 
     def lacks_noise(self, noise: Noise, row_solver: RowSolver) -> str | None:
-        """Say that the noise is not known; Poisson and negative binomial are."""
+        """Describe that the noise is not known; Poisson and negative binomial are."""
         if isinstance(noise, NegativeBinomial) or super().lacks_noise(noise, row_solver) is None:
             return None
         return f"it has no {noise.name} noise; load the counts into memory"

@@ -36,7 +36,7 @@ def is_annotated(source: object) -> bool:
 
 
 def symbols_of(source: Any, gene_symbols: str | None, feature_names: Any = None) -> Any:
-    """Give the names of features that a column of ``adata.var`` holds; otherwise those that were given."""
+    """Return the names of features that a column of ``adata.var`` holds; otherwise those that were given."""
     if gene_symbols is None:
         return feature_names
     if feature_names is not None:
@@ -53,13 +53,7 @@ def symbols_of(source: Any, gene_symbols: str | None, feature_names: Any = None)
 
 
 def uns_of(fit: Fit, layer: str | None) -> dict[str, Any]:
-    """Everything of a fit but loadings and factors, as `uns` holds it.
-
-    Parameters
-    ----------
-    layer : str or None
-        Where its counts were found; None is X.
-    """
+    """Everything of a fit but loadings and factors, as `uns` holds it."""
     arrays, metadata = fit.to_parts()
     return _without_none(
         {
@@ -82,24 +76,7 @@ def uns_of(fit: Fit, layer: str | None) -> dict[str, Any]:
 
 
 def fit_from(adata: Any, key: str | None = None, *, any_samples: bool = False) -> Fit:
-    """Put a fit together from what `log1pnmf.tl.log1p_nmf` wrote.
-
-    Parameters
-    ----------
-    adata : AnnData
-        Features may have been reordered or added since, and samples dropped or reordered: they are found by
-        name.
-    key : str, optional
-        Where the fit is, if `key_added` was given.
-    any_samples : bool
-        Whether the fit is for its factors only: samples that it does not have are accepted.
-
-    Returns
-    -------
-    Fit
-        With the same bits in loadings and factors as `obsm` and `varm`. It is not `whole` if samples are
-        missing, or if loadings have changed.
-    """
+    """Put a fit together from what `log1pnmf.tl.log1p_nmf` wrote."""
     keys = Keys(key)
     about = _stored(adata, keys)
     where = f"adata.uns[{keys.uns!r}] holds a fit"
@@ -151,7 +128,7 @@ def fitted_samples(
 
 
 def _factor_names(about: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Give the names that factors were given, where they were."""
+    """Return the names that factors were given, where they were."""
     names = _text(np.asarray(about.get("factor_names", []), dtype=object))
     if names.ndim != 1 or names.tolist() == usual_factor_names(len(names)):
         return {}
@@ -167,7 +144,7 @@ def _batches(about: Mapping[str, Any], rows: NDArray[np.intp]) -> dict[str, np.n
 
 
 def _known(adata: Any, keys: Keys, about: Mapping[str, Any], places: Any) -> dict[str, np.ndarray]:
-    """Give what was known of factors, where anything was."""
+    """Return what was known of factors, where anything was."""
     if "factor_kinds" not in about:
         return {}
     kinds = _text(np.asarray(about["factor_kinds"], dtype=object))
@@ -177,7 +154,7 @@ def _known(adata: Any, keys: Keys, about: Mapping[str, Any], places: Any) -> dic
 
 
 def _dispersion(adata: Any, keys: Keys, places: Any) -> dict[str, NDArray[np.float64]]:
-    """Give the dispersions of the fitted features, where there are any."""
+    """Return the dispersions of the fitted features, where there are any."""
     if keys.dispersion not in adata.var:
         return {}
     return {DISPERSION: np.asarray(adata.var[keys.dispersion], dtype=np.float64)[places]}
@@ -293,6 +270,6 @@ def as_fit(source: Any, *, key: str | None = None) -> Fit:
 
 
 def fit_and_counts(source: Any, counts: Any, *, key: str | None = None) -> tuple[Fit, Counts]:
-    """Give the fit that something holds, and the counts of its samples with features in its order."""
+    """Return the fit that something holds, and the counts of its samples with features in its order."""
     fit = as_fit(source, key=key)
     return fit, counts_of(fit, counts)

@@ -50,13 +50,6 @@ class CheckpointWriter:
 
     A write that fails for want of space and the like is a warning: the fit goes on, and what was written
     before stays.
-
-    Parameters
-    ----------
-    path : str or PathLike
-        A new file or an earlier checkpoint; nothing else is written over.
-    every : float
-        Seconds between two writes at least; 0 writes after every iteration.
     """
 
     def __init__(self, path: StrPath, every: float) -> None:
@@ -67,17 +60,7 @@ class CheckpointWriter:
         self._unwritten: Progress | None = None
 
     def begin(self, identity: Mapping[str, Any], rng: Random, started: float) -> None:
-        """Take note of what the fit is.
-
-        Parameters
-        ----------
-        identity : dict
-            From `fingerprint`.
-        rng : Generator or RandomState
-            The one the fit uses.
-        started : float
-            When it started, in seconds of `time.perf_counter`; earlier by what a resumed fit had taken.
-        """
+        """Take note of what the fit is."""
         check_known(rng)
         self._identity, self._started = identity, started
 
@@ -106,13 +89,7 @@ class CheckpointWriter:
 
 
 def check_checkpoint(path: StrPath) -> None:
-    """Refuse a place where a checkpoint cannot be, and one where something else is.
-
-    Raises
-    ------
-    OSError
-        FileExistsError where there is a file that is not a checkpoint.
-    """
+    """Refuse a place where a checkpoint cannot be, and one where something else is."""
     check_writable(path, "checkpoint")
     if os.path.exists(path) and archive_kind(path) != KIND:
         raise FileExistsError(
@@ -170,34 +147,16 @@ PLAIN: dict[str, type] = {
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A checkpoint that was read.
+    """A checkpoint that was read."""
 
-    Parameters
-    ----------
-    path : str or PathLike
-        Where it is.
-    identity : dict
-        `fingerprint` of the fit it belongs to.
-    rng : Generator or RandomState
-        In the state it had.
-    seconds : float
-        What the fit had taken.
-    """
-
-    path: StrPath
-    identity: Mapping[str, Any]
+    path: StrPath  # where it is
+    identity: Mapping[str, Any]  # `fingerprint` of the fit it belongs to
     progress: Progress
-    rng: Random
-    seconds: float
+    rng: Random  # in the state it had
+    seconds: float  # what the fit had taken
 
     def check_same(self, here: Mapping[str, Any]) -> None:
-        """Refuse to resume another fit, and say how it differs.
-
-        Parameters
-        ----------
-        here : dict
-            `fingerprint` of the fit that is asked for.
-        """
+        """Refuse to resume another fit, and say how it differs."""
         different = [
             f"{name} ({group}) is {self.identity[group].get(name)!r} there and {value!r} here"
             for group in ("data", "settings")
@@ -212,15 +171,7 @@ class Loaded:
 
 
 def load_checkpoint(path: StrPath) -> Loaded:
-    """Read a checkpoint.
-
-    Raises
-    ------
-    FileNotFoundError
-        Where there is no such file.
-    ValueError
-        For files that are damaged, of a newer format or not checkpoints.
-    """
+    """Read a checkpoint."""
     try:
         arrays, metadata = read_archive(path, kind=KIND)
     except FileNotFoundError:
@@ -358,22 +309,7 @@ def fingerprint(
     *,
     batches: Batches | None = None,
 ) -> dict[str, Any]:
-    """Describe the data and settings of a fit; a checkpoint is resumed only if they are the same.
-
-    Parameters
-    ----------
-    sizes : ndarray of shape (n,)
-        Size factors.
-    dispersion : number or array of shape (m,), optional
-        Where it was given.
-    batches : Batches, optional
-        Their labels matter.
-
-    Returns
-    -------
-    dict of str to dict
-        "data" and "settings".
-    """
+    """Describe the data and settings of a fit; a checkpoint is resumed only if they are the same."""
     data = {
         "shape": list(counts.shape),
         "number of non-zeros": counts.nnz,

@@ -42,20 +42,13 @@ SWEEP = "log1p_nmf_sweep"
 class Keys:
     """Names under which one fit is kept.
 
-    Parameters
-    ----------
-    key_added : str, optional
-        One name for all three places, in place of the usual ones.
-
-    Examples
-    --------
     >>> Keys().obsm, Keys().varm, Keys().uns
     ('X_log1p_nmf', 'log1p_nmf', 'log1p_nmf')
     >>> Keys("programmes").obsm
     'programmes'
     """
 
-    key_added: str | None = None
+    key_added: str | None = None  # one name for all three places, in place of the usual ones
 
     def __post_init__(self) -> None:
         if self.key_added is None:
@@ -125,8 +118,6 @@ class Keys:
 def c_name(c: float) -> str:
     """Write c so that it is short, and still the same number.
 
-    Examples
-    --------
     >>> c_name(1.0), c_name(float("inf")), c_name(0.1 + 0.2)
     ('1', 'inf', '0.30000000000000004')
     """
@@ -137,8 +128,6 @@ def c_name(c: float) -> str:
 def c_label(c: float) -> str:
     """Name a fit by its c, for people.
 
-    Examples
-    --------
     >>> c_label(0.1), c_label(float("inf"))
     ('c = 0.1', 'c = ∞')
     """
@@ -148,8 +137,6 @@ def c_label(c: float) -> str:
 def sweep_key(c: float) -> str:
     """Name under which a sweep keeps the fit at `c`.
 
-    Examples
-    --------
     >>> sweep_key(0.001), sweep_key(float("inf"))
     ('log1p_nmf_c=0.001', 'log1p_nmf_c=inf')
     """
@@ -287,8 +274,6 @@ def usual_factor_names(n_components: int) -> list[str]:
 def marked_names(names: Sequence[str], kinds: Sequence[str]) -> list[str]:
     """Mark the names of factors of which something was known, for plots and lists.
 
-    Examples
-    --------
     >>> marked_names(["treated", "k1"], ["loadings", "free"])
     ['treated (known)', 'k1']
     """
@@ -299,14 +284,6 @@ def marked_names(names: Sequence[str], kinds: Sequence[str]) -> list[str]:
 def new_factor_names(current: Sequence[str], given: Any) -> NDArray[np.object_]:
     """Rename factors.
 
-    Parameters
-    ----------
-    current : sequence of str
-    given : sequence of str, or mapping of name or number to str
-        All of them, or some.
-
-    Examples
-    --------
     >>> new_factor_names(["k0", "k1", "k2"], {"k1": "interferon", 2: "cell cycle"}).tolist()
     ['k0', 'interferon', 'cell cycle']
     """
@@ -359,7 +336,7 @@ def known_parts(
     factors: NDArray[np.float64],
     mask: NDArray[np.bool_] | None,
 ) -> tuple[Any, Any, Any]:
-    """Give loadings, factors and mask of a fit that were known, with their names; None where none are."""
+    """Return loadings, factors and mask of a fit that were known, with their names; None where none are."""
     own = np.array(kinds)
     where = [np.flatnonzero(at) for at in (np.isin(own, KINDS[:2]), own == "factors", own == "mask")]
     allowed = np.zeros((len(factors), 0), dtype=bool) if mask is None else mask
@@ -476,7 +453,7 @@ def batches_from(
     return Batches(labels, effects, settings.batch_strength, tuple(str(name) for name in names))
 
 
-# ---------- what renewals have changed in the problem of a fit, as arrays and back; what comes back is checked
+# ---------- what updates have changed in the problem of a fit, as arrays and back
 
 Array = NDArray[np.float64]
 
@@ -486,32 +463,23 @@ COEFFICIENTS = "zeros.coefficients"
 
 @dataclass(frozen=True, eq=False)
 class Changed:
-    """What renewals change in the problem of a fit: a run ends with it, and a checkpoint keeps it.
+    """What renewals change in the problem of a fit: a run ends with it, and a checkpoint keeps it."""
 
-    Parameters
-    ----------
-    zeros, noise : Zeros or None, Noise
-        See `log1pnmf.model.problem.Problem`.
-    effects : ndarray of shape (B, m), optional
-        Of batches.
-    size_factors : ndarray of shape (n,) or None
-        Where they are fitted.
-    """
-
+    # see `log1pnmf.model.problem.Problem`
     zeros: Zeros | None
     noise: Noise
-    effects: np.ndarray | None = None
-    size_factors: Array | None = None
+    effects: np.ndarray | None = None  # (B, m): of batches
+    size_factors: Array | None = None  # (n,): where they are fitted
 
     @classmethod
     def of(cls, problem: Problem) -> Changed:
-        """Give what may have been changed in a problem."""
+        """Return what may have been changed in a problem."""
         effects = None if problem.batches is None else problem.batches.effects
         sizes = None if problem.size_prior is None else problem.size_factors
         return cls(problem.zeros, problem.noise, effects, sizes)
 
     def put_into(self, problem: Problem) -> Problem:
-        """Give the problem of a fit as it is after the changes."""
+        """Return the problem of a fit as it is after the changes."""
         zeros = self.zeros if isinstance(self.zeros, AdaptiveZeros) else problem.zeros
         batches = problem.batches
         if batches is not None and self.effects is not None:
@@ -543,13 +511,7 @@ class Changed:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any], shape: tuple[int, int]) -> Changed:
-        """Put together and check what `arrays` took apart; other arrays are left alone.
-
-        Parameters
-        ----------
-        shape : (int, int)
-            Features and samples.
-        """
+        """Put together and check what `arrays` took apart; other arrays are left alone."""
         effects, sizes = arrays.get("effects"), arrays.get("size_factors")
         if effects is not None:
             if effects.ndim != 2:
@@ -625,11 +587,6 @@ def arranged(
     factor with the most even loadings among those that carry at least half of the average share of the
     signal. The others follow by their share of the signal, largest first. Factors of which something is known
     come before all others, in their own order; known numbers stay as they are.
-
-    Parameters
-    ----------
-    loadings, factors : ndarray of shape (n, K) and (m, K)
-        On the link scale.
     """
     kinds = [] if known is None else known.kinds
     first, share = len(kinds), factor_shares(loadings, factors)
@@ -674,13 +631,7 @@ def evenness(loadings: Array) -> Array:
 
 
 def scale_of(loadings: Array, factors: Array, normalize: str, kinds: Sequence[str] = ()) -> Array:
-    """Divide loadings and multiply factors by this, column by column.
-
-    Parameters
-    ----------
-    kinds : sequence of str
-        What is known of the first factors; those with known numbers keep their scale.
-    """
+    """Divide loadings and multiply factors by this, column by column."""
     scale = _scale_of(loadings, factors, normalize)
     scale[[k for k, kind in enumerate(kinds) if kind in ("loadings", "factors")]] = 1.0
     return scale
@@ -824,12 +775,12 @@ class Fit:
         return POISSON if self.dispersion is None else NegativeBinomial(self.dispersion)
 
     def exposure(self, rows: Any = slice(None)) -> Array:
-        """Give what the rates of samples (all, or these `rows`) are multiplied by; with batches n x m."""
+        """Return what the rates of samples (all, or these `rows`) are multiplied by; with batches n x m."""
         sizes = self.size_factors[rows, None]
         return sizes if self.batches is None else sizes * self.batches.rows(rows)
 
     def problem(self, counts: Counts, zeros: Zeros | None = None) -> Problem:
-        """Give the problem of the counts of the fit, at its end, with some form of the `zeros`."""
+        """Return the problem of the counts of the fit, at its end, with some form of the `zeros`."""
         return Problem(counts, self.size_factors, self.link, zeros, self.noise, self.batches)
 
     @property

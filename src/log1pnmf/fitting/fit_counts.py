@@ -67,32 +67,21 @@ from .updates import LARGEST_STORED, first_noise, first_problem, renewal_of
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """A fit that is asked for; make one with `Request.of`.
+    """A fit that is asked for; make one with `Request.of`."""
 
-    Parameters
-    ----------
-    settings : Settings
-        "given" stands for what the next four hold.
-    size_factors, dispersion, init, engine : optional
-        Arrays; pair of arrays, `Fit` or function; factory of engines.
-    batch : array of shape (n,), optional
-        Labels of batches.
-    fixed_loadings, fixed_factors, mask : optional
-        What is known of some factors, see `log1pnmf.fitting.fixed_factors`.
-    n_jobs, callbacks, verbose, checkpoint, checkpoint_every
-        How to run the fit; they do not change the result, and are not kept with it.
-    """
-
-    settings: Settings
+    settings: Settings  # "given" stands for what the next four hold
+    # arrays; pair of arrays, `Fit` or function; factory of engines
     size_factors: Any = None
     dispersion: Any = None
     init: Any = None
     engine: EngineFactory | None = None
-    batch: Any = None
+    batch: Any = None  # (n,): labels of batches
+    # what is known of some factors, see `log1pnmf.fitting.fixed_factors`
     fixed_loadings: Any = None
     fixed_factors: Any = None
     mask: Any = None
     random_state: Any = 0
+    # how to run the fit; they do not change the result, and are not kept with it
     n_jobs: int | None = None
     callbacks: Sequence[Callback] = ()
     verbose: int = 0
@@ -119,15 +108,7 @@ class Request:
 
     @classmethod
     def of(cls, *, batch: Any = None, **parameters: Any) -> Request:
-        """Check parameters as a user passes them, and tell settings from what was given beside them.
-
-        Parameters
-        ----------
-        batch : array of shape (n,), optional
-            See `log1pnmf.Log1pNMF.fit`.
-        **parameters : optional
-            Those of `log1pnmf.Log1pNMF`, but `warm_start`; see there.
-        """
+        """Check parameters as a user passes them, and tell settings from what was given beside them."""
         for name in parameters:
             if name not in (*PARAMETERS, *KNOWN):
                 check_choice("a parameter of the fit", name, PARAMETERS)
@@ -173,7 +154,7 @@ class Request:
         )
 
     def at(self, **changed: Any) -> Request:
-        """Give the same request with other settings, or started elsewhere (`init=`)."""
+        """Return the same request with other settings, or started elsewhere (`init=`)."""
         init = changed.pop("init", None)
         if init is None:
             return replace(self, settings=replace(self.settings, **changed))
@@ -190,7 +171,7 @@ PARAMETERS = (*SETTINGS, *KNOWN[1:], *RUNNING)
 
 
 def default_of(name: str) -> Any:
-    """Give the default of a parameter: every face of the package has the same."""
+    """Return the default of a parameter: every face of the package has the same."""
     return getattr(Settings if name in SETTINGS else Request, name)
 
 
@@ -218,22 +199,9 @@ def certify(
 ) -> Certificate:
     """Compute the exact log-likelihood of a fit, or estimate it where it has too many entries.
 
-    Parameters
-    ----------
-    counts : Counts
-        What it was fitted to.
-    n_sampled : int, optional
-        Samples of an approximate fit to visit. By default all up to 2e8 entries, and above so many that have
-        about 2e7. Of other fits all are visited.
-    seed : int
-        Which samples these are.
-    engine : str
-        See `log1pnmf.engines.registry.make_engine`.
-    n_jobs : int, optional
-        Number of threads.
+    `n_sampled`: samples of an approximate fit to visit. By default all up to 2e8 entries, and above so many
+    that have about 2e7. Of other fits all are visited.
 
-    Notes
-    -----
     Some samples, drawn without replacement, estimate the difference between the exact and the approximate
     log-likelihood, which is known in full: unbiased, and far more precise than scaling up their own exact
     log-likelihood.
@@ -297,21 +265,11 @@ ENOUGH: dict[str, Any] = {"init": "nndsvd", "max_iter": 50, "tol": 1e-6, "n_init
 
 @dataclass(frozen=True)
 class NoiseChoice:
-    """Which of two kinds of noise predicts held-out counts better.
+    """Which of two kinds of noise predicts held-out counts better."""
 
-    Parameters
-    ----------
-    gain : float
-        Held-out log-likelihood with negative binomial noise minus that with Poisson noise.
-    error : float
-        Its standard error over samples.
-    n_samples : int
-        Samples that were looked at.
-    """
-
-    gain: float
-    error: float
-    n_samples: int
+    gain: float  # held-out log-likelihood with negative binomial noise minus that with Poisson noise
+    error: float  # its standard error over samples
+    n_samples: int  # samples that were looked at
 
     @property
     def noise(self) -> str:
@@ -336,15 +294,6 @@ def choose_noise(request: Request, counts: Counts, fit: Callable[[Request, Count
     A share of the counts is held out. The rest is fitted with Poisson noise for a few iterations, which gives
     the means, and the dispersions are found for these. So it takes a small part of the time of a fit. The
     answer does not depend on the random state of the request, and takes no random number from it.
-
-    Parameters
-    ----------
-    request : Request
-        Its factors that are known are looked for here.
-    counts : Counts
-        If they are many, or in chunks, some of the samples are looked at.
-    fit : callable
-        Fits what a request asks for.
     """
     asked = request.settings
     most = max(FEWEST_SAMPLES, int(MOST_ENTRIES / counts.n_features))
@@ -437,19 +386,7 @@ def named(
     n_jobs: int | None = None,
     verbose: int = 0,
 ) -> Start:
-    """Take the start that ``settings.init`` names.
-
-    Parameters
-    ----------
-    known : Structure, optional
-        What is known of some factors: the named start is that of the others.
-    engine : EngineFactory, optional
-        A user's own; it is not asked to race.
-    number : int
-        How many starts there were before the first one.
-    n_jobs, verbose : int
-        Of a race.
-    """
+    """Take the start that ``settings.init`` names."""
     kind = "auto" if engine is not None or settings.engine == GIVEN else for_parts(settings.engine)
 
     def racer(problem: Problem) -> Engine:
@@ -604,13 +541,7 @@ def fit_log1p_nmf(counts: Any, n_components: int, *, resume: StrPath | None = No
 
 
 def run_request(request: Request, counts: Any, *, resume: StrPath | None = None) -> Fit:
-    """Fit what is asked for.
-
-    Parameters
-    ----------
-    counts : object
-        As in `fit_log1p_nmf`.
-    """
+    """Fit what is asked for."""
     asked = request.settings
     loaded = None if resume is None else load_checkpoint(resume)
     rng = as_random(request.random_state)
@@ -693,7 +624,7 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
 
 
 def _batches(request: Request, counts: Counts) -> Batches | None:
-    """Give the batches with which a fit begins; their effects are those of an earlier fit, or 1."""
+    """Return the batches with which a fit begins; their effects are those of an earlier fit, or 1."""
     if request.batch is None:
         return None
     asked = request.settings
@@ -714,7 +645,7 @@ def _check_sizes(asked: Settings, counts: Counts) -> None:
 
 
 def _noise(request: Request, counts: Counts) -> Noise:
-    """Give the noise with which a fit begins."""
+    """Return the noise with which a fit begins."""
     settings, known = request.settings, request.dispersion
     if known is None and isinstance(request.init, Fit) and len(request.init.factors) == counts.n_features:
         known = request.init.dispersion
@@ -773,7 +704,7 @@ def _finish(settings: Settings, engine: Engine, run: Run, request: Request, know
 
 
 def _why_not(settings: Settings, run: Run, kkt_residual: float) -> str:
-    """Say why a fit that ran to its end has not converged, and what to do."""
+    """Describe why a fit that ran to its end has not converged, and what to do."""
     change, tol = run.last.relative_change, settings.tol
     if run.stopped == "stalled":
         return (
@@ -828,7 +759,7 @@ def _certificate(fit: Fit, counts: Counts, request: Request, messages: list[str]
 
 
 def _about_zeros(asked: Settings, settings: Settings, run: Run, problem: Problem) -> list[str]:
-    """Say how zero counts were treated, and why, unless that was asked for."""
+    """Describe how zero counts were treated, and why, unless that was asked for."""
     if (settings.link.is_identity and settings.noise == "poisson") or run.errors is None:
         return []
     if settings.likelihood == "exact" and asked.likelihood == "auto":
@@ -853,7 +784,7 @@ def _about_zeros(asked: Settings, settings: Settings, run: Run, problem: Problem
 
 
 def _about_batches(engine: Engine, run: Run) -> list[str]:
-    """Say how much of the deviance the effects of batches take, and where they are largest."""
+    """Describe how much of the deviance the effects of batches take, and where they are largest."""
     problem, last = engine.problem, run.last
     batches = problem.batches
     if batches is None or run.stopped == "interrupted":

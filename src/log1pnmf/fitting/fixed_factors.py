@@ -28,7 +28,7 @@ Array = NDArray[np.float64]
 
 
 def constraint_of(settings: Settings, known: Structure | None) -> Constraint:
-    """Give bounds and penalties of a fit, on the eta scale."""
+    """Return bounds and penalties of a fit, on the eta scale."""
     if known is None:
         return settings.constraint
     return known.constraint(
@@ -40,7 +40,7 @@ def constraint_of(settings: Settings, known: Structure | None) -> Constraint:
 
 
 def checksums(known: Structure | None) -> dict[str, str | None]:
-    """Give what tells the known parts of one fit from those of another, for checkpoints."""
+    """Return what tells the known parts of one fit from those of another, for checkpoints."""
     parts = (None,) * 3 if known is None else (known.loadings, known.factors, known.mask.astype(np.float64))
     return {
         name: None if part is None or not part.size else f"given, with checksum {checksum_of([part])}"
@@ -49,7 +49,7 @@ def checksums(known: Structure | None) -> dict[str, str | None]:
 
 
 def parts_of_known(known: Structure, n_components: int) -> dict[str, Any]:
-    """Give what a `Fit` keeps of it, beside its loadings and factors."""
+    """Return what a `Fit` keeps of it, beside its loadings and factors."""
     names, usual = known.names, usual_factor_names(n_components)
     kinds = known.kinds + [FREE_KIND] * (n_components - known.n_known)
     parts: dict[str, Any] = {"factor_kinds": np.array(kinds, dtype=object)}
@@ -70,13 +70,7 @@ def structure_of(
     fixed_factors: Any = None,
     mask: Any = None,
 ) -> Structure | None:
-    """Check what is known of factors; None where nothing is.
-
-    Parameters
-    ----------
-    fixed_loadings, fixed_factors, mask
-        As in `log1pnmf.Log1pNMF`.
-    """
+    """Check what is known of factors; None where nothing is."""
     if fixed_loadings is None and fixed_factors is None and mask is None:
         return None
     (n, m), samples, features = counts.shape, counts.sample_names, counts.feature_names
@@ -99,24 +93,7 @@ def structure_of(
 def known_columns(
     what: str, given: Any, length: int, names: NDArray[np.object_] | None = None
 ) -> tuple[Array, list[str | None]]:
-    """Check numbers that are one column for each factor.
-
-    Parameters
-    ----------
-    what : str
-        Name of the parameter.
-    given : mapping of str to vector or number, data frame, array or None
-        Arrays may be transposed, unless they are square.
-    length : int
-        Of a column.
-    names : ndarray of str, optional
-        Of its entries; a data frame is brought into their order.
-
-    Returns
-    -------
-    columns : ndarray of shape (length, number of columns)
-    called : list of str or None
-    """
+    """Check numbers that are one column for each factor."""
     if given is None:
         return np.zeros((length, 0)), []
     called: list[str | None] | None = None
@@ -270,13 +247,6 @@ def beside_known(
     What is not known of a factor begins with the mean profile of the features, or with the same loadings for
     all samples, at a small part of the signal. Samples begin with more of a set of which they have more
     counts: with the same for all, a set beside a baseline could fall to zero, and would stay there.
-
-    Parameters
-    ----------
-    free : Pair or None
-        Start of the free factors; None where there are none.
-    constraint : Constraint
-        Of all factors.
     """
     n, alpha = problem.counts.n_samples, problem.link.alpha
     rates = problem.counts.by_column.row_sums() / problem.size_factors.sum()
@@ -307,13 +277,7 @@ def _shares(problem: Problem, mask: NDArray[np.bool_], rates: Array) -> Array:
 
 
 def settled(make: Callable[[Problem], Engine], problem: Problem, pair: Pair, constraint: Constraint) -> Pair:
-    """Go some iterations with Poisson noise: with another, steps from a crude start may go too far.
-
-    Parameters
-    ----------
-    make : callable
-        Makes an engine for counts in memory.
-    """
+    """Go some iterations with Poisson noise: with another, steps from a crude start may go too far."""
     zeros = None if problem.link.is_identity else quadratic(problem.link, "chebyshev", None)
     engine, reached = make(replace(problem, noise=POISSON, zeros=zeros)), pair
     for iteration in alternate(engine, pair.loadings, pair.factors, constraint=constraint, max_iter=SETTLING):

@@ -35,13 +35,7 @@ MOST_RESIZED, RESIZED_TOL = 50, 1e-9
 
 
 def counts_of(fit: Fit, X: Any, *, same_samples: bool = True) -> Counts:
-    """Check counts that are held against a fit, and bring their features into its order.
-
-    Parameters
-    ----------
-    same_samples : bool
-        Whether they have to be the samples of the fit.
-    """
+    """Check counts that are held against a fit, and bring their features into its order."""
     counts = align_features(as_counts(X), fit.feature_names, len(fit.factors))
     if same_samples and counts.n_samples != len(fit.loadings):
         raise ValueError(
@@ -61,24 +55,7 @@ def project(
     n_jobs: int | None = None,
     fixed_loadings: Any = None,
 ) -> Array:
-    """Find the loadings of samples; the factors stay as they are.
-
-    Parameters
-    ----------
-    X : array, sparse matrix, data frame, Counts or source
-        Counts in chunks are taken chunk by chunk, in this process.
-    size_factors : {"total", "fit", "none"} or array of shape (n,), optional
-        By default what the fit had.
-    batch : array of shape (n,), optional
-        Labels of batches; those that the fit does not know, and all by default, have no effects.
-    fixed_loadings : optional
-        Of the factors whose loadings were known in the fit, where they are known here; free by default.
-
-    Returns
-    -------
-    ndarray of shape (n, K)
-        On the scale of the fit.
-    """
+    """Find the loadings of samples; the factors stay as they are."""
     source, found = source_of(X), np.zeros((0, fit.n_components))
     file = None if source is None else RowFile((source.shape[0], fit.n_components), folder=source.folder)
     whole = X if source is None else source
@@ -103,13 +80,7 @@ def score(
     engine: Any = "auto",
     n_jobs: int | None = None,
 ) -> float:
-    """Mean exact log-likelihood per entry of samples, with the loadings that `project` finds.
-
-    Parameters
-    ----------
-    fit, X, size_factors, batch, engine, n_jobs
-        As in `project`.
-    """
+    """Mean exact log-likelihood per entry of samples, with the loadings that `project` finds."""
     found = [
         (samples.log_likelihood(samples.solved()), samples.n_entries)
         for _, samples in _in_parts(fit, X, size_factors, batch, engine=engine, n_jobs=n_jobs)
@@ -142,13 +113,7 @@ def _in_parts(
 
 
 def new_samples(fit: Fit, counts: Counts, size_factors: Any = None, **options: Any) -> NewSamples:
-    """Hold samples in memory against a fit, with size factors of that kind; see `new_size_factors`.
-
-    Parameters
-    ----------
-    **options : optional
-        Others of `NewSamples`.
-    """
+    """Hold samples in memory against a fit, with size factors of that kind; see `new_size_factors`."""
     made = NewSamples(fit, counts, new_size_factors(fit, counts, size_factors), **options)
     return made.sized() if fits_new_sizes(fit, size_factors) else made
 
@@ -165,43 +130,21 @@ class NewSamples:
 
     Features that are zero in every factor had no count in training; they say nothing about the loadings, no
     loadings give them a count, and they are left out of everything here.
-
-    Parameters
-    ----------
-    counts : Counts
-        Features as in training.
-    size_factors : ndarray of shape (n,)
-        See `new_size_factors`.
-    engine : str or EngineFactory
-        "streaming" is "native" here.
-    n_jobs : int, optional
-        Number of threads.
-    batches : Batches, optional
-        Of these samples.
-    fixed_loadings : optional
-        Of factors whose loadings were known when the model was fitted.
-    pull : float
-        Weight of an exponential prior of the loadings. With 1, their mean is that of the training samples; it
-        keeps the loadings of samples with few counts from running away.
     """
 
     fit: Fit
-    counts: Counts
-    size_factors: Array
-    engine: Any = field(default="auto")
-    n_jobs: int | None = None
-    batches: Batches | None = None
-    fixed_loadings: Any = None
+    counts: Counts  # features as in training
+    size_factors: Array  # (n,): see `new_size_factors`
+    engine: Any = field(default="auto")  # "streaming" is "native" here
+    n_jobs: int | None = None  # number of threads
+    batches: Batches | None = None  # of these samples
+    fixed_loadings: Any = None  # of factors whose loadings were known when the model was fitted
+    # weight of an exponential prior of the loadings. With 1, their mean is that of the training samples; it
+    # keeps the loadings of samples with few counts from running away
     pull: float = 0.0
 
     def sized(self, depth: float = 1.0) -> NewSamples:
-        """Fit the size factors as well, beginning with those there are.
-
-        Parameters
-        ----------
-        depth : float
-            Share of the counts that is left of the samples.
-        """
+        """Fit the size factors as well, beginning with those there are."""
         loadings, factors = self.solve()[0] / self._scale, self._factors(self._bounded)
         common = np.full(self.counts.n_samples, depth * self.fit.size_factors.mean())
         problem = replace(self._problem(None), size_prior=SizePrior(common, WEIGHT))
@@ -216,11 +159,6 @@ class NewSamples:
         """Find the loadings.
 
         Every zero count is visited, unless the fit was approximate, and loadings are bounded as there.
-
-        Returns
-        -------
-        loadings : ndarray of shape (n, K)
-            On the scale of the fit.
         """
         fit, settings, zeros = self._bounded, self.fit.settings, None
         if settings.likelihood == "approximate":
@@ -331,11 +269,8 @@ def new_batches(fit: Fit, batch: Any, n_samples: int) -> Batches | None:
 def new_size_factors(fit: Fit, counts: Counts, kind: Any = None) -> Array:
     """Size factors of new samples, on the scale of the training data.
 
-    Parameters
-    ----------
-    kind : {"total", "fit", "none"}, array of shape (n,) or None
-        None: as the fit had them. "total" divides by the mean total count of the training samples; samples
-        without counts have 1. "fit" begins with the same, see `NewSamples.sized`.
+    `kind`: none: as the fit had them. "total" divides by the mean total count of the training samples;
+    samples without counts have 1. "fit" begins with the same, see `NewSamples.sized`.
     """
     if kind is None:
         kind = fit.settings.size_factors

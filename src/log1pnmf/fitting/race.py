@@ -52,19 +52,7 @@ def sampled_start(
     start: Start,
     known: Structure | None = None,
 ) -> Taken:
-    """Fit the rows that were kept in memory, and find the loadings of all rows for their factors.
-
-    Parameters
-    ----------
-    engine : Engine
-        Of all rows.
-    sample : Sample
-        Rows that are in memory, ``engine.sample()``.
-    start : Start
-        Of these rows.
-    known : Structure, optional
-        What is known of some factors, for all rows.
-    """
+    """Fit the rows that were kept in memory, and find the loadings of all rows for their factors."""
     part = replace(
         settings,
         likelihood=engine.problem.likelihood,
@@ -86,17 +74,7 @@ def sampled_start(
 def spread(
     engine: Engine, settle: Callable[[Array, Array, Bounds], Any], pair: Pair, constraint: Constraint
 ) -> Pair:
-    """Find the loadings of all rows for the factors of some; features not seen in these get their mean.
-
-    Parameters
-    ----------
-    engine : Engine
-        Of all rows.
-    settle : callable
-        See `log1pnmf.engines.base.Sample`.
-    pair : Pair
-        Of some rows.
-    """
+    """Find the loadings of all rows for the factors of some; features not seen in these get their mean."""
     loadings, factors = pair.loadings, pair.factors
     if constraint.scale_is_free:
         loadings, factors = _balanced(loadings, factors)
@@ -106,13 +84,7 @@ def spread(
 
 
 def given_start(engine: Engine, loadings: Array, factors: Array) -> Pair:
-    """Make a checked start usable: samples and features with counts have something to begin with.
-
-    Parameters
-    ----------
-    loadings, factors : ndarray of shape (n, K) and (m, K)
-        On the eta scale.
-    """
+    """Make a checked start usable: samples and features with counts have something to begin with."""
     counts = engine.problem.counts
     values = []
     for side, rows in ((loadings, counts.by_row), (factors, counts.by_column)):
@@ -124,7 +96,7 @@ def given_start(engine: Engine, loadings: Array, factors: Array) -> Pair:
 
 
 def _balanced(loadings: Array, factors: Array) -> tuple[Array, Array]:
-    """Give both sides of every column the same mean, so that the solver has nothing to rescale."""
+    """Return both sides of every column the same mean, so that the solver has nothing to rescale."""
     of_loadings, of_factors = loadings.mean(axis=0), factors.mean(axis=0)
     used = (of_loadings > 0.0) & (of_factors > 0.0)
     by = np.where(used, np.sqrt(np.where(used, of_loadings, 1.0) / np.where(used, of_factors, 1.0)), 1.0)
@@ -184,19 +156,7 @@ Make: TypeAlias = Callable[[Problem], Engine]
 def race(
     engine: Engine, settings: Settings, rng: Random, *, make: Make, number: int = 0, verbose: int = 0
 ) -> Taken:
-    """Find a start for counts in memory.
-
-    Parameters
-    ----------
-    engine : Engine
-        Of the problem that is to be started.
-    make : callable
-        Makes engines for the race, which has Poisson noise and adaptive zeros.
-    number : int
-        How many starts there were before. The SVD is the same each time, so later ones are random instead.
-    verbose : int
-        1 shows a progress bar.
-    """
+    """Find a start for counts in memory."""
     first = "nndsvd" if number == 0 else "random"
     K, problem = settings.n_components, engine.problem
     if K == 1 or problem.link.c < SMALLEST_RACED:
@@ -235,15 +195,7 @@ def _agree(reached: list[float]) -> bool:
 
 
 class _Racer:
-    """Follows the solver from one start after the other, with adaptive zeros, and improves where it leads.
-
-    Parameters
-    ----------
-    exact : Engine
-        Of the problem that is raced, with all zeros visited.
-    watch : callable
-        Called with every iteration, numbered through.
-    """
+    """Follows the solver from one start after the other, with adaptive zeros, and improves where it leads."""
 
     def __init__(self, make: Make, exact: Engine, watch: Callback) -> None:
         self.exact, self.watch, self.n_seen = exact, watch, 0
@@ -253,13 +205,7 @@ class _Racer:
         self.effects = effects_of(exact, make)
 
     def moved(self, pair: Pair, objective: float, rng: Random, *, most: int, most_failed: int) -> Pair:
-        """Exchange some factors, again and again, and give the best point that was reached.
-
-        Parameters
-        ----------
-        most, most_failed : int
-            Moves, and moves in a row without a gain after which there are no more.
-        """
+        """Exchange some factors, again and again, and give the best point that was reached."""
         best, least, n_failed = pair, objective, 0
         for n_new in islice(cycle(EXCHANGED), most):
             new = exchanged(pair.loadings, pair.factors, n_new, rng)
@@ -274,7 +220,7 @@ class _Racer:
         return best
 
     def advance(self, start: tuple[Array, Array], n_iterations: int) -> tuple[Pair, float]:
-        """Give where some iterations lead, and the objective there, with the errors of zeros put right.
+        """Return where some iterations lead, and the objective there, with the errors of zeros put right.
 
         One choice of zeros serves all starts, as long as its errors are small enough.
         """
@@ -322,11 +268,6 @@ def exchanged(loadings: Array, factors: Array, n_new: int, rng: Random) -> tuple
     """Put the mean of all samples with noise in the place of random columns, at most half of them.
 
     The columns that stay say less in the mean, so that the sum of all stays about the same.
-
-    Parameters
-    ----------
-    loadings, factors : ndarray of shape (n, K) and (m, K)
-        On the eta scale, not negative.
     """
     n_samples, n_components = loadings.shape
     n_new = min(n_new, n_components // 2)

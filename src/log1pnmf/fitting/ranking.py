@@ -44,37 +44,19 @@ REACH = 2.0
 
 @dataclass(frozen=True, eq=False)
 class StandIns:
-    """Typical samples with each factor, and what stands in for the factor in them.
+    """Typical samples with each factor, and what stands in for the factor in them."""
 
-    Parameters
-    ----------
-    own : ndarray of shape (K, K)
-        Row k: mean loadings of the samples, weighted by size and loading on k.
-    rest : ndarray of shape (K, K)
-        Row k: the same sample without factor k, the others scaled up in its place.
-    comparable : ndarray of bool, shape (K,)
-        Whether the rest can stand in: not for a factor that all samples have, to which others are added. Then
-        `rest` is not scaled up.
-    weight : ndarray of shape (K,)
-        How many average samples with full membership there are of each.
-    """
-
-    own: Array
-    rest: Array
+    own: Array  # (K, K): row k: mean loadings of the samples, weighted by size and loading on k
+    rest: Array  # (K, K): row k: the same sample without factor k, the others scaled up in its place
+    # (K,): whether the rest can stand in: not for a factor that all samples have, to which others are added.
+    # Then `rest` is not scaled up
     comparable: NDArray[np.bool_]
-    weight: Array
+    weight: Array  # (K,): how many average samples with full membership there are of each
 
 
 def stand_ins(loadings: Array, size_factors: Array, excess: Array | None = None) -> StandIns:
     """Find what stands in for each factor.
 
-    Parameters
-    ----------
-    excess : ndarray of shape (K, K), optional
-        What errors of the loadings add to the sums of products of loadings, weighted by size.
-
-    Examples
-    --------
     >>> kinds = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])  # two kinds of samples
     >>> stand_ins(kinds, np.ones(4)).rest.round(2).tolist()
     [[0.0, 1.0], [1.0, 0.0]]
@@ -113,18 +95,12 @@ def _constant_feature(products: Array, sums: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """How much each feature tells each factor from the others; arrays of shape (m, K).
+    """How much each feature tells each factor from the others; arrays of shape (m, K)."""
 
-    Parameters
-    ----------
-    log2_fold_change : ndarray
-        Of the rate in a typical sample with the factor against that with the rest of its mixture in its
-        place, one count added to both sides.
-    lower : ndarray
-        Lower end of its interval, for counts with the variance of the noise: features are ranked by it.
-    """
-
+    # of the rate in a typical sample with the factor against that with the rest of its mixture in its place,
+    # one count added to both sides
     log2_fold_change: Array
+    # lower end of its interval, for counts with the variance of the noise: features are ranked by it
     lower: Array
 
     def top(self, k: int, n: int | None = None) -> NDArray[np.intp]:

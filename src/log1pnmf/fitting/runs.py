@@ -35,29 +35,16 @@ from .updates import Remake, Renewal, Renewed, is_due
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One start followed to its end.
+    """One start followed to its end."""
 
-    Parameters
-    ----------
-    last : Iteration
-        Where it ended.
-    stopped : {"converged", "max_iter", "stalled", "callback", "interrupted"}
-        Why it ended.
-    changed : Changed
-        Of the problem it ended with.
-    errors : (float, float) or None
-        Errors of adaptive zeros at the end, see `log1pnmf.engines.base.Engine.zero_errors`; None where they
-        are not known, because the fit was interrupted.
-    start : str
-        Which start it was, `log1pnmf.fitting.starts.Taken.name`.
-    """
-
-    last: Iteration
+    last: Iteration  # where it ended
     history: History
-    stopped: Stopped
-    changed: Changed
+    stopped: Stopped  # why it ended
+    changed: Changed  # of the problem it ended with
+    # errors of adaptive zeros at the end, see `log1pnmf.engines.base.Engine.zero_errors`; None where they are
+    # not known, because the fit was interrupted
     errors: tuple[float, float] | None
-    start: str
+    start: str  # which start it was, `log1pnmf.fitting.starts.Taken.name`
 
     @property
     def objective(self) -> float:
@@ -76,19 +63,7 @@ class Run:
         known: Structure | None = None,
         kkt_residual: float | None = None,
     ) -> Fit:
-        """Make the `Fit` of this run; no other code makes one.
-
-        Parameters
-        ----------
-        settings : Settings
-            Resolved.
-        problem : Problem
-            What was fitted, before any renewal.
-        known : Structure, optional
-            What is known of some factors.
-        kkt_residual : float, optional
-            Where it is known better than the last iteration knows it.
-        """
+        """Make the `Fit` of this run; no other code makes one."""
         last, counts, exact = self.last, problem.counts, self.last.likelihood == "exact"
         n, certificate, ended = counts.n_samples, None, self.changed.put_into(problem)
         if last.likelihood != "approximate" and self.errors is not None:
@@ -124,35 +99,17 @@ class Progress:
     """A fit right after an iteration: all that is needed to go on with the same bits.
 
     A renewal or the end of a start needs no record of its own: a resumed fit reaches it again at once.
-
-    Parameters
-    ----------
-    restart : int
-        Number of the start.
-    last : Iteration
-        With the solver's `state`; its seconds count from the start on.
-    stopping : tuple
-        `log1pnmf.fitting.solver.Stopping.state`.
-    history : History
-        Of this start, `last` included.
-    changed : Changed
-        Of the problem that is being solved.
-    random : dict
-        `log1pnmf._common.checks.random_parts` of the generator, from which later starts are drawn.
-    best : Run or None
-        The best of the earlier starts.
-    start : str
-        Which start it was.
     """
 
-    restart: int
-    last: Iteration
-    stopping: tuple[int, bool]
-    history: History
-    changed: Changed
+    restart: int  # number of the start
+    last: Iteration  # with the solver's `state`; its seconds count from the start on
+    stopping: tuple[int, bool]  # `log1pnmf.fitting.solver.Stopping.state`
+    history: History  # of this start, `last` included
+    changed: Changed  # of the problem that is being solved
+    # `log1pnmf._common.checks.random_parts` of the generator, from which later starts are drawn
     random: Mapping[str, Any]
-    best: Run | None
-    start: str
+    best: Run | None  # the best of the earlier starts
+    start: str  # which start it was
 
 
 WORTH = 2.0
@@ -177,30 +134,7 @@ def best_run(
     resumed: Progress | None = None,
     keep: Keep | None = None,
 ) -> Run:
-    """Run every start to its end.
-
-    Parameters
-    ----------
-    remake : callable
-        Makes an engine for a problem.
-    problem : Problem
-        What is to be solved, before any renewal.
-    renewal : Renewal, optional
-        Changes the problem on the way.
-    known : Structure, optional
-        What is known of some factors.
-    verbose : int
-        1 shows a progress bar.
-    resumed : Progress, optional
-        Go on from here; `rng` is then in the state it had there.
-    keep : callable, optional
-        Called with the `Progress` after every iteration.
-
-    Returns
-    -------
-    Run
-        The one with the lowest objective.
-    """
+    """Run every start to its end."""
     begin, best = (0, None) if resumed is None else (resumed.restart, resumed.best)
     for restart in range(begin, settings.n_init):
         one = _OneStart(
@@ -298,7 +232,7 @@ class _OneStart:
         return Run(last.on_host(), self.history, reason, changed, errors, self.start)
 
     def _now(self, engine: Engine) -> Engine:
-        """Give the engine with the effects of batches that the last iteration found."""
+        """Return the engine with the effects of batches that the last iteration found."""
         if self.effects is None or self.last is None:
             return engine
         return self.effects.at(engine, self.last.effects)
@@ -379,7 +313,7 @@ class _OneStart:
             yield last.on_host() if self.callbacks else replace(last, state=None)
 
     def _ended(self, engine: Engine) -> Stopped | Literal["renewed"]:
-        """Say why the solver ended: `max_iter` was reached, or no step lowers the objective."""
+        """Describe why the solver ended: `max_iter` was reached, or no step lowers the objective."""
         last, settings = self.last, self.settings
         assert last is not None
         # the last iteration may have been lost to an extrapolation that was dropped

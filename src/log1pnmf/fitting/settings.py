@@ -129,7 +129,7 @@ class Settings:
             )
 
     def with_noise(self, noise: str) -> Settings:
-        """Give the same with a noise that was chosen; dispersions are those of "nb" only."""
+        """Return the same with a noise that was chosen; dispersions are those of "nb" only."""
         return replace(self, noise=noise, dispersion=self.dispersion if noise == "nb" else "feature")
 
     def _make_plain(self) -> None:
@@ -167,7 +167,7 @@ class Settings:
         return replace(self, likelihood=likelihood, extrapolate=extrapolate, engine=engine)
 
     def why_exact(self, counts: Counts) -> str | None:
-        """Say why "auto" visits every zero count; None where it does not.
+        """Describe why "auto" visits every zero count; None where it does not.
 
         Parameters
         ----------

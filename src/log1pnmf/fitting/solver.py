@@ -27,18 +27,11 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Loadings and factors, on the eta scale, in the arrays of the engine.
-
-    Parameters
-    ----------
-    loadings, factors : ndarray of shape (n, K) and (m, K)
-    effects : ndarray of shape (B, m), optional
-        Of batches, where the solver finds them in every iteration.
-    """
+    """Loadings and factors, on the eta scale, in the arrays of the engine."""
 
     loadings: Array
     factors: Array
-    effects: Array | None = None
+    effects: Array | None = None  # (B, m): of batches, where the solver finds them in every iteration
 
     def scaled(self, by: Array) -> Pair:
         """Move a factor per column from the loadings to the factors."""
@@ -48,94 +41,54 @@ class Pair:
         return replace(self, loadings=loadings, factors=factors)
 
     def arrays(self) -> dict[str, Array]:
-        """Give the arrays by name."""
+        """Return the arrays by name."""
         named = {"loadings": self.loadings, "factors": self.factors, "effects": self.effects}
         return {name: array for name, array in named.items() if array is not None}
 
     def on_host(self) -> Pair:
-        """Give the same pair as NumPy arrays."""
+        """Return the same pair as NumPy arrays."""
         return replace(self, loadings=on_host(self.loadings), factors=on_host(self.factors))
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """All that the solver needs to go on after an iteration as if it had not stopped there.
+    """All that the solver needs to go on after an iteration as if it had not stopped there."""
 
-    Parameters
-    ----------
-    index : int
-        Of the iteration.
-    objective : float
-        Accepted there.
-    updated : Pair
-        What its two half-steps led to.
-    previous : Pair
-        Where the direction of the next extrapolation begins.
-    schedule : tuple of float, optional
-        `log1pnmf.fitting.solver.Extrapolation.state`; None without extrapolation.
-    """
-
-    index: int
-    objective: float
-    updated: Pair
-    previous: Pair
+    index: int  # of the iteration
+    objective: float  # accepted there
+    updated: Pair  # what its two half-steps led to
+    previous: Pair  # where the direction of the next extrapolation begins
+    # `log1pnmf.fitting.solver.Extrapolation.state`; None without extrapolation
     schedule: tuple[float, ...] | None
 
 
 @dataclass(frozen=True, eq=False)
 class Iteration:
-    """A point the solver has been at, with what is known there.
+    """A point the solver has been at, with what is known there."""
 
-    Parameters
-    ----------
-    index : int
-        Number of iterations that led here, lost ones included; 0 is the start.
-    loadings, factors : ndarray of shape (n, K) and (m, K)
-        On the eta scale, in the arrays of the engine. Never changed afterwards, so they may be kept without a
-        copy.
-    loss : float
-        Negative log-likelihood, penalty excluded.
-    objective : float
-        Loss + penalty: what is minimised, and never rises from one iteration to the next.
-    relative_change : float
-        How much the objective fell, relative to its size; NaN at the start, and where the problem was renewed
-        and the same point is looked at again.
-    kkt_residual : float
-        See `log1pnmf.model.objective.kkt_residual`. The part of the side that follows (see `alternate`) is
-        taken before its last update.
-    beta : float
-        Extrapolation that led here; 0 for a plain update.
-    seconds : float
-        Since the solver started.
-    restarted : bool
-        Whether an extrapolated point had to be dropped first.
-    n_rejected : int
-        Rows whose full step was backtracked, in the two half-steps of this iteration.
-    likelihood : {"exact", "approximate", "adaptive"}
-        Which one `loss` is.
-    state : State, optional
-        For going on from here; callbacks of a fit are not given it.
-    effects : ndarray of shape (B, m), optional
-        Of batches, where the solver finds them in every iteration.
-    """
-
-    index: int
+    index: int  # number of iterations that led here, lost ones included; 0 is the start
+    # (n, K) and (m, K): on the eta scale, in the arrays of the engine. Never changed afterwards, so they may
+    # be kept without a copy
     loadings: Array
     factors: Array
-    loss: float
-    objective: float
+    loss: float  # negative log-likelihood, penalty excluded
+    objective: float  # loss + penalty: what is minimised, and never rises from one iteration to the next
+    # how much the objective fell, relative to its size; NaN at the start, and where the problem was renewed
+    # and the same point is looked at again
     relative_change: float
+    # see `log1pnmf.model.objective.kkt_residual`. The part of the side that follows (see `alternate`) is
+    # taken before its last update
     kkt_residual: float
-    beta: float
-    seconds: float
-    restarted: bool
-    n_rejected: int
-    likelihood: Likelihood
-    state: State | None = None
-    effects: Array | None = None
+    beta: float  # extrapolation that led here; 0 for a plain update
+    seconds: float  # since the solver started
+    restarted: bool  # whether an extrapolated point had to be dropped first
+    n_rejected: int  # rows whose full step was backtracked, in the two half-steps of this iteration
+    likelihood: Likelihood  # which one `loss` is
+    state: State | None = None  # for going on from here; callbacks of a fit are not given it
+    effects: Array | None = None  # (B, m): of batches, where the solver finds them in every iteration
 
     def on_host(self) -> Iteration:
-        """Give the same iteration with NumPy arrays, and without `state`."""
+        """Return the same iteration with NumPy arrays, and without `state`."""
         return replace(self, loadings=on_host(self.loadings), factors=on_host(self.factors), state=None)
 
 
@@ -148,17 +101,6 @@ class Extrapolation:
     Beta grows while extrapolated points lower the objective; when one does not, it shrinks and its ceiling
     becomes the last value that worked. The ceiling itself grows slowly, up to `largest`. One object serves
     one run of the solver.
-
-    Parameters
-    ----------
-    start : float
-        First beta after the warm-up.
-    grow, grow_ceiling, shrink : float
-        Factors, all > 1.
-    largest : float
-        Bound of the ceiling.
-    warm_up : int
-        Updates at the beginning that are not extrapolated.
     """
 
     def __init__(
@@ -220,24 +162,19 @@ class Effects:
 
     Found only now and then, effects and loadings would follow each other in thousands of small steps: most of
     what an effect does to many features of a factor, the loadings of all samples of the batch can do, too.
-
-    Parameters
-    ----------
-    remake : callable
-        Makes an engine of the same kind for another problem of the same counts.
     """
 
-    remake: Remake
+    remake: Remake  # makes an engine of the same kind for another problem of the same counts
 
     def at(self, engine: Engine, effects: Array | None) -> Engine:
-        """Give the engine of the same problem with other effects."""
+        """Return the engine of the same problem with other effects."""
         batches = engine.problem.batches
         if effects is None or batches is None or effects is batches.effects:
             return engine
         return self.remake(with_exposure(engine.problem, batches=batches.with_effects(effects)))
 
     def found(self, engine: Engine, loadings: Array, factors: Array, sums: Array | None) -> Array:
-        """Give effects that lower the objective of an engine's problem; their sums may be known.
+        """Return effects that lower the objective of an engine's problem; their sums may be known.
 
         With dispersions every step of the search visits all entries, and there is one.
         """
@@ -252,7 +189,7 @@ class Effects:
 
 
 def effects_of(engine: Engine, remake: Remake) -> Effects | None:
-    """Give the steps of the effects, where they cost less than an iteration; None where they are renewals."""
+    """Return the steps of the effects where they cost less than an iteration, else None."""
     problem = engine.problem
     if problem.batches is None or not (problem.noise.zero_loss_is_mean or problem.zeros is None):
         return None
@@ -319,21 +256,7 @@ def solve_loadings(
     tol: float = 1e-10,
     max_iter: int = 500,
 ) -> tuple[Array, bool]:
-    """Repeat the loadings' half-step until nothing is gained.
-
-    Parameters
-    ----------
-    start : ndarray of shape (n, K)
-        Within the bounds, on the eta scale.
-    factors : ndarray of shape (m, K)
-        Held fixed, on the eta scale.
-    bounds : Bounds
-        Of the loadings.
-    tol : float
-        Predicted gain per count at which to stop.
-    max_iter : int
-        Half-steps at most.
-    """
+    """Repeat the loadings' half-step until nothing is gained."""
     side, loadings = engine.problem.loadings_side, start
     for _ in range(max_iter):
         step = engine.half_step(side, loadings, factors, bounds=bounds, row_solver=row_solver)
@@ -371,8 +294,6 @@ def largest_residual(tol: float) -> float:
     the default rule ends, the residual is between 2e-9 and 5e-5 on all data sets of `benchmarks.convergence`;
     where small gains alone would have ended fits with ``tol=1e-5``, it is up to 2e-2.
 
-    Examples
-    --------
     >>> largest_residual(1e-8), round(largest_residual(1e-4), 3)
     (0.001, 0.1)
     """
@@ -386,13 +307,6 @@ class Stopping:
     gain. Around a dropped extrapolation the steps are small for another reason, so the count starts again
     there; unless the one before was dropped as well, which happens where nothing is left to gain. One object
     serves one run of the solver.
-
-    Parameters
-    ----------
-    tol : float
-        >= 0; 0 runs until nothing is gained any more.
-    patience : int
-        Iterations in a row.
     """
 
     def __init__(self, tol: float, patience: int = PATIENCE) -> None:
@@ -470,33 +384,14 @@ def alternate(
     are accepted. Iteration 0 evaluates the start and updates the factors only. With the coordinate solver
     loadings and factors change roles, as in the paper: first the loadings, then the factors.
 
-    Parameters
-    ----------
-    loadings, factors : ndarray of shape (n, K) and (m, K)
-        Start, on the eta scale and within the bounds.
-    constraint : Constraint
-        A penalty on the factors needs an upper bound of the loadings, or the scale would run away.
-    extrapolation : Extrapolation, optional
-        None: plain alternation.
-    max_iter : int
-        Iterations after which to end, lost ones included.
-    state : State, optional
-        Go on after the iteration that carried it, with the same bits as without the pause; the start is then
-        looked at again, but has to be the one that iteration yielded; all other parameters are the same.
-    renewed : bool
-        The engine's problem is not the one that `state` comes from: its iteration is looked at again, under
-        the same index, and the extrapolation goes on.
-    effects : Effects, optional
-        Finds the effects of batches after the two half-steps, starting from those of the engine's problem;
-        they are extrapolated as well. None: they stay as they are.
-    residuals : bool
-        Whether to compute the KKT residual of every iteration; NaN otherwise. Nothing else depends on it.
+    `state`: go on after the iteration that carried it, with the same bits as without the pause; the start is
+    then looked at again, but has to be the one that iteration yielded; all other parameters are the same.
 
-    Yields
-    ------
-    Iteration
-        Index 0 is the start (rescaled); lost iterations are left out. Ends before `max_iter` only if an
-        update no longer lowers the objective in floating point.
+    `renewed`: the engine's problem is not the one that `state` comes from: its iteration is looked at again,
+    under the same index, and the extrapolation goes on.
+
+    `effects`: finds the effects of batches after the two half-steps, starting from those of the engine's
+    problem; they are extrapolated as well. None: they stay as they are.
     """
     moves = _Moves(engine, constraint, row_solver, effects)
     leader, follower = ROLES[row_solver]
@@ -595,7 +490,7 @@ class _Moves:
         return None if self.effects is None or batches is None else batches.effects
 
     def engine_at(self, at: Pair) -> Engine:
-        """Give the engine with the effects of a point, and keep it: it is asked for more than once."""
+        """Return the engine with the effects of a point, and keep it: it is asked for more than once."""
         if self.effects is not None:
             self.engine = self.effects.at(self.engine, at.effects)
         return self.engine

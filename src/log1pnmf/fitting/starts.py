@@ -35,34 +35,19 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """A start that was found.
+    """A start that was found."""
 
-    Parameters
-    ----------
-    pair : Pair
-        On the eta scale.
-    name : str
-        Which one it is: "given", a name that ``init=`` takes, or what "auto" took.
-    """
-
-    pair: Pair
-    name: str
+    pair: Pair  # on the eta scale
+    name: str  # which one it is: "given", a name that ``init=`` takes, or what "auto" took
 
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """How to find a start, once there is an engine.
+    """How to find a start, once there is an engine."""
 
-    Parameters
-    ----------
-    make : callable
-        Called with an engine, a random state and how many starts there were before.
-    arrays : (loadings, factors), optional
-        Where they are given, on the link scale.
-    """
-
+    # called with an engine, a random state and how many starts there were before
     make: Callable[[Engine, Random, int], Taken]
-    arrays: tuple[Array, Array] | None = None
+    arrays: tuple[Array, Array] | None = None  # where they are given, on the link scale
 
     def __call__(self, engine: Engine, rng: Random, number: int = 0) -> Taken:
         """Make the start; `number` is 0 for the first of several."""
@@ -79,12 +64,9 @@ SAMPLE = 300  # rows and columns on which the fitted total is matched
 def initialize(engine: Engine, n_components: int, init: str, rng: Random) -> tuple[Array, Array]:
     """Make a start.
 
-    Parameters
-    ----------
-    init : {"rank1", "random", "nndsvd"}
-        "rank1": the best single factor, and tiny random columns beside it (the paper's start);
-        "random": positive noise whose fitted total is that of the counts;
-        "nndsvd": non-negative SVD of ``log1p(y / (c s))``, of ``y / s`` for the identity link.
+    `init`: "rank1": the best single factor, and tiny random columns beside it (the paper's start); "random":
+    positive noise whose fitted total is that of the counts; "nndsvd": non-negative SVD of ``log1p(y / (c
+    s))``, of ``y / s`` for the identity link.
     """
     check_choice("init", init, STARTS)
     problem = engine.problem
@@ -102,15 +84,7 @@ def initialize(engine: Engine, n_components: int, init: str, rng: Random) -> tup
 
 
 def rank_one(engine: Engine, rng: Random, *, tol: float = 1e-6, max_iter: int = 50) -> tuple[Array, Array]:
-    """Fit a single factor, to a loose tolerance.
-
-    Parameters
-    ----------
-    rng : Generator or RandomState
-        For the start: the columns' mean rates times noise.
-    tol : float
-        See `log1pnmf.fitting.solver.Stopping`.
-    """
+    """Fit a single factor, to a loose tolerance."""
     problem = engine.problem
     rates = problem.counts.by_column.row_sums() / problem.size_factors.sum()
     loadings = rng.uniform(0.5, 1.5, size=(problem.counts.n_samples, 1))
@@ -179,16 +153,8 @@ def _fill(values: Array, rng: Random) -> Array:
 def check_start(start: Any, shape: tuple[int, int], n_components: int) -> tuple[Array, Array]:
     """Check a start given by the user.
 
-    Parameters
-    ----------
-    start : (loadings, factors)
-        Arrays of shape (n, K) and (m, K), finite and non-negative. Factors may be K x m, as `components_`
-        are; where m = K they are taken as m x K.
-
-    Returns
-    -------
-    loadings, factors : ndarray of shape (n, K) and (m, K)
-        Copies.
+    `start`: arrays of shape (n, K) and (m, K), finite and non-negative. Factors may be K x m, as
+    `components_` are; where m = K they are taken as m x K.
     """
     try:
         given = dict(zip(("loadings", "factors"), start, strict=True))
@@ -248,7 +214,7 @@ def adapt_start(problem: Problem, loadings: Array, factors: Array, rng: Random) 
 
 
 def _digest(loadings: Array, factors: Array, k: int) -> int:
-    """Tell columns apart; the zero has no sign here."""
+    """Return columns apart; the zero has no sign here."""
     return hash(((loadings[:, k] + 0.0).tobytes(), (factors[:, k] + 0.0).tobytes()))
 
 
@@ -327,20 +293,6 @@ def continued_start(
     changed the loadings stay, with a largest value of 1, and each factor goes from the old link to the new
     one as the rates of a sample that has only this factor, fully; then all are scaled alike, so that the
     fitted total is that of the counts.
-
-    Parameters
-    ----------
-    fit : Fit
-        The earlier fit, to the same features.
-    problem : Problem
-        What is to be fitted now.
-    loadings : ndarray of shape (n, K), optional
-        Of the samples of `problem` in the earlier fit, on its own scale, where they are not its samples.
-
-    Returns
-    -------
-    loadings, factors : ndarray of shape (n, n_components) and (m, n_components)
-        On the link scale of `problem`, with the baseline first.
     """
     scale = scale_of(fit.loadings, fit.factors, "max", fit.kinds)
     old = scaled(fit.loadings if loadings is None else loadings, fit.factors, scale)

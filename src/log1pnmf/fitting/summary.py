@@ -77,15 +77,7 @@ EXPLAINED, TIMES = 0.5, 1.5
 
 
 def note_on_sizes(fit: Fit, counts: Counts) -> str | None:
-    """Say it where totals differ from fitted size factors, and factors explain most of the difference.
-
-    Parameters
-    ----------
-    fit : Fit
-        With size factors that were fitted.
-    counts : Counts
-        The counts that were fitted.
-    """
+    """Describe how totals differ from fitted size factors, where factors explain most of it."""
     counted = counts.row_sums > 0
     ratio = np.log(counts.size_factors("total")[counted] / fit.size_factors[counted])
     shares = sample_shares(fit.loadings, fit.factors)[counted]
@@ -112,13 +104,7 @@ ROUNDING = 1e-12
 
 
 def summarize(fit: Fit, *, n_top: int = 8) -> str:
-    """Describe a fit in words: data, model, quality, factors and what is worth knowing.
-
-    Parameters
-    ----------
-    n_top : int
-        Number of features per factor.
-    """
+    """Describe a fit in words: data, model, quality, factors and what is worth knowing."""
     labels = fit.feature_labels
     lines = [
         f"Log1pNMF: {len(fit.loadings):,} samples x {len(fit.factors):,} features, "
@@ -148,13 +134,6 @@ def levelled(history: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]
     moved by it. The end is as it is. What a renewal of dispersions or other parameters gains in
     log-likelihood is no such step and stays; what their renewed prior costs is one, and what other zeros that
     are visited change.
-
-    Returns
-    -------
-    rows : ndarray of bool
-        Those that are not renewals.
-    objective : ndarray
-        Of these rows.
     """
     objective, loss = (np.asarray(history[name], dtype=np.float64) for name in ("objective", "loss"))
     renewed = np.isnan(np.asarray(history["relative_change"], dtype=np.float64))
@@ -169,13 +148,7 @@ def levelled(history: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]
 
 
 def gained_lately(fit: Fit, most: int = 10) -> str | None:
-    """Say how much the last iterations gained; None if there is only the start.
-
-    Parameters
-    ----------
-    most : int
-        Iterations looked at.
-    """
+    """Describe how much the last iterations gained; None if there is only the start."""
     rows, objective = levelled(fit.history)
     index = fit.history["iteration"][rows]
     if len(objective) < 2:
@@ -199,7 +172,7 @@ def _section(title: str, rows: Iterator[tuple[str, str]]) -> list[str]:
 
 
 def _batches(fit: Fit, most: int = 12, n_features: int = 4) -> Iterator[str]:
-    """Say on which features every batch has the largest effects."""
+    """Describe on which features every batch has the largest effects."""
     batches = fit.batches
     assert batches is not None
     sizes, labels = np.bincount(batches.labels, minlength=batches.n_batches), fit.feature_labels
@@ -244,7 +217,7 @@ def _model(fit: Fit) -> Iterator[tuple[str, str]]:
 
 
 def noise_in_words(fit: Fit) -> str:
-    """Say how counts scatter around their means, and how much."""
+    """Describe how counts scatter around their means, and how much."""
     if fit.dispersion is None:
         return "Poisson"
     kind = {"feature": "one for each feature", "shared": "the same for all features"}
@@ -256,7 +229,7 @@ def noise_in_words(fit: Fit) -> str:
 
 
 def _known(fit: Fit) -> str:
-    """Say what was known of which factors."""
+    """Describe what was known of which factors."""
     about = {"loadings": "loadings of", "pattern": "samples of", "factors": "factors", "mask": "features of"}
     parts = []
     for kind, text in about.items():

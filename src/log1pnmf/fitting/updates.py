@@ -57,34 +57,17 @@ class Renewal(Protocol):
     """Looks at a point now and then, and changes the problem where that is due."""
 
     def begin(self, engine: Engine) -> Engine:
-        """Give the engine with which the start is found."""
+        """Return the engine with which the start is found."""
         ...
 
     def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Renewed | None:
-        """Give the engine of the renewed problem and where to go on; None where the old one is good enough.
-
-        Parameters
-        ----------
-        loss : float
-            Of the old problem at that point.
-        index : int
-            Iterations so far; 0 is the start.
-        final : bool
-            Whether the fit would end here.
-        """
+        """Return the engine of the updated problem and its point; None where the old one will do."""
         ...
 
 
 def is_due(index: int, *, often: bool = False) -> bool:
     """Whether to look after that iteration: often at first, when factors change most.
 
-    Parameters
-    ----------
-    often : bool
-        About twice as often: what batches change the factors must not take for themselves.
-
-    Examples
-    --------
     >>> [index for index in range(100) if is_due(index)]
     [1, 3, 7, 15, 31, 63]
     >>> [index for index in range(100) if is_due(index, often=True)]
@@ -99,23 +82,14 @@ def is_due(index: int, *, often: bool = False) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class AdaptiveRenewal:
-    """Chooses which zeros are visited, and the quadratics of all others.
+    """Chooses which zeros are visited, and the quadratics of all others."""
 
-    Parameters
-    ----------
-    remake : callable
-        Makes the engine of the renewed problem.
-    tolerance : float
-        Errors of the quadratics, summed up without regard to their sign, relative to the log-likelihood.
-    early : float
-        So many times larger errors are allowed at first, when factors are still far from where they end.
-    ends_exact : bool
-        Visit all zeros where the fit would end, and from then on: a fit that is exact at its end.
-    """
-
-    remake: Remake
+    remake: Remake  # makes the engine of the renewed problem
+    # errors of the quadratics, summed up without regard to their sign, relative to the log-likelihood
     tolerance: float
+    # so many times larger errors are allowed at first, when factors are still far from where they end
     early: float = EARLY
+    # visit all zeros where the fit would end, and from then on: a fit that is exact at its end
     ends_exact: bool = False
 
     def begin(self, engine: Engine) -> Engine:
@@ -209,21 +183,12 @@ KeepsZeros: TypeAlias = Literal["yes", "nearly", "no"]
 
 
 class Improved(NamedTuple):
-    """A problem with better parameters.
+    """A problem with better parameters."""
 
-    Parameters
-    ----------
-    problem : Problem
-        The same one where nothing is better. Its zeros do not matter, unless the improvement `keeps_zeros`.
-    gain : float
-        Of ``loss + problem.cost``, all zeros visited; inf for a change that is made in any case.
-    at : Pair, optional
-        Where loadings had to move along.
-    """
-
+    # the same one where nothing is better. Its zeros do not matter, unless the improvement `keeps_zeros`
     problem: Problem
-    gain: float
-    at: Pair | None = None
+    gain: float  # of ``loss + problem.cost``, all zeros visited; inf for a change that is made in any case
+    at: Pair | None = None  # where loadings had to move along
 
 
 class Improvement(Protocol):
@@ -233,38 +198,18 @@ class Improvement(Protocol):
     """Whether the zeros of the problem that it gives are those of its parameters, or nearly so."""
 
     def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> Improved:
-        """Give the problem with other parameters, and how much lower its objective is.
-
-        Parameters
-        ----------
-        at : Pair
-            NumPy arrays.
-        index, final
-            As in `Renewal`.
-        """
+        """Return the problem with other parameters, and how much lower its objective is."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class ParameterRenewal:
-    """Improves parameters of the model one after the other, and then chooses zeros anew.
+    """Improves parameters of the model one after the other, and then chooses zeros anew."""
 
-    Parameters
-    ----------
-    remake : callable
-        Makes the engine of the renewed problem.
-    improvements : tuple of Improvement
-        Each is given the problem that the one before has left.
-    tol : float
-        What lowers the objective by less, relative to its size, is not worth a renewal.
-    zeros : AdaptiveRenewal, optional
-        Chooses zeros for new parameters, and where these stay.
-    """
-
-    remake: Remake
-    improvements: tuple[Improvement, ...]
-    tol: float
-    zeros: AdaptiveRenewal | None = None
+    remake: Remake  # makes the engine of the renewed problem
+    improvements: tuple[Improvement, ...]  # each is given the problem that the one before has left
+    tol: float  # what lowers the objective by less, relative to its size, is not worth a renewal
+    zeros: AdaptiveRenewal | None = None  # chooses zeros for new parameters, and where these stay
 
     def begin(self, engine: Engine) -> Engine:
         """Find the start with the parameters there are."""
@@ -301,16 +246,10 @@ class ParameterRenewal:
 
 @dataclass(frozen=True)
 class BetterDispersions:
-    """Finds the dispersions of negative binomial noise.
-
-    Parameters
-    ----------
-    remake : callable
-        Makes the engine that looks at the means.
-    """
+    """Finds the dispersions of negative binomial noise."""
 
     keeps_zeros: ClassVar[KeepsZeros] = "nearly"
-    remake: Remake
+    remake: Remake  # makes the engine that looks at the means
     kind: DispersionKind
 
     def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> Improved:
@@ -345,7 +284,7 @@ class BetterSizes:
 def first_problem(
     settings: Settings, counts: Counts, size_factors: Array, noise: Noise, batches: Batches | None = None
 ) -> Problem:
-    """Give the problem with which a fit begins. Of resolved settings."""
+    """Return the problem with which a fit begins. Of resolved settings."""
     common = np.full(len(size_factors), size_factors.mean())
     prior = SizePrior(common, WEIGHT) if settings.fits_sizes else None
     return Problem(counts, size_factors, settings.link, settings.zeros, noise, batches, prior)
@@ -370,7 +309,7 @@ class BetterEffects:
 
 
 def first_noise(settings: Settings, n_features: int) -> Noise:
-    """Give the noise with which a fit begins whose dispersions are not given."""
+    """Return the noise with which a fit begins whose dispersions are not given."""
     if settings.noise == "poisson":
         return POISSON
     return NegativeBinomial(np.full(n_features, FIRST_DISPERSION))
@@ -384,13 +323,7 @@ def renewal_of(
     batched: bool = False,
     constraint: Constraint | None = None,
 ) -> Renewal | None:
-    """Give what changes the problem of a fit on the way; None for most fits. Of resolved settings.
-
-    Parameters
-    ----------
-    constraint : Constraint, optional
-        That of the settings by default.
-    """
+    """Return what changes the problem of a fit on the way; None for most fits. Of resolved settings."""
     zeros = None
     if settings.likelihood == "adaptive" or settings.begins_adaptive(counts):
         exact = settings.likelihood == "exact"

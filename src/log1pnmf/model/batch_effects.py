@@ -42,27 +42,7 @@ def renewed_effects(
     dispersed: Callable[[Array, Array, Array], Array] | None = None,
     n_steps: int | None = None,
 ) -> tuple[Batches, float]:
-    """Find the effects that minimise the objective.
-
-    Parameters
-    ----------
-    model : Problem
-        With batches, whose effects are where the search begins.
-    loadings, factors : ndarray of shape (n, K) and (m, K)
-        On the eta scale.
-    sums : callable, optional
-        A quicker `mean_sums`, of this model.
-    dispersed : callable, optional
-        `dispersed_sums` of this model with other effects, which come first.
-    n_steps : int, optional
-        Of Newton's steps with dispersions; by default a few, until they are short.
-
-    Returns
-    -------
-    batches : Batches
-    gain : float
-        How much lower the objective is than before; never negative.
-    """
+    """Find the effects that minimise the objective."""
     batches = model.batches
     assert batches is not None
     before, totals = batches.logs, batches.totals(model.counts)
@@ -102,7 +82,7 @@ def renewed_effects(
 
 
 def first_effects(batches: Batches, counts: Counts, sizes: Array) -> Batches:
-    """Give the effects that explain the totals of features in batches, as if all samples were alike."""
+    """Return the effects that explain the totals of features in batches, as if all samples were alike."""
     totals = batches.totals(counts)
     every = totals.sum(axis=0)
     expected = batches.sums(sizes)[:, None] * (every / sizes.sum())

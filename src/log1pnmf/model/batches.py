@@ -31,30 +31,16 @@ MOST_STEPS, PRECISION = 200, 1e-14
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """Which batch every sample is of, and how well each batch captures every feature.
+    """Which batch every sample is of, and how well each batch captures every feature."""
 
-    Parameters
-    ----------
-    labels : ndarray of int32, shape (n,)
-        Number of the batch of every sample.
-    effects : ndarray of shape (B, m)
-        Positive.
-    strength : float
-        Counts by which every effect is pulled towards 1.
-    names : tuple of str
-        Of the batches; their numbers, unless given.
-    by_counts : bool
-        Which effects have no level: those of all counts together, because size factors are totals and have
-        it; or, if False, those of a typical feature.
-    known : dict
-        Sums that do not depend on the effects, and what they are of.
-    """
-
-    labels: NDArray[np.int32]
-    effects: Array
-    strength: float = 0.0
-    names: tuple[str, ...] = ()
+    labels: NDArray[np.int32]  # (n,): number of the batch of every sample
+    effects: Array  # (B, m): positive
+    strength: float = 0.0  # counts by which every effect is pulled towards 1
+    names: tuple[str, ...] = ()  # of the batches; their numbers, unless given
+    # which effects have no level: those of all counts together, because size factors are totals and have it;
+    # or, if False, those of a typical feature
     by_counts: bool = True
+    # sums that do not depend on the effects, and what they are of
     known: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -89,7 +75,7 @@ class Batches:
         return cls(own, np.ones((len(names), shape[1])), strength, names, by_counts)
 
     def for_samples(self, given: Any, n_samples: int) -> Batches:
-        """Give the same effects for other samples: their labels; None, and new ones, have effects of 1."""
+        """Return the same effects for other samples: their labels; None, and new ones, have effects of 1."""
         number = {name: place for place, name in enumerate(dict.fromkeys((*self.names, OTHER)))}
         effects = np.vstack([self.effects, np.ones((1, self.effects.shape[1]))])[: len(number)]
         own = np.full(n_samples, number[OTHER], dtype=np.int32)
@@ -107,7 +93,7 @@ class Batches:
         return np.argsort(-np.abs(np.log(self.effects[batch])), kind="stable")[:most]
 
     def with_effects(self, effects: Array) -> Batches:
-        """Give the same batches with other effects, which are not checked again."""
+        """Return the same batches with other effects, which are not checked again."""
         other = copy(self)
         other.__dict__.pop("logs", None)
         object.__setattr__(other, "effects", effects)
@@ -176,13 +162,7 @@ class Batches:
         return float(np.einsum("bj,bj->", self.rest(counts, exposure)[0], self.effects))
 
     def exposure_of_rest(self, counts: Counts, exposure: Array, stored: Pattern | None = None) -> Array:
-        """Give sums of t and t^2 over the zeros of every feature that are not stored, features x 2.
-
-        Parameters
-        ----------
-        stored : Pattern, optional
-            Samples x features.
-        """
+        """Return sums of t and t^2 over the zeros of every feature that are not stored, features x 2."""
         rest = self.rest(counts, exposure, stored)
         powers = self.effects, self.effects**2
         sums = [np.einsum("bj,bj->j", own, power) for own, power in zip(rest, powers, strict=True)]
@@ -243,13 +223,6 @@ def balanced_effects(seen: Array, expected: Array) -> Array:
 
     That is ``q = (seen + x) / expected``, with a number x for every column.
 
-    Parameters
-    ----------
-    seen, expected : ndarray of shape (B, m)
-        Positive.
-
-    Examples
-    --------
     >>> balanced_effects(np.array([[8.0], [2.0]]), np.array([[5.0], [5.0]])).round(3).tolist()
     [[1.766], [0.566]]
     """

@@ -22,15 +22,10 @@ NUMBERS = ("lower", "upper", "penalty")
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """``lower <= b <= upper`` for the entries of one side, and their penalty ``sum of penalty * b``.
+    """``lower <= b <= upper`` for the entries of one side, and their penalty ``sum of penalty * b``."""
 
-    Parameters
-    ----------
-    lower, upper, penalty : float or array
-        Broadcast to rows x K: a number, one per column, or one per entry. On the eta scale. Where both bounds
-        are the same, an entry is a constant.
-    """
-
+    # broadcast to rows x K: a number, one per column, or one per entry. On the eta scale. Where both bounds
+    # are the same, an entry is a constant
     lower: ArrayLike = 0.0
     upper: ArrayLike = math.inf
     penalty: ArrayLike = 0.0
@@ -41,12 +36,12 @@ class Bounds:
             object.__setattr__(self, name, values[0] if values.ndim == 2 and len(values) == 1 else values)
 
     def table(self, name: str, n_components: int) -> Array:
-        """Give "lower", "upper" or "penalty" as 1 x K where it is the same in all rows, else as rows x K."""
+        """Return "lower", "upper" or "penalty" as 1 x K where all rows have the same, else rows x K."""
         values = np.atleast_2d(getattr(self, name))
         return np.ascontiguousarray(np.broadcast_to(values, (len(values), n_components)))
 
     def tables(self, n_components: int) -> tuple[Array, Array, Array]:
-        """Give lower bounds, upper bounds and penalties, see `table`; not to be changed."""
+        """Return lower bounds, upper bounds and penalties, see `table`; not to be changed."""
         if n_components not in self._tables:
             lower, upper, penalty = (self.table(name, n_components) for name in NUMBERS)
             self._tables[n_components] = lower, upper, penalty
@@ -67,7 +62,7 @@ class Bounds:
         return np.asarray(np.equal(self.lower, self.upper))
 
     def of_rows(self, rows: Any) -> Bounds:
-        """Give the bounds of some rows: a slice or their numbers."""
+        """Return the bounds of some rows: a slice or their numbers."""
         if not self.differs:
             return self
         values = (np.asarray(getattr(self, name)) for name in NUMBERS)
@@ -91,7 +86,7 @@ class Bounds:
         return Bounds(*np.split(found, 3, axis=1)), own, tuple(int(k) for k in np.flatnonzero(held))
 
     def holding(self, values: Array, columns: Sequence[int]) -> Bounds:
-        """Give the bounds that keep some columns as they are."""
+        """Return the bounds that keep some columns as they are."""
         if not columns:
             return self
         lower, upper = (np.broadcast_to(one, values.shape).copy() for one in self.tables(values.shape[1])[:2])
@@ -142,16 +137,7 @@ class Constraint:
         return cls(Bounds(upper=1.0), Bounds(penalty=penalty))
 
     def scales(self, n_components: int) -> tuple[NDArray[np.bool_], Array]:
-        """Say which columns may be scaled: loadings multiplied and factors divided by a number.
-
-        Returns
-        -------
-        free : ndarray of bool, shape (K,)
-            Any number will do: every bound of the column is 0 or inf.
-        largest : ndarray of shape (K,)
-            Where only the loadings are bounded, by the same number in all rows or by 0: that number, which
-            the largest loading is to have; NaN elsewhere.
-        """
+        """Describe which columns may be scaled: loadings multiplied and factors divided by a number."""
         (low, high, _), (least, most, _) = (
             side.tables(n_components) for side in (self.loadings, self.factors)
         )
@@ -186,24 +172,13 @@ FREE_KIND = "free"
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """Factors of which something is known. They come first, in this order, and free ones follow.
+    """Factors of which something is known. They come first, in this order, and free ones follow."""
 
-    Parameters
-    ----------
-    loadings : ndarray of shape (n, K_1)
-        Of factors whose loadings are known; or zeros, and NaN where they are not known (a "pattern").
-    factors : ndarray of shape (m, K_2)
-        Of factors that are known themselves, on the link scale.
-    mask : ndarray of bool, shape (m, K_3)
-        Which features factors may have.
-    names : tuple of str
-        Of all these factors; empty where none has a name.
-    """
-
+    # (n, K_1): of factors whose loadings are known; or zeros, and NaN where they are not known (a "pattern")
     loadings: Array
-    factors: Array
-    mask: NDArray[np.bool_]
-    names: tuple[str, ...] = ()
+    factors: Array  # (m, K_2): of factors that are known themselves, on the link scale
+    mask: NDArray[np.bool_]  # (m, K_3): which features factors may have
+    names: tuple[str, ...] = ()  # of all these factors; empty where none has a name
 
     @property
     def n_known(self) -> int:
@@ -220,21 +195,14 @@ class Structure:
         return first + [kind for kind, part in parts for _ in range(part.shape[1])]
 
     def of_samples(self, rows: Any) -> Structure:
-        """Give what is known of some samples."""
+        """Return what is known of some samples."""
         return replace(self, loadings=self.loadings[rows])
 
     def constraint(self, n_components: int, *, l1: float, mask_penalty: float, alpha: float) -> Constraint:
         """Make the bounds and penalties, on the eta scale.
 
-        Parameters
-        ----------
-        l1 : float
-            Penalty of all factors but the baseline: the first whose known loadings are all alike; otherwise
-            the first free one.
-        mask_penalty : float
-            Of entries outside the mask; inf makes them zero.
-        alpha : float
-            Of the link.
+        `l1`: penalty of all factors but the baseline: the first whose known loadings are all alike; otherwise
+        the first free one.
         """
         kinds = np.array(self.kinds + [FREE_KIND] * (n_components - self.n_known))
         penalty = np.where(kinds == "factors", 0.0, l1 * alpha)

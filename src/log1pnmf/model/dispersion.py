@@ -59,29 +59,7 @@ def renewed(
     keep_prior: bool = False,
     spectrum: MeanSpectrum | None = None,
 ) -> tuple[NegativeBinomial, float]:
-    """Find the dispersions for the means that loadings and factors give.
-
-    Parameters
-    ----------
-    model : Problem
-        Counts, size factors and link; its noise and its zeros do not matter.
-    loadings, factors : ndarray of shape (n, K) and (m, K)
-        On the eta scale.
-    kind : {"feature", "shared"}
-        One for each feature, or the same for all.
-    before : NegativeBinomial, optional
-        Where to begin. Its prior stays if a new one would be near it, and the objective does not rise then.
-    keep_prior : bool
-        Leave the prior of `before` as it is in any case.
-    spectrum : MeanSpectrum, optional
-        The means, condensed; loadings and counts are not looked at then.
-
-    Returns
-    -------
-    noise : NegativeBinomial
-    gain : float
-        How much lower the objective is than with `before`; inf where the prior is another one.
-    """
+    """Find the dispersions for the means that loadings and factors give."""
     likelihood: _Gammas
     if spectrum is None:
         likelihood = _Likelihood(model.counts, factors, model, loadings)
@@ -113,7 +91,7 @@ class _Search:
         self.some = np.flatnonzero(totals >= min(FEWEST_COUNTS, float(totals.max())))
 
     def __call__(self, theta: Array, prior: Prior) -> tuple[Array, Expansion, float]:
-        """Give theta of all features, the objective there of those searched for, and how much it fell."""
+        """Return theta of all features, the objective there of those searched for, and how much it fell."""
 
         def of_all(theta: Array, which: Which) -> Expansion:
             every = np.arange(len(prior.centre))
@@ -134,12 +112,12 @@ class _Search:
         return self.likelihood(theta, which).plus(prior.of(which).at(theta))
 
     def first_prior(self, theta: Array) -> Prior:
-        """Give the prior that knows nothing."""
+        """Return the prior that knows nothing."""
         vague = Prior.vague(*self.likelihood.freedom(theta))
         return replace(vague, spread=math.inf) if self.shared else vague
 
     def next_prior(self, theta: Array, at: Expansion, prior: Prior) -> Prior:
-        """Give the prior that the features found with another one suggest."""
+        """Return the prior that the features found with another one suggest."""
         freedom, level = self.likelihood.freedom(theta)
         new = replace(prior, freedom=freedom, level=level)
         if self.shared:
@@ -150,16 +128,7 @@ class _Search:
 
 
 def _minimised(function: Callable[[Array, Which], Expansion], start: Array) -> tuple[Array, Expansion, float]:
-    """Minimise a function of every element on its own by Newton's steps in a bracket; never above the start.
-
-    Returns
-    -------
-    theta : ndarray
-    at : Expansion
-        There.
-    gain : float
-        How much lower the sum of all is than at the start.
-    """
+    """Minimise a function of each element by Newton steps in a bracket; never above the start."""
     floor, ceiling = float(np.log(LOWEST)), float(np.log(HIGHEST))
     active = np.arange(len(start))
     first, theta = function(start, active), start.copy()
@@ -200,7 +169,7 @@ class _Gammas:
         raise NotImplementedError
 
     def freedom(self, theta: Array) -> tuple[Array, Array]:
-        """Give the number of parameters that fitted the means of every feature, and the level of these means.
+        """Return how many parameters fitted the means of every feature, and the level of these means.
 
         Every factor of the feature counts, and the loadings of all samples, shared out by the features'
         information about them, ``mean / (1 + phi mean)``. The level is such that `Prior.correction` has the
@@ -328,7 +297,7 @@ class _Likelihood(_Gammas):
 
 
 def _gammas(y: Array, phi: Array) -> tuple[Array, Array, Array]:
-    """Give ``A = log(gamma(y + r) / gamma(r)) + y log(phi)``, 0 at ``phi = 0``, and derivatives in theta.
+    """Return ``A = log(gamma(y + r) / gamma(r)) + y log(phi)``, 0 at ``phi = 0``, and derivatives in theta.
 
     ``A' = y - r (psi(y + r) - psi(r))`` and ``A'' = r (psi(y + r) - psi(r)) + r^2 (psi'(y + r) - psi'(r))``,
     by their asymptotic series where r is large.

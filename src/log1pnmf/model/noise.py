@@ -71,44 +71,33 @@ class Prior:
 
     The counts have drawn the means towards themselves, and so look less dispersed than they are. In return
     every feature is given ``freedom / 2 * log(1 + phi * level)`` of log-likelihood, as Cox and Reid do.
-
-    Parameters
-    ----------
-    centre : ndarray of shape (m,)
-        The trend at every feature.
-    spread : float
-        Standard deviation around it; inf: nothing is known.
-    freedom : ndarray of shape (m,)
-        Number of parameters that were free to fit the means of the feature.
-    level : ndarray of shape (m,)
-        Mean counts to which they were fitted.
     """
 
-    centre: Array
-    spread: float
-    freedom: Array
-    level: Array
+    centre: Array  # (m,): the trend at every feature
+    spread: float  # standard deviation around it; inf: nothing is known
+    freedom: Array  # (m,): number of parameters that were free to fit the means of the feature
+    level: Array  # (m,): mean counts to which they were fitted
 
     @classmethod
     def vague(cls, freedom: Array, level: Array) -> Prior:
-        """Give the prior with which the search begins."""
+        """Return the prior with which the search begins."""
         return cls(np.full(len(level), VAGUE_CENTRE), VAGUE_SPREAD, freedom, level)
 
     def of(self, which: Any) -> Prior:
-        """Give the prior of some features."""
+        """Return the prior of some features."""
         return Prior(self.centre[which], self.spread, self.freedom[which], self.level[which])
 
     def at(self, theta: Array) -> Expansion:
-        """Give what it adds to the negative log-likelihood, up to a constant."""
+        """Return what it adds to the negative log-likelihood, up to a constant."""
         return self.pull(theta).plus(self.correction(theta))
 
     def pull(self, theta: Array) -> Expansion:
-        """Give the part of the normal law."""
+        """Return the part of the normal law."""
         away, weight = theta - self.centre, self.spread**-2
         return Expansion(0.5 * weight * away**2, weight * away, np.full(len(theta), weight))
 
     def correction(self, theta: Array) -> Expansion:
-        """Give the part that makes up for the fitted means."""
+        """Return the part that makes up for the fitted means."""
         x, half = np.exp(theta) * self.level, -0.5 * self.freedom
         part = x / (1.0 + x)
         return Expansion(half * np.log1p(x), half * part, half * part * (1.0 - part))
@@ -127,17 +116,8 @@ def prior_of(theta: Array, likelihood: Expansion, log_means: Array, which: Any, 
     Every likelihood is taken as a quadratic around `theta`. A flat one leaves its feature at the trend, with
     the whole spread as uncertainty, and so says nothing about either.
 
-    Parameters
-    ----------
-    theta, likelihood : ndarray of shape (k,), Expansion
-        Of the features that have enough counts: where they are, and the negative log-likelihood there, the
-        correction for fitted means included.
-    log_means : ndarray of shape (m,)
-        Logarithm of the mean count of all features.
-    which : ndarray of int, shape (k,)
-        Numbers of the features that have enough counts.
-    start : Prior
-        Of all features.
+    `theta`, `likelihood`: of the features that have enough counts: where they are, and the negative log-
+    likelihood there, the correction for fitted means included.
     """
     knots, basis, solve = _smoother(log_means[which])
     information = np.maximum(likelihood.bend, 0.0)
@@ -217,7 +197,7 @@ class Noise(Protocol):
         ...
 
     def plain_constant(self, counts: Counts) -> float:
-        """Give the same for losses that leave out all terms in which the mean does not appear."""
+        """Return the same for losses that leave out all terms in which the mean does not appear."""
         ...
 
 
@@ -231,7 +211,7 @@ class Poisson:
     cost = 0.0
 
     def of_features(self, which: Any) -> Poisson:
-        """Give itself: all features have the same noise."""
+        """Return itself: all features have the same noise."""
         return self
 
     def loss(self, y: Array, mean: Array) -> Array:
@@ -276,22 +256,14 @@ class NegativeBinomial:
     ``(dmean/deta)**2 / (mean (1 + phi mean))``; and where a count is zero it stays bounded as the mean goes
     to zero, which the Fisher information does not: a loading at zero could never leave it.
 
-    Parameters
-    ----------
-    dispersion : array of shape (m,), or a number
-        Not negative; 0 is Poisson. Features are the last axis of the entries that the methods get.
-    prior : Prior, optional
-        With which the dispersions were found, see `log1pnmf.model.dispersion`.
-
-    Examples
-    --------
     >>> noise = NegativeBinomial([0.0, 0.5])
     >>> noise.loss(np.array(3.0), np.array(1.0)).round(3).tolist()
     [1.296, 0.742]
     """
 
+    # (m,): not negative; 0 is Poisson. Features are the last axis of the entries that the methods get
     dispersion: Array
-    prior: Prior | None = None
+    prior: Prior | None = None  # with which the dispersions were found, see `log1pnmf.model.dispersion`
     name = "negative binomial"
     zero_loss_is_mean = False
 
@@ -346,7 +318,7 @@ class NegativeBinomial:
         return float(np.sum(counts.tally.times * (stirling(y) + excess_constant(y, phi))))
 
     def plain_constant(self, counts: Counts) -> float:
-        """Give the same for the loss ``-y log(mean) + (y + r) log(1 + phi mean)``."""
+        """Return the same for the loss ``-y log(mean) + (y + r) log(1 + phi mean)``."""
         y, phi = counts.tally.values, self._of_tally(counts)
         losses = y * (np.log1p(phi * y) + log1p_ratio(phi * y) - np.log(y))
         return self.constant(counts) - float(np.sum(counts.tally.times * losses))
@@ -366,7 +338,7 @@ def log1p_ratio(x: Array) -> Array:
 
 
 def excess_constant(y: ArrayLike, phi: ArrayLike) -> Array:
-    """Say what a count costs at a mean of its own size, beyond Poisson: about ``log(1 + phi y) / 2``.
+    """Describe what a count costs at a mean of its own size, beyond Poisson: about ``log(1 + phi y) / 2``.
 
     With ``S(y) = log(y!) - y log(y) + y`` it is ``log(1 + phi y) + S(r) - S(y + r)``.
     """

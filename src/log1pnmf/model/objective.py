@@ -76,20 +76,7 @@ def entry_loss(
     *,
     noise: Noise = POISSON,
 ) -> Array:
-    """Loss of every entry at the mean ``t * em``; with `zeros`, ``t * (a1*eta + a2*eta**2)`` where ``y = 0``.
-
-    Parameters
-    ----------
-    y, eta, t : array_like
-        Count, linear predictor (>= 0) and exposure; broadcast against each other.
-    zeros : Quadratic or EntryZeros, optional
-        Approximation for zero counts; None is exact.
-
-    Returns
-    -------
-    ndarray
-        inf where ``eta = 0`` meets a positive count; never NaN.
-    """
+    """Loss of every entry at ``t * em``; with `zeros`, ``t * (a1*eta + a2*eta**2)`` where ``y = 0``."""
     y, eta, t = _float(y), _float(eta), _float(t)
     with np.errstate(over="ignore"):
         loss = noise.loss(y, t * link.em(eta))
@@ -149,24 +136,7 @@ def _float(x: ArrayLike) -> Array:
 def log_likelihood(
     counts: Counts, loadings: Array, factors: Array, link: ShiftedLog, size_factors: Array
 ) -> float:
-    """Full Poisson log-likelihood, exactly.
-
-    Parameters
-    ----------
-    counts : Counts
-        n x m counts.
-    loadings, factors : ndarray of shape (n, K) and (m, K)
-        On the link scale: ``loadings @ factors.T = alpha_c * log(1 + lam / c)``.
-    link : ShiftedLog
-        Visits all n x m entries in blocks of rows; only the non-zeros for the identity link.
-    size_factors : ndarray of shape (n,)
-        Exposure of each sample.
-
-    Returns
-    -------
-    float
-        -inf if a positive count has mean zero.
-    """
+    """Full Poisson log-likelihood, exactly."""
     zeros = EXACT_FOR_IDENTITY if link.is_identity else None
     model = _Given(counts, size_factors, link, zeros)
     return -negative_log_likelihood(model, loadings, factors / link.alpha)
@@ -193,13 +163,6 @@ def negative_log_likelihood(problem: Model, loadings: Array, factors: Array) -> 
     """Objective of `problem` on the eta scale, constants included, penalty excluded.
 
     Sums over all entries, by rank-K algebra where zeros are approximate, corrected at the non-zeros.
-
-    Parameters
-    ----------
-    problem : Problem
-        Its `zeros` decides between the exact and the approximate objective.
-    loadings, factors : ndarray of shape (n, K) and (m, K)
-        On the eta scale.
     """
     link, zeros = problem.link, problem.zeros
     if link.is_identity and problem.counts.total > LARGE_TOTAL:
@@ -272,15 +235,7 @@ def _offset_of_zeros(problem: Model) -> float:
 
 
 def gradients(problem: Model, loadings: Array, factors: Array) -> tuple[Array, Array]:
-    """Gradient of `negative_log_likelihood` in the loadings and in the factors, on the eta scale.
-
-    Parameters
-    ----------
-    problem : Problem
-        Its `zeros` decides between the exact and the approximate objective.
-    loadings, factors : ndarray of shape (n, K) and (m, K)
-        On the eta scale.
-    """
+    """Gradient of `negative_log_likelihood` in the loadings and in the factors, on the eta scale."""
     rows, how = problem.counts.by_row, {"noise": problem.noise}
     gradient_loadings, gradient_factors = np.zeros_like(loadings), np.zeros_like(factors)
     for block in _row_blocks(rows, arrays=8):
@@ -359,13 +314,6 @@ def kkt_residual(
     and the larger one is returned. Weighing a column's gradient by the column's mean makes this invariant to
     ``(L_k * a, F_k / a)`` as long as neither penalty nor bound fixes the scale, and dividing by the total
     makes it independent of the amount of data. A column that is zero throughout does not count.
-
-    Parameters
-    ----------
-    gradient_loadings, gradient_factors : ndarray of shape (n, K) and (m, K)
-        Of the negative log-likelihood, penalty excluded, on the same scale as the factors.
-    total : float
-        Sum of all counts.
     """
     by_loadings = side_residual(loadings, gradient_loadings, constraint.loadings)
     by_factors = side_residual(factors, gradient_factors, constraint.factors)
@@ -373,12 +321,12 @@ def kkt_residual(
 
 
 def larger_residual(by_loadings: Any, by_factors: Any, total: float) -> float:
-    """Give `kkt_residual`, if those of both sides are known."""
+    """Return `kkt_residual`, if those of both sides are known."""
     return max(float(by_loadings), float(by_factors)) / (total if total > 0 else 1.0)
 
 
 def side_residual(values: Array, gradient: Array, bounds: Bounds) -> Any:
-    """Give the part of one side of `kkt_residual`, not divided by the total, where the arrays live."""
+    """Return the part of one side of `kkt_residual`, not divided by the total, where the arrays live."""
     lower, upper, penalty = (like(values, one) for one in (bounds.lower, bounds.upper, bounds.penalty))
     gradient = gradient + penalty
     projected = gradient - gradient.clip(min=0.0) * (values <= lower)

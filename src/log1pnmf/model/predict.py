@@ -53,23 +53,15 @@ class Mixture:
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """Entries of loadings or factors, to be had at any scale.
-
-    Parameters
-    ----------
-    from_uniform : ndarray of bool, shape (n, K)
-        Which part each is from.
-    quantiles : ndarray of shape (n, K)
-        Where in that part.
-    """
+    """Entries of loadings or factors, to be had at any scale."""
 
     mixture: Mixture
-    from_uniform: NDArray[np.bool_]
-    quantiles: Array
+    from_uniform: NDArray[np.bool_]  # (n, K): which part each is from
+    quantiles: Array  # (n, K): where in that part
     rates: Array
 
     def at(self, scale: float, largest: float) -> Array:
-        """Give entries `scale` times as large, but none above `largest`: the exponential part ends there."""
+        """Return entries times `scale`, none above `largest`: the exponential part ends there."""
         low, high = self.mixture.uniform
         even = np.minimum(scale * (low + (high - low) * self.quantiles), largest)
         rates = self.rates / scale
@@ -178,13 +170,7 @@ def score_parts(
 def score_entries(
     rates: Rates, seen: Counts | None, unseen: Counts, beside: Background, *, scale: float
 ) -> Array:
-    """Log-likelihood of every sample, at `scale` times the rates mixed with the background.
-
-    Parameters
-    ----------
-    seen : Counts or None
-        Another part of the same entries: with dispersions, both parts share their excess.
-    """
+    """Log-likelihood of every sample, at `scale` times the rates mixed with the background."""
     if rates.dispersion is None:
         return _poisson(rates, unseen, beside, scale=scale)
     return _dispersed(rates, seen, unseen, beside, scale=scale)

@@ -34,24 +34,16 @@ class SideZeros:
     ``row_linear[i] * sum_j column_linear[j] x_j``, and ``G_i`` the sum over p of
     ``row_square[i, p] * sum_j column_square[p, j] x_j x_j'``: a form of rank P. P is 1. With dispersions
     it is 2, and the second term is the concave part.
-
-    Parameters
-    ----------
-    stored : Pattern or None
-        Zeros that are visited.
-    row_quadratic, column_quadratic : ndarray of shape (rows, 2) or (columns, 2), or None
-        Linear and quadratic coefficient in place of ``expm1(eta)``; one of the two. With dispersions there is
-        a third: what is multiplied by the exposure and added to the quadratic one.
-    row_linear, row_square : ndarray of shape (rows, 1) and (rows, P)
-    column_linear, column_square : ndarray of shape (1, columns) and (P, columns)
-        As if all effects of batches were 1; see `Side.terms_of_zeros`.
     """
 
-    stored: Pattern | None
+    stored: Pattern | None  # zeros that are visited
+    # (rows, 2): linear and quadratic coefficient in place of ``expm1(eta)``; one of the two. With dispersions
+    # there is a third: what is multiplied by the exposure and added to the quadratic one
     row_quadratic: Array | None
     column_quadratic: Array | None
     row_linear: Array
     row_square: Array
+    # (1, columns) and (P, columns): as if all effects of batches were 1; see `Side.terms_of_zeros`
     column_linear: Array
     column_square: Array
 
@@ -88,7 +80,7 @@ class Side:
         return exposure * batches.effects[batches.labels[row]]
 
     def terms_of_zeros(self) -> tuple[Array, Array, Array, Array]:
-        """Give the terms of rows and columns: linear and square of rows, then of columns.
+        """Return the terms of rows and columns: linear and square of rows, then of columns.
 
         With batches there are P terms of features for each of them, batch by batch, times powers of the
         effects. Where rows are samples, a row uses the columns' terms of its batch. Where columns are
@@ -115,7 +107,7 @@ class Side:
         return self.noise.of_features(row) if self.rows_are_features else self.noise
 
     def at(self, features: NDArray[np.intp], samples: NDArray[np.intp] | None = None) -> Side:
-        """Give some features and samples of the factors' side; the zeros must not be adaptive."""
+        """Return some features and samples of the factors' side; the zeros must not be adaptive."""
         matrix, exposure, zeros = self.rows.to_scipy()[features], self.column_exposure, self.zeros
         batches = None if self.batches is None else self.batches.of_features(features)
         if zeros is not None:
@@ -133,7 +125,7 @@ class Side:
 
 
 def zeros_of_row(side: Side, i: int) -> EntryZeros | None:
-    """Give what stands in for the zeros of one row; None where all are visited."""
+    """Return what stands in for the zeros of one row; None where all are visited."""
     zeros = side.zeros
     if zeros is None:
         return None
@@ -144,55 +136,34 @@ def zeros_of_row(side: Side, i: int) -> EntryZeros | None:
 
 @dataclass(frozen=True, eq=False)
 class SizePrior:
-    """Gamma law of fitted size factors, see `log1pnmf.model.size_factors`.
+    """Gamma law of fitted size factors, see `log1pnmf.model.size_factors`."""
 
-    Parameters
-    ----------
-    centre : ndarray of shape (n,)
-        Its mean for every sample.
-    weight : float
-        Its shape: about 1 over the variance of the logarithms.
-    """
-
-    centre: Array
-    weight: float
+    centre: Array  # (n,): its mean for every sample
+    weight: float  # its shape: about 1 over the variance of the logarithms
 
     def of(self, which: Any) -> SizePrior:
-        """Give the prior of some samples."""
+        """Return the prior of some samples."""
         return SizePrior(self.centre[which], self.weight)
 
     def costs(self, size_factors: Array) -> Array:
-        """Say what every size factor costs in the objective; 0 at the centre."""
+        """Describe what every size factor costs in the objective; 0 at the centre."""
         ratio = size_factors / self.centre
         return self.weight * (ratio - np.log(ratio) - 1.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Counts, exposure, link and the treatment of zero counts.
+    """Counts, exposure, link and the treatment of zero counts."""
 
-    Parameters
-    ----------
-    counts : Counts
-        n x m counts.
-    size_factors : ndarray of shape (n,)
-        Positive.
-    zeros : Quadratic, AdaptiveZeros or None
-        What replaces ``expm1`` at zero counts; None visits them exactly. With the identity link this always
-        becomes ``Quadratic(0, 1, 0)``, which is exact at sparse cost.
-    batches : Batches, optional
-        How well each batch of samples captures every feature.
-    size_prior : SizePrior, optional
-        Where size factors are fitted.
-    """
-
-    counts: Counts
-    size_factors: NDArray[np.float64]
+    counts: Counts  # n x m counts
+    size_factors: NDArray[np.float64]  # (n,): positive
     link: ShiftedLog
+    # what replaces ``expm1`` at zero counts; None visits them exactly. With the identity link this always
+    # becomes ``Quadratic(0, 1, 0)``, which is exact at sparse cost
     zeros: Zeros | None = None
     noise: Noise = POISSON
-    batches: Batches | None = None
-    size_prior: SizePrior | None = None
+    batches: Batches | None = None  # how well each batch of samples captures every feature
+    size_prior: SizePrior | None = None  # where size factors are fitted
 
     def __post_init__(self) -> None:
         size_factors = np.ascontiguousarray(self.size_factors, dtype=np.float64)

@@ -80,19 +80,7 @@ class _Step:
 def resized(
     problem: Problem, loadings: Array, factors: Array, *, bounds: Bounds = NON_NEGATIVE, free: bool = False
 ) -> Resized:
-    """Improve size factors and loadings together, by a step that does not raise the objective.
-
-    Parameters
-    ----------
-    problem : Problem
-        With a `size_prior`.
-    loadings, factors : ndarray of shape (n, K) and (m, K)
-        On the eta scale.
-    bounds : Bounds
-        Of the loadings.
-    free : bool
-        Whether the sum of the sizes may change, as for new samples, which do not decide about the scale.
-    """
+    """Improve size factors and loadings together, by a step that does not raise the objective."""
     prior, before = problem.size_prior, problem.size_factors
     assert prior is not None
     counted = problem.counts.row_sums > 0
@@ -131,13 +119,6 @@ def levelled(problem: Problem, loadings: Array, factors: Array, constraint: Cons
 
     Samples that have one programme alone fit as well with half the sizes and twice the rates. So the prior
     alone says how far to go. Mixed samples do not fit as well, so the step is a part of that.
-
-    Parameters
-    ----------
-    problem, loadings, factors
-        As in `resized`.
-    constraint : Constraint
-        Of loadings and factors.
     """
     bounds, before = constraint.loadings, problem.size_factors
     found = resized(problem, loadings, factors, bounds=bounds)
@@ -163,7 +144,7 @@ def levelled(problem: Problem, loadings: Array, factors: Array, constraint: Cons
 
 
 def _levels(problem: Problem, shares: Array) -> Array:
-    """Say how far the sizes of each programme have to fall for the least cost of the prior; logarithms."""
+    """Return by how much log sizes of each factor have to fall for the least cost of the prior."""
     prior, by = problem.size_prior, np.zeros(shares.shape[1])
     assert prior is not None
     ratio = problem.size_factors / prior.centre

@@ -28,22 +28,13 @@ FEWEST_SAMPLES = 1000
 
 @dataclass(frozen=True, eq=False)
 class MeanSpectrum:
-    """Sums over the samples seen so far.
+    """Sums over the samples seen so far."""
 
-    Parameters
-    ----------
-    low : ndarray of shape (m,)
-        Where the first bin of every feature begins.
-    entries, counted : ndarray of shape (m, N_BINS, POWERS)
-        Sums of the powers: of all entries, and weighed by the counts.
-    n_free : ndarray of shape (1,)
-        Loadings that are not zero.
-    """
-
-    low: Array
+    low: Array  # (m,): where the first bin of every feature begins
+    # (m, N_BINS, POWERS): sums of the powers: of all entries, and weighed by the counts
     entries: Array
     counted: Array
-    n_free: Array
+    n_free: Array  # (1,): loadings that are not zero
 
     @classmethod
     def zeros(cls, low: Array) -> MeanSpectrum:
@@ -53,13 +44,13 @@ class MeanSpectrum:
 
     @staticmethod
     def low_for(tally: Tally) -> Array:
-        """Say where the bins of features with these counts begin."""
+        """Describe where the bins of features with these counts begin."""
         largest = np.zeros(len(tally.indptr) - 1)
         np.maximum.at(largest, tally.feature, tally.values)
         return np.log(np.maximum(largest, 1.0)) + (ABOVE - N_BINS)
 
     def plus(self, other: MeanSpectrum) -> MeanSpectrum:
-        """Give new sums over the samples of both."""
+        """Return new sums over the samples of both."""
         return MeanSpectrum(
             self.low,
             self.entries + other.entries,
@@ -68,7 +59,7 @@ class MeanSpectrum:
         )
 
     def nodes(self) -> Nodes:
-        """Give the nodes of the bins that are not empty."""
+        """Return the nodes of the bins that are not empty."""
         x = chebpts1(POWERS)
         weights = np.linalg.inv(np.vander(x, POWERS, increasing=True))
         feature, number = np.nonzero(self.entries[:, :, 0])
@@ -80,22 +71,16 @@ class MeanSpectrum:
 
 @dataclass(frozen=True, eq=False)
 class Nodes:
-    """Means that stand for all, with weights.
+    """Means that stand for all, with weights."""
 
-    Parameters
-    ----------
-    indptr : ndarray of int, shape (m + 1,)
-        Feature j has the bins ``indptr[j]`` to ``indptr[j + 1]``, at least one.
-    means, entries, counted : ndarray of shape (bins, POWERS)
-    """
-
+    # (m + 1,): feature j has the bins ``indptr[j]`` to ``indptr[j + 1]``, at least one
     indptr: NDArray[np.int64]
     means: Array
     entries: Array
     counted: Array
 
     def of(self, which: NDArray[np.intp]) -> Nodes:
-        """Give those of some features, in that order."""
+        """Return those of some features, in that order."""
         lengths = np.diff(self.indptr)[which]
         indptr = np.concatenate(([0], np.cumsum(lengths)))
         at = np.repeat(self.indptr[which] - indptr[:-1], lengths) + np.arange(indptr[-1])

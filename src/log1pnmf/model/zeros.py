@@ -32,17 +32,10 @@ MOST_BEND = 0.7
 
 @dataclass(frozen=True)
 class Quadratic:
-    """``expm1(eta) ~ a0m1 + a1 * eta + a2 * eta**2``.
+    """``expm1(eta) ~ a0m1 + a1 * eta + a2 * eta**2``."""
 
-    Parameters
-    ----------
-    a0m1 : float
-        Constant coefficient of the approximation to ``exp``, minus one.
-    a1, a2 : float
-        Linear and quadratic coefficients.
-    """
-
-    a0m1: float
+    a0m1: float  # constant coefficient of the approximation to ``exp``, minus one
+    # linear and quadratic coefficients
     a1: float
     a2: float
 
@@ -56,7 +49,7 @@ class Quadratic:
         return self.a0m1 + eta * (self.a1 + self.a2 * eta)
 
     def of_samples(self, block: slice) -> EntryZeros:
-        """Give what stands in for the zeros of some samples."""
+        """Return what stands in for the zeros of some samples."""
         return EntryZeros(self.a1, self.a2)
 
     def offset(self, exposure: Array, n_zeros: NDArray[np.int64]) -> float:
@@ -109,30 +102,18 @@ class EntryZeros(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class AdaptiveZeros:
-    """A quadratic in eta for the zeros of every feature, and the zeros that are visited one by one.
+    """A quadratic in eta for the zeros of every feature, and the zeros that are visited one by one."""
 
-    Parameters
-    ----------
-    quadratics : ndarray of shape (m, 3) or (m, 5)
-        Constant, linear and quadratic coefficient of every feature: the loss over t (``expm1(eta)`` with
-        Poisson noise) is about their polynomial in eta. The quadratic one is not negative, and zero with the
-        identity link and dispersions. With dispersions the last two are a constant and a quadratic one that
-        are multiplied by t; the quadratic one is not positive (`EntryZeros`).
-    stored : Pattern
-        Zeros that are visited, features x samples.
-    exposure : ndarray of shape (m, 2)
-        Sums of t and t^2 over the other zeros.
-    caps : ndarray of shape (m,)
-        Those whose measure (`log1pnmf.model.zeros.zero_costs`) is above it were chosen to be visited.
-    error : float
-        Sum over the others of ``t * |loss / t - quadratic|`` where the set was chosen.
-    """
-
+    # (m, 3): constant, linear and quadratic coefficient of every feature: the loss over t (``expm1(eta)``
+    # with Poisson noise) is about their polynomial in eta. The quadratic one is not negative, and zero with
+    # the identity link and dispersions. With dispersions the last two are a constant and a quadratic one that
+    # are multiplied by t; the quadratic one is not positive (`EntryZeros`)
     quadratics: Array
-    stored: Pattern
-    exposure: Array
+    stored: Pattern  # zeros that are visited, features x samples
+    exposure: Array  # (m, 2): sums of t and t^2 over the other zeros
+    # (m,): those whose measure (`log1pnmf.model.zeros.zero_costs`) is above it were chosen to be visited
     caps: Array
-    error: float
+    error: float  # sum over the others of ``t * |loss / t - quadratic|`` where the set was chosen
 
     def __post_init__(self) -> None:
         # numbers of single precision, two of which have room in one double of an engine; not the constants
@@ -173,13 +154,13 @@ class AdaptiveZeros:
         return self.stored.transpose()
 
     def with_exposure(self, exposure: Array) -> AdaptiveZeros:
-        """Give the same zeros with other sums of t and t^2 over those that are not visited."""
+        """Return the same zeros with other sums of t and t^2 over those that are not visited."""
         other = replace(self, exposure=exposure)
         other.__dict__["by_sample"] = self.by_sample  # transposed once
         return other
 
     def of_samples(self, block: slice) -> EntryZeros:
-        """Give what stands in for the zeros of some samples."""
+        """Return what stands in for the zeros of some samples."""
         return EntryZeros(self.a1, self.a2, self.by_sample.to_dense(block), self.by_exposure[:, 1])
 
     def offset(self, exposure: Array, n_zeros: NDArray[np.int64]) -> float:
@@ -202,17 +183,7 @@ EXACT_FOR_IDENTITY = Quadratic(0.0, 1.0, 0.0)
 def quadratic(
     link: ShiftedLog, kind: str = "chebyshev", interval: tuple[float, float] | None = None
 ) -> Quadratic:
-    """Quadratic of the chosen kind.
-
-    Parameters
-    ----------
-    link : ShiftedLog
-        The identity link always gets its exact form.
-    kind : {"chebyshev", "taylor"}
-        Interpolation over an interval, or expansion around zero.
-    interval : (low, high), optional
-        Only for "chebyshev"; see `chebyshev`.
-    """
+    """Quadratic of the chosen kind."""
     check_choice("approximation", kind, KINDS)
     if kind == "chebyshev":
         return chebyshev(link, interval)
@@ -229,16 +200,9 @@ def taylor(link: ShiftedLog) -> Quadratic:
 def chebyshev(link: ShiftedLog, interval: tuple[float, float] | None = None) -> Quadratic:
     """Interpolation of ``exp`` in the three Chebyshev nodes of an interval.
 
-    Parameters
-    ----------
-    link : ShiftedLog
-        The identity link gets its exact form.
-    interval : (low, high), optional
-        Where zero entries are expected to lie, on the link scale ``b``; both ends are divided by alpha.
-        By default rates between 0 and 1, i.e. eta in ``[0, log(1 + 1/c)]``.
+    `interval`: where zero entries are expected to lie, on the link scale ``b``; both ends are divided by
+    alpha. By default rates between 0 and 1, i.e. eta in ``[0, log(1 + 1/c)]``.
 
-    Notes
-    -----
     In Newton's form the interpolant is made of divided differences of ``exp``. For close nodes (large ``c``)
     their defining quotients lose all digits; their power series has only positive terms and loses none.
     The constant follows from the interpolation error at 0: ``p(0) - 1 = x0 x1 x2 exp[0, x0, x1, x2]``.
@@ -305,28 +269,17 @@ SURVEYED = 1024
 
 
 def surveyed_every(n_samples: int) -> int:
-    """Say which samples a survey looks at: 1 is every one, 2 every second."""
+    """Describe which samples a survey looks at: 1 is every one, 2 every second."""
     return max(1, n_samples // SURVEYED)
 
 
 class ZeroSurvey(NamedTuple):
-    """How well quadratics do at the zeros of every feature, if those with eta above a cap are visited.
+    """How well quadratics do at the zeros of every feature, if those with eta above a cap are visited."""
 
-    Parameters
-    ----------
-    caps : ndarray of shape (G,)
-        Ascending.
-    error : ndarray of shape (m, G)
-        Sum of ``t * |loss / t - quadratic|`` over the zeros below the cap.
-    n_above : ndarray of shape (m, G)
-        Zeros above it.
-    quadratics : ndarray of shape (m, G, 3) or (m, G, 5)
-        Fitted by least squares, weighed by exposure; see `log1pnmf.model.zeros.AdaptiveZeros`.
-    """
-
-    caps: Array
-    error: Array
-    n_above: Array
+    caps: Array  # (G,): ascending
+    error: Array  # (m, G): sum of ``t * |loss / t - quadratic|`` over the zeros below the cap
+    n_above: Array  # (m, G): zeros above it
+    # (m, G, 3): fitted by least squares, weighed by exposure; see `log1pnmf.model.zeros.AdaptiveZeros`
     quadratics: Array
 
 
@@ -342,8 +295,6 @@ class Chosen(NamedTuple):
 def caps_for(tolerance: float, *, dispersed: bool = False) -> Array:
     """Caps to look at; a tighter tolerance and dispersions need smaller ones.
 
-    Examples
-    --------
     >>> [round(float(cap), 3) for cap in caps_for(1e-4)[[0, -1]]]
     [0.05, 1.5]
     """
@@ -380,15 +331,10 @@ def choose(survey: ZeroSurvey, limit: float) -> Chosen:
 
 
 def zero_costs(eta: Array, t: Array, link: Link, dispersion: float | None) -> tuple[Array, Array]:
-    """Give what zeros cost over t, and the measure that is held against caps.
+    """Return what zeros cost over t, and the measure that is held against caps.
 
-    Parameters
-    ----------
-    eta, t : ndarray of shape (zeros,)
-        Linear predictor and exposure of the zeros of one feature.
-    dispersion : float or None
-        Of the feature; None is Poisson. With it the measure is the larger of eta (not with the identity link)
-        and ``dispersion * mean``.
+    `dispersion`: of the feature; None is Poisson. With it the measure is the larger of eta (not with the
+    identity link) and ``dispersion * mean``.
     """
     em = link.em(eta)
     if dispersion is None:
@@ -415,22 +361,7 @@ def survey_feature(
     largest: float = 0.0,
     straight: bool = False,
 ) -> tuple[float, int, Array]:
-    """Survey the zeros of one feature for one cap; engines are tested against it.
-
-    Parameters
-    ----------
-    eta, t, dispersion
-        As in `zero_costs`.
-    largest : float
-        With a dispersion, ``t * eta`` of the entry where it is largest, be that a zero or not.
-    straight : bool
-        Whether to do without a concave part.
-
-    Returns
-    -------
-    error, n_above, quadratic
-        As in `ZeroSurvey`.
-    """
+    """Survey the zeros of one feature for one cap; engines are tested against it."""
     cost, measure = zero_costs(eta, t, link, dispersion)
     below = measure <= cap
     x, w, cost = eta[below], t[below], cost[below]

@@ -39,8 +39,6 @@ LEAST_WIDTH = 0.02
 def group_places(sizes: Sequence[int]) -> Array:
     """Places of groups on a line of length 1, start and stop, in proportion to sizes but never tiny.
 
-    Examples
-    --------
     >>> group_places([1, 3]).round(3).tolist()
     [[0.0, 0.248], [0.256, 1.0]]
     """
@@ -103,31 +101,18 @@ class Factorization:
 
     An AnnData object holds only these if features were dropped since the fit, or if only the loadings are
     left, as after `anndata.concat`. In the second case m is 0, and c is NaN.
-
-    Parameters
-    ----------
-    loadings, factors : ndarray of shape (n, K) and (m, K)
-        As they are drawn.
-    history : mapping of str to ndarray
-        See `Fit.history`.
-    size_factors : ndarray of shape (n,), optional
-        Where they are known.
-    given_factor_names : tuple of str, optional
-    kinds : tuple of str, optional
-        See `Fit.kinds`.
-    dispersion : ndarray of shape (m,), optional
-        With negative binomial noise.
     """
 
+    # (n, K) and (m, K): as they are drawn
     loadings: Array
     factors: Array
     c: float
     feature_names: NDArray[np.object_] | None = None
-    history: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
-    size_factors: Array | None = None
+    history: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)  # see `Fit.history`
+    size_factors: Array | None = None  # (n,): where they are known
     given_factor_names: tuple[str, ...] | None = None
-    dispersion: Array | None = None
-    kinds: tuple[str, ...] | None = None
+    dispersion: Array | None = None  # (m,): with negative binomial noise
+    kinds: tuple[str, ...] | None = None  # see `Fit.kinds`
 
     def __post_init__(self) -> None:
         if self.feature_names is not None and len(self.feature_names) != len(self.factors):
@@ -166,7 +151,7 @@ Drawable: TypeAlias = Fit | Factorization
 
 
 def colors_in(adata: Any, column: str) -> dict[str, str] | None:
-    """Give the colours that scanpy keeps for the categories of a column; None where it has none."""
+    """Return the colours that scanpy keeps for the categories of a column; None where it has none."""
     name = f"{column}_colors"
     if column not in adata.obs or name not in adata.uns or not hasattr(adata.obs[column], "cat"):
         return None
@@ -250,7 +235,7 @@ SHOW_AND_SAVE = """show : bool, optional
 
 
 def drawing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a plot scanpy's `show` and `save`, in its signature and docstring too."""
+    """Return a plot scanpy's `show` and `save`, in its signature and docstring too."""
 
     @wraps(function)
     def drawn(*arguments: Any, show: bool | None = None, save: Any = None, **options: Any) -> Any:
@@ -275,12 +260,12 @@ def drawing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def axes_or_new(ax: Axes | None, figsize: tuple[float, float]) -> Axes:
-    """Give the axes back, or make them in a new figure of pyplot."""
+    """Return the axes back, or make them in a new figure of pyplot."""
     return figure_or_new(None, figsize).subplots() if ax is None else ax
 
 
 def figure_or_new(figure: Figure | SubFigure | None, figsize: tuple[float, float]) -> Any:
-    """Give the figure back, or make a new one of pyplot."""
+    """Return the figure back, or make a new one of pyplot."""
     if figure is not None:
         return figure
     from matplotlib import pyplot
@@ -357,8 +342,6 @@ DROP = 0.05
 def spread(wanted: ArrayLike, gap: float, bounds: tuple[float, float]) -> Array:
     """Move ascending positions as little as possible so that they are a gap apart and inside the bounds.
 
-    Examples
-    --------
     >>> spread([1.0, 1.2, 5.0], 1.0, (0.0, 10.0)).tolist()
     [0.6, 1.6, 5.0]
     """

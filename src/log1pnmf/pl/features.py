@@ -269,7 +269,7 @@ def _find(shown: Drawable, names: Sequence[str]) -> NDArray[np.intp]:
 
 
 def _sides(shown: Drawable, pair: tuple[int, int], named: NDArray[np.intp]) -> list[str]:
-    """Give each feature the colour of the factor in which its value is larger."""
+    """Return each feature the colour of the factor in which its value is larger."""
     colors, (a, b) = factor_colors(shown.n_components), pair
     more_in_a = shown.factors[named, a] >= shown.factors[named, b]
     return [colors[a] if side else colors[b] for side in more_in_a]

@@ -43,21 +43,11 @@ from .verdict import describe_batches, describe_misfit
 
 @dataclass(frozen=True)
 class DataSection:
-    """What the report says of the data.
+    """What the report says of the data."""
 
-    Parameters
-    ----------
-    rows : list of (str, str)
-        Name and value.
-    sizes : Chart or None
-        Histogram of the size factors.
-    sizes_note : str
-        What it says in words.
-    """
-
-    rows: list[tuple[str, str]]
-    sizes: Chart | None
-    sizes_note: str
+    rows: list[tuple[str, str]]  # name and value
+    sizes: Chart | None  # histogram of the size factors
+    sizes_note: str  # what it says in words
 
 
 def describe_data(inputs: ReportInput) -> DataSection:
@@ -283,7 +273,7 @@ def _render(inputs: ReportInput) -> str:
 
 
 def _drawn(inputs: ReportInput, n_drawn: int) -> str:
-    """Say which samples the structure plots show."""
+    """Describe which samples the structure plots show."""
     n = len(inputs.sample_names)
     if n_drawn == n:
         return f"all {n:,} samples"
@@ -327,7 +317,7 @@ def _heat(value: float, highest: float = 1.0) -> str:
 def _lead(
     inputs: ReportInput, sections: list[FactorSection], comparison: Comparison | None, alike: str
 ) -> str:
-    """Say what was fitted and the result; which fits have nearly the same factors comes first."""
+    """Describe what was fitted and the result; which fits have nearly the same factors comes first."""
     fit = inputs.fits[0]
     if len(sections) > 1:
         said = [
@@ -351,7 +341,7 @@ def _lead(
 
 
 def _size(fit: Fit) -> str:
-    """Say how large the data are."""
+    """Describe how large the data are."""
     batches = "" if fit.batches is None else f" in {plural(len(fit.batches.names), 'batch', 'batches')}"
     return f"{plural(len(fit.loadings), 'sample')}{batches} and {plural(len(fit.factors), 'feature')}"
 
@@ -362,7 +352,7 @@ def _noise(inputs: ReportInput) -> str:
 
 
 def _several(inputs: ReportInput) -> str:
-    """Say how many fits there are, and with how many factors."""
+    """Describe how many fits there are, and with how many factors."""
     sizes = sorted({fit.n_components for fit in inputs.fits})
     each = plural(sizes[0], "factor") if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} factors"
     if len(sizes) == 1 and len(inputs.fits) <= MOST_LISTED:
@@ -371,7 +361,7 @@ def _several(inputs: ReportInput) -> str:
 
 
 def _quality(inputs: ReportInput, explained: Sequence[float]) -> str:
-    """Say whether the fits are at an optimum, and how much they explain."""
+    """Return whether the fits are at an optimum, and how much they explain."""
     failed = [label for label, fit in zip(inputs.labels, inputs.fits, strict=True) if not fit.converged]
     n = len(inputs.fits)
     if failed:

@@ -31,7 +31,7 @@ DEARER = 4.0
 
 
 def find_presence(inputs: ReportInput) -> list[Evidence | None]:
-    """Give the evidence of every fit, or compute it if that takes seconds; None without counts."""
+    """Return the evidence of every fit, or compute it if that takes seconds; None without counts."""
     if inputs.evidence:
         return [
             None if found is None else found.renamed(fit.factor_names)
@@ -47,7 +47,7 @@ def find_presence(inputs: ReportInput) -> list[Evidence | None]:
 
 
 def presence_note(inputs: ReportInput) -> str | None:
-    """Say why factors were not tested; None if they were, or if there are no counts."""
+    """Describe why factors were not tested; None if they were, or if there are no counts."""
     if inputs.evidence or inputs.counts is None or _is_affordable(inputs):
         return None
     n_fits = sum(_n_fits(fit) for fit in inputs.fits)
@@ -93,34 +93,21 @@ LEAST_SAMPLES = 1000
 
 @dataclass(frozen=True)
 class Feature:
-    """A feature of a factor.
-
-    Parameters
-    ----------
-    rank : int
-        1 for the first.
-    fold, least : float
-        Log2 fold change, with the factor against the rest of the sample's own mixture; the lower end of its
-        interval, by which features are ranked.
-    fold_text, least_text : str
-        Both, with as many decimals as those of the other features.
-    weight : float
-        In the factor, on the link scale, where its largest loading is 1.
-    width : float
-        Length of the bar, which shows the lower end, as a share of the longest.
-    effect, lower, upper, adjusted_p : float
-        How much it rises with the factor on the link scale, the 95% interval, and the test of it; NaN where
-        it was not tested.
-    """
+    """A feature of a factor."""
 
     name: str
-    rank: int
+    rank: int  # 1 for the first
+    # log2 fold change, with the factor against the rest of the sample's own mixture; the lower end of its
+    # interval, by which features are ranked
     fold: float
     least: float
+    # both, with as many decimals as those of the other features
     fold_text: str
     least_text: str
-    weight: float
-    width: float
+    weight: float  # in the factor, on the link scale, where its largest loading is 1
+    width: float  # length of the bar, which shows the lower end, as a share of the longest
+    # how much it rises with the factor on the link scale, the 95% interval, and the test of it; NaN where it
+    # was not tested
     effect: float
     lower: float
     upper: float
@@ -129,70 +116,40 @@ class Feature:
 
 @dataclass(frozen=True)
 class Factor:
-    """What the report says of a factor.
-
-    Parameters
-    ----------
-    known : str
-        What was known of it before the fit; empty for nothing.
-    share : float
-        Of the fitted signal.
-    evenness, sparsity : float
-        Of its loadings over samples; of its weights over features (Hoyer).
-    served : list of str
-        Groups, the one with the highest mean loading first.
-    sentence : str
-        Which groups use it, in words.
-    top, table : list of Feature
-        Features drawn as bars; features of the long table.
-    n_markers : int or None
-        Features that rise significantly with it; None where they were not tested, or nothing can be compared
-        with it.
-    presence : list of str
-        What is lost without it, times what noise gives, and in how many other starts and bootstrap samples it
-        comes back; empty where that is not known.
-    """
+    """What the report says of a factor."""
 
     name: str
-    known: str
+    known: str  # what was known of it before the fit; empty for nothing
     color: str
-    share: float
+    share: float  # of the fitted signal
+    # of its loadings over samples; of its weights over features (Hoyer)
     evenness: float
     sparsity: float
-    served: list[str]
-    sentence: str
+    served: list[str]  # groups, the one with the highest mean loading first
+    sentence: str  # which groups use it, in words
+    # features drawn as bars; features of the long table
     top: list[Feature]
     table: list[Feature]
+    # features that rise significantly with it; None where they were not tested, or nothing can be compared
+    # with it
     n_markers: int | None
+    # what is lost without it, times what noise gives, and in how many other starts and bootstrap samples it
+    # comes back; empty where that is not known
     presence: list[str]
 
 
 @dataclass(frozen=True)
 class FactorSection:
-    """The factors of a fit.
+    """The factors of a fit."""
 
-    Parameters
-    ----------
-    label : str
-        Name of the fit.
-    means : list of list of float
-        Mean loading of each group (row) on each factor.
-    correlations : list of list of float
-        Spearman's, between factors.
-    n_tested : int or None
-        Samples on which features were tested; None where they were not.
-    judgement : str
-        Whether the factors are real, in words; empty if that is not known.
-    """
-
-    label: str
+    label: str  # name of the fit
     factors: list[Factor]
     groups: list[str]
     group_sizes: list[int]
-    means: list[list[float]]
-    correlations: list[list[float]]
-    n_tested: int | None
-    judgement: str
+    means: list[list[float]]  # mean loading of each group (row) on each factor
+    correlations: list[list[float]]  # spearman's, between factors
+    n_tested: int | None  # samples on which features were tested; None where they were not
+    judgement: str  # whether the factors are real, in words; empty if that is not known
 
 
 def find_markers(inputs: ReportInput) -> list[Markers | None]:
@@ -263,8 +220,6 @@ def _presence(found: Evidence, k: int) -> list[str]:
 def served_groups(means: Array, names: tuple[str, ...]) -> list[str]:
     """Find the groups whose mean loading is at least half of the highest, the highest first.
 
-    Examples
-    --------
     >>> served_groups(np.array([0.2, 0.9, 0.5]), ("a", "b", "c"))
     ['b', 'c']
     """

@@ -68,46 +68,28 @@ class Tick:
 
 @dataclass(frozen=True)
 class Curve:
-    """A line of a chart.
-
-    Parameters
-    ----------
-    style : str
-        Class of the line in the style sheet.
-    """
+    """A line of a chart."""
 
     name: str
     x: Array
     y: Array
-    style: str = "line-1"
+    style: str = "line-1"  # class of the line in the style sheet
 
 
 @dataclass(frozen=True)
 class Chart:
-    """What the template draws: everything in the coordinates of the picture.
+    """What the template draws: everything in the coordinates of the picture."""
 
-    Parameters
-    ----------
-    label : str
-        What the chart shows, for those who do not see it.
-    level : (y, text), optional
-        A horizontal line.
-    points : str
-        Path of dots.
-    band : str
-        Path of an area.
-    """
-
-    label: str
+    label: str  # what the chart shows, for those who do not see it
     x_title: str
     y_title: str
     x_ticks: list[Tick]
     y_ticks: list[Tick]
     bars: list[tuple[float, float, float, float]]
     lines: list[tuple[str, str, str]]
-    level: tuple[float, str] | None = None
-    points: str = ""
-    band: str = ""
+    level: tuple[float, str] | None = None  # a horizontal line
+    points: str = ""  # path of dots
+    band: str = ""  # path of an area
     width: float = WIDTH
     height: float = HEIGHT
     left: float = LEFT

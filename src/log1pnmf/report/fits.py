@@ -41,13 +41,7 @@ MOST_FITS = 20
 
 
 class Sameness:
-    """How similar the factors of every two fits are.
-
-    Parameters
-    ----------
-    shared : dict of (int, int) to (int, float)
-        How many factors of two fits are nearly the same, and the least correlation of these.
-    """
+    """How similar the factors of every two fits are."""
 
     def __init__(self, fits: Sequence[Fit], labels: Sequence[str]) -> None:
         self.labels, self.n_factors = labels, [fit.n_components for fit in fits]
@@ -67,7 +61,7 @@ class Sameness:
         return all(self.is_same(*pair) for pair in self.shared)
 
     def sentence(self, skip: tuple[int, int] | None = None) -> str:
-        """Say it; `skip` is a pair of which it is said elsewhere."""
+        """Describe it; `skip` is a pair of which it is said elsewhere."""
         if not self.shared:
             return ""
         if self.all_same:
@@ -97,26 +91,15 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the report says of two fits.
+    """What the report says of two fits."""
 
-    Parameters
-    ----------
-    finite, additive : int
-        Positions of the two models.
-    paragraphs : list of str
-        What to look at, in words that follow from the figures.
-    headline : str
-        The same in one sentence.
-    pairs : list of (int, int, float)
-        Factors that correspond, and the correlation of their loadings.
-    """
-
+    # positions of the two models
     finite: int
     additive: int
     figures: list[Figure]
-    paragraphs: list[str]
-    headline: str
-    pairs: list[tuple[int, int, float]]
+    paragraphs: list[str]  # what to look at, in words that follow from the figures
+    headline: str  # the same in one sentence
+    pairs: list[tuple[int, int, float]]  # factors that correspond, and the correlation of their loadings
 
 
 def compare(
@@ -166,7 +149,7 @@ def _other_starts(one: Fit, fits: Sequence[Fit]) -> list[Fit]:
 
 
 def _about_starts(n_finite: int, n_additive: int) -> str:
-    """Say what is known of how much the figures change from start to start."""
+    """Describe what is known of how much the figures change from start to start."""
     if n_finite == n_additive == 1:
         return (
             "Each c has one start. To see which differences come from the start, add fits with other values "
@@ -264,21 +247,12 @@ UNKNOWN = "not computed"
 
 @dataclass(frozen=True)
 class FitSection:
-    """What the report says of how the fits went.
+    """What the report says of how the fits went."""
 
-    Parameters
-    ----------
-    rows : list of (str, list of str)
-        Name of a fact, and its value for every model.
-    charts : list of (str, list of Chart)
-        For every model: its label and what there is to be drawn of its iterations.
-    explained : list of float
-        Share of the deviance that every model explains; NaN where it was not computed.
-    """
-
-    rows: list[tuple[str, list[str]]]
+    rows: list[tuple[str, list[str]]]  # name of a fact, and its value for every model
+    # for every model: its label and what there is to be drawn of its iterations
     charts: list[tuple[str, list[Chart]]]
-    explained: list[float]
+    explained: list[float]  # share of the deviance that every model explains; NaN where it was not computed
 
 
 def describe_fits(inputs: ReportInput) -> FitSection:
@@ -305,7 +279,7 @@ def describe_fits(inputs: ReportInput) -> FitSection:
 
 
 def early_stopping_note(fit: Fit) -> str | None:
-    """Say that a fit ended before its optimum; None where it did not."""
+    """Describe that a fit ended before its optimum; None where it did not."""
     if fit.converged:
         return None
     if fit.stopped == "stalled":

@@ -28,10 +28,8 @@ MULTIPLY_UP_TO = 10.0
 
 
 def link_in_words(c: float) -> str:
-    """Say what the link means for how factors combine.
+    """Describe what the link means for how factors combine.
 
-    Examples
-    --------
     >>> link_in_words(float("inf"))
     'parts add up'
     >>> link_in_words(1.0)
@@ -49,8 +47,6 @@ def link_in_words(c: float) -> str:
 def keep_together(text: str) -> str:
     r"""Keep equations such as "c = 1" on one line.
 
-    Examples
-    --------
     >>> keep_together("at c = 1")
     'at c\xa0=\xa01'
     """
@@ -60,8 +56,6 @@ def keep_together(text: str) -> str:
 def enumerate_words(words: Sequence[str], most: int = 6) -> str:
     """Join words as one would say them; beyond `most` they are counted.
 
-    Examples
-    --------
     >>> enumerate_words(["a", "b", "c"]), enumerate_words(["a", "b", "c", "d"], most=2)
     ('a, b and c', 'a, b and 2 more')
     """
@@ -76,8 +70,6 @@ def enumerate_words(words: Sequence[str], most: int = 6) -> str:
 def percent(share: float) -> str:
     """Show a share, with as many digits as tell it from 0 and 1.
 
-    Examples
-    --------
     >>> percent(0.1808), percent(0.00042), percent(0.0), percent(0.9999)
     ('18.1%', '0.042%', '0%', '99.99%')
     """
@@ -91,8 +83,6 @@ def percent(share: float) -> str:
 def decimal(number: float) -> str:
     """Show a number with two decimals, as in tables; NaN as a dash.
 
-    Examples
-    --------
     >>> decimal(0.4567), decimal(float("nan"))
     ('0.46', '–')
     """
@@ -102,8 +92,6 @@ def decimal(number: float) -> str:
 def alike(numbers: Sequence[float]) -> list[str]:
     """Show numbers with the same number of decimals, three digits for the largest.
 
-    Examples
-    --------
     >>> alike([5.25, 0.5]), alike([1930.0, 32.2])
     (['5.25', '0.50'], ['1,930', '32'])
     """
@@ -115,8 +103,6 @@ def alike(numbers: Sequence[float]) -> list[str]:
 def significant(number: float) -> str:
     """Show a number with three significant digits and separators.
 
-    Examples
-    --------
     >>> significant(12345.6), significant(0.012345), significant(1.2e-7)
     ('12,346', '0.0123', '1.2e-07')
     """
@@ -138,49 +124,27 @@ MOST_GROUPS = 40
 
 @dataclass(frozen=True, eq=False)
 class ReportInput:
-    """Fits of one data set, with names and labels; make one with `ReportInput.of`.
+    """Fits of one data set, with names and labels; make one with `ReportInput.of`."""
 
-    Parameters
-    ----------
-    fits : tuple of Fit
-        To the same samples and features, with their names; the largest loading of every factor is 1.
-    counts : Counts or None
-        What was fitted, where it was given.
-    groups : Groups or None
-        Groups of samples.
-    group_name : str
-        What the groups are.
-    n_groups : int
-        How many there were before small ones were merged.
-    source, command : str or None
-        Where the data come from; what was typed.
-    filters, notes : tuple of str
-        What was removed from the data, and other remarks.
-    date : str
-        When it was made.
-    n_jobs : int, optional
-        Number of threads.
-    evidence : tuple of Evidence or None
-        Evidence of whether the factors of every fit are real, or nothing.
-    markers : tuple of Markers or None
-        Tests of the features of every fit, or nothing.
-    """
-
+    # to the same samples and features, with their names; the largest loading of every factor is 1
     fits: tuple[Fit, ...]
-    counts: Counts | None
+    counts: Counts | None  # what was fitted, where it was given
     title: str
     sample_names: NDArray[np.object_]
-    groups: Groups | None
-    group_name: str
-    n_groups: int
+    groups: Groups | None  # groups of samples
+    group_name: str  # what the groups are
+    n_groups: int  # how many there were before small ones were merged
+    # where the data come from; what was typed
     source: str | None
     command: str | None
+    # what was removed from the data, and other remarks
     filters: tuple[str, ...]
     notes: tuple[str, ...]
-    date: str
-    n_jobs: int | None = None
+    date: str  # when it was made
+    n_jobs: int | None = None  # number of threads
+    # evidence of whether the factors of every fit are real, or nothing
     evidence: tuple[Evidence | None, ...] = ()
-    markers: tuple[Markers | None, ...] = ()
+    markers: tuple[Markers | None, ...] = ()  # tests of the features of every fit, or nothing
 
     @classmethod
     def of(
@@ -301,7 +265,7 @@ def _evidence(given: Any, fits: Sequence[Fit]) -> tuple[Evidence | None, ...]:
 
 
 def _kept_evidence(sources: Sequence[Any], fits: Sequence[Fit]) -> tuple[Evidence | None, ...]:
-    """Give what `log1pnmf.tl.findings` wrote for each fit; nothing if it wrote nothing for any."""
+    """Return what `log1pnmf.tl.findings` wrote for each fit; nothing if it wrote nothing for any."""
     found = [evidence_in(source) for source in sources]
     if all(one is None for one in found):
         return ()

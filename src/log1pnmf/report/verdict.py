@@ -31,29 +31,14 @@ OVERDISPERSED = 1.5
 
 @dataclass(frozen=True)
 class MisfitSection:
-    """What the report says of the misfit of one model.
+    """What the report says of the misfit of one model."""
 
-    Parameters
-    ----------
-    label : str
-        Name of the fit.
-    sentences : list of str
-        The findings in words.
-    noise : str
-        Noise with whose variance that of features is compared.
-    chart : Chart or None
-        Histogram of the variances of features.
-    dispersions : Chart or None
-        Dispersions of the fit against mean counts.
-    features, entries : list of list of str
-        Rows of the tables of the least explained.
-    """
-
-    label: str
-    sentences: list[str]
-    noise: str
-    chart: Chart | None
-    dispersions: Chart | None
+    label: str  # name of the fit
+    sentences: list[str]  # the findings in words
+    noise: str  # noise with whose variance that of features is compared
+    chart: Chart | None  # histogram of the variances of features
+    dispersions: Chart | None  # dispersions of the fit against mean counts
+    # rows of the tables of the least explained
     features: list[list[str]]
     entries: list[list[str]]
 
@@ -169,27 +154,13 @@ def _approximation(found: Diagnostics) -> list[str]:
 
 @dataclass(frozen=True)
 class BatchSection:
-    """What the report says of the batches of one fit.
+    """What the report says of the batches of one fit."""
 
-    Parameters
-    ----------
-    label : str
-        Name of the fit.
-    sentences : list of str
-        The findings in words.
-    warnings : list of str
-        Groups that coincide with batches.
-    chart : Chart or None
-        Histogram of the effects.
-    rows : list of list of str
-        Name, number of samples, part of the deviance and features of each batch.
-    """
-
-    label: str
-    sentences: list[str]
-    warnings: list[str]
-    chart: Chart | None
-    rows: list[list[str]]
+    label: str  # name of the fit
+    sentences: list[str]  # the findings in words
+    warnings: list[str]  # groups that coincide with batches
+    chart: Chart | None  # histogram of the effects
+    rows: list[list[str]]  # name, number of samples, part of the deviance and features of each batch
 
 
 def describe_batches(inputs: ReportInput) -> list[BatchSection]:
@@ -263,23 +234,15 @@ CLUSTERED = 0.8
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured figure of both fits.
-
-    Parameters
-    ----------
-    finite, additive : float
-        At finite c, and at c = inf.
-    whole : bool
-        Whether it is a number of things.
-    between_starts : float or None
-        How far it is apart between fits of one setting; None where there is one fit of each.
-    """
+    """One measured figure of both fits."""
 
     name: str
     meaning: str
+    # at finite c, and at c = inf
     finite: float
     additive: float
-    whole: bool = False
+    whole: bool = False  # whether it is a number of things
+    # how far it is apart between fits of one setting; None where there is one fit of each
     between_starts: float | None = None
 
     def shown(self, value: float) -> str:
@@ -306,7 +269,7 @@ def verdict(
     n_factors: int,
     said_same: bool = False,
 ) -> tuple[str, list[str]]:
-    """Say in words what the figures say: a headline, and paragraphs on what to look at.
+    """Describe in words what the figures say: a headline, and paragraphs on what to look at.
 
     `similarity` has the correlation of the loadings of each matched pair, `n_factors` is that of the larger
     fit. Where most factors are nearly the same in both fits, the headline says so first, unless that has
@@ -335,7 +298,7 @@ def verdict(
 
 
 def _same(similarity: Sequence[float], n_factors: int, name: str) -> str | None:
-    """Say that most factors are nearly the same in both fits; None where they are not."""
+    """Describe that most factors are nearly the same in both fits; None where they are not."""
     close = [value for value in similarity if value >= SAME]
     if len(close) < MOST * n_factors:
         return None
@@ -376,7 +339,7 @@ def _mixing(per_sample: Figure, strongest: Figure, mixed: int, name: str) -> str
 
 
 def _clusters(strongest: Figure, name: str) -> str:
-    """Say which of the fits puts samples into clusters; nothing where neither clearly does."""
+    """Describe which of the fits puts samples into clusters; nothing where neither clearly does."""
     place, share = ("c = ∞", strongest.additive) if strongest.direction < 0 else (name, strongest.finite)
     if strongest.direction == 0 or share < CLUSTERED:
         return ""

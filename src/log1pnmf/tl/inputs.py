@@ -27,10 +27,6 @@ def known_loadings(adata: Any, given: Any) -> Any:
 
     Numbers and True or False are taken as they are. Labels become one column of 0 and 1 for each label, named
     "column=label".
-
-    Parameters
-    ----------
-    given : str, sequence of str, or other
     """
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
@@ -70,21 +66,11 @@ BLOCK_ENTRIES = 1 << 24
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Counts, and where they are in the AnnData object.
+    """Counts, and where they are in the AnnData object."""
 
-    Parameters
-    ----------
-    counts : Counts
-        The counts, with the names of the features.
-    positions : ndarray of int
-        Positions of these features among all features of the object.
-    layer : str or None
-        Where they were found; None is X.
-    """
-
-    counts: Counts
-    positions: NDArray[np.intp]
-    layer: str | None
+    counts: Counts  # the counts, with the names of the features
+    positions: NDArray[np.intp]  # positions of these features among all features of the object
+    layer: str | None  # where they were found; None is X
 
 
 def check_anndata(adata: Any) -> None:
@@ -99,7 +85,7 @@ def check_anndata(adata: Any) -> None:
 
 
 def raw_layer(layer: str | None, use_raw: bool) -> str | None:
-    """Give the layer that scanpy's `use_raw` stands for."""
+    """Return the layer that scanpy's `use_raw` stands for."""
     if not use_raw:
         return layer
     if layer not in (None, RAW):
@@ -108,13 +94,7 @@ def raw_layer(layer: str | None, use_raw: bool) -> str | None:
 
 
 def target(adata: Any, copy: bool) -> Any:
-    """Choose the object that results are written to.
-
-    Parameters
-    ----------
-    copy : bool
-        Whether to write to a copy. A copy of an object in a file is in memory.
-    """
+    """Choose the object that results are written to."""
     if copy:
         return adata.to_memory() if adata.isbacked else adata.copy()
     if adata.is_view:
@@ -128,13 +108,7 @@ def target(adata: Any, copy: bool) -> Any:
 
 
 def chosen_features(adata: Any, mask_var: Any) -> NDArray[np.intp]:
-    """Find the features that are wanted.
-
-    Parameters
-    ----------
-    mask_var : str, array of bool or None
-        A column of `var`, or one value for each feature; None takes all features.
-    """
+    """Find the features that are wanted."""
     if mask_var is None:
         return np.arange(adata.n_vars)
     what = "mask_var"
@@ -158,15 +132,8 @@ def chosen_features(adata: Any, mask_var: Any) -> NDArray[np.intp]:
 def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> Selection:
     """Read the counts of some features.
 
-    Parameters
-    ----------
-    adata : AnnData
-        Of an object in a file, only blocks of samples are in memory beside the counts themselves.
-    layer : str or None
-        None takes X, or ``layers["counts"]`` if X does not hold counts (then a log message says so), and
-        refuses fractions. "X" takes X as it is, "raw" takes ``adata.raw``.
-    positions : ndarray of int
-        Positions of the features, see `chosen_features`.
+    `layer`: none takes X, or ``layers["counts"]`` if X does not hold counts (then a log message says so), and
+    refuses fractions. "X" takes X as it is, "raw" takes ``adata.raw``.
     """
     matrix = _matrix(adata, layer, positions)
     if layer is None and COUNTS_LAYER in adata.layers and not holds_counts(matrix):
@@ -234,7 +201,7 @@ def _read_blocks(stored: Any, positions: NDArray[np.intp] | None) -> Any:
 
 
 def obs_column(adata: Any, key: str, what: str) -> Any:
-    """Give a column of `obs`; `what` is the name of the argument that names it, for the error."""
+    """Return a column of `obs`; `what` is the name of the argument that names it, for the error."""
     if key not in adata.obs:
         known = ", ".join(map(repr, adata.obs.columns)) or "none"
         raise KeyError(f"{what}={key!r} is not a column of adata.obs (it has: {known})")
@@ -248,13 +215,7 @@ OBS_COLUMNS = "obs_columns"
 
 
 def write_fit(adata: Any, keys: Keys, fit: Fit, selection: Selection) -> None:
-    """Write a fit; features that were left out have zero factors, and no dispersion.
-
-    Parameters
-    ----------
-    selection : Selection
-        The counts that were fitted.
-    """
+    """Write a fit; features that were left out have zero factors, and no dispersion."""
     factors = np.zeros((adata.n_vars, fit.n_components))
     factors[selection.positions] = fit.factors
     write_loadings(adata, keys, fit.loadings)

@@ -20,30 +20,17 @@ RIDGE = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """Dispersions of some features.
-
-    Parameters
-    ----------
-    dispersion : Tensor of float64, shape (features,)
-    identity : bool
-        Whether the link is the identity.
-    """
+    """Dispersions of some features."""
 
     dispersion: Any
-    identity: bool
+    identity: bool  # whether the link is the identity
 
     def at(self, features: slice) -> Noise:
-        """Give those of some features."""
+        """Return those of some features."""
         return Noise(self.dispersion[features], self.identity)
 
     def costs(self, eta: Any, exposure: Any) -> tuple[Any, Any]:
-        """Give what zeros cost over t, and the measure that is held against caps; it is -1 beside zeros.
-
-        Parameters
-        ----------
-        eta : Tensor of float64, shape (features, n)
-            Negative where there is no zero.
-        """
+        """Return what zeros cost over t, and the measure that is held against caps; it is -1 beside zeros."""
         em = eta if self.identity else torch.expm1(eta.clamp(max=LARGEST_ETA))
         x = self.dispersion[:, None] * exposure * em
         cost = em * torch.where(x == 0.0, 1.0, torch.log1p(x) / torch.where(x == 0.0, 1.0, x))

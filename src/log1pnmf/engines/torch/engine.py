@@ -41,11 +41,6 @@ class Kept:
     """Exposures, zeros, dispersions and batches of one side.
 
     Where all zeros are visited, the sums of ``x`` and ``x x'`` are weighed by exposure.
-
-    Parameters
-    ----------
-    dtype : torch.dtype
-        That is computed in.
     """
 
     def __init__(self, side: Side, device: Any, dtype: Any) -> None:
@@ -86,7 +81,7 @@ class Kept:
         self._of: WeakKeyDictionary[Block, Own] = WeakKeyDictionary()
 
     def of(self, block: Block) -> Own:
-        """Give what the rows of a block have of their own; known for as long as the block lives."""
+        """Return what the rows of a block have of their own; known for as long as the block lives."""
         own = self._of.get(block)
         if own is None:
             own = self._own.at(slice(block.first, block.first + block.n_rows))
@@ -152,13 +147,6 @@ class TorchEngine(InMemory):
     The arrays of the solver stay on the device in float64; counts and what is computed for every entry are in
     `precision`, and sums over entries (loss, gradient, Gram matrices) in float64. Every sum has a fixed
     order, so the same card gives the same bits.
-
-    Parameters
-    ----------
-    device : str, optional
-        "cuda" where there is one, otherwise "cpu".
-    stored : {"float32", "float64"}, optional
-        Precision of the counts on the device; `precision` by default.
     """
 
     leaves_out_loss = True
@@ -198,7 +186,7 @@ class TorchEngine(InMemory):
         return self.precision == "float32" and fits(TRANSPOSED_BYTES * counts.nnz, self.device)
 
     def adopt(self, array: Any, which: PairSide = "loadings") -> Any:
-        """Give a float64 tensor on the device; see `log1pnmf.engines.base.Engine.adopt`."""
+        """Return a float64 tensor on the device; see `log1pnmf.engines.base.Engine.adopt`."""
         if isinstance(array, np.ndarray):
             array = torch.from_numpy(np.array(array, dtype=np.float64, order="C"))
         return array.to(device=self.device, dtype=torch.float64).contiguous()
@@ -213,13 +201,7 @@ class TorchEngine(InMemory):
         row_solver: RowSolver = "newton",
         with_loss: bool = True,
     ) -> HalfStep:
-        """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`.
-
-        Parameters
-        ----------
-        with_loss : bool
-            Whether the loss at the start is wanted; it is NaN otherwise.
-        """
+        """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`."""
         fixed = self._design(side, design)
         b = self.adopt(start)
         boxes = self._boxes(bounds, b)
@@ -271,7 +253,7 @@ class TorchEngine(InMemory):
         return self._zeros(loadings, factors).collect(caps)
 
     def zero_errors(self, loadings: Any, factors: Any, *, roughly: bool = False) -> tuple[float, float]:
-        """Say how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""
+        """Describe how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""
         zeros = self.problem.zeros
         if not isinstance(zeros, AdaptiveZeros):
             return 0.0, 0.0
@@ -325,7 +307,7 @@ class TorchEngine(InMemory):
         return triton_terms, triton_zeros
 
     def terms_for(self, K: int) -> ModuleType:
-        """Give `terms`, if it can do K factors."""
+        """Return `terms`, if it can do K factors."""
         too_many = getattr(self.terms, "LARGEST_WIDTH", K) < K
         return torch_terms if too_many else self.terms
 

@@ -24,7 +24,7 @@ from log1pnmf.model.problem import Problem
 
 
 def driver() -> ctypes.CDLL | None:
-    """Give the library of the driver that PyTorch would load; None where there is none."""
+    """Return the library of the driver that PyTorch would load; None where there is none."""
     try:
         return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
@@ -32,14 +32,7 @@ def driver() -> ctypes.CDLL | None:
 
 
 def begin_loading() -> Callable[[], object]:
-    """Begin to load PyTorch, to start the card, and to prepare Triton.
-
-    Returns
-    -------
-    callable
-        Waits until PyTorch is loaded. Until then other packages would find half of a module: only code of
-        this package and of SciPy's sparse matrices may run in between.
-    """
+    """Begin to load PyTorch, to start the card, and to prepare Triton."""
     loaded = threading.Event()
     if "torch" in sys.modules:
         loaded.set()
@@ -107,7 +100,7 @@ class TorchFactory(Factory):
         return None if isinstance(noise, NegativeBinomial) else super().lacks_noise(noise, row_solver)
 
     def refuses(self, counts: Counts) -> str | None:
-        """Say that counts are in chunks, or so large that their log-likelihood would be lost in rounding."""
+        """Return why counts cannot be fitted: in chunks, or too large for single precision."""
         why = super().refuses(counts)
         if why is None and (most := _largest_total(counts)) > DOUBLE_ROW:
             return (

@@ -82,7 +82,7 @@ def tile_and_warps(W: int, n: int, hessian: bool) -> tuple[int, int]:
 
 @triton.jit
 def begin(program, rows, indptr, row_exposure, labels, columns, own_exposures, BATCH: tl.constexpr):
-    """Give the row of a program, its entries and exposure, and where its exposures begin."""
+    """Return the row of a program, its entries and exposure, and where its exposures begin."""
     row = tl.load(rows + program)
     start, stop = tl.load(indptr + row), tl.load(indptr + row + 1)
     row_at, column_at = program * own_exposures, program * 0

@@ -52,7 +52,7 @@ class TensorRows:
     entry_blocks = SparseRows.entry_blocks
 
     def to_dense(self, block: slice) -> np.ndarray:
-        """Give some rows as a dense array on the host."""
+        """Return some rows as a dense array on the host."""
         first, last = (int(end) for end in self.indptr[[block.start, min(block.stop, self.shape[0])]])
         indptr = self.indptr[block.start : block.stop + 1] - first
         shape, entries = (len(indptr) - 1, self.shape[1]), slice(first, last)
@@ -108,13 +108,7 @@ class TensorCounts(Counts):
 
     @classmethod
     def from_device(cls, X: Any) -> TensorCounts:
-        """Check counts where they are.
-
-        Parameters
-        ----------
-        X : torch sparse tensor (any layout) or CuPy sparse matrix
-            Samples x features.
-        """
+        """Check counts where they are."""
         if isinstance(X, torch.Tensor):
             if X.layout == torch.sparse_coo:
                 X = X.coalesce()
@@ -188,7 +182,7 @@ class TensorCounts(Counts):
         return self.on_host().tally
 
     def on_host(self) -> Counts:
-        """Give the counts that were uploaded, or a copy on the host."""
+        """Return the counts that were uploaded, or a copy on the host."""
         origin = self._origin()
         return self._copy if origin is None else origin
 
@@ -223,7 +217,7 @@ def to_device(array: Any, device: Any, dtype: Any) -> Any:
 
 
 def read_only(array: np.ndarray) -> Any:
-    """Give an array of the host as a tensor that shares its memory, and must not be written to."""
+    """Return an array of the host as a tensor that shares its memory, and must not be written to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(array)
@@ -255,23 +249,13 @@ MOST_ROWS = 1 << 18
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Some consecutive rows, on the device.
+    """Some consecutive rows, on the device."""
 
-    Parameters
-    ----------
-    first : int
-        Number of its first row.
-    indptr : Tensor of int64, shape (rows + 1,)
-        Into `indices` and `values`, from 0.
-    has_empty : bool
-        Whether there are rows without entries.
-    """
-
-    first: int
-    indptr: Any
+    first: int  # number of its first row
+    indptr: Any  # (rows + 1,): into `indices` and `values`, from 0
     indices: Any
     values: Any
-    has_empty: bool
+    has_empty: bool  # whether there are rows without entries
 
     @property
     def n_rows(self) -> int:
@@ -310,15 +294,9 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """Zeros of some consecutive rows that are visited, on the device.
+    """Zeros of some consecutive rows that are visited, on the device."""
 
-    Parameters
-    ----------
-    indptr : Tensor of int64, shape (rows + 1,)
-        Into `indices`, not from 0.
-    """
-
-    indptr: Any
+    indptr: Any  # (rows + 1,): into `indices`, not from 0
     indices: Any
 
     @property
@@ -338,7 +316,7 @@ class DevicePattern:
             self._indices = to_device(_indices_of(pattern), device, torch.int32)
 
     def of(self, block: Block) -> Stored | None:
-        """Give those of the rows of a block; None where there are none."""
+        """Return those of the rows of a block; None where there are none."""
         rows = slice(block.first, block.first + block.n_rows + 1)
         first, last = (int(end) for end in self._pattern.indptr[rows][[0, -1]])
         if first == last:
@@ -350,17 +328,7 @@ class DevicePattern:
 
 
 class DeviceRows:
-    """Compressed rows that can be walked through on a device.
-
-    Parameters
-    ----------
-    dtype : torch.dtype
-        Of the values on the device.
-    resident : bool, optional
-        Whether they stay on the device; by default where they fit.
-    streamed_entries : int
-        Entries of a streamed block.
-    """
+    """Compressed rows that can be walked through on a device."""
 
     def __init__(
         self,
@@ -426,7 +394,7 @@ class DeviceRows:
             here.release()
 
     def _readable(self, array: Any) -> Any:
-        """Give an array of the host as a tensor, and page-lock it: the card then reads it without a copy.
+        """Return an array of the host as a tensor, and page-lock it: the card then reads it without a copy.
 
         Where that is refused, the driver copies through memory of its own, at a fraction of the speed.
         """
@@ -468,7 +436,7 @@ class _Buffers:
                 room[: self._n].copy_(one[entries], non_blocking=True)
 
     def filled(self) -> tuple[Any, Any]:
-        """Give the block; the work that comes now waits for the copy."""
+        """Return the block; the work that comes now waits for the copy."""
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
         indices, values = (room[: self._n] for room in self._room)

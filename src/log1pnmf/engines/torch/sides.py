@@ -16,26 +16,16 @@ GRAM_BYTES = 1 << 28
 
 @dataclass(frozen=True)
 class Form:
-    """Link and treatment of zero counts.
+    """Link and treatment of zero counts."""
 
-    Parameters
-    ----------
-    identity, exact : bool
-        Identity link; all zeros visited.
-    smallest, largest : float
-        Derivatives are taken with eta held in between.
-    dispersed : bool
-        Negative binomial noise.
-    large : bool
-        Etas are large, as at a small c, and need all digits of their type.
-    """
-
+    # identity link; all zeros visited
     identity: bool
     exact: bool
+    # derivatives are taken with eta held in between
     smallest: float
     largest: float
-    dispersed: bool = False
-    large: bool = False
+    dispersed: bool = False  # negative binomial noise
+    large: bool = False  # etas are large, as at a small c, and need all digits of their type
 
     @property
     def linear(self) -> bool:
@@ -60,43 +50,23 @@ class Form:
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """The fixed side of a half-step.
+    """The fixed side of a half-step."""
 
-    Parameters
-    ----------
-    form : Form
-        Of the problem.
-    X : Tensor of shape (columns, K)
-        In the type that is computed in.
-    exposure : Tensor of shape (columns,) or (batches, columns)
-        In the same type; the latter where rows are samples of several batches.
-    padded : Tensor of shape (columns, width)
-        `X` with columns of zeros up to a power of two, which Triton needs; `X` itself without Triton.
-    wide : Tensor of float64, shape (columns, K)
-        `X` with all its digits.
-    kept : Kept
-        Weights of the columns.
-    quadratic : Tensor of shape (columns, 2) or None
-        Linear and quadratic coefficient for zeros, where columns have their own; with dispersions a third is
-        multiplied by the exposure and added to the quadratic one.
-    dispersion : Tensor of shape (columns,) or None
-        Where columns have their own.
-    batch : Tensor of int32, shape (columns,), or None
-        Number of the batch of every column, where columns are samples of several batches.
-    lowest : Tensor of shape (1,)
-        The smallest eta of `form`, on the device.
-    """
-
-    form: Form
-    X: Any
-    exposure: Any
+    form: Form  # of the problem
+    X: Any  # (columns, K): in the type that is computed in
+    exposure: Any  # (columns,): in the same type; the latter where rows are samples of several batches
+    # (columns, width): `X` with columns of zeros up to a power of two, which Triton needs; `X` itself without
+    # Triton
     padded: Any
-    wide: Any
-    kept: Any
+    wide: Any  # (columns, K): `X` with all its digits
+    kept: Any  # weights of the columns
+    # (columns, 2): linear and quadratic coefficient for zeros, where columns have their own; with dispersions
+    # a third is multiplied by the exposure and added to the quadratic one
     quadratic: Any = None
-    dispersion: Any = None
+    dispersion: Any = None  # (columns,): where columns have their own
+    # (columns,): number of the batch of every column, where columns are samples of several batches
     batch: Any = None
-    lowest: Any = None
+    lowest: Any = None  # (1,): the smallest eta of `form`, on the device
 
     # Found when first asked for: by then a card is busy with the entries.
 
@@ -135,31 +105,17 @@ class Design:
 
 @dataclass(frozen=True, eq=False)
 class Own:
-    """What the rows of a half-step have of their own, beside their counts.
+    """What the rows of a half-step have of their own, beside their counts."""
 
-    Parameters
-    ----------
-    exposure : Tensor of shape (n,) or (n, batches)
-        In the type that is computed in; the latter where columns are samples of several batches.
-    linear, square : Tensor of float64, shape (n, 1) and (n, P)
-        Weights of ``Design.linear`` and ``Design.gram``.
-    quadratic : Tensor of shape (n, 2) or None
-        As in `Design`, where rows have their own.
-    stored : Stored or None
-        Zeros that are visited, of all rows of the block.
-    dispersion : Tensor of shape (n,) or None
-        Where rows have their own.
-    batch : Tensor of int64, shape (n,), or None
-        Number of the batch of every row, where rows are samples of several batches.
-    """
-
+    # (n,): in the type that is computed in; the latter where columns are samples of several batches
     exposure: Any
+    # (n, 1) and (n, P): weights of ``Design.linear`` and ``Design.gram``
     linear: Any
     square: Any
-    quadratic: Any = None
-    stored: Stored | None = None
-    dispersion: Any = None
-    batch: Any = None
+    quadratic: Any = None  # (n, 2): as in `Design`, where rows have their own
+    stored: Stored | None = None  # zeros that are visited, of all rows of the block
+    dispersion: Any = None  # (n,): where rows have their own
+    batch: Any = None  # (n,): number of the batch of every row, where rows are samples of several batches
 
     def at(self, rows: Any) -> Own:
         """Take some rows of the block."""

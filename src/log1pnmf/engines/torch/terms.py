@@ -33,7 +33,7 @@ class Box(NamedTuple):
     penalty: Any
 
     def at(self, rows: Any) -> Box:
-        """Give those of some of the rows."""
+        """Return those of some of the rows."""
         return Box(*(one[rows] for one in self))
 
 
@@ -42,13 +42,6 @@ def solve_box(H: Any, slope: Any, b: Any, box: Box) -> tuple[Any, Any, Any]:
 
     Coordinate descent finds the active bounds, a Newton step on the free coordinates finishes. Where both
     bounds are the same, `b` has to be there, and stays.
-
-    Returns
-    -------
-    x : Tensor of shape (n, K)
-        ``b + d``.
-    predicted, curvature : Tensor of shape (n,)
-        How much the quadratic falls, and ``d'Hd``.
     """
     H = H.double()
     x, q = b.clone(), slope.clone()
@@ -184,7 +177,7 @@ def dense_change(b: Any, step: Any, design: Design, *, own: Own) -> tuple[Any, A
 
 
 def wide(X: Any, hessian: bool) -> Any:
-    """Give the design, and its products of two columns beside it where a Hessian is wanted."""
+    """Return the design, and its products of two columns beside it where a Hessian is wanted."""
     if not hessian:
         return X
     first, second = torch.triu_indices(X.shape[1], X.shape[1], device=X.device)
@@ -192,7 +185,7 @@ def wide(X: Any, hessian: bool) -> Any:
 
 
 def place(K: int, device: Any) -> Any:
-    """Give the column of `wide` for every entry of a Hessian."""
+    """Return the column of `wide` for every entry of a Hessian."""
     first, second = torch.triu_indices(K, K, device=device)
     where = torch.empty(K, K, dtype=torch.int64, device=device)
     where[first, second] = where[second, first] = K + torch.arange(len(first), device=device)
@@ -200,7 +193,7 @@ def place(K: int, device: Any) -> Any:
 
 
 def _belongings(b: Any, design: Design, own: Own) -> tuple[Any, Any, Any]:
-    """Give em, exposure and dispersion of all entries of some rows."""
+    """Return em, exposure and dispersion of all entries of some rows."""
     eta, form = _eta(b, design), design.form
     em = eta if form.identity else eta.clamp_(max=form.largest).expm1_()
     phi = design.dispersion if own.dispersion is None else own.dispersion[:, None]
@@ -221,7 +214,7 @@ def _eta(b: Any, design: Design) -> Any:
     return b.to(design.X.dtype) @ design.X.T
 
 
-# ---------- what a row's visited entries add to its loss, gradient and Hessian, in plain PyTorch; and the box programs
+# ---------- what a row's entries add to its loss, gradient and Hessian, in plain PyTorch
 
 ENTRY_BYTES = 1 << 28
 IMPOSSIBLE = 1e30
@@ -232,19 +225,7 @@ LEAST_RATIO = 1e-6
 def evaluate(
     block: Block, rows: Any, b: Any, design: Design, *, own: Own, hessian: bool, with_loss: bool = True
 ) -> Sums:
-    """Sum over the non-zeros and the stored zeros of some rows.
-
-    Parameters
-    ----------
-    rows : Tensor of int64, shape (n,)
-        Numbers of rows in the block.
-    b : Tensor of float64, shape (n, K)
-        Their coefficients.
-    own : Own
-        Of these rows.
-    hessian, with_loss : bool
-        Whether they are wanted; the loss may be anything otherwise.
-    """
+    """Sum over the non-zeros and the stored zeros of some rows."""
     narrow = b.to(design.X.dtype)
 
     def sums(entries: _Entries) -> Sums:
@@ -296,16 +277,7 @@ def reach(
     known: Any,
     limits: tuple[float, float],
 ) -> Reach:
-    """How far the step from `b` to ``b + step`` goes; other parameters as in `evaluate`.
-
-    Parameters
-    ----------
-    known : Tensor of bool, shape (n,)
-        Rows whose step is known to be short: what is given for them may be anything.
-    limits : (float, float)
-        Of shrink and growth; `rise` is wanted of rows that are beyond one of them, if the form
-        `sums_rises`.
-    """
+    """How far the step from `b` to ``b + step`` goes; other parameters as in `evaluate`."""
     b, step = (x.to(design.X.dtype) for x in (b, step))
 
     def reaches(entries: _Entries) -> Reach:
@@ -384,7 +356,7 @@ def _exposures(entries: _Entries, design: Design, own: Own) -> Any:
 
 
 def _own_of(entries: _Entries, of_columns: Any, of_rows: Any) -> Any:
-    """Give what every entry has of its column, or of its row; None where neither has anything."""
+    """Return what every entry has of its column, or of its row; None where neither has anything."""
     if of_columns is not None:
         return of_columns[entries.column]
     return None if of_rows is None else of_rows[entries.at][entries.row]

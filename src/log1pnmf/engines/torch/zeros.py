@@ -25,23 +25,14 @@ from .rows import Block, DevicePattern, DeviceRows, Stored, TensorPattern
 
 @dataclass(frozen=True, eq=False)
 class Exposure:
-    """Exposures of all entries, features x samples.
-
-    Parameters
-    ----------
-    samples : Tensor of float64, shape (n,)
-    batch : Tensor of int32, shape (n,), or None
-        Number of the batch of every sample.
-    features : Tensor of float64, shape (m, batches)
-        What the exposure of a sample is multiplied by, where there are batches.
-    """
+    """Exposures of all entries, features x samples."""
 
     samples: Any
-    batch: Any
-    features: Any
+    batch: Any  # (n,): number of the batch of every sample
+    features: Any  # (m, batches): what the exposure of a sample is multiplied by, where there are batches
 
     def at(self, features: slice, every: int = 1) -> Any:
-        """Give those of some features, of `every` so many samples one; a single line without batches."""
+        """Return those of some features, of `every` so many samples one; a single line without batches."""
         samples = self.samples[::every].contiguous()
         if self.batch is None:
             return samples
@@ -50,26 +41,14 @@ class Exposure:
 
 @dataclass(frozen=True, eq=False)
 class Zeros:
-    """The zeros at one point, features x samples.
+    """The zeros at one point, features x samples."""
 
-    Parameters
-    ----------
-    features : module
-        Has `survey` and `errors`: this one or `log1pnmf.engines.torch.kernels`.
-    rows : DeviceRows
-        Counts of the features.
-    exposure : Exposure
-    loadings, factors : Tensor of float64
-    noise : Noise or None
-        Dispersions of the features; None with Poisson noise.
-    """
-
-    features: ModuleType
-    rows: DeviceRows
+    features: ModuleType  # has `survey` and `errors`: this one or `log1pnmf.engines.torch.kernels`
+    rows: DeviceRows  # counts of the features
     exposure: Exposure
     loadings: Any
     factors: Any
-    noise: dispersed_zeros.Noise | None = None
+    noise: dispersed_zeros.Noise | None = None  # dispersions of the features; None with Poisson noise
 
     def survey(self, caps: np.ndarray, *, straight: bool = False) -> ZeroSurvey:
         """See `log1pnmf.engines.base.Engine.survey_zeros`."""
@@ -154,19 +133,7 @@ def _leave_out(eta: Any, entries: Block | Stored, start: int, stop: int, every: 
 
 
 def survey(eta: Any, exposure: Any, caps: np.ndarray) -> tuple[Any, Any, Any]:
-    """Survey some features.
-
-    Parameters
-    ----------
-    eta : Tensor of float64, shape (features, n)
-        Negative where there is no zero.
-    exposure : Tensor of float64, shape (n,) or (features, n)
-
-    Returns
-    -------
-    error, n_above, quadratics
-        As in `log1pnmf.model.zeros.ZeroSurvey`.
-    """
+    """Survey some features."""
     error, n_above = eta.new_empty((2, len(eta), len(caps)))
     quadratics = eta.new_empty((len(eta), len(caps), 3))
     rows, largest = torch.arange(len(eta), device=eta.device), eta.amax(1)
