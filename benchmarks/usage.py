@@ -51,7 +51,7 @@ DESIGNS = [
 @cache
 def empty_fit(n: int, k: int) -> Fit:
     """Make a fit of so many samples, to be given loadings."""
-    return fit_log1p_nmf(np.ones((n, k)), k, random_state=0, tol=1e-2, max_iter=50, n_jobs=1)
+    return fit_log1p_nmf(np.ones((max(n, k), k)), k, random_state=0, tol=1e-2, max_iter=50, n_jobs=1)
 
 
 def simulate(design: Design, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -161,7 +161,7 @@ class TestNames:
     def test_a_table_without_pandas_names_pandas(self, monkeypatch):
         model = Log1pNMF(**OPTIONS).fit(Y)
         monkeypatch.setitem(sys.modules, "pandas", None)
-        with pytest.raises(ImportError, match="a table of features needs: pip install pandas "):
+        with pytest.raises(ImportError, match="a table of features needs pandas: pip install pandas "):
             model.top_features()
 
     def test_names_of_counts_are_remembered(self):

@@ -98,7 +98,7 @@ def test_a_file_of_anndata_is_no_file_of_a_fit(tmp_path):
         lambda y: lp.fit_log1p_nmf(y, 2, max_iter=1),
         lambda y: lp.sweep(y, [1.0, 2.0], 2, max_iter=1),
         lambda y: lp.sweep(y, [1.0, 2.0], 8, tol=1e-4),
-        lambda y: lp.tl.log1p_nmf(anndata.AnnData(y), 2, max_iter=1),
+        lambda y: lp.tl.log1p_nmf(anndata.AnnData(y), 2, max_iter=1, layer="X"),
         lambda y: lp.analysis.log_likelihood(lp.fit_log1p_nmf(y, 2, tol=1e-4), y),
     ],
 )

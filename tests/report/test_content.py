@@ -306,6 +306,7 @@ def test_numbers_are_cut_into_ranges(models, tmp_path):
     assert "age holds numbers: its groups are four ranges" in text
 
 
+@pytest.mark.filterwarnings("ignore:n_components=4 is larger:UserWarning")
 def test_factors_without_loadings(tmp_path, counts):
     """More factors than the data can feed: some are empty, and the report says so instead of failing."""
     few = counts[:3, :4] * 0 + np.array([[1, 0, 0, 2], [2, 0, 0, 4], [1, 0, 0, 2]])

@@ -112,9 +112,10 @@ class Progress:
     start: str  # which start it was
 
 
-WORTH = 2.0
-"""Effects of batches and size factors are found anew when an iteration lowers the objective by less than so
-many times what the last renewal did. They and factors depend on each other: with few renewals all creep."""
+WORTH, SIZES_WORTH = 2.0, 0.05
+"""Effects of batches, and size factors, are found anew when an iteration lowers the objective by less than so
+many times what the last renewal did. They and factors depend on each other: with few renewals all creep.
+Finding sizes takes as long as tens of iterations."""
 
 Keep: TypeAlias = Callable[[Progress], None]
 """Called after every iteration."""
@@ -287,10 +288,10 @@ class _OneStart:
         effects = problem.batches is not None and self.effects is None
         if is_due(last.index, often=effects):
             return True
-        cheap = problem.noise.zero_loss_is_mean  # otherwise dispersions are found as well
-        fall = last.relative_change * abs(last.objective)
-        leaning = effects or problem.size_prior is not None
-        return leaning and cheap and fall < WORTH * self.history.last_renewal()
+        if not problem.noise.zero_loss_is_mean:  # dispersions are found as well
+            return False
+        worth = SIZES_WORTH if problem.size_prior is not None else WORTH if effects else 0.0
+        return last.relative_change * abs(last.objective) < worth * self.history.last_renewal()
 
     def _renews(self, engine: Engine, last: Iteration, *, final: bool) -> bool:
         if self.renewal is None:
