@@ -117,7 +117,7 @@ def main() -> None:
                     if (K, dispersion, noise, seed) in done:
                         continue
                     started, counts = time.process_time(), drawn(K, dispersion, seed)
-                    found = select(counts, [1.0], grid, noise=noise, **OPTIONS)
+                    found = select(counts, grid, [1.0], noise=noise, **OPTIONS)
                     row = {"K": K, "dispersion": dispersion, "noise": noise, "seed": seed}
                     row |= {"taken": found.best.n_components, "cpu": round(time.process_time() - started, 1)}
                     rows.append(row)

@@ -44,8 +44,8 @@ def measured(folder: Folder, case: dict[str, Any]) -> dict[str, Any]:
     K, started = N_COMPONENTS[case["data"]], time.process_time()
     found = select(
         counts,
-        GRID,
         [K],
+        GRID,
         noise=list(NOISES),
         size_factors=case["sizes"],
         random_state=case["split"],

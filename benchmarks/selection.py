@@ -76,8 +76,8 @@ def recover(out: Path, *, seeds: int, mean: float, n_jobs: int) -> None:
             clock = Clock()
             found = select(
                 simulated(c, K, seed, mean=mean),
-                DECADES,
                 NUMBERS,
+                DECADES,
                 size_factors="none",
                 n_starts=1,
                 n_seeds=0,
@@ -100,8 +100,8 @@ def overdispersed(*, n_jobs: int) -> None:
             found = [
                 select(
                     simulate(Case("", 1.0, 200, 150, 4.0, phi), seed)[0],
-                    1.0,
                     range(1, 9),
+                    1.0,
                     holdout=holdout,
                     n_seeds=0,
                     random_state=seed,
@@ -167,7 +167,7 @@ def sparse(out: Path, *, seeds: int, n_jobs: int) -> None:
             "random_state": seed,
             "n_jobs": n_jobs,
         }
-        found = select(counts, 1.0, 4, l1=PENALTIES, likelihood="exact", n_seeds=0, **options)
+        found = select(counts, 4, 1.0, l1=PENALTIES, likelihood="exact", n_seeds=0, **options)
         chosen = {"best": found.best.l1, "one_se": found.one_se.l1}
         scores = {}
         for penalty in PENALTIES:
@@ -230,8 +230,8 @@ def real(name: str, out: Path, arguments: argparse.Namespace) -> Selection:
     path = out / f"selection-{name}-{size}-{arguments.holdout}.npz"
     found = select(
         counts,
-        DECADES,
         REAL[name],
+        DECADES,
         holdout=arguments.holdout,
         n_starts=arguments.n_starts,
         n_seeds=0,

@@ -62,7 +62,7 @@ def measured(case: dict[str, Any]) -> dict[str, Any]:
     """Select c for one draw: the best, how far each c is behind, and CPU seconds."""
     counts, true = drawn(NOISES[case["noise"]], case["seed"], c=case["c"], spread=case["spread"])
     sizes, started = true if case["sizes"] == "true" else case["sizes"], time.process_time()
-    done = select(counts, GRID, [N_COMPONENTS], noise=case["noise"], size_factors=sizes, **OPTIONS)
+    done = select(counts, [N_COMPONENTS], GRID, noise=case["noise"], size_factors=sizes, **OPTIONS)
     behind = {
         f"{s.c:g}": round(float(x), 1) for s, x in zip(done.settings, done.summary["difference"], strict=True)
     }

@@ -58,7 +58,7 @@ def main(
 ) -> anndata.AnnData:
     """Fit c = 1 and c = inf, print what was found, and return the data with the results."""
     adata = cells(step)
-    lp.tl.sweep(adata, [1.0, np.inf], n_components, **parameters)
+    lp.tl.sweep(adata, n_components, [1.0, np.inf], **parameters)
     keys = list(adata.uns["log1p_nmf_sweep"]["key"])
     for key in keys:
         describe(adata, key)

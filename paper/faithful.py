@@ -98,7 +98,6 @@ def _settings(n_components: int, *, c: float, n_iter: int, likelihood: str = "ex
         size_factors=GIVEN,
         init=GIVEN,
         row_solver="coordinate",
-        extrapolate=False,
         max_iter=n_iter,
         tol=0.0,
         engine="native",

@@ -226,8 +226,8 @@ def choose_l1_by_samples(case: Case, penalties: Sequence[float]) -> Choice:
         path.unlink(missing_ok=True)
     found = select(
         case.counts,
-        case.c,
         case.n_components,
+        case.c,
         l1=[0.0, *penalties],
         holdout="samples",
         n_folds=options.pick(3, 2),

@@ -58,15 +58,14 @@ def test_the_signatures_agree(face):
 
 
 def test_the_estimator_shows_all_parameters_in_their_order():
-    names = [name for name in inspect.signature(lp.Log1pNMF).parameters if name != "warm_start"]
-    assert names == list(PARAMETERS)
-    assert lp.Log1pNMF().get_params() == {**{name: default_of(name) for name in names}, "warm_start": False}
+    assert list(inspect.signature(lp.Log1pNMF).parameters) == list(PARAMETERS)
+    assert lp.Log1pNMF().get_params() == {name: default_of(name) for name in PARAMETERS}
 
 
 @pytest.mark.parametrize(
     ("command", "others"),
     [
-        (fit_command, {"engine", "checkpoint", "batch_strength", "fixed_factors", "mask", "mask_penalty"}),
+        (fit_command, {"engine", "batch_strength", "fixed_factors", "mask", "mask_penalty"}),
         (sweep_command, {"batch_strength"}),
     ],
     ids=["fit", "sweep"],
@@ -83,7 +82,7 @@ def test_what_nobody_asked_for_is_the_same_everywhere(tmp_path, capsys):
     expected = lp.fit_log1p_nmf(Y, 2)
     adata = anndata.AnnData(Y.astype(np.float32))
     lp.tl.log1p_nmf(adata, 2)
-    lp.tl.sweep(adata, [1.0], 2)
+    lp.tl.sweep(adata, 2, [1.0])
     np.savez(tmp_path / "y.npz", counts=Y)
     file, quiet = str(tmp_path / "y.npz"), ["--no-report"]
     assert main(["fit", file, "-k", "2", "-o", str(tmp_path / "fit"), *quiet]) == 0
@@ -92,7 +91,7 @@ def test_what_nobody_asked_for_is_the_same_everywhere(tmp_path, capsys):
         "Log1pNMF": lp.Log1pNMF(2).fit(Y).fit_,
         "tl.log1p_nmf": lp.as_fit(adata),
         "tl.sweep": lp.as_fit(adata, key="log1p_nmf_c=1"),
-        "sweep": lp.sweep(Y, [1.0], 2).fits[0],
+        "sweep": lp.sweep(Y, 2, [1.0]).fits[0],
         "the command fit": RunFolder.open(tmp_path / "fit").fit(),
     }
     for face, fit in fits.items():

@@ -77,14 +77,11 @@ def settings() -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"native coordinate l1 c={c:g}", {"c": c, "l1": 3.0, "row_solver": "coordinate"}
         yield f"native sizes=none c={c:g}", {"c": c, "size_factors": "none"}
         yield f"native n_init=3 c={c:g}", {"c": c, "init": "random", "n_init": 3}
-        yield f"native plain c={c:g}", {"c": c, "extrapolate": False}
         for engine in engines():
             for likelihood in ("exact", "chebyshev", "adaptive"):
                 changed = {"c": c, "likelihood": likelihood, "engine": engine}
                 yield f"{engine} {likelihood} c={c:g}", changed
             yield f"{engine} l1 c={c:g}", {"c": c, "l1": 3.0, "engine": engine}
-    for normalize in ("factor_max", "factor_sum", "none"):
-        yield f"native normalize={normalize}", {"normalize": normalize}
     yield "native generator", {"init": "random", "random_state": np.random.default_rng(5)}
     for noise in ("poisson", "nb"):
         yield f"default {noise}", {**DEFAULT, "noise": noise}
@@ -101,11 +98,9 @@ def fits(only: Container[str] | None = None) -> Iterator[tuple[str, Log1pNMF]]:
         "n_init": 1,
         "l1": 0.0,
         "row_solver": "newton",
-        "extrapolate": "auto",
         "max_iter": 15,
         "tol": 1e-7,
         "engine": "native",
-        "normalize": "max",
         "random_state": 3,
     }
     for name, changed in settings():
@@ -116,9 +111,9 @@ def fits(only: Container[str] | None = None) -> Iterator[tuple[str, Log1pNMF]]:
     if only is not None:
         return
     start = rng.uniform(0.1, 1.0, (N, K)), rng.uniform(0.1, 1.0, (M, K))
-    yield "given start", Log1pNMF(K, c=1.0, **common).fit(counts, loadings=start[0], factors=start[1])
+    yield "given start", Log1pNMF(K, c=1.0, **{**common, "init": start}).fit(counts)
     yield "given size factors", Log1pNMF(K, c=1.0, **common).fit(counts, size_factors=rng.gamma(5.0, 0.2, N))
-    model = Log1pNMF(K, c=1.0, warm_start=True, **common).fit(counts)
+    model = Log1pNMF(K, c=1.0, **common).fit(counts)
     for name, changed, n in (
         ("goes on", {}, N),
         ("more factors", {"n_components": K + 1}, N),
@@ -126,7 +121,7 @@ def fits(only: Container[str] | None = None) -> Iterator[tuple[str, Log1pNMF]]:
         ("fewer factors", {"n_components": K - 1}, N),
         ("fewer samples", {}, N // 2),
     ):
-        yield f"warm start: {name}", model.set_params(**changed).fit(counts[:n])
+        yield f"from a fit: {name}", model.set_params(**changed, init=model.fit_).fit(counts[:n])
     more = Log1pNMF(K, c=1.0, **common).fit(counts[:20])
     more.loadings_of_new = more.transform(counts[20:])
     yield "transform", more

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -335,9 +335,8 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
     def save(self, path: StrPath) -> None:
         """Write the fitted model to one file, without pickle and atomically; the same as ``fit_.save``.
 
-        `load` restores the same bits. It does not restore `n_jobs`, `engine`, `verbose`, `checkpoint`,
-        `checkpoint_every`, `callbacks`, `warm_start` and starts given as arrays or functions: these have
-        their defaults. A `random_state` that is not a number becomes None.
+        `load` restores the same bits. It does not restore `n_jobs`, `engine`, `verbose` and starts given as
+        arrays or functions: these have their defaults. A `random_state` that is not a number becomes None.
 
         >>> import os, tempfile
         >>> from log1pnmf import Log1pNMF
@@ -401,8 +400,11 @@ class Log1pNMF(FittedModel):
         in counts. It acts as if the batch had that many more counts of the feature, exactly as expected.
     init : {"auto", "rank1", "random", "nndsvd"}, (loadings, factors), Fit or callable
         The start. "auto" tries several for a few iterations and improves the best. Arrays are on the link
-        scale; factors may have the shape of `components_`. A `Fit` is continued. A function is called with
-        the problem, K and a random state, and returns loadings and factors.
+        scale; factors may have the shape of `components_`. A `Fit`, such as ``model.fit_``, is continued. Its
+        features must be the same; `n_components` may change (new factors start tiny and random; if there are
+        too many, the largest stay), `c` (loadings stay, and each factor keeps the rates of a sample that has
+        it alone), and samples (their loadings are first estimated for the old factors). A function is called
+        with the problem, K and a random state, and returns loadings and factors.
     n_init : int
         Number of starts; the fit with the lowest objective is kept.
     l1 : float
@@ -412,9 +414,7 @@ class Log1pNMF(FittedModel):
         With `mask`: penalty on entries outside it, in the units of `l1`; inf forbids them. If it is finite,
         the loadings of these factors are at most 1.
     row_solver : {"newton", "coordinate"}
-        "coordinate" is the paper's own algorithm.
-    extrapolate : bool or "auto"
-        Whether to extend each update along the last ones; "auto": with "newton" only.
+        "newton" also extends each update along the last ones. "coordinate" is the paper's own algorithm.
     max_iter : int
         Maximum number of iterations.
     tol : float
@@ -423,11 +423,6 @@ class Log1pNMF(FittedModel):
     engine : {"auto", "native", "reference", "torch", "torch-float64", "streaming"} or EngineFactory
         What does the computation. "auto" uses a CUDA GPU if there is one and the data are large, "streaming"
         for counts that are not in memory, and otherwise the compiled core; ``fit_.settings`` says which.
-    normalize : {"max", "factor_max", "factor_sum", "none"}
-        Scale of `loadings_` and `components_`, which does not change the fit. "max": the largest loading of
-        every factor is 1; "factor_max": its largest entry is 1; "factor_sum": its entries sum to 1; "none":
-        as the solver left them. The order is always the same: the baseline first (the factor with the most
-        even loadings, or with `l1` the one without penalty), then by share of the signal.
     random_state : int, RandomState, Generator or None
         Seed or generator of the random numbers.
     fixed_factors : mapping of str to array, data frame or array of shape (K_0, n_features), optional
@@ -439,26 +434,16 @@ class Log1pNMF(FittedModel):
         Names that are not in the data are ignored.
     n_jobs : int, optional
         Number of threads; None and -1 use all cores, -2 all but one. The result does not depend on it.
-    callbacks : sequence of callables
-        Called with every `log1pnmf.callbacks.Iteration`; a true result stops the fit.
     verbose : int
         1 shows a progress bar.
-    checkpoint : str or PathLike, optional
-        File that keeps the state of the fit; pass it to `fit` as `resume` to continue.
-    checkpoint_every : float
-        Seconds between two writes; 0 writes after every iteration.
-    warm_start : bool
-        Whether `fit` continues from the last fit of this object (`n_init` is then 1). The features must be
-        the same. `n_components` may change: new factors start tiny and random, and if there are too many, the
-        largest stay. `c` may change: loadings stay, and each factor keeps the rates of a sample that has it
-        alone. If the samples change, their loadings are first estimated for the old factors.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
-        Factors, on the link scale.
+        Factors, on the link scale. The baseline comes first (the factor with the most even loadings, or with
+        `l1` the one without penalty), then the others by share of the signal.
     loadings_ : ndarray of shape (n_samples, n_components)
-        Loadings of the training samples.
+        Loadings of the training samples; the largest of every factor is 1 (`Fit.normalized` has others).
     dispersion_ : ndarray of shape (n_features,) or None
         Dispersion of each feature, with ``noise="nb"``.
     batch_effects_ : DataFrame or ndarray of shape (n_batches, n_features), or None
@@ -527,20 +512,14 @@ class Log1pNMF(FittedModel):
         l1: float = 0.0,
         mask_penalty: float = math.inf,
         row_solver: RowSolver = "newton",
-        extrapolate: bool | Literal["auto"] = "auto",
         max_iter: int = 1000,
         tol: float = 1e-9,
         engine: Any = "auto",
-        normalize: str = "max",
         random_state: Any = 0,
         fixed_factors: Any = None,
         mask: Any = None,
         n_jobs: int | None = None,
-        callbacks: Sequence[Callback] = (),
         verbose: int = 0,
-        checkpoint: StrPath | None = None,
-        checkpoint_every: float = 30.0,
-        warm_start: bool = False,
     ) -> None:
         self.n_components = n_components
         self.c = c
@@ -555,20 +534,14 @@ class Log1pNMF(FittedModel):
         self.l1 = l1
         self.mask_penalty = mask_penalty
         self.row_solver = row_solver
-        self.extrapolate = extrapolate
         self.max_iter = max_iter
         self.tol = tol
         self.engine = engine
-        self.normalize = normalize
         self.random_state = random_state
         self.fixed_factors = fixed_factors
         self.mask = mask
         self.n_jobs = n_jobs
-        self.callbacks = callbacks
         self.verbose = verbose
-        self.checkpoint = checkpoint
-        self.checkpoint_every = checkpoint_every
-        self.warm_start = warm_start
 
     # ---------------------------------------------------------------- fitting
 
@@ -579,9 +552,9 @@ class Log1pNMF(FittedModel):
         *,
         size_factors: Any = None,
         batch: Any = None,
-        loadings: Any = None,
-        factors: Any = None,
         fixed_loadings: Any = None,
+        callbacks: Sequence[Callback] = (),
+        checkpoint: StrPath | None = None,
         resume: StrPath | None = None,
     ) -> Log1pNMF:
         """Fit the model to counts. If that fails, an earlier fit stays unchanged.
@@ -599,13 +572,14 @@ class Log1pNMF(FittedModel):
             Batch of every sample (donor, chip, section). Every batch then multiplies the rates of each
             feature by an effect; see `batch_strength` and `batch_effects_`. Metadata routing passes it as
             well.
-        loadings, factors : array of shape (n_samples, K) and (n_features, K), optional
-            Start, on the link scale; replaces `init` and `warm_start`. Factors may also have the shape of
-            `components_`, (K, n_features).
         fixed_loadings : mapping of str to array, data frame or array of shape (n_samples, K_0), optional
             Known loadings, such as a design: ``{"everyone": 1, "treated": treated}``. A column may also
             contain 0 for samples without the factor and NaN for loadings to estimate. Metadata routing passes
             them as well. Loadings of new samples are free, see `transform`.
+        callbacks : sequence of callables
+            Called with every `log1pnmf.callbacks.Iteration`; a true result stops the fit.
+        checkpoint : str or PathLike, optional
+            File that keeps the state of the fit, written every 30 seconds and at the end.
         resume : str or PathLike, optional
             Checkpoint of a fit with the same counts and parameters, to continue from. The result has the same
             bits as if that fit had never stopped.
@@ -615,10 +589,12 @@ class Log1pNMF(FittedModel):
         Log1pNMF
             Itself.
         """
-        if not isinstance(self.warm_start, bool | np.bool_):
-            raise TypeError(f"warm_start must be True or False, got {self.warm_start!r}")
-        known = {"batch": batch, "fixed_loadings": fixed_loadings}
-        request, X = self._request(size_factors, loadings, factors, known), frame_of(X)
+        of_samples = {"batch": batch, "fixed_loadings": fixed_loadings}
+        run = {"callbacks": callbacks, "checkpoint": checkpoint}
+        parameters = {**self.get_params(deep=False), **of_samples, **run}
+        if size_factors is not None:
+            parameters["size_factors"] = size_factors
+        request, X = Request.of(**parameters), frame_of(X)  # all parameters are checked before any work
         counts = as_counts(X, self.engine)
         features = seen_features(X, counts)
         fit = run_request(request, counts, resume=resume)
@@ -634,29 +610,13 @@ class Log1pNMF(FittedModel):
         y : ignored
             Ignored; scikit-learn passes it.
         **options : optional
-            `size_factors`, `batch`, `loadings`, `factors`, `fixed_loadings` and `resume`, as in `fit`.
+            `size_factors`, `batch` and others of `fit`.
 
         Returns
         -------
         ndarray of shape (n_samples, n_components)
         """
         return self.fit(X, y, **options).loadings_
-
-    def _request(self, size_factors: Any, loadings: Any, factors: Any, of_samples: dict[str, Any]) -> Request:
-        """Check all parameters, before any work."""
-        parameters = self.get_params(deep=False)
-        del parameters["warm_start"]
-        if size_factors is not None:
-            parameters["size_factors"] = size_factors
-        if (loadings is None) != (factors is None):
-            missing = "loadings" if loadings is None else "factors"
-            raise ValueError(f"loadings and factors go together, but {missing} is missing: pass both or none")
-        if loadings is not None:
-            parameters["init"] = (loadings, factors)
-        request = Request.of(**of_samples, **parameters)
-        if loadings is None and self.warm_start and hasattr(self, "fit_"):
-            return request.at(init=self.fit_)
-        return request
 
     def _take(self, fit: Fit, features: dict[str, Any] | None = None) -> Log1pNMF:
         """Show a fit: all that was known of an earlier one goes, in one step."""
@@ -710,7 +670,7 @@ class Log1pNMF(FittedModel):
         """
         fit = as_fit(source, key=key)
         parameters = {**vars(fit.asked)}
-        del parameters["engine"]
+        del parameters["engine"], parameters["normalize"]
         if fit.asked.init == GIVEN:
             del parameters["init"]
         if fit.asked.size_factors == GIVEN:

@@ -19,7 +19,7 @@ QUICK = {"init": "nndsvd", "max_iter": 20, "tol": 1e-4}
 def test_what_is_held_out_is_scored_with_the_effects_of_training(holdout):
     parameters = {"holdout": holdout, "n_folds": 2, "n_starts": 1, "n_seeds": 0, "n_jobs": 1, **QUICK}
     scores = [
-        np.asarray(select(DRAWN.counts, 1.0, [1, 2], batch=batch, **parameters).summary["log_likelihood"])
+        np.asarray(select(DRAWN.counts, [1, 2], 1.0, batch=batch, **parameters).summary["log_likelihood"])
         for batch in (DRAWN.batch, None)
     ]
     assert (scores[0] > scores[1]).all()
@@ -28,7 +28,7 @@ def test_what_is_held_out_is_scored_with_the_effects_of_training(holdout):
 def test_one_batch_is_none_for_a_selection_too():
     parameters = {"n_folds": 2, "n_starts": 1, "n_seeds": 2, "n_jobs": 1, **QUICK}
     one, none = (
-        select(DRAWN.counts, 1.0, [1, 2], batch=batch, **parameters).summary
+        select(DRAWN.counts, [1, 2], 1.0, batch=batch, **parameters).summary
         for batch in (np.zeros(160, dtype=int), None)
     )
     for name, values in none.items():
@@ -45,7 +45,7 @@ def test_cross_validation_routes_batches():
 
 
 def test_a_sweep_has_batches():
-    found = sweep(DRAWN.counts, [1.0, np.inf], 2, batch=DRAWN.batch, n_jobs=1, **QUICK)
+    found = sweep(DRAWN.counts, 2, [1.0, np.inf], batch=DRAWN.batch, n_jobs=1, **QUICK)
     assert [fit.batches.n_batches for fit in found.fits] == [2, 2]
 
 

@@ -112,7 +112,7 @@ def counts():
 
 @pytest.fixture(scope="module")
 def found(counts):
-    return select(counts, math.inf, [1, 2, 3, 4], **QUICK)
+    return select(counts, [1, 2, 3, 4], math.inf, **QUICK)
 
 
 def test_stability_and_likelihood_agree_on_what_is_there(found):
@@ -124,11 +124,11 @@ def test_stability_and_likelihood_agree_on_what_is_there(found):
 
 
 def test_without_seeds_nothing_is_said_about_stability(counts):
-    plain = select(counts, math.inf, [2, 3], **{**QUICK, "n_seeds": 0})
+    plain = select(counts, [2, 3], math.inf, **{**QUICK, "n_seeds": 0})
     assert np.isnan(plain.summary["stability"]).all()
     assert "seeds" not in str(plain.judgement)
     with pytest.raises(ValueError, match="n_seeds must be 0 or at least 2"):
-        select(counts, math.inf, [2, 3], **{**QUICK, "n_seeds": 1})
+        select(counts, [2, 3], math.inf, **{**QUICK, "n_seeds": 1})
 
 
 def test_stability_is_kept_and_does_not_depend_on_how_it_is_run(counts, found, tmp_path, monkeypatch):
@@ -145,13 +145,13 @@ def test_stability_is_kept_and_does_not_depend_on_how_it_is_run(counts, found, t
     monkeypatch.setattr(running, "wait", one_by_one_and_pressed)
     with contextlib.suppress(KeyboardInterrupt), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        select(counts, math.inf, [1, 2, 3, 4], resume=path, **QUICK)
+        select(counts, [1, 2, 3, 4], math.inf, resume=path, **QUICK)
     monkeypatch.setattr(running, "wait", wait)
     options = {**QUICK, "n_jobs": 2}
     whole = select(
         counts,
-        math.inf,
         [1, 2, 3, 4],
+        math.inf,
         resume=path,
         on_fit=lambda done, of_all: told.append((done, of_all)),
         **options,
@@ -163,6 +163,6 @@ def test_stability_is_kept_and_does_not_depend_on_how_it_is_run(counts, found, t
 
 
 def test_a_log_file_gets_one_line_about_all_fits(counts, capsys):
-    select(counts, math.inf, [1, 2], verbose=1, **QUICK)
+    select(counts, [1, 2], math.inf, verbose=1, **QUICK)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("select: 7 of 7 fits in ")

@@ -48,7 +48,7 @@ def counts():
 
 @pytest.fixture(scope="module")
 def found(counts):
-    return select(counts, [0.01, 1.0, math.inf], [2, 3, 4], **QUICK)
+    return select(counts, [2, 3, 4], [0.01, 1.0, math.inf], **QUICK)
 
 
 # ---------------------------------------------------------------- what it finds
@@ -58,7 +58,7 @@ def found(counts):
 @pytest.mark.parametrize(("true_c", "K", "seed"), [(0.01, 3, 0), (1.0, 2, 0), (math.inf, 3, 0)])
 def test_finds_link_and_number_of_factors(true_c, K, seed, holdout):
     y = simulated(true_c, K, shape=(150, 120), mean=6.0, seed=seed)
-    found = select(y, [0.01, 1.0, math.inf], [K - 1, K, K + 2], holdout=holdout, **QUICK)
+    found = select(y, [K - 1, K, K + 2], [0.01, 1.0, math.inf], holdout=holdout, **QUICK)
     assert found.best == found.one_se == Setting(true_c, K)
 
 
@@ -68,7 +68,7 @@ def test_held_out_samples_are_not_misled_by_overdispersion():
     rates = simulated_rates(1.0, 3, shape=(200, 150), mean=4.0, seed=0)
     y = rng.poisson(rates * rng.gamma(1 / 0.3, 0.3, size=rates.shape))
     numbers = {
-        holdout: select(y, 1.0, [2, 3, 5, 8], holdout=holdout, **QUICK).one_se.n_components
+        holdout: select(y, [2, 3, 5, 8], 1.0, holdout=holdout, **QUICK).one_se.n_components
         for holdout in ("counts", "samples")
     }
     assert numbers == {"counts": 8, "samples": 3}
@@ -93,7 +93,7 @@ def test_penalty_is_chosen_where_factors_are_sparse():
     factors = np.column_stack([rng.gamma(1.0, 0.5, size=200), np.zeros((200, 2))])
     factors[:20, 1] = factors[20:40, 2] = 1.5
     y = rng.poisson(ShiftedLog(1.0).inverse(loadings @ factors.T))
-    found = select(y, 1.0, 3, l1=[0.0, 3.0, 1e4], **QUICK)
+    found = select(y, 3, 1.0, l1=[0.0, 3.0, 1e4], **QUICK)
     assert found.best.l1 == 3.0
     # the penalty is that of the whole data: the training part has 0.8 of its log-likelihood
     (fold, _) = make_folds(
@@ -107,7 +107,7 @@ def test_penalty_is_chosen_where_factors_are_sparse():
 
 def test_scores_are_those_of_the_folds(counts):
     """With one setting, a score is that of a fit to the training part made by hand."""
-    one = select(counts, math.inf, 1, **{**QUICK, "tol": 1e-9})
+    one = select(counts, 1, math.inf, **{**QUICK, "tol": 1e-9})
     made = make_folds(
         running.Counts.from_any(counts),
         2,
@@ -184,22 +184,22 @@ def test_one_standard_error_takes_fewest_factors_then_penalty_then_c():
 
 
 def test_says_when_the_best_is_at_the_edge(counts):
-    found = select(counts, [0.001, 0.01], [2, 3], **QUICK)
+    found = select(counts, [2, 3], [0.001, 0.01], **QUICK)
     assert "n_components" in found.at_edge
     assert "the largest tried: try larger ones" in str(found)
-    assert select(counts, 1.0, [2, 3, 4], **QUICK).at_edge == ()
+    assert select(counts, [2, 3, 4], 1.0, **QUICK).at_edge == ()
 
 
 # ---------------------------------------------------------------- how it is run
 
 
 def test_same_bits_for_any_number_of_jobs(counts, found):
-    parallel = select(counts, [0.01, 1.0, math.inf], [2, 3, 4], **{**QUICK, "n_jobs": 3})
+    parallel = select(counts, [2, 3, 4], [0.01, 1.0, math.inf], **{**QUICK, "n_jobs": 3})
     np.testing.assert_array_equal(parallel.scores, found.scores)
 
 
 def test_order_of_the_values_does_not_matter(counts, found):
-    other = select(counts, [math.inf, 0.01, 1.0], (4, 2, 3), **QUICK)
+    other = select(counts, (4, 2, 3), [math.inf, 0.01, 1.0], **QUICK)
     assert other.settings == found.settings
     np.testing.assert_array_equal(other.scores, found.scores)
 
@@ -222,7 +222,7 @@ running_wait = running.wait
 
 def test_resumed_is_uninterrupted(counts, found, tmp_path, monkeypatch):
     path = tmp_path / "selection.npz"
-    grid = ([0.01, 1.0, math.inf], [2, 3, 4])
+    grid = ([2, 3, 4], [0.01, 1.0, math.inf])
     monkeypatch.setattr(running, "wait", Interrupted(after=12))
     with pytest.warns(RuntimeWarning, match="interrupted after 1[0-9] of 18 fits"):
         part = select(counts, *grid, resume=path, **QUICK)
@@ -253,14 +253,14 @@ def test_every_finished_fit_counts(tmp_path, monkeypatch, more):
     def stop(done, of_all):
         raise Stop
 
-    whole = select(data, [1.0, math.inf], [1, 2], **options)
+    whole = select(data, [1, 2], [1.0, math.inf], **options)
     n_fits = len(done)
     assert n_fits == len(whole.settings) * 2 + len(whole.settings) // 2 * 2
     for number in range(1, n_fits + 1):
         with pytest.raises(Stop):
-            select(data, [1.0, math.inf], [1, 2], resume=path, on_fit=stop, **options)
+            select(data, [1, 2], [1.0, math.inf], resume=path, on_fit=stop, **options)
         assert len(done) == n_fits + number
-    again = select(data, [1.0, math.inf], [1, 2], resume=path, **options)
+    again = select(data, [1, 2], [1.0, math.inf], resume=path, **options)
     assert len(done) == 2 * n_fits
     np.testing.assert_array_equal(again.scores, whole.scores)
     np.testing.assert_array_equal(again.agreement, whole.agreement)
@@ -268,25 +268,25 @@ def test_every_finished_fit_counts(tmp_path, monkeypatch, more):
 
 def test_resume_refuses_another_selection(counts, tmp_path):
     path = tmp_path / "selection.npz"
-    select(counts, 1.0, 2, resume=path, **QUICK)
+    select(counts, 2, 1.0, resume=path, **QUICK)
     for other, what in (
         ({"tol": 1e-3}, "settings"),
         ({"n_folds": 3}, "n_folds"),
         ({"random_state": 1}, "seed"),
     ):
         with pytest.raises(ValueError, match=f"is of another selection: .*{what}"):
-            select(counts, 1.0, 2, resume=path, **{**QUICK, **other})
+            select(counts, 2, 1.0, resume=path, **{**QUICK, **other})
     with pytest.raises(ValueError, match="grid"):
-        select(counts, 1.0, 3, resume=path, **QUICK)
+        select(counts, 3, 1.0, resume=path, **QUICK)
     with pytest.raises(ValueError, match="data"):
-        select(counts + 1, 1.0, 2, resume=path, **QUICK)
+        select(counts + 1, 2, 1.0, resume=path, **QUICK)
 
 
 def test_resume_without_a_seed_goes_on_with_the_first(counts, tmp_path):
     path = tmp_path / "selection.npz"
     options = {**QUICK, "random_state": None}
-    first = select(counts, 1.0, 2, resume=path, **options)
-    np.testing.assert_array_equal(select(counts, 1.0, 2, resume=path, **options).scores, first.scores)
+    first = select(counts, 2, 1.0, resume=path, **options)
+    np.testing.assert_array_equal(select(counts, 2, 1.0, resume=path, **options).scores, first.scores)
 
 
 def test_interrupt_stops_fits_under_way(counts, monkeypatch):
@@ -301,7 +301,7 @@ def test_interrupt_stops_fits_under_way(counts, monkeypatch):
 
     monkeypatch.setattr(running, "wait", press)
     with pytest.raises(KeyboardInterrupt):
-        select(counts, [0.001, 0.01, 0.1], range(5, 40), **{**QUICK, "tol": 0.0, "max_iter": 10**6})
+        select(counts, range(5, 40), [0.001, 0.01, 0.1], **{**QUICK, "tol": 0.0, "max_iter": 10**6})
     assert threading.active_count() <= before
 
 
@@ -311,7 +311,7 @@ def test_an_error_in_a_fit_is_raised(counts, monkeypatch):
 
     monkeypatch.setattr(running.PathFitter, "fit", broken)
     with pytest.raises(RuntimeError, match="broken"):
-        select(counts, [1.0, 10.0], [1, 2], **QUICK)
+        select(counts, [1, 2], [1.0, 10.0], **QUICK)
 
 
 def test_fresh_starts_never_make_the_training_objective_worse(counts):
@@ -334,7 +334,7 @@ def test_fresh_starts_never_make_the_training_objective_worse(counts):
 
 def test_fits_that_do_not_converge_are_counted(counts):
     with pytest.warns(ConvergenceWarning, match="2 of 2 fits have not converged"):
-        found = select(counts, 1.0, 3, **{**QUICK, "max_iter": 2, "init": "rank1"})
+        found = select(counts, 3, 1.0, **{**QUICK, "max_iter": 2, "init": "rank1"})
     assert not found.table["converged"].any()
     assert "2 of 2 fits have not converged" in str(found)
 
@@ -367,4 +367,4 @@ def test_model_of_a_setting():
 def test_refused(counts, options, error, message):
     given = {"c": 1.0, "n_components": 2, **QUICK, **options}
     with pytest.raises(error, match=message):
-        select(counts, given.pop("c"), given.pop("n_components"), **given)
+        select(counts, given.pop("n_components"), given.pop("c"), **given)

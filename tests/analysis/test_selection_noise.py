@@ -36,7 +36,7 @@ def drawn(dispersion: float) -> np.ndarray:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: Any) -> tuple[Selection, Any]:
     path = tmp_path_factory.mktemp("noise") / "state.npz"
-    return select(drawn(0.5), np.inf, [1, 2, 3], noise=["nb", "poisson"], resume=path, **OPTIONS), path
+    return select(drawn(0.5), [1, 2, 3], np.inf, noise=["nb", "poisson"], resume=path, **OPTIONS), path
 
 
 def test_both_are_in_one_table_and_the_data_choose(found: tuple[Selection, Any]) -> None:
@@ -46,7 +46,7 @@ def test_both_are_in_one_table_and_the_data_choose(found: tuple[Selection, Any])
     assert selection.judgement.setting == selection.best
     assert "noise = nb predicts held-out counts best; noise = poisson is" in str(selection)
     assert lp.Log1pNMF(**selection.one_se.parameters).noise == "nb"
-    fewer = select(drawn(0.0), np.inf, [2], noise="auto", **OPTIONS)
+    fewer = select(drawn(0.0), [2], np.inf, noise="auto", **OPTIONS)
     assert [setting.noise for setting in fewer.settings] == ["poisson", "nb"]
     assert fewer.one_se.noise == "poisson"
 
@@ -56,7 +56,7 @@ def test_scores_are_those_of_a_selection_with_that_noise_alone(
     found: tuple[Selection, Any], noise: str
 ) -> None:
     selection, _ = found
-    alone = select(drawn(0.5), np.inf, [1, 2, 3], noise=noise, **OPTIONS)
+    alone = select(drawn(0.5), [1, 2, 3], np.inf, noise=noise, **OPTIONS)
     rows = [setting.noise == noise for setting in selection.settings]
     # the second noise also starts where the first has ended, so its fits may be a little better
     np.testing.assert_allclose(

@@ -135,7 +135,7 @@ def test_plots_show_what_was_found(truth):
         "random_state": 0,
         "n_jobs": 1,
     }
-    found = select(y, [0.01, 1.0, math.inf], [2, 3, 4], **quick)
+    found = select(y, [2, 3, 4], [0.01, 1.0, math.inf], **quick)
     ax = pl.heldout(found, ax=figures.Figure().subplots())
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0.01", "1", "∞"]
     star, ring = (points.get_offsets()[0].tolist() for points in ax.collections)

@@ -1,5 +1,7 @@
 """Fits along c."""
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -31,7 +33,7 @@ def counts():
 
 @pytest.fixture(scope="module")
 def result(counts):
-    return sweep(counts, PATH, 3, **FAST)
+    return sweep(counts, 3, PATH, **FAST)
 
 
 def test_one_fit_for_each_c_smallest_first(result):
@@ -53,30 +55,22 @@ def test_table_says_what_the_metrics_say(result, counts):
 
 def test_path_goes_up_and_down_from_fit_to_fit(counts):
     options = {"likelihood": "adaptive", "random_state": 0, **FAST}
-    path = list(fits_along(counts, PATH, 3, **options))
+    path = list(fits_along(counts, 3, PATH, **options))
     assert [fit.c for fit in path] == [0.1, 1.0, np.inf, 1.0, 0.1]
-    walker = Log1pNMF(3, warm_start=True, **options)
-    for fit in path[:4]:
-        walker.set_params(c=fit.c).fit(counts)
-        np.testing.assert_array_equal(walker.loadings_, fit.loadings)
+    for before, fit in pairwise(path[:4]):
+        again = Log1pNMF(3, c=fit.c, init=before, **options).fit(counts)
+        np.testing.assert_array_equal(again.loadings_, fit.loadings)
 
 
 def test_best_of_both_ways_is_kept(result, counts):
-    path = list(fits_along(counts, PATH, 3, **FAST))
+    path = list(fits_along(counts, 3, PATH, **FAST))
     best = [max(path[i].log_likelihood, path[-1 - i].log_likelihood) for i in range(3)]
     np.testing.assert_array_equal(result.table["log_likelihood"], best)
 
 
-def test_cold_fits_do_not_know_of_each_other(counts):
-    cold = sweep(counts, [0.1, 1.0], 3, warm_start=False, **FAST)
-    alone = Log1pNMF(3, c=1.0, **FAST).fit(counts)
-    np.testing.assert_array_equal(cold.fits[1].loadings, alone.loadings_)
-
-
 def test_fits_come_one_by_one(counts):
-    fits = fits_along(counts, [1.0, 0.1], 2, warm_start=False, random_state=0, tol=1e-3)
-    assert next(fits).c == 0.1
-    assert next(fits).c == 1.0
+    fits = fits_along(counts, 2, [1.0, 0.1], random_state=0, tol=1e-3)
+    assert [next(fits).c for _ in range(3)] == [0.1, 1.0, 0.1]
     with pytest.raises(StopIteration):
         next(fits)
 
@@ -89,7 +83,7 @@ def test_fits_in_any_order_make_the_same_table(result, counts):
 
 def test_names_of_features_are_kept():
     frame = pd.DataFrame([[4, 0, 2], [3, 1, 2], [0, 5, 2]], columns=["a", "b", "c"])
-    for fit in sweep(frame, [1, np.inf], 1, tol=1e-3).fits:
+    for fit in sweep(frame, 1, [1, np.inf], tol=1e-3).fits:
         assert fit.feature_names.tolist() == ["a", "b", "c"]
         assert Log1pNMF.of(fit).transform(frame[["c", "a", "b"]]).shape == (3, 1)
 
@@ -106,12 +100,12 @@ def test_names_of_features_are_kept():
 )
 def test_bad_paths_are_refused(c, error, words):
     with pytest.raises(error, match=words):
-        sweep([[1, 2], [3, 4]], c, 1)
+        sweep([[1, 2], [3, 4]], 1, c)
 
 
 def test_options_of_single_fits_are_refused():
     with pytest.raises(TypeError, match="checkpoint is not an option of the fits of a sweep"):
-        sweep([[1, 2], [3, 4]], [1], 1, checkpoint="file")
+        sweep([[1, 2], [3, 4]], 1, [1], checkpoint="file")
 
 
 def test_interrupted_sweep_keeps_what_it_has(counts):
@@ -123,6 +117,6 @@ def test_interrupted_sweep_keeps_what_it_has(counts):
             raise KeyboardInterrupt
 
     with pytest.warns(RuntimeWarning, match="interrupted"):
-        result = sweep(counts, [0.1, 1.0, 10.0], 2, tol=1e-3, callbacks=[interrupt])
+        result = sweep(counts, 2, [0.1, 1.0, 10.0], tol=1e-3, callbacks=[interrupt])
     assert [fit.c for fit in result.fits] == [0.1, 1.0]
     assert result.table["converged"].tolist() == [True, False]

@@ -58,7 +58,7 @@ def test_a_selection_with_batches_is_that_of_select(call, counts_file, tmp_path)
         rows = list(csv.DictReader(file))
     given = {"n_folds": 2, "n_seeds": 0, "max_iter": 3, "n_jobs": 1, "size_factors": "none"}
     with_them = {"batch": labels, "batch_strength": 3.0}
-    found, without = (select(values, [1.0, np.inf], 1, **batch, **given) for batch in (with_them, {}))
+    found, without = (select(values, 1, [1.0, np.inf], **batch, **given) for batch in (with_them, {}))
     assert [float(row["log_likelihood"]) for row in rows] == found.summary["log_likelihood"].tolist()
     assert (found.summary["log_likelihood"] > without.summary["log_likelihood"]).all()
 

@@ -54,7 +54,7 @@ def test_a_folder_with_table_picture_and_what_to_take(call, file, counts, tmp_pa
     with open(tmp_path / "out" / "settings.csv", newline="") as table:
         rows = list(csv.DictReader(table))
     found = lp.select(
-        counts, math.inf, [1, 2, 3, 4], n_folds=2, n_seeds=2, tol=1e-4, n_jobs=1, size_factors="none"
+        counts, [1, 2, 3, 4], math.inf, n_folds=2, n_seeds=2, tol=1e-4, n_jobs=1, size_factors="none"
     )
     assert [float(row["difference"]) for row in rows] == found.summary["difference"].tolist()
     assert [float(row["stability"]) for row in rows] == found.summary["stability"].tolist()

@@ -261,7 +261,7 @@ def test_another_npz_is_called_what_it_is(tmp_path, save):
 
 def test_our_own_files_are_called_what_they_are(tmp_path):
     y = np.random.default_rng(0).poisson(1.0, size=(12, 9))
-    model = Log1pNMF(1, random_state=0, checkpoint=tmp_path / "checkpoint").fit(y)
+    model = Log1pNMF(1, random_state=0).fit(y, checkpoint=tmp_path / "checkpoint")
     model.save(tmp_path / "model")
     model.fit_.save(tmp_path / "fit")
     for name, load, message in [

@@ -182,7 +182,7 @@ def test_a_fit_goes_on_with_the_same_bits(files, tmp_path):
     def stop(iteration):
         return iteration.index == 4
 
-    fit(source, callbacks=[stop], checkpoint=path, checkpoint_every=0)
+    fit(source, callbacks=[stop], checkpoint=path)
     resumed = fit(open_counts(files / "counts.zarr"), resume=path)
     np.testing.assert_array_equal(resumed.history["objective"], whole.history["objective"])
     np.testing.assert_array_equal(resumed.loadings, whole.loadings)

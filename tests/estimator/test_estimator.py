@@ -33,8 +33,8 @@ class TestFit:
     @pytest.mark.parametrize("c", [1e-2, 1.0, math.inf])
     @pytest.mark.parametrize("likelihood", ["auto", "chebyshev"])
     def test_is_fit_log1p_nmf(self, c, likelihood):
-        model = Log1pNMF(c=c, normalize="none", likelihood=likelihood, **OPTIONS).fit(Y)
-        fit = fit_log1p_nmf(Y, c=c, normalize="none", likelihood=likelihood, **OPTIONS)
+        model = Log1pNMF(c=c, likelihood=likelihood, **OPTIONS).fit(Y)
+        fit = fit_log1p_nmf(Y, c=c, likelihood=likelihood, **OPTIONS)
         np.testing.assert_array_equal(model.components_, fit.factors.T)
         np.testing.assert_array_equal(model.loadings_, fit.loadings)
         assert model.log_likelihood_ == fit.log_likelihood
@@ -55,28 +55,25 @@ class TestFit:
             if iteration.index == 3:
                 raise KeyboardInterrupt
 
-        model = Log1pNMF(callbacks=[interrupt], **OPTIONS)
+        model = Log1pNMF(**OPTIONS)
         with pytest.warns(RuntimeWarning, match="interrupted after 3 iterations"):
-            model.fit(Y)
+            model.fit(Y, callbacks=[interrupt])
         assert not model.converged_
         assert model.n_iter_ == 3
         assert model.transform(Y).shape == (50, 3)
         assert "interrupted" in model.summary()
         assert math.isfinite(model.certify(Y).log_likelihood)
 
-    @pytest.mark.parametrize("normalize", ["max", "none"])
-    def test_a_stopped_fit_goes_on_from_its_checkpoint(self, normalize, tmp_path):
-        path = tmp_path / "checkpoint"
-        whole = Log1pNMF(normalize=normalize, **OPTIONS).fit(Y)
-        stopped = Log1pNMF(checkpoint=path, callbacks=[lambda iteration: iteration.index == 4], **OPTIONS)
-        assert stopped.fit(Y).n_iter_ == 4
-        again = Log1pNMF(normalize=normalize, **OPTIONS).fit(Y, resume=path)
+    def test_a_stopped_fit_goes_on_from_its_checkpoint(self, tmp_path):
+        path, model = tmp_path / "checkpoint", Log1pNMF(**OPTIONS)
+        whole = Log1pNMF(**OPTIONS).fit(Y)
+        stop = [lambda iteration: iteration.index == 4]
+        assert model.fit(Y, callbacks=stop, checkpoint=path).n_iter_ == 4
+        again = Log1pNMF(**OPTIONS).fit(Y, resume=path)
         np.testing.assert_array_equal(again.components_, whole.components_)
         np.testing.assert_array_equal(again.loadings_, whole.loadings_)
         assert again.n_iter_ == whole.n_iter_
-        np.testing.assert_array_equal(
-            Log1pNMF(normalize=normalize, **OPTIONS).fit_transform(Y, resume=path), whole.loadings_
-        )
+        np.testing.assert_array_equal(Log1pNMF(**OPTIONS).fit_transform(Y, resume=path), whole.loadings_)
 
     def test_more_factors_than_samples_are_fitted_with_a_warning(self):
         with pytest.warns(UserWarning, match=r"n_components=5 is larger than .*shape \(4, 30\).*at most 4"):
@@ -204,50 +201,49 @@ class TestNames:
             Log1pNMF(**OPTIONS).fit(frame()).transform(Y)
 
 
-class TestWarmStart:
+class TestStartFromAFit:
     def test_given_loadings_and_factors(self):
         options = {**OPTIONS, "likelihood": "chebyshev", "init": "random"}
         first = Log1pNMF(**options).fit(Y)
-        start = {"loadings": first.loadings_, "factors": first.components_.T}
-        again = Log1pNMF(**options).fit(Y, **start)
+        options["init"] = first.loadings_, first.components_.T
+        again = Log1pNMF(**options).fit(Y)
         assert again.n_iter_ < first.n_iter_ / 2
         assert again.history_["objective"][0] == pytest.approx(first.approximate_objective_, rel=1e-12)
         assert again.approximate_objective_ <= first.approximate_objective_ * (1 + 1e-12)
-        np.testing.assert_array_equal(Log1pNMF(**options).fit_transform(Y, **start), again.loadings_)
 
     @pytest.mark.parametrize("likelihood", ["chebyshev", "exact"])
     def test_the_same_again(self, likelihood):
         options = {**OPTIONS, "likelihood": likelihood, "init": "random"}
-        model = Log1pNMF(warm_start=True, **options).fit(Y)
+        model = Log1pNMF(**options).fit(Y)
         n_iter, objective = model.n_iter_, model.fit_.objective
-        model.fit(Y)
+        model.set_params(init=model.fit_).fit(Y)
         assert model.n_iter_ < n_iter / 2
         assert model.fit_.objective <= objective * (1 + 1e-12)
         assert Log1pNMF(**options).fit(Y).fit(Y).n_iter_ == n_iter  # without it, every fit is a new one
 
     @pytest.mark.parametrize("l1", [0.0, 1.0])
     def test_more_factors_start_where_fewer_ended(self, l1):
-        model = Log1pNMF(warm_start=True, c=0.5, l1=l1, **OPTIONS).fit(Y)
+        model = Log1pNMF(c=0.5, l1=l1, **OPTIONS).fit(Y)
         before = model.fit_.objective
-        model.set_params(n_components=4).fit(Y)
+        model.set_params(n_components=4, init=model.fit_).fit(Y)
         assert model.history_["objective"][0] == pytest.approx(before, rel=1e-5)
         assert model.fit_.objective < before
         assert model.components_.shape == (4, 30)
 
     def test_fewer_factors_are_the_largest(self):
-        options = {**OPTIONS, "init": "rank1", "callbacks": [lambda iteration: iteration.index == 2]}
-        model = Log1pNMF(warm_start=True, likelihood="chebyshev", **options).fit(Y)
+        stop = [lambda iteration: iteration.index == 2]
+        model = Log1pNMF(likelihood="chebyshev", **OPTIONS, init="rank1").fit(Y, callbacks=stop)
         kept = model.loadings_[:, :2]
-        model.set_params(n_components=2).fit(Y)
+        model.set_params(n_components=2, init=model.fit_).fit(Y, callbacks=stop)
         assert model.components_.shape == (2, 30)
         for k in range(2):
             assert max(np.corrcoef(kept[:, k], model.loadings_.T)[0, 1:]) > 0.9
 
     def test_along_c(self):
         path = [math.inf, 100.0, 10.0, 1.0, 0.1, 1e-2, 1e-3]
-        model = Log1pNMF(warm_start=True, **{**OPTIONS, "tol": 1e-6})
+        model = Log1pNMF(**{**OPTIONS, "tol": 1e-6})
         for c in path:
-            model.set_params(c=c).fit(Y)
+            model.set_params(c=c, init=model.fit_ if hasattr(model, "fit_") else "auto").fit(Y)
             cold = Log1pNMF(c=c, **{**OPTIONS, "tol": 1e-6}, init="rank1").fit(Y)
             if c < math.inf:  # a cold start begins with a single factor
                 assert model.history_["objective"][0] < cold.history_["objective"][0]
@@ -255,32 +251,24 @@ class TestWarmStart:
             assert model.fit_.c == c
 
     def test_other_samples_start_from_the_factors(self):
-        model = Log1pNMF(warm_start=True, **OPTIONS).fit(Y[:40])
+        model = Log1pNMF(**OPTIONS).fit(Y[:40])
         expected = model.transform(Y) @ model.components_
-        model.set_params(max_iter=8, tol=1.0).fit(Y)
+        model.set_params(max_iter=8, tol=1.0, init=model.fit_).fit(Y)
         assert model.loadings_.shape == (50, 3)
         np.testing.assert_allclose(model.loadings_ @ model.components_, expected, atol=0.3 * expected.max())
 
-    def test_restarts_are_for_the_first_fit(self):
-        model = Log1pNMF(warm_start=True, n_init=2, **OPTIONS).fit(Y)
-        assert model.fit_.settings.n_init == 2
-        assert model.fit(Y).fit_.settings.n_init == 1
-
     def test_other_features_are_refused(self):
-        model = Log1pNMF(warm_start=True, **OPTIONS).fit(Y)
-        with pytest.raises(
-            ValueError,
-            match=r"fit to start from has 30 features, but the counts have 10; .* warm_start=False",
-        ):
+        model = Log1pNMF(**OPTIONS).fit(frame())
+        model.set_params(init=model.fit_)
+        with pytest.raises(ValueError, match=r"fit to start from has 30 features, but the counts have 10; "):
             model.fit(Y[:, :10])
-        model = Log1pNMF(warm_start=True, **OPTIONS).fit(frame())
         with pytest.raises(ValueError, match=r"\(column 0 was 'gene0', now is 'gene29'\); .* same order"):
             model.fit(frame().iloc[:, ::-1])
 
     def test_given_size_factors_go_with_the_samples(self):
         sizes = np.linspace(0.5, 2.0, 50)
-        model = Log1pNMF(warm_start=True, size_factors=sizes[:40], **OPTIONS).fit(Y[:40])
-        model.set_params(size_factors=sizes).fit(Y)
+        model = Log1pNMF(size_factors=sizes[:40], **OPTIONS).fit(Y[:40])
+        model.set_params(size_factors=sizes, init=model.fit_).fit(Y)
         np.testing.assert_array_equal(model.fit_.size_factors, sizes)
 
 

@@ -44,7 +44,7 @@ def test_fit_takes_size_factors():
         model.transform(Y)
     loadings = Log1pNMF(**OPTIONS).fit_transform(Y, size_factors=SIZES)
     np.testing.assert_array_equal(loadings, model.loadings_)
-    model.set_params(warm_start=True).fit(Y, size_factors=SIZES)
+    model.set_params(init=model.fit_).fit(Y, size_factors=SIZES)
     np.testing.assert_array_equal(model.fit_.size_factors, SIZES)
     assert model.fit_.objective <= same.fit_.objective * (1 + 1e-9)
 

@@ -38,7 +38,7 @@ def test_everything_that_takes_counts_says_what_to_do(counts, message):
         model.transform,
         model.score,
         model.markers,
-        lambda wrong: lp.select(wrong, 1.0, 2),
+        lambda wrong: lp.select(wrong, 2, 1.0),
         lambda wrong: lp.fit_log1p_nmf(wrong, 2),
     ):
         with pytest.raises(TypeError, match=message):
@@ -50,8 +50,8 @@ def test_every_face_refuses_counts_that_are_all_zero():
         Log1pNMF(**GOOD).fit,
         lambda zeros: lp.fit_log1p_nmf(zeros, 2),
         lambda zeros: Log1pNMF(2, engine="streaming").fit(open_counts(zeros)),
-        lambda zeros: lp.sweep(zeros, [1.0], 2),
-        lambda zeros: lp.select(zeros, 1.0, 2),
+        lambda zeros: lp.sweep(zeros, 2, [1.0]),
+        lambda zeros: lp.select(zeros, 2, 1.0),
         lambda zeros: lp.tl.log1p_nmf(anndata.AnnData(zeros), 2),
     ):
         with pytest.raises(ValueError, match=r"counts are all zero \(shape \(12, 7\)\): pass data"):
@@ -62,7 +62,7 @@ def test_every_face_warns_of_more_factors_than_the_counts_determine():
     for ask in (
         lambda counts, k: Log1pNMF(k).fit(counts),
         lp.fit_log1p_nmf,
-        lambda counts, k: lp.sweep(counts, [1.0], k),
+        lambda counts, k: lp.sweep(counts, k, [1.0]),
         lambda counts, k: lp.tl.log1p_nmf(anndata.AnnData(counts), k),
     ):
         with pytest.warns(UserWarning, match=r"n_components=4 is larger than .* use at most 3"):
@@ -96,8 +96,8 @@ def test_a_file_of_anndata_is_no_file_of_a_fit(tmp_path):
         lambda y: Log1pNMF(**GOOD).fit_transform(y),
         lambda y: make_pipeline(Log1pNMF(**GOOD)).fit(y),
         lambda y: lp.fit_log1p_nmf(y, 2, max_iter=1),
-        lambda y: lp.sweep(y, [1.0, 2.0], 2, max_iter=1),
-        lambda y: lp.sweep(y, [1.0, 2.0], 8, tol=1e-4),
+        lambda y: lp.sweep(y, 2, [1.0, 2.0], max_iter=1),
+        lambda y: lp.sweep(y, 8, [1.0, 2.0], tol=1e-4),
         lambda y: lp.tl.log1p_nmf(anndata.AnnData(y), 2, max_iter=1, layer="X"),
         lambda y: lp.analysis.log_likelihood(lp.fit_log1p_nmf(y, 2, tol=1e-4), y),
     ],
@@ -172,7 +172,7 @@ def test_masked_entries_are_refused():
         Log1pNMF(**GOOD, size_factors=sizes).fit(Y)
     start = np.ma.masked_array(np.ones((12, 2)), mask=np.eye(12, 2))
     with pytest.raises(ValueError, match="init loadings has 2 masked entries"):
-        Log1pNMF(**GOOD).fit(Y, loadings=start, factors=np.ones((7, 2)))
+        Log1pNMF(**GOOD, init=(start, np.ones((7, 2)))).fit(Y)
 
 
 def test_a_mask_that_hides_nothing_does_not_matter():

@@ -22,8 +22,9 @@ OPTIONS = {"n_components": 3, "random_state": 0, "n_jobs": 1, "tol": 1e-7}
 @pytest.mark.parametrize("normalize", NORMALIZATIONS)
 @pytest.mark.parametrize("c", [0.1, 1.0, math.inf])
 def test_the_scale_does_not_change_the_fit(normalize, c):
-    model = Log1pNMF(c=c, normalize=normalize, **OPTIONS).fit(Y)
-    fit, usual = model.fit_, Log1pNMF(c=c, normalize="max", **OPTIONS).fit(Y)
+    usual = Log1pNMF(c=c, **OPTIONS).fit(Y)
+    fit = usual.fit_.normalized(normalize)
+    model = Log1pNMF.of(fit)
     eta = usual.loadings_ @ usual.components_
     np.testing.assert_allclose(model.loadings_ @ model.components_, eta, rtol=1e-12, atol=1e-300)
     found = log_likelihood(
@@ -33,20 +34,18 @@ def test_the_scale_does_not_change_the_fit(normalize, c):
     expected = usual.transform(Y[:5]) @ usual.components_
     np.testing.assert_allclose(model.transform(Y[:5]) @ model.components_, expected, rtol=1e-9, atol=1e-12)
     assert model.score(Y) == pytest.approx(usual.score(Y), rel=1e-12)
-    again = usual.fit_.normalized(normalize)
-    np.testing.assert_allclose(again.loadings @ again.factors.T, eta, rtol=1e-12, atol=1e-300)
-    assert again.settings.normalize == normalize
+    back = fit.normalized("max")
+    np.testing.assert_allclose(back.loadings, usual.loadings_, rtol=1e-12)
+    with pytest.raises(ValueError, match=r"normalize must be one of 'max', .* got 'sum'"):
+        fit.normalized("sum")
 
 
 def test_every_scale_is_what_it_says():
-    models = {how: Log1pNMF(normalize=how, **OPTIONS).fit(Y) for how in NORMALIZATIONS}
-    np.testing.assert_array_equal(models["max"].loadings_.max(axis=0), 1.0)
-    np.testing.assert_allclose(models["factor_max"].components_.max(axis=1), 1.0)
-    np.testing.assert_allclose(models["factor_sum"].components_.sum(axis=1), 1.0)
-    own = models["none"].fit_
-    for how in ("max", "factor_max", "factor_sum"):
-        np.testing.assert_allclose(own.normalized(how).loadings, models[how].loadings_, rtol=1e-14)
-        np.testing.assert_allclose(own.normalized(how).factors, models[how].components_.T, rtol=1e-14)
+    fit = fit_log1p_nmf(Y, **OPTIONS)
+    np.testing.assert_array_equal(fit.loadings.max(axis=0), 1.0)
+    np.testing.assert_allclose(fit.normalized("factor_max").factors.max(axis=0), 1.0)
+    np.testing.assert_allclose(fit.normalized("factor_sum").factors.sum(axis=0), 1.0)
+    np.testing.assert_array_equal(fit.normalized("none").factors, fit.factors)
 
 
 def test_the_baseline_comes_first_then_by_share():

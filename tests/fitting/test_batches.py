@@ -165,7 +165,7 @@ def test_other_forms_of_the_zeros_give_about_the_same_effects(fit, parameters):
 def test_a_resumed_fit_has_the_same_bits(tmp_path, parameters):
     path, whole = tmp_path / "checkpoint.npz", fitted(max_iter=20, **parameters)
     stop = [lambda iteration: iteration.index >= 5]
-    fitted(max_iter=20, checkpoint=path, checkpoint_every=0, callbacks=stop, **parameters)
+    fitted(max_iter=20, checkpoint=path, callbacks=stop, **parameters)
     resumed = fitted(max_iter=20, resume=path, **parameters)
     assert (resumed.loadings == whole.loadings).all()
     assert (resumed.batches.effects == whole.batches.effects).all()
@@ -178,7 +178,7 @@ def test_a_resumed_streamed_fit_has_the_same_bits(chunks_of, tmp_path):
     given = {"batch": NAMES, "init": fitted(max_iter=1), "max_iter": 6, "n_jobs": 1}
     whole = fit_log1p_nmf(open_counts(chunks), K, **given)
     stop = [lambda iteration: iteration.index >= 3]
-    fit_log1p_nmf(open_counts(chunks), K, checkpoint=path, checkpoint_every=0, callbacks=stop, **given)
+    fit_log1p_nmf(open_counts(chunks), K, checkpoint=path, callbacks=stop, **given)
     resumed = fit_log1p_nmf(open_counts(chunks), K, resume=path, **given)
     assert (np.asarray(resumed.loadings) == np.asarray(whole.loadings)).all()
     assert (resumed.batches.effects == whole.batches.effects).all()

@@ -15,6 +15,7 @@ from log1pnmf import fit_log1p_nmf
 from log1pnmf._common.archive import read_archive, write_archive
 from log1pnmf._common.checks import random_from_parts, random_parts
 from log1pnmf.counts.counts import Counts
+from log1pnmf.fitting import checkpoint
 
 
 def simulated(n=40, m=30, k=3, seed=0):
@@ -143,7 +144,7 @@ def test_another_number_of_threads_and_callbacks_may_go_on(tmp_path):
 
 def test_a_finished_fit_is_returned(tmp_path):
     path, seen = tmp_path / "checkpoint", StopAt()
-    whole = fitted(checkpoint=path, checkpoint_every=1e6)
+    whole = fitted(checkpoint=path)
     assert_same(whole, fitted(resume=path, callbacks=[seen]))
     assert seen.seen == []
     with pytest.warns(ConvergenceWarning, match="max_iter=5"):
@@ -163,17 +164,19 @@ def test_seconds_go_on(tmp_path):
     assert 1000.0 < again.history["seconds"][-1] < again.seconds < 1100.0
 
 
-def test_how_often_it_is_written(tmp_path):
+def test_how_often_it_is_written(tmp_path, monkeypatch):
     path, written = tmp_path / "checkpoint", []
 
     def note(iteration):
         written.append(read_archive(path)[1]["current"]["index"] if path.exists() else None)
 
-    whole = fitted(checkpoint=path, checkpoint_every=0, callbacks=[note])
+    monkeypatch.setattr(checkpoint, "SECONDS_BETWEEN", 0.0)
+    whole = fitted(checkpoint=path, callbacks=[note])
     assert written == whole.history["iteration"].tolist()
     path.unlink()
     written.clear()
-    fitted(checkpoint=path, checkpoint_every=1e9, callbacks=[note])
+    monkeypatch.setattr(checkpoint, "SECONDS_BETWEEN", 1e9)
+    fitted(checkpoint=path, callbacks=[note])
     assert set(written) == {None}
     assert read_archive(path)[1]["current"]["index"] == whole.n_iter
 
@@ -228,8 +231,9 @@ def test_ctrl_c_while_a_checkpoint_is_written(tmp_path, monkeypatch):
         original(descriptor)
 
     monkeypatch.setattr(os, "fsync", press)
+    monkeypatch.setattr(checkpoint, "SECONDS_BETWEEN", 0.0)
     with pytest.warns(RuntimeWarning, match="interrupted after"):
-        fitted(checkpoint=path, checkpoint_every=0)
+        fitted(checkpoint=path)
     monkeypatch.undo()
     assert [one.name for one in tmp_path.iterdir()] == ["checkpoint"]
     assert_same(fitted(), fitted(resume=path))
@@ -254,6 +258,7 @@ CHILD = """
 import sys, time, warnings
 import numpy as np
 from log1pnmf import fit_log1p_nmf
+from log1pnmf.fitting import checkpoint
 path, mode, held = sys.argv[1], sys.argv[2], int(sys.argv[4])
 def hold():
     while True:  # until it is killed
@@ -268,6 +273,7 @@ if mode == "slow":
             print("in the middle", flush=True)
             hold()
     np.lib.format.write_array = slow
+checkpoint.SECONDS_BETWEEN = 0.0
 calls = []
 def wait(iteration):
     calls.append(iteration)
@@ -275,7 +281,7 @@ def wait(iteration):
     if held and len(calls) == held + 5:
         hold()
 fit_log1p_nmf(np.load(sys.argv[3]), 3, tol=0.0, max_iter=60, resume={"resume": path}.get(mode), c=0.5,
-    likelihood="adaptive", zeros_tol=1e-3, checkpoint=path, checkpoint_every=0,
+    likelihood="adaptive", zeros_tol=1e-3, checkpoint=path,
     callbacks=[wait], random_state=0, n_jobs=1, init="rank1")
 """
 

@@ -9,6 +9,7 @@ import pytest
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf._common.archive import read_archive, write_archive
+from log1pnmf.fitting import checkpoint
 from log1pnmf.fitting.fit import Fit
 
 rng = np.random.default_rng(0)
@@ -117,14 +118,13 @@ def used_or_refused(path, use, sample=1):
 
 def use_model(path):
     model = Log1pNMF.load(path)
-    assert (model.n_jobs, model.checkpoint, model.engine, model.verbose) == (None, None, "auto", 0)
-    assert model.callbacks == ()
+    assert (model.n_jobs, model.engine, model.verbose) == (None, "auto", 0)
     model.set_params(n_jobs=1, max_iter=2, n_init=1)
     model.transform(Y, size_factors="none")
     model.score(Y, size_factors="none")
     model.summary()
     model.certify(Y)
-    model.set_params(warm_start=True).fit(Y)
+    model.set_params(init=model.fit_).fit(Y)
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_a_file_decides_nothing_about_threads_paths_and_engines(tmp_path):
     path, victim = tmp_path / "model", tmp_path / "victim"
     ignored(Log1pNMF(**OPTIONS).fit, Y).save(path)
     arrays, metadata = read_archive(path)
-    wanted = {"n_jobs": 100_000, "checkpoint": str(victim), "engine": "torch", "verbose": 3}
-    own = {**wanted, "checkpoint_every": 0.0, "callbacks": ["x"]}
+    wanted = {"n_jobs": 100_000, "engine": "torch", "verbose": 3}
+    own = {**wanted, "checkpoint": str(victim), "callbacks": ["x"]}
     for group in ("settings", "asked"):
         write_archive(path, arrays, {**metadata, group: {**metadata[group], **own}})
         with pytest.raises(ValueError, match="holds a fit that is incomplete"):
@@ -158,7 +158,7 @@ def test_a_file_decides_nothing_about_threads_paths_and_engines(tmp_path):
     write_archive(path, arrays, {**metadata, **own, **named})
     model = Log1pNMF.load(path)
     plain = Log1pNMF()
-    for name in (*wanted, "checkpoint_every", "callbacks"):
+    for name in wanted:
         assert getattr(model, name) == getattr(plain, name)
     ignored(model.fit, Y)
     assert not victim.exists()
@@ -239,7 +239,7 @@ def test_a_checkpoint_is_only_written_over_a_checkpoint(tmp_path, make):
     before = None if make == "fifo" else path.read_bytes()
     for fit in (
         lambda: fit_log1p_nmf(Y, checkpoint=path, callbacks=[worked.append], **OPTIONS),
-        lambda: Log1pNMF(checkpoint=path, callbacks=[worked.append], **OPTIONS).fit(Y),
+        lambda: Log1pNMF(**OPTIONS).fit(Y, checkpoint=path, callbacks=[worked.append]),
     ):
         with pytest.raises(FileExistsError, match=r"mydata.csv, but the file there is not a checkpoint"):
             fit()
@@ -248,17 +248,16 @@ def test_a_checkpoint_is_only_written_over_a_checkpoint(tmp_path, make):
     assert [one.name for one in tmp_path.iterdir()] == ["mydata.csv"]
 
 
-def test_what_is_put_there_during_the_fit_stays(tmp_path):
+def test_what_is_put_there_during_the_fit_stays(tmp_path, monkeypatch):
     path = tmp_path / "checkpoint"
 
     def put(iteration):
         if iteration.index == 3:
             path.write_text("mine")
 
+    monkeypatch.setattr(checkpoint, "SECONDS_BETWEEN", 0.0)
     with pytest.warns(RuntimeWarning, match="checkpoint could not be written.*is not a checkpoint"):
-        fit_log1p_nmf(
-            Y, 2, checkpoint=path, checkpoint_every=0, callbacks=[put], random_state=0, n_jobs=1, tol=1e-9
-        )
+        fit_log1p_nmf(Y, 2, checkpoint=path, callbacks=[put], random_state=0, n_jobs=1, tol=1e-9)
     assert path.read_text() == "mine"
     path.unlink()
     for _ in range(2):  # over nothing, and over a checkpoint
@@ -274,8 +273,6 @@ def test_files_that_cannot_be(tmp_path):
         fitted(resume=tmp_path / "none")
     with pytest.raises(FileNotFoundError, match=r"checkpoint is .* no folder"):
         fitted(checkpoint=tmp_path / "none" / "file")
-    with pytest.raises(ValueError, match="checkpoint_every must be finite and not negative, got -1"):
-        fitted(checkpoint_every=-1)
     (tmp_path / "foreign").write_bytes(b"no")
     with pytest.raises(ValueError, match="foreign is damaged"):
         fitted(resume=tmp_path / "foreign")

@@ -141,13 +141,13 @@ def test_a_test_part_is_scored_given_its_training_part(counts, fit):
 
 def test_selection_has_no_given_dispersions(counts):
     with pytest.raises(ValueError, match="dispersion must be 'feature' or 'shared' here"):
-        lp.select(counts, [1.0], [2], noise="nb", dispersion=PHI)
+        lp.select(counts, [2], [1.0], noise="nb", dispersion=PHI)
 
 
 def test_selection_fits_and_scores_with_the_noise(counts):
     options = {"n_folds": 2, "n_starts": 1, "tol": 1e-2, "random_state": 0}
-    chosen = lp.select(counts, [1.0], [1], noise="nb", **options)
-    poisson = lp.select(counts, [1.0], [1], **options)
+    chosen = lp.select(counts, [1], [1.0], noise="nb", **options)
+    poisson = lp.select(counts, [1], [1.0], **options)
     assert chosen.scores.sum() > poisson.scores.sum() + 10.0
 
 

@@ -185,7 +185,7 @@ def test_the_fit_says_what_was_taken():
 
 @pytest.mark.parametrize("n_init", [1, 2])
 def test_a_resumed_fit_races_no_more_and_knows_what_was_taken(tmp_path, monkeypatch, n_init):
-    options = {"c": math.inf, "n_init": n_init, "checkpoint": tmp_path / "fit.npz", "checkpoint_every": 0.0}
+    options = {"c": math.inf, "n_init": n_init, "checkpoint": tmp_path / "fit.npz"}
     whole = fit_log1p_nmf(Y, 4, **options)
     seen = 0
 

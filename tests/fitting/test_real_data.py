@@ -102,12 +102,11 @@ def test_objective_never_rises_through_restarts(real_data, c):
         assert fit.log_likelihood == pytest.approx(truth, rel=1e-10)
 
 
-@pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
 @pytest.mark.parametrize("c", SHIFTS)
-def test_objective_never_rises_without_extrapolation(real_data, c, row_solver):
+def test_objective_never_rises_without_extrapolation(real_data, c):
     """Then nothing but the half-steps themselves keeps the law."""
     counts = some_rows(real_data("pbmc_facs").X, 60)
-    watched(counts, c, 15, row_solver=row_solver, extrapolate=False, init="random")
+    watched(counts, c, 15, row_solver="coordinate", init="random")
 
 
 @pytest.mark.parametrize("c", SHIFTS)

@@ -102,10 +102,10 @@ def test_it_is_said_where_programmes_change_totals(fit):
 
 def test_selection_between_values_of_c_says_that_totals_are_poor(counts):
     options = {"n_folds": 2, "n_starts": 1, "n_seeds": 0, "tol": 1e-4, "init": "nndsvd", "n_jobs": 1}
-    found = lp.select(counts, [0.1, 1.0], [3], **options)
+    found = lp.select(counts, [3], [0.1, 1.0], **options)
     assert "Totals are poor size factors here" in found.judgement.reasons[-1]
     assert "poor size factors" in str(found)
-    fitted = lp.select(counts, [0.1, 1.0], [3], size_factors="fit", **options)
+    fitted = lp.select(counts, [3], [0.1, 1.0], size_factors="fit", **options)
     assert "poor size factors" not in str(fitted)
 
 
@@ -199,5 +199,5 @@ def test_new_samples_get_sizes_as_the_fit_had_them(counts, fit):
 def test_selection_fits_sizes(counts):
     options = {"n_folds": 2, "n_starts": 1, "tol": 1e-4, "random_state": 0, "n_jobs": 1}
     for holdout in ("counts", "samples"):
-        found = lp.select(counts, [1.0, np.inf], [2], size_factors="fit", holdout=holdout, **options)
+        found = lp.select(counts, [2], [1.0, np.inf], size_factors="fit", holdout=holdout, **options)
         assert np.isfinite(found.scores).all()

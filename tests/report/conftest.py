@@ -77,7 +77,7 @@ def fit_of():
 
     def make(loadings, factors, c):
         n, m = len(loadings), len(factors)
-        settings = Settings(n_components=loadings.shape[1], c=c, likelihood="exact", extrapolate=True)
+        settings = Settings(n_components=loadings.shape[1], c=c, likelihood="exact")
         return Fit(
             loadings=loadings,
             factors=factors,

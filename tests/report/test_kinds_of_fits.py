@@ -23,7 +23,7 @@ def test_a_stalled_fit_is_not_advised_to_go_on(tmp_path):
 
 
 def test_a_sweep_is_a_sequence_of_fits(tmp_path):
-    found = sweep(COUNTS, [1.0, np.inf], 2, tol=1e-4)
+    found = sweep(COUNTS, 2, [1.0, np.inf], tol=1e-4)
     text = write_report(tmp_path / "r.html", found, date="2026-11-15").read_text()
     assert "30 samples and 8 features, 2 factors at c = 1 and c = ∞." in text.replace("\xa0", " ")
     assert text == write_report(tmp_path / "s.html", found.fits, date="2026-11-15").read_text()

@@ -188,7 +188,7 @@ def test_view_of_data_in_a_file(adata, tmp_path):
 
 
 def test_sweep_keeps_every_fit_and_a_table(adata):
-    lp.tl.sweep(adata, [np.inf, 1, 0.1], 2, **FAST)
+    lp.tl.sweep(adata, 2, [np.inf, 1, 0.1], **FAST)
     table = adata.uns["log1p_nmf_sweep"]
     keys = ["log1p_nmf_c=0.1", "log1p_nmf_c=1", "log1p_nmf_c=inf"]
     assert table["key"].tolist() == keys
@@ -200,17 +200,17 @@ def test_sweep_keeps_every_fit_and_a_table(adata):
 
 
 def test_sweep_keeps_neighbouring_c_apart(adata):
-    lp.tl.sweep(adata, [1.0, 1.0 + 1e-9], 1, **FAST)
+    lp.tl.sweep(adata, 1, [1.0, 1.0 + 1e-9], **FAST)
     assert set(adata.obsm) == {"log1p_nmf_c=1", "log1p_nmf_c=1.000000001"}
 
 
 def test_sweep_refuses_the_same_c_twice(adata):
     with pytest.raises(ValueError, match="c must hold different numbers, got 1 twice"):
-        lp.tl.sweep(adata, [1.0, 1], 2)
+        lp.tl.sweep(adata, 2, [1.0, 1])
     assert not adata.obsm
 
 
-@pytest.mark.parametrize("tool", [lp.tl.log1p_nmf, lambda adata, k: lp.tl.sweep(adata, [1, 2], k)])
+@pytest.mark.parametrize("tool", [lp.tl.log1p_nmf, lambda adata, k: lp.tl.sweep(adata, k, [1, 2])])
 def test_counts_without_a_count_are_refused(adata, tool):
     adata.X = sparse.csr_matrix(adata.shape)
     with pytest.raises(ValueError, match="counts are all zero"):

@@ -24,7 +24,7 @@ def adata():
 
 def test_results_are_those_of_select_and_small(adata, tmp_path):
     about = adata.uns["log1p_nmf_select"]
-    found = lp.select(adata.layers["counts"][:, adata.var["used"]], float("inf"), [1, 2, 3, 4], **QUICK)
+    found = lp.select(adata.layers["counts"][:, adata.var["used"]], [1, 2, 3, 4], float("inf"), **QUICK)
     for name, column in found.summary.items():
         np.testing.assert_array_equal(about["table"][name], column)
     assert about["suggested"] == found.judgement.setting.parameters
@@ -51,7 +51,7 @@ def test_the_picture_shows_likelihood_stability_and_the_judgement(adata):
 
 def test_c_is_the_axis_where_there_is_one_number_of_factors(adata):
     counts = adata.layers["counts"]
-    found = lp.select(counts, [0.1, float("inf")], 2, **{**QUICK, "n_seeds": 0})
+    found = lp.select(counts, 2, [0.1, float("inf")], **{**QUICK, "n_seeds": 0})
     (ax,) = lp.pl.select(found, figure=Figure()).axes  # without seeds there is no stability
     assert ax.get_xlabel() == "c"
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0.1", "∞"]
@@ -77,9 +77,9 @@ def test_batches_are_a_column_of_obs(adata):
     batched.obs["donor"] = np.resize(["d1", "d2"], len(counts))
     quick = {**QUICK, "n_seeds": 0, "init": "nndsvd", "max_iter": 10}
     lp.tl.select(batched, [1, 2], batch_key="donor", batch_strength=2.0, **quick)
-    found = lp.select(counts, 1.0, [1, 2], batch=batched.obs["donor"], batch_strength=2.0, **quick)
+    found = lp.select(counts, [1, 2], 1.0, batch=batched.obs["donor"], batch_strength=2.0, **quick)
     mine = batched.uns["log1p_nmf_select"]["table"]["log_likelihood"]
     np.testing.assert_array_equal(mine, found.summary["log_likelihood"])
-    assert mine.iloc[0] > lp.select(counts, 1.0, [1], **quick).summary["log_likelihood"][0]
+    assert mine.iloc[0] > lp.select(counts, [1], 1.0, **quick).summary["log_likelihood"][0]
     with pytest.raises(KeyError, match="batch_key='chip' is not a column"):
         lp.tl.select(batched, [1, 2], batch_key="chip")

@@ -117,7 +117,7 @@ def test_files_that_cannot_grow(writers, tmp_path, name):
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(table, tmp_path):
     path = tmp_path / "state.npz"
-    options = {"c": np.inf, "random_state": 0, "tol": 1e-3, "checkpoint": path, "checkpoint_every": 0}
+    options = {"c": np.inf, "random_state": 0, "tol": 1e-3, "checkpoint": path}
     fit = fit_log1p_nmf(table.counts, 2, **options)
     before = path.read_bytes()
     with no_larger_than(len(before) // 2), pytest.warns(RuntimeWarning, match="could not be written"):

@@ -498,7 +498,7 @@ def _on_halves(fit: Fit, counts: Counts, sizes: Array, n_jobs: int | None) -> tu
     twice = None if fit.dispersion is None else 2.0 * fit.dispersion
     phi = 0.0 if fit.dispersion is None else fit.dispersion
     train, test = split_counts(counts, 0.5, dispersion=phi, random_state=0)
-    request = Request.like(fit).at(init=(fit.loadings, fit.factors), l1=0.5 * fit.asked.l1, normalize="max")
+    request = Request.like(fit).at(init=(fit.loadings, fit.factors), l1=0.5 * fit.asked.l1)
     given = twice if request.dispersion is not None else None
     request = replace(request, size_factors=0.5 * sizes, dispersion=given, n_jobs=n_jobs)
     with warnings.catch_warnings():

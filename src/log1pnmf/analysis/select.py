@@ -122,7 +122,7 @@ def resumed(
 
 # ---------- select
 
-NOT_FOR_SELECTION = ("checkpoint", "checkpoint_every", "callbacks", "n_init")
+NOT_FOR_SELECTION = ("checkpoint", "callbacks", "n_init")
 
 N_FOLDS = 3
 """How often counts or samples are held out, by default."""
@@ -138,7 +138,6 @@ CHECK: dict[str, Any] = {
     "engine": "auto",
     "likelihood": "auto",
     "row_solver": "newton",
-    "extrapolate": "auto",
 }
 
 N_SEEDS = 5
@@ -147,8 +146,8 @@ N_SEEDS = 5
 
 def select(
     counts: Any,
-    c: Any,
     n_components: Any,
+    c: Any = 1.0,
     *,
     l1: Any = 0.0,
     noise: Any = "poisson",
@@ -170,7 +169,7 @@ def select(
     ----------
     counts : array, sparse matrix, data frame or Counts
         Whole numbers, samples x features.
-    c, n_components, l1 : number or sequence of numbers
+    n_components, c, l1 : number or sequence of numbers
         All combinations are compared.
     noise : {"poisson", "nb", "auto"} or sequence of them
         Kinds of noise to compare, each with every combination; "auto" is both.
@@ -243,7 +242,7 @@ def select(
     --------
     >>> from log1pnmf.datasets import pancreas
     >>> counts = pancreas().counts[:150, :300]
-    >>> found = select(counts, [0.1, 1, float("inf")], [1, 3], n_folds=2, n_seeds=0)
+    >>> found = select(counts, [1, 3], [0.1, 1, float("inf")], n_folds=2, n_seeds=0)
     >>> found.best.n_components, len(found.settings)
     (3, 6)
     >>> found.one_se.parameters["n_components"]  # Log1pNMF(**found.one_se.parameters).fit(counts)

@@ -59,7 +59,7 @@ def fit_seeds(
     (3,)
     """
     check_whole("n_seeds", n_seeds, least=1)
-    check_absent(parameters, ("checkpoint", "checkpoint_every"), "fits with several seeds")
+    check_absent(parameters, ("checkpoint",), "fits with several seeds")
     init = parameters.setdefault("init", "random")
     if not isinstance(init, str) and not callable(init):
         raise ValueError("init is given: all fits would be the same; use 'auto', 'rank1' or 'random'")

@@ -63,22 +63,20 @@ class Sweep:
         return cls(ordered, {name: np.array([row[name] for row in rows]) for name in rows[0]})
 
 
-def sweep(
-    counts: Any, c: Sequence[float], n_components: int, *, warm_start: bool = True, **parameters: Any
-) -> Sweep:
+def sweep(counts: Any, n_components: int, c: Sequence[float], **parameters: Any) -> Sweep:
     """Fit the model at several c and compare the fits.
+
+    Each fit starts from its neighbour, first with rising, then with falling c: independent fits may end in
+    poorer optima and take longer; docs/anndata.md has an example.
 
     Parameters
     ----------
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
         Raw counts.
-    c : sequence of float
-        Values of c, all different, in any order; may contain inf.
     n_components : int
         Number of factors.
-    warm_start : bool
-        Whether each fit starts from its neighbour, first with rising, then with falling c. Independent fits
-        may end in poorer optima and take longer; docs/anndata.md has an example.
+    c : sequence of float
+        Values of c, all different, in any order; may contain inf.
     **parameters : optional
         Others of `log1pnmf.Log1pNMF`, with the same defaults, except `checkpoint`.
 
@@ -95,34 +93,31 @@ def sweep(
     --------
     >>> from log1pnmf.datasets import pancreas
     >>> counts = pancreas().counts[:150, :400]
-    >>> result = sweep(counts, [0.1, 1, float("inf")], 3)
+    >>> result = sweep(counts, 3, [0.1, 1, float("inf")])
     >>> result.table["c"]
     array([0.1, 1. , inf])
     >>> [fit.factors.shape for fit in result.fits]
     [(400, 3), (400, 3), (400, 3)]
     """
     counts = Counts.from_any(counts)
-    fits = fits_along(counts, c, n_components, warm_start=warm_start, **parameters)
-    return Sweep.of(list(fits), counts)
+    return Sweep.of(list(fits_along(counts, n_components, c, **parameters)), counts)
 
 
-def fits_along(
-    counts: Any, c: Sequence[float], n_components: int, *, warm_start: bool = True, **parameters: Any
-) -> Iterator[Fit]:
+def fits_along(counts: Any, n_components: int, c: Sequence[float], **parameters: Any) -> Iterator[Fit]:
     """Fit the model at several c, one after the other, and yield each when it is done.
 
-    `warm_start`: whether to walk along c: up, each fit from that at the next smaller c, then down, each from
-    the better one at the next larger c. Every c but the largest is then fitted twice. The very first fit
-    starts as `init` and `n_init` say; otherwise every one does.
+    The walk goes up, each fit from that at the next smaller c, then down, each from the better one at the
+    next larger c. Every c but the largest is fitted twice. The very first fit starts as `init` and `n_init`
+    say.
     """
     values = _checked_path(c)
-    check_absent(parameters, ("checkpoint", "checkpoint_every"), "the fits of a sweep")
+    check_absent(parameters, ("checkpoint",), "the fits of a sweep")
     request = Request.of(n_components=n_components, **parameters)
     counts = Counts.from_any(counts)
     before: Fit | None = None
     done: dict[float, Fit] = {}
-    for value in along_path(values) if warm_start else values:
-        start = {} if before is None or not warm_start else {"init": before}
+    for value in along_path(values):
+        start = {} if before is None else {"init": before}
         fit = run_request(request.at(c=value, **start), counts)
         yield fit
         if fit.stopped == "interrupted":
@@ -132,7 +127,7 @@ def fits_along(
 
 
 def along_path(c: Sequence[float]) -> list[float]:
-    """Order the values of c as a warm sweep fits them: up, and back down.
+    """Order the values of c as a sweep fits them: up, and back down.
 
     >>> along_path([1, float("inf"), 0.1])
     [0.1, 1, inf, 1, 0.1]

@@ -715,7 +715,7 @@ def _examined(fit: Fit, done: _Done, n_jobs: int | None) -> tuple[Fit, dict[str,
 
 def _fits(plan: RunPlan, counts: Counts, parameters: Mapping[str, Any]) -> Iterator[Fit]:
     if plan.along:
-        yield from fits_along(counts, plan.c, **parameters)
+        yield from fits_along(counts, c=plan.c, **parameters)
         return
     for c in plan.c:
         yield fit_log1p_nmf(counts, c=c, resume=plan.resume, **parameters)

@@ -38,8 +38,8 @@ Parts: TypeAlias = tuple[dict[str, np.ndarray], dict[str, Any]]
 
 KIND = "checkpoint"
 COUNTED = ("n_components", "n_init", "max_iter")
-NO_MATTER = ("normalize",)
-"""Settings that do not change the course of a fit."""
+SECONDS_BETWEEN = 30.0
+"""Between two writes of a checkpoint."""
 
 
 # ---------------------------------------------------------------- writing
@@ -52,9 +52,9 @@ class CheckpointWriter:
     before stays.
     """
 
-    def __init__(self, path: StrPath, every: float) -> None:
+    def __init__(self, path: StrPath) -> None:
         check_checkpoint(path)
-        self._path, self._every = path, every
+        self._path = path
         self._identity: Mapping[str, Any] = {}
         self._started = self._written = time.perf_counter()
         self._unwritten: Progress | None = None
@@ -67,7 +67,7 @@ class CheckpointWriter:
     def __call__(self, progress: Progress) -> None:
         """Take note of an iteration."""
         self._unwritten = progress
-        if time.perf_counter() - self._written >= self._every:
+        if time.perf_counter() - self._written >= SECONDS_BETWEEN:
             self.close()
 
     def close(self) -> None:
@@ -231,10 +231,10 @@ def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
     check_value("restart", progress.restart, int)
     if progress.restart >= settings["n_init"] or (progress.best is None) != (progress.restart == 0):
         raise ValueError(f"start {progress.restart} of {settings['n_init']} cannot be")
-    _check_state(progress, state, extrapolates=settings["extrapolate"])
+    _check_state(progress, state, extrapolates=settings["row_solver"] == "newton")
 
 
-def _check_state(progress: Progress, state: State, *, extrapolates: Any) -> None:
+def _check_state(progress: Progress, state: State, *, extrapolates: bool) -> None:
     """Refuse a state from which the solver cannot resume."""
     check_value("start", progress.start, str)
     check_value("stopping", progress.stopping[0], int)
@@ -316,7 +316,7 @@ def fingerprint(
         "total": counts.total,
         "checksum": counts.checksum(),
     }
-    own = {name: value for name, value in settings.as_dict().items() if name not in NO_MATTER}
+    own = settings.as_dict()
     if settings.size_factors == GIVEN:
         own["size_factors"] = f"given, with checksum {checksum_of([sizes])}"
     if settings.dispersion == GIVEN:

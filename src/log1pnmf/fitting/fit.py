@@ -419,7 +419,7 @@ def check_fit(fit: Any) -> None:
         raise ValueError(f"settings are of another fit: {fit.settings}")
     if fit.asked.n_components > max(MOST_COMPONENTS, k):
         raise ValueError(f"n_components is {fit.asked.n_components:,}")
-    if "auto" in (fit.settings.likelihood, fit.settings.extrapolate):
+    if fit.settings.likelihood == "auto":
         raise ValueError("settings must be those of a finished fit")
     History.check(fit.history)
 
@@ -681,7 +681,8 @@ class Fit:
     ----------
     loadings, factors : ndarray of shape (n, K) and (m, K)
         Loadings and factors on the link scale: ``loadings @ factors.T = alpha_c * log(1 + lam / c)``. The
-        baseline comes first, then the others by share of the signal; ``settings.normalize`` sets the scale.
+        baseline comes first, then the others by share of the signal. The largest loading
+        of every factor is 1, unless `normalized` has chosen another scale.
     size_factors : ndarray of shape (n,)
         Size factors of the samples. The mean of a count is ``size_factors_i * lam_ij``, times the effect of
         the batch if there are batches.
@@ -841,7 +842,9 @@ class Fit:
         Parameters
         ----------
         normalize : {"max", "factor_max", "factor_sum", "none"}
-            See `log1pnmf.Log1pNMF`; "none" changes nothing.
+            "max", as fits are: the largest loading of every factor is 1; "factor_max": its largest entry is
+            1; "factor_sum": its entries sum to 1; "none" changes nothing. Factors of which loadings or
+            entries are known keep their scale.
 
         Returns
         -------

@@ -19,7 +19,6 @@ from log1pnmf._common.checks import (
     Random,
     as_random,
     check_choice,
-    check_number,
     check_whole,
     convergence_warning,
     one_for_each,
@@ -86,7 +85,6 @@ class Request:
     callbacks: Sequence[Callback] = ()
     verbose: int = 0
     checkpoint: StrPath | None = None
-    checkpoint_every: float = 30.0
 
     def __post_init__(self) -> None:
         if self.settings.n_init > 1 and self.init is not None and not callable(self.init):
@@ -102,7 +100,6 @@ class Request:
                 raise TypeError(f"callbacks must be callable, got {callback!r}")
         if not isinstance(self.verbose, bool | np.bool_):
             check_whole("verbose", self.verbose, least=0)
-        check_number("checkpoint_every", self.checkpoint_every)
         if self.checkpoint is not None:
             check_checkpoint(self.checkpoint)
 
@@ -110,7 +107,7 @@ class Request:
     def of(cls, *, batch: Any = None, **parameters: Any) -> Request:
         """Check parameters as a user passes them, and tell settings from what was given beside them."""
         for name in parameters:
-            if name not in (*PARAMETERS, *KNOWN):
+            if name not in (*PARAMETERS, *KNOWN, *ONE_RUN):
                 check_choice("a parameter of the fit", name, PARAMETERS)
         given: dict[str, Any] = {}
         sizes, init, engine = (parameters.get(name) for name in ("size_factors", "init", "engine"))
@@ -132,7 +129,7 @@ class Request:
         values |= dict.fromkeys(given, GIVEN)
         whole = isinstance(seed, Integral) and not isinstance(seed, bool | np.bool_)
         values["random_state"] = int(cast(int, seed)) if whole else None
-        running = {name: parameters[name] for name in (*KNOWN, *RUNNING) if name in parameters}
+        running = {name: parameters[name] for name in (*KNOWN, *RUNNING, *ONE_RUN) if name in parameters}
         if "callbacks" in running and isinstance(running["callbacks"], Iterable):
             running["callbacks"] = tuple(running["callbacks"])
         return cls(Settings(**values), random_state=seed, batch=batch, **given, **running)
@@ -162,8 +159,10 @@ class Request:
         return replace(self, settings=settings, init=init)
 
 
-SETTINGS = tuple(field.name for field in fields(Settings))
-RUNNING = ("n_jobs", "callbacks", "verbose", "checkpoint", "checkpoint_every")
+SETTINGS = tuple(field.name for field in fields(Settings) if field.name != "normalize")
+RUNNING = ("n_jobs", "verbose")
+ONE_RUN = ("callbacks", "checkpoint")
+"""What belongs to one run: parameters of `fit`, not of the model."""
 KNOWN = ("fixed_loadings", "fixed_factors", "mask")
 """What may be known of factors."""
 PARAMETERS = (*SETTINGS, *KNOWN[1:], *RUNNING)
@@ -449,7 +448,7 @@ def _continued(fit: Fit, problem: Problem, request: Request) -> tuple[Array, Arr
         rng = as_random(request.random_state)
         return continued_start(fit, problem, request.settings.n_components, rng, loadings=before)
     raise ValueError(
-        f"the fit to start from has {what}; pass the same features in the same order, or set warm_start=False"
+        f"the fit to start from has {what}; pass the same features in the same order, or start without it"
     )
 
 
@@ -503,8 +502,8 @@ def fit_log1p_nmf(counts: Any, n_components: int, *, resume: StrPath | None = No
         has the same bits as if the fit had never stopped, apart from the seconds. A checkpoint of a finished
         fit returns its result; a fit that a callback or Ctrl-C stopped is continued.
     **parameters : optional
-        All others of `log1pnmf.Log1pNMF`, with the same defaults, except `warm_start`. Pass a `Fit` as `init`
-        to continue it.
+        All others of `log1pnmf.Log1pNMF` and its `fit`, with the same defaults. Pass a `Fit` as `init` to
+        continue it.
 
     Returns
     -------
@@ -595,7 +594,7 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
         rng, started = loaded.rng, started - loaded.seconds
     keep = None
     if request.checkpoint is not None:
-        keep = CheckpointWriter(request.checkpoint, request.checkpoint_every)
+        keep = CheckpointWriter(request.checkpoint)
         keep.begin(identity, rng, started)
     run = best_run(
         settings,

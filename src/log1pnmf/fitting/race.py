@@ -55,11 +55,10 @@ def sampled_start(
     """Fit the rows that were kept in memory, and find the loadings of all rows for their factors."""
     part = replace(
         settings,
-        likelihood=engine.problem.likelihood,
+        likelihood=settings.likelihood if settings.zeros is not None else engine.problem.likelihood,
         n_init=1,
         tol=SAMPLE_TOL,
         max_iter=SAMPLE_ITERATIONS,
-        extrapolate=True,
     )
 
     renewal = renewal_of(

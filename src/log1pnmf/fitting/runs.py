@@ -254,7 +254,7 @@ class _OneStart:
                 point.factors,
                 constraint=self.constraint,
                 row_solver=settings.row_solver,
-                extrapolation=Extrapolation() if settings.extrapolate else None,
+                extrapolation=Extrapolation() if settings.extrapolates else None,
                 max_iter=settings.max_iter,
                 state=state,
                 renewed=renewed,

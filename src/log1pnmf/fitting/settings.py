@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
-
-import numpy as np
+from typing import Any
 
 from log1pnmf._common.checks import check_choice, check_number, check_whole
 from log1pnmf.counts.counts import SIZE_FACTORS, Counts
@@ -63,12 +61,11 @@ class Settings:
     l1: float = 0.0
     mask_penalty: float = math.inf
     row_solver: RowSolver = "newton"
-    extrapolate: bool | Literal["auto"] = "auto"
     max_iter: int = 1000
     tol: float = 1e-9
     engine: str = "auto"
-    normalize: str = "max"
     random_state: int | None = 0
+    normalize: str = "max"  # scale of the arrays of a fit; no parameter, see `Fit.normalized`
 
     def __post_init__(self) -> None:
         check_whole("n_components", self.n_components, least=1)
@@ -99,8 +96,6 @@ class Settings:
         check_number("l1", self.l1)
         check_number("mask_penalty", self.mask_penalty, finite=False)
         check_choice("row_solver", self.row_solver, ROW_SOLVERS)
-        if not isinstance(self.extrapolate, bool | np.bool_) and self.extrapolate != "auto":
-            raise ValueError(f"extrapolate must be True, False or 'auto', got {self.extrapolate!r}")
         check_whole("max_iter", self.max_iter, least=1)
         check_number("tol", self.tol)
         if self.engine != GIVEN:
@@ -133,8 +128,6 @@ class Settings:
         """Replace the numbers of NumPy and the like, so that settings compare and go into files."""
         plain: dict[str, Any] = {name: float(getattr(self, name)) for name in FLOATS}
         plain |= {name: int(getattr(self, name)) for name in ("n_components", "n_init", "max_iter")}
-        if self.extrapolate != "auto":
-            plain["extrapolate"] = bool(self.extrapolate)
         for name, value in plain.items():
             object.__setattr__(self, name, value)
 
@@ -142,6 +135,11 @@ class Settings:
     def link(self) -> ShiftedLog:
         """The link function."""
         return ShiftedLog(self.c)
+
+    @property
+    def extrapolates(self) -> bool:
+        """Whether updates are extended along the last ones; the coordinate solver is the paper's, without."""
+        return self.row_solver == "newton"
 
     @property
     def fits_sizes(self) -> bool:
@@ -156,9 +154,7 @@ class Settings:
         elif likelihood == "auto":
             here = replace(self, engine=engine)
             likelihood = "adaptive" if here.why_exact(counts) is None else "exact"
-        # The coordinate solver is the paper's, and has no extrapolation.
-        extrapolate = self.row_solver == "newton" if self.extrapolate == "auto" else bool(self.extrapolate)
-        return replace(self, likelihood=likelihood, extrapolate=extrapolate, engine=engine)
+        return replace(self, likelihood=likelihood, engine=engine)
 
     def why_exact(self, counts: Counts) -> str | None:
         """Describe why "auto" visits every zero count; None where it does not.

@@ -370,7 +370,7 @@ def heldout(found: Selection, *, l1: float | None = None, ax: Axes | None = None
     >>> from log1pnmf import datasets, pl
     >>> from log1pnmf.analysis import select
     >>> counts = datasets.pancreas().counts[:100, :200]
-    >>> found = select(counts, [0.1, 1.0], [1, 2], n_folds=2, n_starts=1, n_seeds=0)
+    >>> found = select(counts, [1, 2], [0.1, 1.0], n_folds=2, n_starts=1, n_seeds=0)
     >>> ax = pl.heldout(found, ax=Figure().subplots())
     >>> [label.get_text() for label in ax.get_xticklabels()]
     ['0.1', '1']
@@ -451,7 +451,7 @@ def heldout_path(found: Selection, over: str = "c", *, lines: str = "best", ax: 
     >>> from log1pnmf import datasets, pl
     >>> from log1pnmf.analysis import select
     >>> counts = datasets.pancreas().counts[:100, :200]
-    >>> found = select(counts, [0.1, 1.0], [1, 2], n_folds=2, n_starts=1, n_seeds=0)
+    >>> found = select(counts, [1, 2], [0.1, 1.0], n_folds=2, n_starts=1, n_seeds=0)
     >>> ax = pl.heldout_path(found, lines="all", ax=Figure().subplots())
     >>> len(ax.containers)
     2
@@ -616,7 +616,7 @@ def select(source: Any, *, key: str | None = None, figure: Figure | SubFigure | 
     >>> from log1pnmf import datasets, pl
     >>> from log1pnmf.analysis import select
     >>> counts = datasets.pancreas().counts[:100, :200]
-    >>> found = select(counts, 1.0, [1, 2, 3], n_folds=2, n_starts=1, n_seeds=2, tol=1e-4)
+    >>> found = select(counts, [1, 2, 3], n_folds=2, n_starts=1, n_seeds=2, tol=1e-4)
     >>> [ax.get_xlabel() for ax in pl.select(found, figure=Figure()).axes]
     ['', 'number of factors K']
     """

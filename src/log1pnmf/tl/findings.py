@@ -259,8 +259,8 @@ def evidence(
 def select(
     adata: Any,
     n_components: Any,
-    *,
     c: Any = 1.0,
+    *,
     layer: str | None = None,
     use_raw: bool = False,
     mask_var: Any = None,
@@ -316,7 +316,7 @@ def select(
     adata = target(adata, copy)
     counts = read_counts(adata, layer, chosen_features(adata, mask_var)).counts
     batch = None if batch_key is None else obs_column(adata, batch_key, "batch_key")
-    found = compare_settings(counts, c, n_components, random_state=random_state, batch=batch, **options)
+    found = compare_settings(counts, n_components, c, random_state=random_state, batch=batch, **options)
     judgement = found.judgement
     adata.uns[keys.select] = {
         "table": as_frame(found.summary),

@@ -223,7 +223,7 @@ def log1p_nmf(
     random_state : int, RandomState, Generator or None
         Seed or generator of the random numbers.
     **parameters : optional
-        Others of `log1pnmf.Log1pNMF`, with the same defaults, except `warm_start`. ``mask=`` takes gene sets:
+        Others of `log1pnmf.Log1pNMF`, with the same defaults. ``mask=`` takes gene sets:
         a dict of names to lists of features.
 
     Returns
@@ -280,8 +280,8 @@ def log1p_nmf(
 
 def sweep(
     adata: Any,
-    c: Sequence[float],
     n_components: int,
+    c: Sequence[float],
     *,
     layer: str | None = None,
     mask_var: Any = None,
@@ -295,14 +295,14 @@ def sweep(
     ----------
     adata : AnnData
         As in `log1p_nmf`.
-    c : sequence of float
-        Values of c, all different; may contain inf.
     n_components : int
         Number of factors.
+    c : sequence of float
+        Values of c, all different; may contain inf.
     layer, mask_var, copy, random_state
         As in `log1p_nmf`.
     **parameters : optional
-        `warm_start` as in `log1pnmf.sweep`, and others of `log1pnmf.Log1pNMF`.
+        Others of `log1pnmf.Log1pNMF`.
 
     Returns
     -------
@@ -320,14 +320,14 @@ def sweep(
     >>> import anndata
     >>> from log1pnmf.datasets import pancreas
     >>> adata = anndata.AnnData(pancreas().counts[:100, :300])
-    >>> sweep(adata, [1, float("inf")], 2)
+    >>> sweep(adata, 2, [1, float("inf")])
     >>> adata.uns["log1p_nmf_sweep"]["key"].tolist()
     ['log1p_nmf_c=1', 'log1p_nmf_c=inf']
     """
     check_anndata(adata)
     adata = target(adata, copy)
     selection = read_counts(adata, layer, chosen_features(adata, mask_var))
-    result = sweep_counts(selection.counts, c, n_components, random_state=random_state, **parameters)
+    result = sweep_counts(selection.counts, n_components, c, random_state=random_state, **parameters)
     for fit in result.fits:
         write_fit(adata, Keys(sweep_key(fit.c)), fit, selection)
     table = as_frame(result.table)
