@@ -14,7 +14,7 @@ from log1pnmf.cli.running import Watch
 from log1pnmf.counts import open_counts
 from log1pnmf.counts import passes as survey
 
-OPTIONS = {"random_state": 0, "n_jobs": 1, "max_iter": 60, "tol": 1e-6, "likelihood": "approximate"}
+OPTIONS = {"random_state": 0, "n_jobs": 1, "max_iter": 60, "tol": 1e-6, "likelihood": "chebyshev"}
 
 
 @pytest.fixture(scope="module")
