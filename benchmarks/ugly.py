@@ -45,7 +45,7 @@ def case(seed: int, engine: str) -> tuple[str, np.ndarray, int, dict[str, Any]]:
         "c": float(rng.choice([0.01, 0.1, 1.0, 10.0, np.inf])),
         "l1": float(rng.choice([0.0, 0.0, 1.0, 10.0])),
         "size_factors": str(rng.choice(sizes)),
-        "likelihood": str(rng.choice(["auto", "exact", "approximate", "adaptive"])),
+        "likelihood": str(rng.choice(["auto", "exact", "chebyshev", "adaptive"])),
         "engine": engine,
     }
     if rng.random() < 0.35:
@@ -56,7 +56,7 @@ def case(seed: int, engine: str) -> tuple[str, np.ndarray, int, dict[str, Any]]:
 def objective(fit: Fit, counts: np.ndarray) -> float:
     """Return the objective by the NumPy model; exact unless the fit is approximate."""
     table, settings = Counts.from_any(counts), fit.settings
-    problem = fit.problem(table, settings.zeros if settings.likelihood == "approximate" else None)
+    problem = fit.problem(table, settings.zeros if settings.likelihood == "chebyshev" else None)
     if settings.fits_sizes:
         centre = np.full(len(counts), table.size_factors("total").mean())
         problem = replace(problem, size_prior=SizePrior(centre, WEIGHT))
