@@ -85,7 +85,7 @@ def _course(counts, start, **options) -> tuple[np.ndarray, np.ndarray]:
     def watch(iteration) -> None:
         seen.append((time.process_time(), iteration.objective))
 
-    settings = {"c": 1.0, "likelihood": "approximate", "init": start, **_QUIET, **options}
+    settings = {"c": 1.0, "likelihood": "chebyshev", "init": start, **_QUIET, **options}
     lp.Log1pNMF(9, callbacks=[watch], **settings).fit(counts)
     seconds, objective = np.array(seen).T
     return seconds - seconds[0] + 1e-2, objective
