@@ -92,17 +92,17 @@ def _streaming() -> Found:
 
 
 SHORT: dict[str, Callable[[], Found]] = {
-    "bundled: c = 1, approximate, 15 iterations": lambda: _fit(c=1.0, likelihood="approximate", max_iter=15),
+    "bundled: c = 1, approximate, 15 iterations": lambda: _fit(c=1.0, likelihood="chebyshev", max_iter=15),
     "bundled: c = inf, 15 iterations": lambda: _fit(c=float("inf"), max_iter=15),
     "bundled: c = 1, exact, 2 iterations": lambda: _fit(c=1.0, likelihood="exact", max_iter=2),
     "checking and compressing counts": _checking,
     "import": _importing,
 }
 LONG: dict[str, Callable[[], Found]] = {
-    "pbmc approximate": lambda: _pace("pbmc", "approximate"),
+    "pbmc approximate": lambda: _pace("pbmc", "chebyshev"),
     "pbmc adaptive": lambda: _pace("pbmc", "adaptive"),
     "pbmc exact": lambda: _pace("pbmc", "exact"),
-    "atlas approximate": lambda: _pace("atlas", "approximate"),
+    "atlas approximate": lambda: _pace("atlas", "chebyshev"),
     "pbmc from the reference's start": _reference,
     "default call": _default,
     "streaming": _streaming,

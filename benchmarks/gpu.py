@@ -31,7 +31,7 @@ from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose, quadratic
 
 from .gpu_data import CASES, simulate
 
-FORMS = ("approximate", "adaptive", "exact", "nb adaptive", "nb exact", "batches adaptive", "batches exact")
+FORMS = ("chebyshev", "adaptive", "exact", "nb adaptive", "nb exact", "batches adaptive", "batches exact")
 """What an iteration is timed with; "nb" is negative binomial noise, and there are eight batches."""
 
 
@@ -43,7 +43,7 @@ def problem_of(counts, c, form):
     if form.startswith("batches"):
         rng = np.random.default_rng(0)
         batches = Batches(rng.integers(0, 8, n), np.exp(rng.normal(0.0, 0.3, (8, m))), 1.0)
-    zeros = quadratic(link) if form == "approximate" else None
+    zeros = quadratic(link) if form == "chebyshev" else None
     return Problem(counts, counts.size_factors("total"), link, zeros, noise, batches)
 
 
@@ -126,7 +126,7 @@ def show_iterations(names, rounds, forms):
 def show_profile(name):
     """Where the time of an iteration goes, kernel by kernel."""
     counts, L, F = simulate(**CASES[name])
-    for form in ("approximate", "exact", "nb exact"):
+    for form in ("chebyshev", "exact", "nb exact"):
         engine = TorchEngine(problem_of(counts, 1.0, form))
         iterations(engine, L, F, 10)
         kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
@@ -154,7 +154,7 @@ def timed(call, repeat=20):
 def show_kernels(name):
     """Milliseconds of the parts of a half-step, with the bytes and operations they cannot do without."""
     counts, L, F = simulate(**CASES[name])
-    for form in ("approximate", "exact", "nb exact"):
+    for form in ("chebyshev", "exact", "nb exact"):
         problem = problem_of(counts, 1.0, form)
         engine = TorchEngine(problem)
         print_parts(f"{name} {form} loadings", engine, problem.loadings_side, L, F)
@@ -247,7 +247,7 @@ def show_end(folder, threads):
         m = Y.shape[1]
         start = (rng.uniform(0.01, 1.0, (Y.shape[0], K)), rng.uniform(0.001, 0.3, (m, K)))
         for c, likelihood in (
-            (1.0, "approximate"),
+            (1.0, "chebyshev"),
             (1.0, "adaptive"),
             (1.0, "exact"),
             (np.inf, "exact"),
@@ -276,7 +276,7 @@ def show_fits(names):
     for name in names:
         counts, L, F = simulate(**CASES[name])
         start = (L.cpu().numpy(), F.cpu().numpy())
-        for likelihood in ("approximate", "adaptive", "exact"):
+        for likelihood in ("chebyshev", "adaptive", "exact"):
             for _ in range(2):
                 begin = time.perf_counter()
                 fit = fit_log1p_nmf(
@@ -297,7 +297,7 @@ def show_fits(names):
 def show_streamed(name):
     """Iterations with counts that come from the host block by block."""
     counts, L, F = simulate(**CASES[name])
-    problem = problem_of(counts.on_host(), 1.0, "approximate")
+    problem = problem_of(counts.on_host(), 1.0, "chebyshev")
     with patch.object(TorchEngine, "_uploads", return_value=False):
         engine = TorchEngine(problem)
     losses = iterations(engine, L, F, 6)[1]
@@ -343,8 +343,8 @@ def show_threshold(threads):
         host = Counts.from_any(counts.to_scipy())
         row = [f"nnz*K {counts.nnz * 10:.2g}"]
         for engine in (
-            NativeEngine(problem_of(host, 1.0, "approximate"), threads),
-            TorchEngine(problem_of(host, 1.0, "approximate")),
+            NativeEngine(problem_of(host, 1.0, "chebyshev"), threads),
+            TorchEngine(problem_of(host, 1.0, "chebyshev")),
         ):
             arrays = [x.cpu().numpy() for x in (L, F)]
             iterations(engine, *arrays, 3)

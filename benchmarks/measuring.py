@@ -81,7 +81,7 @@ class Task:
 
     def engine(self) -> Engine:
         link = ShiftedLog(self.c)
-        zeros = None if self.exact else quadratic(link, "chebyshev", None)
+        zeros = None if self.exact else quadratic(link)
         problem = Problem(self.counts, self.counts.size_factors(self.size_factors), link, zeros)
         _ = problem.native_constant  # computed here, so that no clock sees it
         return make_engine("auto", problem, self.n_jobs)

@@ -239,7 +239,7 @@ def cluster(arguments: argparse.Namespace) -> None:
     def fit(source: CountSource) -> None:
         started = time.perf_counter()
         result = fit_log1p_nmf(
-            source, arguments.k, likelihood="approximate", max_iter=arguments.passes, random_state=0, n_jobs=1
+            source, arguments.k, likelihood="chebyshev", max_iter=arguments.passes, random_state=0, n_jobs=1
         )
         workers = 0 if source.client is None else len(source.client.scheduler_info()["workers"])
         say(what="cluster", workers=workers, objective=f"{result.objective:.15g}", chunks=len(source.chunks),

@@ -280,7 +280,7 @@ def pace() -> Iterator[str]:
     batches = Batches(np.arange(n) % 8, np.exp(rng.normal(0.0, 0.3, (8, m))), 10.0)
     yield "| PBMC, K = 6 | CPU s of an iteration | with 8 batches and their effects |"
     yield "|---|---|---|"
-    for c, zeros in ((1.0, "adaptive"), (1.0, "approximate"), (math.inf, "exact"), (1.0, "exact")):
+    for c, zeros in ((1.0, "adaptive"), (1.0, "chebyshev"), (math.inf, "exact"), (1.0, "exact")):
         link = ShiftedLog(c)
         quick = None if link.is_identity else quadratic(link)
         pairs, seconds = [], ([], [])
@@ -289,7 +289,7 @@ def pace() -> Iterator[str]:
             start = _last(_native(problem), point, 20)
             if own is not None:
                 problem = replace(problem, batches=replace(own, effects=start.effects))
-            engine = _native(problem if zeros == "approximate" else replace(problem, zeros=None))
+            engine = _native(problem if zeros == "chebyshev" else replace(problem, zeros=None))
             if zeros == "adaptive":
                 renewing = AdaptiveRenewal(_native, Settings.zeros_tol)
                 engine = renewing.chosen(engine, Pair(start.loadings, start.factors), start.loss)

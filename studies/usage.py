@@ -76,7 +76,7 @@ def measure(design: Design, n_simulations: int, *, replicates: bool = True) -> d
     called, covered = [], []
     for seed in range(n_simulations):
         loadings, groups, donors = simulate(design, np.random.default_rng([seed, design.n_donors]))
-        fit = replace(empty_fit(2, design.n_factors), loadings=loadings)
+        fit = replace(empty_fit(design.n_factors, design.n_factors), loadings=loadings)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             found = usage(fit, groups, replicate=donors if replicates else None)

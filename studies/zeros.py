@@ -154,7 +154,7 @@ def _fitted(counts: Counts, n_components: int, **options: Any) -> tuple[Fit, Rec
 
 def _visited(fit: Fit, n_zeros: int) -> int | None:
     """How many zeros the last iterations visited; the fit says so in words."""
-    if fit.settings.likelihood == "approximate":
+    if fit.settings.likelihood == "chebyshev":
         return 0
     said = re.search(r"(some|[\d,]+) zero counts were visited", " ".join(fit.messages))
     if said is None:
@@ -172,9 +172,7 @@ def _fits(folder: Samples) -> Iterator[Job]:
 
     def measure(data: str, c: float) -> list[Record]:
         counts, k = folder.counts(data), N_COMPONENTS[data]
-        ends = {
-            name: _fitted(counts, k, c=c, likelihood=name) for name in ("adaptive", "approximate", "exact")
-        }
+        ends = {name: _fitted(counts, k, c=c, likelihood=name) for name in ("adaptive", "chebyshev", "exact")}
         further = _fitted(counts, k, c=c, likelihood="exact", init=ends["adaptive"][0])
         records = {name: record for name, (_, record) in ends.items()} | {"from adaptive": further[1]}
         return [{"data": data, "c": c, "fit": name} | record for name, record in records.items()]
@@ -189,7 +187,7 @@ def _ratio(folder: Samples) -> Iterator[Job]:
 
     def measure(data: str, seed: int) -> list[Record]:
         counts, k = folder.counts(data), N_COMPONENTS[data]
-        names = ("adaptive", "approximate")
+        names = ("adaptive", "chebyshev")
         return [
             {"data": data, "seed": seed, "fit": name}
             | _fitted(counts, k, likelihood=name, random_state=seed)[1]
@@ -205,7 +203,7 @@ def _pace(folder: Samples) -> Iterator[Job]:
 
     def measure(data: str, c: float) -> list[Record]:
         counts, k = folder.counts(data), N_COMPONENTS[data]
-        names = ("adaptive", "approximate")
+        names = ("adaptive", "chebyshev")
         return [
             {"data": data, "c": c, "fit": name} | _fitted(counts, k, c=c, likelihood=name, **PACE)[1]
             for name in names
@@ -225,9 +223,9 @@ def _tolerance(folder: Samples) -> Iterator[Job]:
 
     def measure(data: str) -> list[Record]:
         counts, k = folder.counts(data), N_COMPONENTS[data]
-        approximate, _ = _fitted(counts, k, likelihood="approximate")
+        approximate, _ = _fitted(counts, k, likelihood="chebyshev")
         kinds: list[Record] = [{"likelihood": "adaptive", "zeros_tol": one} for one in TOLERANCES]
-        kinds = [{"likelihood": "approximate"}, *kinds, {"likelihood": "exact"}]
+        kinds = [{"likelihood": "chebyshev"}, *kinds, {"likelihood": "exact"}]
         records = []
         for kind in kinds:
             _, record = _fitted(counts, k, init=approximate, **kind)
@@ -254,7 +252,7 @@ def _large_fits(folder: Samples) -> Iterator[Job]:
         return [{"data": data, "fit": likelihood} | record]
 
     for data in LARGE_ITERATIONS:
-        for likelihood in ("approximate", "adaptive"):
+        for likelihood in ("chebyshev", "adaptive"):
             yield (
                 {"data": data, "fit": likelihood},
                 lambda data=data, likelihood=likelihood: measure(data, likelihood),

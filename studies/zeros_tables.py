@@ -64,7 +64,7 @@ def _by(records: list[Record], *names: str) -> dict[tuple[Any, ...], dict[str, R
 def _fits_table(records: list[Record]) -> str:
     lines = []
     for (_, c), group in sorted(_by(records, "data", "c").items(), key=_in_order):
-        adaptive, exact, approximate = (group[name] for name in ("adaptive", "exact", "approximate"))
+        adaptive, exact, approximate = (group[name] for name in ("adaptive", "exact", "chebyshev"))
         further, best = group["from adaptive"], exact["log_likelihood"]
         gained = further["log_likelihood"] - adaptive["log_likelihood"]
         lines.append(
@@ -100,7 +100,7 @@ def _ratio_table(records: list[Record]) -> str:
     for data in dict.fromkeys(record["data"] for record in records):
         own = [record for record in records if record["data"] == data]
         totals = [
-            [sum(one[name] for one in own if one["fit"] == fit) for fit in ("adaptive", "approximate")]
+            [sum(one[name] for one in own if one["fit"] == fit) for fit in ("adaptive", "chebyshev")]
             for name in ("log_likelihood", "cpu", "iterations")
         ]
         (high, low), (cpu, other), (iterations, others) = totals
@@ -125,12 +125,12 @@ def _pace_table(records: list[Record]) -> str:
     for (data,), _ in _by(records, "data").items():
         mine = _by([record for record in records if record["data"] == data], "c")
         ratios = {
-            c: group["adaptive"]["cpu_iteration"] / group["approximate"]["cpu_iteration"]
+            c: group["adaptive"]["cpu_iteration"] / group["chebyshev"]["cpu_iteration"]
             for (c,), group in mine.items()
         }
-        seconds = mine[1.0,]["approximate"]["cpu_iteration"]
+        seconds = mine[1.0,]["chebyshev"]["cpu_iteration"]
         about = _about(mine[1.0,]["adaptive"])
-        steady = mine[1.0,]["adaptive"]["cpu_between"] / mine[1.0,]["approximate"]["cpu_between"]
+        steady = mine[1.0,]["adaptive"]["cpu_between"] / mine[1.0,]["chebyshev"]["cpu_between"]
         shown = [f"{ratios[c]:.2f}" if c in ratios else "" for c in PACED]
         lines.append([about, f"{seconds:.3f}", *shown, f"{steady:.2f}"])
     head = "data; approximate, c = 1: CPU s per iteration; adaptive / approximate: "

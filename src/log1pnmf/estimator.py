@@ -377,18 +377,15 @@ class Log1pNMF(FittedModel):
     c : float
         Shift of the link. Parts multiply at small c and add up at inf, which is standard Poisson NMF. On most
         data small c predicts held-out counts best; at inf a fit can be read as probabilities.
-    likelihood : {"auto", "adaptive", "exact", "approximate"}
+    likelihood : {"auto", "adaptive", "exact", "chebyshev", "taylor"}
         How to treat zero counts. "adaptive" visits those that matter, replaces the others by a quadratic per
         feature, and is exact up to `zeros_tol`. "exact" visits all of them, without any error; on large
-        sparse data it begins as "adaptive" and visits all zeros when that has converged. "approximate"
-        is the paper's form, one quadratic for all zeros. "auto" is exact for up to 2e6 entries (1e9 on a GPU)
-        and for dense data (a quarter of the entries is not zero), and otherwise adaptive.
+        sparse data it begins as "adaptive" and visits all zeros when that has converged. "chebyshev" and
+        "taylor" are the paper's approximate forms, one quadratic for all zeros: interpolated at rates between
+        0 and 1, or expanded around 0. "auto" is exact for up to 2e6 entries (1e9 on a GPU) and for dense data
+        (a quarter of the entries is not zero), and otherwise adaptive.
     zeros_tol : float
         With "adaptive": largest sum of absolute errors at zero counts, as a share of the log-likelihood.
-    approximation : {"chebyshev", "taylor"}
-        With "approximate": the best quadratic over an interval, or the expansion around zero.
-    interval : (low, high), optional
-        Interval of "chebyshev", on the link scale.
     size_factors : {"total", "fit", "none"} or array of shape (n_samples,)
         Depth of the samples. "total" is the total count divided by its mean. "fit" starts there and
         estimates them with the model, for programmes that change totals (docs/explanation/sizes.md).
@@ -521,8 +518,6 @@ class Log1pNMF(FittedModel):
         c: float = 1.0,
         likelihood: str = "auto",
         zeros_tol: float = 1e-4,
-        approximation: str = "chebyshev",
-        interval: tuple[float, float] | None = None,
         size_factors: Any = "total",
         noise: str = "poisson",
         dispersion: Any = "feature",
@@ -551,8 +546,6 @@ class Log1pNMF(FittedModel):
         self.c = c
         self.likelihood = likelihood
         self.zeros_tol = zeros_tol
-        self.approximation = approximation
-        self.interval = interval
         self.size_factors = size_factors
         self.noise = noise
         self.dispersion = dispersion

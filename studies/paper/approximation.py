@@ -18,8 +18,8 @@ from studies.paper.study import Fits, Options, Report, run
 SHIFTS = tuple(10.0**power for power in range(-4, 5))
 METHODS = {
     "exact": {"likelihood": "exact"},
-    "chebyshev": {"likelihood": "approximate"},
-    "taylor": {"likelihood": "approximate", "approximation": "taylor"},
+    "chebyshev": {"likelihood": "chebyshev"},
+    "taylor": {"likelihood": "taylor"},
     "adaptive": {"likelihood": "adaptive"},
 }
 COLORS = {"chebyshev": "#2176c7", "taylor": "#c0392b", "adaptive": "#2e9e4f"}

@@ -117,7 +117,7 @@ def make_case(counts: Counts, fits: Fits, c: float) -> Case:
         common = {"n_iter": n_iter, "size_factors": size_factors, "jobs": jobs}
         if math.isinf(c):
             return fit_topic_model(counts, 13, tiny=1e-5, **common)
-        return fit_as_in_r(counts, 13, c=c, seed=seed, likelihood="approximate", **common)
+        return fit_as_in_r(counts, 13, c=c, seed=seed, likelihood="chebyshev", **common)
 
     likelihood = "adaptive" if 1.0 <= c < math.inf else "exact"
     return Case(fits, counts, 13, c, faithful, likelihood, tol=1e-7, rank_one_only=True)
@@ -274,7 +274,7 @@ def _likelihoods(report: Report, cells: Cells, fits: Fits, exact: Fit) -> None:
             cells.counts,
             13,
             c=1.0,
-            likelihood="approximate",
+            likelihood="chebyshev",
             tol=1e-7,
             max_iter=options.pick(1000, 10),
             n_jobs=options.jobs,

@@ -88,7 +88,7 @@ def test_numpy_numbers_and_tuples_are_made_plain(tmp_path):
     assert {name: metadata[name] for name in "abcd"} == {"a": 3, "b": 0.1, "c": True, "d": [1, 2]}
 
 
-@pytest.mark.parametrize("options", [{"c": math.inf}, {"c": 2.0, "interval": (0.0, 1.5)}, {"l1": 0.5}])
+@pytest.mark.parametrize("options", [{"c": math.inf}, {"c": 2.0, "likelihood": "taylor"}, {"l1": 0.5}])
 def test_a_fit_comes_back(tmp_path, options):
     y = np.random.default_rng(0).poisson(1.0, size=(12, 9))
     y[3] = 0

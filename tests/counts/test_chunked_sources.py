@@ -16,7 +16,7 @@ from log1pnmf.counts.compress import canonical_rows, compress_sparse
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.passes import survey
 
-OPTIONS = {"random_state": 0, "n_jobs": 1, "max_iter": 8, "tol": 1e-12, "likelihood": "approximate"}
+OPTIONS = {"random_state": 0, "n_jobs": 1, "max_iter": 8, "tol": 1e-12, "likelihood": "chebyshev"}
 
 
 class OnlyIterable:

@@ -16,7 +16,7 @@ from log1pnmf.counts import open_counts
 
 distributed = pytest.importorskip("distributed")
 
-OPTIONS = {"random_state": 0, "n_jobs": 1, "max_iter": 3, "tol": 1e-12, "likelihood": "approximate"}
+OPTIONS = {"random_state": 0, "n_jobs": 1, "max_iter": 3, "tol": 1e-12, "likelihood": "chebyshev"}
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 
 

@@ -86,7 +86,7 @@ def test_counts_that_are_on_a_device_stay_there(device, layout):
     given = dense.to_sparse_csr() if layout == "csr" else dense.to_sparse_coo()
     options = {
         "init": (loadings, factors),
-        "likelihood": "approximate",
+        "likelihood": "chebyshev",
         "size_factors": "none",
         "max_iter": 500,
     }

@@ -83,18 +83,10 @@ PARAMETERS = [
         "likelihood",
         "exakt",
         ValueError,
-        "likelihood must be one of 'auto', 'adaptive', 'approximate', 'exact', got 'exakt'",
+        "likelihood must be one of 'auto', 'adaptive', 'exact', 'chebyshev', 'taylor', got 'exakt'",
     ),
     ("likelihood", ["exact"], ValueError, "likelihood must be one of 'auto', .*got"),
     ("likelihood", np.ones(2), ValueError, "likelihood must be one of 'auto', .*got"),
-    (
-        "approximation",
-        "spline",
-        ValueError,
-        "approximation must be one of 'chebyshev', 'taylor', got 'spline'",
-    ),
-    ("interval", 3, ValueError, r"interval must be two numbers \(low, high\), got 3"),
-    ("interval", (2, 1), ValueError, r"interval must be finite with 0 <= low < high, got \(2.0, 1.0\)"),
     ("engine", "gpu", ValueError, "engine must be one of 'auto', 'native', 'reference'.*, got 'gpu'"),
     ("row_solver", "lbfgs", ValueError, "row_solver must be one of 'newton', 'coordinate', got 'lbfgs'"),
     ("extrapolate", "yes", ValueError, "extrapolate must be True, False or 'auto', got 'yes'"),
@@ -255,13 +247,11 @@ matrices = st.one_of(
 )
 whole = st.one_of(st.integers(-2, 4), st.sampled_from([2.0, None, "a", True, np.int64(2)]))
 real = st.one_of(st.floats(), st.sampled_from([1.0, np.inf, 0, None, "x", 1e-5, np.float32(2)]))
-text = st.sampled_from(["auto", "exact", "adaptive", "approximate", "none", "max", "x", "", None, 3])
+text = st.sampled_from(["auto", "exact", "adaptive", "chebyshev", "none", "max", "x", "", None, 3])
 VALUES = {
     "n_components": whole,
     "c": real,
     "likelihood": text,
-    "approximation": st.sampled_from(["chebyshev", "taylor", None]),
-    "interval": st.one_of(st.none(), st.tuples(real, real), real),
     "size_factors": st.one_of(text, hnp.arrays(np.float64, st.integers(0, 6), elements=numbers)),
     "init": st.sampled_from(["rank1", "random", "nndsvd", "x", None, (1, 2), (Y, Y)]),
     "n_init": whole,

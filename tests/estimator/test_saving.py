@@ -69,7 +69,7 @@ def test_parameters_of_every_kind(tmp_path):
     model = Log1pNMF(
         n_components=np.int64(3),
         c=np.float64(2.0),
-        interval=(0, 1),
+        likelihood="taylor",
         size_factors=sizes,
         init=start,
         extrapolate=np.bool_(False),
@@ -80,7 +80,7 @@ def test_parameters_of_every_kind(tmp_path):
     ).fit(Y)
     model.save(tmp_path / "model.npz")
     again = Log1pNMF.load(tmp_path / "model.npz").get_params()
-    assert (again["n_components"], again["c"], again["interval"]) == (3, 2.0, (0.0, 1.0))
+    assert (again["n_components"], again["c"], again["likelihood"]) == (3, 2.0, "taylor")
     np.testing.assert_array_equal(again["size_factors"], sizes)
     # not saved, as the docstring says
     assert again["init"] == "auto"

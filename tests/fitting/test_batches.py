@@ -112,7 +112,7 @@ def test_sizes_that_are_not_totals_leave_the_level_of_a_batch_to_its_features(si
 @pytest.mark.parametrize("likelihood", ["exact", "adaptive"])
 def test_a_converged_fit_has_converged_in_its_effects_too(c, likelihood):
     if c == math.inf and likelihood == "adaptive":
-        likelihood = "approximate"
+        likelihood = "chebyshev"
     first = fitted(c=c, likelihood=likelihood, max_iter=500, tol=1e-8)
     assert first.stopped == "converged"
     more = fitted(c=c, likelihood=likelihood, init=first, max_iter=1000, tol=0.0)
@@ -155,7 +155,7 @@ def test_batches_with_other_names_give_the_same_fit(fit):
     assert (other.batches.effects == fit.batches.effects).all()
 
 
-@pytest.mark.parametrize("parameters", [{"likelihood": "adaptive"}, {"likelihood": "approximate"}])
+@pytest.mark.parametrize("parameters", [{"likelihood": "adaptive"}, {"likelihood": "chebyshev"}])
 def test_other_forms_of_the_zeros_give_about_the_same_effects(fit, parameters):
     found = fitted(**parameters)
     assert np.median(np.abs(np.log(found.batches.effects / fit.batches.effects))) < 0.02

@@ -129,7 +129,7 @@ def use_model(path):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"interval": (0.0, 1.0), "size_factors": np.linspace(0.5, 2, 9), "c": 2.0}],
+    [{}, {"size_factors": np.linspace(0.5, 2, 9), "c": 2.0}],
 )
 def test_forged_models(tmp_path, options):
     path = tmp_path / "model"

@@ -87,4 +87,4 @@ def test_what_cannot_be_chosen_is_refused() -> None:
     with pytest.raises(ValueError, match="whole numbers"), pytest.warns(UserWarning, match="counts"):
         fitted(drawn(0.5) * 0.5, "auto")
     with pytest.raises(ValueError, match="supports Poisson noise only; with noise='auto'"):
-        fitted(drawn(0.5), "auto", likelihood="approximate")
+        fitted(drawn(0.5), "auto", likelihood="chebyshev")

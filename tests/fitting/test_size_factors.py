@@ -167,9 +167,11 @@ def test_a_fit_goes_on_with_the_sizes_of_another(counts, fit):
     assert again.n_iter < fit.n_iter
 
 
-def test_without_counts_a_sample_keeps_its_size(counts):
+@pytest.mark.parametrize("likelihood", ["auto", "chebyshev"])
+def test_without_counts_a_sample_keeps_its_size(counts, likelihood):
     y = np.vstack([counts[:30], np.zeros((1, counts.shape[1]), dtype=int)])
-    fit = lp.fit_log1p_nmf(y, 2, **OPTIONS)
+    fit = lp.fit_log1p_nmf(y, 2, likelihood=likelihood, **{**OPTIONS, "c": 0.1})
+    assert fit.converged
     assert fit.size_factors[-1] == 1.0
     assert np.isfinite(fit.size_factors).all()
 

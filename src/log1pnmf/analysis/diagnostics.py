@@ -32,7 +32,6 @@ from log1pnmf.model.dispersion import renewed
 from log1pnmf.model.noise import NegativeBinomial, Noise
 from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.zeros import Quadratic, quadratic
 
 from .marker_tests import ERRORS, Z95, inverse_information
 
@@ -360,7 +359,7 @@ class Diagnostics:
         Entries with the largest deviance residuals (signed roots of the deviance), and these residuals.
     feature_gap, sample_gap : ndarray of shape (m,) and (n,), or None
         Log-likelihood that the approximation at zero counts misjudges (sum of absolute values); None unless
-        the fit is of ``likelihood="approximate"``.
+        the fit is of ``likelihood="chebyshev"`` or ``"taylor"``.
     gaps : Entries or None
         Zero counts with the largest gap, signed: exact minus approximate mean.
     overdispersion : float
@@ -589,9 +588,7 @@ def _blocks(fit: Fit, counts: Counts, place: Index) -> Iterator[tuple[slice, Arr
 
     `place` says which samples of the fit the counts are of.
     """
-    approximation: Quadratic | None = None
-    if fit.settings.likelihood == "approximate" and not fit.link.is_identity:
-        approximation = quadratic(fit.link, fit.settings.approximation, fit.settings.interval)
+    approximation = None if fit.link.is_identity else fit.settings.zeros
     for rows in dense_blocks(counts.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)):
         y = counts.by_row.to_dense(rows)
         eta = fit.loadings[place[rows]] @ fit.factors.T / fit.link.alpha

@@ -30,14 +30,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf._common.checks import as_random, check_whole, convergence_warning, new_seed, plural
+from log1pnmf._common.checks import as_random, check_whole, new_seed, plural
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.anndata import fit_and_counts, is_annotated
 from log1pnmf.fitting.fit import Fit, Keys
-from log1pnmf.fitting.fit_counts import KNOWN, ApproximationWarning, Request, run_request
+from log1pnmf.fitting.fit_counts import KNOWN, Request, run_request
 from log1pnmf.fitting.fixed_factors import ImpossibleCountsError, constraint_of, structure_of
 from log1pnmf.fitting.settings import GIVEN
 from log1pnmf.fitting.solver import Extrapolation, Pair, alternate, solve_loadings
@@ -298,8 +298,7 @@ def evidence(
     rng = as_random(random_state)
     k = fit.n_components if fit.n_components > 1 else 0
     with shown(None, verbose, "evidence") as on_fit, warnings.catch_warnings():
-        for kind in (convergence_warning(), ApproximationWarning):
-            warnings.simplefilter("ignore", kind)  # the fit itself has said so
+        warnings.simplefilter("ignore", UserWarning)  # the fit itself has said so
         seen = _Count(on_fit, k + n_seeds + n_bootstrap)
         losses = [seen(known.losses_without(j, new_seed(rng))) for j in range(k)] or [(math.nan, math.nan)]
         seeds = [seen(known.other_start(new_seed(rng))) for _ in range(n_seeds)]

@@ -202,7 +202,7 @@ Likelihood = Annotated[
         "--likelihood",
         metavar="KIND",
         help="exact visits every zero count; adaptive visits those that matter, and is exact up to "
-        "--zeros-tol; approximate is the paper's fast form. auto: exact for small or dense data, "
+        "--zeros-tol; chebyshev and taylor are the paper's fast forms. auto: exact for small or dense data, "
         "otherwise adaptive.",
     ),
 ]

@@ -47,7 +47,7 @@ from log1pnmf.model.dispersion import DispersionKind, renewed
 from log1pnmf.model.noise import NegativeBinomial, Noise
 from log1pnmf.model.predict import Rates, score_parts
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.zeros import AdaptiveZeros, Quadratic, quadratic
+from log1pnmf.model.zeros import AdaptiveZeros, Quadratic
 
 from .callbacks import Callback
 from .checkpoint import CheckpointWriter, check_checkpoint, fingerprint, load_checkpoint
@@ -213,9 +213,9 @@ def certify(
     if n_sampled is None:
         large = math.prod(counts.shape) > LARGEST_EXACT
         n_sampled = max(LEAST_ROWS, math.ceil(SAMPLED_ENTRIES / counts.n_features)) if large else n
-    if approximate is None or n_sampled >= n or fit.settings.likelihood != "approximate":
+    zeros = fit.settings.zeros
+    if approximate is None or n_sampled >= n or zeros is None:
         return exact_log_likelihood(fit, counts, engine=engine, n_jobs=n_jobs)
-    zeros = quadratic(fit.link, fit.settings.approximation, fit.settings.interval)
     in_memory, pool = counts.part_in_memory()
     n_sampled = min(n_sampled, len(pool))
     place = np.sort(np.random.default_rng(seed).choice(len(pool), size=n_sampled, replace=False))

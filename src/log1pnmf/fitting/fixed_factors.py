@@ -278,7 +278,7 @@ def _shares(problem: Problem, mask: NDArray[np.bool_], rates: Array) -> Array:
 
 def settled(make: Callable[[Problem], Engine], problem: Problem, pair: Pair, constraint: Constraint) -> Pair:
     """Go some iterations with Poisson noise: with another, steps from a crude start may go too far."""
-    zeros = None if problem.link.is_identity else quadratic(problem.link, "chebyshev", None)
+    zeros = None if problem.link.is_identity else quadratic(problem.link)
     engine, reached = make(replace(problem, noise=POISSON, zeros=zeros)), pair
     for iteration in alternate(engine, pair.loadings, pair.factors, constraint=constraint, max_iter=SETTLING):
         here = iteration.on_host()

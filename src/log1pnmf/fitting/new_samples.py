@@ -22,7 +22,7 @@ from log1pnmf.model.batches import Batches
 from log1pnmf.model.constraint import KINDS, Bounds
 from log1pnmf.model.problem import Problem, SizePrior
 from log1pnmf.model.size_factors import WEIGHT, resized
-from log1pnmf.model.zeros import Quadratic, quadratic
+from log1pnmf.model.zeros import Quadratic
 
 from .fit import Fit, scale_of
 from .fixed_factors import known_columns
@@ -160,13 +160,11 @@ class NewSamples:
 
         Every zero count is visited, unless the fit was approximate, and loadings are bounded as there.
         """
-        fit, settings, zeros = self._bounded, self.fit.settings, None
-        if settings.likelihood == "approximate":
-            zeros = quadratic(fit.link, settings.approximation, settings.interval)
+        fit, settings = self._bounded, self.fit.settings
         typical, bounds = fit.loadings.mean(axis=0), self._bounds
         start = np.tile(np.maximum(typical, 1e-3 * typical.max()), (self.counts.n_samples, 1))
         loadings, converged = solve_loadings(
-            self._engine(zeros),
+            self._engine(settings.zeros),
             bounds.clip(start),
             self._factors(fit),
             bounds=bounds,

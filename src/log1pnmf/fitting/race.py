@@ -181,7 +181,7 @@ def race(
         if len(ends) == len(names):
             pair = racer.moved(*ends[best], rng, most=MOST_MOVES[small], most_failed=MOST_FAILED[small])
     if not whole:
-        everyone = make(replace(exact, zeros=quadratic(problem.link, "chebyshev", None)))
+        everyone = make(replace(exact, zeros=quadratic(problem.link)))
         pair = spread(everyone, _settling(everyone), pair, FREE).on_host()
     # with a penalty, the first factor is the one without
     ordered = arranged(pair.loadings, pair.factors, replace(settings, l1=0.0, normalize="none"))

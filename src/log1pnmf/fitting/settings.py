@@ -15,9 +15,9 @@ from log1pnmf.engines.base import ROW_SOLVERS, RowSolver
 from log1pnmf.engines.registry import check_engine
 from log1pnmf.model.constraint import Constraint
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.zeros import Quadratic, quadratic
+from log1pnmf.model.zeros import QUADRATICS, Quadratic, quadratic
 
-LIKELIHOODS = ("auto", "adaptive", "approximate", "exact")
+LIKELIHOODS = ("auto", "adaptive", "exact", *QUADRATICS)
 NOISES = ("poisson", "nb", "auto")
 DISPERSIONS = ("feature", "shared")
 INITS = ("auto", "rank1", "random", "nndsvd")
@@ -54,8 +54,6 @@ class Settings:
     c: float = 1.0
     likelihood: str = "auto"
     zeros_tol: float = 1e-4
-    approximation: str = "chebyshev"
-    interval: tuple[float, float] | None = None
     size_factors: str = "total"
     noise: str = "poisson"
     dispersion: str = "feature"
@@ -86,9 +84,8 @@ class Settings:
         if self.likelihood == "adaptive" and self.row_solver == "coordinate":
             raise ValueError(
                 "likelihood='adaptive' needs row_solver='newton', got 'coordinate', the paper's solver; use "
-                "likelihood='exact' or 'approximate' with it"
+                "likelihood='exact', 'chebyshev' or 'taylor' with it"
             )
-        quadratic(link, self.approximation, self.interval)
         check_choice("size_factors", self.size_factors, (*SIZE_FACTORS, GIVEN))
         self._check_noise()
         check_number("batch_strength", self.batch_strength)
@@ -118,9 +115,9 @@ class Settings:
             raise ValueError("dispersion is used by noise='nb' only; leave it out, or pass noise='nb'")
         if self.noise == "auto" and self.dispersion == GIVEN:
             raise ValueError("noise='auto' chooses whether there is a dispersion; use noise='nb' to give one")
-        if self.noise != "poisson" and self.likelihood == "approximate":
+        if self.noise != "poisson" and self.likelihood in QUADRATICS:
             raise ValueError(
-                "likelihood='approximate' supports Poisson noise only; "
+                f"likelihood={self.likelihood!r} supports Poisson noise only; "
                 f"with noise={self.noise!r} use 'adaptive' or 'auto'"
             )
         if self.noise != "poisson" and self.row_solver != "newton":
@@ -138,9 +135,6 @@ class Settings:
         plain |= {name: int(getattr(self, name)) for name in ("n_components", "n_init", "max_iter")}
         if self.extrapolate != "auto":
             plain["extrapolate"] = bool(self.extrapolate)
-        if self.interval is not None:
-            low, high = self.interval
-            plain["interval"] = (float(low), float(high))
         for name, value in plain.items():
             object.__setattr__(self, name, value)
 
@@ -203,9 +197,7 @@ class Settings:
     @property
     def zeros(self) -> Quadratic | None:
         """What replaces ``expm1`` at zero counts at first; None visits them. Of resolved settings."""
-        if self.likelihood != "approximate":
-            return None
-        return quadratic(self.link, self.approximation, self.interval)
+        return quadratic(self.link, self.likelihood) if self.likelihood in QUADRATICS else None
 
     @property
     def constraint(self) -> Constraint:
@@ -214,10 +206,7 @@ class Settings:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as files hold them."""
-        values = asdict(self)
-        if self.interval is not None:
-            values["interval"] = list(self.interval)  # as JSON has it
-        return values
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
@@ -225,5 +214,4 @@ class Settings:
         known = {field.name for field in fields(cls)}
         if set(values) != known:
             raise ValueError(f"settings must be {', '.join(sorted(known))}, got {', '.join(sorted(values))}")
-        interval = values["interval"]
-        return cls(**{**values, "interval": None if interval is None else tuple(interval)})
+        return cls(**values)

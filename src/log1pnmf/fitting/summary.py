@@ -198,11 +198,8 @@ def _model(fit: Fit) -> Iterator[tuple[str, str]]:
     else:
         yield "link", f"{fit.link.alpha:g} * log(1 + rate / {c_name(fit.c)})".removeprefix("1 * ")
     yield "noise", noise_in_words(fit)
-    about = {
-        "approximate": f" ({settings.approximation})",
-        "adaptive": f" (zeros_tol {settings.zeros_tol:g})",
-    }
-    yield "likelihood", settings.likelihood + about.get(settings.likelihood, "")
+    about = f" (zeros_tol {settings.zeros_tol:g})" if settings.likelihood == "adaptive" else ""
+    yield "likelihood", settings.likelihood + about
     yield "size factors", str(settings.size_factors)
     if fit.batches is not None:
         low, high = np.quantile(fit.batches.effects, (0.05, 0.95))

@@ -101,9 +101,9 @@ def resized(
     for part in SHORTER:  # backtrack sample by sample
         longer, tried = before * np.exp(part * by), np.where(parts > 0.0, parts, part)
         value = values(longer, moved(tried, part * by))
-        good = (parts == 0.0) & (value + price * longer <= step.value + price * before)
+        good = counted & (parts == 0.0) & (value + price * longer <= step.value + price * before)
         parts[good] = part
-        if parts.all():
+        if parts[counted].all():
             break
     for whole in WHOLE:  # loadings follow where sizes are scaled back to their sum
         sizes = _scaled(before * np.exp(whole * parts * by), before, counted, free)

@@ -24,7 +24,7 @@ from .link import Link, ShiftedLog
 
 Array = NDArray[np.float64]
 
-KINDS = ("chebyshev", "taylor")
+QUADRATICS = ("chebyshev", "taylor")
 
 MOST_BEND = 0.7
 """Part of the slope of means that the concave part may take from the zeros of a row."""
@@ -180,16 +180,10 @@ EXACT_FOR_IDENTITY = Quadratic(0.0, 1.0, 0.0)
 """For the identity link the mean is linear in eta: nothing is approximated."""
 
 
-def quadratic(
-    link: ShiftedLog, kind: str = "chebyshev", interval: tuple[float, float] | None = None
-) -> Quadratic:
+def quadratic(link: ShiftedLog, kind: str = "chebyshev") -> Quadratic:
     """Quadratic of the chosen kind."""
-    check_choice("approximation", kind, KINDS)
-    if kind == "chebyshev":
-        return chebyshev(link, interval)
-    if interval is not None:
-        raise ValueError("interval is used by approximation 'chebyshev' only; leave it out for 'taylor'")
-    return taylor(link)
+    check_choice("the quadratic", kind, QUADRATICS)
+    return chebyshev(link) if kind == "chebyshev" else taylor(link)
 
 
 def taylor(link: ShiftedLog) -> Quadratic:
@@ -197,36 +191,22 @@ def taylor(link: ShiftedLog) -> Quadratic:
     return EXACT_FOR_IDENTITY if link.is_identity else Quadratic(0.0, 1.0, 0.5)
 
 
-def chebyshev(link: ShiftedLog, interval: tuple[float, float] | None = None) -> Quadratic:
-    """Interpolation of ``exp`` in the three Chebyshev nodes of an interval.
+def chebyshev(link: ShiftedLog) -> Quadratic:
+    """Interpolation of ``exp`` in the three Chebyshev nodes of the rates from 0 to 1.
 
-    `interval`: where zero entries are expected to lie, on the link scale ``b``; both ends are divided by
-    alpha. By default rates between 0 and 1, i.e. eta in ``[0, log(1 + 1/c)]``.
+    There eta lies in ``[0, log(1 + 1/c)]``.
 
     In Newton's form the interpolant is made of divided differences of ``exp``. For close nodes (large ``c``)
     their defining quotients lose all digits; their power series has only positive terms and loses none.
     The constant follows from the interpolation error at 0: ``p(0) - 1 = x0 x1 x2 exp[0, x0, x1, x2]``.
     """
-    low, high = (0.0, math.log1p(1.0 / link.c)) if interval is None else _on_eta_scale(interval, link)
     if link.is_identity:
         return EXACT_FOR_IDENTITY
-    if high > 600.0:
-        raise ValueError(f"interval is too wide: exp overflows at its upper end, eta = {high}")
-    x0, x1, x2 = (float(x) for x in low + 0.5 * (high - low) * (1.0 + chebpts1(3)))
+    x0, x1, x2 = (float(x) for x in 0.5 * math.log1p(1.0 / link.c) * (1.0 + chebpts1(3)))
     a2 = _divided_difference_of_exp(x0, x1, x2)
     a1 = _divided_difference_of_exp(x0, x1) - a2 * (x0 + x1)
     a0m1 = x0 * x1 * x2 * _divided_difference_of_exp(0.0, x0, x1, x2)
     return Quadratic(a0m1, a1, a2)
-
-
-def _on_eta_scale(interval: tuple[float, float], link: ShiftedLog) -> tuple[float, float]:
-    try:
-        low, high = (float(end) for end in interval)
-    except (TypeError, ValueError):
-        raise ValueError(f"interval must be two numbers (low, high), got {interval!r}") from None
-    if not (0.0 <= low < high < math.inf):
-        raise ValueError(f"interval must be finite with 0 <= low < high, got ({low}, {high})")
-    return low / link.alpha, high / link.alpha
 
 
 def _divided_difference_of_exp(*nodes: float) -> float:
