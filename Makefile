@@ -12,7 +12,7 @@ PAPER_FLAGS ?=
 FUZZ_FLAGS ?=
 BASE ?= main~1
 CORE := CMakeLists.txt $(wildcard cpp/* cpp/*/*)
-CODE := src tests $(wildcard benchmarks docs tools examples paper)
+CODE := src tests $(wildcard benchmarks studies docs tools examples)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test slow search bench docs pages site paper lint format wheel fuzz sanitize torture audit compare clean
@@ -39,7 +39,7 @@ bench: $(STAMP) ## measure speed and memory
 	$(BIN)/python -m benchmarks.run
 
 paper: $(STAMP) ## reproduce the paper from ../shared/data (PAPER_FLAGS="--fresh": fit again what was kept)
-	$(BIN)/python -m paper $(PAPER_FLAGS)
+	$(BIN)/python -m studies.paper $(PAPER_FLAGS)
 
 docs: pages site ## run the code of all pages and build the site
 
@@ -79,7 +79,7 @@ compare: $(STAMP) ## speed of the working tree against another commit (BASE=main
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build dist bench-out demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests benchmarks tools -name __pycache__ -type d -exec rm -rf {} +
+	find src tests benchmarks studies tools -name __pycache__ -type d -exec rm -rf {} +
 
 # What the demo needs, and nothing else. The build runs inside .venv (no isolation), so a change in cpp/ recompiles only
 # what it touches.

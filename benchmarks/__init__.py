@@ -1,1 +1,1 @@
-"""Measurements of speed, memory, accuracy and calibration; docs/benchmarks.md lists them."""
+"""What guards speed and memory; docs/benchmarks.md lists it."""

@@ -20,21 +20,17 @@ from typing import Any
 from log1pnmf._core import runnable_kernels
 from log1pnmf.engines.native import effective_threads
 
-from . import against_sklearn, from_reference, memory, noise_pace, pace, row_solvers, streaming, threads
+from . import against_sklearn, from_reference, memory, pace, streaming
 from .data import DATA, REFERENCE, ROOT, Folder, MissingError
 from .table import as_text
 
 SECTIONS = {
     "reference": "PBMC, K=6, from the reference's starts",
-    "solvers": "Newton and coordinate from one rank-one start",
     "sklearn": "c = inf, K=6: to scikit-learn's likelihood",
     "memory": "Resident memory added by an approximate fit",
-    "threads": "Threads",
     "pace": "One iteration at c = 1, one thread",
     "default": "A default call at c = 1, one thread",
     "streaming": "Counts in memory and streamed from files, K=16, c = 1, approximate, one thread",
-    "busy": "A small fit (120 x 300) while every core has other work",
-    "noise": "Poisson and negative binomial noise: PBMC, K=6, one thread",
 }
 
 
@@ -42,15 +38,11 @@ def _measurements(arguments: argparse.Namespace) -> dict[str, Callable[[Folder],
     quick = arguments.quick
     return {
         "reference": lambda folder: from_reference.measure(folder, quick),
-        "solvers": lambda folder: row_solvers.measure(folder, quick, arguments.full),
         "sklearn": lambda folder: against_sklearn.measure(folder, quick, arguments.full),
         "memory": lambda folder: memory.measure(folder, quick),
-        "threads": lambda folder: threads.measure(folder, quick),
         "pace": lambda folder: pace.measure(folder, arguments.full),
         "default": lambda _: pace.measure_default(),
         "streaming": lambda _: streaming.measure(10_000 if quick else 20_000),
-        "busy": lambda _: threads.measure_busy(),
-        "noise": noise_pace.measure,
     }
 
 
@@ -88,7 +80,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--full",
         action="store_true",
-        help="also exact coordinate at c=1e-3, scikit-learn on Kang, 1e8 non-zeros",
+        help="also scikit-learn on Kang, 1e8 non-zeros",
     )
     parser.add_argument("--json", type=Path, default=ROOT / "bench-out" / "bench.json", help="where to write")
     return parser.parse_args()

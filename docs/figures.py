@@ -11,8 +11,8 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
-from paper.geometry import loadings_towards, unit_rates, upper_right_hull
 from sklearn.exceptions import ConvergenceWarning
+from studies.paper.geometry import loadings_towards, unit_rates, upper_right_hull
 
 import log1pnmf as lp
 from log1pnmf._common.colors import distinct_colors

@@ -6,10 +6,10 @@ MCF-7 is from ../shared/data, the pancreas cells are part of the package.
 import sys
 import warnings
 
-from benchmarks.calibration import mcf7_fits, treatment_factor
 from figures import IMAGES
 from matplotlib.figure import Figure
 from sklearn.exceptions import ConvergenceWarning
+from studies.calibration import mcf7_fits, treatment_factor
 
 import log1pnmf as lp
 

@@ -16,7 +16,7 @@ import matplotlib as mpl
 import numpy as np
 from figures import BLUE, FAINT, IMAGES, INK, ORANGE, STYLE
 from matplotlib.figure import Figure
-from paper.cell_types import associations, name_cell_types
+from studies.paper.cell_types import associations, name_cell_types
 
 import log1pnmf as lp
 

@@ -37,7 +37,7 @@ DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in 
 README, HOME = ROOT / "README.md", ROOT / "docs/index.md"
 PAGES = [README, *DOCS]
 TUTORIALS = [page for page in DOCS if page.parent.name == "tutorials" and page.stem != "index"]
-LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "paper" / "RESULTS.md"]
+LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "studies" / "paper" / "RESULTS.md"]
 
 SMALLER = {
     "docs/gallery.md": (16, 12),
@@ -409,7 +409,7 @@ def test_names_in_prose_exist():
 
 def test_files_in_prose_exist():
     """Pages name files by their path in the repository, or below ``src``."""
-    path_of = re.compile(r"`((?:benchmarks|cpp|docs|examples|log1pnmf|paper|src|tests|tools)/[\w./-]+)`")
+    path_of = re.compile(r"`((?:benchmarks|cpp|docs|examples|log1pnmf|src|studies|tests|tools)/[\w./-]+)`")
     for page in (*LINKED, ROOT / "SECURITY.md"):
         for path in path_of.findall(page.read_text(encoding="utf-8")):
             there = [folder for folder in (ROOT, ROOT / "src") if (folder / path).exists()]

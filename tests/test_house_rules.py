@@ -18,7 +18,7 @@ except ModuleNotFoundError:  # Python 3.10
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(
     path
-    for folder in ("src", "tests", "benchmarks", "tools", "examples", "paper")
+    for folder in ("src", "tests", "benchmarks", "studies", "tools", "examples")
     for path in (ROOT / folder).rglob("*.py")
 )
 PACKAGE = [path for path in SOURCES if path.is_relative_to(ROOT / "src")]
@@ -81,7 +81,7 @@ def test_tests_follow_the_layout():
     top = ROOT / "src" / "log1pnmf"
     rooms = {path.parent.name.strip("_") for path in top.glob("*/__init__.py")} | {"estimator"}
     folders = {path.parent.name for path in (ROOT / "tests").glob("*/*.py")}
-    assert folders <= rooms | {"fuzz", "paper", "torture"}
+    assert folders <= rooms | {"fuzz", "torture"}
 
 
 def public_objects():

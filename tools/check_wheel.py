@@ -41,7 +41,7 @@ IN_SDIST = [
     r"tests/.*",
 ]
 NOT_IN_WHEEL = r"(?!log1pnmf/|log1pnmf-[^/]+\.dist-info/)|.*(__pycache__|\.pyc|\.cpp|\.hpp|/tests?/)"
-NOT_IN_SDIST = r"(docs|benchmarks|paper|\.github|\.ci|build|dist|bench-out)/|.*\.(so|pyd|h5ad|pyc)"
+NOT_IN_SDIST = r"(docs|benchmarks|studies|\.github|\.ci|build|dist|bench-out)/|.*\.(so|pyd|h5ad|pyc)"
 LARGEST_WHEEL = 8_000_000
 
 EXTRAS = {

@@ -257,18 +257,3 @@ def test_anndata(blocks, tmp_path, kind):
     ax = pl.volcano(adata, "k1", key="programmes", ax=Figure().subplots())  # and yet all are drawn
     assert sum(len(part.get_offsets()) for part in ax.collections) == 31
     assert len(ax.texts) > 0
-
-
-# ---------------------------------------------------------------- real data
-
-
-@pytest.mark.slow
-def test_mcf7_markers_are_differentially_expressed():
-    pytest.importorskip("anndata")
-    from benchmarks.calibration import mcf7
-    from benchmarks.data import DATA
-
-    if not (DATA / "mcf7_bulk.h5ad").exists():
-        pytest.skip("no MCF-7 data here")
-    for row in mcf7((10.0,)):
-        assert row["score"] >= 0.9

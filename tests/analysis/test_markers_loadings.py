@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from benchmarks.calibration import FACTOR, Case, _draw, _shares, simulate
 from scipy.stats import t as student
+from tests.analysis.simulated_markers import FACTOR, Case, draw, shares, simulate
 
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.analysis.marker_tests import (
@@ -33,7 +33,7 @@ def estimated(case, seed=0):
     """Loadings from the counts, with the true factors and dispersions: a fit, its counts, and the truth."""
     _, loadings, factors, sizes, kind = simulate(case, seed)
     means = sizes[:, None] * ShiftedLog(case.c).inverse(loadings @ factors.T)
-    counts = _draw(means, case.overdispersion, np.random.default_rng(seed))
+    counts = draw(means, case.overdispersion, np.random.default_rng(seed))
     phi = np.full(case.n_features, case.overdispersion)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -120,7 +120,7 @@ def test_levels_hold_with_estimated_loadings(case):
     for seed in range(4):
         fit, problem, _, kind = estimated(case, seed)
         found, _ = infer_from_fit(fit, problem, fit.loadings, errors="model", n_jobs=1)
-        rows.append(_shares(student.sf(found.z[:, FACTOR], len(fit.loadings) - 3), kind))
+        rows.append(shares(student.sf(found.z[:, FACTOR], len(fit.loadings) - 3), kind))
     constant, _, other, _, false = np.mean(rows, axis=0)
     assert 0.03 < constant < 0.07
     assert other < 0.07

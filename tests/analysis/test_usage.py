@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from benchmarks.usage import Design, measure
 from scipy.stats import linregress, ttest_ind, ttest_rel
 
-from log1pnmf import Log1pNMF
+from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.analysis.usage import moderate, usage
 
 
@@ -166,20 +165,29 @@ def test_moderation_keeps_the_order_and_draws_together():
     assert drawn[5] == 0.0
 
 
-@pytest.mark.parametrize("n_donors", [3, 6])
-def test_level(n_donors):
-    """The quick form of benchmarks/usage.py; docs/usage.md has the whole."""
-    found = measure(Design("", n_donors), 60)
-    assert 0.02 < found["called"] < 0.085
-    assert found["covered"] > 0.91
-    assert measure(Design("", n_donors), 10, replicates=False)["called"] > 0.2
+def chance(fit, n_donors, n_simulations, *, ages=False, replicated=True):
+    """Donors differ, their groups do not: how often they are called different, and how often 0 is covered."""
+    called, covered = [], []
+    for seed in range(n_simulations):
+        rng = np.random.default_rng([seed, n_donors])
+        means = 0.4 + 0.08 * rng.gamma(4.0, 0.25, 8) * rng.standard_normal((2 * n_donors, 8))
+        loadings = np.maximum(np.repeat(means, 20, axis=0) + rng.normal(0.0, 0.1, (40 * n_donors, 8)), 0.0)
+        group = rng.integers(20, 81, 2 * n_donors) if ages else np.repeat(["a", "b"], n_donors)
+        donor = np.repeat(np.arange(2 * n_donors), 20) if replicated else True
+        found = usage(replace(fit, loadings=loadings), np.repeat(group, 20), replicate=donor)
+        called.append(found.p <= 0.05)
+        covered.append((found.lower <= 0.0) & (found.upper >= 0.0))
+    return np.mean(called), np.mean(covered)
 
 
-def test_level_of_slopes():
-    """Ages of donors that have no effect."""
-    found = measure(Design("", 6, ages=True), 60)
-    assert 0.02 < found["called"] < 0.085
-    assert found["covered"] > 0.91
+@pytest.mark.parametrize(("n_donors", "ages"), [(3, False), (6, False), (6, True)])
+def test_level(n_donors, ages):
+    """Studies/usage.py has more designs. With cells as replicates chance is called a difference."""
+    fit = fit_log1p_nmf(np.ones((8, 8)), 8, random_state=0, tol=0.1, n_jobs=1)
+    called, covered = chance(fit, n_donors, 60, ages=ages)
+    assert 0.02 < called < 0.085
+    assert covered > 0.91
+    assert chance(fit, n_donors, 5, ages=ages, replicated=False)[0] > 0.2
 
 
 def test_refusals(model):

@@ -57,7 +57,7 @@ LINKS = [(0.02, False), (1.0, False), (20.0, False), (0.02, True), (1.0, True), 
 @pytest.mark.parametrize("adaptive", [True, False])
 @pytest.mark.parametrize("kernel", runnable_kernels())
 @pytest.mark.parametrize(("c", "dispersed"), LINKS)
-@pytest.mark.parametrize("shape", [(1, 1), (40, 30), (3, 300), (300, 3)])
+@pytest.mark.parametrize("shape", [(1, 1), (300, 3)])
 def test_loss_and_gradient(c, dispersed, shape, kernel, adaptive):
     exact, problem, _, (loadings, factors) = case(1, n=shape[0], m=shape[1], K=5, c=c, dispersed=dispersed)
     problem = problem if adaptive else exact

@@ -67,7 +67,7 @@ def check_held(bounds, start, values):
 
 @pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
 @pytest.mark.parametrize(("c", "kind"), FORMS)
-@settings(max_examples=10)
+@settings(max_examples=3)
 @given(seed=st.integers(0, 10_000))
 def test_native_takes_the_steps_of_the_reference(c, kind, row_solver, seed):
     problem, loadings, factors = example(c, kind, seed=seed % 7)

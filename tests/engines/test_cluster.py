@@ -90,20 +90,3 @@ def test_a_worker_that_is_killed_loses_nothing(client, matrix):
     assert len(killed) == 1
     np.testing.assert_array_equal(found.history["objective"], expected.history["objective"])
     np.testing.assert_array_equal(found.loadings, expected.loadings)
-
-
-def test_an_iterable_is_refused_by_name(client, cut):
-    chunks = cut(3)
-    parts = iter(chunks.parts)
-
-    class OnlyIterable:
-        shape = chunks.shape
-
-        def __len__(self):
-            return 3
-
-        def __iter__(self):
-            return parts
-
-    with pytest.raises(TypeError, match="__getitem__"):
-        fit(open_counts(OnlyIterable(), client=client))

@@ -56,7 +56,7 @@ def sides(problem, loadings, factors):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("c", "kind"), FORMS)
-@pytest.mark.parametrize("n_components", [*range(1, 10), 17, 33, 65])
+@pytest.mark.parametrize("n_components", [1, 3, 8, 9, 33])
 def test_loss_and_gradient(c, kind, n_components, kernel):
     problem, loadings, factors = example(c, kind, n_components)
     native, reference = NativeEngine(problem, 1, kernel), ReferenceEngine(problem)
@@ -85,8 +85,7 @@ def test_values_in_double_precision(c, kind):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("c", "kind"), FORMS)
-@pytest.mark.parametrize("n_components", [1, 3, 8, 17])
-@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize(("n_components", "bounded"), [(3, True), (9, False)])
 def test_newton_steps_near_the_optimum_are_those_of_the_reference(c, kind, n_components, bounded, kernel):
     problem, loadings, factors = example(c, kind, n_components)
     native, reference = NativeEngine(problem, 1, kernel), ReferenceEngine(problem)
@@ -95,7 +94,7 @@ def test_newton_steps_near_the_optimum_are_those_of_the_reference(c, kind, n_com
         upper = float(np.quantile(start, 0.9)) if bounded else math.inf
         form = {"bounds": Bounds(upper=upper, penalty=penalty)}
         rows = np.minimum(start, upper)
-        for _ in range(30):
+        for _ in range(15):
             rows = native.half_step(side, rows, design, **form).values
         one, other = (engine.half_step(side, rows, design, **form) for engine in (native, reference))
         eta = other.values @ design.T
@@ -125,8 +124,7 @@ def test_a_half_step_lowers_every_row(c, kind, row_solver, kernel):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("c", "kind"), FORMS)
-@pytest.mark.parametrize("near", [False, True])
-@pytest.mark.parametrize("kept", [0.1, 1.0])
+@pytest.mark.parametrize(("near", "kept"), [(False, 0.1), (True, 1.0)])
 def test_coordinate_steps_are_those_of_the_reference(c, kind, near, kept, kernel):
     """Long steps and short ones (near the optimum), few counts in a row and many: all take other ways."""
     rng = np.random.default_rng(3)

@@ -61,7 +61,7 @@ def test_loss_and_gradient_are_those_of_the_loss_module(c, kind):
     penalty=st.sampled_from([0.0, 0.3, 10.0]),
     bounded=st.booleans(),
 )
-@settings(max_examples=60)
+@settings(max_examples=20)
 def test_the_penalised_loss_never_rises(*, seed, c, kind, row_solver, n_components, penalty, bounded):
     engine, loadings, factors = example(c, kind, n_components=n_components, seed=seed)
     penalties = penalty * np.arange(n_components)

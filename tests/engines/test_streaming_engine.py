@@ -121,7 +121,7 @@ def test_quadratic_programs_are_solved():
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_any_chunks_give_the_same_fit(cut, likelihood, noise):
-    more = {"tol": 1e-6, "max_iter": 25, "noise": noise}
+    more = {"tol": 1e-6, "max_iter": 8, "noise": noise}
     fits = [fit_log1p_nmf(cut(into), K, **options(1.0, likelihood, **more)) for into in CHUNKS]
     for fit in fits[1:]:
         assert fit.n_iter == fits[0].n_iter

@@ -96,7 +96,7 @@ def summands(problem, side, start, design):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize(("c", "kind"), FORMS)
-@pytest.mark.parametrize("n_components", [1, 3, 16, 33])
+@pytest.mark.parametrize("n_components", [1, 17])
 def test_loss_and_gradient(c, kind, n_components, precision, device):
     problem, loadings, factors = example(c, kind, n_components)
     engine, reference = TorchEngine(problem, device, precision), ReferenceEngine(problem)
@@ -116,7 +116,7 @@ def test_loss_and_gradient(c, kind, n_components, precision, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("precision", ["float64", "float32"])
-@pytest.mark.parametrize(("c", "kind"), POISSON_FORMS)
+@pytest.mark.parametrize(("c", "kind"), POISSON_FORMS[1:6:2])
 @pytest.mark.parametrize("bounded", [False, True])
 def test_steps_near_the_optimum_are_those_of_the_reference(c, kind, bounded, precision, device):
     problem, loadings, factors = example(c, kind, 3)
@@ -126,7 +126,7 @@ def test_steps_near_the_optimum_are_those_of_the_reference(c, kind, bounded, pre
         upper = float(np.quantile(start, 0.9)) if bounded else math.inf
         form = {"bounds": Bounds(upper=upper, penalty=penalty)}
         rows = np.minimum(start, upper)
-        for _ in range(20):
+        for _ in range(10):
             rows = engine.half_step(side, rows, design, **form).values
         expected = reference.half_step(side, rows, design, **form).values @ design.T
         close = 1e-6 if precision == "float64" else 1e-3
@@ -136,7 +136,7 @@ def test_steps_near_the_optimum_are_those_of_the_reference(c, kind, bounded, pre
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("precision", "close"), [("float64", 1e-9), ("float32", 1e-3)])
-@pytest.mark.parametrize(("c", "kind"), [*NB_FORMS, (math.inf, "nb"), (1e6, "nb"), (1.0, "nb adaptive")])
+@pytest.mark.parametrize(("c", "kind"), NB_FORMS)
 def test_steps_with_dispersions_are_those_of_the_native_engine(c, kind, precision, close, device):
     problem, loadings, factors = example(c, kind, 3, n=40)
     if kind == "nb adaptive" and precision == "float64":
@@ -174,7 +174,7 @@ def test_the_curvature_along_a_step_rises_by_no_more_than_is_said(c, kind):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("c", "kind"), FORMS)
+@pytest.mark.parametrize(("c", "kind"), FORMS[::2])
 def test_a_half_step_lowers_every_row(c, kind, device):
     problem, loadings, factors = example(c, kind, 4)
     engine, judge = TorchEngine(problem, device), NativeEngine(problem, 1)
@@ -209,14 +209,13 @@ def test_a_count_whose_mean_is_zero_is_lifted(c, kind, device):
         (1.0, "chebyshev", "poisson"),
         (1.0, "adaptive", "poisson"),
         (0.01, "exact", "poisson"),
-        (math.inf, "exact", "poisson"),
         (math.inf, "adaptive", "nb"),
     ],
 )
 def test_a_fit_is_that_of_the_native_engine(c, likelihood, noise, device, monkeypatch):
     if device == "cpu":
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    problem, loadings, factors = example(c, None, 3, n=30, m=40)
+    problem, loadings, factors = example(c, None, 3, n=15, m=40)
     tol = 1e-9 if noise == "poisson" else 1e-4
     options = {"c": c, "likelihood": likelihood, "tol": tol, "max_iter": 400, "noise": noise}
     start = (loadings, factors * problem.link.alpha)
@@ -248,7 +247,7 @@ def test_the_same_bits_every_time(device, kind):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("c", "kind"), FORMS)
+@pytest.mark.parametrize(("c", "kind"), FORMS[1::3])
 def test_streamed_blocks_give_what_resident_rows_give(c, kind, device, monkeypatch):
     problem, loadings, factors = example(c, kind, 3, n=50, m=70)
     whole = TorchEngine(problem, device)
@@ -351,7 +350,7 @@ def test_triton_kernels_interpreted_give_what_plain_pytorch_gives():
     assert done.stdout.strip() == "alike", done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("size", [1e4, 1e6, 1e7])
+@pytest.mark.parametrize("size", [1e4, 1e7])
 @pytest.mark.parametrize(("c", "engine"), [(1.0, "torch"), (math.inf, "torch"), (1.0, "torch-float64")])
 def test_the_log_likelihood_of_large_counts_holds(size, c, engine):
     rng = np.random.default_rng(0)
@@ -376,7 +375,7 @@ def test_a_sample_of_more_than_a_billion_counts_is_fitted(engine):
     [{}, {"c": math.inf}, {"noise": "nb"}, {"likelihood": "adaptive"}, {"batch": np.arange(12) % 3}],
     ids=str,
 )
-@pytest.mark.parametrize("largest", [3.0, 80.0])
+@pytest.mark.parametrize("largest", [80.0])
 def test_the_last_figures_of_a_fit_are_in_double_precision(largest, parameters):
     """In single precision one large count hides the others; the reported likelihood is that of the fit."""
     counts = np.random.default_rng(0).poisson(3.0, (12, 9)).astype(float)

@@ -26,7 +26,7 @@ def simulated(c, seed, *, mean=4.0):
     return rng.poisson(link.inverse(math.exp(log_scale) * b))
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize("true_c", [1e-2, 1.0, math.inf])
 def test_grid_search_finds_the_link(true_c, seed):
     search = GridSearchCV(Log1pNMF(3, likelihood="exact", **OPTIONS), {"c": DECADES}, cv=3)

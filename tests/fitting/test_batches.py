@@ -214,7 +214,6 @@ def test_new_samples_of_a_known_batch_have_the_loadings_of_training(fit):
     [
         {},
         {"c": math.inf},
-        {"likelihood": "chebyshev"},
         {"likelihood": "adaptive"},
         {"noise": "nb", "dispersion": np.linspace(0.01, 0.5, M)},
     ],

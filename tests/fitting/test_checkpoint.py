@@ -28,15 +28,12 @@ Y = simulated()
 QUICK = {"tol": 1e-6, "random_state": 0, "n_jobs": 1, "init": "rank1"}
 KINDS = {
     "newton": {},
-    "exact": {"c": 0.01},
     "identity": {"c": math.inf, "init": "nndsvd"},
     "coordinate": {"row_solver": "coordinate", "max_iter": 30},
     "adaptive": {"c": 0.5, "likelihood": "adaptive", "zeros_tol": 1e-3},
     "restarts": {"c": math.inf, "init": "random", "n_init": 3, "random_state": np.random.RandomState(7)},
-    "adaptive restarts": {"c": 0.5, "likelihood": "adaptive", "zeros_tol": 1e-3, "n_init": 2, "tol": 1e-4},
     "adaptive, all visited": {"c": 0.1, "likelihood": "adaptive", "zeros_tol": 1e-9},
     "penalised": {"l1": 2.0},
-    "given": {"init": (np.full((40, 2), 0.5), np.full((30, 2), 0.5)), "n_components": 2},
     "sizes": {"size_factors": np.linspace(0.5, 2.0, 40)},
     "cut short": {"max_iter": 7},
     "to the end": {"tol": 0.0, "max_iter": 400},
@@ -96,7 +93,7 @@ def cuts(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_fit_has_the_same_bits(tmp_path, kind):
     path, (whole, _, wanted) = tmp_path / "checkpoint", cuts(kind)
-    for cut in wanted:
+    for cut in wanted[:: max(1, len(wanted) // 5)]:
         stopped = fitted(callbacks=[StopAt(cut)], checkpoint=path, **KINDS[kind])
         assert stopped.n_iter <= whole.n_iter or KINDS[kind].get("n_init", 1) > 1
         assert_same(whole, fitted(resume=path, **KINDS[kind]))

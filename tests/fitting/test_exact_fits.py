@@ -28,11 +28,7 @@ Y = simulated()
 KINDS = {
     "c = 1": {},
     "c = 0.1": {"c": 0.1, "zeros_tol": 1e-3},
-    "c = 10": {"c": 10.0},
-    "penalised": {"l1": 2.0},
     "negative binomial": {"noise": "nb"},
-    "negative binomial, c = inf": {"noise": "nb", "c": math.inf},
-    "batches": {"batch": np.repeat(["one", "two", "three"], N // 3)},
     "batches, negative binomial": {"noise": "nb", "batch": np.repeat(["one", "two", "three"], N // 3)},
     "sizes": {"size_factors": "fit"},
     "streamed": {"engine": "streaming"},

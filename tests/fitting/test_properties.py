@@ -34,7 +34,7 @@ def count_matrices(draw):
     row_solver=st.sampled_from(["newton", "newton", "coordinate"]),
     size_factors=st.sampled_from(["total", "none"]),
 )
-@settings(max_examples=150)
+@settings(max_examples=50)
 def test_any_fit(*, y, n_components, c, likelihood, init, l1, row_solver, size_factors):
     assume(y.any())
     assume(row_solver == "newton" or likelihood != "adaptive")

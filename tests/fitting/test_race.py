@@ -92,8 +92,8 @@ def test_moves_never_lose():
 # ---------------------------------------------------------------- the race
 
 
-@pytest.mark.parametrize("c", [1e-6, 0.1, 1.0, 1e4, math.inf])
-@pytest.mark.parametrize("k", [1, 2, 5, 55])
+@pytest.mark.parametrize("c", [1e-6, 1.0, math.inf])
+@pytest.mark.parametrize("k", [1, 5, 55])
 def test_the_start_is_usable(c, k):
     engine = engine_for(c)
     taken = raced(engine, k)

@@ -51,7 +51,7 @@ def test_samples_are_valid(valid):
         sample.read(sample.path)
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_damaged_files_are_refused_or_read(valid, folder, data):
     sample = valid[data.draw(st.sampled_from(sorted(valid)))]

@@ -1,12 +1,24 @@
 """The page in a real browser, without a network: no error, tables sort, pointing at a sample shows it."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
-sync_api = pytest.importorskip("playwright.sync_api")
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+def find_chromium():
+    """Return the path of a Chromium of the system, or of the one that Playwright has downloaded."""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        with sync_api.sync_playwright() as playwright:
+            found = playwright.chromium.executable_path
+    return found if Path(found).exists() else None
+
+
+CHROMIUM = find_chromium()
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -16,7 +28,9 @@ FLAGS = [
     "--disable-sync",
 ]
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="needs Chromium: apt install chromium, or python -m playwright install chromium"
+)
 
 
 @pytest.fixture(scope="module")

@@ -158,8 +158,8 @@ def resume_often(starter, tmp_path, times, seed=0):
 
 
 def test_a_few_kills_lose_nothing(starter, tmp_path):
-    kill_often(starter, tmp_path, 6)
-    resume_often(starter, tmp_path, 3)
+    kill_often(starter, tmp_path, 3)
+    resume_often(starter, tmp_path, 1)
 
 
 @pytest.mark.torture

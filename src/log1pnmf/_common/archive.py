@@ -205,7 +205,7 @@ METADATA = "metadata"
 READERS = {
     "fit": "read it with log1pnmf.Fit.load(path)",
     "checkpoint": "go on with it in fit(X, resume=path)",
-    "selection": "go on with it in log1pnmf.analysis.selection.select(..., resume=path)",
+    "selection": "go on with it in log1pnmf.analysis.select.select(..., resume=path)",
 }
 """Kinds of content, and what they are for."""
 

@@ -209,7 +209,7 @@ NUMBERS = ("n_iter", "converged", "seconds")
 class Selection:
     """Held-out log-likelihood of every setting of a grid.
 
-    Make one with `log1pnmf.analysis.selection.select`.
+    Make one with `log1pnmf.analysis.select.select`.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 The starts are the non-negative SVD and random ones. A move puts random factors in the place of some of the
 best one's, and iterates: what two factors shared can then be told by one, and what one had mixed by two. The
-better of both is kept (`benchmarks.starts`). Below c = 1 starts differ little and iterations are dear: there
+better of both is kept (`studies.starts`). Below c = 1 starts differ little and iterations are dear: there
 it is the SVD.
 """
 

@@ -274,7 +274,7 @@ PATIENCE = 2
 With this and the default tolerance of 1e-9 all of 54 fits (parts of nine data sets, three c, two starts) end
 within 3e-6 of what 1,000 more iterations reach, relative to the log-likelihood. With 1e-8 two end 4e-5 short,
 with 1e-5 nearly all, one by 3e-3. More patience does not help: 1e-8 twenty times in a row still leaves one
-4e-5 short (`benchmarks.convergence`).
+4e-5 short (`studies.convergence`).
 """
 
 
@@ -291,7 +291,7 @@ def largest_residual(tol: float) -> float:
     """KKT residual up to which a small gain says that an optimum is near, not that the fit is on a plateau.
 
     The possible gain goes with the square of the residual, so a looser tolerance allows a larger one. Where
-    the default rule ends, the residual is between 2e-9 and 5e-5 on all data sets of `benchmarks.convergence`;
+    the default rule ends, the residual is between 2e-9 and 5e-5 on all data sets of `studies.convergence`;
     where small gains alone would have ended fits with ``tol=1e-5``, it is up to 2e-2.
 
     >>> largest_residual(1e-8), round(largest_residual(1e-4), 3)

@@ -1,0 +1,98 @@
+"""Does `evidence` tell true factors from superfluous ones?
+
+    python -m studies.evidence      # the tables of docs/choosing.md; about five CPU minutes
+
+Simulated are 160 x 120 counts of four factors, which are fitted with six and matched by their loadings. A
+fitted factor is a true one if it correlates by more than 0.8 with its match; the two that are left over are
+superfluous. Compared is the loss without the factor, over that of a factor fitted to noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import warnings
+
+import numpy as np
+from benchmarks.measuring import Clock
+
+from log1pnmf import fit_log1p_nmf
+from log1pnmf.analysis.evidence import CLEARLY, evidence
+from log1pnmf.analysis.metrics import match_factors
+from log1pnmf.datasets import pancreas
+from log1pnmf.model.link import ShiftedLog
+
+KINDS = (("Poisson", 0.0, "poisson"), ("dispersion 0.5", 0.5, "nb"), ("dispersion 0.5", 0.5, "poisson"))
+N_TRUE, N_MORE = 4, 2
+
+
+def simulate(c: float, phi: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw counts and their loadings: a factor that all samples have, and three that some have."""
+    rng, link, n, m = np.random.default_rng([seed, 39]), ShiftedLog(c), 160, 120
+    loadings = np.maximum(rng.normal(0.1, 0.5, (n, N_TRUE)), 0.0)
+    loadings[:, 0] = rng.uniform(0.2, 1.0, n)
+    loadings /= loadings.max(axis=0)
+    rates = rng.exponential(6.0, (m, N_TRUE)) * (rng.random((m, N_TRUE)) < 0.3)
+    rates[:, 0] = rng.uniform(0.5, 3.0, m)
+    means = link.inverse(loadings @ link.link(rates).T) * np.exp(0.3 * rng.standard_normal(n))[:, None]
+    if phi:
+        means = means * rng.gamma(1.0 / phi, phi, means.shape)
+    return rng.poisson(means), loadings
+
+
+def measure(c: float, phi: float, noise: str, seed: int) -> tuple[list[float], list[float], float]:
+    """Times noise of true and of superfluous factors, and the cost in fits."""
+    counts, loadings = simulate(c, phi, seed)
+    clock = Clock()
+    fit = fit_log1p_nmf(counts, N_TRUE + N_MORE, c=c, noise=noise, n_jobs=1)
+    fitting, clock = clock.read()[0], Clock()
+    found = evidence(fit, counts, n_seeds=0, n_bootstrap=0, n_jobs=1)
+    cost, times = clock.read()[0] / fitting, found.loss / found.from_noise
+    match = match_factors(loadings, fit.loadings)
+    true = match.pairs[match.similarity > 0.8, 1]
+    return times[true].tolist(), np.delete(times, match.pairs[:, 1]).tolist(), cost
+
+
+def row(true: list[float], more: list[float], cost: float) -> str:
+    """Quantiles, shares that are clearly above noise, and how often a true factor has more than another."""
+    ahead = np.mean(np.array(true)[:, None] > np.array(more))
+    parts = []
+    for values in (true, more):
+        low, middle, high = np.quantile(values, (0.05, 0.5, 0.95))
+        above = np.mean(np.array(values) > CLEARLY)
+        parts.append(f"{len(values)} | {middle:.1f} ({low:.1f} to {high:.1f}) | {above:.0%}")
+    return f"{' | '.join(parts)} | {ahead:.3f} | {cost:.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--simulations", type=int, default=30, help="of each kind [30]")
+    n_simulations = parser.parse_args().simulations
+    warnings.simplefilter("ignore")
+    print("| counts | `noise` | c | true | times | above | superfluous | times | above | AUC | cost |")
+    print("|" + "---|" * 11)
+    for (name, phi, noise), c in itertools.product(KINDS, (0.1, 1.0, math.inf)):
+        found = [measure(c, phi, noise, seed) for seed in range(n_simulations)]
+        true, more = (list(itertools.chain.from_iterable(one[i] for one in found)) for i in (0, 1))
+        print(
+            f"| {name} | {noise} | {c:g} | {row(true, more, float(np.mean([one[2] for one in found])))} |",
+            flush=True,
+        )
+    cells, clock = pancreas().counts, Clock()
+    fit = fit_log1p_nmf(cells, 9, n_jobs=1)
+    fitting = clock.read()[0]
+    for most in (100, 800, None):
+        clock = Clock()
+        times = evidence(fit, cells, n_seeds=0, n_bootstrap=0, max_samples=most, n_jobs=1).table()[
+            "times_noise"
+        ]
+        listed = ", ".join(f"{value:.1f}" for value in times)
+        print(
+            f"pancreas, {most or 'all'} cells: {listed} ({clock.read()[0]:.0f} CPU s, the fit {fitting:.0f})",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
