@@ -9,8 +9,8 @@ import pytest
 from scipy import sparse
 
 from log1pnmf import Log1pNMF
+from log1pnmf._common.progress import Passes
 from log1pnmf.analysis.metrics import deviance_explained, log_likelihood
-from log1pnmf.cli.running import Watch
 from log1pnmf.counts import open_counts
 from log1pnmf.counts import passes as survey
 
@@ -106,22 +106,12 @@ def test_every_pass_tells_of_its_chunks(cut):
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
-def test_the_command_shows_chunks_below_iterations():
-    from rich.console import Console
-
-    console = Console(record=True, force_terminal=True, width=140)
-    watch = Watch(console, max_iter=10, tol=1e-6)
-    with watch.looking():
-        watch.on_chunk(1, 20)
-        watch._progress.refresh()
-        looking = console.export_text()
-    with watch.showing("c = 1"):
-        for done in (*range(1, 21), 1, 2, 3):
-            watch.on_chunk(done, 20)
-        watch._progress.refresh()
-        fitting = console.export_text()
-    assert "first look" in looking
-    assert "chunk 1 of 20" in " ".join(looking.split())
-    assert "pass 2" in fitting
-    assert "chunk 3 of 20" in " ".join(fitting.split())
-    assert "iteration 0" in fitting
+def test_a_terminal_shows_a_bar_for_each_pass(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    passes = Passes()
+    for done in (1, 2, 1, 2):
+        passes(done, 2)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "pass 1" in err
+    assert "pass 2" in err

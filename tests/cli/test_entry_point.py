@@ -61,15 +61,14 @@ def test_module_is_the_same_program(tmp_path):
 
 HELD = """
     import sys, time
-    from log1pnmf.cli import main, progress
-    watch = progress.Watch.__call__
+    from log1pnmf.cli import main
+    from log1pnmf.fitting.callbacks import TimeLimit
     def hold(self, iteration):
         if iteration.index == 3:
             print("held", flush=True)
             while True:  # until the signal comes
                 time.sleep(1)
-        return watch(self, iteration)
-    progress.Watch.__call__ = hold
+    TimeLimit.__call__ = hold
     sys.exit(main())
 """
 
@@ -79,7 +78,21 @@ def test_interrupted_fit_is_kept(call, tmp_path, how):
     drawn = call("simulate", tmp_path / "a.npz", "-n", 60, "-m", 30, "-k", 3, "--density", 0.3)
     assert drawn.code == 0, drawn.err
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(HELD), "fit", "a.npz", "-k", "3", "-o", "out", "--tol", "0"],
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent(HELD),
+            "fit",
+            "a.npz",
+            "-k",
+            "3",
+            "-o",
+            "out",
+            "--tol",
+            "0",
+            "--time-limit",
+            "600",
+        ],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -2,8 +2,6 @@
 
 import pytest
 
-from log1pnmf.cli.running import iterations_left
-
 GOOD = "cell,a,b\nx,1,2\ny,3,0\nz,1,1\n"
 
 CONTENTS = {
@@ -135,12 +133,3 @@ def test_an_error_inside_is_code_1_and_shown_on_demand(call, place, monkeypatch)
     shown = call("--debug", *arguments)
     assert "Traceback" in shown.err
     assert not (place / "out").exists()
-
-
-def test_iterations_left_follows_the_trend():
-    falling = [10.0**-k for k in range(2, 7)]
-    assert iterations_left(falling, tol=1e-9, remaining=100) == 3
-    assert iterations_left(falling, tol=1e-9, remaining=2) == 2
-    assert iterations_left(falling, tol=1e-3, remaining=100) == 0
-    assert iterations_left(falling[::-1], tol=1e-9, remaining=50) == 50
-    assert iterations_left([float("nan"), 1e-2], tol=1e-9, remaining=50) == 50

@@ -254,8 +254,3 @@ def versions() -> dict[str, str]:
 
 
 # ---------- whether somebody is looking
-
-
-def is_live() -> bool:
-    """Whether a progress bar can move: in a terminal and in a notebook, not in a log file."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import threading
-import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,10 +22,10 @@ from log1pnmf._common.checks import (
     check_choice,
     check_whole,
     convergence_warning,
-    is_live,
     new_seed,
     warn,
 )
+from log1pnmf._common.progress import Progress
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import check_fraction
 from log1pnmf.engines.native import effective_threads
@@ -63,36 +61,14 @@ OnFit = Callable[[int, int], object]
 """Called with the number of fits that are done, and of all."""
 
 
-def shown(on_fit: OnFit | None, verbose: int, label: str = "select") -> AbstractContextManager[OnFit]:
-    """Return what is told of every fit: the user's function, a progress bar, or nothing."""
+@contextmanager
+def shown(on_fit: OnFit | None, verbose: int, label: str = "select") -> Iterator[OnFit]:
+    """Return the function to call after every fit: the user's, a progress bar, or one that does nothing."""
     if on_fit is not None or not verbose:
-        return nullcontext(on_fit or (lambda done, of_all: None))
-    return _Bar(label)
-
-
-class _Bar(AbstractContextManager[OnFit]):
-    """Progress on standard error: a bar where someone looks, one line at the end in a log file."""
-
-    def __init__(self, label: str) -> None:
-        self.label = label
-
-    def __enter__(self) -> OnFit:
-        from tqdm.auto import tqdm
-
-        self._started, self._live, self._fits = time.perf_counter(), is_live(), "no fit"
-        self._bar = tqdm(desc=self.label, unit="fit", disable=not self._live)
-        return self._show
-
-    def _show(self, done: int, of_all: int) -> None:
-        self._fits = f"{done} of {of_all} fits"
-        self._bar.total = of_all
-        self._bar.update(done - self._bar.n)
-
-    def __exit__(self, *exception: object) -> None:
-        self._bar.close()
-        if not self._live:
-            seconds = time.perf_counter() - self._started
-            sys.stderr.write(f"{self.label}: {self._fits} in {seconds:.1f} s\n")
+        yield on_fit or (lambda done, of_all: None)
+        return
+    with Progress(label, "fit") as bar:
+        yield bar.show
 
 
 # ---------- what a selection that was stopped has done

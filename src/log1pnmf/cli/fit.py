@@ -24,6 +24,7 @@ import typer
 
 from log1pnmf._common.archive import StrPath, building, check_place, claimed, remove, replacing
 from log1pnmf._common.checks import check_choice, check_whole, convergence_warning, plural, versions
+from log1pnmf._common.progress import is_live
 from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.analysis.grid import HOLDOUTS
 from log1pnmf.analysis.select import N_FOLDS, N_SEEDS
@@ -43,7 +44,7 @@ from .console import KEPT, Screen, explain, one_line
 from .inputs import FitOptions, Reading, SolverOptions, describe, read_filtered, unfolded
 from .options import KnownFiles
 from .run_folder import fit_in, json_text, source_record
-from .running import GridWatch, RunPlan, Streaming, carry_out
+from .running import RunPlan, Streaming, carry_out
 
 # ---------- log1pnmf fit: counts in, factors and a report out
 
@@ -333,9 +334,11 @@ def select(
         counts, labels = table.counts, None if batch is None else table.labels(batch)
         record = folder.record_of(file, reading, {**asked, "batch": batch})
         try:
-            with GridWatch(screen.errors) as watch, warnings.catch_warnings(record=True) as caught:
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                found = compare_settings(counts, resume=folder.state, on_fit=watch, batch=labels, **asked)
+                found = compare_settings(
+                    counts, resume=folder.state, verbose=int(is_live()), batch=labels, **asked
+                )
         except KeyboardInterrupt:
             if not folder.state.exists():
                 raise

@@ -10,7 +10,6 @@ import re
 import secrets
 import shlex
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from log1pnmf._common.archive import StrPath, building, check_place, claimed, remove, replacing
 from log1pnmf._common.checks import plural, require, versions
+from log1pnmf._common.progress import Passes, is_live
 from log1pnmf._common.safe_files import BadFileError, Budget
 from log1pnmf.analysis.batches import confounded_groups
 from log1pnmf.analysis.metrics import deviance_explained, factor_correlation, hoyer
@@ -47,175 +45,12 @@ from log1pnmf.fitting.checkpoint import check_checkpoint
 from log1pnmf.fitting.fit import Fit, Keys, c_name, sweep_key
 from log1pnmf.fitting.fit_counts import POOR_APPROXIMATION, certify, fit_log1p_nmf
 from log1pnmf.fitting.settings import LARGEST_EXACT
-from log1pnmf.fitting.solver import Iteration
 from log1pnmf.tl.inputs import Selection, write_fit
 
 from .console import KEPT, Screen, explain, one_line, unbroken
 from .inputs import Reading, describe, read_filtered
 from .options import NOTHING_KNOWN, KnownFiles
 from .run_folder import FORMAT, FORMAT_VERSION, OWN, RECORD, REPORT, is_run, json_text, source_record
-
-# ---------- a fit as it goes: iteration, loss, change and time left, live where someone looks
-
-TREND = 12
-"""Iterations from which the course of a fit is judged."""
-
-
-class Watch:
-    """Callback of all fits of a command: shows them, and keeps their time limit.
-
-    Where counts are in chunks, a second line shows the chunks of the present pass (`on_chunk`).
-    """
-
-    def __init__(
-        self, console: Console, *, max_iter: int, tol: float, time_limit: float | None = None
-    ) -> None:
-        self.max_iter, self.tol, self.time_limit = max_iter, tol, time_limit
-        self._limit: TimeLimit | None = None
-        self._label = ""
-        self._changes: list[float] = []
-        self._started = time.perf_counter()
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[unit]} {task.completed:.0f}"),
-            TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._progress.add_task("", total=max_iter, unit="iteration", state="", visible=False)
-        self._pass = self._progress.add_task("", unit="chunk", state="", visible=False)
-        self._pass_number = 0
-        self.stopped_by_clock = False
-        self._pass_started = self._pass_ended = time.perf_counter()
-
-    @contextmanager
-    def showing(self, label: str) -> Iterator[None]:
-        """Turn to the next fit; when it is done its line is gone, and others may be printed."""
-        self._label = label
-        self._limit = None if self.time_limit is None else TimeLimit(self.time_limit)
-        self.stopped_by_clock = False
-        self._pass_number = 0
-        self._progress.reset(
-            self._task,
-            total=self.max_iter,
-            visible=True,
-            description=label,
-            unit="iteration",
-            state="start",
-        )
-        self._progress.start()
-        try:
-            yield
-        finally:
-            self._progress.stop()
-
-    @contextmanager
-    def looking(self) -> Iterator[None]:
-        """Turn to the first look at counts in chunks."""
-        self._progress.start()
-        try:
-            yield
-        finally:
-            self._progress.update(self._pass, visible=False)
-            self._progress.stop()
-
-    def on_chunk(self, done: int, of_all: int) -> None:
-        """Show how far a pass over the chunks is."""
-        if done == 1:
-            self._pass_number += 1
-            self._progress.reset(self._pass, total=of_all, visible=True, unit="chunk", state="")
-            self._pass_started = self._pass_ended
-        now = time.perf_counter()
-        left = _clock((of_all - done) * (now - self._pass_started) / done)
-        name = f"pass {self._pass_number}" if self._label else "first look"
-        state = f"of {of_all}, about {left} left"
-        self._progress.update(self._pass, completed=done, description=name, state=state)
-        if done == of_all:
-            self._pass_ended = now
-
-    def __call__(self, iteration: Iteration) -> bool:
-        """Show an iteration; True says that the time is over."""
-        if iteration.index == 0:
-            self._changes, self._started = [], time.perf_counter()
-        self._changes.append(iteration.relative_change)
-        done = iteration.index
-        self._progress.update(
-            self._task,
-            completed=done,
-            description=f"{self._label} {iteration.likelihood}",
-            state=f"loss {iteration.loss:,.0f}, change {iteration.relative_change:.1e}, {self._left(done)}",
-        )
-        self.stopped_by_clock = self._limit is not None and self._limit(iteration)
-        return self.stopped_by_clock
-
-    def _left(self, done: int) -> str:
-        if done < 2:
-            return "time left -"
-        each = (time.perf_counter() - self._started) / done
-        left = iterations_left(self._changes, tol=self.tol, remaining=self.max_iter - done)
-        return f"about {_clock(left * each)} left"
-
-
-def _clock(seconds: float) -> str:
-    """Minutes and seconds."""
-    whole, rest = divmod(round(seconds), 60)
-    return f"{whole}:{rest:02d}"
-
-
-def iterations_left(changes: Sequence[float], *, tol: float, remaining: int) -> int:
-    """Guess how many iterations it takes until the relative change is below the tolerance.
-
-    The logarithm of the change is followed along its recent slope.
-
-    >>> iterations_left([1e-3, 1e-4, 1e-5, 1e-6], tol=1e-8, remaining=100)
-    2
-    """
-    logs = [math.log(change) for change in changes[-TREND:] if change > 0]
-    if len(logs) < 4 or tol <= 0:
-        return remaining
-    middle = (len(logs) - 1) / 2
-    spread = sum((i - middle) ** 2 for i in range(len(logs)))
-    slope = sum((i - middle) * value for i, value in enumerate(logs)) / spread
-    if slope >= 0:
-        return remaining
-    mean = sum(logs) / len(logs)
-    steps = (math.log(tol) - (mean + slope * middle)) / slope
-    return min(remaining, max(0, round(steps)))
-
-
-class GridWatch:
-    """Shows how many fits of a comparison are done; a context manager, called after every fit."""
-
-    def __init__(self, console: Console) -> None:
-        self._progress = Progress(
-            TextColumn("comparing"),
-            BarColumn(bar_width=24),
-            TextColumn("fit {task.completed:.0f} of {task.total:.0f}"),
-            TextColumn("{task.fields[left]}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._progress.add_task("", total=1, left="", visible=False)
-        self._started = time.perf_counter()
-
-    def __enter__(self) -> GridWatch:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._progress.stop()
-
-    def __call__(self, done: int, of_all: int) -> None:
-        """Show that one more is done."""
-        each = (time.perf_counter() - self._started) / done
-        left = f"about {_clock(each * (of_all - done))} left"
-        self._progress.update(self._task, completed=done, total=of_all, left=left, visible=True)
-
 
 # ---------- a run written to its folder, fit by fit: what is written once stays
 
@@ -381,9 +216,7 @@ class Streaming:
     scheduler: str | None = None  # address of a Dask scheduler; None: this process
 
 
-def read_streamed(
-    path: Path, reading: Reading, streaming: Streaming, *, screen: Screen, watch: Watch
-) -> Filtered:
+def read_streamed(path: Path, reading: Reading, streaming: Streaming, *, screen: Screen) -> Filtered:
     """Look at all counts once and leave them on disk."""
     kind = format_of(path)
     if kind not in ("h5ad", "zarr"):
@@ -399,11 +232,10 @@ def read_streamed(
         layer=reading.layer,
         memory=streaming.memory,
         client=streaming.scheduler,
-        on_chunk=watch.on_chunk,
+        on_chunk=Passes(),
         max_memory=reading.max_memory,
     )
-    with watch.looking():
-        counts = survey(source)
+    counts = survey(source)
     names, labels = _obs(path, reading)
     table = CountTable(replace(counts, sample_names=names), labels, str(path), kind)
     screen.say((path.name, "bold"), f": {describe(table)} ({kind}, {len(source.chunks)} chunks)")
@@ -585,23 +417,17 @@ def carry_out(plan: RunPlan, screen: Screen) -> int:
     """Read, fit, write and tell."""
     _check_places(plan)
     with writing_run(plan.output, force=plan.force) as run:
-        watch = Watch(
-            screen.errors,
-            max_iter=plan.parameters["max_iter"],
-            tol=plan.parameters["tol"],
-            time_limit=plan.time_limit,
-        )
         if plan.streaming is None:
             filtered = read_filtered(plan.file, plan.reading, screen)
         else:
-            filtered = read_streamed(plan.file, plan.reading, plan.streaming, screen=screen, watch=watch)
+            filtered = read_streamed(plan.file, plan.reading, plan.streaming, screen=screen)
         if plan.groupby is not None:
             filtered.table.labels(plan.groupby)
         if plan.batch is not None:
             filtered.table.labels(plan.batch)
         done = _Done(run, filtered.table, _record(plan, filtered))
         try:
-            _fit_all(plan, watch, screen, done)
+            _fit_all(plan, screen, done)
         except Exception:
             if done.fits:
                 screen.say(("kept ", "green"), (str(plan.output), "bold"), f" with {done.words()}")
@@ -666,17 +492,24 @@ def _check_places(plan: RunPlan) -> None:
 # ---------------------------------------------------------------- fitting
 
 
-def _fit_all(plan: RunPlan, watch: Watch, screen: Screen, done: _Done) -> None:
+def _fit_all(plan: RunPlan, screen: Screen, done: _Done) -> None:
     """Fit, and write every fit as soon as it is there."""
     width = max(len(c_name(c)) for c in plan.c)
-    parameters = {**plan.parameters, "callbacks": (watch,)} | plan.known.parameters()
+    limit: TimeLimit | None = None
+    parameters = {
+        **plan.parameters,
+        **plan.known.parameters(),
+        "callbacks": (lambda iteration: limit is not None and limit(iteration),),
+        "verbose": int(is_live()),
+    }
     if plan.batch is not None:
         parameters["batch"] = done.table.labels(plan.batch)
     fits = _fits(plan, done.table.counts, parameters)
     path = along_path(plan.c) if plan.along else plan.c
     try:
-        for number, c in enumerate(path, start=1):
-            with warnings.catch_warnings(record=True) as caught, watch.showing(f"c = {c_name(c)}"):
+        for number in range(1, len(path) + 1):
+            limit = None if plan.time_limit is None else TimeLimit(plan.time_limit)
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 fit = next(fits)
                 done.interrupted = fit.stopped == "interrupted"
@@ -684,7 +517,7 @@ def _fit_all(plan: RunPlan, watch: Watch, screen: Screen, done: _Done) -> None:
                 done.keep(fit, row)
                 done.finished = number == len(path) and not done.interrupted
                 done.write()
-            _tell_fit(fit, row, screen, width=width, by_clock=watch.stopped_by_clock)
+            _tell_fit(fit, row, screen, width=width)
             notes = [one_line(warning.message) for warning in caught]
             if plan.groupby is not None:
                 notes += confounded_groups(fit, done.table.labels(plan.groupby))
@@ -759,10 +592,10 @@ def _measures(fit: Fit, explained: float) -> dict[str, Any]:
 # ---------------------------------------------------------------- telling
 
 
-def _tell_fit(fit: Fit, row: Mapping[str, Any], screen: Screen, *, width: int, by_clock: bool) -> None:
+def _tell_fit(fit: Fit, row: Mapping[str, Any], screen: Screen, *, width: int) -> None:
     if fit.converged:
         state = ("converged", "green")
-    elif by_clock:
+    elif fit.stopped == "callback":
         state = ("stopped by --time-limit", "yellow")
     else:
         state = ("not converged", "yellow")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, cast
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.arrays import RowFile, Rows
-from log1pnmf._common.checks import is_live
+from log1pnmf._common.progress import Passes
 from log1pnmf.counts.chunks import OnChunk
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
@@ -27,36 +26,6 @@ from log1pnmf.model.zeros import AdaptiveZeros, Zeros, ZeroSurvey
 
 from .base import Factory, HalfStep, PairSide, RowSolver, Sample
 from .native import NativeEngine, RowSums, effective_threads, solve_rows
-
-# ---------- how far a pass over the chunks is
-
-
-class PassBar:
-    """A progress bar on standard error for every pass, with the time left; called after each chunk.
-
-    It goes when the pass is done, so that the bar of the iterations stays. A log file gets no bar.
-    """
-
-    def __init__(self) -> None:
-        self._bar: Any = None
-        self._number = 0
-        self._ended = time.perf_counter()
-
-    def __call__(self, done: int, of_all: int) -> None:
-        """Show that `done` of all chunks are done in this pass."""
-        from tqdm.auto import tqdm
-
-        if self._bar is None:
-            self._number += 1
-            label, hidden = f"pass {self._number}", not is_live()
-            self._bar = tqdm(total=of_all, desc=label, unit="chunk", leave=False, disable=hidden)
-            self._bar.start_t = self._ended  # the first chunk took time as well
-        self._bar.update(done - self._bar.n)
-        if done == of_all:
-            self._bar.close()
-            self._bar = None
-            self._ended = time.perf_counter()
-
 
 # ---------- the work on one chunk in a pass, in this process or on a worker
 
@@ -624,7 +593,7 @@ class StreamingFactory(Factory):
         self, problem: Problem, n_threads: int | None = None, *, verbose: int = 0
     ) -> StreamingEngine:
         """Make an engine for a problem."""
-        return StreamingEngine(problem, n_threads, PassBar() if verbose else None)
+        return StreamingEngine(problem, n_threads, Passes() if verbose else None)
 
     def lacks_noise(self, noise: Noise, row_solver: RowSolver) -> str | None:
         """Describe that the noise is not known; Poisson and negative binomial are."""

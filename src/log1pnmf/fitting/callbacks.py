@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from log1pnmf._common.checks import is_live
+from log1pnmf._common.progress import Progress
 
 from .solver import Iteration
 
@@ -109,7 +108,7 @@ class History:
         }
 
 
-class ProgressBar:
+class ProgressBar(Progress):
     """Show progress on standard error; use it as a context manager.
 
     A terminal and a notebook show a bar. A log file gets one line at the end.
@@ -123,29 +122,12 @@ class ProgressBar:
     """
 
     def __init__(self, max_iter: int, label: str = "fit") -> None:
-        from tqdm.auto import tqdm
-
-        self._label, self._started = label, time.perf_counter()
-        self._last: Iteration | None = None
-        self._live = is_live()
-        self._bar = tqdm(total=max_iter, desc=label, unit="it", leave=True, disable=not self._live)
+        super().__init__(label, "iteration", max_iter)
 
     def __enter__(self) -> ProgressBar:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self._bar.close()
-        if self._last is not None and not self._live:
-            seconds = time.perf_counter() - self._started
-            text = f"{self._label}: {self._last.index} iterations in {seconds:.1f} s, {_state(self._last)}"
-            sys.stderr.write(f"{text}\n")
-
     def __call__(self, iteration: Iteration) -> None:
         """Show an iteration."""
-        self._last = iteration
-        self._bar.update(iteration.index - self._bar.n)
-        self._bar.set_postfix_str(_state(iteration), refresh=False)
-
-
-def _state(iteration: Iteration) -> str:
-    return f"objective {iteration.objective:.9g}, change {iteration.relative_change:.1e}"
+        state = f"objective {iteration.objective:.9g}, change {iteration.relative_change:.1e}"
+        self.show(iteration.index, state=state)

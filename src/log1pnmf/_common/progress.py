@@ -1,0 +1,56 @@
+"""The one progress display of fits, selections and passes over chunks."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+
+def is_live() -> bool:
+    """Whether a progress bar can move: in a terminal and in a notebook, not in a log file."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+class Progress:
+    """A bar on standard error, as a context manager; a log file gets one line at the end instead."""
+
+    def __init__(self, label: str, unit: str, total: int | None = None, *, leave: bool = True) -> None:
+        from tqdm.auto import tqdm
+
+        self._label, self._unit, self._leave = label, unit, leave
+        self._started, self._done, self._state = time.perf_counter(), "0", ""
+        self._bar = tqdm(total=total, desc=label, unit=unit, leave=leave, disable=not is_live())
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.close()
+        if self._leave and not is_live():
+            seconds = time.perf_counter() - self._started
+            text = f"{self._label}: {self._done} {self._unit}s in {seconds:.1f} s{self._state}"
+            sys.stderr.write(f"{text}\n")
+
+    def show(self, done: int, of_all: int | None = None, *, state: str = "") -> None:
+        """Show how much is done, with a short text after the bar."""
+        self._done = str(done) if of_all is None else f"{done} of {of_all}"
+        self._state = f", {state}" if state else ""
+        if of_all is not None:
+            self._bar.total = of_all
+        self._bar.set_postfix_str(state, refresh=False)
+        self._bar.update(done - self._bar.n)
+
+
+class Passes:
+    """A bar for each pass over the chunks that disappears when the pass is done; called after each chunk."""
+
+    def __init__(self) -> None:
+        self._number, self._bar = 0, Progress("pass", "chunk", leave=False)
+
+    def __call__(self, done: int, of_all: int) -> None:
+        if done == 1:
+            self._number += 1
+            self._bar = Progress(f"pass {self._number}", "chunk", leave=False)
+        self._bar.show(done, of_all)
+        if done == of_all:
+            self._bar.__exit__()
