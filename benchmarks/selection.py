@@ -278,10 +278,9 @@ def draw(out: Path, pictures: Path) -> None:
         except ValueError as error:
             print(f"skipped {name}: {error}")
             continue
-        figure = Figure(figsize=(11.0, 3.4), layout="constrained")
-        left, right = figure.subplots(1, 2, width_ratios=[1.35, 1])
-        pl.heldout(found, ax=left)
-        pl.heldout_path(found, "c", ax=right)
+        figure = Figure(figsize=(11.0, 4.6), layout="constrained")
+        for part, over in zip(figure.subfigures(1, 2), ("n_components", "c"), strict=True):
+            pl.select(found, over=over, figure=part)
         figure.savefig(pictures / f"choosing-{name}.png", dpi=110)
         print(name, found, as_table(found), sep="\n")
     records = _read(out / "selection-sparse.jsonl")

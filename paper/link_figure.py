@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from log1pnmf import pl
 from log1pnmf.model.link import ShiftedLog
 from paper.drawing import panels
 from paper.study import Options, Report, run
@@ -18,7 +17,11 @@ def study(options: Options) -> None:
     """Run the study."""
     report = Report(options, "link_figure", "The link function")
     figure, axes = panels(1, 1, (5.0, 3.6))
-    pl.link(SHIFTS, largest=10.0, ax=axes[0, 0])
+    ax, shown = axes[0, 0], np.linspace(0.0, 10.0, 401)
+    for c in SHIFTS:
+        ax.plot(shown, ShiftedLog(c).link(shown), label=f"c = {c:g}")
+    ax.set(xlabel="rate", ylabel="link", xlim=(0.0, 10.0))
+    ax.legend(frameon=False)
     report.figure("link", figure, "g(lambda; c) = max(1, c) log(1 + lambda / c).")
     rates = np.linspace(0.1, 10.0, 100)
     off = float(np.abs(ShiftedLog(1e6).link(rates) / rates - 1.0).max())

@@ -7,7 +7,7 @@ from sklearn.model_selection import cross_validate
 
 from log1pnmf import Log1pNMF, select
 from log1pnmf.analysis.sweep import sweep
-from log1pnmf.model.simulate import simulate, simulate_chunks
+from log1pnmf.model.simulate import Simulation, simulate
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -59,7 +59,7 @@ def test_drawn_batches_have_log_normal_effects_and_one_batch_has_none():
     pieces = np.vstack(
         [
             part.toarray()
-            for part in simulate_chunks(300, 20, 4, chunk_size=70, density=0.4, batches=2, batch_spread=1.0)
+            for part in Simulation(300, 20, 4, density=0.4, batches=2, batch_spread=1.0).chunks(70)
         ]
     )
     assert (pieces == drawn.counts.toarray()).all()

@@ -123,7 +123,7 @@ def test_relation_across_c(truth):
 def test_plots_show_what_was_found(truth):
     figures = pytest.importorskip("matplotlib.figure")
     from log1pnmf import pl
-    from log1pnmf.analysis.selection import select
+    from log1pnmf.analysis.select import select
 
     y = truth[0]
     quick = {
@@ -136,25 +136,22 @@ def test_plots_show_what_was_found(truth):
         "n_jobs": 1,
     }
     found = select(y, [0.01, 1.0, math.inf], [2, 3, 4], **quick)
-    ax = pl.heldout(found, ax=figures.Figure().subplots())
+    ax = pl.select(found, over="c", figure=figures.Figure()).axes[0]
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0.01", "1", "∞"]
-    star, ring = (points.get_offsets()[0].tolist() for points in ax.collections)
-    assert star == [1.0, 1.0]  # c = 1, K = 3
-    assert ring == [[0.01, 1.0, math.inf].index(found.one_se.c), [2, 3, 4].index(found.one_se.n_components)]
-    assert len(ax.texts) == 8  # every cell but the best says how far below it is
-    path = pl.heldout_path(found, "n_components", ax=figures.Figure().subplots())
-    line = path.containers[0].lines[0]
-    np.testing.assert_allclose(line.get_ydata(), found.summary["difference"][found.summary["c"] == 1.0])
-    assert path.get_legend_handles_labels()[1][0] == "best"
+    star, ring = (points.get_offsets()[0].tolist() for points in ax.collections[-2:])
+    assert star == [1.0, 0.0]  # c = 1, K = 3
+    assert ring[0] == [0.01, 1.0, math.inf].index(found.one_se.c)
+    summary = found.summary
+    for line, K in zip(ax.containers, (2, 3, 4), strict=True):
+        expected = summary["difference"][summary["n_components"] == K]
+        np.testing.assert_allclose(line.lines[0].get_ydata(), expected)
     drawn = pl.relation(relate([fit_log1p_nmf(y, K, **OPTIONS) for K in (2, 3)]), figure=None)
     assert len(drawn.axes[1].get_yticklabels()) == 5
     from matplotlib import pyplot
 
     pyplot.close(drawn)
     with pytest.raises(ValueError, match="over must be one of"):
-        pl.heldout_path(found, "K")
-    with pytest.raises(ValueError, match=r"those that were compared \(0\), got 3"):
-        pl.heldout(found, l1=3.0)
+        pl.select(found, over="K")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import shutil
 
 import anndata
@@ -28,7 +27,7 @@ def test_version_and_help(call):
     assert call("--version").out.splitlines()[0] == f"log1pnmf {__version__}"
     helped = call("--help")
     assert helped.code == 0
-    for name in ("fit", "sweep", "select", "transform", "report", "info", "convert", "simulate", "demo"):
+    for name in ("fit", "sweep", "select", "transform", "report", "info", "convert", "demo"):
         assert name in helped.out
         assert call(name, "--help").code == 0
     commands = helped.out.split("Commands")[1]
@@ -95,7 +94,7 @@ def test_how_zeros_are_treated_is_said(call, counts_file, tmp_path, monkeypatch,
 
 def test_of_very_many_entries_the_likelihood_is_estimated(call, counts_file, tmp_path, monkeypatch):
     monkeypatch.setattr("log1pnmf.fitting.settings.LARGEST_EXACT", 1000)
-    for module in ("cli.running", "fitting.driver", "fitting.certificate"):
+    for module in ("cli.running", "fitting.fit_counts"):
         monkeypatch.setattr(f"log1pnmf.{module}.LARGEST_EXACT", 1000)
     monkeypatch.setattr("log1pnmf.fitting.fit_counts.SAMPLED_ENTRIES", 25 * 40)
     rough = ["--likelihood", "approximate"]
@@ -294,37 +293,6 @@ def test_convert_to_r_and_back(call, run_folder, counts_file, tmp_path):
     assert again.sample_names.tolist() == fitted.sample_names.tolist()
     assert call("convert", tmp_path / "r", tmp_path / "counts.csv").code == 0
     assert read_table(tmp_path / "counts.csv").shape == (60, 25)
-
-
-@pytest.mark.parametrize("name", ["s.h5ad", "s.zarr", "s.csv.gz", "folder"])
-def test_simulate_writes_the_same_counts_to_any_format(call, tmp_path, name):
-    options = ["-n", 300, "-m", 12, "-k", 2, "-c", "inf", "--density", 0.2, "--seed", 4]
-    done = call("simulate", tmp_path / name, *options, "--truth", tmp_path / "truth.npz", "--json")
-    assert done.code == 0, done.err
-    assert call("simulate", "-o", tmp_path / "other.npz", *options).code == 0
-    first, again = read_table(tmp_path / name), read_table(tmp_path / "other.npz")
-    assert (first.counts.to_scipy() != again.counts.to_scipy()).nnz == 0
-    assert done.json["nnz"] == first.counts.nnz
-    with np.load(tmp_path / "truth.npz") as truth:
-        assert truth["loadings"].shape == (300, 2)
-        assert math.isinf(truth["c"])
-
-
-@pytest.mark.parametrize("name", ["s.h5ad", "s.zarr", "s.npz", "s.csv"])
-def test_simulate_writes_the_batch_of_every_sample(call, tmp_path, name):
-    """`fit --batch batch` reads the labels from the file; a format without labels says that it loses them."""
-    options = ["-n", 30, "-m", 6, "-k", 2, "--batches", 3, "--truth", tmp_path / "truth.npz"]
-    done = call("simulate", tmp_path / name, *options)
-    assert done.code == 0, done.err
-    columns = read_table(tmp_path / name).sample_columns
-    if name == "s.csv":
-        assert "batch" not in columns
-        assert "labels of the samples are not kept: batch" in done.out
-        return
-    with np.load(tmp_path / "truth.npz") as truth:
-        assert columns["batch"].tolist() == [f"batch_{number}" for number in truth["batch"]]
-    assert call("simulate", tmp_path / f"one-{name}", "-n", 30, "-m", 6, "-k", 2).code == 0
-    assert not read_table(tmp_path / f"one-{name}").sample_columns
 
 
 def test_demo_goes_where_it_is_told(call, tmp_path, monkeypatch):

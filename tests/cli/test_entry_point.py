@@ -8,8 +8,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from scipy import sparse
 
 from log1pnmf.cli.run_folder import RunFolder
+from log1pnmf.model.simulate import simulate
 
 PROGRAM = Path(sys.executable).with_name("log1pnmf")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -33,15 +35,14 @@ def program():
     return run
 
 
-def test_from_counts_to_report(program, call, tmp_path):
-    drawn = call("simulate", tmp_path / "a.csv.gz", "-n", 40, "-m", 15, "--density", 0.3)
-    assert drawn.code == 0, drawn.err
-    fitted = program("fit", "a.csv.gz", "-k", 2, "-o", "out", "--tol", "1e-4", cwd=tmp_path)
+def test_from_counts_to_report(program, tmp_path):
+    sparse.save_npz(tmp_path / "a.npz", simulate(40, 15, 3, density=0.3).counts)
+    fitted = program("fit", "a.npz", "-k", 2, "-o", "out", "--tol", "1e-4", cwd=tmp_path)
     assert fitted.returncode == 0, fitted.stderr
     assert "out/report.html" in fitted.stdout
     assert "Traceback" not in fitted.stderr
-    assert RunFolder.open(tmp_path / "out").record["command"].startswith("log1pnmf fit a.csv.gz -k 2")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv.gz", "out"]
+    assert RunFolder.open(tmp_path / "out").record["command"].startswith("log1pnmf fit a.npz -k 2")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "out"]
 
 
 def test_module_is_the_same_program(tmp_path):
@@ -74,9 +75,8 @@ HELD = """
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_fit_is_kept(call, tmp_path, how):
-    drawn = call("simulate", tmp_path / "a.npz", "-n", 60, "-m", 30, "-k", 3, "--density", 0.3)
-    assert drawn.code == 0, drawn.err
+def test_interrupted_fit_is_kept(tmp_path, how):
+    sparse.save_npz(tmp_path / "a.npz", simulate(60, 30, 3, density=0.3).counts)
     process = subprocess.Popen(
         [
             sys.executable,

@@ -11,7 +11,7 @@ from scipy import sparse, stats
 
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.predict import MIXTURES
-from log1pnmf.model.simulate import Simulation, draw_poisson, simulate, simulate_chunks
+from log1pnmf.model.simulate import Simulation, draw_poisson, simulate
 
 
 @pytest.mark.parametrize("c", [1e-3, 1.0, math.inf])
@@ -80,12 +80,12 @@ def test_without_dispersion_the_counts_are_those_of_poisson():
 def test_chunks_of_any_size_hold_the_same_counts(n, chunk_size, seed):
     options = {"c": 1.0, "density": 0.02, "size_spread": 0.2, "dispersion": 0.4, "random_state": seed}
     whole = simulate(n, 9, 2, **options).counts
-    chunks = list(simulate_chunks(n, 9, 2, chunk_size=chunk_size, **options))
+    chunks = list(Simulation(n, 9, 2, **options).chunks(chunk_size))
     assert [chunk.shape[0] for chunk in chunks[:-1]] == [chunk_size] * (len(chunks) - 1)
     assert (sparse.vstack(chunks) != whole).nnz == 0
 
 
-@pytest.mark.parametrize("draw", [simulate, simulate_chunks])
+@pytest.mark.parametrize("draw", [simulate, Simulation])
 def test_a_density_out_of_reach_is_refused_with_the_highest_one(draw):
     options = {"size_spread": 0.2, "dispersion": 0.4, "random_state": 4}
     with pytest.raises(ValueError, match=r"density must be at most about [\d.]+ .*, got 0.1") as refused:

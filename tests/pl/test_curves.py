@@ -1,4 +1,4 @@
-"""Link, convergence, sweep and comparison; sources of all kinds; figures of one's own and of pyplot."""
+"""Convergence, sweep and comparison; sources of all kinds; figures of one's own and of pyplot."""
 
 from dataclasses import replace
 
@@ -17,28 +17,6 @@ from log1pnmf.pl.canvas import Factorization, drawable
 def moved(history, by):
     """Give the history of a fit whose objective is higher throughout."""
     return history | {name: history[name] + by for name in ("objective", "loss")}
-
-
-class TestLink:
-    def test_draws_the_link(self, ax):
-        pl.link([0.1, 1.0, 100.0, np.inf], largest=5.0, ax=ax)
-        for line, c in zip(ax.lines, (0.1, 1.0, 100.0), strict=False):
-            rates, values = line.get_data()
-            np.testing.assert_allclose(values, max(1.0, c) * np.log1p(rates / c))
-        np.testing.assert_array_equal(*ax.lines[3].get_data())
-        assert ax.lines[0].get_xdata()[-1] == 5.0
-
-    def test_names_lines_at_their_ends_without_overlap(self, ax):
-        pl.link([0.01, 10.0, 10.1, 10.2], ax=ax)
-        assert {text.get_text() for text in ax.texts} == {"c = 0.01", "c = 10", "c = 10.1", "c = 10.2"}
-        heights = sorted(text.xy[1] for text in ax.texts)
-        assert np.diff(heights).min() > 0.06 * np.diff(ax.get_ylim())[0]
-
-    def test_refusals(self, ax):
-        with pytest.raises(ValueError, match="c must be positive"):
-            pl.link([0.0], ax=ax)
-        with pytest.raises(ValueError, match="largest must be positive"):
-            pl.link(largest=0.0, ax=ax)
 
 
 class TestConvergence:
@@ -278,7 +256,7 @@ class TestFigures:
     def test_given_axes_leave_pyplot_alone(self, shown, labels, ax):
         before = pyplot.get_fignums()
         assert pl.structure(shown, labels, ax=ax) is ax
-        assert pl.link(ax=ax) is ax
+        assert pl.convergence(shown, ax=ax) is ax
         assert pyplot.get_fignums() == before
 
     def test_without_axes_pyplot_has_the_figure(self, shown):

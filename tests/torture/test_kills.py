@@ -11,9 +11,10 @@ import time
 
 import numpy as np
 import pytest
+from scipy import sparse
 
-from log1pnmf.cli import main
 from log1pnmf.cli.run_folder import RunFolder, is_run
+from log1pnmf.model.simulate import simulate
 
 pytest.importorskip("typer")
 pytest.importorskip("anndata")
@@ -96,7 +97,7 @@ class Starter:
 
 @pytest.fixture
 def starter(tmp_path):
-    assert main(["simulate", str(tmp_path / "a.npz"), "-n", "40", "-m", "20", "--density", "0.3"]) == 0
+    sparse.save_npz(tmp_path / "a.npz", simulate(40, 20, 5, density=0.3).counts)
     one = Starter(tmp_path)
     yield one
     one.process.stdin.close()

@@ -211,7 +211,7 @@ def select(
 
     See Also
     --------
-    log1pnmf.pl.selection : Draw the result.
+    log1pnmf.pl.select : Draw the result.
     log1pnmf.analysis.evidence : Test each factor of one fit.
     log1pnmf.analysis.heldout_score : A scorer for GridSearchCV.
 

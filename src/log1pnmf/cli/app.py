@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from .console import INTERRUPTED, Screen, as_interrupts, explain
-from .convert import convert, simulate
+from .convert import convert
 from .demo import demo
 from .environment import describe_environment
 from .findings import evidence, info, rename, report, usage
@@ -41,7 +41,6 @@ app.command("rename")(rename)
 app.command("report")(report)
 app.command("info")(info)
 app.command("convert")(convert)
-app.command("simulate")(simulate)
 app.command("demo")(demo)
 
 

@@ -17,7 +17,7 @@ from .link import ShiftedLog
 from .noise import NegativeBinomial
 from .predict import MIXTURES, Entries, Mixture, mixture_for
 
-__all__ = ["MIXTURES", "Mixture", "Simulated", "Simulation", "mixture_for", "simulate", "simulate_chunks"]
+__all__ = ["MIXTURES", "Mixture", "Simulated", "Simulation", "mixture_for", "simulate"]
 
 Array = NDArray[np.float64]
 
@@ -81,15 +81,17 @@ class Simulation:
     c : float
         Shift of the link, may be inf.
     density : float, optional
-        Expected part of entries that are not zero, between 0 and 1, reached by scaling the factors.
+        Expected part of entries that are not zero, between 0 and 1, reached by scaling the factors; by
+        default that of the paper's constants, about 0.05 with five factors.
     size_spread : float
         Standard deviation of the logarithm of the size factors; 0: all are 1.
     dispersion : float or array of shape (m,)
         Counts have the variance ``mean + dispersion * mean**2`` (negative binomial); 0 is Poisson.
     batches : int
-        Number of batches, of which every sample is in one at random.
+        Number of batches, of which every sample is in one at random; 1 is none.
     batch_spread : float
-        Standard deviation of the logarithms of their effects on features.
+        Standard deviation of the logarithms of their effects: in every batch, the rates of every feature are
+        multiplied by a number with a log-normal law. `density` is that without effects.
     random_state : int
         Seed. Factors, and every block of 256 rows, have a stream of random numbers of their own.
     """
@@ -242,41 +244,17 @@ class Simulation:
         return math.sqrt(float(ShiftedLog(self.c).link(LARGEST_MEAN)))
 
 
-def simulate(
-    n_samples: int,
-    n_features: int,
-    n_components: int,
-    *,
-    c: float = 1.0,
-    density: float | None = None,
-    size_spread: float = 0.0,
-    dispersion: Any = 0.0,
-    batches: int = 1,
-    batch_spread: float = 0.5,
-    random_state: int = 0,
-) -> Simulated:
+def simulate(n_samples: int, n_features: int, n_components: int, **options: Any) -> Simulated:
     """Draw counts from the model, with loadings and factors as in the paper's simulations.
+
+    ``Simulation(...).chunks(rows)`` draws the same counts in blocks of rows, for matrices larger than memory.
 
     Parameters
     ----------
     n_samples, n_features, n_components : int
         Numbers of samples, features and factors.
-    c : float
-        Shift of the link, may be inf.
-    density : float, optional
-        Expected part of entries that are not zero; by default that of the paper's constants, about 0.05 with
-        five factors.
-    size_spread : float
-        Standard deviation of the logarithm of the size factors; 0: all are 1.
-    dispersion : float or array of shape (m,)
-        Counts have the variance ``mean + dispersion * mean**2`` (negative binomial); 0 is Poisson.
-    batches : int
-        Number of batches, of which every sample is in one at random; 1 is none.
-    batch_spread : float
-        Standard deviation of the logarithms of their effects: in every batch, the rates of every feature are
-        multiplied by a number with a log-normal law. `density` is that without effects.
-    random_state : int
-        Seed of the random numbers.
+    **options
+        c, density, size_spread, dispersion, batches, batch_spread, random_state: see `Simulation`.
 
     Returns
     -------
@@ -288,62 +266,18 @@ def simulate(
     >>> drawn.counts.shape, round(drawn.counts.nnz / (500 * 300), 2)
     ((500, 300), 0.1)
     """
-    shape = (n_samples, n_features, n_components)
-    laws = {"c": c, "density": density, "size_spread": size_spread, "dispersion": dispersion}
-    laws |= {"batches": batches, "batch_spread": batch_spread}
-    simulation = Simulation(*shape, **laws, random_state=random_state)
+    simulation = Simulation(n_samples, n_features, n_components, **options)
     (counts,) = simulation.chunks(n_samples)
     return Simulated(
         counts,
         simulation.loadings(),
         simulation.factors,
         simulation.size_factors(),
-        float(c),
+        float(simulation.c),
         simulation.dispersion,
         simulation.batch(),
         simulation.batch_effects(),
     )
-
-
-def simulate_chunks(
-    n_samples: int,
-    n_features: int,
-    n_components: int,
-    *,
-    chunk_size: int = 8192,
-    c: float = 1.0,
-    density: float | None = None,
-    size_spread: float = 0.0,
-    dispersion: Any = 0.0,
-    batches: int = 1,
-    batch_spread: float = 0.5,
-    random_state: int = 0,
-) -> Iterator[sparse.csr_array]:
-    """Draw the counts of `simulate` in blocks of rows, for matrices larger than memory.
-
-    Parameters
-    ----------
-    n_samples, n_features, n_components : int
-        Numbers of samples, features and factors.
-    chunk_size : int
-        Rows in each block; every size gives the same counts.
-    c, density, size_spread, dispersion, batches, batch_spread, random_state
-        As in `simulate`.
-
-    Returns
-    -------
-    iterator of scipy.sparse.csr_array of int32
-
-    Examples
-    --------
-    >>> [chunk.shape for chunk in simulate_chunks(1000, 20, 2, chunk_size=400)]
-    [(400, 20), (400, 20), (200, 20)]
-    """
-    shape = (n_samples, n_features, n_components)
-    laws = {"c": c, "density": density, "size_spread": size_spread, "dispersion": dispersion}
-    laws |= {"batches": batches, "batch_spread": batch_spread}
-    simulation = Simulation(*shape, **laws, random_state=random_state)
-    return simulation.chunks(chunk_size)
 
 
 def draw_poisson(mean: Array, rng: np.random.Generator) -> sparse.csr_array:

@@ -12,7 +12,7 @@ require("matplotlib", purpose="log1pnmf.pl")
 from .diagnostics import compare, diagnostics, dispersion  # noqa: E402
 from .features import factor_scatter, top_features, volcano  # noqa: E402
 from .loadings import embedding, loadings_by_group, structure, usage  # noqa: E402
-from .selection import convergence, heldout, heldout_path, link, relation, select, sweep  # noqa: E402
+from .selection import convergence, relation, select, sweep  # noqa: E402
 
 __all__ = [
     "compare",
@@ -21,9 +21,6 @@ __all__ = [
     "dispersion",
     "embedding",
     "factor_scatter",
-    "heldout",
-    "heldout_path",
-    "link",
     "loadings_by_group",
     "relation",
     "select",

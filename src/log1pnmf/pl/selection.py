@@ -1,4 +1,4 @@
-"""Held-out log-likelihood across settings, and how factors of several fits relate."""
+"""Curves of fits: convergence, what changes with c, a selection; and how factors of several fits relate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import scipy
 from matplotlib.axes import Axes
-from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike, NDArray
@@ -20,25 +19,21 @@ from log1pnmf._common.colors import distinct_colors
 from log1pnmf.analysis.grid import Setting
 from log1pnmf.analysis.selection import Judgement, Selection, judge
 from log1pnmf.analysis.stability import Relation
-from log1pnmf.fitting.fit import SWEEP, Keys, c_label, c_name
+from log1pnmf.fitting.fit import SWEEP, Keys, c_name
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.summary import levelled
-from log1pnmf.model.link import ShiftedLog
 
 from .canvas import (
     INK,
     Drawable,
     axes_or_new,
-    color_bar,
     drawable,
     drawing,
     figure_or_new,
-    spread,
     tidy,
-    write_in_cell,
 )
 
-# ---------- curves: the link, the objective by iteration, and what changes with c
+# ---------- curves: the objective by iteration, and what changes with c
 
 Array = NDArray[np.float64]
 
@@ -53,73 +48,6 @@ MEASURES = {
 
 LINES = {"exact": "-", "adaptive": "-.", "approximate": "--"}
 """How objectives of each likelihood are drawn."""
-
-
-@drawing
-def link(
-    c: Sequence[float] = (0.01, 0.1, 1.0, 10.0, math.inf),
-    *,
-    largest: float = 10.0,
-    ax: Axes | None = None,
-) -> Axes:
-    """Draw the link ``alpha_c log(1 + rate / c)`` for several c.
-
-    Parameters
-    ----------
-    c : sequence of float
-        Values of c; inf is the identity.
-    largest : float
-        Largest rate on the axis.
-    ax : Axes, optional
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    Axes
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import pl
-    >>> ax = pl.link([1.0, float("inf")], ax=Figure().subplots())
-    >>> [line.get_label() for line in ax.lines]
-    ['c = 1', 'c = ∞']
-    """
-    if not largest > 0:
-        raise ValueError(f"largest must be positive, got {largest}")
-    links = [ShiftedLog(value) for value in c]
-    ax = axes_or_new(ax, (4.4, 3.2))
-    rates = largest * np.linspace(0.0, 1.0, 401) ** 2
-    for shape, color in zip(links, distinct_colors(len(links)), strict=True):
-        ax.plot(rates, shape.link(rates), color=color, linewidth=1.6, label=c_label(shape.c))
-    tidy(ax)
-    ax.set_xlim(0.0, largest)
-    ax.set_ylim(bottom=0.0)
-    ax.set_xlabel("rate λ", color=INK)
-    ax.set_ylabel("link g(λ; c)", color=INK)
-    _name_ends(ax)
-    return ax
-
-
-def _name_ends(ax: Axes) -> None:
-    """Name every line at its right end, instead of a legend."""
-    ends = np.array([np.asarray(line.get_ydata())[-1] for line in ax.lines])
-    order = np.argsort(ends, kind="stable")
-    low, high = ax.get_ylim()
-    heights = spread(ends[order], 0.07 * (high - low), (low, high))
-    for i, height in zip(order.tolist(), heights, strict=True):
-        line = ax.lines[i]
-        ax.annotate(
-            str(line.get_label()),
-            (1.0, height),
-            xycoords=ax.get_yaxis_transform(),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize="small",
-            color=line.get_color(),
-            annotation_clip=False,
-        )
 
 
 @drawing
@@ -323,7 +251,7 @@ def _break_axis(ax: Axes, at: float) -> None:
         ax.plot([at + shift], [0.0], transform=transform, clip_on=False, gid="break", **stroke)
 
 
-# ---------- held-out log-likelihood across settings, and how factors of several fits relate
+# ---------- marks and names of settings
 
 NAMES = {"c": "c", "n_components": "number of factors K", "l1": "penalty l1", "noise": "noise"}
 BEST: dict[str, Any] = {
@@ -345,155 +273,11 @@ ONE_SE: dict[str, Any] = {
 }
 
 
-@drawing
-def heldout(found: Selection, *, l1: float | None = None, ax: Axes | None = None) -> Axes:
-    """Draw the surface of held-out log-likelihood over c and the number of factors.
-
-    Parameters
-    ----------
-    found : Selection
-        Result of `log1pnmf.select`.
-    l1 : float, optional
-        Penalty to show; by default that of the best setting.
-    ax : Axes, optional
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    Axes
-        Cells show the difference from the best setting, in units of log-likelihood per fold. The star marks
-        the best setting, the ring the simplest one within one standard error.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import datasets, pl
-    >>> from log1pnmf.analysis import select
-    >>> counts = datasets.pancreas().counts[:100, :200]
-    >>> found = select(counts, [0.1, 1.0], [1, 2], n_folds=2, n_starts=1, n_seeds=0)
-    >>> ax = pl.heldout(found, ax=Figure().subplots())
-    >>> [label.get_text() for label in ax.get_xticklabels()]
-    ['0.1', '1']
-    """
-    shown = found.best.l1 if l1 is None else l1
-    summary = found.summary
-    kept = np.flatnonzero((summary["l1"] == shown) & (summary["noise"] == found.best.noise))
-    if not len(kept):
-        known = ", ".join(f"{value:g}" for value in np.unique(summary["l1"]))
-        raise ValueError(f"l1 must be one of those that were compared ({known}), got {shown:g}")
-    shifts, numbers = (np.unique(summary[name][kept]) for name in ("c", "n_components"))
-    values = np.full((len(numbers), len(shifts)), np.nan)
-    rows = np.searchsorted(numbers, summary["n_components"][kept])
-    values[rows, np.searchsorted(shifts, summary["c"][kept])] = summary["difference"][kept]
-    ax = axes_or_new(ax, (1.6 + 0.75 * len(shifts), 1.3 + 0.45 * len(numbers)))
-    norm = PowerNorm(0.25, vmin=0.0, vmax=max(-float(np.nanmin(values)), 1.0))
-    image = ax.imshow(
-        -values, cmap="viridis_r", norm=norm, aspect="auto", interpolation="nearest", origin="lower"
-    )
-    _label_cells(values, image)
-    for style, setting in ((BEST, found.best), (ONE_SE, found.one_se)):
-        if setting.l1 == shown and setting.noise == found.best.noise:
-            place = np.searchsorted(shifts, setting.c), np.searchsorted(numbers, setting.n_components)
-            ax.scatter(*place, **style)
-    _categories(ax, "c", shifts)
-    ax.set_yticks(range(len(numbers)), [str(number) for number in numbers])
-    ax.set_ylabel(NAMES["n_components"], color=INK)
-    ax.spines[:].set_visible(False)
-    ax.tick_params(length=0, colors=INK, labelsize="small")
-    ax.set_title(_title(found, shown), loc="left", fontsize="medium", color=INK)
-    color_bar(image, "below the best")
-    return ax
-
-
-def _label_cells(values: Array, image: Any) -> None:
-    for (row, column), value in np.ndenumerate(values):
-        if value < 0.0:
-            write_in_cell(image, row, column, -value, short_number(value))
-
-
 def short_number(value: float) -> str:
     """Write a number in few characters, with a true minus sign."""
     size = abs(value)
     text = f"{size / 1000:.0f}k" if size >= 9950 else f"{size / 1000:.1f}k" if size >= 995 else f"{size:.0f}"
     return f"−{text}" if value < 0 else text
-
-
-def _title(found: Selection, l1: float) -> str:
-    text = f"Held-out log-likelihood ({found.about['holdout']})"
-    text = text if l1 == 0.0 else f"{text}, l1 = {l1:g}"
-    return text if len(found.about["grid"]["noise"]) == 1 else f"{text}, noise = {found.best.noise}"
-
-
-@drawing
-def heldout_path(found: Selection, over: str = "c", *, lines: str = "best", ax: Axes | None = None) -> Axes:
-    """Draw held-out log-likelihood along one parameter, with standard errors.
-
-    Parameters
-    ----------
-    found : Selection
-        Result of `log1pnmf.select`.
-    over : {"c", "n_components", "l1"}
-        Parameter on the horizontal axis.
-    lines : {"best", "all"}
-        "best" draws the path through the best setting, "all" one line for every combination of the other
-        parameters.
-    ax : Axes, optional
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    Axes
-        Differences from the best setting. Bars are one standard error *of that difference* on both sides.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from log1pnmf import datasets, pl
-    >>> from log1pnmf.analysis import select
-    >>> counts = datasets.pancreas().counts[:100, :200]
-    >>> found = select(counts, [0.1, 1.0], [1, 2], n_folds=2, n_starts=1, n_seeds=0)
-    >>> ax = pl.heldout_path(found, lines="all", ax=Figure().subplots())
-    >>> len(ax.containers)
-    2
-    """
-    check_choice("over", over, tuple(NAMES)[:3])
-    check_choice("lines", lines, ("best", "all"))
-    summary, others = found.summary, [name for name in NAMES if name != over]
-    values = np.unique(summary[over])
-    paths = sorted({tuple(summary[name][i] for name in others) for i in range(len(found.settings))})
-    best = tuple(getattr(found.best, name) for name in others)
-    if lines == "best":
-        paths = [best]
-    ax = axes_or_new(ax, (5.0, 3.2))
-    for path, color in zip(paths, distinct_colors(len(paths)), strict=True):
-        on = np.flatnonzero(
-            np.all([summary[name] == value for name, value in zip(others, path, strict=True)], axis=0)
-        )
-        on = on[np.argsort(summary[over][on])]
-        label = path_name(others, path, several_noises=len(found.about["grid"]["noise"]) > 1)
-        place = np.searchsorted(values, summary[over][on])
-        gap, error = summary["difference"][on], summary["se_difference"][on]
-        ax.errorbar(
-            place,
-            gap,
-            yerr=error,
-            fmt="o-",
-            color=color,
-            markersize=4,
-            linewidth=1.4,
-            capsize=2.5,
-            label=label,
-        )
-    for style, setting in ((BEST, found.best), (ONE_SE, found.one_se)):
-        if tuple(getattr(setting, name) for name in others) in paths:
-            height = summary["difference"][found.settings.index(setting)]
-            ax.scatter(np.searchsorted(values, getattr(setting, over)), height, **style)
-    ax.axhline(0.0, color=INK, linewidth=0.8, linestyle=":")
-    tidy(ax)
-    _categories(ax, over, values)
-    ax.set_ylabel("difference to the best", color=INK)
-    ax.legend(frameon=False, fontsize="small")
-    return ax
 
 
 def path_name(others: list[str], path: tuple[Any, ...], *, several_noises: bool = False) -> str:
@@ -503,12 +287,6 @@ def path_name(others: list[str], path: tuple[Any, ...], *, several_noises: bool 
     named = [name for name in short if given.get(name)]  # no penalty is not worth a name
     words = [f"{short[name]} = {short_value(given[name])}" for name in named]
     return ", ".join([*words, str(given["noise"])] if several_noises else words)
-
-
-def _categories(ax: Axes, name: str, values: Array) -> None:
-    """Put values of a parameter side by side, whatever lies between them."""
-    ax.set_xticks(range(len(values)), [short_value(value) for value in values])
-    ax.set_xlabel(NAMES[name], color=INK)
 
 
 def short_value(value: float) -> str:
@@ -585,18 +363,27 @@ def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> An
 
 # ---------- plot for the choice of K: held-out log-likelihood and stability over seeds
 
+AXES = ("n_components", "c", "l1")
 WIDTH = 70
 """Characters of a line of the title."""
 
 
 @drawing
-def select(source: Any, *, key: str | None = None, figure: Figure | SubFigure | None = None) -> Any:
-    """Draw held-out log-likelihood and stability over seeds against the number of factors.
+def select(
+    source: Any,
+    *,
+    over: str | None = None,
+    key: str | None = None,
+    figure: Figure | SubFigure | None = None,
+) -> Any:
+    """Draw held-out log-likelihood and stability over seeds against the number of factors, c or the penalty.
 
     Parameters
     ----------
     source : Selection or AnnData
-        Result of `log1pnmf.select`, or AnnData with the result of `log1pnmf.tl.findings`.
+        Result of `log1pnmf.select`, or AnnData with the result of `log1pnmf.tl.select`.
+    over : {"n_components", "c", "l1"}, optional
+        Parameter on the horizontal axis; by default the first of them of which several values were compared.
     key : str, optional
         Name of the selection in an AnnData, if `key_added` was given.
     figure : Figure or SubFigure, optional
@@ -607,8 +394,8 @@ def select(source: Any, *, key: str | None = None, figure: Figure | SubFigure | 
     Figure
         Above: differences from the best setting with their standard errors, on a scale that is linear near
         the best setting and logarithmic far below it. Below: the mean similarity of matched factors between
-        seeds. There is one line for every c, penalty and noise. The title says what the data suggest. If only
-        one number of factors was compared, c is on the axis.
+        seeds. There is one line for every combination of the other parameters. The star marks the best
+        setting, the ring the simplest one within one standard error. The title is what the data suggest.
 
     Examples
     --------
@@ -621,7 +408,9 @@ def select(source: Any, *, key: str | None = None, figure: Figure | SubFigure | 
     ['', 'number of factors K']
     """
     table, judgement = _read(source, key)
-    over = next((name for name in ("n_components", "c", "l1") if len(np.unique(table[name])) > 1), "c")
+    if over is None:
+        over = next((name for name in AXES if len(np.unique(table[name])) > 1), "c")
+    check_choice("over", over, AXES)
     stable = not np.isnan(table["stability"]).all()
     figure = figure_or_new(figure, (6.2, 4.9 if stable else 3.4))
     heights = {"height_ratios": [3, 2]} if stable else {}
@@ -709,7 +498,7 @@ def _read(source: Any, key: str | None) -> tuple[Mapping[str, Array], Judgement]
         if not hasattr(source, "uns") or name not in source.uns:
             raise KeyError(
                 f"no selection in a {type(source).__name__}: pass what log1pnmf.select gives, or an AnnData "
-                f"with uns[{name!r}], which log1pnmf.tl.findings writes"
+                f"with uns[{name!r}], which log1pnmf.tl.select writes"
             )
         about = source.uns[name]
         summary, holdout = about["table"], str(about["holdout"])

@@ -297,7 +297,7 @@ def select(
     The result is ``uns["log1p_nmf_select"]``, a dictionary with `table`, a data frame with the columns of
     `log1pnmf.analysis.Selection.summary`; `suggested`, a dictionary with the suggested parameters, empty if
     the data do not decide; `judgement`, the same in words, with the reasons; and `holdout`.
-    `log1pnmf.pl.selection` draws it.
+    `log1pnmf.pl.select` draws it.
 
     Examples
     --------
