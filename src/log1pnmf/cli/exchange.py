@@ -6,8 +6,6 @@ Both packages keep loadings and factors on the link scale, ``LL FF' = alpha log(
 
 from __future__ import annotations
 
-import csv
-import io
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +18,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from log1pnmf._common.archive import StrPath, replacing
-from log1pnmf._common.safe_files import BadFileError, Budget, check_regular, market_matrix, read_number
+from log1pnmf._common.checks import require
+from log1pnmf._common.safe_files import BadFileError, Budget, check_regular, market_matrix
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import fit_log1p_nmf
@@ -147,29 +146,36 @@ def write_r_list(
     >>> bool((again.factors == fit.factors).all()), again.feature_names
     (True, ('a', 'b', 'c'))
     """
+    pandas = require("pandas", purpose="the exchange with R")
     n, m = len(fit.loadings), len(fit.factors)
     rows = _names("sample_names", fit.sample_names if sample_names is None else sample_names, n)
     columns = _names("feature_names", fit.feature_names if feature_names is None else feature_names, m)
     data = None if counts is None else Counts.from_any(counts)
     if data is not None and data.shape != (n, m):
         raise ValueError(f"counts must have shape {(n, m)} like the fit, got {data.shape}")
+    factors = [f"k_{k + 1}" for k in range(fit.factors.shape[1])]
+    tables = {
+        "LL.csv": pandas.DataFrame(fit.loadings, rows, factors),
+        "FF.csv": pandas.DataFrame(fit.factors, columns, factors),
+        "s.csv": pandas.DataFrame({"s": fit.size_factors}, rows),
+        "parameters.csv": pandas.DataFrame(
+            {"cc": str(fit.c).title(), "alpha": ShiftedLog(fit.c).alpha}, ["1"]
+        ),
+    }
+    if fit.dispersion is not None:
+        tables[DISPERSION] = pandas.DataFrame({"dispersion": fit.dispersion}, columns)
+    batches = getattr(fit, "batches", None)
+    if batches is not None:  # R's list has no place for them, so that they are not read back
+        tables[EFFECTS] = pandas.DataFrame(batches.effects.T, columns, batches.names)
+        tables[BATCHES] = pandas.DataFrame({"batch": 1.0 + batches.labels}, rows)
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     there = [name for name in FILES if (place / name).exists()]
     if there:
         raise FileExistsError(f"{place} already holds {', '.join(there)}; choose another folder")
-    factors = [f"k_{k + 1}" for k in range(fit.factors.shape[1])]
-    _write_table(place / "LL.csv", rows, factors, fit.loadings)
-    _write_table(place / "FF.csv", columns, factors, fit.factors)
-    _write_table(place / "s.csv", rows, ["s"], np.asarray(fit.size_factors)[:, None])
-    parameters = np.array([[fit.c, ShiftedLog(fit.c).alpha]])
-    _write_table(place / "parameters.csv", ["1"], ["cc", "alpha"], parameters)
-    if fit.dispersion is not None:
-        _write_table(place / DISPERSION, columns, ["dispersion"], fit.dispersion[:, None])
-    batches = getattr(fit, "batches", None)
-    if batches is not None:  # R's list has no place for them, so that they are not read back
-        _write_table(place / EFFECTS, columns, batches.names, batches.effects.T)
-        _write_table(place / BATCHES, rows, ["batch"], 1.0 + batches.labels[:, None])
+    for name, table in tables.items():
+        with replacing(place / name) as file:  # with all digits that give the same number again
+            table.to_csv(file, mode="wb", lineterminator="\n")
     if data is not None:
         _write_counts(place / COUNTS, data)
 
@@ -177,27 +183,9 @@ def write_r_list(
 def _names(argument: str, names: Any, n: int) -> list[str]:
     if names is None:
         return [str(i + 1) for i in range(n)]
-    listed = [str(name) for name in names]
-    if len(listed) != n:
-        raise ValueError(f"{argument} must be {n} names, got {len(listed)}")
-    return listed
-
-
-def _write_table(path: Path, rows: Sequence[str], columns: Sequence[str], values: Array) -> None:
-    """Write as R's ``write.csv`` does, but with all digits that it takes to have the same number again."""
-    with replacing(path) as file:
-        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["", *columns])
-        for name, row in zip(rows, np.asarray(values, dtype=np.float64), strict=True):
-            writer.writerow([name, *(_number(value) for value in row.tolist())])
-        text.flush()
-        text.detach()
-
-
-def _number(value: float) -> str:
-    """Shortest text that means exactly this number; infinity as R writes it."""
-    return "Inf" if value == np.inf else repr(value)
+    if len(names) != n:
+        raise ValueError(f"{argument} must be {n} names, got {len(names)}")
+    return [str(name) for name in names]
 
 
 def _write_counts(path: Path, counts: Counts) -> None:
@@ -231,73 +219,76 @@ def read_r_list(folder: StrPath) -> RList:
         Where a file is not a table of non-negative numbers, or they do not fit together; it says which.
     """
     place = Path(folder)
-    (loadings, samples), (factors, features) = (_read_table(place / name) for name in ("LL.csv", "FF.csv"))
-    sizes, _ = _read_table(place / "s.csv")
+    loadings, factors, sizes = (_read_table(place / name) for name in ("LL.csv", "FF.csv", "s.csv"))
     n, m = len(loadings), len(factors)
     if loadings.shape[1] != factors.shape[1]:
         raise ValueError(
             f"{place}: LL.csv has {loadings.shape[1]} columns and FF.csv {factors.shape[1]}; "
             "both need one for each factor"
         )
-    if sizes.shape != (n, 1):
-        raise ValueError(
-            f"{place / 's.csv'} must have one column and {n} rows like LL.csv, got {sizes.shape}"
-        )
-    if not (sizes > 0).all():
-        raise ValueError(f"{place / 's.csv'} must be positive, got {sizes.min()}")
-    matrix = _read_counts(place / COUNTS, (n, m)) if (place / COUNTS).exists() else None
-    dispersion = _read_dispersion(place / DISPERSION, m) if (place / DISPERSION).exists() else None
-    return RList(loadings, factors, sizes[:, 0], _read_c(place), samples, features, matrix, dispersion)
+    size_factors = _column(sizes, place / "s.csv", n, "LL.csv")
+    if not (size_factors > 0).all():
+        raise ValueError(f"{place / 's.csv'} must be positive, got {size_factors.min()}")
+    there = (place / DISPERSION).exists()
+    return RList(
+        loadings.to_numpy(),
+        factors.to_numpy(),
+        size_factors,
+        _read_c(place / "parameters.csv"),
+        _row_names(loadings),
+        _row_names(factors),
+        _read_counts(place / COUNTS, (n, m)) if (place / COUNTS).exists() else None,
+        _column(_read_table(place / DISPERSION), place / DISPERSION, m, "FF.csv") if there else None,
+    )
 
 
-def _read_dispersion(path: Path, m: int) -> Array:
-    values, _ = _read_table(path)
-    if values.shape != (m, 1):
-        raise ValueError(f"{path} must have one column and {m} rows like FF.csv, got {values.shape}")
-    return values[:, 0]
+def _read_table(path: Path, *, infinite: bool = False) -> Any:
+    """Return a data frame of numbers that are not negative; row names are the index, if R wrote any."""
+    pandas = require("pandas", purpose="the exchange with R")
+    check_regular(path)
+    how = {"encoding": "utf-8-sig", "float_precision": "round_trip", "na_filter": False}
+    try:
+        columns = pandas.read_csv(path, nrows=0, **how).columns
+        named = columns[0].startswith("Unnamed")  # R's row names have no header
+        kinds = dict.fromkeys(columns, np.float64) | ({columns[0]: str} if named else {})
+        table = pandas.read_csv(path, index_col=False, dtype=kinds, **how)
+        table = table.set_index(columns[0]) if named else table
+    except (ValueError, IndexError) as error:  # the errors of the parser are ValueErrors
+        raise ValueError(f"{path} is not a table of numbers with one line of names ({error})") from error
+    values = table.to_numpy()
+    bad = ~(values >= 0) | (np.isinf(values) & (not infinite))
+    if bad.any():
+        i, k = np.argwhere(bad)[0].tolist()
+        raise ValueError(f"{path} must be finite and not negative, got {values[i, k]} in row {i + 1}")
+    return table
 
 
-def _read_c(place: Path) -> float:
-    path = place / "parameters.csv"
-    values, _, columns = _parse(path, infinite=True)
-    named = dict(zip(columns, values[0], strict=True)) if len(values) == 1 else {}
-    if "cc" not in named:
-        raise ValueError(f"{path} must have one row with a column cc, got {values.shape} with {columns}")
-    c = float(named["cc"])
+def _row_names(table: Any) -> tuple[str, ...] | None:
+    """Return the row names of a table; None where they are only 1, 2, 3."""
+    names = tuple(table.index)
+    return None if names in (tuple(range(len(names))), tuple(_names("", None, len(names)))) else names
+
+
+def _column(table: Any, path: Path, n: int, like: str) -> Array:
+    if table.shape != (n, 1):
+        raise ValueError(f"{path} must have one column and {n} rows like {like}, got {table.shape}")
+    return np.asarray(table.iloc[:, 0])
+
+
+def _read_c(path: Path) -> float:
+    table = _read_table(path, infinite=True)
+    if len(table) != 1 or "cc" not in table:
+        columns = ", ".join(table)
+        raise ValueError(f"{path} must have one row with a column cc, got {len(table)} rows of {columns}")
+    c = float(table["cc"].iloc[0])
     alpha = ShiftedLog(c).alpha
-    if not np.isclose(named.get("alpha", alpha), alpha, rtol=1e-12):
+    given = float(table["alpha"].iloc[0]) if "alpha" in table else alpha
+    if not np.isclose(given, alpha, rtol=1e-12):
         raise ValueError(
-            f"{path} has alpha {named['alpha']}, but max(1, cc) is {alpha}: LL and FF are then on another "
+            f"{path} has alpha {given}, but max(1, cc) is {alpha}: LL and FF are then on another "
             "scale; multiply both by the square root of the ratio and correct alpha"
         )
     return c
-
-
-def _read_table(path: Path) -> tuple[Array, tuple[str, ...] | None]:
-    values, names, _ = _parse(path)
-    return values, names
-
-
-def _parse(path: Path, *, infinite: bool = False) -> tuple[Array, tuple[str, ...] | None, list[str]]:
-    """Numbers, row names where they are more than 1, 2, 3, and column names."""
-    try:
-        check_regular(path)
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            header, *rows = (row for row in csv.reader(file) if row)
-        named = int(header[0] == "")  # R's row names have no header
-        values = np.array([[read_number(cell) for cell in row[named:]] for row in rows], dtype=np.float64)
-        values = values.reshape(len(rows), len(header) - named)
-    except BadFileError:
-        raise
-    except (ValueError, csv.Error) as error:
-        raise ValueError(f"{path} is not a table of numbers with one line of names ({error})") from error
-    bad = ~(values >= 0) | (np.isinf(values) & (not infinite))
-    if bad.any():
-        i, k = (int(x) for x in np.argwhere(bad)[0])
-        raise ValueError(f"{path} must be finite and not negative, got {values[i, k]} in row {i + 1}")
-    names = tuple(row[0] for row in rows) if named else None
-    numbered = names == tuple(str(i + 1) for i in range(len(rows)))
-    return values, None if numbered else names, header[named:]
 
 
 def _read_counts(path: Path, shape: tuple[int, int]) -> sparse.csr_array:
