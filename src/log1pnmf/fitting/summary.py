@@ -99,6 +99,9 @@ def note_on_sizes(fit: Fit, counts: Counts) -> str | None:
 
 # ---------- a fit in words
 
+MULTIPLY_UP_TO = 10.0
+"""Largest c at which parts are described as multiplying: most rates that tell features apart are larger."""
+
 ROUNDING = 1e-12
 """Differences of objectives that are smaller than this part of them are none."""
 
@@ -110,8 +113,8 @@ def summarize(fit: Fit, *, n_top: int = 8) -> str:
         f"Log1pNMF: {len(fit.loadings):,} samples x {len(fit.factors):,} features, "
         f"{fit.n_components} factors, c = {c_name(fit.c)}",
         *_section("Data", _data(fit)),
-        *_section("Model", _model(fit)),
-        *_section("Fit", _quality(fit)),
+        *_section("Model", model_facts(fit)),
+        *_section("Fit", quality_facts(fit)),
         "",
         "Factors (share of the signal, evenness over samples, top features)",
     ]
@@ -191,12 +194,28 @@ def _data(fit: Fit) -> Iterator[tuple[str, str]]:
     yield "total count", f"{data.total:,.0f}, {data.mean_total:,.1f} per sample"
 
 
-def _model(fit: Fit) -> Iterator[tuple[str, str]]:
+def link_in_words(c: float) -> str:
+    """Describe what the link means for how factors combine.
+
+    >>> link_in_words(float("inf"))
+    'parts add up'
+    >>> link_in_words(1.0)
+    'parts multiply'
+    >>> link_in_words(1000.0)
+    'parts add up below a rate of 1,000 and multiply above'
+    """
+    if np.isinf(c):
+        return "parts add up"
+    if c <= MULTIPLY_UP_TO:
+        return "parts multiply"
+    return f"parts add up below a rate of {c:,g} and multiply above"
+
+
+def model_facts(fit: Fit) -> Iterator[tuple[str, str]]:
+    """Name and describe what was fitted, for the summary and the report."""
     settings = fit.settings
-    if fit.link.is_identity:
-        yield "link", "identity: parts add up (Poisson NMF)"
-    else:
-        yield "link", f"{fit.link.alpha:g} * log(1 + rate / {c_name(fit.c)})".removeprefix("1 * ")
+    formula = "rate" if fit.link.is_identity else f"{fit.link.alpha:g} * log(1 + rate / {c_name(fit.c)})"
+    yield "link", f"{link_in_words(fit.c)}: {formula.removeprefix('1 * ')} = sum of the factors"
     yield "noise", noise_in_words(fit)
     about = f" (zeros_tol {settings.zeros_tol:g})" if settings.likelihood == "adaptive" else ""
     yield "likelihood", settings.likelihood + about
@@ -210,7 +229,10 @@ def _model(fit: Fit) -> Iterator[tuple[str, str]]:
     if fit.factor_kinds is not None:
         yield "known", _known(fit)
     solver = f"{settings.row_solver}{', extrapolated' if settings.extrapolates else ''}"
-    yield "solver", f"{solver}, {plural(settings.n_init, 'start')} ({settings.init})"
+    yield (
+        "solver",
+        f"{solver}, {plural(settings.n_init, 'start')} ({settings.init}), seed {settings.random_state}",
+    )
 
 
 def noise_in_words(fit: Fit) -> str:
@@ -239,19 +261,23 @@ def _known(fit: Fit) -> str:
     return "; ".join(parts)
 
 
-def _quality(fit: Fit) -> Iterator[tuple[str, str]]:
+def quality_facts(fit: Fit) -> Iterator[tuple[str, str]]:
+    """Name and describe how far and how exactly a fit went, for the summary and the report."""
     certificate = fit.certificate
-    state = "yes" if fit.converged else "NO"
-    yield "converged", f"{state}, {fit.n_iter} iterations, {fit.seconds:.1f} s"
+    state = "yes" if fit.converged else "NO: stalled" if fit.stopped == "stalled" else "NO: stopped early"
+    yield "converged", f"{state}, {plural(fit.n_iter, 'iteration')}, {fit.seconds:.1f} s"
     lately = gained_lately(fit)
     if lately is not None:
-        tol = fit.settings.tol
-        yield ("last gain" if fit.converged else "still gaining"), f"{lately}; tol {tol:.1e} per iteration"
+        still = "" if fit.converged else "still gaining: "
+        yield "last gain", f"{still}{lately}; tol {fit.settings.tol:.1e} per iteration"
     yield "KKT residual", f"{fit.kkt_residual:.1e} (0 at an optimum)"
     yield "objective", f"{fit.objective:,.1f}"
     if certificate is None:
         yield "certificate", "none: the exact log-likelihood was not computed; certify(X) does that"
     else:
-        yield "certificate", str(certificate)
         per_entry = certificate.log_likelihood / fit.data.n_entries
-        yield "", f"{per_entry:.6g} per entry"
+        yield "certificate", f"{certificate}; {per_entry:.6g} per entry"
+        if certificate.zeros_error > 0.0:
+            share = certificate.zeros_error / (abs(certificate.log_likelihood) or 1.0)
+            error = f"{certificate.zeros_error:.3g} ({share:.1e} of the log-likelihood)"
+            yield "zeros", f"errors at zero counts sum to at most {error}"

@@ -424,7 +424,7 @@ def select(
     for ax in panels:
         tidy(ax)
     _label(panels[-1], table, over)
-    panels[0].legend(frameon=False, fontsize="small", loc="best")
+    panels[0].legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
     title = "\n".join(textwrap.wrap(judgement.headline, WIDTH))
     panels[0].set_title(title, loc="left", fontsize="medium", fontweight="normal", color=INK)
     return figure

@@ -22,6 +22,7 @@ from log1pnmf.analysis.groups import ALIKE, colors_of_fits
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import default_of
 from log1pnmf.fitting.settings import GIVEN
+from log1pnmf.fitting.summary import link_in_words
 
 from .factors import FactorSection, describe_factors, find_markers, find_presence, presence_note
 from .figures import MOST_SAMPLES, Chart, arrange_samples, histogram, structure_data
@@ -32,7 +33,6 @@ from .inputs import (
     decimal,
     enumerate_words,
     keep_together,
-    link_in_words,
     percent,
     significant,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -22,13 +22,13 @@ from log1pnmf.analysis.metrics import (
     shares,
 )
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitting.fit import Fit, c_name
+from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.settings import LARGEST_EXACT
-from log1pnmf.fitting.summary import last_gain, levelled, noise_in_words
+from log1pnmf.fitting.summary import last_gain, levelled, model_facts, quality_facts
 
 from .factors import served_groups
 from .figures import Chart, Curve, log_curves
-from .inputs import ReportInput, decimal, link_in_words, percent, significant
+from .inputs import ReportInput, decimal, percent, significant
 from .verdict import SAME, Figure, verdict
 
 # ---------- which of several fits have nearly the same factors; the report says this first
@@ -257,23 +257,14 @@ class FitSection:
 
 def describe_fits(inputs: ReportInput) -> FitSection:
     """Describe all fits of a report, side by side."""
-    facts: list[tuple[str, Callable[[Fit], str]]] = [
-        ("Link", _link),
-        ("Noise", noise_in_words),
-        ("Factors (K)", lambda fit: str(fit.n_components)),
-        ("Exact log-likelihood", _likelihood),
-        ("Error at zero counts", _certificate),
-        ("Converged", _converged),
-        ("Gain of the last iteration", _gain),
-        ("KKT residual (0 at an optimum)", lambda fit: f"{fit.kkt_residual:.1e}"),
-        ("Iterations, seconds", lambda fit: f"{fit.n_iter:,}, {fit.seconds:.1f} s"),
-        ("Likelihood, start", _how),
-    ]
-    rows = [(name, [fact(fit) for fit in inputs.fits]) for name, fact in facts]
+    facts = [dict((*model_facts(fit), *quality_facts(fit))) for fit in inputs.fits]
+    names = dict.fromkeys(name for one in facts for name in one)
+    rows = [(name[0].upper() + name[1:], [one.get(name, "none") for one in facts]) for name in names]
+    rows.insert(0, ("Factors (K)", [str(fit.n_components) for fit in inputs.fits]))
     explained = [_explained(fit, inputs.counts, inputs.n_jobs) for fit in inputs.fits]
     if inputs.counts is not None:
         texts = [_deviance(fit, share) for fit, share in zip(inputs.fits, explained, strict=True)]
-        rows.insert(4, ("Deviance explained", texts))
+        rows.insert(1, ("Deviance explained", texts))
     charts = [(label, _charts(fit)) for label, fit in zip(inputs.labels, inputs.fits, strict=True)]
     return FitSection(rows, charts, explained)
 
@@ -296,21 +287,6 @@ def early_stopping_note(fit: Fit) -> str | None:
     )
 
 
-def _link(fit: Fit) -> str:
-    formula = "rate" if fit.link.is_identity else f"{fit.link.alpha:g} × log(1 + rate / {c_name(fit.c)})"
-    return f"{link_in_words(fit.c)}: {formula.removeprefix('1 × ')} = sum of the factors"
-
-
-def _likelihood(fit: Fit) -> str:
-    certificate = fit.certificate
-    if certificate is None:
-        return f"{UNKNOWN}; certify(X) computes it"
-    entries = fit.data.n_entries
-    error = "" if certificate.is_exact else f" ± {certificate.standard_error:,.1f}"
-    value = certificate.log_likelihood
-    return f"{value:,.1f}{error} ({value / entries:.4g} per entry)"
-
-
 def _explained(fit: Fit, counts: Counts | None, n_jobs: int | None) -> float:
     if counts is None or (not fit.link.is_identity and math.prod(counts.shape) > LARGEST_EXACT):
         return math.nan
@@ -322,49 +298,6 @@ def _deviance(fit: Fit, share: float) -> str:
         return f"{UNKNOWN}: it would visit {fit.data.n_entries:.2g} entries"
     own = "" if fit.dispersion is None else ", under negative binomial noise"
     return f"{percent(share)} beyond the totals of samples and features{own}"
-
-
-def _certificate(fit: Fit) -> str:
-    certificate = fit.certificate
-    if certificate is None:
-        return UNKNOWN
-    if certificate.approximate_log_likelihood is None:
-        return "exact: nothing was approximated"
-    size = abs(certificate.log_likelihood) or 1.0
-    if certificate.zeros_error > 0.0:
-        return (
-            f"errors at zero counts sum to at most {significant(certificate.zeros_error)} "
-            f"({certificate.zeros_error / size:.1e} of the log-likelihood)"
-        )
-    share = abs(certificate.gap / size)
-    text = (
-        f"the approximation is off by {significant(certificate.gap)} ({percent(share)} of the log-likelihood)"
-    )
-    if certificate.is_exact:
-        return text
-    return f"{text}, estimated from {certificate.n_sampled:,} of {certificate.n_samples:,} samples"
-
-
-def _converged(fit: Fit) -> str:
-    return "yes" if fit.converged else f"NO: {'stalled' if fit.stopped == 'stalled' else 'stopped early'}"
-
-
-def _gain(fit: Fit) -> str:
-    gain = last_gain(fit)
-    if gain is None:
-        return UNKNOWN
-    relative = float(fit.history["relative_change"][levelled(fit.history)[0]][-1])
-    return f"{significant(gain)} ({relative:.1e} of the objective; tolerance {fit.settings.tol:.0e})"
-
-
-def _how(fit: Fit) -> str:
-    settings = fit.settings
-    text = f"{settings.likelihood}, start {settings.init}"
-    if settings.n_init > 1:
-        text += f" (best of {settings.n_init})"
-    if settings.l1 > 0:
-        text += f", l1 = {settings.l1:g}"
-    return f"{text}, seed {settings.random_state}"
 
 
 def _charts(fit: Fit) -> list[Chart]:

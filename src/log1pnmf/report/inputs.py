@@ -23,26 +23,6 @@ from log1pnmf.fitting.new_samples import counts_of
 
 # ---------- numbers and findings in plain words
 
-MULTIPLY_UP_TO = 10.0
-"""Largest c at which parts are said to multiply: most rates that tell features apart are larger."""
-
-
-def link_in_words(c: float) -> str:
-    """Describe what the link means for how factors combine.
-
-    >>> link_in_words(float("inf"))
-    'parts add up'
-    >>> link_in_words(1.0)
-    'parts multiply'
-    >>> link_in_words(1000.0)
-    'parts add up below a rate of 1,000 and multiply above'
-    """
-    if math.isinf(c):
-        return "parts add up"
-    if c <= MULTIPLY_UP_TO:
-        return "parts multiply"
-    return f"parts add up below a rate of {c:,g} and multiply above"
-
 
 def keep_together(text: str) -> str:
     r"""Keep equations such as "c = 1" on one line.
