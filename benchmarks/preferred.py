@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from log1pnmf.analysis.selection import Selection, select
+from log1pnmf.analysis import Selection, select
 
 from .data import FILES, ROOT, Folder, smaller
 from .zeros_tables import N_COMPONENTS

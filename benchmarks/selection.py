@@ -24,8 +24,8 @@ import numpy as np
 from scipy.optimize import brentq
 
 from log1pnmf import Log1pNMF
+from log1pnmf.analysis import Selection, select
 from log1pnmf.analysis.metrics import match_factors
-from log1pnmf.analysis.selection import Selection, select
 from log1pnmf.counts.counts import Counts
 from log1pnmf.datasets import pancreas
 from log1pnmf.fitting.settings import Settings

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf.analysis.selection import select
+from log1pnmf.analysis import select
 from log1pnmf.model.link import ShiftedLog
 
 from .data import ROOT

@@ -178,11 +178,11 @@ def test_bad_input(blocks):
     with pytest.raises(ValueError, match="the fit is of 80 samples, got counts of 79"):
         model.markers(counts[1:])
     found = model.markers(counts)
-    with pytest.raises(ValueError, match="there are factors 0 to 1, got 2"):
+    with pytest.raises(ValueError, match="or 0 to 1, got 2"):
         found.top(2)
     with pytest.raises(ValueError, match="by must be one of"):
         found.top(0, by="p")
-    with pytest.raises(ValueError, match="factor must be one of 'k0', 'k1', got 'k2'"):
+    with pytest.raises(ValueError, match="a factor must be one of 'k0', 'k1' or 0 to 1, got 'k2'"):
         found.top("k2")
     with (
         pytest.warns(UserWarning, match="non-integer"),

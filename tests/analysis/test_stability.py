@@ -123,7 +123,7 @@ def test_relation_across_c(truth):
 def test_plots_show_what_was_found(truth):
     figures = pytest.importorskip("matplotlib.figure")
     from log1pnmf import pl
-    from log1pnmf.analysis.selection import select
+    from log1pnmf.analysis import select
 
     y = truth[0]
     quick = {

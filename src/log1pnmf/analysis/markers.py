@@ -15,7 +15,7 @@ from log1pnmf._common.checks import check_choice, convergence_warning, plural, r
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import split_counts
 from log1pnmf.fitting.anndata import fit_and_counts, is_annotated
-from log1pnmf.fitting.fit import Fit, Keys, c_label
+from log1pnmf.fitting.fit import Fit, Keys, c_label, factor_number
 from log1pnmf.fitting.fit_counts import Request, run_request
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.model.problem import Problem
@@ -199,7 +199,7 @@ class Markers:
         -------
         ndarray of int
         """
-        k = self._checked(k)
+        k = factor_number(k, self.factor_names)
         order = self._order(k, by)
         named = self.adjusted_p[order, k] <= level
         if np.isnan(self.p[:, k]).all():
@@ -285,7 +285,7 @@ class Markers:
             Columns `gene_name` and `score`. Written as a file without header, separated by tabs,
             it is the .rnk file of other tools.
         """
-        scores = self.ranking(by)[:, self._checked(k)]
+        scores = self.ranking(by)[:, factor_number(k, self.factor_names)]
         order = np.argsort(-scores, kind="stable")
         names = self.feature_names[order].astype(str)
         return _pandas().DataFrame({"gene_name": names, "score": scores[order]})
@@ -294,14 +294,6 @@ class Markers:
 
     def _order(self, k: int, by: str) -> NDArray[np.intp]:
         return np.argsort(-self.ranking(by)[:, k], kind="stable")
-
-    def _checked(self, k: int | str) -> int:
-        if isinstance(k, str):
-            check_choice("factor", k, self.factor_names)
-            return self.factor_names.index(k)
-        if not 0 <= k < self.n_components:
-            raise ValueError(f"there are factors 0 to {self.n_components - 1}, got {k}")
-        return k
 
 
 def markers_in(source: Any, fit: Fit, n_top: int) -> Markers | None:
