@@ -210,22 +210,6 @@ def test_tables(blocks):
     assert top.feature.tolist() == found.top(0, 4) + found.top("k1", 4)
 
 
-def test_forms_for_gene_sets(blocks):
-    pytest.importorskip("pandas")
-    model, counts = blocks
-    found = markers(model, counts, feature_names=[f"g{j}" for j in range(31)])
-    matrix = found.to_decoupler()
-    assert matrix.index.tolist() == ["k0", "k1"]
-    assert matrix.loc["k1", "g5"] == found.log2_fold_change[5, 1]
-    ranked = found.to_gseapy(0)
-    assert ranked.columns.tolist() == ["gene_name", "score"]
-    assert (np.diff(ranked.score) <= 0.0).all()
-    assert set(ranked.gene_name[:10]) == set(found.top(0, 10, by="log2_fold_change"))
-    network = found.to_network(3)
-    assert network.columns.tolist() == ["source", "target", "weight"]
-    assert network.source.tolist() == ["k0"] * 3 + ["k1"] * 3
-
-
 @pytest.mark.parametrize("kind", ["h5ad", "zarr"])
 def test_anndata(blocks, tmp_path, kind):
     anndata = pytest.importorskip("anndata")

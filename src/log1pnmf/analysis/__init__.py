@@ -21,7 +21,7 @@ from .metrics import (
 )
 from .select import select
 from .selection import Judgement, Selection
-from .stability import Relation, Stability, consensus, fit_seeds, relate, stability, stability_table
+from .stability import Relation, Stability, consensus, fit_seeds, relate, stability
 from .suggest import suggest_names
 from .sweep import Sweep, sweep
 from .topics import TopicModel, coherence, exclusivity, topic_model
@@ -67,7 +67,6 @@ __all__ = [
     "select",
     "shares",
     "stability",
-    "stability_table",
     "suggest_names",
     "sweep",
     "top_features",
