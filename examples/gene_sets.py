@@ -53,11 +53,14 @@ def main(n_components: int = 6, *, step: int = 1, **options: Any) -> pd.DataFram
         print(f"factor {k}: {', '.join(found.top(k, 8))}")
 
     print("\nfor decoupler, data= (its methods also take any network as net=):")
-    print(found.to_decoupler().iloc[:, :5].round(2).to_string())
+    matrix = pd.DataFrame(found.log2_fold_change.T, found.factor_names, found.feature_names)
+    print(matrix.iloc[:, :5].round(2).to_string())
     print("\nfor decoupler, net= (to score other data with these factors):")
-    print(found.to_network(3).round(2).to_string(index=False))
+    columns = {"factor": "source", "feature": "target", "log2_fold_change": "weight"}
+    network = pd.DataFrame(found.table(3))[list(columns)].rename(columns=columns)
+    print(network.round(2).to_string(index=False))
     print("\nfor gseapy, prerank(rnk=...), factor 1; as a file it is a .rnk:")
-    print(found.to_gseapy(1).head(4).round(2).to_string(index=False))
+    print(matrix.iloc[1].sort_values(ascending=False).head(4).round(2).to_string())
 
     table = enrichment(found, {name: set(genes.split()) for name, genes in SETS.items()})
     sure = table[table["adjusted_p"] < 0.01]

@@ -19,8 +19,8 @@ from benchmarks.data import ROOT
 from numpy.typing import NDArray
 
 from log1pnmf import fit_log1p_nmf
+from log1pnmf.analysis import select
 from log1pnmf.analysis.heldout import heldout_log_likelihood
-from log1pnmf.analysis.select import select
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import folds, training_size_factors
 from log1pnmf.model.link import ShiftedLog
@@ -74,7 +74,7 @@ def against_truth(seed: int, n_components: int = 6, dispersion: float = 0.5) -> 
         for name, (K, init) in starts.items():
             how: dict[str, Any] = {"size_factors": sizes, "init": init, "tol": 1e-5, "n_jobs": 1}
             fit = fit_log1p_nmf(train, K, c=1.0, noise="nb", **how)
-            scores[name].append(heldout_log_likelihood(fit, train, test, test_fraction=0.2) - best)
+            scores[name].append(heldout_log_likelihood(fit, train, test, test_fraction=0.2).sum() - best)
     return {name: round(float(np.mean(values)), 1) for name, values in scores.items()}
 
 

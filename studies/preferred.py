@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from benchmarks.data import FILES, ROOT, Folder, smaller
 
-from log1pnmf.analysis.select import select
-from log1pnmf.analysis.selection import Selection
+from log1pnmf.analysis import Selection, select
 
 from .zeros_tables import N_COMPONENTS
 

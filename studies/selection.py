@@ -27,9 +27,8 @@ from scipy.optimize import brentq
 from tests.analysis.simulated_markers import Case, simulate
 
 from log1pnmf import Log1pNMF
+from log1pnmf.analysis import Selection, select
 from log1pnmf.analysis.metrics import match_factors
-from log1pnmf.analysis.select import select
-from log1pnmf.analysis.selection import Selection
 from log1pnmf.counts.counts import Counts
 from log1pnmf.datasets import pancreas
 from log1pnmf.fitting.settings import Settings

@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.data import ROOT
 from numpy.typing import NDArray
 
-from log1pnmf.analysis.select import select
+from log1pnmf.analysis import select
 from log1pnmf.model.link import ShiftedLog
 
 SHAPE, N_COMPONENTS = (200, 300), 3

@@ -102,4 +102,3 @@ def test_gene_sets(capsys):
     assert sure["factor"].is_unique  # every set has a factor of its own
     said = " ".join(capsys.readouterr().out.split())  # columns are as wide as the longest gene
     assert "source target weight" in said
-    assert "gene_name score" in said

@@ -15,6 +15,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from log1pnmf._common.archive import StrPath
+from log1pnmf._common.checks import check_one_each
 from log1pnmf.analysis.batches import batch_effects
 from log1pnmf.analysis.diagnostics import Diagnostics, diagnose, loading_errors
 from log1pnmf.analysis.evidence import Evidence, evidence, evidence_in
@@ -283,11 +284,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
             raise ValueError(
                 f"size_factors must be an array of numbers, got {type(size_factors).__name__}"
             ) from None
-        if sizes.shape != (len(values),):
-            raise ValueError(
-                f"size_factors must have one number for each of the {len(values)} samples, "
-                f"got an array of shape {sizes.shape}"
-            )
+        check_one_each("size_factors", sizes, len(values), "number")
         return sizes[:, None] * rates
 
     def score(self, X: Any, y: Any = None, *, size_factors: Any = None, batch: Any = None) -> float:

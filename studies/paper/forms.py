@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.analysis.heldout import heldout_by_sample
-from log1pnmf.analysis.select import select
+from log1pnmf.analysis import select
+from log1pnmf.analysis.heldout import heldout_log_likelihood
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import split_counts, training_size_factors
 from log1pnmf.fitting.fit import Fit
@@ -129,7 +129,7 @@ class Case:
 
     def heldout(self, fit: Fit) -> np.ndarray:
         """Log-likelihood of the held-out counts, sample by sample, under a fit to the training part."""
-        return heldout_by_sample(fit, *self.split, test_fraction=TEST_FRACTION)
+        return heldout_log_likelihood(fit, *self.split, test_fraction=TEST_FRACTION)
 
 
 # ---------------------------------------------------------------- choice of the penalty

@@ -1,7 +1,5 @@
 """Diagnostics: sums agree with plain formulas, what is wrong is found, and what is right is not."""
 
-import warnings
-
 import numpy as np
 import pytest
 from scipy import sparse
@@ -10,7 +8,6 @@ from scipy.stats import nbinom, poisson
 from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.analysis import diagnostics
 from log1pnmf.analysis.diagnostics import diagnose, expected_deviance
-from log1pnmf.fitting.fit_counts import ApproximationWarning
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +65,6 @@ def test_sums_agree_with_plain_formulas(drawn, model, monkeypatch):
     np.testing.assert_array_equal(found.worst.sample, order // 80)
     np.testing.assert_array_equal(found.worst.feature, order % 80)
     np.testing.assert_allclose(np.abs(found.worst.value), np.sqrt(deviance.ravel()[order]))
-    assert found.gaps is None
 
 
 def test_a_good_fit_looks_good(drawn, model):
@@ -143,26 +139,9 @@ def test_wrong_rows_columns_and_entries_are_found(drawn):
     found = diagnose(model, counts, feature_names=[f"g{j}" for j in range(80)])
     assert 17 in found.outliers()[:2]
     assert (60, 5) in zip(found.worst.sample.tolist(), found.worst.feature.tolist(), strict=True)
-    assert "g5" in found.entries()["feature"][:10]
+    assert "g5" in found.entries["feature"][:10]
     assert "Outlying samples" in found.summary()
     assert list(found.samples) == ["sample", "deviance", "dispersion", "score"]
-
-
-def test_gaps_of_the_approximation(drawn):
-    """They add up to the difference of the two log-likelihoods, and lie where eta leaves the interval."""
-    model = Log1pNMF(2, c=1.0, likelihood="chebyshev", random_state=0, n_jobs=1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ApproximationWarning)
-        model.fit(drawn)
-    found = model.diagnose(drawn, n_entries=drawn.size)
-    assert found.gaps is not None
-    # exact mean above approximate: the exact log-likelihood is lower by as much
-    assert found.gaps.value.sum() == pytest.approx(model.certificate_.gap, rel=1e-6)
-    assert found.feature_gap.sum() == pytest.approx(np.abs(found.gaps.value).sum())
-    assert found.sample_gap.sum() == pytest.approx(found.feature_gap.sum())
-    assert (drawn[found.gaps.sample, found.gaps.feature][np.abs(found.gaps.value) > 0] == 0).all()
-    assert "gap" in found.features
-    assert "Error of the approximation" in found.summary()
 
 
 def test_empty_features_and_samples():

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import log1pnmf as lp
+from log1pnmf.analysis import Selection, Setting, select
 from log1pnmf.analysis.grid import Grid, Record
 from log1pnmf.analysis.heldout import training_by_sample
-from log1pnmf.analysis.selection import Selection, Setting, judge, select
+from log1pnmf.analysis.selection import judge
 from log1pnmf.counts.counts import Counts
 
 OPTIONS: dict[str, Any] = {

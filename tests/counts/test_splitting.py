@@ -9,10 +9,8 @@ from scipy import sparse, stats
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.analysis.heldout import (
-    heldout_by_sample,
-    heldout_features_by_sample,
+    heldout_features,
     heldout_log_likelihood,
-    heldout_rows_log_likelihood,
 )
 from log1pnmf.counts.splitting import folds, split_counts, training_size_factors
 from log1pnmf.fitting.new_samples import project
@@ -161,7 +159,9 @@ def test_smaller_exposure_is_a_smaller_c(c):
     smaller = fit_log1p_nmf(train, 3, c=c, size_factors=training_size_factors(train, share), **OPTIONS)
     scaled = fit_log1p_nmf(train, 3, c=(1 - share) * c, **OPTIONS)
     unscaled = fit_log1p_nmf(train, 3, c=c, **OPTIONS)
-    scores = [heldout_log_likelihood(fit, train, test, test_fraction=share) for fit in (smaller, scaled)]
+    scores = [
+        heldout_log_likelihood(fit, train, test, test_fraction=share).sum() for fit in (smaller, scaled)
+    ]
     assert scores[0] == pytest.approx(scores[1], abs=0.05)
     etas = [fit.loadings @ fit.factors.T / fit.link.alpha for fit in (smaller, scaled, unscaled)]
     if c < math.inf:  # fold changes are the same; at c itself they are not
@@ -188,13 +188,13 @@ def test_score_is_the_poisson_log_likelihood(c):
     fit = fit_log1p_nmf(train, 2, c=c, **OPTIONS)
     means = 0.25 * fit.size_factors[:, None] * fit.link.inverse(fit.loadings @ fit.factors.T)
     expected = stats.poisson.logpmf(dense(test), means).sum(axis=1)
-    found = heldout_by_sample(fit, train, test, test_fraction=0.2, background=0.0)
+    found = heldout_log_likelihood(fit, train, test, test_fraction=0.2, background=0.0)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
     seen = dense(train)
     shares = (seen.sum(axis=0) + 0.5) / (seen + 0.5 / len(seen)).sum()
     means = 0.9 * means + 0.1 * 0.25 * np.outer(seen.sum(axis=1) + 0.5, shares)
     expected = stats.poisson.logpmf(dense(test), means).sum()
-    found = heldout_log_likelihood(fit, train, test, test_fraction=0.2, background=0.1)
+    found = heldout_log_likelihood(fit, train, test, test_fraction=0.2, background=0.1).sum()
     assert found == pytest.approx(expected, rel=1e-9)
 
 
@@ -206,8 +206,9 @@ def test_unforeseen_counts_are_costly_and_finite():
     fit = fit_log1p_nmf(train, 2, c=1.0, **OPTIONS)
     surprise = dense(test)
     surprise[3, 2] = surprise[4, 5] = surprise[3, 5] = 1  # an empty sample, an empty feature, both
-    assert heldout_log_likelihood(fit, train, surprise, test_fraction=0.2, background=0.0) == -math.inf
-    before, after = (heldout_by_sample(fit, train, part, test_fraction=0.2) for part in (test, surprise))
+    found = heldout_log_likelihood(fit, train, surprise, test_fraction=0.2, background=0.0)
+    assert found.sum() == -math.inf
+    before, after = (heldout_log_likelihood(fit, train, part, test_fraction=0.2) for part in (test, surprise))
     assert np.isfinite(after).all()
     np.testing.assert_array_equal(np.delete(after, [3, 4], axis=0), np.delete(before, [3, 4], axis=0))
     assert (after[3:5] < before[3:5] - math.log(1000)).all()
@@ -220,7 +221,7 @@ def test_truth_predicts_best():
     fit = fit_log1p_nmf(train, 3, c=0.5, size_factors=training_size_factors(train, 0.3), **OPTIONS)
     flat = fit_log1p_nmf(train, 1, c=0.5, size_factors=training_size_factors(train, 0.3), **OPTIONS)
     scores = [
-        heldout_log_likelihood(one, train, test, test_fraction=0.3)
+        heldout_log_likelihood(one, train, test, test_fraction=0.3).sum()
         for one in (
             fit,
             flat,
@@ -255,12 +256,13 @@ def test_rows_left_out_are_scored_at_their_own_loadings(sizes):
     train, test = split_counts(y[60:], 0.25, random_state=0)
     given = 0.75 * np.ones(30) if sizes == "none" else train.row_sums / y[:60].sum(axis=1).mean()
     means = model.inverse_transform(model.transform(train, size_factors=given), given) / 3.0
-    expected = stats.poisson.logpmf(dense(test), means).sum()
-    found = heldout_rows_log_likelihood(model, train, test, test_fraction=0.25, background=0.0)
-    assert found == pytest.approx(expected, rel=1e-9)
+    expected = stats.poisson.logpmf(dense(test), means).sum(axis=1)
+    options = {"test_fraction": 0.25, "new_samples": True}
+    found = heldout_log_likelihood(model, train, test, background=0.0, **options)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
     # the number of factors is judged, too: twelve are worse than the true three
     many = Log1pNMF(12, c=0.5, size_factors=sizes, init="rank1", **{**OPTIONS, "tol": 1e-4}).fit(y[:60])
-    few, many = (heldout_rows_log_likelihood(one, train, test, test_fraction=0.25) for one in (model, many))
+    few, many = (heldout_log_likelihood(one, train, test, **options).sum() for one in (model, many))
     assert many < few
 
 
@@ -285,13 +287,13 @@ def test_features_left_out_are_predicted_from_the_others(sizes):
     part = replace(fit, factors=fit.factors[given])
     loadings = project(part, y[60:, given], new_sizes, n_jobs=1)
     means = new_sizes[:, None] * fit.link.inverse(loadings @ fit.factors[scored].T)
-    options = {"scored": scored, "size_factors": None if sizes == "total" else new_sizes, "n_jobs": 1}
-    found = heldout_features_by_sample(fit, y[:60], y[60:], background=0.0, **options)
+    options = {"scored": scored, "size_factors": None if sizes == "total" else new_sizes}
+    found = heldout_features(fit, y[:60], y[60:], background=0.0, **options)
     np.testing.assert_allclose(found, mixed(y[60:, scored], means), rtol=1e-8)
     # what the scored features were like in the new samples has no part in the prediction
     other = y[60:].copy()
     other[:, scored] = 0
-    changed = heldout_features_by_sample(fit, y[:60], other, background=0.0, **options)
+    changed = heldout_features(fit, y[:60], other, background=0.0, **options)
     np.testing.assert_allclose(changed, mixed(0, means), rtol=1e-8)
 
 
@@ -299,11 +301,11 @@ def test_one_count_that_is_far_off_does_not_decide():
     """Its cost is that of a count that scatters by its whole mean, and of the thousand that do not."""
     y = simulated(shape=(90, 40), mean=10.0)
     fit = fit_log1p_nmf(y[:60], 3, c=0.5, size_factors="none", **OPTIONS)
-    options = {"scored": np.array([1, 4, 9]), "size_factors": np.ones(30), "n_jobs": 1}
-    before = heldout_features_by_sample(fit, y[:60], y[60:], **options)
+    options = {"scored": np.array([1, 4, 9]), "size_factors": np.ones(30)}
+    before = heldout_features(fit, y[:60], y[60:], **options)
     off = y[60:].copy()
     off[0, 4] += 1000
-    after = heldout_features_by_sample(fit, y[:60], off, **options)
+    after = heldout_features(fit, y[:60], off, **options)
     assert (before[1:] == after[1:]).all()
     mean = max(y[60, 4], 1.0)
     assert after[0] > before[0] - 3.0 * (1000.0 / mean) - 10.0  # Poisson: 1000 * log(1000 / mean)

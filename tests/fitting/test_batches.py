@@ -290,7 +290,7 @@ def test_renewed_effects_are_a_minimum(noise, c):
     ("batch", "message"),
     [
         (NAMES[:-1], "one label for each of the 240 samples"),
-        ("donor", "got a string"),
+        ("donor", "one label for each of the 240 samples, got 'donor'"),
         ([None, *NAMES[1:]], "1 have none"),
     ],
 )

@@ -9,7 +9,7 @@ from scipy import stats
 
 import log1pnmf as lp
 from log1pnmf.analysis import deviance_explained, log_likelihood
-from log1pnmf.analysis.heldout import heldout_by_sample, heldout_features_by_sample
+from log1pnmf.analysis.heldout import heldout_features, heldout_log_likelihood
 from log1pnmf.cli.exchange import read_r_list, write_r_list
 from log1pnmf.counts.splitting import split_counts
 from log1pnmf.fitting.fit import Fit
@@ -118,8 +118,8 @@ def test_features_without_factors_keep_the_dispersions_of_the_others(counts):
 def test_features_left_out_are_predicted_with_the_noise_of_the_others(counts, fit, monkeypatch):
     monkeypatch.setattr("log1pnmf.analysis.heldout.PULL", 0.0)  # loadings as `project` finds them
     scored, given = np.array([1, 4]), np.array([0, 2, 3, 5])
-    options = {"scored": scored, "size_factors": np.ones(5), "background": 0.0, "n_jobs": 1}
-    found = heldout_features_by_sample(fit, counts, counts[:5], **options)
+    options = {"scored": scored, "size_factors": np.ones(5), "background": 0.0}
+    found = heldout_features(fit, counts, counts[:5], **options)
     part = replace(fit, factors=fit.factors[given], dispersion=PHI[given])
     means = fit.link.inverse(project(part, counts[:5][:, given], np.ones(5)) @ fit.factors[scored].T)
     wider = np.maximum(PHI[scored], 1.0)
@@ -133,10 +133,10 @@ def test_a_test_part_is_scored_given_its_training_part(counts, fit):
     share = 0.3
     train, test = (part.to_scipy().toarray() for part in split_counts(counts, share, random_state=0))
     means = fitted_means(fit)  # of the training part
-    found = heldout_by_sample(fit, train, test, test_fraction=share, background=0.0)
+    found = heldout_log_likelihood(fit, train, test, test_fraction=share, background=0.0)
     whole = log_pmf(counts, means / (1.0 - share), PHI) + stats.binom.logpmf(test, counts, share)
     np.testing.assert_allclose(found, (whole - log_pmf(train, means, PHI)).sum(axis=1), rtol=1e-8)
-    assert np.isfinite(heldout_by_sample(fit, train, test + 1, test_fraction=share)).all()
+    assert np.isfinite(heldout_log_likelihood(fit, train, test + 1, test_fraction=share)).all()
 
 
 def test_selection_has_no_given_dispersions(counts):

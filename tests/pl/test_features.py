@@ -71,7 +71,7 @@ class TestScatter:
         assert ax.get_xlim() == ax.get_ylim()
 
     def test_refusals(self, shown, ax):
-        with pytest.raises(ValueError, match="factors 0 to 3, got 4"):
+        with pytest.raises(ValueError, match="or 0 to 3, got 4"):
             pl.factor_scatter(shown, 1, 4, ax=ax)
         with pytest.raises(ValueError, match="no feature is called 'nothing'"):
             pl.factor_scatter(shown, 0, 1, highlight=["nothing"], ax=ax)

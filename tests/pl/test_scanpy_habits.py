@@ -58,7 +58,7 @@ class TestEmbedding:
     def test_refusals(self, adata):
         with pytest.raises(KeyError, match="no 'tsne'"):
             pl.embedding(adata, "tsne")
-        with pytest.raises(ValueError, match="no factor is called 'k9'"):
+        with pytest.raises(ValueError, match=r"a factor must be one of .*, got 'k9'"):
             pl.embedding(adata, factors=["k9"])
         model = Log1pNMF(2, tol=1e-2).fit(adata.X)
         with pytest.raises(ValueError, match="basis is needed"):

@@ -41,7 +41,7 @@ def test_numbers_and_labels_of_samples_become_loadings(adata, tmp_path):
 
 
 def test_a_column_that_is_not_there(adata):
-    with pytest.raises(ValueError, match="obs has no column 'dose'; it has 'everyone'"):
+    with pytest.raises(KeyError, match="obs has no column 'dose'; it has: 'everyone'"):
         lp.tl.log1p_nmf(adata, 3, fixed_loadings=["dose"])
 
 

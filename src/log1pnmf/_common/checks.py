@@ -110,6 +110,19 @@ def check_number(name: str, value: object, *, finite: bool = True) -> None:
         raise ValueError(f"{name} must be {'finite and ' if finite else ''}not negative, got {value}")
 
 
+def check_one_each(name: str, values: Any, n: int, what: str = "label", of: str = "samples") -> None:
+    """Refuse what is not one value for each of `n` samples.
+
+    >>> check_one_each("groupby", ["a", "b"], 3)
+    Traceback (most recent call last):
+    ValueError: groupby must have one label for each of the 3 samples, got 2
+    """
+    shape = np.shape(values)
+    if shape != (n,):
+        got = repr(values) if isinstance(values, str) else shape[0] if len(shape) == 1 else f"shape {shape}"
+        raise ValueError(f"{name} must have one {what} for each of the {n} {of}, got {got}")
+
+
 def one_for_each(name: str, given: Any, length: int, *, of: str = "features") -> NDArray[np.float64]:
     """Return finite numbers >= 0, one for each of `length` features: an array of them, or one number for all.
 

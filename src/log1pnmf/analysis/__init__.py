@@ -5,13 +5,7 @@ from .diagnostics import Diagnostics, diagnose, loading_errors
 from .evidence import Evidence, evidence
 from .grid import Setting
 from .groups import top_features
-from .heldout import (
-    heldout_by_sample,
-    heldout_log_likelihood,
-    heldout_rows_log_likelihood,
-    heldout_score,
-    perplexity,
-)
+from .heldout import heldout_log_likelihood, heldout_score, perplexity
 from .markers import Markers, markers
 from .metrics import (
     FactorMatch,
@@ -27,8 +21,8 @@ from .metrics import (
 )
 from .select import select
 from .selection import Judgement, Selection
-from .stability import Relation, Stability, consensus, fit_seeds, relate, stability, stability_table
-from .suggest import read_gmt, suggest_names
+from .stability import Relation, Stability, consensus, fit_seeds, relate, stability
+from .suggest import suggest_names
 from .sweep import Sweep, sweep
 from .topics import TopicModel, coherence, exclusivity, topic_model
 from .usage import Usage, usage
@@ -61,9 +55,7 @@ __all__ = [
     "exclusivity",
     "factor_correlation",
     "fit_seeds",
-    "heldout_by_sample",
     "heldout_log_likelihood",
-    "heldout_rows_log_likelihood",
     "heldout_score",
     "hoyer",
     "loading_errors",
@@ -71,12 +63,10 @@ __all__ = [
     "markers",
     "match_factors",
     "perplexity",
-    "read_gmt",
     "relate",
     "select",
     "shares",
     "stability",
-    "stability_table",
     "suggest_names",
     "sweep",
     "top_features",

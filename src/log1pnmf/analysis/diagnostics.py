@@ -10,7 +10,6 @@ model itself expects of them, so that 1 is a good fit whatever the depth.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -143,13 +142,12 @@ class Sums:
         def pair() -> tuple[Array, Array]:
             return np.zeros(shape[0]), np.zeros(shape[1])
 
-        self.deviance, self.expected, self.pearson, self.gap = pair(), pair(), pair(), pair()
+        self.deviance, self.expected, self.pearson = pair(), pair(), pair()
         self.squares_of_samples, self.squares = pair()
         self.total, self.differences, self.means = (np.zeros(shape[1]) for _ in range(3))
-        self.worst, self.gaps = Largest(n_entries), Largest(n_entries)
-        self.has_gaps, self.n_unexpected = False, 0
+        self.worst, self.n_unexpected = Largest(n_entries), 0
 
-    def add(self, rows: slice, y: Array, mean: Array, gap: Array | None) -> None:
+    def add(self, rows: slice, y: Array, mean: Array) -> None:
         """Take in a block of samples."""
         deviance = np.maximum(2.0 * self.noise.loss(y, positive(mean)), 0.0)
         difference = (y - mean) ** 2
@@ -167,11 +165,6 @@ class Sums:
         self.squares += (mean**2).sum(axis=0)
         self.squares_of_samples[rows] = (mean**2).sum(axis=1)
         self.worst.add(rows, np.sign(y - mean) * np.sqrt(deviance), y, mean)
-        if gap is not None:
-            self.has_gaps = True
-            self.gap[0][rows] = np.abs(gap).sum(axis=1)
-            self.gap[1][:] += np.abs(gap).sum(axis=0)
-            self.gaps.add(rows, gap, y, mean)
 
 
 class Largest:
@@ -357,11 +350,6 @@ class Diagnostics:
         Robust standard deviations of the log of `sample_deviance` above its median.
     worst : Entries
         Entries with the largest deviance residuals (signed roots of the deviance), and these residuals.
-    feature_gap, sample_gap : ndarray of shape (m,) and (n,), or None
-        Log-likelihood that the approximation at zero counts misjudges (sum of absolute values); None unless
-        the fit is of ``likelihood="chebyshev"`` or ``"taylor"``.
-    gaps : Entries or None
-        Zero counts with the largest gap, signed: exact minus approximate mean.
     overdispersion : float
         `phi` of all entries together.
     n_unexpected : int
@@ -388,9 +376,6 @@ class Diagnostics:
     sample_dispersion: Array
     sample_score: Array
     worst: Entries
-    feature_gap: Array | None
-    sample_gap: Array | None
-    gaps: Entries | None
     overdispersion: float
     n_unexpected: int
     feature_names: NDArray[np.object_] = field(repr=False)
@@ -418,45 +403,31 @@ class Diagnostics:
     @property
     def features(self) -> dict[str, Any]:
         """One row per feature; ``pandas.DataFrame(features)`` shows it."""
-        return _with_more(
-            {
-                "feature": self.feature_names,
-                "mean": self.feature_mean,
-                "deviance": self.feature_deviance,
-                "dispersion": self.feature_dispersion,
-                "overdispersion": self.feature_overdispersion,
-            },
-            fitted_dispersion=self.fitted_dispersion,
-            trend=self.trend,
-            gap=self.feature_gap,
-        )
+        columns = {
+            "feature": self.feature_names,
+            "mean": self.feature_mean,
+            "deviance": self.feature_deviance,
+            "dispersion": self.feature_dispersion,
+            "overdispersion": self.feature_overdispersion,
+            "fitted_dispersion": self.fitted_dispersion,
+            "trend": self.trend,
+        }
+        return {name: values for name, values in columns.items() if values is not None}
 
     @property
     def samples(self) -> dict[str, Any]:
         """One row per sample; ``pandas.DataFrame(samples)`` shows it."""
-        return _with_more(
-            {
-                "sample": self.sample_names,
-                "deviance": self.sample_deviance,
-                "dispersion": self.sample_dispersion,
-                "score": self.sample_score,
-            },
-            gap=self.sample_gap,
-        )
+        return {
+            "sample": self.sample_names,
+            "deviance": self.sample_deviance,
+            "dispersion": self.sample_dispersion,
+            "score": self.sample_score,
+        }
 
-    def entries(self, which: Entries | None = None) -> dict[str, Any]:
-        """One row per entry; ``pandas.DataFrame(entries)`` shows it.
-
-        Parameters
-        ----------
-        which : Entries, optional
-            By default `worst`; `gaps` is the other.
-
-        Returns
-        -------
-        dict of str to ndarray
-        """
-        shown = self.worst if which is None else which
+    @property
+    def entries(self) -> dict[str, Any]:
+        """One row for each of the least expected entries; ``pandas.DataFrame(entries)`` shows it."""
+        shown = self.worst
         return {
             "sample": self.sample_names[shown.sample],
             "feature": self.feature_names[shown.feature],
@@ -486,23 +457,15 @@ class Diagnostics:
         lines = [
             f"Variance of a feature: {dispersion:.2f} times {OWN[self.noise]} (median); most in {named}",
             f"Overdispersion: variance = mean + {self.overdispersion:.3g} mean^2, over all entries",
-            *self._fitted(),
             f"Outlying samples: {len(outliers):,} of {len(self.sample_score):,}: {samples}",
         ]
+        if self.fitted_dispersion is not None:
+            low, middle, high = np.quantile(self.fitted_dispersion, (0.05, 0.5, 0.95))
+            fitted = f"Fitted dispersions: {middle:.3g} in the median, 90% in {low:.3g} to {high:.3g}"
+            lines.insert(2, fitted)
         if self.n_unexpected:
             lines.append(f"Counts where the model expects none: {self.n_unexpected:,}, not in the variances")
-        if self.gaps is not None and self.feature_gap is not None:
-            most = np.argsort(-self.feature_gap, kind="stable")[:n_top]
-            named = ", ".join(f"{self.feature_names[j]} ({self.feature_gap[j]:.3g})" for j in most)
-            lines.append(f"Error of the approximation, in units of log-likelihood; largest in {named}")
         return "\n".join(lines)
-
-    def _fitted(self) -> list[str]:
-        """Describe what dispersions the fit has."""
-        if self.fitted_dispersion is None:
-            return []
-        low, middle, high = np.quantile(self.fitted_dispersion, (0.05, 0.5, 0.95))
-        return [f"Fitted dispersions: {middle:.3g} in the median, 90% in {low:.3g} to {high:.3g}"]
 
 
 def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any = None) -> Diagnostics:
@@ -537,14 +500,15 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
     fit, whole = fit_and_counts(fit, counts)
     counts, rows_in_memory = whole.part_in_memory()
     sums = Sums(counts.shape, n_entries, fit.noise)
-    for rows, y, mean, gap in _blocks(fit, counts, rows_in_memory):
-        sums.add(rows, y, mean, gap)
+    for rows in dense_blocks(counts.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)):
+        own = rows_in_memory[rows]
+        mean = fit.exposure(own) * fit.link.mean(fit.loadings[own] @ fit.factors.T / fit.link.alpha)
+        sums.add(rows, counts.by_row.to_dense(rows), mean)
     n, m = counts.shape
     names = fit.named(feature_names=feature_names).feature_labels
     samples = counts.sample_names
     if samples is None:
         samples = rows_in_memory.astype(str).astype(object)
-    gaps = sums.gaps.found() if sums.has_gaps else None
     sample_deviance = _ratio(sums.deviance[0], sums.expected[0])
     # Every feature and every sample has K coefficients: the part of the residuals' squares that is left.
     left = max(1.0 - fit.n_components / n, 1.0 / n) * max(1.0 - fit.n_components / m, 1.0 / m)
@@ -558,9 +522,6 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
         sample_dispersion=np.where(sums.squares_of_samples > 0.0, sums.pearson[0] / (left * m), np.nan),
         sample_score=_robust_score(sample_deviance),
         worst=sums.worst.found(),
-        feature_gap=sums.gap[1] if sums.has_gaps else None,
-        sample_gap=sums.gap[0] if sums.has_gaps else None,
-        gaps=gaps,
         overdispersion=max(float(excess.sum() / max(sums.squares.sum(), 1e-300)), 0.0),
         n_unexpected=sums.n_unexpected,
         feature_names=names,
@@ -583,23 +544,6 @@ def _trend(fit: Fit, counts: Counts, place: Index) -> dict[str, Any]:
     return {"trend": np.exp(prior.centre), "trend_spread": prior.spread}
 
 
-def _blocks(fit: Fit, counts: Counts, place: Index) -> Iterator[tuple[slice, Array, Array, Array | None]]:
-    """Return samples, counts, means and gaps of the approximation (at zero counts), block by block.
-
-    `place` says which samples of the fit the counts are of.
-    """
-    approximation = None if fit.link.is_identity else fit.settings.zeros
-    for rows in dense_blocks(counts.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)):
-        y = counts.by_row.to_dense(rows)
-        eta = fit.loadings[place[rows]] @ fit.factors.T / fit.link.alpha
-        exposure = fit.exposure(place[rows])
-        mean = exposure * fit.link.mean(eta)
-        gap = None
-        if approximation is not None:
-            gap = np.where(y > 0.0, 0.0, mean - fit.link.exposure_scale * exposure * approximation.value(eta))
-        yield rows, y, mean, gap
-
-
 def _robust_score(ratios: Array) -> Array:
     """Robust standard deviations of the logarithms above their median."""
     logs = np.log(np.where(ratios > 0.0, ratios, np.nan))
@@ -607,10 +551,6 @@ def _robust_score(ratios: Array) -> Array:
         return np.zeros(len(ratios))
     spread = float(scipy.stats.median_abs_deviation(logs, scale="normal", nan_policy="omit"))
     return np.nan_to_num((logs - np.nanmedian(logs)) / spread) if spread > 0.0 else np.zeros(len(ratios))
-
-
-def _with_more(columns: dict[str, Any], **more: Array | None) -> dict[str, Any]:
-    return columns | {name: values for name, values in more.items() if values is not None}
 
 
 def _ratio(a: Array, b: Array) -> Array:

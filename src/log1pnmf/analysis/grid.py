@@ -29,7 +29,7 @@ from log1pnmf.model.batches import Batches
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 
-from .heldout import heldout_by_sample, heldout_features_by_sample, training_by_sample
+from .heldout import heldout_features, heldout_log_likelihood, training_by_sample
 from .stability import stability
 
 # ---------- what is fitted in a fold and how a fit is judged: held-out counts, or held-out samples
@@ -146,7 +146,7 @@ class _HeldOutCounts:
         return 1.0 - self.test_fraction
 
     def score(self, fit: Fit) -> Array:
-        return heldout_by_sample(fit, self.train, self.test, test_fraction=self.test_fraction)
+        return heldout_log_likelihood(fit, self.train, self.test, test_fraction=self.test_fraction)
 
     def fitted(self, fit: Fit) -> Array:
         """With negative binomial noise only: given the training counts, the others hardly depend on c."""
@@ -176,14 +176,13 @@ class _HeldOutSamples:
         scores, batches = np.zeros(self.n_samples), self.new_batches
         if batches is not None and fit.batches is not None:  # effects of training
             batches = replace(batches, effects=fit.batches.effects, known={})
-        scores[self.rows] = heldout_features_by_sample(
+        scores[self.rows] = heldout_features(
             fit,
             self.train,
             self.new,
             scored=self.scored,
             size_factors=self.new_size_factors,
             batches=batches,
-            n_jobs=1,
         )
         return scores
 

@@ -13,9 +13,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from log1pnmf._common.checks import check_whole, require
+from log1pnmf._common.checks import check_one_each, check_whole, require
 from log1pnmf._common.colors import factor_colors
-from log1pnmf.fitting.anndata import as_fit, is_annotated
+from log1pnmf.fitting.anndata import as_fit, column_of, is_annotated
 from log1pnmf.fitting.ranking import ranking_of
 
 from .metrics import match_factors
@@ -147,10 +147,7 @@ def labels_of(source: Any, groupby: Any) -> Any:
             f"groupby={groupby!r} names a column of adata.obs, but the source is a {type(source).__name__}; "
             "pass the labels themselves, one for each sample"
         )
-    if groupby not in source.obs:
-        known = ", ".join(map(repr, source.obs.columns)) or "none"
-        raise KeyError(f"adata.obs has no column {groupby!r}; it has: {known}")
-    return source.obs[groupby]
+    return column_of(source, "obs", groupby, "groupby")
 
 
 def read_labels(source: Any, groupby: Any) -> Any:
@@ -194,19 +191,13 @@ def _called(groupby: Any) -> str:
 # ---------------------------------------------------------------- what is done with groups
 
 
-def check_length(labels: np.ndarray, n: int) -> None:
-    """Refuse labels of another number of samples."""
-    if len(labels) != n:
-        raise ValueError(f"groupby must have one label for each of the {n} samples, got {len(labels)}")
-
-
 def group_means(loadings: Array, groups: Groups) -> Array:
     """Mean loading of every group (row) on every factor.
 
     >>> group_means(np.array([[1.0], [3.0], [5.0]]), Groups.of(["a", "a", "b"])).tolist()
     [[2.0], [5.0]]
     """
-    check_length(groups.codes, len(loadings))
+    check_one_each("groupby", groups.codes, len(loadings))
     sums = np.stack([np.bincount(groups.codes, column) for column in loadings.T], axis=1)
     return sums / groups.sizes[:, None]
 
@@ -326,10 +317,10 @@ def arrange(
     which = Groups(np.zeros(n, dtype=np.intp), ("",)) if groupby is None else groupby
     scale = as_numbers(which)
     if scale is not None:
-        check_length(scale, n)
+        check_one_each("groupby", scale, n)
         return _along(scale, max_samples)
     which = Groups.of(which)
-    check_length(which.codes, n)
+    check_one_each("groupby", which.codes, n)
     rng = np.random.default_rng(random_state)
     parts, spans, start = [], [], 0
     for code, (name, quota) in enumerate(zip(which.names, _quotas(which.sizes, max_samples), strict=True)):

@@ -29,13 +29,14 @@ from log1pnmf.model.predict import (
     score_unseen,
 )
 
-# ---------- held-out log-likelihood: how well a fit to one part of the counts predicts the other part
-
 Array = NDArray[np.float64]
 
 PULL = 1.0
 """Weight of the exponential prior of held-out samples' loadings, around the mean of the training samples.
 Without it, a few samples whose loadings run away decide which setting predicts best."""
+
+SEED = 0
+"""Of the choice of features that `heldout_score` scores: the same for every model, to compare scores."""
 
 
 def heldout_log_likelihood(
@@ -44,57 +45,12 @@ def heldout_log_likelihood(
     test: Any,
     *,
     test_fraction: float = 0.1,
+    new_samples: bool = False,
+    size_factors: Any = None,
     background: float = BACKGROUND,
-) -> float:
-    """Exact log-likelihood of the test part under a fit to the training part.
-
-    Parameters
-    ----------
-    fit : Fit, or anything that `log1pnmf.as_fit` takes
-        Fitted to `train`, with any size factors; see `training_size_factors` for those that keep `c`
-        comparable.
-    train, test : array, sparse matrix, data frame or Counts
-        Parts of the counts, from `split_counts` or `folds`.
-    test_fraction : float
-        Share of the test part in the split.
-    background : float
-        See `heldout_by_sample`.
-
-    Returns
-    -------
-    float
-        Full Poisson log-likelihood, never approximate and always finite, so comparable between any fits.
-
-    Examples
-    --------
-    >>> from log1pnmf import fit_log1p_nmf
-    >>> from log1pnmf.counts.splitting import split_counts, training_size_factors
-    >>> from log1pnmf.datasets import pancreas
-    >>> train, test = split_counts(pancreas().counts[:200], 0.1, random_state=0)
-    >>> sizes = training_size_factors(train, 0.1)
-    >>> scores = [
-    ...     heldout_log_likelihood(
-    ...         fit_log1p_nmf(train, K, size_factors=sizes, random_state=0), train, test
-    ...     )
-    ...     for K in (1, 3)
-    ... ]
-    >>> scores[1] > scores[0]
-    True
-    """
-    return float(
-        heldout_by_sample(fit, train, test, test_fraction=test_fraction, background=background).sum()
-    )
-
-
-def heldout_by_sample(
-    fit: Any,
-    train: Any,
-    test: Any,
-    *,
-    test_fraction: float = 0.1,
-    background: float = BACKGROUND,
+    n_jobs: int | None = None,
 ) -> Array:
-    """`heldout_log_likelihood` of each sample.
+    """Exact log-likelihood of the test part of each sample, given its training part.
 
     A maximum-likelihood fit may predict a mean of exactly zero where a count turns up in the test part: one
     such count would rule out the model. So a small share of the predicted means comes from a background that
@@ -114,20 +70,50 @@ def heldout_by_sample(
     Parameters
     ----------
     fit : Fit, or anything that `log1pnmf.as_fit` takes
-        The fit.
+        Fitted to `train`, with any size factors; see `log1pnmf.counts.training_size_factors` for those that
+        keep `c` comparable. With ``new_samples=True``, a fit to other samples at their full depth.
     train, test : array, sparse matrix, data frame or Counts
-        Training and test part of the counts, as `log1pnmf.counts.split_counts` returns them.
+        Training and test part of the counts, from `log1pnmf.counts.split_counts` or `folds`.
     test_fraction : float
         Share of the counts in the test part.
+    new_samples : bool
+        Whether the fit has not seen these samples. Their loadings are then estimated from their training
+        parts, with the factors as they are, which judges the factors as a description of other samples.
+    size_factors : {"total", "fit", "none"} or array, optional
+        Size factors of new samples at their full depth; see `Log1pNMF.transform`.
     background : float
         Share of the background, between 0 and 1; at 0 the result may be -inf.
+    n_jobs : int, optional
+        Number of threads for the loadings of new samples.
 
     Returns
     -------
     ndarray of shape (n,)
+        Never approximate, so comparable between any fits; the sum is that of all samples.
+
+    Examples
+    --------
+    >>> from log1pnmf import fit_log1p_nmf
+    >>> from log1pnmf.counts import split_counts, training_size_factors
+    >>> from log1pnmf.datasets import pancreas
+    >>> train, test = split_counts(pancreas().counts[:200], 0.1, random_state=0)
+    >>> sizes = training_size_factors(train, 0.1)
+    >>> few, more = (fit_log1p_nmf(train, K, size_factors=sizes) for K in (1, 3))
+    >>> bool(heldout_log_likelihood(more, train, test).sum() > heldout_log_likelihood(few, train, test).sum())
+    True
     """
-    rates = _rates(as_fit(fit))
-    return _score_parts(rates, train, test, test_fraction=test_fraction, background=background)
+    share, found = check_fraction(test_fraction), as_fit(fit)
+    seen, unseen = Counts.from_any(train), Counts.from_any(test)
+    expected = (seen.n_samples if new_samples else len(found.loadings), len(found.factors))
+    for name, counts in (("train", seen), ("test", unseen)):
+        if counts.shape != expected:
+            raise ValueError(f"{name} must have the shape {expected} of the fit, got {counts.shape}")
+    if new_samples:
+        held = _given_a_part(found, seen, share, size_factors, n_jobs)
+        rates = Rates(held.solve()[0], found.factors, found.link, held.size_factors, found.dispersion)
+    else:
+        rates = _rates(found)
+    return score_parts(rates, seen, unseen, test_fraction=share, background=background)
 
 
 def training_by_sample(fit: Fit, train: Counts) -> Array:
@@ -141,67 +127,18 @@ def _rates(fit: Fit) -> Rates:
     return Rates(fit.loadings, fit.factors, fit.link, *own)
 
 
-def heldout_rows_log_likelihood(
-    fit: Any,
-    train: Any,
-    test: Any,
-    *,
-    test_fraction: float = 0.1,
-    size_factors: Any = None,
-    background: float = BACKGROUND,
-    n_jobs: int | None = None,
-) -> float:
-    """Exact log-likelihood of held-out samples, each given a part of its own counts.
-
-    Their counts are split; loadings come from the training part of each sample, with the factors as they
-    are, and the test part is scored. Nothing of the test part is used, so more factors do not look better
-    than they are (in `Log1pNMF.score` they do). It judges the factors as a description of *other* samples.
-
-    Parameters
-    ----------
-    fit : Fit, or anything that `log1pnmf.as_fit` takes
-        A fit to other samples with the same features, at their full depth.
-    train, test : array, sparse matrix, data frame or Counts
-        Parts of the new samples, from `split_counts`.
-    test_fraction : float
-        Share of the test part in the split.
-    size_factors : {"total", "fit", "none"} or array, optional
-        Size factors of the new samples at their full depth; see `Log1pNMF.transform`.
-    background : float
-        See `heldout_by_sample`; it is made from the training part of the new samples.
-    n_jobs : int, optional
-        Number of threads.
-
-    Returns
-    -------
-    float
-
-    Examples
-    --------
-    >>> from log1pnmf import Log1pNMF
-    >>> from log1pnmf.counts.splitting import split_counts
-    >>> from log1pnmf.datasets import pancreas
-    >>> counts = pancreas().counts[:300]
-    >>> model = Log1pNMF(2, random_state=0).fit(counts[:200])
-    >>> train, test = split_counts(counts[200:], 0.1, random_state=0)
-    >>> bool(np.isfinite(heldout_rows_log_likelihood(model, train, test)))
-    True
-    """
-    share = check_fraction(test_fraction)
-    seen = Counts.from_any(train)
-    found = as_fit(fit)
-    kind = found.settings.size_factors if size_factors is None else size_factors
+def _given_a_part(fit: Fit, seen: Counts, share: float, size_factors: Any, n_jobs: int | None) -> NewSamples:
+    """Hold the training parts of new samples against a fit, with size factors of that part."""
+    kind = fit.settings.size_factors if size_factors is None else size_factors
     if isinstance(kind, str) and kind in ("total", "fit", "given"):
-        sizes = new_size_factors(found, seen, size_factors)  # totals have shrunk with the counts
+        sizes = new_size_factors(fit, seen, size_factors)  # totals have shrunk with the counts
     else:
         sizes = training_size_factors(seen, share, kind)
-    held = NewSamples(found, seen, sizes, n_jobs=n_jobs, pull=PULL)
-    held = held.sized(1.0 - share) if fits_new_sizes(found, size_factors) else held
-    rates = Rates(held.solve()[0], found.factors, found.link, held.size_factors, found.dispersion)
-    return float(_score_parts(rates, seen, test, test_fraction=share, background=background).sum())
+    held = NewSamples(fit, seen, sizes, n_jobs=n_jobs, pull=PULL)
+    return held.sized(1.0 - share) if fits_new_sizes(fit, size_factors) else held
 
 
-def heldout_features_by_sample(
+def heldout_features(
     fit: Fit,
     train: Any,
     new: Any,
@@ -210,7 +147,6 @@ def heldout_features_by_sample(
     size_factors: Array | None = None,
     batches: Batches | None = None,
     background: float = BACKGROUND,
-    n_jobs: int | None = None,
 ) -> Array:
     """Exact log-likelihood of some features of samples that the fit has never seen, given the others.
 
@@ -230,27 +166,13 @@ def heldout_features_by_sample(
     dispersion = None if fit.dispersion is None else fit.dispersion[given]
     part = replace(fit, factors=fit.factors[given], dispersion=dispersion, batches=None)
     of_given, of_scored = (None if batches is None else batches.of_features(one) for one in (given, scored))
-    held = NewSamples(part, seen, size_factors, batches=of_given, n_jobs=n_jobs, pull=PULL)
+    held = NewSamples(part, seen, size_factors, batches=of_given, n_jobs=1, pull=PULL)
     held = held.sized() if unsized else held
     dispersion = None if fit.dispersion is None else fit.dispersion[scored]
     own = (held.size_factors, dispersion, of_scored)
     rates = Rates(held.solve()[0], fit.factors[scored], fit.link, *own)
     beside = Background(seen.row_sums + 0.5, totals[scored] / totals[given].sum(), background)
     return score_unseen(rates, unseen, beside)
-
-
-def _score_parts(rates: Rates, train: Any, test: Any, *, test_fraction: float, background: float) -> Array:
-    """Check both parts and score the test part."""
-    share = check_fraction(test_fraction)
-    seen, unseen = Counts.from_any(train), Counts.from_any(test)
-    expected = (len(rates.loadings), len(rates.factors))
-    for name, counts in (("train", seen), ("test", unseen)):
-        if counts.shape != expected:
-            raise ValueError(f"{name} must have the shape {expected} of the fit, got {counts.shape}")
-    return score_parts(rates, seen, unseen, test_fraction=share, background=background)
-
-
-# ---------- perplexity: how well a fit foretells the words of documents that it has not seen
 
 
 def perplexity(
@@ -266,8 +188,9 @@ def perplexity(
 
     The counts of every document are split. Loadings come from one part, and the other part is scored:
     ``exp(-sum(y log p) / sum(y))``, where p are the fitted means as shares of their sum over the features. A
-    perplexity of 300 means that the fit is as uncertain as if it chose among 300 equally likely words. A
     share of 0.001 of p comes from the totals of the words, so that no word is impossible.
+    ``LatentDirichletAllocation.perplexity`` of scikit-learn scores the same words that it estimates the
+    topics of a document from, so you cannot compare its values with these.
 
     Parameters
     ----------
@@ -287,12 +210,7 @@ def perplexity(
     Returns
     -------
     float
-
-    Notes
-    -----
-    ``LatentDirichletAllocation.perplexity`` of scikit-learn estimates the topics of a document from all of
-    its words and scores the same words, so you cannot compare its values with these. Perplexity as computed
-    here need not improve with every further topic.
+        300 means as uncertain as a choice among 300 equally likely words.
 
     Examples
     --------
@@ -307,37 +225,16 @@ def perplexity(
     seen, unseen = split_counts(counts, share, random_state=random_state)
     if not unseen.total:
         raise ValueError("X has too few counts to hold any out; pass more documents")
-    sizes = _sizes(found, seen, share, size_factors)
-    held = NewSamples(found, seen, sizes, n_jobs=n_jobs, pull=PULL)
-    held = held.sized() if fits_new_sizes(found, size_factors) else held
-    return math.exp(-_log_shares(found, held.solve()[0], seen, unseen) / unseen.total)
-
-
-def _sizes(fit: Fit, seen: Counts, share: float, size_factors: Any) -> Array:
-    """Return the size factors of documents of which a part is seen."""
-    kind = fit.settings.size_factors if size_factors is None else size_factors
-    if isinstance(kind, str) and kind in ("total", "fit", "given"):
-        return new_size_factors(fit, seen, size_factors)  # totals have shrunk with the counts
-    return training_size_factors(seen, share, kind)
-
-
-def _log_shares(fit: Fit, loadings: Array, seen: Counts, unseen: Counts) -> float:
-    """Sum up the logarithms of the shares of the held-out counts."""
+    loadings = _given_a_part(found, seen, share, size_factors, n_jobs).solve()[0]
     totals = seen.by_column.row_sums() + 0.5
-    beside, log_shares = BACKGROUND * totals / totals.sum(), 0.0
+    flat, log_shares = totals / totals.sum(), 0.0
     for rows in dense_blocks(unseen.shape, BLOCK_ENTRIES):
-        rates = fit.link.inverse(loadings[rows] @ fit.factors.T)
+        rates = found.link.inverse(loadings[rows] @ found.factors.T)
         sums = rates.sum(axis=1, keepdims=True)
-        own = np.where(sums > 0.0, rates / np.where(sums > 0.0, sums, 1.0), totals / totals.sum())
+        own = np.where(sums > 0.0, rates / np.where(sums > 0.0, sums, 1.0), flat)
         y = unseen.by_row.to_dense(rows)
-        log_shares += float(np.sum(y * np.log((1.0 - BACKGROUND) * own + beside)))
-    return log_shares
-
-
-# ---------- a score for scikit-learn's searches that does not grow with the number of factors
-
-SEED = 0
-"""Of the choice of features that are scored: the same for every model, so that scores can be compared."""
+        log_shares += float(np.sum(y * np.log((1.0 - BACKGROUND) * own + BACKGROUND * flat)))
+    return math.exp(-log_shares / unseen.total)
 
 
 def heldout_score(estimator: Any, X: Any, y: Any = None, *, test_fraction: float = 0.2) -> float:
@@ -386,13 +283,8 @@ def heldout_score(estimator: Any, X: Any, y: Any = None, *, test_fraction: float
         )
     n_scored = min(max(1, round(test_fraction * m)), m - 1)
     scored = np.sort(np.random.default_rng(SEED).permutation(m)[:n_scored])
-    found = heldout_features_by_sample(fit, _fitted_totals(fit)[None, :], new, scored=scored, n_jobs=1)
-    return float(found.sum()) / (new.n_samples * n_scored)
-
-
-def _fitted_totals(fit: Fit) -> NDArray[np.float64]:
-    """Totals of the features over the fitted samples, as the fit has them."""
-    totals = np.zeros(len(fit.factors))
-    for rows in dense_blocks((len(fit.loadings), len(totals)), BLOCK_BYTES / 32):
+    totals = np.zeros(m)  # of the features over the fitted samples, as the fit has them
+    for rows in dense_blocks((len(fit.loadings), m), BLOCK_BYTES / 32):
         totals += (fit.exposure(rows) * fit.link.inverse(fit.loadings[rows] @ fit.factors.T)).sum(axis=0)
-    return np.rint(totals)
+    found = heldout_features(fit, np.rint(totals)[None, :], new, scored=scored)
+    return float(found.sum()) / (new.n_samples * n_scored)

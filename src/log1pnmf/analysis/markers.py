@@ -11,11 +11,11 @@ import scipy
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from log1pnmf._common.checks import check_choice, convergence_warning, plural, require, warn
+from log1pnmf._common.checks import check_choice, convergence_warning, plural, warn
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import split_counts
 from log1pnmf.fitting.anndata import fit_and_counts, is_annotated
-from log1pnmf.fitting.fit import Fit, Keys, c_label
+from log1pnmf.fitting.fit import Fit, Keys, c_label, factor_number
 from log1pnmf.fitting.fit_counts import Request, run_request
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.model.problem import Problem
@@ -199,7 +199,7 @@ class Markers:
         -------
         ndarray of int
         """
-        k = self._checked(k)
+        k = factor_number(k, self.factor_names)
         order = self._order(k, by)
         named = self.adjusted_p[order, k] <= level
         if np.isnan(self.p[:, k]).all():
@@ -224,84 +224,8 @@ class Markers:
         names = ("score", "log2_fold_change", "p", "adjusted_p")
         return {"feature_names": self.feature_names, **{name: getattr(self, name) for name in names}}
 
-    # ---------------------------------------------------------------- for tools for gene sets
-
-    def to_decoupler(self, by: str = "log2_fold_change") -> Any:
-        """Return the matrix that decoupler's methods take as `data`: a row per factor, a column per feature.
-
-        Parameters
-        ----------
-        by : str
-            As in `top`.
-
-        Returns
-        -------
-        pandas.DataFrame
-            For instance for ``decoupler.mt.ulm(data=..., net=...)``.
-        """
-        return _pandas().DataFrame(
-            self.ranking(by).T, index=list(self.factor_names), columns=self.feature_names.astype(str)
-        )
-
-    def to_network(self, n_top: int = 50, *, by: str = "score", level: float = LEVEL) -> Any:
-        """Return the factors themselves as gene sets with weights, to score other data with.
-
-        Parameters
-        ----------
-        n_top : int
-            Maximum number of features of each factor.
-        by, level
-            As in `top`; the weight is the log2 fold change.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns `source` (the factor), `target` (the feature) and `weight`, as decoupler takes for `net`.
-        """
-        chosen = [self.top_index(k, n_top, by=by, level=level) for k in range(self.n_components)]
-        factor = np.repeat(np.arange(self.n_components), [len(part) for part in chosen])
-        feature = np.concatenate(chosen)
-        return _pandas().DataFrame(
-            {
-                "source": np.array(self.factor_names, dtype=object)[factor],
-                "target": self.feature_names[feature].astype(str),
-                "weight": self.log2_fold_change[feature, factor],
-            }
-        )
-
-    def to_gseapy(self, k: int | str, by: str = "log2_fold_change") -> Any:
-        """Return all features of a factor with a number, largest first: `rnk` of gseapy's `prerank`.
-
-        Parameters
-        ----------
-        k : int or str
-            Factor: its number, from 0, or its name.
-        by : str
-            As in `top`.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns `gene_name` and `score`. Written as a file without header, separated by tabs,
-            it is the .rnk file of other tools.
-        """
-        scores = self.ranking(by)[:, self._checked(k)]
-        order = np.argsort(-scores, kind="stable")
-        names = self.feature_names[order].astype(str)
-        return _pandas().DataFrame({"gene_name": names, "score": scores[order]})
-
-    # ---------------------------------------------------------------- inside
-
     def _order(self, k: int, by: str) -> NDArray[np.intp]:
         return np.argsort(-self.ranking(by)[:, k], kind="stable")
-
-    def _checked(self, k: int | str) -> int:
-        if isinstance(k, str):
-            check_choice("factor", k, self.factor_names)
-            return self.factor_names.index(k)
-        if not 0 <= k < self.n_components:
-            raise ValueError(f"there are factors 0 to {self.n_components - 1}, got {k}")
-        return k
 
 
 def markers_in(source: Any, fit: Fit, n_top: int) -> Markers | None:
@@ -337,10 +261,6 @@ def markers_in(source: Any, fit: Fit, n_top: int) -> Markers | None:
         feature_names=fit.feature_labels,
         factor_names=tuple(names),
     )
-
-
-def _pandas() -> Any:
-    return require("pandas", purpose="tables for gene sets")
 
 
 # ---------- which features rise with a factor, from a fitted model and its counts

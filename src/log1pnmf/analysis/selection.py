@@ -363,19 +363,6 @@ class Selection:
         """What the data say about every parameter, with the reasons."""
         return judge(self.summary, holdout=self.about["holdout"], note=self.about.get("note"))
 
-    @property
-    def at_edge(self) -> tuple[str, ...]:
-        """Names of the parameters whose best value is the first or last of several that were tried."""
-        columns, best = self._settings_columns(), self.best
-        edges = []
-        del columns["noise"]
-        for name, values in columns.items():
-            ends = (values.min(), values.max())
-            natural = (name == "c" and math.isinf(best.c)) or (name == "l1" and best.l1 == 0.0)
-            if ends[0] < ends[1] and getattr(best, name) in ends and not natural:
-                edges.append(name)
-        return tuple(edges)
-
     def __repr__(self) -> str:
         return f"<Selection among {plural(len(self.settings), 'setting')}, best {self.best}>"
 

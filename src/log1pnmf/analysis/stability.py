@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -119,54 +119,6 @@ def stability(fits: Sequence[Any], *, on: str = "loadings") -> Stability:
             between[a, b] = between[b, a] = match_factors(tables[a], tables[b]).similarity.mean()
     others = [match_factors(tables[0], table).similarity for table in tables[1:]]
     return Stability(np.array(others), between)
-
-
-def stability_table(
-    counts: Any,
-    settings: Sequence[Mapping[str, Any]],
-    n_seeds: int = 5,
-    *,
-    on: str = "loadings",
-    random_state: Any = 0,
-) -> dict[str, np.ndarray]:
-    """Stability of several settings.
-
-    Parameters
-    ----------
-    counts : array, sparse matrix or data frame
-        Counts, samples x features.
-    settings : sequence of dict
-        Parameters of `log1pnmf.Log1pNMF`, one dictionary for each setting.
-    n_seeds : int
-        Number of fits, each with its own seed.
-    on : {"loadings", "factors"}
-        What is compared.
-    random_state : int, RandomState, Generator or None
-        Seed or generator of the random numbers.
-
-    Returns
-    -------
-    dict of str to ndarray
-        One row per setting; ``pandas.DataFrame`` shows it. Columns: `c`, `n_components`, `l1`; `stability`
-        of the setting; `least`, that of its least stable factor; `objective` of the best fit, and how far
-        the worst one is above it, `spread`.
-    """
-    rows = []
-    for one in settings:
-        fits = fit_seeds(counts, n_seeds=n_seeds, random_state=random_state, **one)
-        found, best = stability(fits, on=on), fits[0]
-        rows.append(
-            {
-                "c": best.c,
-                "n_components": best.n_components,
-                "l1": best.settings.l1,
-                "stability": found.score,
-                "least": float(found.factors.min()),
-                "objective": best.objective,
-                "spread": fits[-1].objective - best.objective,
-            }
-        )
-    return {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
 
 
 def consensus(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy
 
 from log1pnmf._common.checks import require
+from log1pnmf.counts.read import read_sets
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.ranking import ranking_of
@@ -22,8 +22,6 @@ LEVEL = 0.05
 
 AHEAD = 2.0
 """A group names a factor where its mean loading is this many times that of every other group."""
-
-LARGEST_FILE = 1 << 28
 
 
 def suggest_names(
@@ -73,43 +71,13 @@ def suggest_names(
     fit = as_fit(source, key=key).named(feature_names=feature_names)
     found: dict[int, tuple[str, str]] = {}
     if gene_sets is not None:
-        sets = read_gmt(gene_sets) if isinstance(gene_sets, str | os.PathLike) else gene_sets
+        sets = read_sets(gene_sets) if isinstance(gene_sets, str | os.PathLike) else gene_sets
         found |= _by_sets(fit, {str(name): set(map(str, members)) for name, members in sets.items()})
     if groups is not None:
         found |= _by_groups(fit, Groups.of(labels_of(source, groups)))
     names = _different([found.get(k, (None, ""))[0] for k in range(fit.n_components)], fit.factor_names)
     reasons = [found.get(k, (None, "nothing fits well enough"))[1] for k in range(fit.n_components)]
     return pandas.DataFrame({"factor": fit.factor_names, "name": names, "reason": reasons}, dtype=object)
-
-
-def read_gmt(path: str | os.PathLike[str]) -> dict[str, set[str]]:
-    """Read gene sets from a GMT file: name, description and members, separated by tabs.
-
-    Parameters
-    ----------
-    path : str or PathLike
-        GMT file.
-
-    Returns
-    -------
-    dict of str to set of str
-    """
-    place = Path(path)
-    if place.stat().st_size > LARGEST_FILE:
-        raise ValueError(
-            f"{place} is larger than {LARGEST_FILE >> 20} MiB: is it really a file of gene sets?"
-        )
-    sets = {}
-    for number, line in enumerate(place.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        name, *rest = line.rstrip().split("\t")
-        if len(rest) < 2:
-            raise ValueError(
-                f"{place}, line {number}: a set needs a name, a description and members, with tabs between"
-            )
-        sets[name] = {member for member in rest[1:] if member}
-    return sets
 
 
 def _by_sets(fit: Fit, sets: Mapping[str, set[str]]) -> dict[int, tuple[str, str]]:

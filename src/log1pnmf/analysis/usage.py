@@ -26,11 +26,11 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from log1pnmf._common.checks import check_choice, plural, warn
+from log1pnmf._common.checks import check_choice, check_one_each, plural, warn
 from log1pnmf.fitting.anndata import as_fit
 
 from .batches import confounded_groups
-from .groups import MISSING, Groups, check_length, numbers_of
+from .groups import MISSING, Groups, numbers_of
 
 # ---------- what loadings are compared on
 
@@ -102,8 +102,7 @@ def _replicates(replicate: Any, n: int) -> Indices:
     if replicate is None or replicate is True:
         return np.arange(n)
     codes = Groups.of(replicate).codes
-    if len(codes) != n:
-        raise ValueError(f"replicate must have one label for each of the {n} samples, got {len(codes)}")
+    check_one_each("replicate", codes, n)
     return codes
 
 
@@ -175,10 +174,7 @@ def covariate_columns(covariates: Any, n: int) -> Array:
         named = [(str(place), column) for place, column in enumerate(array.T)]
     columns = []
     for name, values in named:
-        if len(values) != n:
-            raise ValueError(
-                f"covariate {name!r} must have one value for each of the {n} samples, got {len(values)}"
-            )
+        check_one_each(f"covariate {name!r}", values, n, "value")
         numbers = numbers_of(values)
         if numbers is not None:
             columns.append(numbers)
@@ -346,7 +342,7 @@ def usage(
     fit = as_fit(fit, key=key).normalized("max")
     n, which = len(fit.loadings), _groups_or_numbers(groups, numeric)
     extra = covariate_columns(covariates, n)
-    check_length(which.codes if isinstance(which, Groups) else which, n)
+    check_one_each("groupby", which.codes if isinstance(which, Groups) else which, n)
     known = which.labels != MISSING if isinstance(which, Groups) else ~np.isnan(which)
     units = gather(fit.loadings, which, replicate, extra, known & ~np.isnan(extra).any(axis=1))
     if replicate is None:

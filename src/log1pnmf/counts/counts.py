@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from log1pnmf._common.arrays import on_host
-from log1pnmf._common.checks import check_choice, plural, warn
+from log1pnmf._common.checks import check_choice, check_one_each, plural, warn
 
 from .compress import (
     CHUNK,
@@ -487,11 +487,7 @@ def _checked_size_factors(given: Any, n_samples: int) -> np.ndarray:
         raise ValueError(
             f"size_factors must be 'total', 'fit', 'none' or an array of numbers, got {type(given).__name__}"
         ) from error
-    if factors.shape != (n_samples,):
-        raise ValueError(
-            f"size_factors must have one number for each of the {n_samples} samples, "
-            f"got an array of shape {factors.shape}; pass an array of length {n_samples}"
-        )
+    check_one_each("size_factors", factors, n_samples, "number")
     extreme = (factors > 0) & np.isfinite(factors) & ((factors < 1e-30) | (factors > 1e30))
     if extreme.any():
         raise ValueError(

@@ -35,6 +35,15 @@ def is_annotated(source: object) -> bool:
     return all(hasattr(source, slot) for slot in ("obsm", "varm", "uns"))
 
 
+def column_of(adata: Any, where: str, name: str, argument: str) -> Any:
+    """Return the column of ``adata.obs`` or ``adata.var`` that an argument names."""
+    table = getattr(adata, where)
+    if name not in table:
+        known = ", ".join(map(repr, list(table.columns)[:20])) or "none"
+        raise KeyError(f"{argument}: adata.{where} has no column {name!r}; it has: {known}")
+    return table[name]
+
+
 def symbols_of(source: Any, gene_symbols: str | None, feature_names: Any = None) -> Any:
     """Return the names of features that a column of ``adata.var`` holds; otherwise those that were given."""
     if gene_symbols is None:
@@ -46,10 +55,7 @@ def symbols_of(source: Any, gene_symbols: str | None, feature_names: Any = None)
             f"gene_symbols={gene_symbols!r} names a column of adata.var, but the source is a "
             f"{type(source).__name__}; pass feature_names, one for each feature"
         )
-    if gene_symbols not in source.var:
-        known = ", ".join(map(repr, source.var.columns)) or "none"
-        raise KeyError(f"adata.var has no column {gene_symbols!r}; it has: {known}")
-    return source.var[gene_symbols].astype(str).tolist()
+    return column_of(source, "var", gene_symbols, "gene_symbols").astype(str).tolist()
 
 
 def uns_of(fit: Fit, layer: str | None) -> dict[str, Any]:

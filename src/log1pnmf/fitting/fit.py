@@ -290,7 +290,7 @@ def new_factor_names(current: Sequence[str], given: Any) -> NDArray[np.object_]:
     names = list(current)
     if isinstance(given, Mapping):
         for which, name in given.items():
-            names[_place(which, current)] = name
+            names[factor_number(which, current)] = name
     elif isinstance(given, str) or len(given) != len(names):
         count = 1 if isinstance(given, str) else len(given)
         raise ValueError(
@@ -304,12 +304,14 @@ def new_factor_names(current: Sequence[str], given: Any) -> NDArray[np.object_]:
     return changed
 
 
-def _place(which: Any, current: Sequence[str]) -> int:
-    if isinstance(which, str) and which in current:
-        return list(current).index(which)
-    if isinstance(which, int | np.integer) and not isinstance(which, bool) and 0 <= which < len(current):
+def factor_number(which: Any, names: Sequence[str]) -> int:
+    """Return the number of a factor that is given by its name or its number, from 0."""
+    if isinstance(which, str) and which in names:
+        return list(names).index(which)
+    if isinstance(which, int | np.integer) and not isinstance(which, bool) and 0 <= which < len(names):
         return int(which)
-    raise ValueError(f"no factor is called {which!r}; they are {', '.join(map(repr, current))}")
+    listed = ", ".join(map(repr, names))
+    raise ValueError(f"a factor must be one of {listed} or 0 to {len(names) - 1}, got {which!r}")
 
 
 def check_factor_names(names: NDArray[Any], n_components: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.arrays import RowFile
-from log1pnmf._common.checks import convergence_warning, warn
+from log1pnmf._common.checks import check_one_each, convergence_warning, warn
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import align_features, select_features
 from log1pnmf.counts.passes import parts_of, source_of
@@ -98,11 +98,7 @@ def _in_parts(
     source, given = source_of(X), None
     if source is not None and size_factors is not None and not isinstance(size_factors, str):
         given = np.asarray(size_factors)
-        if given.shape != source.shape[:1]:
-            raise ValueError(
-                f"size_factors must have one number for each of the {source.shape[0]} samples, "
-                f"got an array of shape {given.shape}"
-            )
+        check_one_each("size_factors", given, source.shape[0], "number")
     for first, part in parts_of(X if source is None else source):
         counts = counts_of(fit, part, same_samples=False)
         rows = slice(first, first + counts.n_samples)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from log1pnmf._common.checks import check_one_each
 from log1pnmf.counts.compress import Pattern, SparseRows
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.passes import ChunkedCounts
@@ -200,11 +201,7 @@ class Batches:
 def batch_labels(given: Any, n_samples: int) -> list[str]:
     """Check the labels of batches, one for every sample, and give them as text."""
     values = np.asarray(given, dtype=object)
-    if isinstance(given, str) or values.shape != (n_samples,):
-        raise ValueError(
-            f"batch must have one label for each of the {n_samples} samples, "
-            f"got {'a string' if isinstance(given, str) else f'shape {values.shape}'}"
-        )
+    check_one_each("batch", values if values.ndim else given, n_samples)
     missing = [place for place, value in enumerate(values) if value is None or _is_nan(value)]
     if missing:
         raise ValueError(

@@ -177,13 +177,10 @@ def diagnostics(found: Diagnostics, *, n_labels: int = 8, figure: Figure | SubFi
     """
     if not isinstance(found, Diagnostics):
         raise TypeError(f"expected Diagnostics, got {type(found).__name__}; pass model.diagnose(counts)")
-    n_panels = 2 if found.feature_gap is None else 3
-    figure = figure_or_new(figure, (4.2 * n_panels, 3.6))
-    panels = figure.subplots(1, n_panels)
+    figure = figure_or_new(figure, (8.4, 3.6))
+    panels = figure.subplots(1, 2)
     _features(panels[0], found, n_labels)
     _samples(panels[1], found, n_labels)
-    if found.feature_gap is not None:
-        _gaps(panels[2], found, n_labels)
     return figure
 
 
@@ -273,18 +270,6 @@ def _samples(ax: Axes, found: Diagnostics, n_labels: int) -> None:
     set_title(ax, None, f"samples: {len(outliers):,} outlying")
     named = outliers[:n_labels]
     label_points(ax, [str(found.sample_names[i]) for i in named], named.astype(np.float64), y[named])
-
-
-def _gaps(ax: Axes, found: Diagnostics, n_labels: int) -> None:
-    assert found.feature_gap is not None  # the panel is only there with it
-    index = np.flatnonzero((found.feature_gap > 0.0) & (found.feature_mean > 0.0))
-    x, y = found.feature_mean[index], found.feature_gap[index]
-    _scatter(ax, x, y, logs="xy")
-    top = np.argsort(-y, kind="stable")[:n_labels]
-    ax.set_xlabel("mean count", color=INK)
-    ax.set_ylabel("log-likelihood misjudged at zeros", color=INK)
-    set_title(ax, None, f"approximation: {found.feature_gap.sum():,.3g} in all")
-    label_points(ax, [str(found.feature_names[j]) for j in index[top]], x[top], y[top])
 
 
 def _scatter(ax: Axes, x: np.ndarray, y: np.ndarray, *, logs: str = "") -> None:

@@ -15,7 +15,7 @@ from log1pnmf._common.colors import factor_colors
 from log1pnmf.analysis.markers import Markers
 from log1pnmf.analysis.metrics import correlation_matrix
 from log1pnmf.fitting.anndata import symbols_of
-from log1pnmf.fitting.fit import Keys
+from log1pnmf.fitting.fit import Keys, factor_number
 
 from .canvas import (
     INK,
@@ -95,11 +95,7 @@ def volcano(
     'log2 fold change'
     """
     tested, names = _tested(source, key)
-    if isinstance(k, str):
-        check_choice("factor", k, names)
-        k = names.index(k)
-    elif not 0 <= k < len(names):
-        raise ValueError(f"there are factors 0 to {len(names) - 1}, got {k}")
+    k = factor_number(k, names)
     order = np.argsort(-tested["score"][:, k], kind="stable")  # the first features of the factor first
     x, p, adjusted = (tested[name][order, k] for name in ("log2_fold_change", "p", "adjusted_p"))
     features = np.array([str(name) for name in tested["feature_names"]])[order]
@@ -226,7 +222,7 @@ def factor_scatter(
     names = symbols_of(source, gene_symbols, feature_names)
     shown = drawable(source, key=key, feature_names=names)
     need_factors(shown)
-    _check_factors(shown, (a, b))
+    a, b = (factor_number(k, shown.factor_names) for k in (a, b))
     x, y = shown.factors[:, a], shown.factors[:, b]
     rho = correlation_matrix(np.stack((x, y), axis=1))[0, 1]
     named = _extremes(x, y, n_labels) if highlight is None else _find(shown, highlight)
@@ -330,8 +326,8 @@ def top_features(
     names = symbols_of(source, gene_symbols, feature_names)
     shown = drawable(source, key=key, feature_names=names)
     need_factors(shown)
-    chosen = list(range(shown.n_components) if factors is None else factors)
-    _check_factors(shown, chosen)
+    which = range(shown.n_components) if factors is None else factors
+    chosen = [factor_number(k, shown.factor_names) for k in which]
     if markers is not None and markers.effect.shape != shown.factors.shape:
         raise ValueError(
             f"markers are of {markers.effect.shape[0]} features and {markers.n_components} factors, but the "
@@ -378,9 +374,3 @@ def _heat_map(shown: Drawable, chosen: list[int], top: list[Any], change: Array,
     ax.set_yticks(range(len(features)), shown.feature_labels[features], fontsize="x-small")
     color_bar(image, "log2 fold change (0: not more)")
     return figure
-
-
-def _check_factors(shown: Drawable, chosen: Sequence[int]) -> None:
-    for k in chosen:
-        if not 0 <= k < shown.n_components:
-            raise ValueError(f"there are factors 0 to {shown.n_components - 1}, got {k}")

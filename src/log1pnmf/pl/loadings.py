@@ -17,7 +17,7 @@ from log1pnmf._common.colors import distinct_colors, factor_colors
 from log1pnmf.analysis.groups import Arrangement, arrange, group_means, labels_of, read_groups, read_labels
 from log1pnmf.analysis.usage import Usage
 from log1pnmf.fitting.anndata import is_annotated
-from log1pnmf.fitting.fit import Keys, sample_shares
+from log1pnmf.fitting.fit import Keys, factor_number, sample_shares
 
 from .canvas import (
     INK,
@@ -105,7 +105,7 @@ def embedding(
     shown = drawable(adata, key=key)
     places, found = _places(adata, basis, len(shown.loadings))
     names, labels = shown.factor_names, shown.factor_labels
-    chosen = [_number(factor, names) for factor in (range(len(names)) if factors is None else factors)]
+    chosen = [factor_number(factor, names) for factor in (range(len(names)) if factors is None else factors)]
     sections = _sections(adata, found, library_key, len(places))
     drawn = [(k, section) for section in sections for k in chosen]
     columns = max(1, min(n_columns, len(drawn)))
@@ -152,16 +152,6 @@ def _sections(
                 f"adata[adata.obs[{column!r}] == ...]"
             )
     return {"": np.arange(n_samples)}
-
-
-def _number(factor: int | str, names: list[str]) -> int:
-    if isinstance(factor, str):
-        if factor not in names:
-            raise ValueError(f"no factor is called {factor!r}; they are {', '.join(map(repr, names))}")
-        return names.index(factor)
-    if not 0 <= factor < len(names):
-        raise ValueError(f"there are factors 0 to {len(names) - 1}, got {factor}")
-    return int(factor)
 
 
 def _places(source: Any, basis: Any, n: int) -> tuple[np.ndarray, str | None]:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from log1pnmf._common.checks import check_one_each
 from log1pnmf.analysis.evidence import Evidence, evidence_in
-from log1pnmf.analysis.groups import Groups, as_numbers, check_length, fold_groups, labels_of, quarters
+from log1pnmf.analysis.groups import Groups, as_numbers, fold_groups, labels_of, quarters
 from log1pnmf.analysis.markers import Markers, markers_in
 from log1pnmf.analysis.sweep import Sweep
 from log1pnmf.counts.counts import Counts
@@ -170,7 +171,7 @@ class ReportInput:
             labels = labels_of(sources[0], groupby)
             numbers = as_numbers(labels)
             groups = Groups.of(labels) if numbers is None else quarters(numbers)
-            check_length(groups.codes, len(named[0].loadings))
+            check_one_each("groupby", groups.codes, len(named[0].loadings))
             if numbers is not None:
                 cut = "its groups are four ranges with about equal numbers of samples"
                 said = (*said, f"{group_name or 'group'} holds numbers: {cut}.")

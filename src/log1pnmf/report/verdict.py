@@ -81,7 +81,7 @@ def _describe(inputs: ReportInput, label: str, fit: Fit, counts: Counts) -> Misf
         ]
         for e in range(min(N_LISTED, len(shown.value)))
     ]
-    sentences = [_variance(found), _outliers(inputs, found), *_approximation(found)]
+    sentences = [_variance(found), _outliers(inputs, found)]
     return MisfitSection(
         label=label,
         sentences=sentences,
@@ -132,21 +132,6 @@ def _outliers(inputs: ReportInput, found: Diagnostics) -> str:
         f"{samples} explained much worse than the others (robust z of the deviance above {OUTLYING:g}): "
         f"{enumerate_words(names, most=N_LISTED)}."
     )
-
-
-def _approximation(found: Diagnostics) -> list[str]:
-    if found.feature_gap is None:
-        return []
-    order = np.argsort(-found.feature_gap, kind="stable")
-    total = float(found.feature_gap.sum())
-    if total <= 0.0:
-        return ["The approximation at zero counts is exact here."]
-    half = int(np.searchsorted(np.cumsum(found.feature_gap[order]), 0.5 * total)) + 1
-    names = [str(found.feature_names[j]) for j in order[: min(half, N_LISTED)]]
-    return [
-        f"The approximation at zero counts is off by {significant(total)} units of log-likelihood, half of "
-        f"them in {plural(half, 'feature')}: {enumerate_words(names)}" + (", ..." if half > N_LISTED else ".")
-    ]
 
 
 # ---------- what batches do in the fits of a report

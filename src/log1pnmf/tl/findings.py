@@ -17,10 +17,10 @@ from log1pnmf.fitting.fit import Keys
 
 from .inputs import (
     as_frame,
+    batch_of,
     check_anndata,
     chosen_features,
     counts_of_fit,
-    obs_column,
     raw_layer,
     read_counts,
     target,
@@ -315,7 +315,7 @@ def select(
     layer = raw_layer(layer, use_raw)
     adata = target(adata, copy)
     counts = read_counts(adata, layer, chosen_features(adata, mask_var)).counts
-    batch = None if batch_key is None else obs_column(adata, batch_key, "batch_key")
+    batch = batch_of(adata, batch_key)
     found = compare_settings(counts, n_components, c, random_state=random_state, batch=batch, **options)
     judgement = found.judgement
     adata.uns[keys.select] = {

@@ -18,10 +18,10 @@ from log1pnmf.fitting.new_samples import counts_of, new_batches, new_samples
 from .inputs import (
     OBS_COLUMNS,
     as_frame,
+    batch_of,
     check_anndata,
     chosen_features,
     known_loadings,
-    obs_column,
     raw_layer,
     read_counts,
     target,
@@ -100,7 +100,7 @@ def transform(
         positions = find_features(adata.var_names, fit.feature_names.tolist())
     adata = target(adata, copy)
     selection = read_counts(adata, layer, positions)
-    batch = None if batch_key is None else obs_column(adata, batch_key, "batch_key")
+    batch = batch_of(adata, batch_key)
     counts, batches = (
         counts_of(fit, selection.counts, same_samples=False),
         new_batches(fit, batch, adata.n_obs),
@@ -262,7 +262,7 @@ def log1p_nmf(
     """
     check_anndata(adata)
     keys = Keys(key_added)
-    batch = None if batch_key is None else obs_column(adata, batch_key, "batch_key")
+    batch = batch_of(adata, batch_key)
     settings = {"n_components": n_components, "c": c, "random_state": random_state}
     loadings = known_loadings(adata, fixed_loadings)
     request = Request.of(batch=batch, fixed_loadings=loadings, **settings, **parameters)

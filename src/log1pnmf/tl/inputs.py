@@ -16,7 +16,7 @@ from log1pnmf._common.checks import require
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts, holds_counts
 from log1pnmf.counts.features import find_features
-from log1pnmf.fitting.anndata import uns_of
+from log1pnmf.fitting.anndata import column_of, uns_of
 from log1pnmf.fitting.fit import Fit, Keys
 
 # ---------- loadings that are known, from columns of an AnnData object
@@ -33,10 +33,7 @@ def known_loadings(adata: Any, given: Any) -> Any:
         return given
     columns: dict[str, Any] = {}
     for name in names:
-        if name not in adata.obs:
-            known = ", ".join(map(repr, list(adata.obs.columns)[:10])) or "none"
-            raise ValueError(f"fixed_loadings: obs has no column {name!r}; it has {known}")
-        column = adata.obs[name]
+        column = column_of(adata, "obs", name, "fixed_loadings")
         if column.dtype.kind in "biuf":
             columns[name] = column.to_numpy(dtype=np.float64)
             continue
@@ -113,11 +110,8 @@ def chosen_features(adata: Any, mask_var: Any) -> NDArray[np.intp]:
         return np.arange(adata.n_vars)
     what = "mask_var"
     if isinstance(mask_var, str):
-        if mask_var not in adata.var:
-            known = ", ".join(map(repr, adata.var.columns)) or "none"
-            raise KeyError(f"adata.var has no column {mask_var!r}; it has: {known}")
         what = f"adata.var[{mask_var!r}]"
-        mask_var = adata.var[mask_var]
+        mask_var = column_of(adata, "var", mask_var, "mask_var")
     mask = np.asarray(mask_var)
     if mask.dtype != bool or mask.shape != (adata.n_vars,):
         raise ValueError(
@@ -200,12 +194,9 @@ def _read_blocks(stored: Any, positions: NDArray[np.intp] | None) -> Any:
     return sparse.vstack(blocks, format="csr")
 
 
-def obs_column(adata: Any, key: str, what: str) -> Any:
-    """Return a column of `obs`; `what` is the name of the argument that names it, for the error."""
-    if key not in adata.obs:
-        known = ", ".join(map(repr, adata.obs.columns)) or "none"
-        raise KeyError(f"{what}={key!r} is not a column of adata.obs (it has: {known})")
-    return adata.obs[key].to_numpy(dtype=object)
+def batch_of(adata: Any, key: str | None) -> Any:
+    """Return the column of `obs` with the batch of every sample, if one is named."""
+    return None if key is None else column_of(adata, "obs", key, "batch_key").to_numpy(dtype=object)
 
 
 # ---------- results written into an AnnData object; log1pnmf.fitting.anndata reads them
