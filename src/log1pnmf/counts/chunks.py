@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -22,11 +21,12 @@ from log1pnmf._common.arrays import RowFile
 from log1pnmf._common.checks import require
 from log1pnmf._common.safe_files import (
     BadFileError,
-    Budget,
+    MemoryLimit,
     Store,
     check_regular,
     open_store,
     open_zarr,
+    parse_memory,
     texts,
 )
 
@@ -334,25 +334,6 @@ def is_streamed(source: Any) -> bool:
     return _is_anndata(source) and (bool(getattr(source, "isbacked", False)) or _is_dask(source.X))
 
 
-def parse_memory(memory: str | float) -> float:
-    """Bytes from "4GB", "500 MB", "1.5GiB" or a number.
-
-    >>> parse_memory("4GB"), parse_memory("1 MiB")
-    (4000000000.0, 1048576.0)
-    """
-    units = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-    if isinstance(memory, str):
-        match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)(i?)b?\s*", memory.lower())
-        if match and match[1].count(".") <= 1 and match[1] != ".":
-            step = units[match[2]]
-            size = float(match[1]) * (1024.0 ** round(np.log10(step) / 3) if match[3] else step)
-            if size > 0:
-                return size
-    elif not isinstance(memory, bool) and float(memory) > 0:
-        return float(memory)
-    raise ValueError(f"memory must be a size like '4GB' or a number of bytes, got {memory!r}")
-
-
 def _entries(memory: float) -> int:
     """Entries of a chunk for which a fit stays within the memory."""
     return int(np.clip((memory - FIXED_BYTES) / BYTES_PER_ENTRY, SMALLEST_CHUNK, LARGEST_CHUNK))
@@ -380,9 +361,8 @@ def _from_path(
     if not os.path.exists(path):
         raise FileNotFoundError(f"{path}: there is no such file or folder")
     check_regular(path)
-    budget = Budget(path, None if max_memory is None else parse_memory(max_memory))
     try:
-        store = open_store(path, budget)
+        store = open_store(path, MemoryLimit(path, max_memory))
         name = "X" if layer is None else f"layers/{layer}"
         if name in store:
             return _rows(path, store, name, limit), _feature_names(store)
@@ -411,8 +391,7 @@ def _rows(path: str, store: Store, name: str, limit: int) -> RowChunks:
     if kind == "csr_matrix":
         store.node(f"{name}/indptr")
         chunks = FileChunks(path, name, limit)
-        store.budget.check(BYTES_PER_ENTRY * chunks.largest)
-        store.budget.charge(SAMPLE_OR_FEATURE * sum(chunks.shape))
+        store.limit.check(BYTES_PER_ENTRY * chunks.largest + SAMPLE_OR_FEATURE * sum(chunks.shape))
         return chunks
     if kind == "csc_matrix":
         raise BadFileError(
@@ -420,7 +399,7 @@ def _rows(path: str, store: Store, name: str, limit: int) -> RowChunks:
             "CSR: adata.X = adata.X.tocsr()"
         )
     if len(getattr(matrix, "shape", ())) == 2:
-        store.budget.charge(SAMPLE_OR_FEATURE * sum(map(int, matrix.shape)))
+        store.limit.check(SAMPLE_OR_FEATURE * sum(map(int, matrix.shape)))
     return _from_object(matrix, limit)
 
 
