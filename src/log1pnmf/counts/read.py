@@ -82,10 +82,6 @@ class Sink:
     def flush(self) -> None:
         """Do nothing: there is no buffer."""
 
-    def read(self, size: int = -1) -> bytes:
-        """Read bytes."""
-        return self._file.read(size)
-
     def readinto(self, buffer: Any) -> int:
         """Read bytes into memory; zeros where nothing is."""
         view = memoryview(buffer)
@@ -93,13 +89,9 @@ class Sink:
         view[n:] = bytes(len(view) - n)
         return len(view)
 
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place."""
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        """Return the present place."""
-        return self._file.tell()
+    def __getattr__(self, name: str) -> Any:
+        """Return what else a file has: read, seek, tell."""
+        return getattr(self._file, name)
 
 
 @contextmanager
