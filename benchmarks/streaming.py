@@ -27,8 +27,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from log1pnmf._common.safe_files import parse_memory
 from log1pnmf.counts import passes as survey_module
-from log1pnmf.counts.chunks import CountSource, FileChunks, open_counts, parse_memory
+from log1pnmf.counts.chunks import CountSource, FileChunks, open_counts
 from log1pnmf.counts.passes import survey
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.streaming import StreamingEngine

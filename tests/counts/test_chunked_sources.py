@@ -10,8 +10,9 @@ import pytest
 from scipy import sparse
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf._common.safe_files import parse_memory
 from log1pnmf.counts import open_counts
-from log1pnmf.counts.chunks import is_streamed, parse_memory
+from log1pnmf.counts.chunks import is_streamed
 from log1pnmf.counts.compress import canonical_rows, compress_sparse
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.passes import survey

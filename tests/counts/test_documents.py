@@ -85,7 +85,7 @@ def test_a_folder_of_10x_stays_one(tmp_path):
             "3 cells in row 2, but 2 in the first; texts with a comma",
         ),
         ("id,review\na,!\n", {"text": "review"}, "has no words that are counted"),
-        (b"id,review\na,\xff\xfe\n", {"text": "review"}, "is not a table of text in UTF-8"),
+        (b"id,review\na,\xff\xfe\n", {"text": "review"}, "is not text in UTF-8"),
         ("id,a\nx,1\n", {"stop_words": "english"}, "stop words are for texts"),
         (
             "id,review\na,good\n",
@@ -118,5 +118,5 @@ def test_memory_is_bounded(tmp_path):
     with gzip.open(tmp_path / "texts" / "bomb.txt.gz", "wb") as file:
         for _ in range(64):
             file.write(b"a " * (1 << 19))
-    with pytest.raises(BadFileError, match="would take more than"):
+    with pytest.raises(BadFileError, match="malicious"):
         read_table(tmp_path / "texts")

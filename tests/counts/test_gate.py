@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from log1pnmf import Log1pNMF
-from log1pnmf._common.safe_files import BadFileError, Budget, parse_json
+from log1pnmf._common.safe_files import BadFileError, MemoryLimit, parse_json
 from log1pnmf.cli.exchange import read_r_list
 from log1pnmf.cli.run_folder import RunFolder
 from log1pnmf.counts.chunks import open_counts
@@ -27,7 +27,7 @@ TEXT = h5py.string_dtype()
 
 def whole(path):
     """What --write-h5ad copies."""
-    return read_whole(path, Budget(path))
+    return read_whole(path, MemoryLimit(path))
 
 
 def annotated():
@@ -348,8 +348,12 @@ def test_chunks_that_the_first_kind_cannot_hold(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_max_memory_raises_what_a_file_may_take(tmp_path, monkeypatch):
-    monkeypatch.setattr("log1pnmf._common.safe_files.ALWAYS_ALLOWED", 1 << 20)
+@pytest.mark.parametrize("limit", ["plausible", "free"])
+def test_max_memory_raises_what_a_file_may_take(tmp_path, monkeypatch, limit):
+    if limit == "plausible":
+        monkeypatch.setattr("log1pnmf._common.safe_files.ALWAYS_ALLOWED", 1 << 20)
+    else:
+        monkeypatch.setattr("log1pnmf._common.safe_files.free_memory", lambda: 1 << 20)
     np.savez_compressed(tmp_path / "t.npz", counts=np.eye(2000, dtype=np.int8))
     with pytest.raises(BadFileError, match="--max-memory"):
         read_table(tmp_path / "t.npz")

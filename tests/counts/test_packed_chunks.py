@@ -14,7 +14,7 @@ from scipy import sparse
 from log1pnmf import fit_log1p_nmf, open_counts
 from log1pnmf._common.arrays import RowFile
 from log1pnmf.counts import chunks as packed_chunks
-from log1pnmf.counts.chunks import PackedChunks, is_in_memory
+from log1pnmf.counts.chunks import PackedChunks
 from log1pnmf.counts.counts import Counts
 
 RNG = np.random.default_rng(0)
@@ -103,11 +103,6 @@ def test_what_is_still_in_use_keeps_its_numbers():
     held = [packed.read(index % 4).by_row.values[3:] for index in range(12)]
     for index, values in enumerate(held):
         np.testing.assert_array_equal(values, counts[index % 4].by_row.values[3:])
-    del held, values
-    n_rooms = len(packed._rooms)
-    for index in range(12):
-        assert_same(packed.read(index % 4), counts[index % 4])
-    assert len(packed._rooms) <= n_rooms  # memory of earlier chunks is used again
 
 
 def test_threads_may_read_the_same_chunks():
@@ -153,30 +148,8 @@ def test_a_file_is_only_made_where_there_is_room(monkeypatch, tmp_path):
     def place(nnz, folder=None):
         return PackedChunks.where_it_fits((10, 10), nnz, 1, folder)
 
-    monkeypatch.setattr(packed_chunks, "is_in_memory", lambda folder: False)
     assert place(1000) is not None
     monkeypatch.setattr(packed_chunks.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10_000))
     assert place(1000) is None
     assert place(400) is not None
-    monkeypatch.setattr(packed_chunks, "is_in_memory", lambda folder: True)
-    assert place(400) is None
-    assert place(400, str(tmp_path)) is not None  # the user's own choice
     assert place(400, str(tmp_path / "nothing")) is None
-
-
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        ("/dev/sda / ext4 rw 0 0\ntmpfs /tmp tmpfs rw 0 0", True),
-        ("tmpfs / tmpfs rw 0 0\n/dev/sda /tmp ext4 rw 0 0", False),
-        ("/dev/sda / ext4 rw 0 0\ntmpfs /tm tmpfs rw 0 0", False),
-        ("/dev/sda / ext4 rw 0 0\ntmpfs /tmp tmpfs rw 0 0\n/dev/sdb /tmp/some\\040place xfs rw 0 0", False),
-        ("/dev/sda /tmp ext4 rw 0 0\nnone /tmp ramfs rw 0 0", True),
-        ("nonsense\n\n", False),
-    ],
-)
-def test_folders_in_memory_are_known(lines, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr(packed_chunks.os.path, "realpath", lambda folder: folder)
-    (tmp_path / "mounts").write_text(lines)
-    assert is_in_memory("/tmp/some place/x", str(tmp_path / "mounts")) is expected
-    assert is_in_memory("/tmp/some place/x", str(tmp_path / "nothing")) is False

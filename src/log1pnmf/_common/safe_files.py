@@ -1,10 +1,8 @@
-"""`open_store`, the only way to open HDF5 and zarr files that are not trusted.
+"""Untrusted files: nothing in them is executed, nothing outside of them is read, and their size is checked.
 
-Untrusted files: the memory they need is counted while they are read, and nothing in them is executed.
-
-A file may take 1 GiB of memory, or 200 bytes for each of its own bytes where that is more. Real tables of
-counts stay far below, files made to fill a machine do not. Every reader has a `Budget` and charges it before
-it keeps what it reads. `log1pnmf._common.safe_files` is the way into HDF5 and zarr.
+The sizes that a file declares (shapes, types, numbers of entries) are compared with a `MemoryLimit` before
+anything is read; compressed text is counted while it is unpacked. `open_store` is the only way to open HDF5
+and zarr files.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ import json
 import math
 import mmap
 import os
+import re
 import stat
 import zipfile
 import zlib
@@ -22,16 +21,19 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from math import ceil, prod
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
 from .checks import require
 
-# ---------- untrusted files
+StrPath: TypeAlias = str | os.PathLike[str]
+
+# ---------- memory that a file may take
 
 ALWAYS_ALLOWED = 1 << 30
 LARGEST_RATIO = 200
+"""Bytes of memory for each byte of a file: real tables stay far below, files made to fill memory do not."""
 TEXT = 100
 """Bytes that a string takes in memory, at least."""
 DEEPEST = 64
@@ -45,7 +47,7 @@ class BadFileError(ValueError):
     """A file that cannot be used: what is wrong, where, and what to do about it."""
 
 
-def check_regular(path: os.PathLike[str] | str) -> None:
+def check_regular(path: StrPath) -> None:
     """Refuse pipes, sockets and devices, which can block or never end; folders pass."""
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -54,57 +56,69 @@ def check_regular(path: os.PathLike[str] | str) -> None:
         )
 
 
-def stored_bytes(path: os.PathLike[str] | str) -> int:
-    """Count the bytes of a file, or of all files in a folder."""
-    if not os.path.isdir(path):
-        return os.stat(path).st_size
-    return sum(
-        os.lstat(os.path.join(place, name)).st_size for place, _, names in os.walk(path) for name in names
-    )
+def free_memory() -> float:
+    """Return the free memory in bytes, or all memory where the system does not tell what is free."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            return next(1024.0 * int(line.split()[1]) for line in file if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        pages = os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else math.inf
+        return pages * (os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 1)
 
 
-class Budget:
-    """The memory that one file may take, and how much of it is taken.
+def parse_memory(memory: str | float) -> float:
+    """Return bytes from "4GB", "500 MB", "1.5GiB" or a number.
+
+    >>> parse_memory("4GB"), parse_memory("1 MiB")
+    (4000000000.0, 1048576.0)
+    """
+    if isinstance(memory, str):
+        match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([kmgt]?)(i?)b?\s*", memory.lower())
+        size = (
+            float(match[1]) * (1024.0 if match[3] else 1e3) ** " kmgt".index(match[2] or " ") if match else 0
+        )
+    else:
+        size = 0.0 if isinstance(memory, bool) else float(memory)
+    if size > 0:
+        return size
+    raise ValueError(f"memory must be a size like '4GB' or a number of bytes, got {memory!r}")
+
+
+class MemoryLimit:
+    """The memory that reading a file may take: `max_memory`, or what is free and plausible for its size.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile() as file:
-    ...     budget = Budget(file.name)
-    >>> budget.charge(10**6)
-    >>> budget.charge(10**12)  # doctest: +ELLIPSIS
+    ...     limit = MemoryLimit(file.name, "1GB")
+    >>> limit.check(10**12)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    log1pnmf._common.safe_files.BadFileError: ... has 0 bytes, but would take more than 1,073,741,824 bytes...
+    log1pnmf._common.safe_files.BadFileError: ... has 0 bytes, but would take 1,000,000,000,000 bytes of ...
     """
 
-    def __init__(self, path: os.PathLike[str] | str, max_memory: float | None = None) -> None:
-        self.path, self.stored = os.fspath(path), stored_bytes(path)
-        self.trusted = max_memory is not None
-        self.limit = int(max(ALWAYS_ALLOWED, LARGEST_RATIO * self.stored, max_memory or 0))
-        self.taken = 0
-
-    @property
-    def left(self) -> int:
-        """Bytes that may still be taken."""
-        return self.limit - self.taken
+    def __init__(self, path: StrPath, max_memory: str | float | None = None) -> None:
+        self.path, self.trusted = os.fspath(path), max_memory is not None
+        files = (Path(at, name) for at, _, names in os.walk(path) for name in names)
+        self.stored = sum(os.lstat(file).st_size for file in (files if os.path.isdir(path) else [path]))
+        plausible = max(ALWAYS_ALLOWED, LARGEST_RATIO * self.stored)
+        self.size = int(min(free_memory(), plausible) if max_memory is None else parse_memory(max_memory))
 
     def check(self, size: float) -> None:
-        """Refuse what does not fit in what is left, without keeping account of it."""
-        if size > self.left:
+        """Refuse a file that takes more."""
+        if size > self.size:
             raise BadFileError(
-                f"{self.path} has {self.stored:,} bytes, but would take more than {self.limit:,} bytes "
-                "of memory: it is damaged or malicious; if you trust it, allow more with max_memory "
-                "(--max-memory 8GB)"
+                f"{self.path} has {self.stored:,} bytes, but would take {size:,} bytes of memory, and "
+                f"{self.size:,} are free or plausible: it is too large, damaged or malicious; if you trust "
+                "it, allow more with max_memory (--max-memory 8GB)"
             )
 
-    def charge(self, size: float) -> None:
-        """Take memory, or refuse the file."""
-        self.check(size)
-        self.taken += int(size)
-
-    def text(self, values: Any) -> np.ndarray:
-        """Make an array of text, which has room for the longest one in every place."""
+    def text_array(self, values: Any) -> np.ndarray:
+        """Return an array of text, which has room for the longest one in every place."""
         longest = max(map(len, values), default=0)
-        self.charge(4 * longest * len(values))
+        self.check(4 * longest * len(values))
         return np.array(values, dtype=f"U{max(longest, 1)}")
+
+
+# ---------- numbers and JSON
 
 
 def read_number(cell: str) -> float:
@@ -118,34 +132,29 @@ def read_number(cell: str) -> float:
     return float(cell)
 
 
-def parse_json(content: str | bytes, source: os.PathLike[str] | str) -> Any:
+def parse_json(content: str | bytes, source: StrPath) -> Any:
     """Read JSON; what is nested too deeply for Python is refused."""
+    nested = f"{os.fspath(source)} is nested more than {DEEPEST} levels deep: it is damaged; get another copy"
     try:
         value = json.loads(content)
     except RecursionError:
-        raise BadFileError(_nested(source)) from None
+        raise BadFileError(nested) from None
     except ValueError as error:
         raise BadFileError(
             f"{os.fspath(source)} is damaged: no valid JSON ({error}); get another copy of it"
         ) from error
     level = [value]
     for _ in range(DEEPEST):
-        level = [
-            inner
-            for one in level
-            if isinstance(one, dict | list)
-            for inner in (one.values() if isinstance(one, dict) else one)
-        ]
+        groups = (
+            one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)
+        )
+        level = [inner for group in groups for inner in group]
         if not level:
             return value
-    raise BadFileError(_nested(source))
+    raise BadFileError(nested)
 
 
-def _nested(source: os.PathLike[str] | str) -> str:
-    return f"{os.fspath(source)} is nested more than {DEEPEST} levels deep: it is damaged; get another copy"
-
-
-# ---------------------------------------------------------------- NumPy
+# ---------- NumPy's files
 
 
 def npy_header(file: Any, size: int, name: str) -> None:
@@ -163,17 +172,11 @@ def npy_header(file: Any, size: int, name: str) -> None:
         raise BadFileError(f"{name} is not what its header says: {shape} of {dtype}; it is damaged")
 
 
-def check_npy(file: BinaryIO, path: Path) -> None:
-    """Check a .npy file, and go back to its beginning."""
-    npy_header(file, path.stat().st_size, str(path))
-    file.seek(0)
-
-
-def check_npz(file: BinaryIO, path: Path, budget: Budget) -> None:
+def check_npz(file: BinaryIO, path: Path, limit: MemoryLimit) -> None:
     """Check every array of a .npz file without unpacking it, and go back to its beginning."""
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
-        budget.charge(sum(member.file_size for member in members))
+        limit.check(sum(member.file_size for member in members))
         for member in members:
             # Python unpacks a piece of any other kind whole, however large it gets.
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -185,28 +188,31 @@ def check_npz(file: BinaryIO, path: Path, budget: Budget) -> None:
     file.seek(0)
 
 
-# ---------------------------------------------------------------- text
+# ---------- text, compressed or not
 
 
-class _Limited(io.RawIOBase):
-    """What gzip unpacks, up to a limit."""
+class _Unpacked(io.RawIOBase):
+    """The bytes of a file, those of gzip up to a limit, with something added at the end."""
 
-    def __init__(self, path: Path, limit: int) -> None:
-        self._path, self._limit = path, limit
-        self._inner, self._seen = gzip.GzipFile(path), 0
+    def __init__(self, path: Path, limit: MemoryLimit, ending: bytes) -> None:
+        packed = path.name.endswith(".gz")
+        self._inner: Any = gzip.GzipFile(path) if packed else open(path, "rb")  # noqa: SIM115
+        self._path, self._ending, self._left = path, ending, limit.size if packed else math.inf
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         piece = self._inner.read(len(buffer))
-        buffer[: len(piece)] = piece
-        self._seen += len(piece)
-        if self._seen > self._limit:
+        self._left -= len(piece)
+        if self._left < 0:
             raise BadFileError(
-                f"{self._path} unpacks to more than {self._limit:,} bytes: it is damaged or "
-                "malicious; if you trust it, unpack it yourself and read the result"
+                f"{self._path} unpacks to more than memory has room for: it is damaged or malicious; if you "
+                "trust it, unpack it yourself and read the result"
             )
+        if not piece:
+            piece, self._ending = self._ending, b""
+        buffer[: len(piece)] = piece
         return len(piece)
 
     def close(self) -> None:
@@ -214,47 +220,25 @@ class _Limited(io.RawIOBase):
         super().close()
 
 
-def open_packed(path: Path, budget: Budget) -> BinaryIO:
+def open_packed(path: Path, limit: MemoryLimit, ending: bytes = b"") -> BinaryIO:
     """Open a file for reading bytes, unpacked on the way where its name ends in .gz."""
     check_regular(path)
-    if path.name.endswith(".gz"):
-        return io.BufferedReader(_Limited(path, budget.limit), buffer_size=PIECE)
-    return open(path, "rb")
+    return io.BufferedReader(_Unpacked(path, limit, ending), buffer_size=PIECE)
 
 
-class _WithLineEnd(io.RawIOBase):
-    """A file with a line end added: SciPy reads beyond the end of a last line that is too long."""
-
-    def __init__(self, inner: BinaryIO) -> None:
-        self._inner, self._ended = inner, False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        piece = self._inner.read(len(buffer))
-        if not piece and not self._ended:
-            piece, self._ended = b"\n", True
-        buffer[: len(piece)] = piece
-        return len(piece)
-
-    def close(self) -> None:
-        self._inner.close()
-        super().close()
-
-
-def market_matrix(path: Path, budget: Budget) -> Any:
+def market_matrix(path: Path, limit: MemoryLimit) -> Any:
     """Read a MatrixMarket file with SciPy, after checks for the damage at which SciPy crashes."""
     from scipy.io import mmread
 
-    _check_market(path, budget)
-    with io.BufferedReader(_WithLineEnd(open_packed(path, budget)), buffer_size=PIECE) as file:
+    _check_market(path, limit)
+    # SciPy reads beyond the end of a last line that is too long
+    with open_packed(path, limit, ending=b"\n") as file:
         return mmread(file)
 
 
-def _check_market(path: Path, budget: Budget) -> None:
+def _check_market(path: Path, limit: MemoryLimit) -> None:
     """Refuse a file with zero bytes, or with less in it than it says, before memory is set aside for that."""
-    with open_packed(path, budget) as file:
+    with open_packed(path, limit) as file:
         banner = file.readline(1000)
         if not banner.lower().startswith(b"%%matrixmarket matrix"):
             raise BadFileError(
@@ -263,7 +247,11 @@ def _check_market(path: Path, budget: Budget) -> None:
         line = banner
         while line.startswith(b"%") or (line and not line.strip()):
             line = file.readline(100_000)
-        length = _without_zero_bytes(path, file)
+        length = 0
+        while piece := file.read(PIECE):
+            if b"\0" in piece:  # files that were cut off end in them, and SciPy crashes there
+                raise BadFileError(f"{path} holds zero bytes: it is damaged; get another copy of it")
+            length += len(piece)
     sizes = line.split()
     if not sizes or not all(size.isdigit() for size in sizes):
         raise BadFileError(
@@ -277,17 +265,18 @@ def _check_market(path: Path, budget: Budget) -> None:
             f"{path} says it has {entries:,} entries, but is too short for them: it is truncated"
         )
     both_halves = 1 if b"general" in banner.lower() else 2
-    budget.charge(entries * (ENTRY if listed else 8) * both_halves)
+    limit.check(entries * (ENTRY if listed else 8) * both_halves)
 
 
-def _without_zero_bytes(path: Path, file: BinaryIO) -> int:
-    """Length of the rest. Refuses zero bytes (files that were cut off end in them): SciPy crashes there."""
-    length = 0
-    while piece := file.read(PIECE):
-        if b"\0" in piece:
-            raise BadFileError(f"{path} holds zero bytes: it is damaged; get another copy of it")
-        length += len(piece)
-    return length
+def _inflated(file: BinaryIO, most: int, where: str) -> int:
+    """Return the bytes to which zlib or gzip unpacks, or more than `most`."""
+    unpacker, size = zlib.decompressobj(wbits=47), 0  # 47: zlib or gzip
+    try:
+        while not unpacker.eof and size <= most and (packed := unpacker.unconsumed_tail or file.read(PIECE)):
+            size += len(unpacker.decompress(packed, PIECE))
+    except zlib.error as error:
+        raise BadFileError(f"{where} is damaged ({error}); get another copy of it") from error
+    return size
 
 
 # ---------- names of columns that a file gives: they must stay inside of the group that gives them
@@ -297,7 +286,7 @@ NAMING = ("column-order", "_index", "categories")
 
 
 def texts(value: Any) -> list[str]:
-    """Names in an attribute: one, or several."""
+    """Return the names in an attribute: one, or several."""
     listed = [value] if isinstance(value, str | bytes) else list(value)
     return [one.decode() if isinstance(one, bytes) else str(one) for one in listed]
 
@@ -321,37 +310,35 @@ DEFLATE_RATIO = 1032
 CHUNK_COST = 1000
 """Bytes that HDF5 takes for each chunk of what is read."""
 SCANNED = 1 << 32
-HEAP = b"GCOL"
 SHAPES, LENGTH = ("shape", "h5sparse_shape"), 8
 """Attributes that say how many rows and columns a sparse matrix has, and bytes that each takes at least."""
 READ = (*NAMING, *SHAPES, "encoding-type", "encoding-version", "ordered", "h5sparse_format")
 """Attributes that are read."""
 
 
-class Hdf5Store:
-    """An open HDF5 file, of which only checked parts are given out."""
+class Store:
+    """An open HDF5 file, of which only checked parts are returned."""
 
-    def __init__(self, root: Any, budget: Budget) -> None:
-        self.root, self.budget = root, budget
+    def __init__(self, root: Any, limit: MemoryLimit) -> None:
+        self.root, self.limit = root, limit
         self._h5py = require("h5py", package="anndata", purpose="reading HDF5 files")
         self._seen: set[int] = set()
-        self._charged: set[int] = set()
         self._referring: list[Any] = []
 
     def __contains__(self, name: str) -> bool:
         return self._find(self.root, name) is not None
 
     def members(self, name: str) -> list[str]:
-        """Names in a group; none where it is not there."""
+        """Return the names in a group; none where it is not there."""
         group = self.root if name == "/" else self._find(self.root, name)
         return sorted(group) if isinstance(group, self._h5py.Group) else []
 
     def node(self, name: str, *, whole: bool = True) -> Any:
-        """Return a group or dataset after a look at everything below it."""
+        """Return a group or array after checking everything below it; `whole`: all goes into memory."""
         found = self.root if name == "/" else self._find(self.root, name)
         if found is None:
-            raise BadFileError(f"{self.budget.path} has no {name}; is it another kind of file?")
-        self._look(found, whole, ())
+            raise BadFileError(f"{self.limit.path} has no {name}; is it another kind of file?")
+        self.limit.check(self._declared(found, whole, (), set()))
         self._check_references()
         return found
 
@@ -368,28 +355,26 @@ class Hdf5Store:
     def _member(self, group: Any, name: str) -> Any:
         if group.id.links.get_info(name.encode()).type != self._h5py.h5l.TYPE_HARD:
             raise BadFileError(
-                f"{self.budget.path}: {group.name}/{name} is a link that may lead elsewhere, which is not "
+                f"{self.limit.path}: {group.name}/{name} is a link that may lead elsewhere, which is not "
                 "read; copy the data into the file"
             )
         return group[name]
 
-    def _look(self, node: Any, whole: bool, above: tuple[int, ...]) -> None:
-        """Check a node and all below it, each once; charge the budget where they are to be read whole."""
+    def _declared(self, node: Any, whole: bool, above: tuple[int, ...], walked: set[int]) -> int:
+        """Check a node and all below it, each once, and return the memory that they need."""
         address = self._address(node)
         if len(above) > DEEPEST_GROUP or address in above:
             what = "leads back into itself" if address in above else "is nested too deeply"
-            raise BadFileError(f"{self.budget.path}: {node.name} {what}; it is not read")
-        if address in (self._charged if whole else self._seen):
-            return
+            raise BadFileError(f"{self.limit.path}: {node.name} {what}; it is not read")
+        if address in walked:
+            return 0
+        walked.add(address)
         self._seen.add(address)
-        if whole:
-            self._charged.add(address)
         self._check_attributes(node)
         if isinstance(node, self._h5py.Dataset):
-            self._check_dataset(node, whole)
-        elif isinstance(node, self._h5py.Group):
-            for name in node:
-                self._look(self._member(node, name), whole, (*above, address))
+            return self._dataset_size(node, whole)
+        members = (self._member(node, name) for name in node) if isinstance(node, self._h5py.Group) else ()
+        return sum(self._declared(one, whole, (*above, address), walked) for one in members)
 
     def _address(self, node: Any) -> int:
         return int(self._h5py.h5o.get_info(node.id).addr)
@@ -402,14 +387,14 @@ class Hdf5Store:
                 continue
             attribute = self._h5py.h5a.open(node.id, name.encode())
             if attribute.dtype.hasobject:
-                self.budget.check(prod(attribute.shape or ()) * self._longest)
+                self.limit.check(prod(attribute.shape or ()) * self._longest)
             if self._h5py.check_ref_dtype(attribute.dtype) is not None:
                 self._referring += [node] if name in NAMING else []
             elif name in SHAPES and attribute.dtype.kind in "iu":
-                self.budget.check(LENGTH * sum(map(int, node.attrs[name])))
+                self.limit.check(LENGTH * sum(map(int, node.attrs[name])))
             elif name in NAMING and attribute.dtype.kind in "OSU":
                 names = texts(node.attrs[name])
-                check_names(f"{self.budget.path}: {node.name}", names)
+                check_names(f"{self.limit.path}: {node.name}", names)
                 for one in names:
                     self._find(node if isinstance(node, self._h5py.Group) else node.parent, one)
 
@@ -423,121 +408,97 @@ class Hdf5Store:
                     and self._address(self.root[found]) not in self._seen
                 ):
                     raise BadFileError(
-                        f"{self.budget.path}: {name} of {node.name} leads elsewhere, which is not read"
+                        f"{self.limit.path}: {name} of {node.name} leads elsewhere, which is not read"
                     )
 
     # ------------------------------------------------------------ data
 
-    def _check_dataset(self, data: Any, whole: bool) -> None:
-        path, plan = self.budget.path, data.id.get_create_plist()
+    def _dataset_size(self, data: Any, whole: bool) -> int:
+        path, plan = self.limit.path, data.id.get_create_plist()
         # This check comes first: HDF5 opens other files even for the shape of a virtual dataset.
         if plan.get_layout() == self._h5py.h5d.VIRTUAL or plan.get_external_count():
             raise BadFileError(f"{path}: the data of {data.name} are in other files, which are not read")
-        for dtype in _plain_types(data.dtype):
+        kinds = _plain_types(data.dtype)
+        for dtype in kinds:
             if dtype.hasobject and self._h5py.check_string_dtype(dtype) is None:
                 raise BadFileError(f"{path}: {data.name} holds references or lists, which are not read")
         shape, chunks = tuple(map(int, data.shape or ())), tuple(map(int, data.chunks or ()))
         if chunks:
             self._check_chunks(data, plan, data.dtype.itemsize * prod(chunks))
-        width = sum(
-            TEXT + 5 * dtype.itemsize if dtype.kind in "OSU" else dtype.itemsize
-            for dtype in _plain_types(data.dtype)
-        )
         n_chunks = prod(ceil(n / step) for n, step in zip(shape, chunks, strict=True)) if chunks else 0
-        if not whole:
-            self.budget.check(width * prod(chunks) + CHUNK_COST * n_chunks)
-            return
-        self.budget.charge(width * max(prod(shape), prod(chunks)) + CHUNK_COST * n_chunks)
-        if data.dtype.hasobject and data.shape is not None:
-            self._charge_texts(data, shape)
+        n_values = max(prod(shape), prod(chunks)) if whole else prod(chunks)
+        size = sum(map(_width, kinds)) * n_values + CHUNK_COST * n_chunks
+        if not whole or not data.dtype.hasobject or not prod(shape):
+            return size
+        self.limit.check(size)
+        return size + self._text_size(data, shape)
 
     def _check_chunks(self, data: Any, plan: Any, size: int) -> None:
         """Refuse chunks that unpack to more than they say: HDF5 would unpack them to their end."""
         filters = [plan.get_filter(i)[0] for i in range(plan.get_nfilters())]
         packing = [one for one in filters if one in (DEFLATE, LZF)]
-        if (set(filters) - FILTERS or len(packing) > 1) and not self.budget.trusted:
+        if (set(filters) - FILTERS or len(packing) > 1) and not self.limit.trusted:
             raise BadFileError(
-                f"{self.budget.path}: {data.name} is packed in a way (filters {filters}) that does not tell "
+                f"{self.limit.path}: {data.name} is packed in a way (filters {filters}) that does not tell "
                 "its size in memory; write it with gzip or, if you trust it, set max_memory (--max-memory)"
             )
-        stored = data.id.get_storage_size()
-        if DEFLATE not in filters or stored * DEFLATE_RATIO <= self.budget.left:
+        most = self.limit.size / DEFLATE_RATIO
+        if DEFLATE not in filters or data.id.get_storage_size() <= most:
             return
-        bit = 1 << filters.index(DEFLATE)
-        for place, mask, length in _chunks(data):
-            if length * DEFLATE_RATIO > self.budget.left and not mask & bit:
-                _check_deflated(f"{self.budget.path}: {data.name}", data.id.read_direct_chunk(place)[1], size)
+        where, bit = f"{self.limit.path}: {data.name}", 1 << filters.index(DEFLATE)
+        for chunk in _chunks(data.id):
+            if chunk.size > most and not chunk.filter_mask & bit:
+                packed = io.BytesIO(data.id.read_direct_chunk(chunk.chunk_offset)[1])
+                if _inflated(packed, size, where) > size:
+                    raise BadFileError(
+                        f"{where} has a chunk that unpacks to more than {size:,} bytes: it is malicious"
+                    )
 
-    def _charge_texts(self, data: Any, shape: tuple[int, ...]) -> None:
-        """Add up the lengths of all texts: many may be references to one."""
-        step = max(1, self.budget.limit // (4 * self._longest))
-        for part in _parts(shape, min(step, 1 << 16)):
-            values = np.asarray(data[part], dtype=None if data.dtype.names else object)
-            columns = [values[name] for name in data.dtype.names] if data.dtype.names else [values]
-            for column in columns:
-                if column.dtype.hasobject:
-                    self.budget.charge(sum(map(len, column.ravel().tolist())))
+    def _text_size(self, data: Any, shape: tuple[int, ...]) -> int:
+        """Return the lengths of all texts, read in pieces: many may be references to one."""
+        row = prod(shape[1:])
+        self.limit.check(row * self._longest)
+        step = min(1 << 16, max(1, self.limit.size // (4 * self._longest * row)))
+        total, names = 0, data.dtype.names
+        for start in range(0, shape[0] if shape else 1, step):
+            values = np.asarray(data[start : start + step] if shape else data[()], None if names else object)
+            for column in [values[name] for name in names] if names else [values]:
+                total += sum(map(len, column.ravel().tolist())) if column.dtype.hasobject else 0
+            self.limit.check(total)
+        return total
 
     @cached_property
     def _longest(self) -> int:
         """Bytes of the longest text that can be in the file: the size of the largest heap."""
-        stored = self.budget.stored
-        if not 0 < stored <= SCANNED:
-            return max(stored, 1)
-        longest, place = 1, 0
+        if not 0 < self.limit.stored <= SCANNED:
+            return max(self.limit.stored, 1)
         with (
-            open(self.budget.path, "rb") as file,
+            open(self.limit.path, "rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
         ):
-            while (place := content.find(HEAP, place)) >= 0:
-                longest = max(longest, min(int.from_bytes(content[place + 8 : place + 16], "little"), stored))
-                place += 1
-        return longest
+            heaps = re.finditer(rb"GCOL(?=.{4}(.{8}))", content, re.DOTALL)
+            return min(max((int.from_bytes(one[1], "little") for one in heaps), default=1), self.limit.stored)
+
+
+def _chunks(data: Any) -> list[Any]:
+    """Return place, filters left out and stored bytes of each chunk."""
+    if not hasattr(data, "chunk_iter"):  # older versions of HDF5
+        return [data.get_chunk_info(i) for i in range(data.get_num_chunks())]
+    found: list[Any] = []
+    data.chunk_iter(found.append)
+    return found
 
 
 def _plain_types(dtype: Any) -> list[Any]:
-    """Types of the fields of a type, or the type itself."""
+    """Return the types of the fields of a type, or the type itself."""
     if dtype.names:
         return [inner for name in dtype.names for inner in _plain_types(dtype[name])]
     return [dtype]
 
 
-def _parts(shape: tuple[int, ...], step: int) -> Iterator[Any]:
-    """Places that make up an array, each of at most so many elements."""
-    if not shape:
-        yield ()
-        return
-    inner = prod(shape[1:])
-    if inner > step:
-        for i in range(shape[0]):
-            yield from ((i, *rest) for rest in _parts(shape[1:], step))
-        return
-    rows = max(1, step // max(inner, 1))
-    for start in range(0, shape[0], rows):
-        yield (slice(start, start + rows),)
-
-
-def _chunks(data: Any) -> list[tuple[tuple[int, ...], int, int]]:
-    """Place, filters left out and stored bytes of each chunk."""
-    found: list[Any] = []
-    if hasattr(data.id, "chunk_iter"):
-        data.id.chunk_iter(found.append)
-    else:
-        found = [data.id.get_chunk_info(i) for i in range(data.id.get_num_chunks())]
-    return [(one.chunk_offset, one.filter_mask, one.size) for one in found]
-
-
-def _check_deflated(where: str, packed: bytes, size: int) -> None:
-    unpacker, seen = zlib.decompressobj(), 0
-    try:
-        while not unpacker.eof and (piece := unpacker.decompress(packed, PIECE)):
-            seen, packed = seen + len(piece), unpacker.unconsumed_tail
-            if seen > size:
-                raise BadFileError(
-                    f"{where} has a chunk that unpacks to more than {size:,} bytes: it is malicious"
-                )
-    except zlib.error as error:
-        raise BadFileError(f"{where} is damaged ({error}); get another copy of it") from error
+def _width(dtype: Any) -> int:
+    """Return the bytes that a value takes, as Python's text where it is text."""
+    return TEXT + 5 * dtype.itemsize if dtype.kind in "OSU" else int(dtype.itemsize)
 
 
 # ---------- untrusted zarr folders
@@ -551,109 +512,102 @@ TEXT_COST = 16
 """Bytes in memory for each byte of packed text: short ones take most."""
 DESCRIPTIONS = (".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json")
 SLACK = 1 << 16
-BYTES_PER_ROW = 8
-"""Bytes that a row or column of a sparse matrix takes, at least."""
-ZSTD = b"\x28\xb5\x2f\xfd"
 
 
-class ZarrStore:
-    """An open zarr group, of which only checked parts are given out."""
+class ZarrStore(Store):
+    """An open zarr group, of which only checked parts are returned."""
 
-    def __init__(self, root: Any, budget: Budget) -> None:
-        self.root, self.budget = root, budget
-        self._charged: set[Path] = set()
+    def __init__(self, root: Any, limit: MemoryLimit) -> None:
+        self.root, self.limit = root, limit
 
     def __contains__(self, name: str) -> bool:
         return name in self.root
 
     def members(self, name: str) -> list[str]:
-        """Names in a group; none where it is not there."""
+        """Return the names in a group; none where it is not there."""
         return sorted(self.root[name]) if name in self.root else []
 
     def node(self, name: str, *, whole: bool = True) -> Any:
-        """Return a group or array; see `log1pnmf._common.safe_files.Hdf5Store.node`."""
+        """Return a group or array after checking everything below it; `whole`: all goes into memory."""
         if name != "/" and name not in self.root:
-            raise BadFileError(f"{self.budget.path} has no {name}; is it another kind of file?")
-        place = Path(self.budget.path, name.strip("/"))
-        for folder, array in _arrays(place):
-            if not whole:
-                self.budget.check(array.chunk + CHUNK_COST * array.n_chunks)
-            elif folder not in self._charged:
-                self._charged.add(folder)
-                self.budget.charge(array.claimed)
-                if array.text:
-                    for file in _chunk_files(folder):
-                        self.budget.charge(TEXT_COST * array.unpacked(file, self.budget.left))
+            raise BadFileError(f"{self.limit.path} has no {name}; is it another kind of file?")
+        size = 0
+        for array in _arrays(Path(self.limit.path, name.strip("/"))):
+            size += (max(array.size, array.chunk) if whole else array.chunk) + CHUNK_COST * array.n_chunks
+            self.limit.check(size)
+            if whole and array.text:
+                size += TEXT_COST * sum(array.unpacked(file, self.limit.size) for file in array.chunk_files())
+        self.limit.check(size)
         return self.root if name == "/" else self.root[name]
 
 
 class _Array:
     """What a description says of an array; codecs that are not known are refused."""
 
-    def __init__(self, where: str, about: dict[str, Any]) -> None:
-        self.where = where
+    def __init__(self, folder: Path, about: dict[str, Any]) -> None:
+        self.folder = folder
         listed = about.get("codecs")
         if listed is None:
-            listed = [
-                *(about.get("filters") or []),
-                *([about["compressor"]] if about.get("compressor") else []),
-            ]
-        self.codecs = [str(one.get("id", one.get("name"))) for one in listed]
-        packing = [one for one in self.codecs if one in COMPRESSORS]
-        if set(self.codecs) - CODECS or len(packing) > 1:
+            listed = [one for one in (*(about.get("filters") or []), about.get("compressor")) if one]
+        codecs = [str(one.get("id", one.get("name"))) for one in listed]
+        packing = [one for one in codecs if one in COMPRESSORS]
+        if set(codecs) - CODECS or len(packing) > 1:
             raise BadFileError(
-                f"{where} is packed with {', '.join(self.codecs)}, which could run code or fill the memory "
+                f"{folder} is packed with {', '.join(codecs)}, which could run code or fill the memory "
                 f"and is never loaded; write it with one of {', '.join(COMPRESSORS)}"
             )
         self.packing = packing[0] if packing else None
-        kind = about.get("dtype", about.get("data_type"))
-        self.text = TEXT_CODEC in self.codecs
-        try:
-            if isinstance(kind, dict):
-                raise TypeError
-            dtype = np.dtype(kind if not isinstance(kind, list) else [tuple(field) for field in kind])
-            if dtype.hasobject and not self.text:
-                raise BadFileError(
-                    f"{where} holds Python objects, which are never loaded: they could run code"
-                )
-            width = TEXT + 5 * dtype.itemsize if dtype.kind in "OSU" else dtype.itemsize
-        except TypeError:  # zarr's own names of strings
-            width = TEXT + 5 * _text_length(kind)
+        self.text = TEXT_CODEC in codecs
+        width = self._value_width(about.get("dtype", about.get("data_type")))
         shape = [int(n) for n in about["shape"]]
         grid = about.get("chunk_grid", {}).get("configuration", {}).get("chunk_shape")
         chunks = [int(n) for n in about.get("chunks", grid)]
         if len(shape) != len(chunks) or min([*shape, *chunks, 0]) < 0:
-            raise BadFileError(f"{where} has shape {shape} in chunks of {chunks}; it is damaged")
-        self.chunk = width * prod(chunks)
+            raise BadFileError(f"{folder} has shape {shape} in chunks of {chunks}; it is damaged")
+        self.size, self.chunk = width * prod(shape), width * prod(chunks)
         self.n_chunks = prod(ceil(n / max(step, 1)) for n, step in zip(shape, chunks, strict=True))
-        self.claimed = max(width * prod(shape), self.chunk) + CHUNK_COST * self.n_chunks
 
-    def check_chunk(self, file: Path, limit: int) -> None:
-        """Refuse a chunk that unpacks to more than it says: zarr would unpack it to its end."""
-        size = file.stat().st_size
-        if self.packing is None or size * LARGEST_CHUNK_RATIO <= limit:
-            return
-        if self.unpacked(file, limit) > (limit if self.text else self.chunk + SLACK):
+    def _value_width(self, kind: Any) -> int:
+        if isinstance(kind, dict):  # zarr's own description of text of fixed length
+            return TEXT + 5 * int(kind.get("configuration", {}).get("length_bytes", 0))
+        try:
+            dtype = np.dtype([tuple(field) for field in kind] if isinstance(kind, list) else kind)
+        except TypeError:  # zarr's own names of text
+            return TEXT
+        if dtype.hasobject and not self.text:
             raise BadFileError(
-                f"{self.where} has a chunk that unpacks to more than it should: it is malicious"
+                f"{self.folder} holds Python objects, which are never loaded: they could run code"
             )
+        return _width(dtype)
 
-    def unpacked(self, file: Path, limit: int) -> int:
-        """Bytes to which a chunk unpacks, or one more than the limit."""
+    def chunk_files(self) -> Iterator[Path]:
+        """Return the files with the data."""
+        for place, _, names in os.walk(self.folder):
+            yield from (Path(place, name) for name in names if name not in DESCRIPTIONS)
+
+    def check_chunks(self, most: int) -> None:
+        """Refuse chunks that unpack to more than they say: zarr would unpack them to their end."""
+        for file in self.chunk_files() if self.packing else ():
+            suspect = file.stat().st_size * LARGEST_CHUNK_RATIO > most
+            if suspect and self.unpacked(file, most) > (most if self.text else self.chunk + SLACK):
+                raise BadFileError(
+                    f"{self.folder} has a chunk that unpacks to more than it should: it is malicious"
+                )
+
+    def unpacked(self, file: Path, most: int) -> int:
+        """Return the bytes to which a chunk unpacks, or more than `most`."""
         if self.packing is None:
             return file.stat().st_size
-        if self.packing in ("gzip", "zlib"):
-            return _inflated(file, limit, self.where)
         with open(file, "rb") as content:
+            if self.packing in ("gzip", "zlib"):
+                return _inflated(content, most, str(self.folder))
             head = content.read(32)
-        if self.packing == "blosc":
-            return int.from_bytes(head[4:8], "little")
-        if self.packing == "lz4":
-            return int.from_bytes(head[:4], "little")
-        return _zstd_size(head, self.where)
+        if self.packing == "zstd":
+            return _zstd_size(head, str(self.folder))
+        return int.from_bytes(head[4:8] if self.packing == "blosc" else head[:4], "little")
 
 
-def check_folder(folder: Path, budget: Budget) -> None:
+def check_folder(folder: Path, limit: MemoryLimit) -> None:
     """Check all files of a zarr folder."""
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
@@ -667,20 +621,13 @@ def check_folder(folder: Path, budget: Budget) -> None:
             about = _description(Path(place, name))
             attributes = about if name == ".zattrs" else about.get("attributes", {})
             if isinstance(attributes, dict):
-                _check_shape(attributes, budget)
-                check_names(
-                    place, (one for key in NAMING if key in attributes for one in texts(attributes[key]))
-                )
-    for inner, array in _arrays(folder):
-        for file in _chunk_files(inner):
-            array.check_chunk(file, budget.limit)
-
-
-def _check_shape(attributes: dict[str, Any], budget: Budget) -> None:
-    """Refuse a sparse matrix with more rows and columns than memory is allowed for."""
-    shape = attributes.get("shape")
-    if isinstance(shape, list) and all(isinstance(n, int) for n in shape):
-        budget.check(BYTES_PER_ROW * sum(shape))
+                shape = attributes.get("shape")
+                if isinstance(shape, list) and all(isinstance(n, int) for n in shape):
+                    limit.check(LENGTH * sum(shape))
+                for key in NAMING:
+                    check_names(place, texts(attributes.get(key, ())))
+    for array in _arrays(folder):
+        array.check_chunks(limit.size)
 
 
 def _description(file: Path) -> dict[str, Any]:
@@ -690,8 +637,8 @@ def _description(file: Path) -> dict[str, Any]:
     return about
 
 
-def _arrays(folder: Path) -> Iterator[tuple[Path, _Array]]:
-    """All arrays in a folder, and where they are."""
+def _arrays(folder: Path) -> Iterator[_Array]:
+    """Return all arrays in a folder."""
     for place, _, names in os.walk(folder):
         for name in sorted({".zarray", "zarr.json"}.intersection(names)):
             file = Path(place, name)
@@ -699,42 +646,16 @@ def _arrays(folder: Path) -> Iterator[tuple[Path, _Array]]:
             if name == "zarr.json" and about.get("node_type") != "array":
                 continue
             try:
-                yield Path(place), _Array(place, about)
+                yield _Array(Path(place), about)
+            except BadFileError:
+                raise
             except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-                if isinstance(error, BadFileError):
-                    raise
                 raise BadFileError(f"{file} does not describe an array ({error}); it is damaged") from error
 
 
-def _chunk_files(folder: Path) -> Iterator[Path]:
-    for place, _, names in os.walk(folder):
-        yield from (Path(place, name) for name in names if name not in DESCRIPTIONS)
-
-
-def _text_length(kind: Any) -> int:
-    """Bytes of a text of fixed length, by zarr's description of its type."""
-    about = kind.get("configuration", {}) if isinstance(kind, dict) else {}
-    return int(about.get("length_bytes", 0))
-
-
-def _inflated(file: Path, limit: int, where: str) -> int:
-    unpacker, seen = zlib.decompressobj(wbits=47), 0  # 47: zlib or gzip
-    try:
-        with open(file, "rb") as content:
-            while packed := content.read(PIECE):
-                while packed and not unpacker.eof and seen <= limit:
-                    seen += len(unpacker.decompress(packed, PIECE))
-                    packed = unpacker.unconsumed_tail
-                if unpacker.eof or seen > limit:
-                    break
-    except zlib.error as error:
-        raise BadFileError(f"{where} is damaged ({error}); get another copy of it") from error
-    return seen
-
-
 def _zstd_size(head: bytes, where: str) -> int:
-    """Size that the head of a zstd frame states."""
-    if head[:4] == ZSTD and len(head) > 4:
+    """Return the size that the head of a zstd frame states."""
+    if head[:4] == b"\x28\xb5\x2f\xfd" and len(head) > 4:
         flags = head[4]
         single, kind = flags >> 5 & 1, flags >> 6
         start = 5 + (1 - single) + (0, 1, 2, 4)[flags & 3]
@@ -744,43 +665,24 @@ def _zstd_size(head: bytes, where: str) -> int:
     raise BadFileError(f"{where} has a chunk that does not say how large it is; write it again with zarr")
 
 
-# ---------- hDF5 files and zarr folders, opened and checked
+# ---------- HDF5 files and zarr folders, opened and checked
 
 
-class Store(Protocol):
-    """An open file of which only checked parts are given out."""
-
-    root: Any
-    budget: Budget
-
-    def __contains__(self, name: str) -> bool:
-        """Whether there is something of this name."""
-        ...
-
-    def members(self, name: str) -> list[str]:
-        """Names in a group; none where it is not there."""
-        ...
-
-    def node(self, name: str, *, whole: bool = True) -> Any:
-        """Return a group or array after checking everything below it; `whole`: all goes into memory."""
-        ...
-
-
-def open_store(path: os.PathLike[str] | str, budget: Budget) -> Store:
+def open_store(path: StrPath, limit: MemoryLimit) -> Store:
     """Open an HDF5 file or a zarr folder for reading.
 
-    Nothing is given out that is not in the file itself: links, external storage, virtual datasets, references
+    Nothing is returned that is not in the file itself: links, external storage, virtual datasets, references
     to other places and codecs that are not known end with `BadFileError`.
     """
     check_regular(path)
     if os.path.isdir(path):
-        check_folder(Path(path), budget)
-        return ZarrStore(open_zarr(path), budget)
+        check_folder(Path(path), limit)
+        return ZarrStore(open_zarr(path), limit)
     h5py = require("h5py", package="anndata", purpose="reading HDF5 files")
-    return Hdf5Store(h5py.File(path, "r"), budget)
+    return Store(h5py.File(path, "r"), limit)
 
 
-def open_zarr(path: os.PathLike[str] | str) -> Any:
+def open_zarr(path: StrPath) -> Any:
     """Open a zarr folder by the descriptions of its arrays; consolidated metadata may contradict them."""
     zarr = require("zarr", purpose="reading .zarr folders")
     newer = int(zarr.__version__.split(".")[0]) > 2

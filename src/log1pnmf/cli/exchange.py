@@ -19,7 +19,7 @@ from scipy import sparse
 
 from log1pnmf._common.archive import StrPath, replacing
 from log1pnmf._common.checks import require
-from log1pnmf._common.safe_files import BadFileError, Budget, check_regular, market_matrix
+from log1pnmf._common.safe_files import BadFileError, MemoryLimit, check_regular, market_matrix
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import fit_log1p_nmf
@@ -293,7 +293,7 @@ def _read_c(path: Path) -> float:
 
 def _read_counts(path: Path, shape: tuple[int, int]) -> sparse.csr_array:
     try:
-        matrix = sparse.csr_array(market_matrix(path, Budget(path)))
+        matrix = sparse.csr_array(market_matrix(path, MemoryLimit(path)))
     except Exception as error:  # the reader has errors of its own
         raise BadFileError(f"{path} is not a MatrixMarket file ({error})") from error
     if matrix.shape != shape:

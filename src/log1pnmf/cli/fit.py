@@ -25,13 +25,13 @@ import typer
 from log1pnmf._common.archive import StrPath, building, check_place, claimed, remove, replacing
 from log1pnmf._common.checks import check_choice, check_whole, convergence_warning, plural, versions
 from log1pnmf._common.progress import is_live
-from log1pnmf._common.safe_files import BadFileError
+from log1pnmf._common.safe_files import BadFileError, parse_memory
 from log1pnmf.analysis.grid import HOLDOUTS
 from log1pnmf.analysis.select import N_FOLDS, N_SEEDS
 from log1pnmf.analysis.select import select as compare_settings
 from log1pnmf.analysis.selection import Selection
 from log1pnmf.cli import options as common
-from log1pnmf.counts.chunks import DEFAULT_MEMORY, parse_memory
+from log1pnmf.counts.chunks import DEFAULT_MEMORY
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import repeated, select_features
 from log1pnmf.counts.text import TEXT_FORMATS, CountTable

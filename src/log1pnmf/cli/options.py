@@ -110,7 +110,7 @@ MaxMemory = Annotated[
     typer.Option(
         "--max-memory",
         metavar="SIZE",
-        help="Memory that reading the file may use, such as 8GB. [default: 1 GiB, or 200 times the file]",
+        help="Memory that reading may use, such as 8GB. [default: what is free, at most 200 times the file]",
         show_default=False,
     ),
 ]

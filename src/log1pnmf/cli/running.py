@@ -22,11 +22,11 @@ import numpy as np
 from log1pnmf._common.archive import StrPath, building, check_place, claimed, remove, replacing
 from log1pnmf._common.checks import plural, require, versions
 from log1pnmf._common.progress import Passes, is_live
-from log1pnmf._common.safe_files import BadFileError, Budget
+from log1pnmf._common.safe_files import BadFileError, MemoryLimit
 from log1pnmf.analysis.batches import confounded_groups
 from log1pnmf.analysis.metrics import deviance_explained, factor_correlation, hoyer
 from log1pnmf.analysis.sweep import along_path, fits_along
-from log1pnmf.counts.chunks import open_counts, parse_memory
+from log1pnmf.counts.chunks import open_counts
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.passes import survey
 from log1pnmf.counts.read import (
@@ -244,9 +244,8 @@ def read_streamed(path: Path, reading: Reading, streaming: Streaming, *, screen:
 
 def _obs(path: Path, reading: Reading) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Read names and labels of the samples."""
-    budget = Budget(path, None if reading.max_memory is None else parse_memory(reading.max_memory))
     try:
-        with opened(path, budget) as store:
+        with opened(path, MemoryLimit(path, reading.max_memory)) as store:
             names, labels = read_columns(store)
     except (BadFileError, ImportError, PermissionError):
         raise
@@ -268,8 +267,7 @@ def write_annotated_fits(
     max_memory: str | None = None,
 ) -> None:
     """Write fits as `log1pnmf.tl` does: one under the usual keys, several under those of a sweep."""
-    budget = Budget(source, None if max_memory is None else parse_memory(max_memory))
-    adata = _annotated(filtered, source, budget)
+    adata = _annotated(filtered, source, MemoryLimit(source, max_memory))
     selection = Selection(filtered.table.counts, np.arange(adata.n_vars), None)
     for fit in fits:
         keys = Keys() if len(fits) == 1 else Keys(sweep_key(fit.c))
@@ -278,11 +276,11 @@ def write_annotated_fits(
         write_annotated(store, adata)
 
 
-def _annotated(filtered: Filtered, source: Path, budget: Budget) -> Any:
+def _annotated(filtered: Filtered, source: Path, limit: MemoryLimit) -> Any:
     """Take the object in the file where it has the same samples and features, else one with the counts."""
     table = filtered.table
     if table.format in ("h5ad", "zarr"):
-        whole = read_whole(source, budget)
+        whole = read_whole(source, limit)
         samples, features = filtered.kept_samples, filtered.kept_features
         names = [] if table.feature_names is None else list(table.feature_names)
         if samples.max() < whole.n_obs and features.max() < whole.n_vars:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +19,12 @@ from log1pnmf._common.arrays import RowFile
 from log1pnmf._common.checks import require
 from log1pnmf._common.safe_files import (
     BadFileError,
-    Budget,
+    MemoryLimit,
     Store,
     check_regular,
     open_store,
     open_zarr,
+    parse_memory,
     texts,
 )
 
@@ -36,25 +34,24 @@ from .counts import Counts
 # ---------- where chunks of rows come from: files, arrays that can be sliced, sequences, Dask arrays
 
 
-class RowChunks(Protocol):
+class RowChunks:
     """Rows of a matrix in chunks, which can be read repeatedly and in any order."""
 
     shape: tuple[int, int]
 
     def __len__(self) -> int:
-        """Count the chunks."""
-        ...
+        raise NotImplementedError
 
     def read(self, index: int) -> Any:
         """Return a chunk: a SciPy matrix or an array, of all columns."""
-        ...
+        raise NotImplementedError
 
     def only(self, index: int) -> Callable[[], Any]:
         """Return an object that reads only this chunk and can be sent to a worker."""
-        ...
+        return partial(self.read, index)
 
 
-class SlicedChunks:
+class SlicedChunks(RowChunks):
     """Chunks of something that gives rows when sliced: a matrix, an array in a file, a memory map."""
 
     def __init__(self, matrix: Any, indptr: NDArray[Any], limit: int) -> None:
@@ -71,10 +68,11 @@ class SlicedChunks:
 
     def only(self, index: int) -> Callable[[], Any]:
         """Return the chunk itself: it is in memory, or in an array that is open here only."""
-        return partial(_itself, self.read(index))
+        chunk = self.read(index)
+        return lambda: chunk
 
 
-class FileChunks:
+class FileChunks(RowChunks):
     """Chunks of a CSR matrix in a checked AnnData file, h5ad or zarr; workers open it themselves."""
 
     def __init__(self, path: str, name: str, limit: int) -> None:
@@ -144,14 +142,6 @@ def _read_rows(path: str, name: str, indptr: NDArray[np.int64], n_columns: int) 
             store.close()
 
 
-def _itself(chunk: Any) -> Any:
-    return chunk
-
-
-def _item(chunks: Any, index: int) -> Any:
-    return chunks[index]
-
-
 def open_group(path: str) -> Any:
     """Open an h5ad file or a zarr store for reading, checked before by `safe_files`."""
     if os.path.isdir(path):
@@ -160,7 +150,7 @@ def open_group(path: str) -> Any:
     return h5py.File(path, "r")
 
 
-class GivenChunks:
+class GivenChunks(RowChunks):
     """Chunks that the user has: ``chunks[i]``, or gone through one after the other."""
 
     def __init__(self, chunks: Any, shape: tuple[int, int]) -> None:
@@ -172,16 +162,12 @@ class GivenChunks:
 
     def read(self, index: int) -> Any:
         """Return a chunk."""
-        return self.only(index)()
-
-    def only(self, index: int) -> Callable[[], Any]:
-        """Return an object that takes this chunk from the chunks; it holds all of them."""
         if not hasattr(self._chunks, "__getitem__"):
             raise TypeError(
                 "chunks must be indexed to be used on a cluster, got an object that can only be iterated "
                 f"({type(self._chunks).__name__}); give it __getitem__"
             )
-        return partial(_item, self._chunks, index)
+        return self._chunks[index]
 
     def __iter__(self) -> Iterator[Any]:
         if isinstance(self._chunks, Iterable):
@@ -189,7 +175,7 @@ class GivenChunks:
         return (self._chunks[index] for index in range(len(self)))
 
 
-class DaskChunks:
+class DaskChunks(RowChunks):
     """The row chunks of a Dask array."""
 
     def __init__(self, array: Any) -> None:
@@ -207,10 +193,6 @@ class DaskChunks:
     def read(self, index: int) -> Any:
         """Compute a chunk, here and now."""
         return self._array.blocks[index].compute(scheduler="synchronous")
-
-    def only(self, index: int) -> Callable[[], Any]:
-        """Return what computes this chunk."""
-        return partial(self.read, index)
 
     def delayed(self) -> list[Any]:
         """Return the chunks as tasks that have not run."""
@@ -334,25 +316,6 @@ def is_streamed(source: Any) -> bool:
     return _is_anndata(source) and (bool(getattr(source, "isbacked", False)) or _is_dask(source.X))
 
 
-def parse_memory(memory: str | float) -> float:
-    """Bytes from "4GB", "500 MB", "1.5GiB" or a number.
-
-    >>> parse_memory("4GB"), parse_memory("1 MiB")
-    (4000000000.0, 1048576.0)
-    """
-    units = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-    if isinstance(memory, str):
-        match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)(i?)b?\s*", memory.lower())
-        if match and match[1].count(".") <= 1 and match[1] != ".":
-            step = units[match[2]]
-            size = float(match[1]) * (1024.0 ** round(np.log10(step) / 3) if match[3] else step)
-            if size > 0:
-                return size
-    elif not isinstance(memory, bool) and float(memory) > 0:
-        return float(memory)
-    raise ValueError(f"memory must be a size like '4GB' or a number of bytes, got {memory!r}")
-
-
 def _entries(memory: float) -> int:
     """Entries of a chunk for which a fit stays within the memory."""
     return int(np.clip((memory - FIXED_BYTES) / BYTES_PER_ENTRY, SMALLEST_CHUNK, LARGEST_CHUNK))
@@ -369,9 +332,7 @@ def _is_anndata(source: Any) -> bool:
 def _names(source: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
     if not _is_anndata(source):
         return None, None
-    names = (np.asarray(getattr(source, side), dtype=object) for side in ("obs_names", "var_names"))
-    samples, features = names
-    return samples, features
+    return np.asarray(source.obs_names, dtype=object), np.asarray(source.var_names, dtype=object)
 
 
 def _from_path(
@@ -380,9 +341,8 @@ def _from_path(
     if not os.path.exists(path):
         raise FileNotFoundError(f"{path}: there is no such file or folder")
     check_regular(path)
-    budget = Budget(path, None if max_memory is None else parse_memory(max_memory))
     try:
-        store = open_store(path, budget)
+        store = open_store(path, MemoryLimit(path, max_memory))
         name = "X" if layer is None else f"layers/{layer}"
         if name in store:
             return _rows(path, store, name, limit), _feature_names(store)
@@ -411,8 +371,7 @@ def _rows(path: str, store: Store, name: str, limit: int) -> RowChunks:
     if kind == "csr_matrix":
         store.node(f"{name}/indptr")
         chunks = FileChunks(path, name, limit)
-        store.budget.check(BYTES_PER_ENTRY * chunks.largest)
-        store.budget.charge(SAMPLE_OR_FEATURE * sum(chunks.shape))
+        store.limit.check(BYTES_PER_ENTRY * chunks.largest + SAMPLE_OR_FEATURE * sum(chunks.shape))
         return chunks
     if kind == "csc_matrix":
         raise BadFileError(
@@ -420,7 +379,7 @@ def _rows(path: str, store: Store, name: str, limit: int) -> RowChunks:
             "CSR: adata.X = adata.X.tocsr()"
         )
     if len(getattr(matrix, "shape", ())) == 2:
-        store.budget.charge(SAMPLE_OR_FEATURE * sum(map(int, matrix.shape)))
+        store.limit.check(SAMPLE_OR_FEATURE * sum(map(int, matrix.shape)))
     return _from_object(matrix, limit)
 
 
@@ -458,8 +417,6 @@ def _gives_rows(source: Any) -> bool:
 
 def _client(client: Any, chunks: RowChunks) -> Any:
     if isinstance(client, str):
-        from log1pnmf._common.checks import require
-
         return require("distributed", purpose="a cluster").Client(client)
     if client is None and isinstance(chunks, DaskChunks):
         try:
@@ -501,18 +458,16 @@ class PackedChunks:
         self._file: RowFile | None = RowFile((MOST_BYTES * nnz + pointers, 1), np.uint8, folder)
         self._n_chunks, self._end = n_chunks, 0
         self._chunks: list[tuple[tuple[int, int], list[_Part]]] = []
-        self._lock, self._rooms = threading.Lock(), list[NDArray[np.uint8]]()
+        self._lock = threading.Lock()
 
     @classmethod
     def where_it_fits(
         cls, shape: tuple[int, int], nnz: int, n_chunks: int, folder: str | None
     ) -> PackedChunks | None:
-        """Return a file without chunks; None where the disk is too small, or is in fact memory."""
-        place = tempfile.gettempdir() if folder is None else folder
-        if folder is None and is_in_memory(place):
-            return None
+        """Return a file without chunks; None where the disk is too small."""
         try:
-            if LIKELY_BYTES * nnz > MOST_OF_DISK * shutil.disk_usage(place).free:
+            free = shutil.disk_usage(folder or tempfile.gettempdir()).free
+            if LIKELY_BYTES * nnz > MOST_OF_DISK * free:
                 return None
             return cls(shape, nnz, n_chunks, folder)
         except OSError:  # some disks allow no file of that size
@@ -553,36 +508,12 @@ class PackedChunks:
 
     def _read(self, part: _Part) -> NDArray[Any]:
         assert self._file is not None
-        out = self._room(part.size * part.wide.itemsize).view(part.wide)
+        out = np.empty(part.size, part.wide)
         for first in range(0, part.size, BLOCK):
             last = min(first + BLOCK, part.size)
             ends = (part.begin + end * part.packed.itemsize for end in (first, last))
             out[first:last] = self._file.read(*ends).reshape(-1).view(part.packed)
         return out
-
-    def _room(self, size: int) -> NDArray[np.uint8]:
-        """Return so many bytes: those of an earlier chunk that nobody has any more, or new ones.
-
-        New ones would have to be cleared by the system every time.
-        """
-        with self._lock:
-            rooms = self._rooms
-            free = [number for number in range(len(rooms)) if _references(rooms, number) == ALONE]
-            for number in free:
-                if size <= rooms[number].nbytes <= 2 * size:
-                    return rooms[number][:size]
-            self._rooms = [one for number, one in enumerate(rooms) if number not in free]
-            self._rooms.append(np.empty(size, np.uint8))
-            return self._rooms[-1][:size]
-
-
-def _references(arrays: list[NDArray[Any]], number: int) -> int:
-    """Count who has one of the arrays; every view of an array has it as well."""
-    return sys.getrefcount(arrays[number])
-
-
-ALONE = _references([np.empty(1)], 0)
-"""What `_references` counts where only the list has the array; Python's versions differ."""
 
 
 def _narrowed(array: NDArray[Any]) -> NDArray[Any]:
@@ -593,19 +524,3 @@ def _narrowed(array: NDArray[Any]) -> NDArray[Any]:
             if np.array_equal(packed, array):
                 return packed
     return np.ascontiguousarray(array)
-
-
-def is_in_memory(folder: str, mounts: str = "/proc/self/mounts") -> bool:
-    """Whether the files of a folder take memory and not disk, as far as the system says."""
-    try:
-        lines = Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return False
-    place, kind, longest = os.path.realpath(folder), "", -1
-    for line in lines:
-        _, at, this, *_ = [*line.split(" "), "", "", ""]
-        at = at.replace("\\040", " ")
-        inside = place == at or place.startswith(at.rstrip("/") + "/")
-        if inside and len(at) >= longest:  # of two at the same place the later one hides the other
-            kind, longest = this, len(at)
-    return kind in ("tmpfs", "ramfs")

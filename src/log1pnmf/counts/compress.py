@@ -357,36 +357,23 @@ class ValueScan:
 
     def raise_errors(self) -> None:
         """Raise the error about the worst kind that was found."""
-        if "nan" in self._found:
-            count, position, _ = self._found["nan"]
-            raise ValueError(
-                f"counts contains NaN in {plural(count, 'entry', 'entries')} ({self._place(position)}); "
-                "drop or fill missing entries first"
-            )
-        if "infinite" in self._found:
-            count, position, _ = self._found["infinite"]
-            raise ValueError(
-                f"counts contains infinity (inf) in {plural(count, 'entry', 'entries')} "
-                f"({self._place(position)}); pass finite raw counts"
-            )
-        if "huge" in self._found:
-            count, position, value = self._found["huge"]
-            raise ValueError(
-                f"counts has {plural(count, 'entry', 'entries')} above {LARGEST:.0e} "
-                f"({self._place(position)}: {value}), which the arithmetic cannot hold; pass raw counts"
-            )
-        if "tiny" in self._found:
-            count, position, value = self._found["tiny"]
-            raise ValueError(
-                f"counts has {plural(count, 'entry', 'entries')} above 0 but below {SMALLEST:.0e} "
-                f"({self._place(position)}: {value}), which the arithmetic cannot hold; pass raw counts"
-            )
-        if "negative" in self._found:
-            count, position, _ = self._found["negative"]
-            raise ValueError(
-                f"Negative values in data: counts has {plural(count, 'negative entry', 'negative entries')} "
-                f"({self._place(position)}); pass raw counts, not log-transformed values"
-            )
+        beyond = "which the arithmetic cannot hold; pass raw counts"
+        messages = {  # text before the number of entries, behind it, and behind the place
+            "nan": ("contains NaN in", "", "; drop or fill missing entries first"),
+            "infinite": ("contains infinity (inf) in", "", "; pass finite raw counts"),
+            "huge": ("has", f" above {LARGEST:.0e}", f", {beyond}"),
+            "tiny": ("has", f" above 0 but below {SMALLEST:.0e}", f", {beyond}"),
+            "negative": ("has", "", "; pass raw counts, not log-transformed values"),
+        }
+        for kind, (what, limit, then) in messages.items():
+            if kind in self._found:
+                count, position, value = self._found[kind]
+                sign, start = ("negative ", "Negative values in data: ") if kind == "negative" else ("", "")
+                entries = plural(count, f"{sign}entry", f"{sign}entries")
+                shown = f": {value}" if limit else ""
+                raise ValueError(
+                    f"{start}counts {what} {entries}{limit} ({self._place(position)}{shown}){then}"
+                )
 
     def _note(self, kind: str, mask: np.ndarray, values: np.ndarray) -> None:
         count = int(np.count_nonzero(mask))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -189,10 +190,6 @@ class RowTotals(SparseRows):
         return sums
 
 
-Grouping: TypeAlias = Callable[["ChunkedCounts", NDArray[np.int32], int, NDArray[np.float64]], GroupSums]
-"""Sums up counts over groups: number of the group and weight of every sample, and how many groups."""
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ChunkedCounts(Counts):
     """Counts in chunks of rows that have been looked at once: totals here, entries in the chunks."""
@@ -205,19 +202,10 @@ class ChunkedCounts(Counts):
     sample: Counts  # some rows, in memory
     sample_index: NDArray[np.int64]  # which ones
     row_digests: NDArray[np.uint64]  # (n,): see `row_digests`
-    # tally these counts, and sum them up over groups, in another pass
-    tallying: Callable[[ChunkedCounts], Tally]
-    grouping: Grouping
     known: dict[str, Any] = field(default_factory=dict)  # what later passes found, or keep for the next one
 
     @classmethod
-    def gather(
-        cls,
-        source: CountSource,
-        surveys: Iterable[ChunkSurvey],
-        tallying: Callable[[ChunkedCounts], Tally],
-        grouping: Grouping,
-    ) -> ChunkedCounts:
+    def gather(cls, source: CountSource, surveys: Iterable[ChunkSurvey]) -> ChunkedCounts:
         """Put together what was seen of the chunks, in their order."""
         n, m = source.shape
         column_nnz, column_sums = np.zeros(m, dtype=np.int64), np.zeros(m)
@@ -257,8 +245,6 @@ class ChunkedCounts(Counts):
             sample=kept,
             sample_index=index,
             row_digests=np.concatenate(digests),
-            tallying=tallying,
-            grouping=grouping,
         )
 
     @cached_property
@@ -284,7 +270,9 @@ class ChunkedCounts(Counts):
     @cached_property
     def tally(self) -> Tally:
         """How often every feature has every count; a pass over the chunks."""
-        return self.tallying(self)
+        found: Any = _pass_without_loadings(self, _TallyTask(self.n_features), np.ones(self.n_samples))
+        tally: Tally = found.tally
+        return tally
 
     def group_sums(
         self, labels: NDArray[np.int32], n_groups: int, weights: NDArray[np.float64] | None = None
@@ -294,7 +282,9 @@ class ChunkedCounts(Counts):
         same = known is not None and np.array_equal(known[0], labels)
         if not same or not (weights is None or np.array_equal(known[1], weights)):
             own = np.ones(self.n_samples) if weights is None else weights
-            known = self.known["groups"] = labels, own, self.grouping(self, labels, n_groups, own)
+            task = _GroupTask((n_groups, self.n_features))
+            found = _pass_without_loadings(self, task, own, labels)
+            known = self.known["groups"] = labels, own, found
         sums: GroupSums = known[2]
         return sums
 
@@ -317,156 +307,13 @@ class ChunkedCounts(Counts):
         return checksum_of((self.by_row.indptr, self.row_digests))
 
 
-# ---------- passes on a dask.distributed cluster
-
-HELD_SHARE = 0.5
-"""Part of the workers' memory that chunks may take; where they need more they are read anew in every pass."""
-
-
-class ClusterRunner:
-    """Runs one task per chunk; the workers add up the sums pair by pair, always the same pairs."""
-
-    def __init__(self, source: CountSource) -> None:
-        require("distributed", purpose="a cluster")
-        self._client, self._chunks = source.client, source.chunks
-        self._held: list[Any] | None = None
-
-    def survey(self) -> Iterator[ChunkSurvey]:
-        """Look at every chunk for the first time, in their order."""
-        client, n = self._client, len(self._chunks)
-        raw = self._raw()
-        lengths = client.gather([client.submit(_n_rows, one, pure=False) for one in raw])
-        bounds = np.concatenate(([0], np.cumsum(lengths)))
-        kept = sampled_rows(self._chunks.shape[0])
-        seen = [
-            client.submit(
-                survey_chunk,
-                raw[i],
-                kept[(kept >= bounds[i]) & (kept < bounds[i + 1])] - bounds[i],
-                pure=False,
-            )
-            for i in range(n)
-        ]
-        for one in seen:
-            yield one.result()
-
-    def run(
-        self,
-        task: ChunkTask,
-        counts: ChunkedCounts,
-        sizes: NDArray[np.float64],
-        *,
-        start: Rows,
-        receive: Receive,
-        labels: Labels = None,
-    ) -> Sums:
-        """Run a task on every chunk; see `log1pnmf.counts.passes.Runner.run`."""
-        from dask import config as dask_config
-        from distributed import as_completed
-
-        client, bounds = self._client, counts.bounds
-        held = self._hold(counts)
-        # A task instead of scattered data: those could not be computed again when their worker dies.
-        with dask_config.set({"distributed.admin.large-graph-warning-threshold": "4GB"}):
-            everywhere = client.submit(_itself, task, pure=False, retries=3)
-        done = []
-        for i, chunk in enumerate(held):
-            rows = slice(bounds[i], bounds[i + 1])
-            begin = start.read(rows.start, rows.stop)
-            own = None if labels is None else labels[rows]
-            given = (everywhere, chunk, sizes[rows], own, begin)
-            done.append(client.submit(_task, *given, pure=False, retries=3))
-        loadings = [client.submit(_part, one, 0, pure=False) for one in done]
-        total = _tree([client.submit(_part, one, 1, pure=False) for one in done], client)
-        del done
-        number = {future.key: i for i, future in enumerate(loadings)}
-        for future in as_completed(loadings):
-            receive(number[future.key], future.result())
-            future.release()
-        sums: Sums = total.result()
-        return sums
-
-    def _raw(self) -> list[Any]:
-        """Chunks as tasks that have not run, or futures."""
-        if isinstance(self._chunks, DaskChunks):
-            return list(self._client.compute(self._chunks.delayed(), retries=3))
-        ones = [self._chunks.only(index) for index in range(len(self._chunks))]
-        return [self._client.submit(_read, one, pure=False, retries=3) for one in ones]
-
-    def _hold(self, counts: ChunkedCounts) -> Sequence[Any]:
-        """Chunks as futures that stay on the workers where there is room; else as tasks that read them."""
-        if self._held is not None:
-            return self._held
-        raw = self._raw()
-        chunks = [self._client.submit(chunk_counts, one, pure=False, retries=3) for one in raw]
-        workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
-        room = sum(worker["memory_limit"] or np.inf for worker in workers)
-        if 16 * counts.nnz <= HELD_SHARE * room:
-            self._held = chunks
-        return chunks
-
-
-def _n_rows(raw: Any) -> int:
-    return int(raw.shape[0])
-
-
-def _itself(task: ChunkTask) -> ChunkTask:
-    return task
-
-
-def _read(one: Callable[[], Any]) -> Any:
-    return one()
-
-
-def _task(task: ChunkTask, counts: Any, sizes: Any, labels: Labels, start: Any) -> tuple[Any, Sums]:
-    sums = task.no_sums()
-    return task(counts, sizes, labels, start=start, into=sums), sums
-
-
-def _part(result: tuple[Any, Sums], which: int) -> Any:
-    return result[which]
-
-
-def _tree(parts: list[Any], client: Any) -> Any:
-    """Add up pair by pair: the order depends on the number of parts and on nothing else."""
-    while len(parts) > 1:
-        pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
-        parts = [client.submit(_added, *pair, pure=False) if len(pair) == 2 else pair[0] for pair in pairs]
-    return parts[0]
-
-
-def _added(first: Sums, second: Sums) -> Sums:
-    return first.plus(second)
-
-
 # ---------- passes over the chunks
 
 T = TypeVar("T")
 
 
-class Runner(Protocol):
-    """Goes through all chunks once."""
-
-    def survey(self) -> Iterator[ChunkSurvey]:
-        """Look at every chunk for the first time, in their order."""
-        ...
-
-    def run(
-        self,
-        task: ChunkTask,
-        counts: ChunkedCounts,
-        sizes: NDArray[np.float64],
-        *,
-        start: Rows,
-        receive: Receive,
-        labels: Labels = None,
-    ) -> Sums:
-        """Run a task on every chunk."""
-        ...
-
-
-class LocalRunner:
-    """One chunk after the other; the next one is made ready while the last one is worked on."""
+class Runner:
+    """Passes over all chunks in this process; the next chunk is read while the last one is worked on."""
 
     def __init__(self, source: CountSource) -> None:
         self._source = source
@@ -489,7 +336,7 @@ class LocalRunner:
         receive: Receive,
         labels: Labels = None,
     ) -> Sums:
-        """Run a task on every chunk; see `Runner.run`."""
+        """Run a task on every chunk and return its sums."""
         sums = task.no_sums()
         for index, chunk in enumerate(_ahead(self._sorted(counts))):
             first, last = counts.bounds[index : index + 2]
@@ -525,6 +372,111 @@ class LocalRunner:
             yield chunk
 
 
+# ---------- passes on a dask.distributed cluster
+
+HELD_SHARE = 0.5
+"""Part of the workers' memory that chunks may take; where they need more they are read anew in every pass."""
+
+
+class ClusterRunner(Runner):
+    """Runs one task per chunk; the workers add up the sums pair by pair, always the same pairs."""
+
+    def __init__(self, source: CountSource) -> None:
+        super().__init__(source)
+        require("distributed", purpose="a cluster")
+        self._client, self._chunks = source.client, source.chunks
+        self._held: list[Any] | None = None
+
+    def survey(self) -> Iterator[ChunkSurvey]:
+        """Look at every chunk for the first time, in their order."""
+        client, n = self._client, len(self._chunks)
+        raw = self._submitted()
+        lengths = client.gather(
+            [client.submit(lambda chunk: int(chunk.shape[0]), one, pure=False) for one in raw]
+        )
+        bounds = np.concatenate(([0], np.cumsum(lengths)))
+        kept = sampled_rows(self._chunks.shape[0])
+        seen = [
+            client.submit(
+                survey_chunk,
+                raw[i],
+                kept[(kept >= bounds[i]) & (kept < bounds[i + 1])] - bounds[i],
+                pure=False,
+            )
+            for i in range(n)
+        ]
+        for one in seen:
+            yield one.result()
+
+    def run(
+        self,
+        task: ChunkTask,
+        counts: ChunkedCounts,
+        sizes: NDArray[np.float64],
+        *,
+        start: Rows,
+        receive: Receive,
+        labels: Labels = None,
+    ) -> Sums:
+        """Run a task on every chunk; see `log1pnmf.counts.passes.Runner.run`."""
+        from dask import config as dask_config
+        from distributed import as_completed
+
+        client, bounds = self._client, counts.bounds
+        held = self._hold(counts)
+        # A task instead of scattered data: those could not be computed again when their worker dies.
+        with dask_config.set({"distributed.admin.large-graph-warning-threshold": "4GB"}):
+            everywhere = client.submit(lambda given: given, task, pure=False, retries=3)
+        done = []
+        for i, chunk in enumerate(held):
+            rows = slice(bounds[i], bounds[i + 1])
+            begin = start.read(rows.start, rows.stop)
+            own = None if labels is None else labels[rows]
+            given = (everywhere, chunk, sizes[rows], own)
+            done.append(client.submit(_run_task, *given, start=begin, pure=False, retries=3))
+        loadings = [client.submit(itemgetter(0), one, pure=False) for one in done]
+        parts = [client.submit(itemgetter(1), one, pure=False) for one in done]
+        while len(parts) > 1:  # pair by pair: the order depends on the number of parts and on nothing else
+            pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
+            parts = [
+                client.submit(lambda one, other: one.plus(other), *pair, pure=False)
+                if len(pair) == 2
+                else pair[0]
+                for pair in pairs
+            ]
+        del done
+        number = {future.key: i for i, future in enumerate(loadings)}
+        for future in as_completed(loadings):
+            receive(number[future.key], future.result())
+            future.release()
+        sums: Sums = parts[0].result()
+        return sums
+
+    def _submitted(self) -> list[Any]:
+        """Chunks as tasks that have not run, or futures."""
+        if isinstance(self._chunks, DaskChunks):
+            return list(self._client.compute(self._chunks.delayed(), retries=3))
+        ones = [self._chunks.only(index) for index in range(len(self._chunks))]
+        return [self._client.submit(one, pure=False, retries=3) for one in ones]
+
+    def _hold(self, counts: ChunkedCounts) -> Sequence[Any]:
+        """Chunks as futures that stay on the workers where there is room; else as tasks that read them."""
+        if self._held is not None:
+            return self._held
+        raw = self._submitted()
+        chunks = [self._client.submit(chunk_counts, one, pure=False, retries=3) for one in raw]
+        workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        room = sum(worker["memory_limit"] or np.inf for worker in workers)
+        if 16 * counts.nnz <= HELD_SHARE * room:
+            self._held = chunks
+        return chunks
+
+
+def _run_task(task: ChunkTask, *arguments: Any, start: Any) -> tuple[Any, Sums]:
+    sums = task.no_sums()
+    return task(*arguments, start=start, into=sums), sums
+
+
 def _ahead(made: Iterator[T]) -> Iterator[T]:
     """Return what an iterator makes, each in a thread while the caller has the one before."""
     end: Any = object()
@@ -538,7 +490,7 @@ def _ahead(made: Iterator[T]) -> Iterator[T]:
 
 def each_chunk(source: CountSource) -> Iterator[Counts]:
     """Go through the chunks of a source in this process, checked and with the names of the features."""
-    for done, raw in enumerate(LocalRunner(source).ahead(), start=1):
+    for done, raw in enumerate(Runner(source).ahead(), start=1):
         counts = Counts.from_any(raw) if raw.shape[0] else chunk_counts(raw)
         yield replace(counts, feature_names=source.feature_names)
         if source.on_chunk is not None:
@@ -547,12 +499,12 @@ def each_chunk(source: CountSource) -> Iterator[Counts]:
 
 def runner_of(source: CountSource) -> Runner:
     """Choose the runner for the chunks of a source."""
-    return LocalRunner(source) if source.client is None else ClusterRunner(source)
+    return Runner(source) if source.client is None else ClusterRunner(source)
 
 
 def survey(source: CountSource) -> ChunkedCounts:
     """Take the first look at a source."""
-    return ChunkedCounts.gather(source, runner_of(source).survey(), _tally, _grouped)
+    return ChunkedCounts.gather(source, runner_of(source).survey())
 
 
 @dataclass(eq=False)
@@ -597,19 +549,7 @@ class _GroupTask:
         into.weights += np.bincount(place, weights, size).reshape(self.shape)
 
 
-def _tally(counts: ChunkedCounts) -> Tally:
-    """Tally counts in a pass over their chunks."""
-    found: Any = _looked_at(counts, _TallyTask(counts.n_features), np.ones(counts.n_samples))
-    return found.tally
-
-
-def _grouped(counts: ChunkedCounts, labels: Any, n_groups: int, weights: Any) -> GroupSums:
-    """Sum counts up over groups of samples in a pass over their chunks."""
-    found: Any = _looked_at(counts, _GroupTask((n_groups, counts.n_features)), weights, labels)
-    return found
-
-
-def _looked_at(counts: ChunkedCounts, task: ChunkTask, sizes: Any, labels: Labels = None) -> Sums:
+def _pass_without_loadings(counts: ChunkedCounts, task: ChunkTask, sizes: Any, labels: Labels = None) -> Sums:
     """Run a task that needs no loadings."""
     source, done = counts.source, iter(range(1, len(counts.bounds)))
     no_loadings = Rows((counts.n_samples, 0), lambda first, last: np.zeros((last - first, 0)), source.folder)

@@ -23,31 +23,29 @@ from log1pnmf._common.archive import StrPath
 from log1pnmf._common.checks import check_number, check_whole, require
 from log1pnmf._common.safe_files import (
     BadFileError,
-    Budget,
+    MemoryLimit,
     Store,
-    check_npy,
     check_npz,
     check_regular,
     market_matrix,
+    npy_header,
     open_store,
 )
 
-from .chunks import parse_memory
 from .compress import SparseRows
 from .counts import Counts, holds_counts
 from .text import (
     CountTable,
     Fractions,
     RawTable,
-    Words,
     checked,
-    cost,
     holds_texts,
-    open_text,
+    kept_rows,
     read_column,
     read_folder,
     read_text,
     rows_of,
+    text_file,
 )
 
 # ---------- a place for HDF5 files that survives a full disk
@@ -84,10 +82,6 @@ class Sink:
     def flush(self) -> None:
         """Do nothing: there is no buffer."""
 
-    def read(self, size: int = -1) -> bytes:
-        """Read bytes."""
-        return self._file.read(size)
-
     def readinto(self, buffer: Any) -> int:
         """Read bytes into memory; zeros where nothing is."""
         view = memoryview(buffer)
@@ -95,13 +89,9 @@ class Sink:
         view[n:] = bytes(len(view) - n)
         return len(view)
 
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place."""
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        """Return the present place."""
-        return self._file.tell()
+    def __getattr__(self, name: str) -> Any:
+        """Return what else a file has: read, seek, tell."""
+        return getattr(self._file, name)
 
 
 @contextmanager
@@ -159,21 +149,22 @@ COLUMN = "sample_columns."
 """What the names of labels begin with."""
 
 
-def read_npy(path: Path, budget: Budget) -> RawTable:
+def read_npy(path: Path, limit: MemoryLimit) -> RawTable:
     """Read an array."""
     with open(path, "rb") as file:
-        check_npy(file, path)
-        budget.charge(path.stat().st_size)
+        npy_header(file, path.stat().st_size, str(path))
+        limit.check(path.stat().st_size)
+        file.seek(0)
         return RawTable(np.load(file, allow_pickle=False))
 
 
-def read_npz(path: Path, budget: Budget) -> RawTable:
+def read_npz(path: Path, limit: MemoryLimit) -> RawTable:
     """Read a sparse matrix of SciPy's `save_npz`, or the counts among several arrays."""
     # Opened here, because NumPy leaves a file open that is damaged.
     with open(path, "rb") as file:
         if file.read(len(SINGLE)) == SINGLE:
             raise BadFileError(f"{path} holds one array, not several; name it .npy")
-        check_npz(file, path, budget)
+        check_npz(file, path, limit)
         with np.load(file, allow_pickle=False) as stored:
             return _from_archive(path, file, stored)
 
@@ -235,10 +226,10 @@ def write_annotated(store: Any, adata: Any) -> None:
         del store["raw"]
 
 
-def read_anndata(path: Path, layer: str | None, budget: Budget) -> RawTable:
+def read_anndata(path: Path, layer: str | None, limit: MemoryLimit) -> RawTable:
     """Read the counts, names and columns of obs."""
     read = element_io().read_elem
-    with opened(path, budget) as store:
+    with opened(path, limit) as store:
         if "obs" not in store or "var" not in store:
             raise BadFileError(f"{path} holds no AnnData: obs or var is missing; is it another kind of file?")
         layers, has_raw = store.members("layers"), "raw/X" in store
@@ -259,21 +250,21 @@ def read_anndata(path: Path, layer: str | None, budget: Budget) -> RawTable:
 def read_columns(store: Store) -> tuple[list[Any], dict[str, np.ndarray]]:
     """Read the names of the samples and the columns of obs."""
     obs = element_io().read_elem(store.node("obs"))
-    return obs.index.tolist(), {str(name): _column(obs[name], store.budget) for name in obs.columns}
+    return obs.index.tolist(), {str(name): _column(obs[name], store.limit) for name in obs.columns}
 
 
-def read_whole(path: Path, budget: Budget) -> Any:
+def read_whole(path: Path, limit: MemoryLimit) -> Any:
     """Read everything that is in an AnnData file; all of it is checked before."""
     anndata = require("anndata", purpose="reading AnnData")
-    with opened(path, budget) as store:
+    with opened(path, limit) as store:
         group = store.node("/")
         return anndata.read_zarr(group) if path.is_dir() else anndata.read_h5ad(path)
 
 
 @contextmanager
-def opened(path: Path, budget: Budget) -> Iterator[Store]:
+def opened(path: Path, limit: MemoryLimit) -> Iterator[Store]:
     """Open a .h5ad file or a .zarr folder, and close it."""
-    store = open_store(path, budget)
+    store = open_store(path, limit)
     try:
         yield store
     finally:
@@ -320,14 +311,14 @@ def _chosen(
     return "X", matrix, ()
 
 
-def _column(series: Any, budget: Budget) -> np.ndarray:
+def _column(series: Any, limit: MemoryLimit) -> np.ndarray:
     """Labels as numbers or text; missing text is "NA"."""
-    budget.charge(CELL * len(series))
+    limit.check(CELL * len(series))
     if isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf":
         return series.to_numpy()
     missing = series.isna().to_numpy()
     text = series.astype(object).to_numpy()
-    return budget.text([MISSING if gone else str(one) for one, gone in zip(text, missing, strict=True)])
+    return limit.text_array([MISSING if gone else str(one) for one, gone in zip(text, missing, strict=True)])
 
 
 # ---------- matrixMarket files: .mtx, and the folders of 10x with names beside them
@@ -338,14 +329,14 @@ BARCODES = ("barcodes.tsv", "barcodes.tsv.gz")
 FEATURES = ("features.tsv", "features.tsv.gz", "genes.tsv", "genes.tsv.gz")
 
 
-def read_market(path: Path, budget: Budget) -> RawTable:
+def read_market(path: Path, limit: MemoryLimit) -> RawTable:
     """Read a matrix; one of 10x, with its names beside it, as the folder it is in."""
     if path.name.endswith(MATRIX) and _beside(path, FEATURES) and _beside(path, BARCODES):
-        return read_market_folder(path.parent, budget, path)
-    return RawTable(_matrix(path, budget), notes=("a .mtx file has no names; rows were read as samples",))
+        return read_market_folder(path.parent, limit, path)
+    return RawTable(_matrix(path, limit), notes=("a .mtx file has no names; rows were read as samples",))
 
 
-def read_market_folder(folder: Path, budget: Budget, matrix: Path | None = None) -> RawTable:
+def read_market_folder(folder: Path, limit: MemoryLimit, matrix: Path | None = None) -> RawTable:
     """Read matrix, barcodes and features (or genes) of 10x, and turn them: they are features x cells."""
     if matrix is None:
         found = sorted(path for path in folder.iterdir() if path.name.endswith(MATRIX))
@@ -360,8 +351,8 @@ def read_market_folder(folder: Path, budget: Budget, matrix: Path | None = None)
     if features is None or barcodes is None:
         missing = "features.tsv or genes.tsv" if features is None else "barcodes.tsv"
         raise BadFileError(f"{folder} has {matrix.name}, but no {missing} beside it; put it there")
-    counts, rows = _matrix(matrix, budget), _table(features, budget)
-    names = [row[0] for row in _table(barcodes, budget)]
+    counts, rows = _matrix(matrix, limit), _table(features, limit)
+    names = [row[0] for row in _table(barcodes, limit)]
     if counts.shape != (len(rows), len(names)):
         raise BadFileError(
             f"{matrix} has shape {counts.shape}, but there are {len(rows)} features in {features.name} and "
@@ -419,21 +410,14 @@ def _beside(matrix: Path, names: Sequence[str]) -> Path | None:
     )
 
 
-def _table(path: Path, budget: Budget) -> list[list[str]]:
-    kept = []
-    try:
-        with open_text(path, budget) as file:
-            for row in rows_of(file, budget, delimiter="\t", quoting=csv.QUOTE_NONE):
-                budget.charge(cost(row))
-                kept.append(row)
-        return kept
-    except (EOFError, OSError, csv.Error, UnicodeDecodeError) as error:
-        raise BadFileError(f"{path} is damaged ({error}); get another copy of it") from error
+def _table(path: Path, limit: MemoryLimit) -> list[list[str]]:
+    with text_file(path, limit) as file:
+        return kept_rows(rows_of(file, limit, delimiter="\t", quoting=csv.QUOTE_NONE), limit)
 
 
-def _matrix(path: Path, budget: Budget) -> Any:
+def _matrix(path: Path, limit: MemoryLimit) -> Any:
     try:
-        return market_matrix(path, budget)
+        return market_matrix(path, limit)
     except BadFileError:
         raise
     except (ValueError, OverflowError, TypeError) as error:
@@ -447,9 +431,9 @@ def _matrix(path: Path, budget: Budget) -> Any:
 PARTS = ("data", "indices", "indptr", "shape", "barcodes")
 
 
-def read_tenx_h5(path: Path, genome: str | None, budget: Budget) -> RawTable:
+def read_tenx_h5(path: Path, genome: str | None, limit: MemoryLimit) -> RawTable:
     """Read a feature-barcode matrix; cells become rows."""
-    with opened(path, budget) as store:
+    with opened(path, limit) as store:
         name = _place(path, store, genome)
         missing = [part for part in PARTS if f"{name}/{part}" not in store]
         if missing:
@@ -515,20 +499,17 @@ def read_sets(path: str | os.PathLike[str]) -> dict[str, list[str]]:
     >>> read_sets(path)
     {'cycle': ['MKI67', 'TOP2A']}
     """
-    budget, sets = Budget(path), dict[str, list[str]]()
-    try:
-        with open_text(Path(path), budget) as file:
-            for row in rows_of(file, budget, delimiter="\t"):
-                name, members = row[0].strip(), [one.strip() for one in row[2:] if one.strip()]
-                if not name or not members or name in sets:
-                    what = "is there twice" if name in sets else "has no name or no features"
-                    raise BadFileError(
-                        f"{path}: set {name!r} {what}; every line is a name, a description and features, "
-                        "with tabs between"
-                    )
-                sets[name] = members
-    except UnicodeDecodeError as error:
-        raise BadFileError(f"{path} is not text ({error})") from error
+    limit, sets = MemoryLimit(path), dict[str, list[str]]()
+    with text_file(Path(path), limit) as file:
+        for row in rows_of(file, limit, delimiter="\t"):
+            name, members = row[0].strip(), [one.strip() for one in row[2:] if one.strip()]
+            if not name or not members or name in sets:
+                what = "is there twice" if name in sets else "has no name or no features"
+                raise BadFileError(
+                    f"{path}: set {name!r} {what}; every line is a name, a description and features, "
+                    "with tabs between"
+                )
+            sets[name] = members
     if not sets:
         raise BadFileError(f"{path} has no sets; a line is a name, a description and features")
     return sets
@@ -642,7 +623,7 @@ ENDINGS = {
 }
 WITH_LAYERS = ("h5ad", "zarr", "10x h5")
 
-READERS: dict[str, Callable[[Path, Budget], RawTable]] = {
+READERS: dict[str, Callable[[Path, MemoryLimit], RawTable]] = {
     "mtx": read_market,
     "10x folder": read_market_folder,
     "csv": read_text,
@@ -698,8 +679,9 @@ def read_table(
     fractions : {"refuse", "allow"}
         What to do with values that are not whole numbers.
     max_memory : str or float, optional
-        Memory that reading may use, such as "8GB" or a number of bytes. The default, 1 GiB or 200 times the
-        size of the file, protects against malicious files; raise it only for files that you trust.
+        Memory that reading may use, such as "8GB" or a number of bytes. The default protects against
+        malicious files: what is free, and at most 1 GiB or 200 times the size of the file. Raise it only for
+        files that you trust.
     text : str, optional
         Column of a .csv or .tsv with texts, one document per row, whose words are counted. The other columns
         are labels; a first column such as "id" or "name" contains the names of the documents.
@@ -735,9 +717,9 @@ def read_table(
     if layer is not None and kind not in WITH_LAYERS:
         raise BadFileError(f"{name} is a {kind} file, which has no layers; leave layer {layer!r} out")
     _check_kind(place, kind)
-    budget = Budget(place, None if max_memory is None else parse_memory(max_memory))
+    limit = MemoryLimit(place, max_memory)
     try:
-        raw = _read(place, kind, layer, Words(text, stop_words), budget)
+        raw = _read(place, kind, limit, layer=layer, text=text, stop_words=stop_words)
     except (BadFileError, ImportError, PermissionError):
         raise
     except (EOFError, zlib.error, OSError, MemoryError) as error:
@@ -747,7 +729,7 @@ def read_table(
     except Exception as error:  # readers of other packages raise whatever they meet
         raise BadFileError(f"{name} is not a {kind} file that can be read ({_short(error)})") from error
     raw = raw.transposed() if transpose else raw
-    return checked(raw, source=name, format=kind, fractions=fractions, budget=budget)
+    return checked(raw, source=name, kind=kind, fractions=fractions, limit=limit)
 
 
 def _kind(place: Path, text: str | None, stop_words: str | None) -> str:
@@ -755,23 +737,27 @@ def _kind(place: Path, text: str | None, stop_words: str | None) -> str:
     kind = format_of(place)
     if text is not None and kind in ("csv", "tsv"):
         return "column of texts"
-    if text is not None and kind != "texts":
+    if text is not None and kind == "texts":
+        raise BadFileError(f"{place} is a folder of texts, which has no columns; leave --text {text} out")
+    if text is not None:
         raise BadFileError(f"{place} is a {kind} file; a column of texts (--text) is one of a .csv or .tsv")
     if stop_words is not None and kind != "texts":
         raise BadFileError(f"{place} is a {kind} file; stop words are for texts (--text names their column)")
     return kind
 
 
-def _read(place: Path, kind: str, layer: str | None, words: Words, budget: Budget) -> RawTable:
+def _read(
+    place: Path, kind: str, limit: MemoryLimit, *, layer: str | None, text: str | None, stop_words: str | None
+) -> RawTable:
     if kind == "texts":
-        return read_folder(place, words, budget)
-    if kind == "column of texts":
-        return read_column(place, words, budget)
+        return read_folder(place, stop_words, limit)
+    if text is not None:
+        return read_column(place, text, stop_words, limit)
     if kind in ("h5ad", "zarr"):
-        return read_anndata(place, layer, budget)
+        return read_anndata(place, layer, limit)
     if kind == "10x h5":
-        return read_tenx_h5(place, layer, budget)
-    return READERS[kind](place, budget)
+        return read_tenx_h5(place, layer, limit)
+    return READERS[kind](place, limit)
 
 
 def _check_kind(place: Path, kind: str) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import math
 import os
 import re
 import sys
 import warnings
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -21,9 +24,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from log1pnmf._common.checks import plural
-from log1pnmf._common.safe_files import TEXT, BadFileError, Budget, check_regular, open_packed, read_number
+from log1pnmf._common.safe_files import TEXT, BadFileError, MemoryLimit, open_packed, read_number
 
 from .counts import Counts
+from .features import repeated
 
 # ---------- text in cells of tables that spreadsheets would take for a formula and run
 
@@ -59,7 +63,7 @@ def plain_cell(cell: str) -> str:
 
 Names = NDArray[np.object_]
 Fractions = Literal["refuse", "allow"]
-ENTRY = 40
+ENTRY = 24
 """Bytes that an entry takes while it is checked and compressed, besides those that were read."""
 SAMPLE_OR_FEATURE = 64
 """Bytes that a row or column takes, also an empty one."""
@@ -169,11 +173,11 @@ def checked(
     raw: RawTable,
     *,
     source: str,
-    format: str,  # noqa: A002
-    budget: Budget,
+    kind: str,
+    limit: MemoryLimit,
     fractions: Fractions = "refuse",
 ) -> CountTable:
-    """Check what a reader found."""
+    """Return a table of counts, after a check of what a reader found."""
     if fractions not in ("refuse", "allow"):
         raise ValueError(f"fractions must be 'refuse' or 'allow', got {fractions!r}")
     shape: tuple[int, ...] = getattr(raw.matrix, "shape", ())
@@ -183,11 +187,10 @@ def checked(
         raise BadFileError(
             f"{source} is empty: {shape[0]} samples x {shape[1]} features; use a file with counts"
         )
-    # Before memory is set aside for as many rows and columns as the file says there are.
-    budget.charge(SAMPLE_OR_FEATURE * sum(shape))
-    budget.charge(ENTRY * _entries(raw.matrix))
-    samples = _names(raw.sample_names, shape[0], f"{source}: samples", budget)
-    features = _names(raw.feature_names, shape[1], f"{source}: features", budget)
+    # before memory is set aside for as many rows and columns as the file says there are
+    limit.check(SAMPLE_OR_FEATURE * sum(shape) + ENTRY * _n_entries(raw.matrix))
+    samples = _names(raw.sample_names, shape[0], f"{source}: samples", limit)
+    features = _names(raw.feature_names, shape[1], f"{source}: features", limit)
     notes = list(raw.notes)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -203,114 +206,92 @@ def checked(
                 "or allow fractions (--allow-fractions) where they are expected counts"
             )
         notes.append(str(warning.message))
-    _check_unique(features, source)
-    notes += _twice(samples)
-    named = Counts(counts.by_row, counts._columns, samples, features)
-    return CountTable(named, dict(raw.sample_columns), source, format, tuple(notes))
+    if features is not None and (twice := repeated(features)):
+        raise BadFileError(
+            f"{source} has {plural(len(twice), 'feature name that occurs', 'feature names that occur')} "
+            f"more than once (first {twice[0]!r}); make them unique (AnnData: adata.var_names_make_unique())"
+        )
+    if samples is not None and (twice := repeated(samples)):
+        notes.append(
+            f"{plural(len(twice), 'sample name occurs', 'sample names occur')} more than once "
+            f"(first {twice[0]!r}); samples stay in the order of the file"
+        )
+    named = replace(counts, sample_names=samples, feature_names=features)
+    return CountTable(named, dict(raw.sample_columns), source, kind, tuple(notes))
 
 
-def _entries(matrix: Any) -> int:
-    """Entries that are stored, or that are not zero."""
+def _n_entries(matrix: Any) -> int:
+    """Return how many entries are stored, or are not zero."""
     if isinstance(matrix, np.ndarray):
         return int(np.count_nonzero(matrix)) if matrix.dtype.kind in "biufc" else matrix.size
     return int(matrix.data.size) if sparse.issparse(matrix) else math.prod(matrix.shape)
 
 
-def _names(given: Sequence[Any] | None, n: int, what: str, budget: Budget) -> Names | None:
+def _names(given: Sequence[Any] | None, n: int, what: str, limit: MemoryLimit) -> Names | None:
     if given is None:
         return None
-    budget.charge(TEXT * len(given))
+    limit.check(TEXT * len(given))
     if len(given) != n:
         raise BadFileError(f"{what} are {n}, but there are {len(given)} names; the file is incomplete")
     return np.array([str(name) for name in given], dtype=object)
 
 
-def _check_unique(names: Names | None, source: str) -> None:
-    twice = _repeated(names)
-    if twice:
-        raise BadFileError(
-            f"{source} has {plural(len(twice), 'feature name that occurs', 'feature names that occur')} "
-            f"more than once (first {twice[0]!r}); make them unique (AnnData: adata.var_names_make_unique())"
-        )
-
-
-def _twice(names: Names | None) -> list[str]:
-    twice = _repeated(names)
-    if not twice:
-        return []
-    return [
-        f"{plural(len(twice), 'sample name occurs', 'sample names occur')} more than once "
-        f"(first {twice[0]!r}); samples stay in the order of the file"
-    ]
-
-
-def _repeated(names: Names | None) -> list[str]:
-    return [] if names is None else [name for name, n in Counter(names.tolist()).items() if n > 1]
-
-
 # ---------- tables as text: .csv and .tsv, with or without names
 
 DELIMITERS = ",;\t"
-INDEX_HEADERS = frozenset(
-    [
-        "index",
-        "id",
-        "ids",
-        "name",
-        "names",
-        "sample",
-        "samples",
-        "cell",
-        "cells",
-        "barcode",
-        "barcodes",
-        "gene",
-        "genes",
-        "feature",
-        "features",
-        "rownames",
-        "cell_id",
-        "sample_id",
-        "gene_id",
-        "document",
-        "doc",
-    ]
-) | {"", "unnamed: 0"}
-"""First cells of a header under which there are names, even where they are numbers."""
+INDEX_HEADER = re.compile(
+    r"|unnamed: 0|index|ids?|names?|samples?|cells?|barcodes?|genes?|features?|rownames|doc(ument)?"
+    r"|(cell|sample|gene)_id",
+    re.IGNORECASE,
+)
+"""First cell of a header under which there are names, even where they are numbers."""
 
 LARGEST_CELL = 1 << 20
-LOOKED_AT = 50
-"""Lines from which the layout is told."""
+HEAD = 50
+"""Rows from which the layout is found."""
 CHARACTER = 40
-"""Bytes that a character of a line can take while the line is taken apart: cells of two take most."""
-ROWS = 4096
-"""Rows that are put together at a time."""
-ROW, ENTRY_OF_TEXT = 32, 24
-"""Bytes that a row and an entry of it take, until all are in one matrix."""
+"""Bytes that a character of a line can take while the line is split: cells of two take most."""
 
 
-def open_text(path: Path, budget: Budget) -> TextIO:
-    """Open a text file, packed with gzip or not; a mark of byte order is skipped."""
-    return io.TextIOWrapper(open_packed(path, budget), encoding="utf-8-sig", newline="")
+@contextmanager
+def text_file(path: Path, limit: MemoryLimit) -> Iterator[TextIO]:
+    """Open a text file, packed with gzip or not; a mark of byte order is skipped, other files are refused."""
+    try:
+        with io.TextIOWrapper(open_packed(path, limit), encoding="utf-8-sig", newline="") as file:
+            yield file
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise BadFileError(f"{path} is not text in UTF-8 ({error}); save it as such") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise BadFileError(f"{path} is damaged ({error}); get another copy of it") from error
 
 
-def cost(row: Sequence[str]) -> int:
-    """Bytes that a row of cells takes where it is kept."""
+def row_size(row: Sequence[str]) -> int:
+    """Return the bytes that a row of cells takes in memory."""
     return 64 + sys.getsizeof(row) + sum(map(sys.getsizeof, row))
 
 
-def rows_of(file: TextIO, budget: Budget, *, first: str = "", **layout: Any) -> Iterator[list[str]]:
+def kept_rows(rows: Iterable[list[str]], limit: MemoryLimit) -> list[list[str]]:
+    """Return rows as a list, which must fit in memory."""
+    kept, size = [], 0
+    for row in rows:
+        size += row_size(row)
+        limit.check(size)
+        kept.append(row)
+    return kept
+
+
+def rows_of(file: TextIO, limit: MemoryLimit, *, first: str = "", **layout: Any) -> Iterator[list[str]]:
     """Yield the rows that are not empty; one that needs too much memory is refused first."""
     read = 0
 
     def lines() -> Iterator[str]:
         nonlocal read
-        line = first or _line(file, budget)
+        line = first or next_line(file, limit)
         while line:
             read += len(line)
-            budget.check(CHARACTER * read)
+            limit.check(CHARACTER * read)
             yield line
-            line = _line(file, budget)
+            line = next_line(file, limit)
 
     csv.field_size_limit(LARGEST_CELL)
     for row in csv.reader(lines(), **layout):
@@ -319,43 +300,29 @@ def rows_of(file: TextIO, budget: Budget, *, first: str = "", **layout: Any) -> 
             yield row
 
 
-def _line(file: TextIO, budget: Budget) -> str:
+def next_line(file: TextIO, limit: MemoryLimit) -> str:
     """Read the next line, or as much of it as is certain to be refused."""
-    return file.readline(max(2, budget.left // CHARACTER + 2))
+    return file.readline(max(2, limit.size // CHARACTER + 2))
 
 
-def read_text(path: Path, budget: Budget) -> RawTable:
-    """Read a table of numbers, and tell by itself where names are.
+def read_text(path: Path, limit: MemoryLimit) -> RawTable:
+    """Read a table of numbers, and find out where names are.
 
     The first line holds the names of the features where one of its cells is not a number; the first column
     those of the samples where one of its cells is not, or where its header says so. Columns without a single
     number are labels of the samples.
     """
-    with open_text(path, budget) as file:
-        try:
-            return _parse(path, file, budget)
-        except UnicodeDecodeError as error:
-            raise BadFileError(f"{path} is not text in UTF-8 ({error}); save it as such") from error
-        except csv.Error as error:
-            raise BadFileError(
-                f"{path} is not a table of text ({error}); is it another kind of file?"
-            ) from error
-
-
-def _parse(path: Path, file: TextIO, budget: Budget) -> RawTable:
-    while (first := _line(file, budget)) and not first.strip():
-        pass
-    if "\0" in first:
-        raise BadFileError(f"{path} holds binary data, not text; is it another kind of file?")
-    rows = rows_of(file, budget, first=first, delimiter=_delimiter(path, first))
-    head = []
-    for _, row in zip(range(LOOKED_AT), rows, strict=False):
-        budget.charge(cost(row))
-        head.append(row)
-    if not head:
-        raise BadFileError(f"{path} is empty; use a file with counts")
-    layout = _Layout(path, head)
-    return layout.read(chain(head[layout.header :], rows), budget)
+    with text_file(path, limit) as file:
+        while (first := next_line(file, limit)) and not first.strip():
+            pass
+        if "\0" in first:
+            raise BadFileError(f"{path} holds binary data, not text; is it another kind of file?")
+        rows = rows_of(file, limit, first=first, delimiter=_delimiter(path, first))
+        head = kept_rows(islice(rows, HEAD), limit)
+        if not head:
+            raise BadFileError(f"{path} is empty; use a file with counts")
+        layout = _Layout(path, head)
+        return layout.read(chain(head[layout.header :], rows), limit)
 
 
 def _delimiter(path: Path, line: str) -> str:
@@ -364,65 +331,27 @@ def _delimiter(path: Path, line: str) -> str:
     return "\t" if "\t" in line or ("," not in line and " " not in line) else max(", ", key=line.count)
 
 
-class _Entries:
-    """Rows of numbers, kept sparse and in large pieces: many small arrays would take far more memory."""
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self._lengths = [np.zeros(1, dtype=np.int64)]
-        self._pieces = [(np.zeros(0, dtype=np.int32), np.zeros(0))]
-        self._rows: list[tuple[np.ndarray, np.ndarray]] = []
-
-    def add(self, values: np.ndarray) -> None:
-        """Keep a row."""
-        filled = np.flatnonzero(values)  # NaN is not zero: it is found later
-        self._budget.charge(ROW + ENTRY_OF_TEXT * len(filled))
-        self._rows.append((filled.astype(np.int32), values[filled]))
-        if len(self._rows) == ROWS:
-            self._join()
-
-    def _join(self) -> None:
-        if self._rows:
-            self._lengths.append(np.array([len(filled) for filled, _ in self._rows], dtype=np.int64))
-            self._pieces.append(_concatenated(self._rows))
-            self._rows.clear()
-
-    def matrix(self, n_columns: int) -> sparse.csr_array:
-        """Put all rows together."""
-        self._join()
-        indices, values = _concatenated(self._pieces)
-        indptr = np.cumsum(np.concatenate(self._lengths))
-        return sparse.csr_array((values, indices, indptr), shape=(len(indptr) - 1, n_columns))
-
-
-def _concatenated(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    indices, values = zip(*parts, strict=True)
-    return np.concatenate(indices), np.concatenate(values)
-
-
 class _Layout:
     """Where the names, labels and counts of a table are."""
 
     def __init__(self, path: Path, head: Sequence[Sequence[str]]) -> None:
         self.path = path
         body = head[1:]
-        width = len(body[0]) if body else len(head[0])
+        self.width = width = len(body[0]) if body else len(head[0])
         shifted = bool(body) and len(head[0]) == width - 1  # as R writes tables: no cell above the row names
         names = [plain_cell(cell) for cell in (["", *head[0]] if shifted else head[0])]
         self.header = int(shifted or _is_header(head[0], body))
-        looked = body if self.header else head
+        shown = body if self.header else head
         self.index = int(
-            any(not _is_number(row[0]) for row in looked if row)
-            or bool(self.header and names[0].strip().lower() in INDEX_HEADERS)
+            any(not _is_number(row[0]) for row in shown)
+            or bool(self.header and INDEX_HEADER.fullmatch(names[0].strip()))
         )
-        self.width = width
         self.names = names if self.header else None
-        texts = [
+        self.labels = [
             j
             for j in range(self.index, width)
-            if looked and all(len(row) > j and not _is_number(row[j]) for row in looked)
+            if body and self.header and all(len(row) > j and not _is_number(row[j]) for row in body)
         ]
-        self.labels = texts if self.header else []
         self.columns = [j for j in range(self.index, width) if j not in self.labels]
         if self.header and len(names) != width:
             raise BadFileError(
@@ -430,41 +359,45 @@ class _Layout:
                 "the file is incomplete, or has another delimiter"
             )
 
-    def read(self, rows: Iterator[Sequence[str]], budget: Budget) -> RawTable:
-        samples: list[str] = []
-        labels: list[list[str]] = [[] for _ in self.labels]
-        entries = _Entries(budget)
-        together = self.columns == list(range(self.index, self.width))
+    def read(self, rows: Iterable[Sequence[str]], limit: MemoryLimit) -> RawTable:
+        kept: list[list[str]] = []  # names and labels of the samples
+        indices, values, indptr = array("i"), array("d"), array("q", [0])
+        size = 0
         for number, row in enumerate(rows, start=1 + self.header):
             if len(row) != self.width:
                 raise BadFileError(
                     f"{self.path} has {len(row)} cells in row {number}, but {self.width} in the first; "
                     "the file is incomplete"
                 )
+            cells = [row[j] for j in self.columns] if self.labels else row[self.index :]
             try:
-                cells = row[self.index :] if together else [row[j] for j in self.columns]
-                values = np.fromiter(map(float, cells), np.float64, len(cells))
+                numbers = np.fromiter(map(float, cells), np.float64, len(cells))
                 if "_" in "".join(cells):  # Python reads 1_1 as 11
                     raise ValueError
             except ValueError:
                 raise BadFileError(self._not_a_number(number, row)) from None
-            entries.add(values)
-            kept = [plain_cell(cell) for cell in (*row[: self.index], *(row[j] for j in self.labels))]
-            budget.charge(cost(kept))
-            samples += kept[: self.index]
-            for label, cell in zip(labels, kept[self.index :], strict=True):
-                label.append(cell)
-        return RawTable(
-            entries.matrix(len(self.columns)),
-            samples if self.index else None,
-            [self.names[j] for j in self.columns] if self.names else None,
-            {self._label(j): budget.text(label) for j, label in zip(self.labels, labels, strict=True)},
-            self._notes(),
+            filled = np.flatnonzero(numbers)  # NaN is not zero: it is found later
+            indices.frombytes(filled.astype(np.int32).tobytes())
+            values.frombytes(numbers[filled].tobytes())
+            indptr.append(len(indices))
+            if self.index or self.labels:
+                kept.append([plain_cell(row[j]) for j in (*range(self.index), *self.labels)])
+                size += row_size(kept[-1])
+            limit.check(size + 8 * len(indptr) + 24 * len(indices))
+        matrix = sparse.csr_array(
+            (np.frombuffer(values), np.frombuffer(indices, np.int32), np.frombuffer(indptr, np.int64)),
+            shape=(len(indptr) - 1, len(self.columns)),
         )
-
-    def _label(self, j: int) -> str:
-        assert self.names is not None  # there are no labels without a header
-        return self.names[j]
+        columns = [list(column) for column in zip(*kept, strict=True)]
+        names = self.names or []
+        labels = {names[j]: column for j, column in zip(self.labels, columns[self.index :], strict=False)}
+        return RawTable(
+            matrix,
+            (columns[0] if columns else []) if self.index else None,
+            [names[j] for j in self.columns] if names else None,
+            {name: limit.text_array(column) for name, column in labels.items()},
+            self._notes(list(labels)),
+        )
 
     def _not_a_number(self, number: int, row: Sequence[str]) -> str:
         j = next(j for j in self.columns if not _is_number(row[j]))
@@ -474,23 +407,21 @@ class _Layout:
             "correct it, or write 0 where nothing was counted"
         )
 
-    def _notes(self) -> tuple[str, ...]:
-        notes = [
+    def _notes(self, labels: list[str]) -> tuple[str, ...]:
+        read_as = (
             f"first line read as {'feature names' if self.header else 'counts: there are no feature names'}",
             f"first column read as {'sample names' if self.index else 'counts: there are no sample names'}",
-        ]
-        if self.labels:
-            notes.append(f"read as labels, not counts: {', '.join(self._label(j) for j in self.labels)}")
-        return tuple(notes)
+        )
+        return (*read_as, f"read as labels, not counts: {', '.join(labels)}") if labels else read_as
 
 
 def _is_header(line: Sequence[str], body: Sequence[Sequence[str]]) -> bool:
-    """Return names of features apart from counts: words beyond the first cell of a row."""
+    """Return whether a line has names of features, not counts: words beyond the first cell."""
     if not all(map(_is_number, line[1:])):
         return True
     if _is_number(line[0]):
         return False
-    return line[0].strip().lower() in INDEX_HEADERS or all(_is_number(row[0]) for row in body)
+    return bool(INDEX_HEADER.fullmatch(line[0].strip())) or all(_is_number(row[0]) for row in body)
 
 
 def _is_number(cell: str) -> bool:
@@ -509,115 +440,76 @@ CHARACTER_OF_DOCUMENT = 60
 """Bytes that a character of a text can take while its words are counted; most take far less."""
 
 
-@dataclass(frozen=True)
-class Words:
-    """How words are counted: scikit-learn's CountVectorizer."""
-
-    column: str | None = None  # column of a table with the texts
-    # "english": those that scikit-learn knows; otherwise a file with one word in a line
-    stop_words: str | None = None
-
-    def table(
-        self,
-        texts: Sequence[str],
-        names: Sequence[str] | None,
-        labels: dict[str, np.ndarray],
-        source: Path,
-        budget: Budget,
-    ) -> RawTable:
-        """Count the words of texts."""
-        from sklearn.feature_extraction.text import CountVectorizer  # only texts need it
-
-        budget.charge(CHARACTER_OF_DOCUMENT * sum(map(len, texts)))
-        counter = CountVectorizer(stop_words=self._stop_words())
-        try:
-            matrix = counter.fit_transform(texts)
-        except ValueError as error:
-            raise BadFileError(
-                f"{source} has no words that are counted ({error}); is it the right folder or column?"
-            ) from error
-        left_out = f", without stop words ({self.stop_words})" if self.stop_words else ""
-        note = (
-            f"words of two or more letters or digits, in lower case, as CountVectorizer counts them{left_out}"
-        )
-        return RawTable(matrix, names, counter.get_feature_names_out().tolist(), labels, (note,))
-
-    def _stop_words(self) -> list[str] | str | None:
-        if self.stop_words is None or self.stop_words == "english":
-            return self.stop_words
-        path = Path(self.stop_words)
-        if not path.is_file():
-            raise BadFileError(
-                f"stop words must be 'english' or a file with one word in a line, got {self.stop_words!r}"
-            )
-        return [line.strip().lower() for line in _decoded(path, Budget(path)).splitlines() if line.strip()]
-
-
 def holds_texts(folder: Path) -> bool:
-    """Whether a folder, or a folder in it, has .txt files, and the folder is not one of 10x."""
+    """Return whether a folder, or a folder in it, has .txt files, and the folder is not one of 10x."""
     return not any(folder.glob("*.mtx*")) and next(_files(folder), None) is not None
 
 
-def read_folder(folder: Path, words: Words, budget: Budget) -> RawTable:
+def read_folder(folder: Path, stop_words: str | None, limit: MemoryLimit) -> RawTable:
     """Count the words of all .txt files of a folder; names of folders in it are labels."""
-    if words.column is not None:
-        raise BadFileError(
-            f"{folder} is a folder of texts, which has no columns; leave --text {words.column} out"
-        )
-    files = sorted(_files(folder))
-    texts = []
+    files, texts, size = sorted(_files(folder)), [], 0
     for path in files:
-        check_regular(path)
-        texts.append(_decoded(path, budget))
-    names = [_name(path, folder) for path in files]
+        texts.append(_content(path, limit))
+        size += len(texts[-1])
+        limit.check(size)
+    names = [re.sub(r"\.txt(\.gz)?$", "", path.relative_to(folder).as_posix(), flags=re.I) for path in files]
     folders = [path.parent.relative_to(folder).as_posix() for path in files]
-    labels = {"folder": budget.text(folders)} if set(folders) != {"."} else {}
-    return words.table(texts, names, labels, folder, budget)
+    labels = {"folder": limit.text_array(folders)} if set(folders) != {"."} else {}
+    return replace(_count_words(texts, stop_words, limit), sample_names=names, sample_columns=labels)
 
 
-def read_column(path: Path, words: Words, budget: Budget) -> RawTable:
+def read_column(path: Path, column: str, stop_words: str | None, limit: MemoryLimit) -> RawTable:
     """Count the words in a column of a table; the other columns are labels, or names of the documents."""
-    with open_text(path, budget) as file:
-        try:
-            first = file.readline(max(2, budget.left // CHARACTER_OF_DOCUMENT))
-            delimiter = max(",;\t", key=first.count)
-            kept = _kept(rows_of(file, budget, first=first, delimiter=delimiter), budget)
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise BadFileError(
-                f"{path} is not a table of text in UTF-8 ({error}); save it as such"
-            ) from error
+    with text_file(path, limit) as file:
+        first = next_line(file, limit)
+        delimiter = max(DELIMITERS, key=first.count)
+        kept = kept_rows(rows_of(file, limit, first=first, delimiter=delimiter), limit)
     if len(kept) < 2:
         raise BadFileError(f"{path} has no rows below its first line; use a table with a column of texts")
-    header, *rows = kept
-    if words.column not in header:
-        raise BadFileError(
-            f"{path} has no column {words.column!r}; choose one of those there: {', '.join(header)}"
-        )
+    header, *rows = ([plain_cell(cell) for cell in row] for row in kept)
+    if column not in header:
+        raise BadFileError(f"{path} has no column {column!r}; choose one of those there: {', '.join(header)}")
     for number, row in enumerate(rows, start=2):
         if len(row) != len(header):
             raise BadFileError(
                 f"{path} has {len(row)} cells in row {number}, but {len(header)} in the first; texts with a "
                 "comma or a line break need quotation marks around them"
             )
-    columns = {name: [row[j] for row in rows] for j, name in enumerate(header)}
-    texts = columns.pop(words.column or "")
-    index = header[0] if header[0].strip().lower() in INDEX_HEADERS and header[0] in columns else None
-    names = columns.pop(index) if index is not None else None
-    labels = {name: budget.text(values) for name, values in columns.items()}
-    return words.table(texts, names, labels, path, budget)
+    columns = dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
+    texts = columns.pop(column)
+    names = columns.pop(header[0], None) if INDEX_HEADER.fullmatch(header[0].strip()) else None
+    labels = {name: limit.text_array(values) for name, values in columns.items()}
+    return replace(_count_words(texts, stop_words, limit), sample_names=names, sample_columns=labels)
 
 
-def _kept(rows: Iterator[list[str]], budget: Budget) -> list[list[str]]:
-    """Keep rows of cells."""
-    kept = []
-    for row in rows:
-        budget.charge(cost(row))
-        kept.append([plain_cell(cell) for cell in row])
-    return kept
+def _count_words(texts: Sequence[str], stop_words: str | None, limit: MemoryLimit) -> RawTable:
+    """Count words with scikit-learn's CountVectorizer."""
+    from sklearn.feature_extraction.text import CountVectorizer  # only texts need it
+
+    limit.check(CHARACTER_OF_DOCUMENT * sum(map(len, texts)))
+    counter = CountVectorizer(stop_words=_stop_words(stop_words))
+    try:
+        matrix = counter.fit_transform(texts)
+    except ValueError as error:
+        raise BadFileError(
+            f"{limit.path} has no words that are counted ({error}); is it the right folder or column?"
+        ) from error
+    left_out = f", without stop words ({stop_words})" if stop_words else ""
+    note = f"words of two or more letters or digits, in lower case, as CountVectorizer counts them{left_out}"
+    return RawTable(matrix, feature_names=counter.get_feature_names_out().tolist(), notes=(note,))
+
+
+def _stop_words(given: str | None) -> list[str] | str | None:
+    if given is None or given == "english":
+        return given
+    path = Path(given)
+    if not path.is_file():
+        raise BadFileError(f"stop words must be 'english' or a file with one word in a line, got {given!r}")
+    return [line.strip().lower() for line in _content(path, MemoryLimit(path)).splitlines() if line.strip()]
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Go through the texts of a folder; hidden ones are not looked at."""
+    """Yield the texts of a folder; hidden ones are left out."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
@@ -625,16 +517,6 @@ def _files(folder: Path) -> Iterator[Path]:
                 yield Path(place) / name
 
 
-def _name(path: Path, folder: Path) -> str:
-    name = path.relative_to(folder).as_posix()
-    return name[: -len(next(ending for ending in reversed(ENDINGS) if name.lower().endswith(ending)))]
-
-
-def _decoded(path: Path, budget: Budget) -> str:
-    with open_packed(path, budget) as file:
-        content = file.read(budget.left + 1)
-    budget.charge(len(content))
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadFileError(f"{path} is not text in UTF-8 ({error}); save it as such") from error
+def _content(path: Path, limit: MemoryLimit) -> str:
+    with text_file(path, limit) as file:
+        return file.read()
