@@ -50,7 +50,7 @@ def test_expected_deviance_of_negative_binomial_counts(phi):
 
 def test_sums_agree_with_plain_formulas(drawn, model, monkeypatch):
     monkeypatch.setattr(diagnostics, "BLOCK_BYTES", 8 * 10 * 80 * 7)  # seven samples at a time
-    found = model.diagnose(sparse.csr_array(drawn))
+    found = diagnose(model, sparse.csr_array(drawn))
     mean = model.inverse_transform(model.loadings_, model.fit_.size_factors)
     mean = np.maximum(mean, 1e-300)  # zero where both effects are
     pearson = (drawn - mean) ** 2 / mean
@@ -154,7 +154,7 @@ def test_gaps_of_the_approximation(drawn):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ApproximationWarning)
         model.fit(drawn)
-    found = model.diagnose(drawn, n_entries=drawn.size)
+    found = diagnose(model, drawn, n_entries=drawn.size)
     assert found.gaps is not None
     # exact mean above approximate: the exact log-likelihood is lower by as much
     assert found.gaps.value.sum() == pytest.approx(model.certificate_.gap, rel=1e-6)
@@ -179,7 +179,7 @@ def test_plot(drawn, model):
 
     from log1pnmf import pl
 
-    found = model.diagnose(drawn)
+    found = diagnose(model, drawn)
     figure = pl.diagnostics(found, figure=Figure())
     features, samples = figure.axes
     np.testing.assert_allclose(

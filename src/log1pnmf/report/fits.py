@@ -304,7 +304,7 @@ def _link(fit: Fit) -> str:
 def _likelihood(fit: Fit) -> str:
     certificate = fit.certificate
     if certificate is None:
-        return f"{UNKNOWN}; certify(X) computes it"
+        return f"{UNKNOWN}; log1pnmf.analysis.log_likelihood(fit, counts) computes it"
     entries = fit.data.n_entries
     error = "" if certificate.is_exact else f" ± {certificate.standard_error:,.1f}"
     value = certificate.log_likelihood
