@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from log1pnmf import Log1pNMF
-from log1pnmf.analysis import match_factors
+from log1pnmf.analysis import match_factors, topic_model
 from log1pnmf.datasets import made_up_tumours
 
 
 def fit(counts: np.ndarray, n_signatures: int) -> tuple[np.ndarray, np.ndarray]:
     """Signatures (rows sum to one), and mutations of every tumour that each of them stands for."""
     model = Log1pNMF(n_signatures, c=np.inf, size_factors="none").fit(counts)
-    topics = model.to_topic_model()
+    topics = topic_model(model)
     return topics.words, topics.proportions * topics.sizes[:, None]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -17,12 +16,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from log1pnmf._common.archive import StrPath
 from log1pnmf._common.checks import check_one_each
 from log1pnmf.analysis.batches import batch_effects
-from log1pnmf.analysis.diagnostics import Diagnostics, diagnose, loading_errors
-from log1pnmf.analysis.evidence import Evidence, evidence, evidence_in
+from log1pnmf.analysis.diagnostics import loading_errors
 from log1pnmf.analysis.groups import top_features
-from log1pnmf.analysis.heldout import perplexity
 from log1pnmf.analysis.markers import Markers, markers
-from log1pnmf.analysis.topics import TopicModel, coherence, exclusivity, topic_model
 from log1pnmf.analysis.usage import Usage, usage
 from log1pnmf.counts.chunks import CountSource
 from log1pnmf.counts.counts import Counts, check_unmasked, frame_of
@@ -32,125 +28,19 @@ from log1pnmf.engines.registry import as_counts
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.callbacks import Callback
 from log1pnmf.fitting.fit import Certificate, Fit
-from log1pnmf.fitting.fit_counts import Request, certify, run_request
-from log1pnmf.fitting.new_samples import counts_of, project, score
+from log1pnmf.fitting.fit_counts import Request, run_request
+from log1pnmf.fitting.new_samples import project, score
 from log1pnmf.fitting.settings import GIVEN
 from log1pnmf.fitting.summary import summarize
 from log1pnmf.report.document import write_report
-
-# ---------- what a fitted estimator says about its fit: features, markers, groups, names, reports
-
-
-class Findings(BaseEstimator):
-    """From a fit, and its counts where they are needed, to findings."""
-
-    fit_: Fit
-    n_jobs: int | None
-
-    def summary(self, *, n_top: int = 8, feature_names: Any = None) -> str:
-        """Describe data, model, quality of the fit, and factors, in words."""
-        check_is_fitted(self)
-        text = summarize(self.fit_.named(feature_names=feature_names), n_top=n_top)
-        found = self._known_evidence()
-        return text if found is None else f"{text}\n\n{found.summary()}"
-
-    def rename_factors(self, names: Any) -> Findings:
-        """Name factors; every table, plot, report and file then has these names.
-
-        >>> from log1pnmf import Log1pNMF
-        >>> model = Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
-        >>> model.rename_factors({"k1": "rare"}).fit_.factor_names
-        ['k0', 'rare']
-        """
-        check_is_fitted(self)
-        self.fit_ = self.fit_.renamed(names)
-        return self
-
-    def report(self, path: StrPath, **about: Any) -> Path:
-        """Write a report about the fit: one HTML file that opens offline."""
-        check_is_fitted(self)
-        known = {"n_jobs": self.n_jobs, "evidence": self._known_evidence()}
-        return write_report(path, self.fit_, **{**known, **about})
-
-    def top_features(self, n: int = 10, *, feature_names: Any = None) -> Any:
-        """List the features that tell each factor from the others, as a data frame."""
-        check_is_fitted(self)
-        return top_features(self.fit_, n, feature_names=feature_names)
-
-    def markers(self, X: Any, **options: Any) -> Markers:
-        """Test which features rise with each factor, beyond the others."""
-        check_is_fitted(self)
-        return markers(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
-
-    def evidence(self, X: Any, **options: Any) -> Evidence:
-        """Measure for each factor what the fit loses without it, and how often it comes back.
-
-        `summary` and `report` show it from then on.
-        """
-        check_is_fitted(self)
-        found = evidence(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
-        self._evidence = self.fit_.loadings, found
-        return found
-
-    def _recall(self, source: Any, key: str | None) -> Self:
-        """Take over what is known about the factors where an AnnData is the source."""
-        found = evidence_in(source, key)
-        if found is not None and len(found.loss) == self.fit_.n_components:
-            self._evidence = self.fit_.loadings, found
-        return self
-
-    def _known_evidence(self) -> Evidence | None:
-        """Return what `evidence` found for this fit, with the names that factors have now."""
-        kept: tuple[Any, Evidence] | None = getattr(self, "_evidence", None)
-        if kept is None or kept[0] is not self.fit_.loadings:
-            return None
-        return kept[1].renamed(self.fit_.factor_names)
-
-    def usage(self, groups: Any, replicate: Any = None, **options: Any) -> Usage:
-        """Compare the mean loadings of groups of training samples, on the level of replicates."""
-        check_is_fitted(self)
-        return usage(self.fit_, groups, replicate=replicate, **options)
-
-    def diagnose(self, X: Any, **options: Any) -> Diagnostics:
-        """Find the features, samples and entries that the fit does not explain."""
-        check_is_fitted(self)
-        return diagnose(self.fit_, X, **options)
-
-    def coherence(self, X: Any, n: int = 10, *, by: str = "ranking") -> Any:
-        """NPMI coherence of every factor: how often its first features are in the same samples."""
-        check_is_fitted(self)
-        return coherence(self.fit_, X, n, by=by)
-
-    def exclusivity(self, n: int = 10, *, by: str = "ranking") -> Any:
-        """How much the first features of every factor are its own, from 1 / K to 1."""
-        check_is_fitted(self)
-        return exclusivity(self.fit_, n, by=by)
-
-    def perplexity(self, X: Any, **options: Any) -> float:
-        """Perplexity of held-out words, given the other words of each document; smaller is better."""
-        check_is_fitted(self)
-        return perplexity(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
-
-    def to_topic_model(self) -> TopicModel:
-        """Convert the fit to the equivalent multinomial topic model, at ``c = inf``.
-
-        >>> from log1pnmf import Log1pNMF
-        >>> model = Log1pNMF(2, c=float("inf")).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
-        >>> topics = model.to_topic_model()
-        >>> topics.proportions.sum(axis=1), topics.words.sum(axis=1)
-        (array([1., 1., 1.]), array([1., 1.]))
-        """
-        check_is_fitted(self)
-        return topic_model(self.fit_)
-
 
 # ---------- what can be asked of a fitted estimator; the base of Log1pNMF
 
 Array = NDArray[np.float64]
 
 
-class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
-    """Everything of `log1pnmf.Log1pNMF` that comes after `fit`, none of which changes the fit."""
+class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Everything of `log1pnmf.Log1pNMF` that comes after `fit`."""
 
     fit_: Fit
     components_: Array
@@ -298,27 +188,42 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
         new = self._new_samples(X)
         return score(self.fit_, new, size_factors, batch=batch, engine=self.engine, n_jobs=self.n_jobs)
 
-    def certify(self, X: Any = None) -> Certificate:
-        """Exact log-likelihood of the fit, and how far off the fitted one was.
+    def summary(self, *, n_top: int = 8, feature_names: Any = None) -> str:
+        """Describe data, model, quality of the fit, and factors, in words."""
+        check_is_fitted(self)
+        return summarize(self.fit_.named(feature_names=feature_names), n_top=n_top)
 
-        The fit knows it already, unless it is approximate and has more than 2e8 entries. In that case it is
-        estimated from some samples, without bias and with a standard error.
+    def rename_factors(self, names: Any) -> Self:
+        """Name factors; every table, plot, report and file then has these names.
 
         >>> from log1pnmf import Log1pNMF
-        >>> model = Log1pNMF(1, c=float("inf")).fit([[4, 2], [2, 1], [6, 3]])
-        >>> model.certify().gap
-        0.0
+        >>> model = Log1pNMF(2).fit([[4, 0, 2], [3, 1, 2], [0, 5, 2]])
+        >>> model.rename_factors({"k1": "rare"}).fit_.factor_names
+        ['k0', 'rare']
         """
         check_is_fitted(self)
-        found = self.fit_.certificate
-        if found is None:
-            if X is None:
-                raise ValueError(
-                    "the fit did not compute the exact log-likelihood: pass its data, certify(X)"
-                )
-            found = certify(self.fit_, counts_of(self.fit_, X), engine=self.engine, n_jobs=self.n_jobs)
-            self.fit_ = replace(self.fit_, certificate=found)
-        return found
+        self.fit_ = self.fit_.renamed(names)
+        return self
+
+    def report(self, path: StrPath, **about: Any) -> Path:
+        """Write a report about the fit: one HTML file that opens offline."""
+        check_is_fitted(self)
+        return write_report(path, self.fit_, **{"n_jobs": self.n_jobs, **about})
+
+    def top_features(self, n_top: int = 10, *, feature_names: Any = None) -> Any:
+        """List the features that tell each factor from the others, as a data frame."""
+        check_is_fitted(self)
+        return top_features(self.fit_, n_top, feature_names=feature_names)
+
+    def markers(self, X: Any, **options: Any) -> Markers:
+        """Test which features rise with each factor, beyond the others."""
+        check_is_fitted(self)
+        return markers(self.fit_, X, **{"n_jobs": self.n_jobs, **options})
+
+    def usage(self, groups: Any, replicate: Any = None, **options: Any) -> Usage:
+        """Compare the mean loadings of groups of training samples, on the level of replicates."""
+        check_is_fitted(self)
+        return usage(self.fit_, groups, replicate=replicate, **options)
 
     def _new_samples(self, X: Any) -> Counts | CountSource:
         """Check new samples; where names do not tell their features, as scikit-learn does."""
@@ -430,7 +335,9 @@ class Log1pNMF(FittedModel):
         Features that factors may have, such as gene sets: names, or numbers if features have no names.
         Names that are not in the data are ignored.
     n_jobs : int, optional
-        Number of threads; None and -1 use all cores, -2 all but one. The result does not depend on it.
+        Number of threads; None and -1 use all cores, -2 all but one. None is not 1 as elsewhere in
+        scikit-learn, because the bits of the result do not depend on it, as in NumPy's linear algebra.
+        ``OMP_NUM_THREADS``, threadpoolctl and the workers of joblib still limit it.
     verbose : int
         1 shows a progress bar.
 
@@ -446,7 +353,7 @@ class Log1pNMF(FittedModel):
     batch_effects_ : DataFrame or ndarray of shape (n_batches, n_features), or None
         Factor by which a batch multiplies the rates of a feature, if `batch` was passed to `fit`.
     log_likelihood_ : float or None
-        Exact log-likelihood; None if it was not computed, see `certify`.
+        Exact log-likelihood; None if it was not computed (`log1pnmf.analysis.log_likelihood` does).
     approximate_objective_ : float or None
         Objective of an approximate or adaptive fit, with penalty; None for exact fits.
     n_iter_ : int
@@ -458,7 +365,7 @@ class Log1pNMF(FittedModel):
     history_ : dict of str to ndarray
         One entry per iteration; ``pandas.DataFrame(history_)`` shows it.
     certificate_ : Certificate or None
-        Exact log-likelihood, and the error of the fitted one, if known; see `certify`.
+        Exact log-likelihood, and the error of the fitted one, if known.
     fit_ : Fit
         Everything known about the fit.
     n_features_in_ : int
@@ -675,7 +582,7 @@ class Log1pNMF(FittedModel):
         if fit.asked.dispersion == GIVEN:
             parameters["dispersion"] = fit.dispersion
         _, parameters["fixed_factors"], parameters["mask"] = fit.known_parts
-        return cls(**parameters)._take(fit)._recall(source, key)
+        return cls(**parameters)._take(fit)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

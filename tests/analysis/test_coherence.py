@@ -66,13 +66,6 @@ def test_exclusivity_is_the_mean_share_by_hand(fit):
         assert found[k] == pytest.approx((weights[first, k] / weights[first].sum(axis=1)).mean())
 
 
-def test_the_estimator_has_them(fit):
-    model = Log1pNMF.of(fit)
-    np.testing.assert_array_equal(model.coherence(TEXTS, 2), coherence(fit, TEXTS, 2))
-    np.testing.assert_array_equal(model.exclusivity(2), exclusivity(fit, 2))
-    assert model.perplexity(TEXTS) == perplexity(fit, TEXTS)
-
-
 def topical(n, rng):
     """Documents of three topics with ten words each, evenly spread."""
     return rng.poisson(np.kron(np.eye(3), np.full((n // 3, 10), 4.0)))
@@ -84,7 +77,7 @@ def test_perplexity_is_the_number_of_words_that_are_left(c, size_factors):
     rng = np.random.default_rng(0)
     train, new = topical(90, rng), topical(90, rng)
     values = [
-        Log1pNMF(K, c=c, size_factors=size_factors, tol=1e-6).fit(train).perplexity(new) for K in (1, 3)
+        perplexity(fit_log1p_nmf(train, K, c=c, size_factors=size_factors, tol=1e-6), new) for K in (1, 3)
     ]
     assert values == pytest.approx([30.0, 10.0], rel=0.05)
 
@@ -92,7 +85,7 @@ def test_perplexity_is_the_number_of_words_that_are_left(c, size_factors):
 def test_perplexity_does_not_fall_with_topics_that_are_not_there():
     rng = np.random.default_rng(1)
     train, new = topical(60, rng), topical(60, rng)
-    three, nine = (Log1pNMF(K, c=math.inf, tol=1e-6).fit(train).perplexity(new) for K in (3, 9))
+    three, nine = (perplexity(fit_log1p_nmf(train, K, c=math.inf, tol=1e-6), new) for K in (3, 9))
     assert nine > three
     lda = LatentDirichletAllocation(3, random_state=0).fit(train)
     assert three == pytest.approx(lda.perplexity(new), rel=0.15)  # the same scale
@@ -108,7 +101,7 @@ def test_no_word_is_impossible_and_no_document_too_short():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda fit: coherence(fit, TEXTS, 1), "n must be at least 2"),
+        (lambda fit: coherence(fit, TEXTS, 1), "n_top must be at least 2"),
         (lambda fit: exclusivity(fit, by="size"), "by must be one of 'ranking', 'weight'"),
         (lambda fit: coherence(fit, TEXTS[:, :3]), "features"),
         (lambda fit: perplexity(fit, TEXTS, test_fraction=1.0), "test_fraction"),

@@ -47,7 +47,7 @@ def test_expected_deviance_of_negative_binomial_counts(phi):
 
 def test_sums_agree_with_plain_formulas(drawn, model, monkeypatch):
     monkeypatch.setattr(diagnostics, "BLOCK_BYTES", 8 * 10 * 80 * 7)  # seven samples at a time
-    found = model.diagnose(sparse.csr_array(drawn))
+    found = diagnose(model, sparse.csr_array(drawn))
     mean = model.inverse_transform(model.loadings_, model.fit_.size_factors)
     mean = np.maximum(mean, 1e-300)  # zero where both effects are
     pearson = (drawn - mean) ** 2 / mean
@@ -158,7 +158,7 @@ def test_plot(drawn, model):
 
     from log1pnmf import pl
 
-    found = model.diagnose(drawn)
+    found = diagnose(model, drawn)
     figure = pl.diagnostics(found, figure=Figure())
     features, samples = figure.axes
     np.testing.assert_allclose(

@@ -1,6 +1,5 @@
 """What is no matrix of counts: the message says what to do instead."""
 
-import dataclasses
 import pathlib
 import types
 import warnings
@@ -197,9 +196,8 @@ def test_the_training_data_need_no_names(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert model.markers(Y, feature_names=names).feature_names.tolist() == names
-        model.diagnose(Y)
-        expected, model.fit_ = model.certificate_, dataclasses.replace(model.fit_, certificate=None)
-        assert model.certify(Y).log_likelihood == pytest.approx(expected.log_likelihood)
+        lp.analysis.diagnose(model, Y)
+        assert lp.analysis.log_likelihood(model, Y) == pytest.approx(model.log_likelihood_)
         model.report(tmp_path / "report.html", counts=Y, feature_names=names)
     with pytest.warns(UserWarning, match="does not have valid feature names"):
         model.transform(Y)

@@ -300,7 +300,7 @@ def test_labels_that_make_no_sense_are_refused(batch, message):
 
 
 def test_findings_say_what_batches_take_of_the_deviance(fit):
-    found = batch_findings(fit, COUNTS, n_features=2)
+    found = batch_findings(fit, COUNTS, n_top=2)
     assert found.n_samples.sum() == N
     assert (found.excess > 0.0).all()
     assert found.excess.min() <= found.total <= found.excess.max()

@@ -123,7 +123,6 @@ def use_model(path):
     model.transform(Y, size_factors="none")
     model.score(Y, size_factors="none")
     model.summary()
-    model.certify(Y)
     model.set_params(init=model.fit_).fit(Y)
 
 

@@ -10,6 +10,7 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 from log1pnmf import Log1pNMF, shares
+from log1pnmf.analysis import diagnose
 from log1pnmf.analysis.groups import Groups, colors_of_fits
 from log1pnmf.analysis.metrics import deviance_explained
 from log1pnmf.fitting.ranking import ranking_of
@@ -99,7 +100,7 @@ def test_fit_table_holds_likelihood_and_certificate(reader, models):
 
 
 def test_what_is_not_explained(page, reader, models, counts, about):
-    found = models[0].diagnose(counts)
+    found = diagnose(models[0], counts)
     worst = int(np.nanargmax(found.feature_dispersion))
     named = [row for row in reader.rows if row and row[0] == about["feature_names"][worst]]
     assert any(row[2] == f"{found.feature_dispersion[worst]:.3g}" for row in named if len(row) == 3)

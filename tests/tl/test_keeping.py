@@ -210,5 +210,5 @@ def test_what_a_stranger_wrote_is_used_or_refused(cells):
                 outcomes.add("refused")
             else:
                 outcomes.add("used")
-                assert (model.n_jobs, model.checkpoint, model.engine) == (None, None, "auto")
+                assert (model.n_jobs, model.engine) == (None, "auto")
     assert outcomes == {"used", "refused"}

@@ -91,8 +91,6 @@ def test_what_needs_the_whole_fit_refuses_some_samples(fitted):
     assert "these are 40 of the 60 samples" in model.summary()
     with pytest.raises(ValueError, match=r"evidence .* needs all 60 samples of the fit, .*original object"):
         lp.tl.evidence(part)
-    with pytest.raises(ValueError, match="a certificate needs all 60 samples of the fit"):
-        model.certify(part.X)
 
 
 def test_samples_that_are_not_in_the_fit_are_refused(fitted):

@@ -82,7 +82,7 @@ class BatchFindings:
     features: list[list[tuple[str, float]]]
 
 
-def batch_findings(fit: Any, counts: Any = None, *, n_features: int = 5) -> BatchFindings:
+def batch_findings(fit: Any, counts: Any = None, *, n_top: int = 5) -> BatchFindings:
     """Describe how much of the deviance batches explain, and which features have the largest effects in each.
 
     Parameters
@@ -91,7 +91,7 @@ def batch_findings(fit: Any, counts: Any = None, *, n_features: int = 5) -> Batc
         Fitted with `batch`.
     counts : array, sparse matrix, data frame or Counts, optional
         The counts that were fitted. Every entry is visited.
-    n_features : int
+    n_top : int
         Number of features to list for each batch.
 
     Examples
@@ -110,7 +110,7 @@ def batch_findings(fit: Any, counts: Any = None, *, n_features: int = 5) -> Batc
     if batches is None:
         raise ValueError("the fit has no batches; fit with batch=...")
     names, places = found.feature_labels, range(batches.n_batches)
-    largest = [batches.differing(b, n_features) for b in places]
+    largest = [batches.differing(b, n_top) for b in places]
     features = [[(str(names[j]), float(batches.effects[b, j])) for j in own] for b, own in enumerate(largest)]
     sums = np.full((batches.n_batches, 2), np.nan)
     if counts is not None:

@@ -401,7 +401,7 @@ def _centres(points: Array, rng: np.random.Generator) -> tuple[Array, Indices]:
 # ---------- what tells each factor from the others, as a table
 
 
-def top_features(source: Any, n: int = 10, *, key: str | None = None, feature_names: Any = None) -> Any:
+def top_features(source: Any, n_top: int = 10, *, key: str | None = None, feature_names: Any = None) -> Any:
     """List the features that each factor raises most.
 
     The comparison is between a typical sample with the factor and the same sample with more of its other
@@ -412,7 +412,7 @@ def top_features(source: Any, n: int = 10, *, key: str | None = None, feature_na
     ----------
     source : Fit, or anything that `log1pnmf.as_fit` takes
         The fit.
-    n : int
+    n_top : int
         Maximum number of features of each factor; only features that the factor raises are listed.
     key : str, optional
         Name of the fit in an AnnData.
@@ -434,11 +434,11 @@ def top_features(source: Any, n: int = 10, *, key: str | None = None, feature_na
     >>> table.columns.tolist(), len(table)
     (['factor', 'rank', 'feature', 'log2_fold_change', 'score', 'weight'], 6)
     """
-    check_whole("n", n, least=1)
+    check_whole("n_top", n_top, least=1)
     pandas = require("pandas", purpose="a table of features")
     fit = as_fit(source, key=key).named(feature_names=feature_names)
     ranking = ranking_of(fit)
-    chosen = [ranking.top(k, n) for k in range(fit.n_components)]
+    chosen = [ranking.top(k, n_top) for k in range(fit.n_components)]
     factor = np.repeat(np.arange(fit.n_components), [len(part) for part in chosen])
     feature = np.concatenate(chosen)
     return pandas.DataFrame(

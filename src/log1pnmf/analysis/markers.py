@@ -167,14 +167,14 @@ class Markers:
         }
         return columns | {name: getattr(self, name)[feature, factor] for name in COLUMNS}
 
-    def top(self, k: int | str, n: int = 10, *, by: str = "score", level: float = LEVEL) -> list[str]:
+    def top(self, k: int | str, n_top: int = 10, *, by: str = "score", level: float = LEVEL) -> list[str]:
         """Name the first features of a factor.
 
         Parameters
         ----------
         k : int or str
             Factor: its number, from 0, or its name.
-        n : int
+        n_top : int
             How many at most.
         by : {"score", "log2_fold_change", "effect", "shrunken_effect", "z"}
             What they are ranked by: "score" is the order of every list of this package. "z" finds the most
@@ -188,10 +188,10 @@ class Markers:
         -------
         list of str
         """
-        return [str(name) for name in self.feature_names[self.top_index(k, n, by=by, level=level)]]
+        return [str(name) for name in self.feature_names[self.top_index(k, n_top, by=by, level=level)]]
 
     def top_index(
-        self, k: int | str, n: int | None = 10, *, by: str = "score", level: float = LEVEL
+        self, k: int | str, n_top: int | None = 10, *, by: str = "score", level: float = LEVEL
     ) -> NDArray[np.intp]:
         """Find the first features of a factor; parameters as in `top`.
 
@@ -204,7 +204,7 @@ class Markers:
         named = self.adjusted_p[order, k] <= level
         if np.isnan(self.p[:, k]).all():
             named = self.log2_fold_change[order, k] > 0.0
-        return order[named & (self.weight[order, k] > 0.0)][:n]
+        return order[named & (self.weight[order, k] > 0.0)][:n_top]
 
     def ranking(self, by: str) -> Array:
         """Return the numbers that features are ranked by, features x factors.

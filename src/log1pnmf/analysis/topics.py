@@ -25,13 +25,15 @@ EPSILON = 1e-12
 """Added to the share of documents with both words, which may be zero; the same as in gensim."""
 
 
-def coherence(source: Any, counts: Any, n: int = 10, *, by: str = "ranking", key: str | None = None) -> Array:
+def coherence(
+    source: Any, counts: Any, n_top: int = 10, *, by: str = "ranking", key: str | None = None
+) -> Array:
     """NPMI coherence of each factor: how often its top features occur in the same samples.
 
     Let ``p_i`` and ``p_j`` be the shares of documents that contain one of two words, and ``p_ij`` the share
     that contains both. The NPMI of the two words is ``log((p_ij + eps) / (p_i p_j)) / -log(p_ij + eps)``,
     with ``eps = 1e-12``: 1 if they always occur together, 0 if they are independent, near -1 if they never
-    do. The coherence of a topic is the mean over all pairs of its first `n` words: gensim's "c_npmi" with
+    do. The coherence of a topic is the mean over all pairs of its first `n_top` words: gensim's "c_npmi" with
     whole documents as windows.
 
     Parameters
@@ -40,7 +42,7 @@ def coherence(source: Any, counts: Any, n: int = 10, *, by: str = "ranking", key
         The fit.
     counts : array, sparse matrix or data frame of shape (documents, features)
         Documents in which words are counted: those of the fit or, better, others with the same features.
-    n : int
+    n_top : int
         Number of top features of each factor, at least 2.
     by : {"ranking", "weight"}
         Which features come first: those that distinguish the factor from the others, as in all lists of this
@@ -65,24 +67,24 @@ def coherence(source: Any, counts: Any, n: int = 10, *, by: str = "ranking", key
     >>> coherence(Log1pNMF(2, c=float("inf")).fit(counts), counts, 2).round(6)
     array([1., 1.])
     """
-    fit, firsts = _first_features(source, n, by, key)
+    fit, firsts = _first_features(source, n_top, by, key)
     found = counts_of(fit, counts, same_samples=False)
     return np.array([npmi(found, first) for first in firsts])
 
 
-def exclusivity(source: Any, n: int = 10, *, by: str = "ranking", key: str | None = None) -> Array:
+def exclusivity(source: Any, n_top: int = 10, *, by: str = "ranking", key: str | None = None) -> Array:
     """Share of the top features of each factor that belongs to that factor alone.
 
     The weights of every factor are divided by their sum. The share of a feature that belongs to one factor is
     its weight there, divided by its weight in all factors together. The exclusivity of a factor is the mean
-    share of its first `n` features: 1 if no other factor has them, ``1 / K`` if all factors have them
+    share of its first `n_top` features: 1 if no other factor has them, ``1 / K`` if all factors have them
     equally.
 
     Parameters
     ----------
     source : Fit, or anything that `log1pnmf.as_fit` takes
         The fit.
-    n : int
+    n_top : int
         Number of top features of each factor, at least 2.
     by : {"ranking", "weight"}
         As in `coherence`.
@@ -101,7 +103,7 @@ def exclusivity(source: Any, n: int = 10, *, by: str = "ranking", key: str | Non
     >>> exclusivity(Log1pNMF(2, c=float("inf")).fit(counts), 2).round(6)
     array([1., 1.])
     """
-    fit, firsts = _first_features(source, n, by, key)
+    fit, firsts = _first_features(source, n_top, by, key)
     sums = fit.factors.sum(axis=0)
     weights = fit.factors / np.where(sums > 0.0, sums, 1.0)
     totals = weights.sum(axis=1)
@@ -109,14 +111,14 @@ def exclusivity(source: Any, n: int = 10, *, by: str = "ranking", key: str | Non
     return np.array([shares[first, k].mean() if len(first) else np.nan for k, first in enumerate(firsts)])
 
 
-def _first_features(source: Any, n: int, by: str, key: str | None) -> tuple[Fit, list[NDArray[np.intp]]]:
-    check_whole("n", n, least=2)
+def _first_features(source: Any, n_top: int, by: str, key: str | None) -> tuple[Fit, list[NDArray[np.intp]]]:
+    check_whole("n_top", n_top, least=2)
     check_choice("by", by, BY)
     fit = as_fit(source, key=key)
     if by == "ranking":
         ranking = ranking_of(fit)
-        return fit, [ranking.top(k, n) for k in range(fit.n_components)]
-    order = np.argsort(-fit.factors, axis=0, kind="stable")[:n]
+        return fit, [ranking.top(k, n_top) for k in range(fit.n_components)]
+    order = np.argsort(-fit.factors, axis=0, kind="stable")[:n_top]
     return fit, [order[fit.factors[order[:, k], k] > 0.0, k] for k in range(fit.n_components)]
 
 

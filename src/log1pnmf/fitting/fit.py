@@ -709,7 +709,7 @@ class Fit:
     history : dict of str to ndarray
         One entry per iteration, see `log1pnmf.callbacks.History.table`.
     certificate : Certificate or None
-        Exact log-likelihood, if known; see `log1pnmf.Log1pNMF.certify`.
+        Exact log-likelihood, if known.
     sample_names, feature_names : ndarray of str, optional
         Names of samples and features.
     messages : tuple of str

@@ -171,7 +171,7 @@ PARAMETERS = (*SETTINGS, *KNOWN[1:], *RUNNING)
 
 def default_of(name: str) -> Any:
     """Return the default of a parameter: every face of the package has the same."""
-    return getattr(Settings if name in SETTINGS else Request, name)
+    return getattr(Settings if hasattr(Settings, name) else Request, name)
 
 
 # ---------- the exact log-likelihood of an approximate fit, computed or estimated

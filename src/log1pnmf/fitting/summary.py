@@ -273,7 +273,10 @@ def quality_facts(fit: Fit) -> Iterator[tuple[str, str]]:
     yield "KKT residual", f"{fit.kkt_residual:.1e} (0 at an optimum)"
     yield "objective", f"{fit.objective:,.1f}"
     if certificate is None:
-        yield "certificate", "none: the exact log-likelihood was not computed; certify(X) does that"
+        yield (
+            "certificate",
+            "none: the exact log-likelihood was not computed; log1pnmf.analysis.log_likelihood does that",
+        )
     else:
         per_entry = certificate.log_likelihood / fit.data.n_entries
         yield "certificate", f"{certificate}; {per_entry:.6g} per entry"

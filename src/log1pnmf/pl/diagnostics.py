@@ -170,13 +170,16 @@ def diagnostics(found: Diagnostics, *, n_labels: int = 8, figure: Figure | SubFi
     >>> import numpy as np
     >>> from matplotlib.figure import Figure
     >>> from log1pnmf import Log1pNMF, pl
+    >>> from log1pnmf.analysis import diagnose
     >>> counts = np.random.default_rng(0).poisson(3.0, size=(40, 30))
-    >>> found = Log1pNMF(1, c=float("inf"), random_state=0).fit(counts).diagnose(counts)
+    >>> found = diagnose(Log1pNMF(1, c=float("inf"), random_state=0).fit(counts), counts)
     >>> len(pl.diagnostics(found, figure=Figure()).axes)
     2
     """
     if not isinstance(found, Diagnostics):
-        raise TypeError(f"expected Diagnostics, got {type(found).__name__}; pass model.diagnose(counts)")
+        raise TypeError(
+            f"expected Diagnostics, got {type(found).__name__}; pass log1pnmf.analysis.diagnose(fit, counts)"
+        )
     figure = figure_or_new(figure, (8.4, 3.6))
     panels = figure.subplots(1, 2)
     _features(panels[0], found, n_labels)
@@ -208,13 +211,16 @@ def dispersion(found: Diagnostics, *, n_labels: int = 8, ax: Axes | None = None)
     >>> import numpy as np
     >>> from matplotlib.figure import Figure
     >>> from log1pnmf import Log1pNMF, pl
+    >>> from log1pnmf.analysis import diagnose
     >>> counts = np.random.default_rng(0).negative_binomial(2, 0.4, size=(60, 30))
-    >>> found = Log1pNMF(1, noise="nb").fit(counts).diagnose(counts)
+    >>> found = diagnose(Log1pNMF(1, noise="nb").fit(counts), counts)
     >>> pl.dispersion(found, ax=Figure().subplots()).get_ylabel()
     'dispersion'
     """
     if not isinstance(found, Diagnostics):
-        raise TypeError(f"expected Diagnostics, got {type(found).__name__}; pass model.diagnose(counts)")
+        raise TypeError(
+            f"expected Diagnostics, got {type(found).__name__}; pass log1pnmf.analysis.diagnose(fit, counts)"
+        )
     if found.fitted_dispersion is None:
         raise ValueError(
             "the fit has Poisson noise and therefore no dispersions; fit with noise='nb', or use "

@@ -53,7 +53,8 @@ def presence_note(inputs: ReportInput) -> str | None:
     n_fits = sum(_n_fits(fit) for fit in inputs.fits)
     return (
         "This report does not test whether each factor is real: that would take "
-        f"{n_fits} more fits of counts of this size. Use model.evidence(counts) or log1pnmf evidence."
+        f"{n_fits} more fits of counts of this size. Use log1pnmf.analysis.evidence(fit, counts) or "
+        "log1pnmf evidence."
     )
 
 
