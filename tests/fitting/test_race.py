@@ -9,10 +9,8 @@ from log1pnmf import Log1pNMF, fit_log1p_nmf, open_counts
 from log1pnmf._common.checks import as_random
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.fitting import fit_counts as start_choice
 from log1pnmf.fitting import race as race_module
 from log1pnmf.fitting.race import ALONE, _Racer, exchanged, race
-from log1pnmf.fitting.settings import Settings
 from log1pnmf.fitting.solver import Extrapolation, alternate
 from log1pnmf.fitting.starts import initialize
 from log1pnmf.model.link import ShiftedLog
@@ -38,8 +36,7 @@ def engine_for(c, y=Y):
 
 
 def raced(engine, k=4, seed=0, **options):
-    settings = Settings(n_components=k, c=engine.problem.link.c, **options)
-    return race(engine, settings, as_random(seed), make=lambda problem: NativeEngine(problem, 1))
+    return race(engine, k, as_random(seed), make=lambda problem: NativeEngine(problem, 1), **options)
 
 
 # ---------------------------------------------------------------- moves
@@ -96,15 +93,15 @@ def test_moves_never_lose():
 @pytest.mark.parametrize("k", [1, 5, 55])
 def test_the_start_is_usable(c, k):
     engine = engine_for(c)
-    taken = raced(engine, k)
-    loadings, factors = taken.pair.loadings, taken.pair.factors
+    pair, name = raced(engine, k)
+    loadings, factors = pair.loadings, pair.factors
     assert loadings.shape == (60, k)
     assert factors.shape == (50, k)
     assert not loadings[4].any()
     assert not factors[7].any()
     assert min(loadings.min(), factors.min()) >= 0.0
     assert math.isfinite(engine.loss(loadings, factors))
-    assert taken.name in {"random", "nndsvd", "rank1"}
+    assert name in {"random", "nndsvd", "rank1"}
 
 
 def test_it_is_never_behind_the_svd():
@@ -112,16 +109,16 @@ def test_it_is_never_behind_the_svd():
     for seed in range(4):
         engine = engine_for(math.inf, simulated(seed=seed))
         rng = as_random(seed)
-        taken = race(engine, Settings(n_components=4, c=math.inf), rng, make=lambda one: NativeEngine(one, 1))
+        pair, _ = race(engine, 4, rng, make=lambda one: NativeEngine(one, 1))
         svd = initialize(engine, 4, "nndsvd", as_random(seed))
         *_, last = alternate(engine, *svd, extrapolation=Extrapolation(), max_iter=ALONE)
         slack = 1e-5 * last.objective  # the filling of the SVD's zeros has other random numbers
-        assert engine.loss(taken.pair.loadings, taken.pair.factors) <= last.objective + slack
+        assert engine.loss(pair.loadings, pair.factors) <= last.objective + slack
 
 
 def test_seeds_decide():
     engine = engine_for(math.inf)
-    one, same, other = (raced(engine, seed=seed).pair.loadings for seed in (0, 0, 1))
+    one, same, other = (raced(engine, seed=seed)[0].loadings for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, same)
     assert not np.array_equal(one, other)
 
@@ -138,12 +135,12 @@ def test_larger_data_race_on_a_part(monkeypatch):
     monkeypatch.setattr(race_module, "MOST_RACED", 30)
     y = simulated(300, 50)
     engine = engine_for(math.inf, np.c_[y, np.arange(300) == 3])  # a feature with one count
-    taken = raced(engine)
-    loss = engine.loss(taken.pair.loadings, taken.pair.factors)
+    pair, _ = raced(engine)
+    loss = engine.loss(pair.loadings, pair.factors)
     assert math.isfinite(loss)
     monkeypatch.setattr(race_module, "MOST_RACED", 1000)
-    whole = raced(engine)
-    assert loss == pytest.approx(engine.loss(whole.pair.loadings, whole.pair.factors), rel=0.1)
+    whole, _ = raced(engine)
+    assert loss == pytest.approx(engine.loss(whole.loadings, whole.factors), rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +193,7 @@ def test_a_resumed_fit_races_no_more_and_knows_what_was_taken(tmp_path, monkeypa
 
     fit_log1p_nmf(Y, 4, callbacks=[stop], **options)
     if n_init == 1:
-        monkeypatch.setattr(start_choice, "race", None)  # would fail
+        monkeypatch.setattr(race_module, "race", None)  # would fail
     again = fit_log1p_nmf(Y, 4, resume=tmp_path / "fit.npz", **options)
     np.testing.assert_array_equal(again.loadings, whole.loadings)
     assert again.messages == whole.messages
@@ -210,11 +207,11 @@ def test_several_starts_are_not_the_same_one(monkeypatch, c):
         taken.append(race(*arguments, **options))
         return taken[-1]
 
-    monkeypatch.setattr(start_choice, "race", noted)
+    monkeypatch.setattr(race_module, "race", noted)
     fit_log1p_nmf(Y, 4, c=c, n_init=3)
     assert len(taken) == 3
-    assert {one.name for one in taken[1:]} == {"random"}
-    assert not np.array_equal(taken[1].pair.loadings, taken[2].pair.loadings)
+    assert {name for _, name in taken[1:]} == {"random"}
+    assert not np.array_equal(taken[1][0].loadings, taken[2][0].loadings)
 
 
 def test_ctrl_c_in_a_later_race_gives_the_best_so_far(monkeypatch):
@@ -227,7 +224,7 @@ def test_ctrl_c_in_a_later_race_gives_the_best_so_far(monkeypatch):
             raise KeyboardInterrupt
         return race(*arguments, **options)
 
-    monkeypatch.setattr(start_choice, "race", interrupted)
+    monkeypatch.setattr(race_module, "race", interrupted)
     with pytest.warns(RuntimeWarning, match="interrupted"):
         fit = fit_log1p_nmf(Y, 4, c=math.inf, n_init=3)
     assert fit.stopped == "interrupted"

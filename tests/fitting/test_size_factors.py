@@ -152,10 +152,11 @@ def test_forged_sizes_in_a_checkpoint_are_refused(counts, tmp_path):
     path = tmp_path / "state"
     lp.fit_log1p_nmf(counts, 3, checkpoint=path, callbacks=[lambda it: it.index == 5], **OPTIONS)
     arrays, metadata = read_archive(path, kind="checkpoint")
-    write_archive(path, {**arrays, "current.size_factors": -arrays["current.size_factors"]}, metadata)
+    write_archive(path, {**arrays, "changed.size_factors": -arrays["changed.size_factors"]}, metadata)
     with pytest.raises(ValueError, match="size_factors"):
         load_checkpoint(path)
-    del arrays["current.size_factors"]
+    del arrays["changed.size_factors"]
+    metadata["changed"]["size_factors"] = None
     write_archive(path, arrays, metadata)
     with pytest.raises(ValueError, match="size factors are not those of the settings"):
         load_checkpoint(path)

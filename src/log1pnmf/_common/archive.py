@@ -16,12 +16,15 @@ import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from types import NoneType, UnionType
+from typing import Any, BinaryIO, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from .checks import __version__
+from .arrays import Rows, on_host
+from .checks import __version__, check_choice
 from .safe_files import npy_header
 
 # ---------- atomic writing: a file or folder appears whole or not at all
@@ -408,3 +411,108 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
         npy_header(member, info.file_size, info.filename)
     with archive.open(info) as member:
         return np.lib.format.read_array(member, allow_pickle=False)
+
+
+# ---------- one codec for dataclasses: nested dicts of plain values and arrays, and back
+
+
+def to_tree(value: Any) -> Any:
+    """Return a dataclass as nested dicts of plain values and arrays; fields without repr are left out."""
+    if is_dataclass(value):
+        return {field.name: to_tree(getattr(value, field.name)) for field in _kept(value)}
+    if isinstance(value, Mapping):
+        return {name: to_tree(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_tree(one) for one in value]
+    if isinstance(value, Rows) or (hasattr(value, "dtype") and not isinstance(value, np.generic)):
+        array = on_host(value)
+        return array.astype(np.str_) if array.dtype == object else array
+    return value
+
+
+def from_tree(kind: Any, tree: Any, place: str = "") -> Any:
+    """Return the object that `to_tree` took apart; whatever is not of the annotated types is refused."""
+    origin, inner, name = get_origin(kind) or kind, get_args(kind), place or "the content"
+    if kind is Any or (tree is None and NoneType in inner):
+        return tree
+    if origin in (Union, UnionType):
+        *others, last = (one for one in inner if one is not NoneType)
+        for one in others:
+            with suppress(ValueError):
+                return from_tree(one, tree, place)
+        return from_tree(last, tree, place)
+    if not is_dataclass(origin):
+        return _leaf(name, origin, inner, tree)
+    names, types = [field.name for field in _kept(origin)], get_type_hints(origin)
+    if not isinstance(tree, dict) or set(tree) != set(names):
+        raise ValueError(f"{name} must have {', '.join(names)}, got {tree!r:.1000}")
+    before = f"{place}." if place else ""
+    made: Any = origin
+    return made(**{one: from_tree(types[one], tree[one], before + one) for one in names})
+
+
+def _leaf(name: str, origin: Any, inner: tuple[Any, ...], tree: Any) -> Any:
+    """Return an array, a tuple, a dict or a plain value of an annotated type."""
+    if origin is np.ndarray:
+        return _array_of(name, tree, get_args(inner[1])[0] if inner else Any)
+    if origin is tuple:
+        tree = tree.tolist() if isinstance(tree, np.ndarray) else tree
+        _check_type(name, tree, list)
+        types = inner[:1] * len(tree) if inner[-1] is Ellipsis else inner
+        tree = tuple(from_tree(one, part, name) for one, part in zip(types, tree, strict=True))
+    elif origin is Literal:
+        check_choice(name, tree, inner)
+    elif issubclass(origin, Mapping):
+        _check_type(name, tree, dict)
+        tree = {key: from_tree(inner[1], one, f"{name}.{key}") for key, one in tree.items()}
+    else:
+        check_value(name, tree, origin)
+    return float(tree) if origin is float else tree
+
+
+def _kept(kind: Any) -> list[Field[Any]]:
+    return [field for field in fields(kind) if field.init and field.repr]
+
+
+def _check_type(name: str, value: Any, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be a {kind.__name__}, got {value!r:.100}")
+
+
+def _array_of(name: str, array: Any, dtype: Any) -> np.ndarray:
+    """Return an array whose elements have the annotated type; text as objects, where those are annotated."""
+    _check_type(name, array, np.ndarray)
+    if dtype is np.object_ and array.dtype.kind == "U":
+        return array.astype(object)
+    if dtype is not Any and array.dtype != dtype:
+        wanted = "text" if dtype is np.object_ else np.dtype(dtype)
+        raise ValueError(f"{name} must be {wanted}, got {array.dtype} of shape {array.shape}")
+    return array
+
+
+def split_arrays(tree: Mapping[str, Any], before: str = "") -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the arrays of a tree, named by their places ("history.loss"), and the tree without them."""
+    arrays: dict[str, np.ndarray] = {}
+    rest: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, np.ndarray):
+            arrays[before + name] = value
+        elif isinstance(value, Mapping):
+            inside, rest[name] = split_arrays(value, f"{before}{name}.")
+            arrays |= inside
+        else:
+            rest[name] = value
+    return arrays, rest
+
+
+def join_arrays(arrays: Mapping[str, np.ndarray], rest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tree that `split_arrays` took apart."""
+    tree = {name: join_arrays({}, one) if isinstance(one, Mapping) else one for name, one in rest.items()}
+    for name, array in arrays.items():
+        *groups, last = name.split(".")
+        node = tree
+        for group in groups:
+            node = node[group]
+            _check_type(group, node, dict)
+        node[last] = array
+    return tree

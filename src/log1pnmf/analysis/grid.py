@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import pairwise, product
 from numbers import Real
 from typing import Any, NamedTuple, Protocol
@@ -19,10 +20,10 @@ from log1pnmf.counts.splitting import folds, training_size_factors
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.fit import Fit, c_name
-from log1pnmf.fitting.fit_counts import given, named
-from log1pnmf.fitting.runs import Run, best_run
+from log1pnmf.fitting.race import find_start
+from log1pnmf.fitting.runs import Run, Start, best_run
 from log1pnmf.fitting.settings import NOISES, Settings
-from log1pnmf.fitting.starts import Start, continued_start
+from log1pnmf.fitting.starts import continued_start
 from log1pnmf.fitting.updates import first_noise, first_problem, renewal_of
 from log1pnmf.model.batch_effects import first_effects
 from log1pnmf.model.batches import Batches
@@ -370,7 +371,7 @@ class Fitter:
     def with_seed(self, setting: Setting, number: int) -> Fit:
         """Return the fit of a setting from the random start with this number."""
         settings = replace(self._settings(setting), init="random")
-        run = self._run(settings, named(settings, n_jobs=1), self._random(setting, number))
+        run = self._run(settings, self._fresh(settings), self._random(setting, number))
         return run.as_fit(settings, self._problem(settings))
 
     def _settings(self, setting: Setting) -> Settings:
@@ -398,6 +399,10 @@ class Fitter:
         if settings.fits_sizes and before is not None:
             return replace(problem, size_factors=before.size_factors)
         return problem
+
+    def _fresh(self, settings: Settings, number: int = 0) -> Start:
+        """Return what finds the start that the settings name."""
+        return lambda engine, rng, _: find_start(engine, rng, number, settings=settings, n_jobs=1)
 
     def _run(self, settings: Settings, start: Start, rng: Random, before: Fit | None = None) -> Run:
         def remake(problem: Problem) -> Engine:
@@ -435,7 +440,7 @@ class PathFitter(Fitter):
         settings = self._settings(setting)
         starts: list[Start] = [] if before is None else [self._continued(settings, before, rng)]
         more = max(0 if before is not None else 1, self.n_starts - len(starts))
-        starts += [named(settings, n_jobs=1, number=number) for number in range(more)]
+        starts += [self._fresh(settings, number) for number in range(more)]
         runs = (
             self._run(settings, start, rng, before if number == 0 else None)
             for number, start in enumerate(starts)
@@ -448,7 +453,7 @@ class PathFitter(Fitter):
 
     def _continued(self, settings: Settings, before: Fit, rng: Random) -> Start:
         start = continued_start(before, self._problem(settings), settings.n_components, rng)
-        return given(start, settings)
+        return partial(find_start, settings=settings, given=start)
 
 
 # ---------- stability over seeds

@@ -32,7 +32,7 @@ from log1pnmf.engines.native import effective_threads
 from log1pnmf.engines.registry import ENGINES, resolve_engine
 from log1pnmf.fitting.checkpoint import fingerprint
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.fitting.fit_counts import Request, check_any, named, run_request
+from log1pnmf.fitting.fit_counts import Request, check_any, run_request
 from log1pnmf.fitting.settings import INITS, Settings
 from log1pnmf.fitting.summary import note_on_sizes
 from log1pnmf.fitting.updates import first_noise
@@ -254,7 +254,7 @@ def select(
     settings = replace(request.settings, engine=engine)
     size_factors = settings.size_factors if request.size_factors is None else request.size_factors
     about = {
-        **fingerprint(settings, data, data.size_factors(size_factors), named(settings), batches=batches),
+        **fingerprint(settings, data, data.size_factors(size_factors), batches=batches),
         "grid": grid.as_dict(),
         "holdout": holdout,
         "n_folds": int(n_folds),

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.archive import check_value, making_whole
+from log1pnmf._common.archive import check_value, making_whole, to_tree
 from log1pnmf._common.checks import versions
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import find_features, match_names
 
-from .fit import ARRAYS, BATCHES, DISPERSION, HISTORY, MASK, NAMES, NUMBERS, Fit, Keys, usual_factor_names
+from .fit import Certificate, Fit, Keys, usual_factor_names
 from .new_samples import counts_of
 from .settings import Settings
 
@@ -25,9 +25,8 @@ from .settings import Settings
 TEXT = "OTU"
 """Kinds of arrays as which text comes back, from memory, zarr and h5ad."""
 
-WITHIN = ("settings", "asked", "data", "certificate")
-MAY_BE_MISSING = ("approximate_log_likelihood", "certificate")
-"""Files have no place for None: what is not known is absent."""
+ELSEWHERE = ("loadings", "factors", "dispersion", "mask", "given_factor_names")
+"""Parts of a fit that are in `obsm`, `varm` and `var`; factors always have names here."""
 
 
 def is_annotated(source: object) -> bool:
@@ -60,16 +59,11 @@ def symbols_of(source: Any, gene_symbols: str | None, feature_names: Any = None)
 
 def uns_of(fit: Fit, layer: str | None) -> dict[str, Any]:
     """Everything of a fit but loadings and factors, as `uns` holds it."""
-    arrays, metadata = fit.to_parts()
-    return _without_none(
+    own = {name: value for name, value in to_tree(fit).items() if name not in ELSEWHERE}
+    return _storable(
         {
-            **{name: value for name, value in metadata.items() if name != "kind"},
-            "messages": np.array(fit.messages, dtype=object),
-            "history": {name: _storable(column) for name, column in fit.history.items()},
-            **{name: arrays[name] for name in ("size_factors", *NAMES[:2]) if name in arrays},
-            **{name: _storable(arrays[name]) for name in BATCHES if name in arrays},
-            "factor_names": np.array(fit.factor_names, dtype=object),
-            "factor_kinds": None if fit.factor_kinds is None else fit.factor_kinds.astype(object),
+            **own,
+            "factor_names": fit.factor_names,
             "c": fit.c,
             "n_components": fit.n_components,
             "log_likelihood": fit.log_likelihood,
@@ -104,20 +98,20 @@ def fit_from(adata: Any, key: str | None = None, *, any_samples: bool = False) -
     places = find_features(adata.var_names, named.tolist(), fitted_here=True)
     factors = factors[places]
     with making_whole(where, "fit again"):
-        metadata = _metadata(about)
         in_order = len(rows) == len(sizes) and _digest(loadings[np.argsort(rows)])
         unchanged = in_order == about["loadings_digest"]
-        arrays = {
-            **dict(zip(ARRAYS, (loadings, factors, sizes[rows]), strict=True)),
-            NAMES[1]: named.astype(np.str_),
-            **_dispersion(adata, keys, places),
-            **_factor_names(about),
-            **_batches(about, rows),
-            **_known(adata, keys, about, places),
-            **{HISTORY + name: _text(np.asarray(column)) for name, column in about["history"].items()},
-        }
-        fit = Fit.from_parts(arrays, {**metadata, "whole": metadata["whole"] and unchanged})
-    if metadata["whole"] and not unchanged:
+        tree = _tree(about)
+        was_whole = tree["whole"]
+        if tree["batches"] is not None:
+            tree["batches"]["labels"] = tree["batches"]["labels"][rows]
+        tree |= {"loadings": loadings, "factors": factors, "size_factors": sizes[rows], "sample_names": None}
+        tree |= {"whole": was_whole and unchanged, "given_factor_names": _factor_names(about)}
+        if keys.dispersion in adata.var:
+            tree["dispersion"] = np.asarray(adata.var[keys.dispersion], dtype=np.float64)[places]
+        if tree["factor_kinds"] is not None and keys.mask in adata.varm:
+            tree["mask"] = np.asarray(adata.varm[keys.mask], dtype=bool)[places]
+        fit = Fit.from_parts({}, tree)
+    if was_whole and not unchanged:
         why = f"these are {len(rows):,} of the {len(sizes):,} samples of the fit, or loadings have changed"
         fit = fit.of_samples(fit.loadings, fit.size_factors, fit.batches, why)
     return fit.named(sample_names=adata.obs_names)
@@ -133,37 +127,10 @@ def fitted_samples(
     return rows, missing + twice
 
 
-def _factor_names(about: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _factor_names(about: Mapping[str, Any]) -> np.ndarray | None:
     """Return the names that factors were given, where they were."""
     names = _text(np.asarray(about.get("factor_names", []), dtype=object))
-    if names.ndim != 1 or names.tolist() == usual_factor_names(len(names)):
-        return {}
-    return {NAMES[2]: names}
-
-
-def _batches(about: Mapping[str, Any], rows: NDArray[np.intp]) -> dict[str, np.ndarray]:
-    """Return the batches of these samples, where there are any."""
-    if BATCHES[0] not in about:
-        return {}
-    labels, effects, names = (np.asarray(about[name]) for name in BATCHES)
-    return dict(zip(BATCHES, (labels[rows], effects, _text(names)), strict=True))
-
-
-def _known(adata: Any, keys: Keys, about: Mapping[str, Any], places: Any) -> dict[str, np.ndarray]:
-    """Return what was known of factors, where anything was."""
-    if "factor_kinds" not in about:
-        return {}
-    kinds = _text(np.asarray(about["factor_kinds"], dtype=object))
-    if keys.mask not in adata.varm:
-        return {NAMES[3]: kinds}
-    return {NAMES[3]: kinds, MASK: np.asarray(adata.varm[keys.mask], dtype=bool)[places]}
-
-
-def _dispersion(adata: Any, keys: Keys, places: Any) -> dict[str, NDArray[np.float64]]:
-    """Return the dispersions of the fitted features, where there are any."""
-    if keys.dispersion not in adata.var:
-        return {}
-    return {DISPERSION: np.asarray(adata.var[keys.dispersion], dtype=np.float64)[places]}
+    return None if names.ndim != 1 or names.tolist() == usual_factor_names(len(names)) else names
 
 
 def _stored(adata: Any, keys: Keys) -> Mapping[str, Any]:
@@ -180,25 +147,22 @@ def _stored(adata: Any, keys: Keys) -> Mapping[str, Any]:
     return about
 
 
-def _metadata(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert numbers and text to Python's own types, and absent values to None."""
-    metadata = {name: _plain(about[name]) for name in NUMBERS if name in about or name not in MAY_BE_MISSING}
-    metadata |= {name: _plain(about[name]) for name in WITHIN if name in about or name not in MAY_BE_MISSING}
-    metadata = {**dict.fromkeys(MAY_BE_MISSING), **metadata}
-    for name in ("settings", "asked"):
-        metadata[name] = {**dict.fromkeys(field.name for field in fields(Settings)), **metadata[name]}
-    if metadata["certificate"] is not None:
-        metadata["certificate"].setdefault("approximate_log_likelihood", None)
-    metadata["messages"] = [str(message) for message in about["messages"]]
-    metadata["whole"] = _plain(about["whole"])
-    return metadata
+def _tree(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `uns_of` stored in Python's own types; files have no place for None, so it is put back."""
+
+    def filled(kind: type, own: Mapping[str, Any]) -> dict[str, Any]:
+        return {field.name: own.get(field.name) for field in fields(kind)}
+
+    tree = filled(Fit, _plain(about))
+    kinds = {"settings": Settings, "asked": Settings, "certificate": Certificate}
+    return tree | {name: filled(kind, tree[name]) for name, kind in kinds.items() if tree[name] is not None}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, np.ndarray):
-        return value.tolist()
+        return _text(value)
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -206,19 +170,14 @@ def _text(column: np.ndarray) -> np.ndarray:
     return np.array(column.tolist(), dtype=np.str_) if column.dtype.kind in TEXT else column
 
 
-def _storable(column: np.ndarray) -> np.ndarray:
-    """Text as anndata stores it."""
-    return column.astype(object) if column.dtype.kind == "U" else column
-
-
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: _without_none(value)
-        if isinstance(value, Mapping)
-        else (np.array(value) if isinstance(value, list) else value)
-        for name, value in values.items()
-        if value is not None
-    }
+def _storable(value: Any) -> Any:
+    """Return values as anndata stores them: nothing for None, arrays for lists, objects for text."""
+    if isinstance(value, Mapping):
+        return {name: _storable(one) for name, one in value.items() if one is not None}
+    if isinstance(value, list):
+        text = not value or isinstance(value[0], str)
+        return np.array(value, dtype=object if text else np.float64)
+    return value.astype(object) if isinstance(value, np.ndarray) and value.dtype.kind == "U" else value
 
 
 def _digest(loadings: NDArray[np.float64]) -> str:

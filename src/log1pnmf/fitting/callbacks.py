@@ -59,12 +59,6 @@ class History:
             names = ("iteration", "likelihood", *self.COLUMNS)
             self._rows = list(zip(*(table[name].tolist() for name in names), strict=True))
 
-    def copy(self) -> History:
-        """Return an independent copy."""
-        other = History()
-        other._rows = self._rows.copy()
-        return other
-
     def __call__(self, iteration: Iteration) -> None:
         """Add a row."""
         numbers = {"log_likelihood": -iteration.loss}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias, get_args
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -16,25 +16,23 @@ from log1pnmf._common.archive import (
     check_numbers,
     check_value,
     check_writable,
+    from_tree,
+    join_arrays,
     making_whole,
     read_archive,
+    split_arrays,
+    to_tree,
     write_archive,
 )
-from log1pnmf._common.arrays import on_host
 from log1pnmf._common.checks import Random, check_choice, check_known, random_from_parts, warn
 from log1pnmf.counts.compress import checksum_of
 from log1pnmf.counts.counts import Counts
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.problem import Likelihood
 
 from .callbacks import History
-from .fit import Changed, Stopped
 from .runs import Progress, Run
 from .settings import GIVEN, LIKELIHOODS, Settings
-from .solver import Iteration, Pair, State
-from .starts import Start
-
-Parts: TypeAlias = tuple[dict[str, np.ndarray], dict[str, Any]]
+from .solver import Iteration, Pair
 
 KIND = "checkpoint"
 COUNTED = ("n_components", "n_init", "max_iter")
@@ -75,12 +73,11 @@ class CheckpointWriter:
         progress = self._unwritten
         if progress is None:
             return
-        arrays, metadata = _progress_parts(progress)
-        metadata["identity"] = self._identity
-        metadata["seconds"] = time.perf_counter() - self._started
+        seconds = time.perf_counter() - self._started
+        about = {"kind": KIND, "identity": self._identity, "seconds": seconds}
         try:
             check_checkpoint(self._path)  # something else may have been put there meanwhile
-            write_archive(self._path, arrays, metadata)
+            write_archive(self._path, *split_arrays({**about, **to_tree(progress)}))
         except OSError as error:
             warn(f"checkpoint could not be written ({error}); the fit goes on", RuntimeWarning)
         else:
@@ -96,50 +93,6 @@ def check_checkpoint(path: StrPath) -> None:
             f"checkpoint is {os.fspath(path)}, but the file there is not a checkpoint and would be lost; "
             "choose another name, or remove the file"
         )
-
-
-def _progress_parts(progress: Progress) -> Parts:
-    state = progress.last.state
-    assert state is not None
-    pairs = {"updated": state.updated, "previous": state.previous}
-    arrays = {
-        f"{name}.{part}": array for name, pair in pairs.items() for part, array in pair.arrays().items()
-    }
-    metadata: dict[str, Any] = {
-        "kind": KIND,
-        "restart": progress.restart,
-        "start": progress.start,
-        "stopping": progress.stopping,
-        "random": progress.random,
-        "state": {"index": state.index, "objective": state.objective, "schedule": state.schedule},
-    }
-    runs: dict[str, Progress | Run] = {"current": progress}
-    if progress.best is not None:
-        runs["best"] = progress.best
-        named = ("stopped", "errors", "start")
-        metadata["best_run"] = {name: getattr(progress.best, name) for name in named}
-    for name, one in runs.items():
-        last, changed = one.last, one.changed.arrays()
-        arrays.update({f"{name}.loadings": last.loadings, f"{name}.factors": last.factors})
-        arrays.update({f"{name}.history.{column}": values for column, values in one.history.table().items()})
-        arrays.update({f"{name}.{part}": array for part, array in changed.items()})
-        metadata[name] = {key: getattr(last, key) for key in PLAIN}
-    return {name: on_host(array) for name, array in arrays.items()}, metadata
-
-
-PLAIN: dict[str, type] = {
-    "index": int,
-    "loss": float,
-    "objective": float,
-    "relative_change": float,
-    "kkt_residual": float,
-    "beta": float,
-    "seconds": float,
-    "restarted": bool,
-    "n_rejected": int,
-    "likelihood": str,
-}
-"""What an iteration has beside its arrays."""
 
 
 # ---------------------------------------------------------------- reading
@@ -179,12 +132,12 @@ def load_checkpoint(path: StrPath) -> Loaded:
             f"resume is {path}, but there is no such file; leave it out to start again"
         ) from None
     with making_whole(f"{path} holds a checkpoint", "start again without resume"):
-        identity = {group: dict(metadata["identity"][group]) for group in ("data", "settings")}
-        check_value("seconds", metadata["seconds"], float)
-        progress = _progress_from_parts(arrays, metadata)
+        tree = join_arrays(arrays, metadata)
+        identity = {group: dict(tree["identity"][group]) for group in ("data", "settings")}
+        check_value("seconds", tree["seconds"], float)
+        progress = from_tree(Progress, {field.name: tree[field.name] for field in fields(Progress)})
         _check(progress, identity)
-        rng = random_from_parts(metadata["random"])
-        return Loaded(path, identity, progress, rng, float(metadata["seconds"]))
+        return Loaded(path, identity, progress, random_from_parts(progress.random), tree["seconds"])
 
 
 def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
@@ -193,108 +146,35 @@ def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
     check_choice("likelihood", settings["likelihood"], LIKELIHOODS[1:])
     for name, value in (("rows", n), ("columns", m), *((one, settings[one]) for one in COUNTED)):
         check_value(name, value, int)
-    k, last, state = settings["n_components"], progress.last, progress.last.state
-    assert state is not None  # it was just made
-    pairs: dict[str, Iteration | Pair] = {
-        "current": last,
-        "updated": state.updated,
-        "previous": state.previous,
-    }
-    runs: list[Progress | Run] = [progress]
-    if progress.best is not None:
-        pairs["best"] = progress.best.last
-        runs.append(progress.best)
-        check_choice("best_run.stopped", progress.best.stopped, get_args(Stopped))
-        check_value("best_run.start", progress.best.start, str)
-        for error in progress.best.errors or ():
-            check_value("best_run.errors", error, float)
-    for name, pair in pairs.items():
-        check_numbers(f"{name}.loadings", pair.loadings, (n, k))
-        check_numbers(f"{name}.factors", pair.factors, (m, k))
-        if pair.effects is not None:
+    k, state, best = settings["n_components"], progress.last.state, progress.best
+    if state is None:
+        raise ValueError("the state of the solver is missing")
+    points: list[Iteration | Pair] = [progress.last, state.updated, state.previous]
+    points += [] if best is None else [best.last]
+    for point in points:
+        check_numbers("loadings", point.loadings, (n, k))
+        check_numbers("factors", point.factors, (m, k))
+        if point.effects is not None:
             own = np.asarray(progress.changed.effects)
-            check_numbers(f"{name}.effects", pair.effects, own.shape, positive=True)
+            check_numbers("effects", point.effects, own.shape, positive=True)
+    runs: list[Progress | Run] = [progress, *([] if best is None else [best])]
     for one in runs:
-        iteration = one.last
-        History.check(one.history.table())
-        noise = one.changed.noise
-        if (noise.name == "poisson") != (settings["noise"] == "poisson"):
-            raise ValueError(f"{noise.name} noise is not that of the settings")
+        History.check(one.history)
+        one.changed.check((n, m))
+        if (one.changed.dispersion is None) != (settings["noise"] == "poisson"):
+            raise ValueError("the noise is not that of the settings")
         fitted = settings["size_factors"] == "fit" and np.isfinite(settings["c"])
         if fitted != (one.changed.size_factors is not None):
             raise ValueError("size factors are not those of the settings")
-        for name, kind in PLAIN.items():
-            check_value(name, getattr(iteration, name), kind)
-        check_choice("likelihood", iteration.likelihood, get_args(Likelihood))
-        if (iteration.likelihood == "adaptive") != (one.changed.zeros is not None):
-            raise ValueError(f"an iteration that is {iteration.likelihood} does not fit its zeros")
-    check_value("restart", progress.restart, int)
-    if progress.restart >= settings["n_init"] or (progress.best is None) != (progress.restart == 0):
+        if (one.last.likelihood == "adaptive") != (one.changed.zeros is not None):
+            raise ValueError(f"an iteration that is {one.last.likelihood} does not fit its zeros")
+    if progress.restart >= settings["n_init"] or (best is None) != (progress.restart == 0):
         raise ValueError(f"start {progress.restart} of {settings['n_init']} cannot be")
-    _check_state(progress, state, extrapolates=settings["row_solver"] == "newton")
-
-
-def _check_state(progress: Progress, state: State, *, extrapolates: bool) -> None:
-    """Refuse a state from which the solver cannot resume."""
-    check_value("start", progress.start, str)
-    check_value("stopping", progress.stopping[0], int)
-    check_value("stopping", progress.stopping[1], bool)
-    check_value("state.index", state.index, int)
-    check_value("state.objective", state.objective, float)
-    if (state.schedule is not None) != extrapolates:
+    if (state.schedule is not None) != (settings["row_solver"] == "newton"):
         raise ValueError("the schedule of the extrapolation does not fit the settings")
     schedule = () if state.schedule is None else state.schedule
-    for value in schedule:
-        check_value("schedule", value, float)
     if len(schedule) not in (0, 4) or not np.isfinite([*schedule, state.objective]).all():
         raise ValueError("the state of the solver must be finite numbers")
-
-
-def _progress_from_parts(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> Progress:
-    def changed(name: str) -> Changed:
-        own = {
-            part.removeprefix(f"{name}."): array for part, array in arrays.items() if part.startswith(name)
-        }
-        return Changed.from_arrays(own, (len(own["factors"]), len(own["loadings"])))
-
-    def best() -> Run:
-        found = metadata["best_run"]
-        errors = found["errors"]
-        if errors is not None:
-            signed, absolute = errors
-            errors = (signed, absolute)
-        return Run(*run("best", None), found["stopped"], changed("best"), errors, found["start"])
-
-    def run(name: str, state: State | None) -> tuple[Iteration, History]:
-        prefix = f"{name}.history."
-        table = {key.removeprefix(prefix): column for key, column in arrays.items() if key.startswith(prefix)}
-        values: dict[str, Any] = {key: metadata[name][key] for key in PLAIN}
-        values.update({side: arrays[f"{name}.{side}"] for side in ("loadings", "factors")})
-        return Iteration(**values, state=state), History(table)
-
-    def pair(name: str) -> Pair:
-        return Pair(arrays[f"{name}.loadings"], arrays[f"{name}.factors"], arrays.get(f"{name}.effects"))
-
-    saved, schedule = metadata["state"], metadata["state"]["schedule"]
-    state = State(
-        index=saved["index"],
-        objective=saved["objective"],
-        updated=pair("updated"),
-        previous=pair("previous"),
-        schedule=None if schedule is None else tuple(schedule),
-    )
-    last, history = run("current", state)
-    in_a_row, restarted = metadata["stopping"]
-    return Progress(
-        restart=metadata["restart"],
-        last=last,
-        stopping=(in_a_row, restarted),
-        history=history,
-        changed=changed("current"),
-        random=metadata["random"],
-        best=best() if "best" in metadata else None,
-        start=metadata["start"],
-    )
 
 
 # ---------------------------------------------------------------- the same fit
@@ -304,7 +184,7 @@ def fingerprint(
     settings: Settings,
     counts: Counts,
     sizes: np.ndarray,
-    start: Start,
+    start: Any = None,
     dispersion: Any = None,
     *,
     batches: Batches | None = None,
@@ -316,7 +196,7 @@ def fingerprint(
         "total": counts.total,
         "checksum": counts.checksum(),
     }
-    own = settings.as_dict()
+    own = to_tree(settings)
     if settings.size_factors == GIVEN:
         own["size_factors"] = f"given, with checksum {checksum_of([sizes])}"
     if settings.dispersion == GIVEN:
@@ -324,8 +204,8 @@ def fingerprint(
     own["batch"] = "none"
     if batches is not None:
         own["batch"] = f"{batches.n_batches}, with checksum {checksum_of([batches.labels])}"
-    if start.arrays is not None:
-        own["init"] = f"given, with checksum {checksum_of(start.arrays)}"
+    if isinstance(start, tuple):
+        own["init"] = f"given, with checksum {checksum_of(start)}"
     if settings.random_state is None:
         own["random_state"] = "not a number"
     return {"data": data, "settings": own}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 from log1pnmf._common.archive import (
     StrPath,
     check_numbers,
-    check_value,
+    from_tree,
+    join_arrays,
     making_whole,
     read_archive,
+    split_arrays,
+    to_tree,
     write_archive,
 )
 from log1pnmf._common.arrays import Rows
-from log1pnmf._common.checks import check_choice, plural
-from log1pnmf.counts.compress import Pattern
+from log1pnmf._common.checks import plural
 from log1pnmf.counts.counts import Counts
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.constraint import FREE_KIND, KINDS, Structure
@@ -172,14 +174,6 @@ class DataFacts:
         """Look at counts."""
         return cls(*counts.shape, counts.nnz, counts.total, counts.n_empty_rows, counts.n_empty_columns)
 
-    def check(self) -> None:
-        """Refuse values that only a damaged or forged file can hold."""
-        for name in ("n_samples", "n_features", "nnz", "n_empty_samples", "n_empty_features"):
-            check_value(f"data.{name}", getattr(self, name), int)
-        check_value("data.total", self.total, float)
-        if self.n_samples < 1 or not 0.0 < self.total < math.inf:
-            raise ValueError(f"data must have samples and counts, got {self}")
-
     @property
     def mean_total(self) -> float:
         """Mean total count of a sample."""
@@ -217,15 +211,6 @@ class Certificate:
     n_sampled: int
     n_samples: int
     zeros_error: float = 0.0
-
-    def check(self) -> None:
-        """Refuse values that only a damaged or forged file can hold."""
-        for name in ("log_likelihood", "standard_error", "zeros_error"):
-            check_value(f"certificate.{name}", getattr(self, name), float)
-        if self.approximate_log_likelihood is not None:
-            check_value("certificate.approximate_log_likelihood", self.approximate_log_likelihood, float)
-        for name in ("n_sampled", "n_samples"):
-            check_value(f"certificate.{name}", getattr(self, name), int)
 
     @property
     def is_exact(self) -> bool:
@@ -365,10 +350,7 @@ def check_kinds(kinds: list[str], mask: NDArray[Any] | None, n_features: int) ->
 
 # ---------- checks of a fit that comes from a file: its parts have to go together
 
-DISPERSION = "dispersion"
-"""An array that only fits with negative binomial noise have."""
 NAMES = ("sample_names", "feature_names", "given_factor_names", "factor_kinds")
-STOPPED = ("converged", "max_iter", "stalled", "interrupted", "callback")
 
 MOST_COMPONENTS = 10_000
 """Factors that the settings in a file may ask for, beyond those it has."""
@@ -379,7 +361,7 @@ def _check_noise(fit: Any) -> None:
     if asked not in ("auto", had) or had == "auto" or (had == "nb") != (fit.dispersion is not None):
         raise ValueError(f"noise is {fit.settings.noise!r}, which does not go with the rest")
     if fit.dispersion is not None:
-        check_numbers(DISPERSION, fit.dispersion, (len(fit.factors),))
+        check_numbers("dispersion", fit.dispersion, (len(fit.factors),))
 
 
 def _check_names(fit: Any) -> None:
@@ -403,18 +385,10 @@ def check_fit(fit: Any) -> None:
     check_numbers("size_factors", fit.size_factors, (n,), positive=True)
     _check_noise(fit)
     _check_names(fit)
-    check_choice("stopped", fit.stopped, STOPPED)
-    for name in ("objective", "kkt_residual", "seconds"):
-        check_value(name, getattr(fit, name), float)
-    if fit.approximate_log_likelihood is not None:
-        check_value("approximate_log_likelihood", fit.approximate_log_likelihood, float)
-    check_value("n_iter", fit.n_iter, int)
-    for message in fit.messages:
-        check_value("message", message, str)
-    fit.data.check()
-    if fit.certificate is not None:
-        fit.certificate.check()
-    check_value("whole", fit.whole, bool)
+    if not 0.0 < fit.data.total < math.inf:
+        raise ValueError(f"data must have counts, got {fit.data}")
+    if fit.batches is not None and (len(fit.batches.labels), fit.batches.effects.shape[1]) != (n, m):
+        raise ValueError(f"batches must be of {n} samples and {m} features")
     if (fit.data.n_samples if fit.whole else n, fit.data.n_features) != (n, m):
         raise ValueError(f"data must be of {n} samples and {m} features, got {fit.data}")
     if fit.settings.n_components != k or fit.settings.link != fit.asked.link:
@@ -426,142 +400,82 @@ def check_fit(fit: Any) -> None:
     History.check(fit.history)
 
 
-# ---------- batches of a fit as arrays, and back; what comes back is checked
-
-BATCHES = LABELS, EFFECTS, BATCH_NAMES = "batch_labels", "batch_effects", "batch_names"
-
-
-def batch_parts(batches: Batches) -> dict[str, np.ndarray]:
-    """Take batches apart."""
-    return {
-        LABELS: batches.labels,
-        EFFECTS: batches.effects,
-        BATCH_NAMES: np.array(batches.names, dtype=np.str_),
-    }
-
-
-def batches_from(
-    arrays: Mapping[str, np.ndarray], loadings: np.ndarray, factors: np.ndarray, settings: Settings
-) -> Batches | None:
-    """Put together and check what `batch_parts` took apart; None where there were no batches."""
-    if EFFECTS not in arrays:
-        return None
-    labels, effects, names = (np.asarray(arrays[name]) for name in (LABELS, EFFECTS, BATCH_NAMES))
-    if names.ndim != 1 or names.dtype.kind not in "OTU" or not len(names):
-        raise ValueError("the names of batches must be text")
-    check_numbers(EFFECTS, effects, (len(names), len(factors)), positive=True)
-    if labels.dtype.kind not in "iu" or labels.shape != (len(loadings),):
-        raise ValueError(f"{LABELS} must be a whole number for each of the {len(loadings)} samples")
-    return Batches(labels, effects, settings.batch_strength, tuple(str(name) for name in names))
-
-
 # ---------- what updates have changed in the problem of a fit, as arrays and back
 
 Array = NDArray[np.float64]
-
-COEFFICIENTS = "zeros.coefficients"
-"""Of the quadratics; earlier versions wrote others, under another name."""
 
 
 @dataclass(frozen=True, eq=False)
 class Changed:
     """What renewals change in the problem of a fit: a run ends with it, and a checkpoint keeps it."""
 
-    # see `log1pnmf.model.problem.Problem`
-    zeros: Zeros | None
-    noise: Noise
-    effects: np.ndarray | None = None  # (B, m): of batches
+    zeros: AdaptiveZeros | None = None
+    dispersion: Array | None = None  # (m,)
+    prior: Prior | None = None  # of the dispersions
+    effects: Array | None = None  # (B, m): of batches
     size_factors: Array | None = None  # (n,): where they are fitted
 
     @classmethod
     def of(cls, problem: Problem) -> Changed:
         """Return what may have been changed in a problem."""
-        effects = None if problem.batches is None else problem.batches.effects
-        sizes = None if problem.size_prior is None else problem.size_factors
-        return cls(problem.zeros, problem.noise, effects, sizes)
+        noise, batches = problem.noise, problem.batches
+        return cls(
+            problem.zeros if isinstance(problem.zeros, AdaptiveZeros) else None,
+            getattr(noise, "dispersion", None),
+            getattr(noise, "prior", None),
+            None if batches is None else batches.effects,
+            None if problem.size_prior is None else problem.size_factors,
+        )
+
+    @property
+    def noise(self) -> Noise:
+        """The noise of the problem."""
+        return POISSON if self.dispersion is None else NegativeBinomial(self.dispersion, self.prior)
 
     def put_into(self, problem: Problem) -> Problem:
         """Return the problem of a fit as it is after the changes."""
-        zeros = self.zeros if isinstance(self.zeros, AdaptiveZeros) else problem.zeros
         batches = problem.batches
         if batches is not None and self.effects is not None:
             batches = replace(batches, effects=self.effects)
-        after = replace(problem, zeros=zeros, noise=self.noise, batches=batches)
-        return after if self.size_factors is None else replace(after, size_factors=self.size_factors)
+        sizes = problem.size_factors if self.size_factors is None else self.size_factors
+        zeros = problem.zeros if self.zeros is None else self.zeros
+        return replace(problem, size_factors=sizes, zeros=zeros, noise=self.noise, batches=batches)
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Take it apart; there is nothing to keep of what no renewal changes."""
-        arrays: dict[str, Any] = {}
-        zeros, noise = self.zeros, self.noise
-        if self.effects is not None:
-            arrays["effects"] = self.effects
-        if isinstance(zeros, AdaptiveZeros):
-            stored = {"indptr": zeros.stored.indptr, "indices": zeros.stored.indices}
-            arrays |= {f"zeros.{name}": array for name, array in stored.items()}
-            arrays |= {f"zeros.{name}": getattr(zeros, name) for name in ("exposure", "caps")}
-            arrays[COEFFICIENTS] = zeros.quadratics
-            arrays["zeros.error"] = np.array([zeros.error])
-        if isinstance(noise, NegativeBinomial):
-            arrays["noise.dispersion"] = noise.dispersion
-            if noise.prior is not None:
-                prior = {name: getattr(noise.prior, name) for name in ("centre", "freedom", "level")}
-                arrays |= {f"noise.{name}": array for name, array in prior.items()}
-                arrays["noise.spread"] = np.array([noise.prior.spread])
-        if self.size_factors is not None:
-            arrays["size_factors"] = self.size_factors
-        return arrays
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Any], shape: tuple[int, int]) -> Changed:
-        """Put together and check what `arrays` took apart; other arrays are left alone."""
-        effects, sizes = arrays.get("effects"), arrays.get("size_factors")
+    def check(self, shape: tuple[int, int]) -> None:
+        """Refuse what does not fit n samples and m features; only a forged file holds that."""
+        (n, m), effects = shape, self.effects
         if effects is not None:
-            if effects.ndim != 2:
-                raise ValueError(f"effects must be batches x features, got shape {effects.shape}")
-            check_numbers("effects", effects, (len(effects), shape[0]), positive=True)
-        if sizes is not None:
-            check_numbers("size_factors", sizes, (shape[1],), positive=True)
-        return cls(_zeros(arrays, shape), _noise(arrays, shape[0]), effects, sizes)
+            check_numbers("effects", effects, (len(effects), m), positive=True)
+        if self.size_factors is not None:
+            check_numbers("size_factors", self.size_factors, (n,), positive=True)
+        if self.dispersion is not None:
+            check_numbers("dispersion", self.dispersion, (m,), positive=self.prior is not None)
+        if self.prior is not None:
+            _check_finite("centre", self.prior.centre, (m,))
+            check_numbers("freedom", self.prior.freedom, (m,))
+            check_numbers("level", self.prior.level, (m,))
+            if not self.prior.spread > 0.0 or math.isinf(1.0 / self.prior.spread):
+                raise ValueError(f"spread must be positive, got {self.prior.spread}")
+        if self.zeros is not None:
+            _check_zeros(self.zeros, shape, 3 if self.dispersion is None else 5)
 
 
-def _zeros(arrays: Mapping[str, Any], shape: tuple[int, int]) -> AdaptiveZeros | None:
-    if "zeros.error" not in arrays:
-        return None
-    indptr, indices, (m, n) = arrays["zeros.indptr"], arrays["zeros.indices"], shape
-    quadratics, error = arrays[COEFFICIENTS], arrays["zeros.error"]
-    _check_finite(COEFFICIENTS, quadratics, (m, 5 if "noise.dispersion" in arrays else 3))
-    if (quadratics[:, 2] < 0.0).any() or (quadratics[:, 4:] > 0.0).any():
+def _check_zeros(zeros: AdaptiveZeros, shape: tuple[int, int], n_coefficients: int) -> None:
+    (n, m), stored = shape, zeros.stored
+    _check_finite("quadratics", zeros.quadratics, (m, n_coefficients))
+    if (zeros.quadratics[:, 2] < 0.0).any() or (zeros.quadratics[:, 4:] > 0.0).any():
         raise ValueError("the quadratics of zeros have coefficients of the wrong sign")
-    check_numbers("zeros.exposure", arrays["zeros.exposure"], (m, 2))
-    check_numbers("zeros.caps", arrays["zeros.caps"], (m,))
-    check_numbers("zeros.error", error, (1,))
+    check_numbers("exposure of zeros", zeros.exposure, (m, 2))
+    check_numbers("caps of zeros", zeros.caps, (m,))
+    check_numbers("error of zeros", np.array(zeros.error), ())
+    indptr, indices = stored.indptr, stored.indices
     # the compiled core would read beyond its arrays
     if indptr.dtype != np.int64 or indptr.shape != (m + 1,) or indices.dtype != np.int32 or indices.ndim != 1:
         raise ValueError("the zeros that are visited have the wrong type or shape")
-    if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
+    if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any() or stored.shape[0] != m:
         raise ValueError("the zeros that are visited do not fit together")
-    if len(indices) and not (indices.min() >= 0 and indices.max() < n):
+    if stored.shape[1] not in (0, n) or (len(indices) and not (indices.min() >= 0 and indices.max() < n)):
         raise ValueError(f"a zero that is visited is beyond the {n} samples")
-    stored = Pattern(shape, indptr, indices)
-    return AdaptiveZeros(quadratics, stored, arrays["zeros.exposure"], arrays["zeros.caps"], float(error[0]))
-
-
-def _noise(arrays: Mapping[str, Any], m: int) -> Noise:
-    if "noise.dispersion" not in arrays:
-        return POISSON
-    dispersion = arrays["noise.dispersion"]
-    if "noise.centre" not in arrays:
-        check_numbers("noise.dispersion", dispersion, (m,))
-        return NegativeBinomial(dispersion)
-    names = ("centre", "freedom", "level", "spread")
-    centre, freedom, level, spread = (arrays[f"noise.{name}"] for name in names)
-    check_numbers("noise.dispersion", dispersion, (m,), positive=True)
-    _check_finite("noise.centre", centre, (m,))
-    check_numbers("noise.freedom", freedom, (m,))
-    check_numbers("noise.level", level, (m,))
-    _check_finite("1 / noise.spread", 1.0 / spread, (1,))
-    check_numbers("noise.spread", np.where(np.isinf(spread), 1.0, spread), (1,), positive=True)
-    return NegativeBinomial(dispersion, Prior(centre, float(spread[0]), freedom, level))
 
 
 def _check_finite(name: str, array: Any, shape: tuple[int, ...]) -> None:
@@ -581,7 +495,12 @@ SHARED = 0.8
 
 
 def arranged(
-    loadings: Array, factors: Array, settings: Settings, known: Structure | None = None
+    loadings: Array,
+    factors: Array,
+    *,
+    l1: float = 0.0,
+    normalize: str = "none",
+    known: Structure | None = None,
 ) -> tuple[Array, Array]:
     """Bring the columns of a solver into the order and scale that users see.
 
@@ -595,12 +514,12 @@ def arranged(
     order = np.arange(first)
     if first < len(share):
         free, baseline = share[first:], 0
-        if settings.l1 == 0:
+        if l1 == 0:
             eligible = free >= LEAST_BASELINE * free.mean()
             baseline = int(np.argmax(np.where(eligible, evenness(loadings)[first:], -1.0)))
         by_share = np.argsort(-free, kind="stable")
         order = np.concatenate((order, [first + baseline], first + by_share[by_share != baseline]))
-    scale = scale_of(loadings, factors, settings.normalize, kinds)
+    scale = scale_of(loadings, factors, normalize, kinds)
     loadings, factors = scaled(loadings, factors, scale[order], order)
     if known is not None:
         factors[:, np.flatnonzero(np.array(kinds) == "factors")] = known.factors
@@ -669,10 +588,6 @@ Stopped: TypeAlias = Literal["converged", "max_iter", "stalled", "interrupted", 
 """Why a fit ended. "stalled": no step lowers the objective, but the point is not a stationary one."""
 
 KIND = "fit"
-ARRAYS = ("loadings", "factors", "size_factors")
-MASK = "mask"
-NUMBERS = ("stopped", "objective", "approximate_log_likelihood", "kkt_residual", "n_iter", "seconds")
-HISTORY = "history."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -978,27 +893,7 @@ class Fit:
         arrays : dict of str to ndarray
         metadata : dict
         """
-        arrays = {name: np.asarray(getattr(self, name)) for name in ARRAYS}
-        for name in (DISPERSION, MASK):
-            if getattr(self, name) is not None:
-                arrays[name] = getattr(self, name)
-        if self.batches is not None:
-            arrays |= batch_parts(self.batches)
-        arrays |= {
-            name: names.astype(np.str_) for name in NAMES if (names := getattr(self, name)) is not None
-        }
-        arrays |= {HISTORY + name: column for name, column in self.history.items()}
-        certificate = self.certificate
-        return arrays, {
-            "kind": KIND,
-            **{name: getattr(self, name) for name in NUMBERS},
-            "settings": self.settings.as_dict(),
-            "asked": self.asked.as_dict(),
-            "data": asdict(self.data),
-            "certificate": None if certificate is None else asdict(certificate),
-            "messages": list(self.messages),
-            "whole": self.whole,
-        }
+        return split_arrays({"kind": KIND, **to_tree(self)})
 
     @classmethod
     def from_parts(cls, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> Fit:
@@ -1015,22 +910,7 @@ class Fit:
         -------
         Fit
         """
-        certificate, column = metadata["certificate"], len(HISTORY)
-        parts: dict[str, Any] = {name: arrays[name] for name in ARRAYS}
-        parts |= {name: arrays[name].astype(object) for name in NAMES if name in arrays}
-        parts |= {name: metadata[name] for name in NUMBERS}
-        fit = cls(
-            **parts,
-            settings=Settings.from_dict(metadata["settings"]),
-            asked=Settings.from_dict(metadata["asked"]),
-            data=DataFacts(**metadata["data"]),
-            certificate=None if certificate is None else Certificate(**certificate),
-            history={name[column:]: array for name, array in arrays.items() if name.startswith(HISTORY)},
-            messages=tuple(metadata["messages"]),
-            dispersion=arrays.get(DISPERSION),
-            mask=arrays.get(MASK),
-            whole=metadata.get("whole", True),
-        )
-        fit = replace(fit, batches=batches_from(arrays, fit.loadings, fit.factors, fit.settings))
+        tree = join_arrays(arrays, metadata)
+        fit: Fit = from_tree(cls, {field.name: tree[field.name] for field in fields(cls)})
         check_fit(fit)
         return fit

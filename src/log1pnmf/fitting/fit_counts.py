@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from numbers import Integral
 from typing import Any, cast, get_args
 
@@ -16,7 +17,6 @@ from scipy import sparse
 
 from log1pnmf._common.archive import StrPath
 from log1pnmf._common.checks import (
-    Random,
     as_random,
     check_choice,
     check_whole,
@@ -34,7 +34,6 @@ from log1pnmf.engines.native import effective_threads
 from log1pnmf.engines.registry import (
     as_counts,
     check_memory,
-    for_parts,
     is_factory,
     make_engine,
     resolve_engine,
@@ -51,13 +50,13 @@ from log1pnmf.model.zeros import AdaptiveZeros, Quadratic
 from .callbacks import Callback
 from .checkpoint import CheckpointWriter, check_checkpoint, fingerprint, load_checkpoint
 from .fit import Certificate, Fit
-from .fixed_factors import beside_known, checksums, constraint_of, settled, structure_of, within
+from .fixed_factors import checksums, constraint_of, structure_of
 from .new_samples import project
-from .race import given_start, race, sampled_start
+from .race import Given, find_start
 from .runs import Run, best_run
 from .settings import GIVEN, INITS, LARGEST_EXACT, Settings
-from .solver import PATIENCE, STATIONARY, Pair, largest_residual, residual_at
-from .starts import Start, Taken, adapt_start, check_start, continued_start, initialize
+from .solver import PATIENCE, STATIONARY, largest_residual, residual_at
+from .starts import check_start, continued_start
 from .summary import note_on_sizes
 from .updates import LARGEST_STORED, first_noise, first_problem, renewal_of
 
@@ -339,96 +338,17 @@ def _compared(fit: Fit, train: Counts, test: Counts, kind: DispersionKind) -> No
     return NoiseChoice(float(gains.sum()), error, len(gains))
 
 
-# ---------- which start a fit takes
+# ---------- the start that a user gave
 
 
-def start_of(request: Request, problem: Problem, known: Structure | None = None) -> Start:
-    """Find the start that was asked for; what can be refused is refused here, before any work."""
-    init, settings = request.init, request.settings
-    if init is None:
-        return named(
-            settings, known=known, engine=request.engine, n_jobs=request.n_jobs, verbose=request.verbose
-        )
-    start = _given_start(request, problem)
-    return start if known is None else _held(start, settings, known)
-
-
-def _held(start: Start, settings: Settings, known: Structure) -> Start:
-    """Put what is known into a start of the user; counts that are impossible then are seen to."""
-    constraint = constraint_of(settings, known)
-
-    def make(engine: Engine, rng: Random, number: int) -> Taken:
-        taken = start(engine, rng, number)
-        pair = within(constraint, taken.pair)
-        if engine.sample() is None:
-            pair = within(constraint, Pair(*adapt_start(engine.problem, pair.loadings, pair.factors, rng)))
-        return Taken(pair, taken.name)
-
-    return Start(make, start.arrays)
-
-
-def _given_start(request: Request, problem: Problem) -> Start:
-    init, settings = request.init, request.settings
+def given_start(request: Request, problem: Problem) -> Given | None:
+    """Return the start that was given; what can be refused is refused here, before any work."""
+    init, n_components = request.init, request.settings.n_components
     if isinstance(init, Fit):
-        return given(_continued(init, problem, request), settings)
-    if callable(init):
-        return Start(lambda engine, rng, _: _made(init, engine, settings, rng))
-    return given(check_start(init, problem.counts.shape, settings.n_components), settings)
-
-
-def named(
-    settings: Settings,
-    *,
-    known: Structure | None = None,
-    engine: EngineFactory | None = None,
-    number: int = 0,
-    n_jobs: int | None = None,
-    verbose: int = 0,
-) -> Start:
-    """Take the start that ``settings.init`` names."""
-    kind = "auto" if engine is not None or settings.engine == GIVEN else for_parts(settings.engine)
-
-    def racer(problem: Problem) -> Engine:
-        return make_engine(kind, problem, n_jobs)
-
-    n_free = settings.n_components - (0 if known is None else known.n_known)
-    of_free = replace(settings, n_components=max(1, n_free))
-
-    def free(whole: Engine, rng: Random, before: int) -> Taken:
-        if settings.init == "auto":
-            return race(whole, of_free, rng, make=racer, number=number + before, verbose=verbose)
-        pair = Pair(*initialize(whole, n_free, settings.init, rng))
-        return Taken(pair, settings.init)
-
-    def found(whole: Engine, rng: Random, before: int, here: Structure | None) -> Taken:
-        if here is None:
-            return free(whole, rng, before)
-        others = free(whole, rng, before) if n_free else None
-        constraint = constraint_of(settings, here)
-        beside = None if others is None else others.pair
-        pair = beside_known(whole.problem, here, beside, constraint, rng)
-        if whole.problem.noise.name != "poisson":
-            pair = settled(racer, whole.problem, pair, constraint)
-        return Taken(pair, "known" if others is None else others.name)
-
-    def make(whole: Engine, rng: Random, before: int) -> Taken:
-        sample = whole.sample()
-        if sample is None:
-            return found(whole, rng, before, known)
-        here = None if known is None else known.of_samples(sample.rows)
-        start = Start(lambda part, rng, _: found(part, rng, before, here))
-        return sampled_start(whole, sample, settings, rng, start=start, known=known)
-
-    return Start(make)
-
-
-def given(arrays: tuple[Array, Array], settings: Settings) -> Start:
-    """Start from checked loadings and factors on the link scale."""
-
-    def make(engine: Engine, rng: Random, number: int) -> Taken:
-        return _adapted(engine, arrays, settings, rng)
-
-    return Start(make, arrays)
+        return _continued(init, problem, request)
+    if init is None or callable(init):
+        return cast("Given | None", init)
+    return check_start(init, problem.counts.shape, n_components)
 
 
 def _continued(fit: Fit, problem: Problem, request: Request) -> tuple[Array, Array]:
@@ -450,21 +370,6 @@ def _continued(fit: Fit, problem: Problem, request: Request) -> tuple[Array, Arr
     raise ValueError(
         f"the fit to start from has {what}; pass the same features in the same order, or start without it"
     )
-
-
-def _made(init: Any, engine: Engine, settings: Settings, rng: Random) -> Taken:
-    """Call the user's function and check what it gives."""
-    arrays = check_start(
-        init(engine.problem, settings.n_components, rng), engine.problem.counts.shape, settings.n_components
-    )
-    return _adapted(engine, arrays, settings, rng)
-
-
-def _adapted(engine: Engine, arrays: tuple[Array, Array], settings: Settings, rng: Random) -> Taken:
-    loadings, factors = arrays[0], arrays[1] / settings.link.alpha
-    if engine.sample() is not None:
-        return Taken(given_start(engine, loadings, factors), GIVEN)
-    return Taken(Pair(*adapt_start(engine.problem, loadings, factors, rng)), GIVEN)
 
 
 def _differ(names: Any, others: Any) -> bool:
@@ -584,10 +489,10 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     before = request.init
     if settings.fits_sizes and isinstance(before, Fit) and before.size_factors.shape == sizes.shape:
         problem = replace(problem, size_factors=before.size_factors)
-    start = start_of(request, problem, known)
+    init = given_start(request, problem)
     identity = {}
     if loaded is not None or request.checkpoint is not None:  # it reads all counts
-        identity = fingerprint(settings, data, sizes, start, request.dispersion, batches=batches)
+        identity = fingerprint(settings, data, sizes, init, request.dispersion, batches=batches)
         identity["settings"] |= checksums(known)
     if loaded is not None:
         loaded.check_same(identity)
@@ -601,7 +506,14 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
         remake,
         problem,
         rng,
-        start=start,
+        start=partial(
+            find_start,
+            settings=request.settings,
+            given=init,
+            known=known,
+            n_jobs=request.n_jobs,
+            verbose=request.verbose,
+        ),
         renewal=renewal_of(settings, remake, data, batched=batches is not None, constraint=constraint),
         known=known,
         callbacks=request.callbacks,

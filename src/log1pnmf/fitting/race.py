@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from log1pnmf._common.checks import Random
 from log1pnmf.engines.base import Engine, Sample
+from log1pnmf.engines.registry import for_parts, make_engine
 from log1pnmf.model.constraint import FREE, Bounds, Constraint, Structure
 from log1pnmf.model.noise import POISSON
 from log1pnmf.model.problem import Problem
@@ -26,16 +27,91 @@ from log1pnmf.model.zeros import quadratic
 
 from .callbacks import Callback, ProgressBar
 from .fit import arranged
-from .fixed_factors import constraint_of
-from .runs import best_run
-from .settings import Settings
+from .fixed_factors import beside_known, constraint_of, settled, within
+from .runs import Start, best_run
+from .settings import GIVEN, Settings
 from .solver import Extrapolation, Iteration, Pair, alternate, effects_of
-from .starts import Start, Taken, adapt_start, initialize, lifted
+from .starts import adapt_start, check_start, initialize, lifted
 from .updates import AdaptiveRenewal, renewal_of
 
-# ---------- where a streamed fit starts
+# ---------- where a fit starts
 
 Array = NDArray[np.float64]
+
+Given: TypeAlias = tuple[Array, Array] | Callable[[Problem, int, Random], Any]
+"""Checked loadings and factors on the link scale, or a function that makes them."""
+
+
+def find_start(
+    engine: Engine,
+    rng: Random,
+    number: int = 0,
+    *,
+    settings: Settings,
+    given: Given | None = None,
+    known: Structure | None = None,
+    n_jobs: int | None = None,
+    verbose: int = 0,
+) -> tuple[Pair, str]:
+    """Return a start, and its name: "given", what ``settings.init`` names, or what "auto" chose.
+
+    `number`: how many starts there were before.
+    """
+    sample = engine.sample()
+    if given is not None:
+        return _given_start(engine, settings, rng, given, known, streamed=sample is not None), GIVEN
+    if sample is not None:
+        here = None if known is None else known.of_samples(sample.rows)
+
+        def start(part: Engine, rng: Random, _: int) -> tuple[Pair, str]:
+            return find_start(
+                part, rng, number, settings=settings, known=here, n_jobs=n_jobs, verbose=verbose
+            )
+
+        return sampled_start(engine, sample, settings, rng, start=start, known=known)
+
+    def make(problem: Problem) -> Engine:
+        return make_engine(
+            "auto" if settings.engine == GIVEN else for_parts(settings.engine), problem, n_jobs
+        )
+
+    pair, name = None, "known"
+    n_free = settings.n_components - (0 if known is None else known.n_known)
+    if n_free and settings.init == "auto":
+        pair, name = race(engine, n_free, rng, make=make, number=number, verbose=verbose)
+    elif n_free:
+        pair, name = Pair(*initialize(engine, n_free, settings.init, rng)), settings.init
+    if known is not None:
+        constraint = constraint_of(settings, known)
+        pair = beside_known(engine.problem, known, pair, constraint, rng)
+        if engine.problem.noise.name != "poisson":
+            pair = settled(make, engine.problem, pair, constraint)
+    assert pair is not None
+    return pair, name
+
+
+def _given_start(
+    engine: Engine, settings: Settings, rng: Random, given: Given, known: Structure | None, *, streamed: bool
+) -> Pair:
+    """Make the user's start usable; what is known of factors is put into it."""
+    problem, K = engine.problem, settings.n_components
+    if callable(given):
+        given = check_start(given(problem, K, rng), problem.counts.shape, K)
+
+    def usable(loadings: Array, factors: Array) -> Pair:
+        if streamed:
+            return lifted_start(engine, loadings, factors)
+        return Pair(*adapt_start(problem, loadings, factors, rng))
+
+    pair = usable(given[0], given[1] / settings.link.alpha)
+    if known is None:
+        return pair
+    constraint = constraint_of(settings, known)
+    pair = within(constraint, pair)
+    return pair if streamed else within(constraint, usable(pair.loadings, pair.factors))
+
+
+# ---------- where a streamed fit starts
 
 SAMPLE_TOL = 1e-6
 SAMPLE_ITERATIONS = 100
@@ -51,7 +127,7 @@ def sampled_start(
     *,
     start: Start,
     known: Structure | None = None,
-) -> Taken:
+) -> tuple[Pair, str]:
     """Fit the rows that were kept in memory, and find the loadings of all rows for their factors."""
     part = replace(
         settings,
@@ -67,7 +143,7 @@ def sampled_start(
     here = None if known is None else known.of_samples(sample.rows)
     run = best_run(part, sample.remake, sample.problem, rng, start=start, renewal=renewal, known=here)
     pair = Pair(run.last.loadings, run.last.factors)
-    return Taken(spread(engine, sample.settle, pair, constraint_of(settings, known)), run.start)
+    return spread(engine, sample.settle, pair, constraint_of(settings, known)), run.start
 
 
 def spread(
@@ -82,7 +158,7 @@ def spread(
     return Pair(settle(constraint.loadings.clip(typical), factors, constraint.loadings), factors)
 
 
-def given_start(engine: Engine, loadings: Array, factors: Array) -> Pair:
+def lifted_start(engine: Engine, loadings: Array, factors: Array) -> Pair:
     """Make a checked start usable: samples and features with counts have something to begin with."""
     counts = engine.problem.counts
     values = []
@@ -153,14 +229,14 @@ Make: TypeAlias = Callable[[Problem], Engine]
 
 
 def race(
-    engine: Engine, settings: Settings, rng: Random, *, make: Make, number: int = 0, verbose: int = 0
-) -> Taken:
+    engine: Engine, n_components: int, rng: Random, *, make: Make, number: int = 0, verbose: int = 0
+) -> tuple[Pair, str]:
     """Find a start for counts in memory."""
     first = "nndsvd" if number == 0 else "random"
-    K, problem = settings.n_components, engine.problem
+    K, problem = n_components, engine.problem
     if K == 1 or problem.link.c < SMALLEST_RACED:
         name = "rank1" if K == 1 else first
-        return Taken(Pair(*initialize(engine, K, name, rng)), name)
+        return Pair(*initialize(engine, K, name, rng)), name
     exact = replace(problem, zeros=None, noise=POISSON, size_prior=None)
     part, rows = problem.counts.part_in_memory(MOST_RACED)
     whole = len(rows) == problem.counts.n_samples
@@ -182,9 +258,8 @@ def race(
     if not whole:
         everyone = make(replace(exact, zeros=quadratic(problem.link)))
         pair = spread(everyone, _settling(everyone), pair, FREE).on_host()
-    # with a penalty, the first factor is the one without
-    ordered = arranged(pair.loadings, pair.factors, replace(settings, l1=0.0, normalize="none"))
-    return Taken(Pair(*adapt_start(problem, *ordered, rng)), names[best])
+    ordered = arranged(pair.loadings, pair.factors)  # with a penalty, the first factor is the one without
+    return Pair(*adapt_start(problem, *ordered, rng)), names[best]
 
 
 def _agree(reached: list[float]) -> bool:

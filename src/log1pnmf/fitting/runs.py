@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
 from log1pnmf._common.checks import Random, random_parts
 from log1pnmf.engines.base import Engine
 from log1pnmf.model.constraint import Constraint, Structure
@@ -29,7 +31,6 @@ from .solver import (
     effects_of,
     residual_at,
 )
-from .starts import Start
 from .updates import Remake, Renewal, Renewed, is_due
 
 
@@ -38,13 +39,13 @@ class Run:
     """One start followed to its end."""
 
     last: Iteration  # where it ended
-    history: History
+    history: Mapping[str, np.ndarray]  # `History.table`
     stopped: Stopped  # why it ended
     changed: Changed  # of the problem it ended with
     # errors of adaptive zeros at the end, see `log1pnmf.engines.base.Engine.zero_errors`; None where they are
     # not known, because the fit was interrupted
     errors: tuple[float, float] | None
-    start: str  # which start it was, `log1pnmf.fitting.starts.Taken.name`
+    start: str  # which start it was, see `log1pnmf.fitting.race.find_start`
 
     @property
     def objective(self) -> float:
@@ -70,7 +71,8 @@ class Run:
             signed, absolute = self.errors
             approximate = None if exact else -last.loss
             certificate = Certificate(-last.loss - signed, 0.0, approximate, n, n, absolute)
-        loadings, factors = arranged(last.loadings, last.factors * settings.link.alpha, settings, known)
+        own, l1 = last.factors * settings.link.alpha, settings.l1
+        loadings, factors = arranged(last.loadings, own, l1=l1, normalize=settings.normalize, known=known)
         return Fit(
             loadings=loadings,
             factors=factors,
@@ -84,7 +86,7 @@ class Run:
             kkt_residual=last.kkt_residual if kkt_residual is None else kkt_residual,
             n_iter=last.index,
             seconds=last.seconds,
-            history=self.history.table(),
+            history=self.history,
             certificate=certificate,
             sample_names=counts.sample_names,
             feature_names=counts.feature_names,
@@ -104,7 +106,7 @@ class Progress:
     restart: int  # number of the start
     last: Iteration  # with the solver's `state`; its seconds count from the start on
     stopping: tuple[int, bool]  # `log1pnmf.fitting.solver.Stopping.state`
-    history: History  # of this start, `last` included
+    history: Mapping[str, np.ndarray]  # of this start, `last` included
     changed: Changed  # of the problem that is being solved
     # `log1pnmf._common.checks.random_parts` of the generator, from which later starts are drawn
     random: Mapping[str, Any]
@@ -119,6 +121,9 @@ Finding sizes takes as long as tens of iterations."""
 
 Keep: TypeAlias = Callable[[Progress], None]
 """Called after every iteration."""
+
+Start: TypeAlias = Callable[[Engine, Random, int], tuple[Pair, str]]
+"""Finds a start and its name, for an engine, random numbers, and how many starts there were before."""
 
 
 def best_run(
@@ -198,15 +203,14 @@ class _OneStart:
             engine = remake(problem)
             if self.renewal is not None:
                 engine = self.renewal.begin(engine)
-            taken = start(engine, rng, self.restart)
-            point, self.start = taken.pair, taken.name
+            point, self.start = start(engine, rng, self.restart)
             if self.renewal is not None:
                 loss, _ = engine.evaluate(engine.problem.loadings_side, point.loadings, point.factors)
                 engine, point = self.renewal(engine, point, loss, index=0, final=False) or (engine, point)
         else:
             engine = remake(resumed.changed.put_into(problem))
             point = Pair(resumed.last.loadings, resumed.last.factors)
-            self.last, self.history, self.start = resumed.last, resumed.history, resumed.start
+            self.last, self.history, self.start = resumed.last, History(resumed.history), resumed.start
             self.stopping.restore(resumed.stopping)
         self.effects = effects_of(engine, remake)
         self.random = random_parts(rng)  # no random numbers are drawn until the next start
@@ -230,7 +234,7 @@ class _OneStart:
                 loss = engine.loss(last.loadings, last.factors)
                 last = replace(last, loss=loss, objective=last.objective - last.loss + loss)
         changed = Changed.of(engine.problem)
-        return Run(last.on_host(), self.history, reason, changed, errors, self.start)
+        return Run(last.on_host(), self.history.table(), reason, changed, errors, self.start)
 
     def _now(self, engine: Engine) -> Engine:
         """Return the engine with the effects of batches that the last iteration found."""
@@ -309,7 +313,7 @@ class _OneStart:
             self.history(last)
             self.last = last
             if self.keep is not None:
-                now = (self.stopping.state, self.history.copy(), Changed.of(self._now(engine).problem))
+                now = (self.stopping.state, self.history.table(), Changed.of(self._now(engine).problem))
                 self.keep(Progress(self.restart, last, *now, self.random, self.best, self.start))
             yield last.on_host() if self.callbacks else replace(last, state=None)
 

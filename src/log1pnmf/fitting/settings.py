@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from log1pnmf._common.checks import check_choice, check_number, check_whole
@@ -199,15 +198,3 @@ class Settings:
     def constraint(self) -> Constraint:
         """Bounds and penalties on the eta scale."""
         return Constraint.sparse_factors(self.l1 * self.link.alpha, self.n_components)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, as files hold them."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
-        """Check what `as_dict` gave; unknown and missing names are refused."""
-        known = {field.name for field in fields(cls)}
-        if set(values) != known:
-            raise ValueError(f"settings must be {', '.join(sorted(known))}, got {', '.join(sorted(values))}")
-        return cls(**values)

@@ -7,8 +7,6 @@ and columns without counts are zero, and no two columns are alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,33 +24,11 @@ from log1pnmf.model.problem import Problem
 
 from .fit import Fit, scale_of, scaled
 from .settings import INITS
-from .solver import Pair, Stopping, alternate
+from .solver import Stopping, alternate
 
 # ---------- where a fit starts
 
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Taken:
-    """A start that was found."""
-
-    pair: Pair  # on the eta scale
-    name: str  # which one it is: "given", a name that ``init=`` takes, or what "auto" took
-
-
-@dataclass(frozen=True, eq=False)
-class Start:
-    """How to find a start, once there is an engine."""
-
-    # called with an engine, a random state and how many starts there were before
-    make: Callable[[Engine, Random, int], Taken]
-    arrays: tuple[Array, Array] | None = None  # where they are given, on the link scale
-
-    def __call__(self, engine: Engine, rng: Random, number: int = 0) -> Taken:
-        """Make the start; `number` is 0 for the first of several."""
-        return self.make(engine, rng, number)
-
 
 STARTS = tuple(init for init in INITS if init != "auto")
 TINY = 1e-8  # relative to the baseline: the product of two such columns does not change the fit

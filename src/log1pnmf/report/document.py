@@ -8,7 +8,7 @@ import math
 import platform
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
@@ -412,7 +412,7 @@ def _versions() -> str:
 
 def _call(fit: Fit) -> str:
     """Write the call that makes the fit, with the settings that are not the default."""
-    asked, kinds = fit.asked.as_dict(), set(fit.kinds)
+    asked, kinds = asdict(fit.asked), set(fit.kinds)
     given = [f"n_components={asked.pop('n_components')}"]
     given += [f"{name}={_typed(value)}" for name, value in asked.items() if value != default_of(name)]
     given += [f"{name}={GIVEN_HERE}" for name, kind in PARTS.items() if kind in kinds]
