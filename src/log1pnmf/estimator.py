@@ -24,7 +24,7 @@ from log1pnmf.analysis.markers import Markers, markers
 from log1pnmf.analysis.topics import TopicModel, coherence, exclusivity, topic_model
 from log1pnmf.analysis.usage import Usage, usage
 from log1pnmf.counts.chunks import CountSource
-from log1pnmf.counts.counts import Counts, check_unmasked, frame_of
+from log1pnmf.counts.counts import Counts, check_unmasked, to_host
 from log1pnmf.counts.passes import source_of
 from log1pnmf.engines.base import RowSolver
 from log1pnmf.engines.registry import as_counts
@@ -326,7 +326,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Findings):
     def _new_samples(self, X: Any) -> Counts | CountSource:
         """Check new samples; where names do not tell their features, as scikit-learn does."""
         check_is_fitted(self)
-        X = frame_of(X)
+        X = to_host(X)
         samples = source_of(X) or as_counts(X)
         if samples.feature_names is None or not hasattr(self, "feature_names_in_"):
             validate_data(self, X, reset=False, skip_check_array=True)
@@ -423,7 +423,7 @@ class Log1pNMF(FittedModel):
     tol : float
         Stop when the objective falls by less than this, relative to its size, twice in a row. A larger value
         may stop on a plateau.
-    engine : {"auto", "native", "reference", "torch", "torch-float64", "streaming"} or EngineFactory
+    engine : {"auto", "native", "torch", "streaming"}
         What does the computation. "auto" uses a CUDA GPU if there is one and the data are large, "streaming"
         for counts that are not in memory, and otherwise the compiled core; ``fit_.settings`` says which.
     normalize : {"max", "factor_max", "factor_sum", "none"}
@@ -625,7 +625,7 @@ class Log1pNMF(FittedModel):
         if not isinstance(self.warm_start, bool | np.bool_):
             raise TypeError(f"warm_start must be True or False, got {self.warm_start!r}")
         known = {"batch": batch, "fixed_loadings": fixed_loadings}
-        request, X = self._request(size_factors, loadings, factors, known), frame_of(X)
+        request, X = self._request(size_factors, loadings, factors, known), to_host(X)
         counts = as_counts(X, self.engine)
         features = seen_features(X, counts)
         fit = run_request(request, counts, resume=resume)

@@ -95,7 +95,7 @@ PARAMETERS = [
     ),
     ("interval", 3, ValueError, r"interval must be two numbers \(low, high\), got 3"),
     ("interval", (2, 1), ValueError, r"interval must be finite with 0 <= low < high, got \(2.0, 1.0\)"),
-    ("engine", "gpu", ValueError, "engine must be one of 'auto', 'native', 'reference'.*, got 'gpu'"),
+    ("engine", "gpu", ValueError, "engine must be one of 'auto', 'native', 'torch'.*, got 'gpu'"),
     ("row_solver", "lbfgs", ValueError, "row_solver must be one of 'newton', 'coordinate', got 'lbfgs'"),
     ("extrapolate", "yes", ValueError, "extrapolate must be True, False or 'auto', got 'yes'"),
     (
@@ -271,7 +271,7 @@ VALUES = {
     "max_iter": st.one_of(st.integers(-1, 6), st.just(2.5)),
     "tol": real,
     "n_jobs": st.sampled_from([None, 1, 0, -1, "a"]),
-    "engine": st.sampled_from(["auto", "reference", "x"]),
+    "engine": st.sampled_from(["auto", "native", "x"]),
     "normalize": text,
     "random_state": st.sampled_from([0, None, "x", -1, np.random.default_rng(0)]),
 }

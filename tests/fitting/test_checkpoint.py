@@ -354,7 +354,7 @@ SWAPPED = Y[[1, 0, *range(2, 40)]]
         ({"tol": 1e-3}, "tol"),
         ({"max_iter": 10}, "max_iter"),
         ({"random_state": 1}, r"random_state \(settings\) is 0 there and 1 here"),
-        ({"engine": "reference"}, "engine"),
+        ({"engine": "torch"}, "engine"),
         ({"likelihood": "approximate"}, "likelihood"),
         ({"interval": (0.0, 1.0)}, "interval"),
         ({"init": "random"}, "init"),

@@ -18,10 +18,6 @@ from .noise import POISSON, Noise
 from .objective import likelihood_constant, plain_constant
 from .zeros import EXACT_FOR_IDENTITY, AdaptiveZeros, EntryZeros, Quadratic, Zeros
 
-LARGE_ROW = 1e9
-"""Total count of a sample from which rounding errors of its log-likelihood exceed about 1e-6."""
-
-
 Array = NDArray[np.float64]
 Likelihood = Literal["exact", "approximate", "adaptive"]
 
@@ -260,17 +256,6 @@ class Problem:
     def plain_constant(self) -> float:
         """The same for a sum of ``t*em - y*log(em)``, see `log1pnmf.model.objective.plain_constant`."""
         return plain_constant(self)
-
-    @cached_property
-    def is_large(self) -> bool:
-        """Whether counts are so large that ``t*em - y*log(em)`` would lose digits that matter."""
-        large = bool(np.max(self.counts.row_sums, initial=0.0) > LARGE_ROW)
-        return large and self.noise.zero_loss_is_mean
-
-    @property
-    def native_constant(self) -> float:
-        """The constant of the compiled core: `constant` if counts are large, else `plain_constant`."""
-        return self.constant if self.is_large else self.plain_constant
 
     @cached_property
     def _exposure(self) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ import torch
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
-from log1pnmf.engines.base import HalfStep, InMemory, PairSide, RowSolver
+from log1pnmf.engines.base import Engine, HalfStep, PairSide, RowSolver
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.torch import terms as torch_terms
 from log1pnmf.engines.torch import zeros as torch_zeros
@@ -141,7 +141,7 @@ TRANSPOSED_BYTES = 48
 """Of every non-zero, while counts are transposed on a card."""
 
 
-class TorchEngine(InMemory):
+class TorchEngine(Engine):
     """Implementation of `log1pnmf.engines.base.Engine` in PyTorch.
 
     The arrays of the solver stay on the device in float64; counts and what is computed for every entry are in
@@ -149,7 +149,7 @@ class TorchEngine(InMemory):
     order, so the same card gives the same bits.
     """
 
-    leaves_out_loss = True
+    sums_batches_quickly = False
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class TorchEngine(InMemory):
         return self.precision == "float32" and fits(TRANSPOSED_BYTES * counts.nnz, self.device)
 
     def adopt(self, array: Any, which: PairSide = "loadings") -> Any:
-        """Return a float64 tensor on the device; see `log1pnmf.engines.base.Engine.adopt`."""
+        """Return a float64 tensor on the device; see `Engine.adopt`."""
         if isinstance(array, np.ndarray):
             array = torch.from_numpy(np.array(array, dtype=np.float64, order="C"))
         return array.to(device=self.device, dtype=torch.float64).contiguous()
@@ -200,8 +200,9 @@ class TorchEngine(InMemory):
         bounds: Bounds = NON_NEGATIVE,
         row_solver: RowSolver = "newton",
         with_loss: bool = True,
+        with_batch_sums: bool = False,
     ) -> HalfStep:
-        """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`."""
+        """Improve every row of `start`; see `Engine.half_step`."""
         fixed = self._design(side, design)
         b = self.adopt(start)
         boxes = self._boxes(bounds, b)
@@ -222,7 +223,7 @@ class TorchEngine(InMemory):
         )
 
     def evaluate(self, side: Side, start: Any, design: Any) -> tuple[float, Any]:
-        """Loss and gradient at `start`; see `log1pnmf.engines.base.Engine.evaluate`."""
+        """Loss and gradient at `start`; see `Engine.evaluate`."""
         fixed, b = self._design(side, design), self.adopt(start)
         boxes = self._boxes(NON_NEGATIVE, b)
         kept, terms = self._keep(side), self.terms_for(b.shape[1])
@@ -245,15 +246,15 @@ class TorchEngine(InMemory):
     def survey_zeros(
         self, loadings: Any, factors: Any, caps: np.ndarray, *, straight: bool = False
     ) -> ZeroSurvey:
-        """Fit quadratics to the zeros; see `log1pnmf.engines.base.Engine.survey_zeros`."""
+        """Fit quadratics to the zeros; see `Engine.survey_zeros`."""
         return self._zeros(loadings, factors).survey(caps, straight=straight)
 
     def collect_zeros(self, loadings: Any, factors: Any, caps: np.ndarray) -> tuple[Pattern, np.ndarray]:
-        """List zeros above their cap; see `log1pnmf.engines.base.Engine.collect_zeros`."""
+        """List zeros above their cap; see `Engine.collect_zeros`."""
         return self._zeros(loadings, factors).collect(caps)
 
     def zero_errors(self, loadings: Any, factors: Any, *, roughly: bool = False) -> tuple[float, float]:
-        """Describe how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""
+        """Describe how far the quadratics are off; see `Engine.zero_errors`."""
         zeros = self.problem.zeros
         if not isinstance(zeros, AdaptiveZeros):
             return 0.0, 0.0
@@ -273,7 +274,7 @@ class TorchEngine(InMemory):
         return Zeros(features, self._rows(side), exposure, *at, noise)
 
     def mean_spectrum(self, loadings: Any, factors: Any) -> MeanSpectrum | None:
-        """Condense the means on the host; see `log1pnmf.engines.base.Engine.mean_spectrum`."""
+        """Condense the means on the host; see `Engine.mean_spectrum`."""
         return self._native.mean_spectrum(on_host(loadings), on_host(factors))
 
     def batch_sums(self, loadings: Any, factors: Any) -> np.ndarray:

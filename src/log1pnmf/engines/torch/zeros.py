@@ -51,7 +51,7 @@ class Zeros:
     noise: dispersed_zeros.Noise | None = None  # dispersions of the features; None with Poisson noise
 
     def survey(self, caps: np.ndarray, *, straight: bool = False) -> ZeroSurvey:
-        """See `log1pnmf.engines.base.Engine.survey_zeros`."""
+        """See `Engine.survey_zeros`."""
         error, n_above = self.factors.new_empty((2, len(self.factors), len(caps)))
         width = 3 if self.noise is None else 5
         quadratics = self.factors.new_empty((len(self.factors), len(caps), width))
@@ -67,7 +67,7 @@ class Zeros:
         return ZeroSurvey(caps, on_host(all_of * error), on_host(all_of * n_above), on_host(quadratics))
 
     def collect(self, caps: np.ndarray) -> tuple[Pattern, np.ndarray]:
-        """See `log1pnmf.engines.base.Engine.collect_zeros`."""
+        """See `Engine.collect_zeros`."""
         limits = torch.as_tensor(caps, device=self.factors.device)[:, None]
         exposure, n_above, samples = [], [], []
         for at, eta in self._eta():
@@ -85,7 +85,7 @@ class Zeros:
     def errors(
         self, quadratics: np.ndarray, stored: DevicePattern | None, *, every: int = 1
     ) -> tuple[float, float]:
-        """See `log1pnmf.engines.base.Engine.zero_errors`; of `every` so many samples one."""
+        """See `Engine.zero_errors`; of `every` so many samples one."""
         a = torch.as_tensor(quadratics, device=self.factors.device)
         total = a.new_zeros(2)
         for at, eta in self._eta(stored, every=every):
