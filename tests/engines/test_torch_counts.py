@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 
 from log1pnmf import fit_log1p_nmf  # noqa: E402
 from log1pnmf.counts.counts import Counts  # noqa: E402
-from log1pnmf.engines.torch import rows as torch_counts  # noqa: E402
 from log1pnmf.engines.torch import rows as torch_rows  # noqa: E402
 from log1pnmf.engines.torch.engine import TorchEngine  # noqa: E402
 from log1pnmf.engines.torch.rows import TensorCounts  # noqa: E402
@@ -43,7 +42,7 @@ def test_counts_leave_the_device_with_their_rows():
 
 def test_counts_are_uploaded_once_and_leave_with_those_of_the_host():
     counts = example()[0].counts
-    uploaded, before = TensorCounts.uploaded(counts, torch.device("cpu")), len(torch_counts._UPLOADED)
+    uploaded, before = TensorCounts.uploaded(counts, torch.device("cpu")), len(torch_rows._UPLOADED)
     assert TensorCounts.uploaded(counts, torch.device("cpu")) is uploaded
     assert uploaded.on_host() is counts
     assert (uploaded.by_column.to_host().to_scipy() != counts.by_column.to_scipy()).nnz == 0
@@ -51,7 +50,7 @@ def test_counts_are_uploaded_once_and_leave_with_those_of_the_host():
     assert uploaded.log_factorial == pytest.approx(counts.log_factorial, rel=1e-12)
     del counts
     gc.collect()
-    assert len(torch_counts._UPLOADED) == before - 1
+    assert len(torch_rows._UPLOADED) == before - 1
     assert uploaded.on_host().shape == (N, M)
 
 

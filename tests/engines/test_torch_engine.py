@@ -23,7 +23,6 @@ from log1pnmf.engines import registry  # noqa: E402
 from log1pnmf.engines.native import NativeEngine  # noqa: E402
 from log1pnmf.engines.registry import resolve_engine  # noqa: E402
 from log1pnmf.engines.torch import rows as torch_rows  # noqa: E402
-from log1pnmf.engines.torch import terms as torch_dense  # noqa: E402
 from log1pnmf.engines.torch import terms as torch_terms  # noqa: E402
 from log1pnmf.engines.torch.engine import TorchEngine  # noqa: E402
 from log1pnmf.model import zeros as zero_survey  # noqa: E402
@@ -278,7 +277,7 @@ def test_small_pieces_change_nothing(monkeypatch):
     engine = TorchEngine(problem, "cpu", "float64")
     before = engine.half_step(problem.loadings_side, loadings, factors)
     monkeypatch.setattr(torch_terms, "ENTRY_BYTES", 8 * 16 * 20)
-    monkeypatch.setattr(torch_dense, "DENSE_BYTES", {"cpu": 8 * 50 * 7, "cuda": 8 * 50 * 7})
+    monkeypatch.setattr(torch_terms, "DENSE_BYTES", {"cpu": 8 * 50 * 7, "cuda": 8 * 50 * 7})
     after = engine.half_step(problem.loadings_side, loadings, factors)
     assert after.loss == pytest.approx(before.loss, rel=1e-13)
     np.testing.assert_allclose(after.values, before.values, rtol=1e-9)
@@ -291,7 +290,7 @@ def test_zeros_are_those_of_the_native_engine(kind, surveyed, precision, device,
     """In blocks of a few features, and of counts that come one block at a time; 23: of every third sample."""
     monkeypatch.setattr(zero_survey, "SURVEYED", surveyed)
     problem, loadings, factors = example(0.3, kind, 3, n=70, m=25)
-    monkeypatch.setattr(torch_dense, "DENSE_BYTES", {"cpu": 8 * 70 * 4, "cuda": 8 * 70 * 4})
+    monkeypatch.setattr(torch_terms, "DENSE_BYTES", {"cpu": 8 * 70 * 4, "cuda": 8 * 70 * 4})
     engine, native = TorchEngine(problem, device, precision), NativeEngine(problem, 1)
     rows = problem.factors_side.rows
     kept = torch_rows.DeviceRows(rows, engine.device, torch.float32, resident=False, streamed_entries=300)

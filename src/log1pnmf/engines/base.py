@@ -13,8 +13,8 @@ from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.model.batch_effects import dispersed_sums, mean_sums
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
+from log1pnmf.model.dispersion import MeanSpectrum
 from log1pnmf.model.problem import Problem, Side
-from log1pnmf.model.spectrum import MeanSpectrum
 from log1pnmf.model.zeros import ZeroSurvey
 
 Array = NDArray[np.float64]
@@ -44,7 +44,7 @@ class HalfStep:
 class Sample:
     """Some rows of a problem whose counts are not in memory."""
 
-    problem: Problem  # of these rows; zeros are visited, where those of the whole are adaptive
+    problem: Problem  # of these rows; zeros are computed exactly, where those of the whole are adaptive
     remake: Callable[[Problem], Engine]  # makes an engine for it
     # called with one row of loadings, where all rows start, or one for each, with factors and the bounds of
     # the loadings; gives the loadings of all rows of the problem for these factors
@@ -102,7 +102,7 @@ class Engine:
         raise NotImplementedError
 
     def survey_zeros(self, loadings: Any, factors: Any, caps: Array, *, straight: bool = False) -> ZeroSurvey:
-        """Fit a quadratic to the zeros of every feature, for every cap above which they are visited.
+        """Fit a quadratic to the zeros of every feature, for every cap above which they are computed exactly.
 
         Where there are many samples, some of them may be enough; sums are then scaled up. `straight` is to do
         without a concave part, which negative binomial noise has.
@@ -117,21 +117,21 @@ class Engine:
         raise NotImplementedError
 
     def zero_errors(self, loadings: Any, factors: Any, *, roughly: bool = False) -> tuple[float, float]:
-        """Sum ``t * (expm1(eta) - quadratic)`` over the zeros that are not visited, and its absolute value.
+        """Sum ``t * (expm1(eta) - quadratic)`` over the approximated zeros, and its absolute value.
 
         The first added to `loss` gives the exact one. Both are 0 unless the zeros are adaptive. `roughly`
-        allows to look at some of the samples, as in `survey_zeros`.
+        allows a subsample, as in `survey_zeros`.
         """
         raise NotImplementedError
 
     def mean_spectrum(self, loadings: Any, factors: Any) -> MeanSpectrum | None:
-        """Condense the means, for dispersions; None where all of them may as well be looked at."""
+        """Condense the means, for dispersions; None where all of them may as well be evaluated."""
         return None
 
     def batch_sums(self, loadings: Any, factors: Any) -> Array:
         """Return the sum of the means of every feature in each batch, were its effects 1; batches x features.
 
-        With Poisson noise. Where a quadratic stands in for a zero, it is its mean.
+        With Poisson noise. Where a quadratic replaces a zero, it is its mean.
         """
         return mean_sums(self.problem, loadings, factors)
 

@@ -33,9 +33,9 @@ from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
 from log1pnmf.model.batches import LARGEST_EFFECT, Batches
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
+from log1pnmf.model.dispersion import FEWEST_SAMPLES, N_BINS, MeanSpectrum
 from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.problem import Problem, Side
-from log1pnmf.model.spectrum import FEWEST_SAMPLES, N_BINS, MeanSpectrum
 from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey, surveyed_every
 
 from .base import Engine, HalfStep, RowSolver
@@ -269,7 +269,7 @@ class NativeEngine(Engine):
         return self.problem.batches is not None and noise.zero_loss_is_mean and not link.is_identity
 
     def _whole_sums(self, means: Array) -> Array:
-        """Add the constants of the zeros that are not visited, in place."""
+        """Add the constants of the approximated zeros, in place."""
         zeros, problem = self.problem.zeros, self.problem
         if zeros is None:
             return means

@@ -19,10 +19,10 @@ from log1pnmf.counts.passes import ChunkedCounts, Labels, Runner, runner_of
 from log1pnmf.model.batch_effects import dispersed_sums
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
+from log1pnmf.model.dispersion import MeanSpectrum
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.noise import NegativeBinomial, Noise
 from log1pnmf.model.problem import Problem, Side
-from log1pnmf.model.spectrum import MeanSpectrum
 from log1pnmf.model.zeros import AdaptiveZeros, Zeros, ZeroSurvey
 
 from .base import Engine, HalfStep, PairSide, RowSolver, Sample
@@ -222,7 +222,7 @@ class SpectrumPass:
 
     factors: Array
     model: ChunkModel
-    low: Array  # (m,): see `log1pnmf.model.spectrum.MeanSpectrum`
+    low: Array  # (m,): see `log1pnmf.model.dispersion.MeanSpectrum`
     n_threads: int | None = None
 
     def no_sums(self) -> MeanSpectrum:
@@ -514,7 +514,7 @@ class StreamingEngine(Engine):
         return NativeEngine(problem, self.n_threads)
 
     def _kept(self) -> Problem:
-        """Return the problem of the rows in memory; zeros are visited, where they are adaptive."""
+        """Return the problem of the rows in memory; zeros are computed exactly, where they are adaptive."""
         problem, index = self.problem, self.counts.sample_index
         zeros = None if isinstance(problem.zeros, AdaptiveZeros) else problem.zeros
         sizes = problem.size_factors[index]

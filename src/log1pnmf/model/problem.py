@@ -24,7 +24,7 @@ Likelihood = Literal["exact", "approximate", "adaptive"]
 
 @dataclass(frozen=True, eq=False)
 class SideZeros:
-    """The zeros of one side, where they are not all visited.
+    """The zeros of one side, where they are not all computed exactly.
 
     The quadratics of all entries of a row sum up to ``linear_i'b + b'G_i b``, where ``linear_i`` is
     ``row_linear[i] * sum_j column_linear[j] x_j``, and ``G_i`` the sum over p of
@@ -32,7 +32,7 @@ class SideZeros:
     it is 2, and the second term is the concave part.
     """
 
-    stored: Pattern | None  # zeros that are visited
+    stored: Pattern | None  # zeros that are computed exactly
     # (rows, 2): linear and quadratic coefficient in place of ``expm1(eta)``; one of the two. With dispersions
     # there is a third: what is multiplied by the exposure and added to the quadratic one
     row_quadratic: Array | None
@@ -48,8 +48,8 @@ class SideZeros:
 class Side:
     """Compressed rows with exposure ``t_ij = row_exposure_i * column_exposure_j``, and noise.
 
-    `zeros` is None where all zeros are visited. With batches, t is multiplied by the effect of the sample's
-    batch on the feature.
+    `zeros` is None where all zeros are computed exactly. With batches, t is multiplied by the effect of the
+    sample's batch on the feature.
     """
 
     rows: SparseRows
@@ -121,7 +121,7 @@ class Side:
 
 
 def zeros_of_row(side: Side, i: int) -> EntryZeros | None:
-    """Return what stands in for the zeros of one row; None where all are visited."""
+    """Return what replaces the zeros of one row; None where all are exact."""
     zeros = side.zeros
     if zeros is None:
         return None
@@ -154,7 +154,7 @@ class Problem:
     counts: Counts  # n x m counts
     size_factors: NDArray[np.float64]  # (n,): positive
     link: ShiftedLog
-    # what replaces ``expm1`` at zero counts; None visits them exactly. With the identity link this always
+    # what replaces ``expm1`` at zero counts; None computes them exactly. With the identity link this always
     # becomes ``Quadratic(0, 1, 0)``, which is exact at sparse cost
     zeros: Zeros | None = None
     noise: Noise = POISSON

@@ -21,18 +21,16 @@ from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.torch import terms as torch_terms
 from log1pnmf.engines.torch import zeros as torch_zeros
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
+from log1pnmf.model.dispersion import MeanSpectrum
 from log1pnmf.model.link import LARGEST_ETA
 from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.problem import Problem, Side
-from log1pnmf.model.spectrum import MeanSpectrum
 from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey, surveyed_every
 
-from .dispersed_zeros import Noise
 from .newton import Rows
 from .rows import Block, DevicePattern, TensorCounts, device_rows, fits
-from .sides import Design, Form, Own
-from .terms import DENSE_BYTES, Box
-from .zeros import Exposure, Zeros
+from .terms import DENSE_BYTES, Box, Design, Form, Own
+from .zeros import Exposure, Noise, Zeros
 
 # ---------- what stays the same of one side of a problem, brought to a device once
 
@@ -40,7 +38,7 @@ from .zeros import Exposure, Zeros
 class Kept:
     """Exposures, zeros, dispersions and batches of one side.
 
-    Where all zeros are visited, the sums of ``x`` and ``x x'`` are weighed by exposure.
+    Where all zeros are computed exactly, the sums of ``x`` and ``x x'`` are weighed by exposure.
     """
 
     def __init__(self, side: Side, device: Any, dtype: Any) -> None:
@@ -108,11 +106,11 @@ class Kept:
 
     @staticmethod
     def _piece(factors: Any) -> int:
-        """Count samples whose means are looked at at a time."""
+        """Count samples whose means are evaluated at a time."""
         return max(1, DENSE_BYTES[factors.device.type] // (8 * max(1, len(factors))))
 
     def sums(self, X: Any) -> tuple[Any, Any, Any]:
-        """`decline`, `linear` and `gram` of a `log1pnmf.engines.torch.sides.Design`."""
+        """`decline`, `linear` and `gram` of a `log1pnmf.engines.torch.terms.Design`."""
         exposure = self.column_exposure.reshape(-1, len(X))
         parts: list[tuple[Any, Any]] = [(X, slice(None))]
         if self._order is not None:  # one part for every batch, of neighbours
@@ -266,7 +264,7 @@ class TorchEngine(Engine):
         side = self.problem.factors_side
         kept = self._keep(side)
         exposure = Exposure(kept.column_exposure, kept.column_batch, kept.row_exposure)
-        features = torch_zeros if self._triton is None else self._triton[1]
+        features = torch_zeros if self._triton is None else self._triton
         at, noise = (self.adopt(loadings), self.adopt(factors)), None
         if isinstance(side.noise, NegativeBinomial):
             dispersion = self.adopt(np.broadcast_to(side.noise.dispersion, len(factors)))
@@ -293,19 +291,18 @@ class TorchEngine(Engine):
     @cached_property
     def terms(self) -> ModuleType:
         """What sums over non-zeros: Triton kernels on a card, plain PyTorch elsewhere and in float64."""
-        return torch_terms if self.precision != "float32" or self._triton is None else self._triton[0]
+        return torch_terms if self.precision != "float32" or self._triton is None else self._triton
 
     @cached_property
-    def _triton(self) -> tuple[ModuleType, ModuleType] | None:
-        """Kernels for non-zeros and for zeros, on a card with Triton."""
+    def _triton(self) -> ModuleType | None:
+        """The Triton kernels, on a card with Triton."""
         if self.device.type != "cuda":
             return None
         try:
-            from log1pnmf.engines.torch import kernels as triton_terms
-            from log1pnmf.engines.torch import kernels as triton_zeros
+            from log1pnmf.engines.torch import kernels
         except ImportError:
             return None
-        return triton_terms, triton_zeros
+        return kernels
 
     def terms_for(self, K: int) -> ModuleType:
         """Return `terms`, if it can do K factors."""

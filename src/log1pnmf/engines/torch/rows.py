@@ -185,7 +185,7 @@ RESIDENT_SHARE = 0.4
 STREAMED_ENTRIES = 1 << 27
 """Entries of a block that is streamed, 1 GiB; two of them are on the device at a time."""
 PIECE = 1 << 12
-"""Entries of a row that one program takes, where all rows are looked at."""
+"""Entries of a row that one program takes, where all rows are evaluated."""
 LEAST_LOCKED = 1 << 26
 """Bytes of an array that is page-locked; smaller ones may share a page with others."""
 MOST_ROWS = 1 << 18
@@ -239,7 +239,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """Zeros of some consecutive rows that are visited, on the device."""
+    """Exact zeros of some consecutive rows, on the device."""
 
     indptr: Any  # (rows + 1,): into `indices`, not from 0
     indices: Any
@@ -410,7 +410,7 @@ _UPLOADED_ROWS: WeakKeyDictionary[SparseRows, dict[tuple[str, str], DeviceRows]]
 
 
 def device_rows(rows: SparseRows, device: Any, dtype: Any) -> DeviceRows:
-    """Bring rows to a device, once for as long as the rows live: the renewed problems of a fit share them."""
+    """Bring rows to a device, once for as long as the rows live: the updated problems of a fit share them."""
     places = _UPLOADED_ROWS.setdefault(rows, {})
     key = (str(device), str(dtype))
     if key not in places:
