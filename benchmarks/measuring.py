@@ -83,7 +83,7 @@ class Task:
         link = ShiftedLog(self.c)
         zeros = None if self.exact else quadratic(link)
         problem = Problem(self.counts, self.counts.size_factors(self.size_factors), link, zeros)
-        _ = problem.native_constant  # computed here, so that no clock sees it
+        _ = problem.plain_constant  # computed here, so that no clock sees it
         return make_engine("auto", problem, self.n_jobs)
 
     def make_start(self, n_components: int, init: str = "rank1", seed: int = SEED) -> Start:

@@ -35,7 +35,7 @@ class Passes:
 
     def __init__(self, engine: Any, loadings: Any, factors: Any) -> None:
         self.engine, self.at = engine, (loadings, factors)
-        self.how = {"with_loss": False} if getattr(engine, "leaves_out_loss", False) else {}  # as in a fit
+        self.how = {"with_loss": False}  # as in a fit
         self.seconds: list[tuple[float, float]] = []
 
     def iterate(self) -> None:

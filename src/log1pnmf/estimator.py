@@ -21,7 +21,7 @@ from log1pnmf.analysis.groups import top_features
 from log1pnmf.analysis.markers import Markers, markers
 from log1pnmf.analysis.usage import Usage, usage
 from log1pnmf.counts.chunks import CountSource
-from log1pnmf.counts.counts import Counts, check_unmasked, frame_of
+from log1pnmf.counts.counts import Counts, check_unmasked, to_host
 from log1pnmf.counts.passes import source_of
 from log1pnmf.engines.base import RowSolver
 from log1pnmf.engines.registry import as_counts
@@ -228,7 +228,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _new_samples(self, X: Any) -> Counts | CountSource:
         """Check new samples; where names do not tell their features, as scikit-learn does."""
         check_is_fitted(self)
-        X = frame_of(X)
+        X = to_host(X)
         samples = source_of(X) or as_counts(X)
         if samples.feature_names is None or not hasattr(self, "feature_names_in_"):
             validate_data(self, X, reset=False, skip_check_array=True)
@@ -322,7 +322,7 @@ class Log1pNMF(FittedModel):
     tol : float
         Stop when the objective falls by less than this, relative to its size, twice in a row. A larger value
         may stop on a plateau.
-    engine : {"auto", "native", "reference", "torch", "torch-float64", "streaming"} or EngineFactory
+    engine : {"auto", "native", "torch", "streaming"}
         What does the computation. "auto" uses a CUDA GPU if there is one and the data are large, "streaming"
         for counts that are not in memory, and otherwise the compiled core; ``fit_.settings`` says which.
     random_state : int, RandomState, Generator or None
@@ -498,7 +498,7 @@ class Log1pNMF(FittedModel):
         parameters = {**self.get_params(deep=False), **of_samples, **run}
         if size_factors is not None:
             parameters["size_factors"] = size_factors
-        request, X = Request.of(**parameters), frame_of(X)  # all parameters are checked before any work
+        request, X = Request.of(**parameters), to_host(X)  # all parameters are checked before any work
         counts = as_counts(X, self.engine)
         features = seen_features(X, counts)
         fit = run_request(request, counts, resume=resume)

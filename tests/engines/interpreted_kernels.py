@@ -12,21 +12,7 @@ import triton
 import triton.language as tl
 from test_torch_engine import example, sides
 
-from log1pnmf.engines.torch import (
-    kernels as triton_dense,
-)
-from log1pnmf.engines.torch import (
-    kernels as triton_entries,
-)
-from log1pnmf.engines.torch import (
-    kernels as triton_reach,
-)
-from log1pnmf.engines.torch import (
-    kernels as triton_terms,
-)
-from log1pnmf.engines.torch import (
-    kernels as triton_zeros,
-)
+from log1pnmf.engines.torch import kernels
 from log1pnmf.engines.torch import rows as torch_rows
 from log1pnmf.engines.torch import terms as torch_terms
 from log1pnmf.engines.torch import zeros as torch_zeros
@@ -51,16 +37,15 @@ def log(x):
 
 
 # The device's own library is not interpreted.
-for module in (triton_terms, triton_entries, triton_reach, triton_zeros):
-    module.libdevice = types.SimpleNamespace(expm1=expm1, exp=exp, log=log)
-triton_dense.ROWS, triton_dense.COLUMNS, triton_dense.FEWEST_COLUMNS = 16, 16, 16
-triton_zeros.TILE = 16
-torch_rows.PIECE = triton_terms.PIECE = 4
+kernels.libdevice = types.SimpleNamespace(expm1=expm1, exp=exp, log=log)
+kernels.ROWS, kernels.COLUMNS, kernels.FEWEST_COLUMNS = 16, 16, 16
+kernels.TILE = 16
+torch_rows.PIECE = kernels.PIECE = 4
 
 
 def alike(call, plain, wide, close=1e-4):
     """The same call of both modules gives the same."""
-    for one, other in zip(call(torch_terms, plain), call(triton_terms, wide), strict=True):
+    for one, other in zip(call(torch_terms, plain), call(kernels, wide), strict=True):
         if one is None:
             assert other is None
             continue
@@ -73,7 +58,7 @@ def compare(problem, side, start, design, *, share, boxes):
     """Programs for one side, with steps of this share of the start; `boxes`: also what no model changes."""
     engine = TorchEngine(problem, "cpu")
     plain = engine._design(side, design)
-    extra = triton_terms.width(3) - 3
+    extra = kernels.width(3) - 3
     padded = torch.nn.functional.pad(plain.X, (0, extra)).contiguous()
     wide = dataclasses.replace(plain, padded=padded)
     wide.__dict__["rough"] = padded  # with all digits, to compare
@@ -97,7 +82,7 @@ def compare(problem, side, start, design, *, share, boxes):
         plain,
         wide,
     )
-    within = triton_terms.reach(block, rows, b, step, wide, limits=(1e9, 1e9), **how)
+    within = kernels.reach(block, rows, b, step, wide, limits=(1e9, 1e9), **how)
     assert torch.isinf(within.rise).all()
     if problem.zeros is None:
         alike(lambda terms, d: terms.dense_change(b, step, d, own=own), plain, wide, 1e-3)
@@ -124,8 +109,8 @@ def compare_zeros():
     eta[:, ::7], eta[5] = -1.0, -1.0
     t, quadratics = torch.linspace(0.5, 2.0, 50).double(), torch.linspace(0.1, 1.0, 21).double().view(7, 3)
     for one, other in (
-        *zip(*(zeros.survey(eta, t, caps_for(1e-4)) for zeros in (torch_zeros, triton_zeros)), strict=True),
-        [zeros.errors(eta, t, quadratics) for zeros in (torch_zeros, triton_zeros)],
+        *zip(*(zeros.survey(eta, t, caps_for(1e-4)) for zeros in (torch_zeros, kernels)), strict=True),
+        [zeros.errors(eta, t, quadratics) for zeros in (torch_zeros, kernels)],
     ):
         torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-9)
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
+from tests.reference_engine import ReferenceEngine
 
 from log1pnmf._core import runnable_kernels
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine, RowSums
-from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.fitting.solver import Extrapolation, Pair, alternate
 from log1pnmf.fitting.updates import AdaptiveRenewal
 from log1pnmf.model.link import ShiftedLog

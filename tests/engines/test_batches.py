@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.reference_engine import ReferenceEngine
 
 from log1pnmf._core import runnable_kernels
 from log1pnmf.counts import Counts, open_counts
 from log1pnmf.counts.passes import survey
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.engines.streaming import StreamingEngine
 from log1pnmf.model.batch_effects import renewed_effects

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
+from tests.reference_engine import ReferenceEngine
 
 from log1pnmf.counts import open_counts
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.passes import survey
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.engines.streaming import StreamingEngine
 from log1pnmf.fitting.solver import solve_loadings
 from log1pnmf.model.constraint import Bounds

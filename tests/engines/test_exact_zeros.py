@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from tests.reference_engine import ReferenceEngine
 
 from log1pnmf import _core
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.noise import POISSON, NegativeBinomial

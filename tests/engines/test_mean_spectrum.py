@@ -11,11 +11,10 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.engines import native as native_module
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.dispersion import _Condensed, _Likelihood, renewed
+from log1pnmf.model.dispersion import MeanSpectrum, _Condensed, _Likelihood, renewed
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.spectrum import MeanSpectrum
 
 
 def drawn(c, n=300, m=12, seed=0):

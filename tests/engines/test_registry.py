@@ -1,17 +1,15 @@
-"""Engines by name and by factory: what each supports, and one of the user's own."""
+"""Engines by name, and what each supports."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.exceptions import ConvergenceWarning
 
 import log1pnmf
 from log1pnmf.counts.counts import Counts
-from log1pnmf.engines.base import Factory
-from log1pnmf.engines.reference import ReferenceEngine
-from log1pnmf.engines.registry import FACTORIES, as_counts, check_memory, make_engine, resolve_engine
-from log1pnmf.model.constraint import Bounds, Constraint
+from log1pnmf.engines.registry import ENGINES, as_counts, check_memory, make_engine, resolve_engine, supports
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.problem import Problem
@@ -19,71 +17,26 @@ from log1pnmf.model.problem import Problem
 Y = np.random.default_rng(0).poisson(1.5, size=(12, 9)).astype(float)
 
 
-class CountingFactory(Factory):
-    """Makes reference engines that count their half-steps."""
-
-    name = "counting"
-
-    def __init__(self):
-        self.n_half_steps = 0
-
-    def __call__(self, problem, n_threads=None, *, verbose=0):
-        factory = self
-
-        class Counting(ReferenceEngine):
-            def half_step(self, *arguments, **options):
-                factory.n_half_steps += 1
-                return super().half_step(*arguments, **options)
-
-        return Counting(problem)
-
-
 def problem_of(counts):
     return Problem(counts, counts.size_factors("none"), ShiftedLog(1.0))
 
 
-def test_an_engine_of_ones_own_fits_end_to_end():
-    own = CountingFactory()
-    options = {"c": 1.0, "likelihood": "exact", "init": "rank1", "max_iter": 5, "tol": 0.0}
-    with pytest.warns(ConvergenceWarning):
-        fit = log1pnmf.fit_log1p_nmf(Y, 2, engine=own, **options)
-    with pytest.warns(ConvergenceWarning):
-        reference = log1pnmf.fit_log1p_nmf(Y, 2, engine="reference", **options)
-    assert own.n_half_steps > 0
-    assert fit.settings.engine == "given"
-    assert np.array_equal(fit.loadings, reference.loadings)
-    assert np.array_equal(fit.factors, reference.factors)
-
-
-def test_a_factory_is_asked_before_it_makes_an_engine():
-    class Refusing(CountingFactory):
-        def supports(self, problem, row_solver, constraint):
-            return "it is out of order"
-
-    own = Refusing()
-    with pytest.raises(ValueError, match="engine='counting' cannot be used here: it is out of order"):
-        log1pnmf.fit_log1p_nmf(Y, 2, engine=own)
-    assert own.n_half_steps == 0
-
-
-@pytest.mark.parametrize("name", sorted(FACTORIES))
-def test_every_engine_says_what_it_cannot_do(name):
-    factory = FACTORIES[name]
+@pytest.mark.parametrize("name", ENGINES[1:])
+def test_every_engine_refuses_what_it_cannot_do(name):
     problem = problem_of(as_counts(Y, name))
-    assert factory.supports(problem, "newton", Constraint()) is None
-    assert factory.supports(problem, "newton", Constraint.sparse_factors(0.5, 2)) is None
-    for bounds in (Bounds(lower=0.1), Bounds(upper=np.ones(2)), Bounds(penalty=np.ones((9, 2)))):
-        assert factory.supports(problem, "newton", Constraint(factors=bounds)) is None
-    partly = Bounds(upper=np.where(np.eye(len(Y), 2) > 0, 1.0, np.inf))
-    assert factory.supports(problem, "newton", Constraint(loadings=partly)) is None
     dispersed = replace(problem, noise=NegativeBinomial(0.5))
-    assert factory.supports(dispersed, "newton", Constraint()) is None
-    assert factory.supports(dispersed, "coordinate", Constraint()) is not None
-    has_coordinate = factory.supports(problem, "coordinate", Constraint()) is None
-    assert has_coordinate == (name in {"native", "reference"})
+    for one in (problem, dispersed):
+        assert supports(name, one, "newton") is None
+    assert supports(name, dispersed, "coordinate") is not None
+    assert (supports(name, problem, "coordinate") is None) == (name == "native")
 
 
-@pytest.mark.parametrize("name", sorted(set(FACTORIES) - {"streaming"}))
+def test_an_engine_is_a_name():
+    with pytest.raises(ValueError, match="engine must be one of 'auto', 'native', 'torch', 'streaming', got"):
+        log1pnmf.fit_log1p_nmf(Y, 2, engine=make_engine)
+
+
+@pytest.mark.parametrize("name", ["native", "torch"])
 def test_counts_in_chunks_are_for_the_streaming_engine(name):
     counts = as_counts(Y, "streaming")
     with pytest.raises(ValueError, match="needs counts in memory, but these are in chunks"):
@@ -106,3 +59,15 @@ def test_very_many_factors_are_warned_about_before_any_work():
     with pytest.warns(UserWarning, match="n_components=4000 needs about 1.7 GB .* each of 2 threads"):
         check_memory("native", counts, 4000, 2)
     check_memory("native", counts, 64, 2)  # no warning
+
+
+def test_an_installation_of_pytorch_that_is_broken_is_one_error(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('libsomething is missing')")
+    code = "import log1pnmf; log1pnmf.fit_log1p_nmf([[1, 2], [3, 4]], 1, engine='torch')"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "needs torch: pip install torch (libsomething is missing)" in done.stderr.splitlines()[-1]

@@ -87,7 +87,7 @@ PARAMETERS = [
     ),
     ("likelihood", ["exact"], ValueError, "likelihood must be one of 'auto', .*got"),
     ("likelihood", np.ones(2), ValueError, "likelihood must be one of 'auto', .*got"),
-    ("engine", "gpu", ValueError, "engine must be one of 'auto', 'native', 'reference'.*, got 'gpu'"),
+    ("engine", "gpu", ValueError, "engine must be one of 'auto', 'native', 'torch'.*, got 'gpu'"),
     ("row_solver", "lbfgs", ValueError, "row_solver must be one of 'newton', 'coordinate', got 'lbfgs'"),
     ("max_iter", 0, ValueError, "max_iter must be at least 1, got 0"),
     ("max_iter", 10.0, TypeError, "max_iter must be a whole number, got 10.0"),
@@ -256,7 +256,7 @@ VALUES = {
     "max_iter": st.one_of(st.integers(-1, 6), st.just(2.5)),
     "tol": real,
     "n_jobs": st.sampled_from([None, 1, 0, -1, "a"]),
-    "engine": st.sampled_from(["auto", "reference", "x"]),
+    "engine": st.sampled_from(["auto", "native", "x"]),
     "random_state": st.sampled_from([0, None, "x", -1, np.random.default_rng(0)]),
 }
 

@@ -103,8 +103,8 @@ def test_a_model_is_kept_as_its_fit(tmp_path):
 
 
 def test_the_engine_of_a_fit_need_not_be_here(tmp_path):
-    model = Log1pNMF(**OPTIONS, engine="reference").fit(Y[:20])
-    assert model.fit_.settings.engine == "reference"
+    model = Log1pNMF(**OPTIONS, engine="native").fit(Y[:20])
+    assert model.fit_.settings.engine == "native"
     assert Log1pNMF.of(model.fit_).engine == "auto"
 
 

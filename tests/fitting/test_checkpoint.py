@@ -357,7 +357,7 @@ SWAPPED = Y[[1, 0, *range(2, 40)]]
         ({"tol": 1e-3}, "tol"),
         ({"max_iter": 10}, "max_iter"),
         ({"random_state": 1}, r"random_state \(settings\) is 0 there and 1 here"),
-        ({"engine": "reference"}, "engine"),
+        ({"engine": "torch"}, "engine"),
         ({"likelihood": "chebyshev"}, "likelihood"),
         ({"init": "random"}, "init"),
         ({"init": (np.ones((40, 3)), np.ones((30, 3)))}, "init"),

@@ -10,7 +10,6 @@ from sklearn.exceptions import ConvergenceWarning
 
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.counts.counts import Counts
-from log1pnmf.engines.base import Factory
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting.fit_counts import certify
 from log1pnmf.fitting.settings import Settings
@@ -124,17 +123,6 @@ def test_what_would_visit_most_zeros_visits_all_of_them_from_the_beginning(large
 @pytest.mark.parametrize("options", [{}, {"row_solver": "coordinate", "max_iter": 20}, {"c": math.inf}])
 def test_where_nothing_is_saved_all_zeros_are_visited(options):
     assert (np.asarray(fitted(**options).history["likelihood"]) == "exact").all()
-
-
-class OwnFactory(Factory):
-    name = "own"
-
-    def __call__(self, problem, n_threads=None, *, verbose=0):
-        return NativeEngine(problem, 1)
-
-
-def test_a_users_own_engine_visits_all_zeros_from_the_beginning(large):
-    assert phases(fitted(engine=OwnFactory()))[0] == 0
 
 
 def test_few_passes_visit_all_entries(large, monkeypatch):

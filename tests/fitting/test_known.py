@@ -67,7 +67,7 @@ def test_from_any_start_all_known_loadings_lead_to_the_same_factors():
 
 
 @pytest.mark.filterwarnings("ignore:not converged")
-@pytest.mark.parametrize("engine", ["native", "reference", "torch-float64"])
+@pytest.mark.parametrize("engine", ["native", "torch"])
 def test_known_columns_keep_every_bit_beside_free_ones(engine):
     if engine.startswith("torch"):
         pytest.importorskip("torch")

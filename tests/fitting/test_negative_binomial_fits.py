@@ -61,7 +61,7 @@ def test_poisson_fits_have_no_dispersion(counts):
 
 
 def test_zero_dispersions_are_the_poisson_fit(counts):
-    options = {"engine": "reference", "likelihood": "exact", "init": "nndsvd", "max_iter": 12, "tol": 0.0}
+    options = {"likelihood": "exact", "init": "nndsvd", "max_iter": 12, "tol": 0.0}
     poisson = lp.fit_log1p_nmf(counts, 2, c=1.0, **options)
     none = lp.fit_log1p_nmf(counts, 2, c=1.0, noise="nb", dispersion=0.0, **options)
     assert none.objective == pytest.approx(poisson.objective, rel=1e-10)

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.reference_engine import ReferenceEngine
 
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.engines.reference import ReferenceEngine
 from log1pnmf.fitting.callbacks import History, ProgressBar, TimeLimit
 from log1pnmf.fitting.solver import Extrapolation, Stopping, alternate, solve_loadings
 from log1pnmf.model.constraint import Bounds, Constraint

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.optimize import minimize_scalar
+from tests.reference_engine import ReferenceEngine
 
 from log1pnmf.counts.counts import Counts
-from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.solver import alternate
 from log1pnmf.model.dispersion import HIGHEST, LOWEST, _Likelihood, renewed
 from log1pnmf.model.link import ShiftedLog
@@ -122,8 +122,8 @@ def test_dispersions_are_recovered(kind):
 def test_fitted_means_do_not_make_counts_look_less_dispersed(c):
     """Means that were fitted to the counts are nearer to them than the true ones."""
     problem, loadings, factors, _, _ = drawn(np.full(60, 0.3), n=60, c=c)
-    engine = make_engine(
-        "reference", Problem(problem.counts, problem.size_factors, problem.link, noise=NegativeBinomial(0.3))
+    engine = ReferenceEngine(
+        Problem(problem.counts, problem.size_factors, problem.link, noise=NegativeBinomial(0.3))
     )
     *_, last = alternate(engine, loadings, factors, max_iter=8)
     found = found_by(problem, last.loadings, last.factors)
@@ -180,7 +180,7 @@ def test_the_joint_objective_never_rises(c, kind):
     found, objective = found_by(problem, *point, kind=kind), []
     for _ in range(4):
         now = Problem(problem.counts, problem.size_factors, problem.link, noise=found)
-        steps = list(alternate(make_engine("reference", now), *point, max_iter=4))
+        steps = list(alternate(ReferenceEngine(now), *point, max_iter=4))
         objective += [one.objective for one in steps]
         point = steps[-1].loadings, steps[-1].factors
         found = found_by(problem, *point, kind=kind, before=found, keep_prior=True)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from tests.reference_engine import ReferenceEngine
 
 from log1pnmf.counts.counts import Counts
-from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.solver import Extrapolation, alternate
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.noise import POISSON, NegativeBinomial, Prior, excess_constant
@@ -67,7 +67,7 @@ def test_the_log_likelihood_is_that_of_scipy(c):
         scipy_log_pmf(y[:, j], mean[:, j], phi).sum() for j, phi in enumerate(problem.noise.dispersion)
     )
     assert -negative_log_likelihood(problem, loadings, factors) == pytest.approx(expected, rel=1e-10)
-    assert -make_engine("reference", problem).loss(loadings, factors) == pytest.approx(expected, rel=1e-10)
+    assert -ReferenceEngine(problem).loss(loadings, factors) == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.mark.parametrize("c", SHIFTS)
@@ -161,8 +161,7 @@ def test_without_dispersion_it_is_poisson(c):
         for side in ("loadings_side", "factors_side"):
             start, design = (loadings, factors) if side == "loadings_side" else (factors, loadings)
             steps = [
-                make_engine("reference", p)
-                for p in (one, Problem(poisson.counts, poisson.size_factors, poisson.link))
+                ReferenceEngine(p) for p in (one, Problem(poisson.counts, poisson.size_factors, poisson.link))
             ]
             new, old = (e.half_step(getattr(e.problem, side), start, design) for e in steps)
             np.testing.assert_allclose(new.values, old.values, rtol=1e-8, atol=1e-12 * old.values.max())
@@ -213,7 +212,7 @@ def test_ugly_corners_are_numbers(y, eta, t, phi, c):
 @pytest.mark.parametrize("c", [1.0, math.inf])
 def test_fits_never_rise_and_end_at_a_stationary_point(c):
     problem, _, loadings, factors = example(c, n=14, m=7, seed=4)
-    engine = make_engine("reference", problem)
+    engine = ReferenceEngine(problem)
     last = None
     for last in alternate(engine, loadings, factors, extrapolation=Extrapolation(), max_iter=150):
         if last.index == 0:
@@ -232,7 +231,7 @@ def test_a_loading_at_zero_can_leave_it():
     )
     factors = np.array([[1.0, 0], [1.0, 0], [1.0, 0], [0.5, 1.0], [0.5, 1.0], [0.5, 1.0]])
     start = np.array([[1.0, 0.0], [2.0, 1.0]])
-    engine = make_engine("reference", problem)
+    engine = ReferenceEngine(problem)
     for _ in range(20):
         start = engine.half_step(problem.loadings_side, start, factors).values
     assert start[0, 1] > 1.0
@@ -243,8 +242,8 @@ def test_the_cost_of_the_dispersions_is_in_the_objective_and_not_in_the_loss():
     prior = Prior(np.zeros(7), 0.5, np.zeros(7), np.ones(7))
     noise = NegativeBinomial(problem.noise.dispersion, prior)
     costly = Problem(problem.counts, problem.size_factors, problem.link, noise=noise)
-    (free,) = alternate(make_engine("reference", problem), loadings, factors, max_iter=0)
-    (paid,) = alternate(make_engine("reference", costly), loadings, factors, max_iter=0)
+    (free,) = alternate(ReferenceEngine(problem), loadings, factors, max_iter=0)
+    (paid,) = alternate(ReferenceEngine(costly), loadings, factors, max_iter=0)
     assert noise.cost == pytest.approx(2.0 * np.sum(np.linspace(-2.0, 1.0, 7) ** 2))
     assert paid.loss == free.loss
     assert paid.objective == free.objective + noise.cost

@@ -5,12 +5,9 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from tests.reference_engine import ReferenceEngine
 
 from log1pnmf.counts.counts import Counts
-from log1pnmf.engines.base import Factory
-from log1pnmf.engines.native import NativeEngine
-from log1pnmf.engines.reference import ReferenceEngine
-from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.solver import alternate
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.noise import NegativeBinomial, Poisson
@@ -65,24 +62,10 @@ def test_derivatives_are_finite_differences(link, noise):
 def test_the_reference_engine_fits_any_noise(data):
     y, loadings, factors = data
     problem = Problem(Counts.from_any(y), np.ones(len(y)), ShiftedLog(1.0), noise=NegativeBinomial(0.4))
-    engine = make_engine("reference", problem)
-    assert isinstance(engine, ReferenceEngine)
+    engine = ReferenceEngine(problem)
     objective = [one.objective for one in alternate(engine, loadings, factors, max_iter=15)]
     assert np.diff(objective).max() <= 0.0
     assert objective[-1] < objective[0] - 1.0
-
-
-class OnlyPoisson(Factory):
-    """Makes no engines; all it has are the answers of the base."""
-
-    name = "only poisson"
-
-
-def test_an_engine_that_knows_poisson_noise_only_says_so(data):
-    problem = Problem(Counts.from_any(data[0]), np.ones(6), ShiftedLog(1.0), noise=NegativeBinomial(0.4))
-    with pytest.raises(ValueError, match="no negative binomial noise"):
-        make_engine(OnlyPoisson(), problem)
-    assert isinstance(make_engine("auto", problem), NativeEngine)
 
 
 def test_a_quadratic_for_zeros_needs_noise_whose_zeros_cost_their_mean(data):

@@ -388,7 +388,7 @@ class _Known:
 
     def settled(self, counts: Counts, start: Pair, constraint: Constraint) -> tuple[Pair, float]:
         """Return where loadings and factors settle within their bounds, and the negative log-likelihood."""
-        exact, at, bounds = self.engine(self.fit.problem(counts), constraint), start, constraint.loadings
+        exact, at, bounds = self.engine(self.fit.problem(counts)), start, constraint.loadings
         loadings, factors = lifted(exact.problem, at.loadings, at.factors)
         at = Pair(bounds.clip(loadings), constraint.factors.clip(factors))
         near = self.with_few_zeros(exact, at, constraint)
@@ -410,15 +410,15 @@ class _Known:
                 break
         return at, exact.loss(at.loadings, at.factors)
 
-    def engine(self, problem: Problem, constraint: Constraint) -> Engine:
-        return make_engine("auto", problem, self.n_jobs, constraint=constraint)
+    def engine(self, problem: Problem) -> Engine:
+        return make_engine("auto", problem, self.n_jobs)
 
     def with_few_zeros(self, exact: Engine, at: Pair, constraint: Constraint) -> Engine:
         """Return an engine that visits few zeros, where a fit would not visit all."""
         settings = self.fit.settings
         if exact.problem.zeros is not None or settings.why_exact(exact.problem.counts) is not None:
             return exact
-        zeros = AdaptiveRenewal(lambda problem: self.engine(problem, constraint), settings.zeros_tol)
+        zeros = AdaptiveRenewal(self.engine, settings.zeros_tol)
         return zeros.chosen(exact, at, exact.loss(at.loadings, at.factors), straight=True)
 
     def drawn(self, at: Pair, rng: np.random.Generator) -> Counts:

@@ -29,13 +29,12 @@ from log1pnmf._common.progress import Progress
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import check_fraction
 from log1pnmf.engines.native import effective_threads
-from log1pnmf.engines.registry import ENGINES, resolve_engine
+from log1pnmf.engines.registry import ENGINES, check_totals, resolve_engine
 from log1pnmf.fitting.checkpoint import fingerprint
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import Request, check_any, run_request
 from log1pnmf.fitting.settings import INITS, Settings
 from log1pnmf.fitting.summary import note_on_sizes
-from log1pnmf.fitting.updates import first_noise
 from log1pnmf.model.batch_effects import first_effects
 from log1pnmf.model.batches import Batches
 
@@ -237,20 +236,19 @@ def select(
     if "engine" in parameters:
         check_choice("engine", parameters["engine"], ENGINES)
     data = Counts.from_any(counts)
+    check_totals(data)
     check_any(data)
     first = {"n_components": grid.n_components[0], "c": grid.c[0], "l1": grid.l1[0], "noise": grid.noise[-1]}
     seed = new_seed(as_random(random_state))
     request = Request.of(**first, **parameters, random_state=seed)
     if request.dispersion is not None:
         raise ValueError("dispersion must be 'feature' or 'shared' here: every fold finds its own")
-    scatter = first_noise(request.settings, data.n_features)
     batches = None
     if request.batch is not None:
         strength, totals = request.settings.batch_strength, request.settings.size_factors == "total"
         batches = Batches.of(request.batch, data.shape, strength, by_counts=totals)
         batches = batches if batches.n_batches > 1 else None  # one is none
-    most, batched = max(grid.n_components), batches is not None
-    engine = resolve_engine(request.settings.engine, data, most, noise=scatter, batched=batched)
+    engine = resolve_engine(request.settings.engine, data, max(grid.n_components))
     settings = replace(request.settings, engine=engine)
     size_factors = settings.size_factors if request.size_factors is None else request.size_factors
     about = {

@@ -31,10 +31,20 @@ from .compress import (
 # ---------- what users pass as counts: refused, or taken as a matrix of numbers with names
 
 
-def frame_of(X: Any) -> Any:
-    """Return a pyarrow table as the pandas data frame it stands for, and all else as it is."""
-    from_pyarrow = type(X).__module__.partition(".")[0] == "pyarrow" and hasattr(X, "to_pandas")
-    return X.to_pandas() if from_pyarrow else X
+def to_host(X: Any) -> Any:
+    """Return a pyarrow table as a data frame, one of PyTorch or CuPy on the host, all else as it is."""
+    package = type(X).__module__.partition(".")[0]
+    if package == "pyarrow" and hasattr(X, "to_pandas"):
+        return X.to_pandas()
+    if package in ("cupy", "cupyx"):
+        return X.get()
+    if package != "torch":
+        return X
+    X = X.detach().cpu()
+    if str(X.layout) == "torch.strided":
+        return X.numpy()
+    X = X.to_sparse_coo().coalesce()
+    return sparse.coo_array((X.values().numpy(), X.indices().numpy()), shape=tuple(X.shape))
 
 
 def holds_counts(matrix: Any) -> bool:
@@ -291,7 +301,7 @@ class Counts:
         ----------
         X : array, scipy.sparse matrix or array of any format, data frame, nested list, or Counts
             Non-negative finite numbers, samples x features. Data frames are those of pandas and polars, and
-            pyarrow tables.
+            pyarrow tables. Matrices of PyTorch and CuPy are copied to the memory of the host.
 
         Returns
         -------
@@ -313,7 +323,7 @@ class Counts:
         if isinstance(X, Counts):
             return X
         refuse_others(X)
-        X = frame_of(X)
+        X = to_host(X)
         matrix = checked_matrix(X)
         columns = None
         if not sparse.issparse(matrix):

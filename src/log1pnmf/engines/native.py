@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.arrays import on_host
 from log1pnmf._common.checks import check_choice
 from log1pnmf._core import Side as CoreSide
 from log1pnmf._core import (
@@ -34,12 +33,12 @@ from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
 from log1pnmf.model.batches import LARGEST_EFFECT, Batches
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
-from log1pnmf.model.noise import NegativeBinomial, Noise
+from log1pnmf.model.dispersion import FEWEST_SAMPLES, N_BINS, MeanSpectrum
+from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.problem import Problem, Side
-from log1pnmf.model.spectrum import FEWEST_SAMPLES, N_BINS, MeanSpectrum
 from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey, surveyed_every
 
-from .base import Factory, HalfStep, InMemory, PairSide, RowSolver, check_row_solver
+from .base import Engine, HalfStep, RowSolver
 
 # ---------- how many threads the compiled core uses
 
@@ -146,16 +145,12 @@ class RowSums:
             np.add(own, more, out=own)
 
 
-class NativeEngine(InMemory):
+class NativeEngine(Engine):
     """Compiled implementation of `log1pnmf.engines.base.Engine`.
 
     Where a positive count meets a mean of zero, the mean is held just above zero: such a start has a large,
     finite loss instead of an infinite one.
     """
-
-    sums_batches_quickly = True
-    leaves_out_loss = True
-    adds_batch_sums = True
 
     def __init__(self, problem: Problem, n_threads: int | None = None, kernel: str = "auto") -> None:
         choices = runnable_kernels()
@@ -164,10 +159,6 @@ class NativeEngine(InMemory):
         self.n_threads = effective_threads(n_threads)
         self.kernel = choices[0] if kernel == "auto" else kernel
         self._sides: dict[Side, CoreSide] = {}
-
-    def adopt(self, array: Array, which: PairSide = "loadings") -> Array:
-        """Return a NumPy array; see `log1pnmf.engines.base.Engine.adopt`."""
-        return on_host(array)
 
     def half_step(
         self,
@@ -180,15 +171,10 @@ class NativeEngine(InMemory):
         with_loss: bool = True,
         with_batch_sums: bool = False,
     ) -> HalfStep:
-        """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`.
+        """Improve every row of `start`; see `Engine.half_step`.
 
-        `with_loss`: whether the loss at the start is wanted. Newton's steps need its logarithms only where a
-        row has to be checked; the loss is NaN without.
-
-        `with_batch_sums`: whether `batch_sums` at the improved rows are wanted, on the factors' side. They
-        cost less than by themselves: the entries are at hand.
+        Newton's steps need the logarithms of the loss only where a row has to be checked.
         """
-        check_row_solver(row_solver)
         n_batches = self._batches.n_batches if with_batch_sums and self._sums_by_entries else 0
         start = np.ascontiguousarray(start, dtype=np.float64)
         out = self._run(row_solver, side, start, design, bounds, with_loss=with_loss, n_batches=n_batches)
@@ -196,7 +182,7 @@ class NativeEngine(InMemory):
         sums = self._whole_sums(out.batch_sums) if n_batches else None
         return HalfStep(
             values=out.values,
-            loss=float(np.sum(out.loss)) + self.problem.native_constant if with_loss else math.nan,
+            loss=float(np.sum(out.loss)) + self.problem.plain_constant if with_loss else math.nan,
             gradient=out.gradient,
             predicted_decrease=float(np.sum(out.decrease)),
             n_rejected=int(np.count_nonzero(out.rejected)),
@@ -205,13 +191,9 @@ class NativeEngine(InMemory):
         )
 
     def evaluate(self, side: Side, start: Array, design: Array) -> tuple[float, Array]:
-        """Loss and gradient at `start`; see `log1pnmf.engines.base.Engine.evaluate`."""
+        """Loss and gradient at `start`; see `Engine.evaluate`."""
         out = self._run("evaluate", side, start, design, NON_NEGATIVE)
-        return float(np.sum(out.loss)) + self.problem.native_constant, out.gradient
-
-    def loss(self, loadings: Array, factors: Array) -> float:
-        """Negative log-likelihood on the eta scale, constants included, penalty excluded."""
-        return self.evaluate(self.problem.loadings_side, loadings, factors)[0]
+        return float(np.sum(out.loss)) + self.problem.plain_constant, out.gradient
 
     def add_statistics(self, side: Side, start: Array, design: Array, *, into: RowSums) -> None:
         """Add loss, gradient and Hessian at `start` to sums over other columns of the same rows."""
@@ -222,7 +204,7 @@ class NativeEngine(InMemory):
     def survey_zeros(
         self, loadings: Array, factors: Array, caps: Array, *, straight: bool = False
     ) -> ZeroSurvey:
-        """Fit quadratics to the zeros; see `log1pnmf.engines.base.Engine.survey_zeros`."""
+        """Fit quadratics to the zeros; see `Engine.survey_zeros`."""
         shape, width = (len(factors), len(caps)), 3 if self.problem.noise.zero_loss_is_mean else 5
         out = ZeroSurvey(caps, *(np.empty(size) for size in (shape, shape, (*shape, width))))
         every = surveyed_every(len(loadings))
@@ -230,13 +212,13 @@ class NativeEngine(InMemory):
         return out
 
     def collect_zeros(self, loadings: Array, factors: Array, caps: Array) -> tuple[Pattern, Array]:
-        """List zeros above their cap; see `log1pnmf.engines.base.Engine.collect_zeros`."""
+        """List zeros above their cap; see `Engine.collect_zeros`."""
         where, exposure = self._zeros(loadings, factors), np.empty((len(factors), 2))
         found = collect_zeros(*where, np.ascontiguousarray(caps), exposure, self.n_threads)
         return Pattern((len(factors), len(loadings)), *found), exposure
 
     def zero_errors(self, loadings: Array, factors: Array, *, roughly: bool = False) -> tuple[float, float]:
-        """Describe how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""
+        """Describe how far the quadratics are off; see `Engine.zero_errors`."""
         zeros = self.problem.zeros
         if not isinstance(zeros, AdaptiveZeros):
             return 0.0, 0.0
@@ -246,7 +228,7 @@ class NativeEngine(InMemory):
         return float(signed.sum()), float(absolute.sum())
 
     def mean_spectrum(self, loadings: Array, factors: Array) -> MeanSpectrum | None:
-        """Condense the means; see `log1pnmf.engines.base.Engine.mean_spectrum`."""
+        """Condense the means; see `Engine.mean_spectrum`."""
         if len(loadings) < FEWEST_SAMPLES:
             return None
         spectrum = MeanSpectrum.zeros(MeanSpectrum.low_for(self.problem.counts.tally))
@@ -260,7 +242,7 @@ class NativeEngine(InMemory):
         add_spectrum(*where, into.low, N_BINS, *sums, self.n_threads)
 
     def batch_sums(self, loadings: Array, factors: Array) -> Array:
-        """Sum means over batches; see `log1pnmf.engines.base.Engine.batch_sums`."""
+        """Sum means over batches; see `Engine.batch_sums`."""
         if not self._sums_by_entries:
             return super().batch_sums(loadings, factors)
         sums = np.empty((self._batches.n_batches, len(factors)))
@@ -268,11 +250,11 @@ class NativeEngine(InMemory):
         return self._whole_sums(sums)
 
     def next_effects(self, sums: Array) -> Array | None:
-        """Take a Newton step of the effects of batches, from `batch_sums`; None where one is not enough."""
+        """See `Engine.next_effects`."""
         return newton_step(self.kernel, self._batches, self.problem.counts, sums)
 
     def further_effects(self, to: Array, since: Array, beta: float) -> Array | None:
-        """Extrapolate effects; None where they have changed much. See `log1pnmf.fitting.solver`."""
+        """See `Engine.further_effects`; None where the effects have changed much."""
         return extrapolated_effects(self.kernel, to, since, beta)
 
     @property
@@ -287,7 +269,7 @@ class NativeEngine(InMemory):
         return self.problem.batches is not None and noise.zero_loss_is_mean and not link.is_identity
 
     def _whole_sums(self, means: Array) -> Array:
-        """Add the constants of the zeros that are not visited, in place."""
+        """Add the constants of the approximated zeros, in place."""
         zeros, problem = self.problem.zeros, self.problem
         if zeros is None:
             return means
@@ -326,7 +308,6 @@ class NativeEngine(InMemory):
             if len(self._sides) >= MOST_SIDES:
                 self._sides.clear()
             rows, zeros, column = side.rows, side.zeros, side.column_exposure
-            noise = "large_poisson" if self.problem.is_large else side.noise.name
             dispersion = None
             if isinstance(side.noise, NegativeBinomial):
                 n = rows.shape[0 if side.rows_are_features else 1]
@@ -339,7 +320,7 @@ class NativeEngine(InMemory):
                 rows.shape[1],
                 None if (column == 1.0).all() else column,
                 self.problem.link.name,
-                noise,
+                side.noise.name,
                 dispersion if side.rows_are_features else None,
                 None if side.rows_are_features else dispersion,
             )
@@ -361,27 +342,6 @@ class NativeEngine(InMemory):
                 )
             self._sides[side] = core
         return self._sides[side]
-
-
-class NativeFactory(Factory):
-    """Makes native engines."""
-
-    name = "native"
-    takes_batches = True
-
-    def lacks_noise(self, noise: Noise, row_solver: RowSolver) -> str | None:
-        """Take negative binomial noise with Newton's steps."""
-        if isinstance(noise, NegativeBinomial) and row_solver == "newton":
-            return None
-        return super().lacks_noise(noise, row_solver)
-
-    def __call__(self, problem: Problem, n_threads: int | None = None, *, verbose: int = 0) -> NativeEngine:
-        """Make an engine for a problem."""
-        return NativeEngine(problem, n_threads)
-
-    def suits(self, counts: Counts, n_components: int, row_solver: str) -> bool:
-        """Whether the counts are in memory."""
-        return counts.in_memory
 
 
 class Solutions(NamedTuple):

@@ -2,143 +2,181 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from log1pnmf._common.checks import check_choice, require, warn
+from log1pnmf._common.progress import Passes
 from log1pnmf.counts.chunks import is_streamed, open_counts
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.passes import survey
-from log1pnmf.model.constraint import FREE, Constraint
-from log1pnmf.model.noise import POISSON, Noise
 from log1pnmf.model.problem import Problem
 
-from .base import Engine, EngineFactory, Factory, RowSolver
-from .native import NativeFactory
-from .reference import ReferenceFactory
-from .streaming import StreamingFactory
-from .torch.factory import TorchFactory
+from .base import Engine, RowSolver
+from .native import NativeEngine
+from .streaming import StreamingEngine
 
-FACTORIES: dict[str, Factory] = {
-    factory.name: factory
-    for factory in (
-        NativeFactory(),
-        ReferenceFactory(),
-        TorchFactory("torch", "float32"),
-        TorchFactory("torch-float64", "float64"),
-        StreamingFactory(),
-    )
-}
-ENGINES = ("auto", *FACTORIES)
-PREFERRED = ("streaming", "torch", "native")
-"""The engines "auto" chooses from: the first that suits."""
-
+LEAST_WORK_FOR_A_GPU = 2e7
+"""Non-zeros times factors from which "auto" takes a graphics card."""
+SINGLE_ROW = 2.0**20
+"""Total count of a sample up to which rounding errors of its log-likelihood stay below about 1 in float32."""
+LARGEST_TOTAL = 1e9
+"""Total count of a sample up to which rounding errors of its log-likelihood stay below 1e-6 in float64."""
 MUCH = 1 << 30
 """Bytes of K x K matrices of a thread from which a fit warns."""
 MATRICES, SQUARES = 6, 13
 """Copies of loadings and factors in the solver; K x K matrices of a thread, sums in 8 lanes among them."""
 
 
-def is_factory(engine: object) -> bool:
-    """Whether an argument is a factory of engines, not a name."""
-    return callable(engine) and hasattr(engine, "supports")
+def _native(problem: Problem, n_threads: int | None, verbose: int) -> Engine:
+    return NativeEngine(problem, n_threads)
+
+
+def _streaming(problem: Problem, n_threads: int | None, verbose: int) -> Engine:
+    return StreamingEngine(problem, n_threads, Passes() if verbose else None)
+
+
+def _torch(problem: Problem, n_threads: int | None, verbose: int) -> Engine:
+    module = require("log1pnmf.engines.torch.engine", package="torch", purpose="engine='torch'")
+    precision = "float32" if _single_is_enough(problem.counts) else "float64"
+    engine: Engine = module.TorchEngine(problem, precision=precision)
+    return engine
+
+
+MAKERS: dict[str, Callable[[Problem, int | None, int], Engine]] = {
+    "native": _native,
+    "torch": _torch,
+    "streaming": _streaming,
+}
+ENGINES = ("auto", *MAKERS)
+
+
+def supports(name: str, problem: Problem, row_solver: RowSolver) -> str | None:
+    """Return why an engine cannot fit a problem; None where it can."""
+    if row_solver != "newton":
+        if name != "native":
+            return f"it has row_solver='newton' only, got {row_solver!r}; use engine='native'"
+        if not problem.noise.zero_loss_is_mean:
+            return f"row_solver={row_solver!r} has no {problem.noise.name} noise; use 'newton'"
+        if problem.batches is not None:
+            return f"row_solver={row_solver!r} has no batches; use 'newton'"
+    if problem.counts.in_memory and name == "streaming":
+        return "it needs counts in chunks, but these are in memory; open them with log1pnmf.open_counts"
+    if not problem.counts.in_memory and name != "streaming":
+        return "it needs counts in memory, but these are in chunks; use engine='streaming'"
+    return None
 
 
 def check_engine(name: str, row_solver: str = "newton") -> None:
     """Refuse a name that is not one of `ENGINES`, or an engine without that row solver."""
-    check_choice("engine", name, ENGINES, otherwise="a factory of engines")
-    why = None if name == "auto" else FACTORIES[name].lacks(row_solver)
-    if why is not None:
-        raise ValueError(f"engine={name!r} cannot be used here: {why}")
+    check_choice("engine", name, ENGINES)
+    if row_solver != "newton" and name not in ("auto", "native"):
+        raise ValueError(
+            f"engine={name!r} cannot be used here: it has row_solver='newton' only, got {row_solver!r}; "
+            "use engine='native' for the paper's solver"
+        )
 
 
-def as_counts(counts: Any, engine: str | EngineFactory = "native") -> Counts:
-    """Check counts where they are: in memory, on a device (PyTorch, CuPy), in chunks on disk or a cluster."""
+def as_counts(counts: Any, engine: str = "native") -> Counts:
+    """Check counts where they are: in memory, or in chunks on disk or a cluster."""
     if isinstance(counts, Counts) and not counts.in_memory:
-        return counts
-    if _takes_chunks(engine) or is_streamed(counts):
-        source = open_counts(counts.to_scipy() if isinstance(counts, Counts) else counts)
-        return survey(source)
-    if type(counts).__module__.partition(".")[0] in ("torch", "cupyx"):
-        tensors = require("log1pnmf.engines.torch.rows", package="torch", purpose="counts on a device")
-        if tensors.TensorCounts.recognises(counts):
-            return tensors.TensorCounts.from_device(counts)
-    asked = FACTORIES.get(engine) if isinstance(engine, str) else None
-    factory = FACTORIES["torch"] if engine == "auto" else asked
-    ready = None if factory is None else factory.begin_loading(counts, asked=asked is not None)
-    checked = Counts.from_any(counts)
-    if ready is not None:
-        _ = checked.row_sums  # every fit needs them, and they are remembered
-        ready()
+        checked = counts
+    elif engine == "streaming" or is_streamed(counts):
+        checked = survey(open_counts(counts.to_scipy() if isinstance(counts, Counts) else counts))
+    else:
+        checked = Counts.from_any(counts)
+    check_totals(checked)
     return checked
 
 
-def for_parts(engine: str | EngineFactory) -> str | EngineFactory:
+def check_totals(counts: Counts) -> None:
+    """Refuse samples whose totals are so large that double precision loses digits of their likelihood."""
+    if (largest := float(np.max(counts.row_sums, initial=0.0))) > LARGEST_TOTAL:
+        raise ValueError(
+            f"a sample must not have more than {LARGEST_TOTAL:.0e} counts in all, got {largest:.3g}, whose "
+            "log-likelihood would lose digits; leave it out, or divide all counts by the same number"
+        )
+
+
+def for_parts(engine: str) -> str:
     """Return the engine for parts of counts that are taken into memory one after the other."""
-    return "native" if _takes_chunks(engine) else engine
+    return "native" if engine == "streaming" else engine
 
 
-def _takes_chunks(engine: str | EngineFactory) -> bool:
-    factory = FACTORIES.get(engine) if isinstance(engine, str) else engine
-    return bool(getattr(factory, "takes_chunks", False))
-
-
-def resolve_engine(
-    name: str | EngineFactory,
-    counts: Counts,
-    n_components: int,
-    row_solver: RowSolver = "newton",
-    *,
-    noise: Noise = POISSON,
-    batched: bool = False,
-) -> str:
-    """Decide what "auto" stands for."""
-    if not isinstance(name, str):
-        return "given"
+def resolve_engine(name: str, counts: Counts, n_components: int, row_solver: RowSolver = "newton") -> str:
+    """Return the engine that "auto" stands for."""
     check_engine(name)
     if name != "auto":
         return name
-    suited = [one for one in PREFERRED if FACTORIES[one].suits(counts, n_components, row_solver)]
-    able = [one for one in suited if FACTORIES[one].lacks_noise(noise, row_solver) is None]
-    if batched:
-        able = [one for one in able if FACTORIES[one].lacks_batches(row_solver) is None]
-    return (able or (["reference"] if counts.in_memory else suited))[0]
+    if not counts.in_memory:
+        return "streaming"
+    enough = row_solver == "newton" and counts.nnz * n_components >= LEAST_WORK_FOR_A_GPU
+    return "torch" if enough and has_card() else "native"
 
 
 def make_engine(
-    name: str | EngineFactory,
+    name: str,
     problem: Problem,
     n_threads: int | None = None,
     *,
     row_solver: RowSolver = "newton",
-    constraint: Constraint = FREE,
     verbose: int = 0,
 ) -> Engine:
-    """Make the engine of that name, after asking whether it can fit the problem.
+    """Return the engine of that name, if it can fit the problem.
 
-    `name`: "native" is the compiled one; "reference" is plain NumPy, for comparison on small data; "torch" is
-    for a CUDA card, in single precision where that is enough, and "torch-float64" in double precision
-    throughout; "auto" is what suits a few evaluations (for a whole fit, see `resolve_engine`).
+    `name`: "native" is the compiled one; "torch" is for a CUDA card, in single precision where that is
+    enough; "auto" is what suits a few evaluations (for a whole fit, see `resolve_engine`).
     """
-    factory: EngineFactory
-    if isinstance(name, str):
-        batched = problem.batches is not None
-        noise, counts = problem.noise, problem.counts
-        factory = FACTORIES[resolve_engine(name, counts, 0, row_solver, noise=noise, batched=batched)]
-    else:
-        factory = name
-    why = factory.supports(problem, row_solver, constraint)
+    name = resolve_engine(name, problem.counts, 0, row_solver)
+    why = supports(name, problem, row_solver)
     if why is not None:
-        raise ValueError(f"engine={factory.name!r} cannot be used here: {why}")
-    return factory(problem, n_threads, verbose=verbose)
+        raise ValueError(f"engine={name!r} cannot be used here: {why}")
+    return MAKERS[name](problem, n_threads, verbose)
+
+
+def _single_is_enough(counts: Counts) -> bool:
+    """Return whether float32 loses less than about 1e-6 of the log-likelihood, and 1 of every sample.
+
+    Rounding errors are about 1e-6 of the root of the sum of squares of the counts. The log-likelihood is
+    about the number of counts that are not zero, or more. A few large counts would hide what others gain.
+    """
+    largest, limit = float(np.max(counts.row_sums, initial=0.0)), float(counts.nnz) ** 2
+    return largest <= SINGLE_ROW and (largest * counts.total <= limit or counts.sum_of_squares <= limit)
+
+
+def has_card() -> bool:
+    """Return whether PyTorch is installed and finds a CUDA card; without a driver it is not even loaded."""
+    if find_spec("torch") is None or not ("torch" in sys.modules or _has_driver()):
+        return False
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def _has_driver() -> bool:
+    """Return whether the driver of a card is here: AMD's device, or Nvidia's library."""
+    if Path("/dev/kfd").exists():
+        return True
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def check_memory(name: str, counts: Counts, n_components: int, n_threads: int) -> None:
     """Refuse a number of factors whose K x K matrices this machine cannot hold, before any work."""
     square, (n, m) = 8.0 * n_components**2, counts.shape
     needed = 8.0 * n_components * (n + m) * MATRICES + square * SQUARES * n_threads
-    if name in FACTORIES:
-        needed += FACTORIES[name].extra_memory(m, n_components)
+    if name == "streaming":  # lower triangles of Hessians of every feature: of the sums and of one chunk
+        needed += square * m
     memory = _physical_memory()
     if memory is not None and needed > memory:
         raise ValueError(

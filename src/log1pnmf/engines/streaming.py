@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log1pnmf._common.arrays import RowFile, Rows
-from log1pnmf._common.progress import Passes
 from log1pnmf.counts.chunks import OnChunk
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
@@ -18,13 +17,13 @@ from log1pnmf.counts.passes import ChunkedCounts, Labels, Runner, runner_of
 from log1pnmf.model.batch_effects import dispersed_sums
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
+from log1pnmf.model.dispersion import MeanSpectrum
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.noise import NegativeBinomial, Noise
 from log1pnmf.model.problem import Problem, Side
-from log1pnmf.model.spectrum import MeanSpectrum
 from log1pnmf.model.zeros import AdaptiveZeros, Zeros, ZeroSurvey
 
-from .base import Factory, HalfStep, PairSide, RowSolver, Sample
+from .base import Engine, HalfStep, PairSide, RowSolver, Sample
 from .native import NativeEngine, RowSums, effective_threads, solve_rows
 
 # ---------- the work on one chunk in a pass, in this process or on a worker
@@ -41,7 +40,7 @@ class FactorSums:
 
     rows: RowSums  # loss, gradient and Hessian of every feature
     linear: Array  # (B, K): sum of the loadings in each batch, weighed by exposure; one row without batches
-    errors: Array  # (2,): see `log1pnmf.engines.base.Engine.zero_errors`; only of a pass that asks for them
+    errors: Array  # (2,): see `Engine.zero_errors`; only of a pass that asks for them
 
     @classmethod
     def zeros(cls, n_features: int, n_components: int, n_batches: int = 1) -> FactorSums:
@@ -78,20 +77,17 @@ class ChunkModel:
     link: ShiftedLog
     noise: Noise
     effects: Array | None = None  # (B, m): of batches
-    large: bool = False  # `log1pnmf.model.problem.Problem.is_large` of the whole
 
     @classmethod
     def of(cls, problem: Problem) -> ChunkModel:
         """Return that of a whole problem."""
         effects = None if problem.batches is None else problem.batches.effects
-        return cls(problem.link, problem.noise, effects, problem.is_large)
+        return cls(problem.link, problem.noise, effects)
 
 
 @dataclass(frozen=True, eq=False)
 class _Piece(Problem):
-    """Some rows of a problem; the constants belong to the whole problem, which also decides `large`."""
-
-    large: bool = False
+    """Some rows of a problem; the constants belong to the whole problem."""
 
     @classmethod
     def of(
@@ -102,12 +98,7 @@ class _Piece(Problem):
         if model.effects is not None:
             assert labels is not None
             batches = Batches(labels, model.effects)
-        return cls(counts, sizes, model.link, zeros, model.noise, batches, large=model.large)
-
-    @cached_property
-    def is_large(self) -> bool:
-        """Whether the counts of the whole problem are large."""
-        return self.large
+        return cls(counts, sizes, model.link, zeros, model.noise, batches)
 
     @cached_property
     def constant(self) -> float:
@@ -199,7 +190,7 @@ class SpectrumPass:
 
     factors: Array
     model: ChunkModel
-    low: Array  # (m,): see `log1pnmf.model.spectrum.MeanSpectrum`
+    low: Array  # (m,): see `log1pnmf.model.dispersion.MeanSpectrum`
     n_threads: int | None = None
 
     def no_sums(self) -> MeanSpectrum:
@@ -229,7 +220,7 @@ class BatchSums:
 class BatchPass:
     """One pass that sums up what effects of batches need: a `log1pnmf.counts.passes.ChunkTask`.
 
-    Those are means (`log1pnmf.engines.base.Engine.batch_sums`), or with dispersions three sums
+    Those are means (`Engine.batch_sums`), or with dispersions three sums
     (`log1pnmf.model.batch_effects.dispersed_sums`).
     """
 
@@ -329,7 +320,7 @@ class _LastPass:
     gradient: Rows | None
 
 
-class StreamingEngine:
+class StreamingEngine(Engine):
     """Implementation of `log1pnmf.engines.base.Engine` for counts in chunks.
 
     A half-step of the loadings is a pass. The pass also sums the statistics of the factors at the new
@@ -338,8 +329,6 @@ class StreamingEngine:
 
     Loadings are `log1pnmf._common.arrays.Rows` in files; factors are arrays.
     """
-
-    sums_batches_quickly = True  # one more pass in every iteration, and far fewer iterations
 
     def __init__(
         self, problem: Problem, n_threads: int | None = None, on_chunk: OnChunk | None = None
@@ -368,8 +357,10 @@ class StreamingEngine:
         *,
         bounds: Bounds = NON_NEGATIVE,
         row_solver: RowSolver = "newton",
+        with_loss: bool = True,
+        with_batch_sums: bool = False,
     ) -> HalfStep:
-        """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`."""
+        """Improve every row of `start`; see `Engine.half_step`."""
         if side is self.problem.loadings_side:
             return self._pass("step", self.adopt(start), design, bounds)[1]
         sums, batches = self._sums(self.adopt(design), start), self.problem.batches
@@ -384,7 +375,7 @@ class StreamingEngine:
         )
         return HalfStep(
             step.values,
-            step.loss + self.problem.native_constant,
+            step.loss + self.problem.plain_constant,
             step.gradient,
             step.predicted_decrease,
             step.n_rejected,
@@ -392,7 +383,7 @@ class StreamingEngine:
         )
 
     def evaluate(self, side: Side, start: Any, design: Any) -> tuple[float, Any]:
-        """Loss and gradient at `start`; see `log1pnmf.engines.base.Engine.evaluate`."""
+        """Loss and gradient at `start`; see `Engine.evaluate`."""
         if side is self.problem.loadings_side:
             last, start = self._last, self.adopt(start)
             if last is None or not _same(last, start, design) or last.gradient is None:
@@ -406,7 +397,7 @@ class StreamingEngine:
         return self._loss(self._sums(self.adopt(loadings), factors))
 
     def survey_zeros(self, loadings: Any, factors: Any, caps: Array, *, straight: bool = False) -> ZeroSurvey:
-        """Survey the rows in memory, scaled up; see `log1pnmf.engines.base.Engine.survey_zeros`."""
+        """Survey the rows in memory, scaled up; see `Engine.survey_zeros`."""
         index = self.counts.sample_index
         own = _rows_at(self.adopt(loadings), index)
         found = self._in_memory(self._kept()).survey_zeros(own, np.asarray(factors), caps, straight=straight)
@@ -434,13 +425,13 @@ class StreamingEngine:
         return float(signed), float(absolute)
 
     def mean_spectrum(self, loadings: Any, factors: Any) -> MeanSpectrum:
-        """Condense the means in a pass; see `log1pnmf.engines.base.Engine.mean_spectrum`."""
+        """Condense the means in a pass; see `Engine.mean_spectrum`."""
         low = MeanSpectrum.low_for(self.counts.tally)
         work = SpectrumPass(np.asarray(factors), ChunkModel.of(self.problem), low, self.n_threads)
         return cast(MeanSpectrum, self._summed(work, loadings))
 
     def batch_sums(self, loadings: Any, factors: Any) -> Array:
-        """Sum means over batches in a pass; see `log1pnmf.engines.base.Engine.batch_sums`."""
+        """Sum means over batches in a pass; see `Engine.batch_sums`."""
         return np.asarray(self._batch_pass(self.problem, loadings, factors)[0])
 
     def dispersed_sums(self, effects: Array, loadings: Any, factors: Any) -> Array:
@@ -491,7 +482,7 @@ class StreamingEngine:
         return NativeEngine(problem, self.n_threads)
 
     def _kept(self) -> Problem:
-        """Return the problem of the rows in memory; zeros are visited, where they are adaptive."""
+        """Return the problem of the rows in memory; zeros are computed exactly, where they are adaptive."""
         problem, index = self.problem, self.counts.sample_index
         zeros = None if isinstance(problem.zeros, AdaptiveZeros) else problem.zeros
         sizes = problem.size_factors[index]
@@ -513,7 +504,7 @@ class StreamingEngine:
         return totals / (1.0 + noise.dispersion * squares / np.maximum(totals, 1e-300))
 
     def _loss(self, sums: FactorSums) -> float:
-        return float(np.sum(sums.rows.loss)) + self.problem.native_constant
+        return float(np.sum(sums.rows.loss)) + self.problem.plain_constant
 
     def _sums(self, loadings: Rows, factors: Any) -> FactorSums:
         last = self._last
@@ -579,32 +570,3 @@ def _rows_at(rows: Rows, index: NDArray[np.int64]) -> Array:
 
 def _same(last: _LastPass, loadings: Any, factors: Any) -> bool:
     return last.loadings is loadings and last.factors is factors
-
-
-class StreamingFactory(Factory):
-    """Makes streaming engines. Coordinate descent would look at every count many times, so there is none."""
-
-    name = "streaming"
-    row_solvers = ("newton",)
-    takes_chunks = True
-    takes_batches = True
-
-    def __call__(
-        self, problem: Problem, n_threads: int | None = None, *, verbose: int = 0
-    ) -> StreamingEngine:
-        """Make an engine for a problem."""
-        return StreamingEngine(problem, n_threads, Passes() if verbose else None)
-
-    def lacks_noise(self, noise: Noise, row_solver: RowSolver) -> str | None:
-        """Describe that the noise is not known; Poisson and negative binomial are."""
-        if isinstance(noise, NegativeBinomial) or super().lacks_noise(noise, row_solver) is None:
-            return None
-        return f"it has no {noise.name} noise; load the counts into memory"
-
-    def suits(self, counts: Counts, n_components: int, row_solver: str) -> bool:
-        """Whether the counts are in chunks."""
-        return not counts.in_memory
-
-    def extra_memory(self, n_features: int, n_components: int) -> float:
-        """Two lower triangles of Hessians for every feature: that of the sums and that of one chunk."""
-        return 8.0 * n_components**2 * n_features

@@ -29,12 +29,11 @@ from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts, check_size_factors
 from log1pnmf.counts.features import repeated
 from log1pnmf.counts.splitting import split_counts
-from log1pnmf.engines.base import Engine, EngineFactory
+from log1pnmf.engines.base import Engine
 from log1pnmf.engines.native import effective_threads
 from log1pnmf.engines.registry import (
     as_counts,
     check_memory,
-    is_factory,
     make_engine,
     resolve_engine,
 )
@@ -67,12 +66,11 @@ from .updates import LARGEST_STORED, first_noise, first_problem, renewal_of
 class Request:
     """A fit that is asked for; make one with `Request.of`."""
 
-    settings: Settings  # "given" stands for what the next four hold
-    # arrays; pair of arrays, `Fit` or function; factory of engines
+    settings: Settings  # "given" stands for what the next three hold
+    # arrays; pair of arrays, `Fit` or function
     size_factors: Any = None
     dispersion: Any = None
     init: Any = None
-    engine: EngineFactory | None = None
     batch: Any = None  # (n,): labels of batches
     # what is known of some factors, see `log1pnmf.fitting.fixed_factors`
     fixed_loadings: Any = None
@@ -109,7 +107,7 @@ class Request:
             if name not in (*PARAMETERS, *KNOWN, *ONE_RUN):
                 check_choice("a parameter of the fit", name, PARAMETERS)
         given: dict[str, Any] = {}
-        sizes, init, engine = (parameters.get(name) for name in ("size_factors", "init", "engine"))
+        sizes, init = (parameters.get(name) for name in ("size_factors", "init"))
         if "size_factors" in parameters:
             check_size_factors(sizes)
             if not isinstance(sizes, str):
@@ -121,8 +119,6 @@ class Request:
             check_choice("init", init, INITS, otherwise="(loadings, factors), a Fit or a function")
         elif "init" in parameters:
             given["init"] = init
-        if "engine" in parameters and is_factory(engine):
-            given["engine"] = engine
         seed = parameters.get("random_state", Settings.random_state)
         values = {name: parameters[name] for name in SETTINGS if name in parameters}
         values |= dict.fromkeys(given, GIVEN)
@@ -135,13 +131,13 @@ class Request:
 
     @classmethod
     def like(cls, fit: Fit) -> Request:
-        """Ask once more for what a fit was asked for; an engine or a start of the user's own is forgotten."""
+        """Ask once more for what a fit was asked for; a start of the user's own is forgotten."""
         asked = fit.asked
-        forgotten = {
-            name: getattr(Settings, name) for name in ("init", "engine") if getattr(asked, name) == GIVEN
-        }
         return cls(
-            replace(asked.with_noise(fit.settings.noise), **forgotten),
+            replace(
+                asked.with_noise(fit.settings.noise),
+                init=Settings.init if asked.init == GIVEN else asked.init,
+            ),
             size_factors=fit.size_factors if asked.size_factors == GIVEN else None,
             dispersion=fit.dispersion if asked.dispersion == GIVEN else None,
             batch=None if fit.batches is None else fit.batches.sample_names,
@@ -363,7 +359,7 @@ def _continued(fit: Fit, problem: Problem, request: Request) -> tuple[Array, Arr
     else:
         before = None
         if counts.n_samples != len(fit.loadings):
-            engine = request.engine or request.settings.engine
+            engine = request.settings.engine
             before = project(fit, counts, problem.size_factors, engine=engine, n_jobs=request.n_jobs)
         rng = as_random(request.random_state)
         return continued_start(fit, problem, request.settings.n_components, rng, loadings=before)
@@ -450,7 +446,7 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     loaded = None if resume is None else load_checkpoint(resume)
     rng = as_random(request.random_state)
     started = time.perf_counter()
-    data = as_counts(counts, request.engine or asked.engine)
+    data = as_counts(counts, asked.engine)
     _check_enough(data, asked.n_components)
     sizes = data.size_factors(asked.size_factors if request.size_factors is None else request.size_factors)
     _check_sizes(asked, data)
@@ -462,14 +458,7 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
     batches = given if given is not None and given.n_batches > 1 else None  # one is none, to the last bit
     if batches is not None and (batches.effects == 1.0).all():
         batches = first_effects(batches, data, sizes)
-    engine = resolve_engine(
-        request.engine or asked.engine,
-        data,
-        asked.n_components,
-        asked.row_solver,
-        noise=noise,
-        batched=batches is not None,
-    )
+    engine = resolve_engine(asked.engine, data, asked.n_components, asked.row_solver)
     settings = request.settings.resolved(engine, data)
     known = structure_of(data, settings, **{name: getattr(request, name) for name in KNOWN})
     constraint = constraint_of(settings, known)
@@ -477,12 +466,7 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
 
     def remake(problem: Problem) -> Engine:
         return make_engine(
-            request.engine or engine,
-            problem,
-            request.n_jobs,
-            row_solver=settings.row_solver,
-            constraint=constraint,
-            verbose=request.verbose,
+            engine, problem, request.n_jobs, row_solver=settings.row_solver, verbose=request.verbose
         )
 
     problem = first_problem(settings, data, sizes, noise, batches)
@@ -655,9 +639,7 @@ def _certificate(fit: Fit, counts: Counts, request: Request, messages: list[str]
             f"(computed up to {LARGEST_EXACT:,.0f})"
         )
         return None
-    certificate = exact_log_likelihood(
-        fit, counts, engine=request.engine or fit.settings.engine, n_jobs=request.n_jobs
-    )
+    certificate = exact_log_likelihood(fit, counts, engine=fit.settings.engine, n_jobs=request.n_jobs)
     exact, gap = certificate.log_likelihood, certificate.gap
     messages.append(f"the approximate log-likelihood differs from the exact one by {gap:,.0f}")
     if abs(gap) > POOR_APPROXIMATION * abs(exact) and abs(gap) > 1.0:

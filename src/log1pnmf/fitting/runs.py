@@ -230,7 +230,7 @@ class _OneStart:
         errors, engine, last = None, self._now(engine), self.last
         if reason != "interrupted":
             errors = engine.zero_errors(last.loadings, last.factors)
-            if getattr(engine, "rounds_loss", False):
+            if engine.rounds_loss:
                 loss = engine.loss(last.loadings, last.factors)
                 last = replace(last, loss=loss, objective=last.objective - last.loss + loss)
         changed = Changed.of(engine.problem)

@@ -43,8 +43,8 @@ SMALL, DENSE = 2e6, 0.25
 class Settings:
     """All settings of a fit. Parameters as in `log1pnmf.Log1pNMF`.
 
-    `size_factors`, `dispersion`, `init` and `engine` are "given" where the user passed arrays, a function or
-    an engine; these go beside the settings in a `log1pnmf.fitting.fit_counts.Request`.
+    `size_factors`, `dispersion` and `init` are "given" where the user passed arrays or a function; these go
+    beside the settings in a `log1pnmf.fitting.fit_counts.Request`.
     """
 
     n_components: int = 2
@@ -97,8 +97,7 @@ class Settings:
         check_choice("row_solver", self.row_solver, ROW_SOLVERS)
         check_whole("max_iter", self.max_iter, least=1)
         check_number("tol", self.tol)
-        if self.engine != GIVEN:
-            check_engine(self.engine, self.row_solver)
+        check_engine(self.engine, self.row_solver)
         check_choice("normalize", self.normalize, NORMALIZATIONS)
         self._make_plain()
 
@@ -177,8 +176,7 @@ class Settings:
     def begins_adaptive(self, counts: Counts) -> bool:
         """Whether an exact fit visits few zeros until it has converged, and only then all of them.
 
-        That is where "auto" would choose the adaptive form, except with a user's own engine, which may lack
-        it. Of resolved settings.
+        That is where "auto" would choose the adaptive form. Of resolved settings.
 
         Parameters
         ----------
@@ -186,8 +184,7 @@ class Settings:
             To be fitted.
         """
         cheap = self.link.is_identity and self.noise == "poisson"
-        asked = self.likelihood == "exact" and self.engine != GIVEN
-        return asked and not cheap and self.why_exact(counts) is None
+        return self.likelihood == "exact" and not cheap and self.why_exact(counts) is None
 
     @property
     def zeros(self) -> Quadratic | None:

@@ -180,11 +180,9 @@ class Effects:
         """
         problem, at = engine.problem, (loadings, factors)
         if not problem.noise.zero_loss_is_mean:
-            dispersed = getattr(engine, "dispersed_sums", None)
-            return renewed_effects(problem, *at, dispersed=dispersed, n_steps=1)[0].effects
+            return renewed_effects(problem, *at, dispersed=engine.dispersed_sums, n_steps=1)[0].effects
         means = engine.batch_sums(*at) if sums is None else sums
-        step = getattr(engine, "next_effects", None)
-        near: Array | None = None if step is None else step(means)
+        near = engine.next_effects(means)
         return renewed_effects(problem, *at, sums=lambda *_: means)[0].effects if near is None else near
 
 
@@ -193,7 +191,7 @@ def effects_of(engine: Engine, remake: Remake) -> Effects | None:
     problem = engine.problem
     if problem.batches is None or not (problem.noise.zero_loss_is_mean or problem.zeros is None):
         return None
-    return Effects(remake) if getattr(engine, "sums_batches_quickly", False) else None
+    return Effects(remake) if engine.sums_batches_quickly else None
 
 
 def with_exposure(problem: Problem, **changed: Any) -> Problem:
@@ -217,8 +215,7 @@ def further(to: Array | None, since: Array | None, beta: float, engine: Engine |
     """
     if to is None or since is None:
         return to
-    quick = getattr(engine, "further_effects", None)
-    near: Array | None = None if quick is None else quick(to, since, beta)
+    near = None if engine is None else engine.further_effects(to, since, beta)
     if near is not None:
         return near
     found = to / since
@@ -522,10 +519,15 @@ class _Moves:
             bounds = self.constraint.factors
         if look_only:
             return HalfStep(start, *engine.evaluate(side, start, design), 0.0, 0)
-        how = {} if with_loss or not getattr(engine, "leaves_out_loss", False) else {"with_loss": False}
-        if for_effects and self.effects is not None and getattr(engine, "adds_batch_sums", False):
-            how["with_batch_sums"] = True
-        return engine.half_step(side, start, design, bounds=bounds, row_solver=self.row_solver, **how)
+        return engine.half_step(
+            side,
+            start,
+            design,
+            bounds=bounds,
+            row_solver=self.row_solver,
+            with_loss=with_loss,
+            with_batch_sums=for_effects and self.effects is not None,
+        )
 
     def residual(self, at: Pair, *, loadings: HalfStep, factors: HalfStep) -> float:
         """KKT residual from the half-steps of either side."""

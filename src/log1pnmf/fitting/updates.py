@@ -302,9 +302,9 @@ class BetterEffects:
         engine = self.remake(problem)
         if index and not final and effects_of(engine, self.remake) is not None:
             return Improved(problem, 0.0)
-        dispersed = getattr(engine, "dispersed_sums", None)
-        point = at.loadings, at.factors
-        batches, gain = renewed_effects(problem, *point, sums=engine.batch_sums, dispersed=dispersed)
+        batches, gain = renewed_effects(
+            problem, at.loadings, at.factors, sums=engine.batch_sums, dispersed=engine.dispersed_sums
+        )
         return Improved(with_exposure(problem, batches=batches), gain)
 
 

@@ -30,7 +30,7 @@ Expand: TypeAlias = Callable[[Array], tuple[Array, Array, Array]]
 
 MOST_STEPS, LONGEST_STEP, PRECISION = 20, 1.0, 1e-6
 FEW_STEPS, ROUGHLY = 4, 1e-3
-"""Where every step visits all entries."""
+"""Where every step computes all entries."""
 
 
 def renewed_effects(
@@ -93,7 +93,7 @@ def first_effects(batches: Batches, counts: Counts, sizes: Array) -> Batches:
 def mean_sums(model: Model, loadings: Array, factors: Array) -> Array:
     """Sum of the means of every feature in each batch, were its effects 1; batches x features.
 
-    Where a quadratic stands in for a zero, it is its mean: the objective has that one.
+    Where a quadratic replaces a zero, it is its mean: the objective has that one.
     """
     batches, link, sizes, zeros = model.batches, model.link, model.size_factors, model.zeros
     assert batches is not None
@@ -105,8 +105,8 @@ def mean_sums(model: Model, loadings: Array, factors: Array) -> Array:
         means = link.em(eta)
         if zeros is not None:
             own = zeros.of_samples(block)
-            unvisited = own.in_place(model.counts.by_row.to_dense(block))
-            means = np.where(unvisited, zeros.constant + eta * (own.a1 + own.a2 * eta), means)
+            approximated = own.in_place(model.counts.by_row.to_dense(block))
+            means = np.where(approximated, zeros.constant + eta * (own.a1 + own.a2 * eta), means)
         total += members[:, block] @ means
     return total
 

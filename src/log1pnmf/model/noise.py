@@ -163,7 +163,7 @@ class Noise(Protocol):
 
     @property
     def zero_loss_is_mean(self) -> bool:
-        """Whether a zero costs its mean: only then can a quadratic stand in for the zeros."""
+        """Whether a zero costs its mean: only then can a quadratic replace the zeros."""
         ...
 
     @property
@@ -189,7 +189,7 @@ class Noise(Protocol):
         ...
 
     def curvature(self, y: Array, t: Array, at: Derivatives) -> Array:
-        """Curvature for steps, not negative: the second derivative in eta, or what stands in for it."""
+        """Curvature for steps, not negative: the second derivative in eta, or what replaces it."""
         ...
 
     def constant(self, counts: Counts) -> float:
@@ -309,7 +309,7 @@ class NegativeBinomial:
         return POISSON.gradient(y, t, at) / self._variance_ratio(t, at)
 
     def curvature(self, y: Array, t: Array, at: Derivatives) -> Array:
-        """Poisson's over ``1 + phi mean``: what stands in for the second derivative in steps."""
+        """Poisson's over ``1 + phi mean``: what replaces the second derivative in steps."""
         return POISSON.curvature(y, t, at) / self._variance_ratio(t, at)
 
     def constant(self, counts: Counts) -> float:

@@ -18,17 +18,13 @@ from .noise import POISSON, Noise
 from .objective import likelihood_constant, plain_constant
 from .zeros import EXACT_FOR_IDENTITY, AdaptiveZeros, EntryZeros, Quadratic, Zeros
 
-LARGE_ROW = 1e9
-"""Total count of a sample from which rounding errors of its log-likelihood exceed about 1e-6."""
-
-
 Array = NDArray[np.float64]
 Likelihood = Literal["exact", "approximate", "adaptive"]
 
 
 @dataclass(frozen=True, eq=False)
 class SideZeros:
-    """The zeros of one side, where they are not all visited.
+    """The zeros of one side, where they are not all computed exactly.
 
     The quadratics of all entries of a row sum up to ``linear_i'b + b'G_i b``, where ``linear_i`` is
     ``row_linear[i] * sum_j column_linear[j] x_j``, and ``G_i`` the sum over p of
@@ -36,7 +32,7 @@ class SideZeros:
     it is 2, and the second term is the concave part.
     """
 
-    stored: Pattern | None  # zeros that are visited
+    stored: Pattern | None  # zeros that are computed exactly
     # (rows, 2): linear and quadratic coefficient in place of ``expm1(eta)``; one of the two. With dispersions
     # there is a third: what is multiplied by the exposure and added to the quadratic one
     row_quadratic: Array | None
@@ -52,8 +48,8 @@ class SideZeros:
 class Side:
     """Compressed rows with exposure ``t_ij = row_exposure_i * column_exposure_j``, and noise.
 
-    `zeros` is None where all zeros are visited. With batches, t is multiplied by the effect of the sample's
-    batch on the feature.
+    `zeros` is None where all zeros are computed exactly. With batches, t is multiplied by the effect of the
+    sample's batch on the feature.
     """
 
     rows: SparseRows
@@ -125,7 +121,7 @@ class Side:
 
 
 def zeros_of_row(side: Side, i: int) -> EntryZeros | None:
-    """Return what stands in for the zeros of one row; None where all are visited."""
+    """Return what replaces the zeros of one row; None where all are exact."""
     zeros = side.zeros
     if zeros is None:
         return None
@@ -158,7 +154,7 @@ class Problem:
     counts: Counts  # n x m counts
     size_factors: NDArray[np.float64]  # (n,): positive
     link: ShiftedLog
-    # what replaces ``expm1`` at zero counts; None visits them exactly. With the identity link this always
+    # what replaces ``expm1`` at zero counts; None computes them exactly. With the identity link this always
     # becomes ``Quadratic(0, 1, 0)``, which is exact at sparse cost
     zeros: Zeros | None = None
     noise: Noise = POISSON
@@ -260,17 +256,6 @@ class Problem:
     def plain_constant(self) -> float:
         """The same for a sum of ``t*em - y*log(em)``, see `log1pnmf.model.objective.plain_constant`."""
         return plain_constant(self)
-
-    @cached_property
-    def is_large(self) -> bool:
-        """Whether counts are so large that ``t*em - y*log(em)`` would lose digits that matter."""
-        large = bool(np.max(self.counts.row_sums, initial=0.0) > LARGE_ROW)
-        return large and self.noise.zero_loss_is_mean
-
-    @property
-    def native_constant(self) -> float:
-        """The constant of the compiled core: `constant` if counts are large, else `plain_constant`."""
-        return self.constant if self.is_large else self.plain_constant
 
     @cached_property
     def _exposure(self) -> NDArray[np.float64]:

@@ -202,7 +202,7 @@ def _values(problem: Problem, loadings: Array, factors: Array, bounds: Bounds) -
 
 
 def _with_zeros(zeros: Zeros, rows: slice, y: Array, eta: Array, t: Array, *exact: Array) -> list[Array]:
-    """Put in what stands in for zeros: loss, its two derivatives in log(t), and that of its slope in eta."""
+    """Put in what replaces zeros: loss, its two derivatives in log(t), and that of its slope in eta."""
     stand_in, constant = zeros.of_samples(rows), zeros.constant
     by_t = zeros.by_exposure[:, 0] if isinstance(zeros, AdaptiveZeros) else 0.0
     squares = t**2 * (by_t + stand_in.b2 * eta**2)

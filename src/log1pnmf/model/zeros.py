@@ -1,7 +1,7 @@
-"""Quadratics that stand in for ``expm1`` at zero counts, so that a fit costs only its non-zeros.
+"""Quadratics that replace ``expm1`` at zero counts, so that a fit costs only its non-zeros.
 
-`Quadratic` is the paper's: one for all zeros. `AdaptiveZeros` has one for every feature, and visits the zeros
-for which it is not good enough one by one.
+`Quadratic` is the paper's: one for all zeros. `AdaptiveZeros` has one for every feature, and computes
+those zeros exactly for which it is not good enough.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from log1pnmf.counts.compress import Pattern
 
 from .link import Link, ShiftedLog
 
-# ---------- quadratics that stand in for expm1 at zero counts, so that a fit costs only its non-zeros
+# ---------- quadratics that replace expm1 at zero counts, so that a fit costs only its non-zeros
 
 Array = NDArray[np.float64]
 
@@ -49,7 +49,7 @@ class Quadratic:
         return self.a0m1 + eta * (self.a1 + self.a2 * eta)
 
     def of_samples(self, block: slice) -> EntryZeros:
-        """Return what stands in for the zeros of some samples."""
+        """Return what replaces the zeros of some samples."""
         return EntryZeros(self.a1, self.a2)
 
     def offset(self, exposure: Array, n_zeros: NDArray[np.int64]) -> float:
@@ -58,9 +58,9 @@ class Quadratic:
 
 
 class EntryZeros(NamedTuple):
-    """What stands in for the zero loss of some entries: ``t (a1 eta + (a2 + t b2) eta**2)``.
+    """What replaces the zero loss of some entries: ``t (a1 eta + (a2 + t b2) eta**2)``.
 
-    `stored` says which zeros are visited exactly instead. `a2` is not negative. `b2` is not positive: its
+    `stored` says which zeros are computed exactly instead. `a2` is not negative. `b2` is not positive: its
     term is the concave part.
     """
 
@@ -70,7 +70,7 @@ class EntryZeros(NamedTuple):
     b2: Any = 0.0
 
     def in_place(self, y: Array) -> NDArray[np.bool_]:
-        """Whether the quadratic stands in for an entry."""
+        """Whether the quadratic replaces an entry."""
         return np.logical_not((y > 0) | self.stored)
 
     def loss(self, eta: Array, t: Array) -> Array:
@@ -102,16 +102,16 @@ class EntryZeros(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class AdaptiveZeros:
-    """A quadratic in eta for the zeros of every feature, and the zeros that are visited one by one."""
+    """A quadratic in eta for the zeros of every feature, and the zeros that are computed exactly."""
 
     # (m, 3): constant, linear and quadratic coefficient of every feature: the loss over t (``expm1(eta)``
     # with Poisson noise) is about their polynomial in eta. The quadratic one is not negative, and zero with
     # the identity link and dispersions. With dispersions the last two are a constant and a quadratic one that
     # are multiplied by t; the quadratic one is not positive (`EntryZeros`)
     quadratics: Array
-    stored: Pattern  # zeros that are visited, features x samples
+    stored: Pattern  # zeros that are computed exactly, features x samples
     exposure: Array  # (m, 2): sums of t and t^2 over the other zeros
-    # (m,): those whose measure (`log1pnmf.model.zeros.zero_costs`) is above it were chosen to be visited
+    # (m,): those whose measure (`log1pnmf.model.zeros.zero_costs`) is above it are exact
     caps: Array
     error: float  # sum over the others of ``t * |loss / t - quadratic|`` where the set was chosen
 
@@ -150,21 +150,21 @@ class AdaptiveZeros:
 
     @cached_property
     def by_sample(self) -> Pattern:
-        """Zeros that are visited, samples x features."""
+        """Exact zeros, samples x features."""
         return self.stored.transpose()
 
     def with_exposure(self, exposure: Array) -> AdaptiveZeros:
-        """Return the same zeros with other sums of t and t^2 over those that are not visited."""
+        """Return the same zeros with other sums of t and t^2 over the approximated ones."""
         other = replace(self, exposure=exposure)
         other.__dict__["by_sample"] = self.by_sample  # transposed once
         return other
 
     def of_samples(self, block: slice) -> EntryZeros:
-        """Return what stands in for the zeros of some samples."""
+        """Return what replaces the zeros of some samples."""
         return EntryZeros(self.a1, self.a2, self.by_sample.to_dense(block), self.by_exposure[:, 1])
 
     def offset(self, exposure: Array, n_zeros: NDArray[np.int64]) -> float:
-        """Sum the constant terms over all zeros that are not visited."""
+        """Sum the constant terms over all approximated zeros."""
         return float(np.sum(self.constants))
 
     @property
@@ -174,7 +174,7 @@ class AdaptiveZeros:
 
 
 Zeros = Quadratic | AdaptiveZeros
-"""What stands in for ``expm1`` at zero counts."""
+"""What replaces ``expm1`` at zero counts."""
 
 EXACT_FOR_IDENTITY = Quadratic(0.0, 1.0, 0.0)
 """For the identity link the mean is linear in eta: nothing is approximated."""
@@ -230,22 +230,22 @@ def _divided_difference_of_exp(*nodes: float) -> float:
             return total
 
 
-# ---------- which zeros to visit
+# ---------- which zeros to compute exactly
 
 LARGEST_CAP = 1.5
 """Beyond that no quadratic comes near an exponential."""
 N_CAPS, N_SMALLER_CAPS = 10, 4
 LOWEST_PRICE, HIGHEST_PRICE = 1e-12, 1e2
-"""Of a visited zero, in units of the errors that are allowed in all."""
+"""Of a zero that is computed exactly, in units of the errors that are allowed in all."""
 MOST_BENT, MOST_OF_ALL, LARGEST_BEND = 0.35, 0.2, 1e3
-"""Part of the slope of a mean that the concave part may take from any zero, and from all zeros that are not
-visited; and how large it may be for any entry, because visited entries are subtracted from sums of all."""
+"""Part of the slope of a mean that the concave part may take from any zero, and from all approximated
+zeros; and how large it may be for any entry, because exact entries are subtracted from sums of all."""
 FLATTEST, STEEPEST = 0.9, 4.0
 """With dispersions, how many times that of the expansion a slope is at least, and a coefficient at most. The
 concave part (`MOST_BEND`) never takes the whole of such a slope. Where zeros have nearly the same eta, least
 squares alone would give any number."""
 SURVEYED = 1024
-"""Samples that are enough to choose which zeros to visit."""
+"""Samples that are enough to choose which zeros to compute exactly."""
 
 
 def surveyed_every(n_samples: int) -> int:
@@ -254,7 +254,7 @@ def surveyed_every(n_samples: int) -> int:
 
 
 class ZeroSurvey(NamedTuple):
-    """How well quadratics do at the zeros of every feature, if those with eta above a cap are visited."""
+    """How well quadratics do at the zeros of every feature, if those with eta above a cap are exact."""
 
     caps: Array  # (G,): ascending
     error: Array  # (m, G): sum of ``t * |loss / t - quadratic|`` over the zeros below the cap
@@ -273,7 +273,7 @@ class Chosen(NamedTuple):
 
 
 def caps_for(tolerance: float, *, dispersed: bool = False) -> Array:
-    """Caps to look at; a tighter tolerance and dispersions need smaller ones.
+    """Caps to try; a tighter tolerance and dispersions need smaller ones.
 
     >>> [round(float(cap), 3) for cap in caps_for(1e-4)[[0, -1]]]
     [0.05, 1.5]
@@ -285,9 +285,9 @@ def caps_for(tolerance: float, *, dispersed: bool = False) -> Array:
 
 
 def choose(survey: ZeroSurvey, limit: float) -> Chosen:
-    """Choose a cap for every feature, so that few zeros are visited and the errors sum up to at most `limit`.
+    """Choose a cap for every feature, so that few zeros are exact and the errors sum up to at most `limit`.
 
-    A visited zero has a price in units of error, the same for all features; every feature takes the cap with
+    An exact zero has a price in units of error, the same for all features; every feature takes the cap with
     the least error and price. The highest price that meets the limit is taken, or the lowest there is. The
     errors grow with the price, so it is found by bisection.
     """
@@ -326,7 +326,7 @@ def zero_costs(eta: Array, t: Array, link: Link, dispersion: float | None) -> tu
 
 
 def polynomial(eta: Array, t: Array, quadratic: Array) -> Array:
-    """Evaluate what stands in for the costs, see `log1pnmf.model.zeros.AdaptiveZeros.quadratics`."""
+    """Evaluate what replaces the costs, see `log1pnmf.model.zeros.AdaptiveZeros.quadratics`."""
     value: Array = quadratic[0] + eta * (quadratic[1] + eta * quadratic[2])
     return value + t * (quadratic[3] + eta**2 * quadratic[4]) if len(quadratic) == 5 else value
 

@@ -16,23 +16,21 @@ import torch
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
-from log1pnmf.engines.base import HalfStep, InMemory, PairSide, RowSolver
+from log1pnmf.engines.base import Engine, HalfStep, PairSide, RowSolver
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.engines.torch import terms as torch_terms
 from log1pnmf.engines.torch import zeros as torch_zeros
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
+from log1pnmf.model.dispersion import MeanSpectrum
 from log1pnmf.model.link import LARGEST_ETA
 from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.problem import Problem, Side
-from log1pnmf.model.spectrum import MeanSpectrum
 from log1pnmf.model.zeros import AdaptiveZeros, ZeroSurvey, surveyed_every
 
-from .dispersed_zeros import Noise
 from .newton import Rows
 from .rows import Block, DevicePattern, TensorCounts, device_rows, fits
-from .sides import Design, Form, Own
-from .terms import DENSE_BYTES, Box
-from .zeros import Exposure, Zeros
+from .terms import DENSE_BYTES, Box, Design, Form, Own
+from .zeros import Exposure, Noise, Zeros
 
 # ---------- what stays the same of one side of a problem, brought to a device once
 
@@ -40,7 +38,7 @@ from .zeros import Exposure, Zeros
 class Kept:
     """Exposures, zeros, dispersions and batches of one side.
 
-    Where all zeros are visited, the sums of ``x`` and ``x x'`` are weighed by exposure.
+    Where all zeros are computed exactly, the sums of ``x`` and ``x x'`` are weighed by exposure.
     """
 
     def __init__(self, side: Side, device: Any, dtype: Any) -> None:
@@ -108,11 +106,11 @@ class Kept:
 
     @staticmethod
     def _piece(factors: Any) -> int:
-        """Count samples whose means are looked at at a time."""
+        """Count samples whose means are evaluated at a time."""
         return max(1, DENSE_BYTES[factors.device.type] // (8 * max(1, len(factors))))
 
     def sums(self, X: Any) -> tuple[Any, Any, Any]:
-        """`decline`, `linear` and `gram` of a `log1pnmf.engines.torch.sides.Design`."""
+        """`decline`, `linear` and `gram` of a `log1pnmf.engines.torch.terms.Design`."""
         exposure = self.column_exposure.reshape(-1, len(X))
         parts: list[tuple[Any, Any]] = [(X, slice(None))]
         if self._order is not None:  # one part for every batch, of neighbours
@@ -141,7 +139,7 @@ TRANSPOSED_BYTES = 48
 """Of every non-zero, while counts are transposed on a card."""
 
 
-class TorchEngine(InMemory):
+class TorchEngine(Engine):
     """Implementation of `log1pnmf.engines.base.Engine` in PyTorch.
 
     The arrays of the solver stay on the device in float64; counts and what is computed for every entry are in
@@ -149,7 +147,7 @@ class TorchEngine(InMemory):
     order, so the same card gives the same bits.
     """
 
-    leaves_out_loss = True
+    sums_batches_quickly = False
 
     def __init__(
         self,
@@ -186,7 +184,7 @@ class TorchEngine(InMemory):
         return self.precision == "float32" and fits(TRANSPOSED_BYTES * counts.nnz, self.device)
 
     def adopt(self, array: Any, which: PairSide = "loadings") -> Any:
-        """Return a float64 tensor on the device; see `log1pnmf.engines.base.Engine.adopt`."""
+        """Return a float64 tensor on the device; see `Engine.adopt`."""
         if isinstance(array, np.ndarray):
             array = torch.from_numpy(np.array(array, dtype=np.float64, order="C"))
         return array.to(device=self.device, dtype=torch.float64).contiguous()
@@ -200,8 +198,9 @@ class TorchEngine(InMemory):
         bounds: Bounds = NON_NEGATIVE,
         row_solver: RowSolver = "newton",
         with_loss: bool = True,
+        with_batch_sums: bool = False,
     ) -> HalfStep:
-        """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`."""
+        """Improve every row of `start`; see `Engine.half_step`."""
         fixed = self._design(side, design)
         b = self.adopt(start)
         boxes = self._boxes(bounds, b)
@@ -222,7 +221,7 @@ class TorchEngine(InMemory):
         )
 
     def evaluate(self, side: Side, start: Any, design: Any) -> tuple[float, Any]:
-        """Loss and gradient at `start`; see `log1pnmf.engines.base.Engine.evaluate`."""
+        """Loss and gradient at `start`; see `Engine.evaluate`."""
         fixed, b = self._design(side, design), self.adopt(start)
         boxes = self._boxes(NON_NEGATIVE, b)
         kept, terms = self._keep(side), self.terms_for(b.shape[1])
@@ -245,15 +244,15 @@ class TorchEngine(InMemory):
     def survey_zeros(
         self, loadings: Any, factors: Any, caps: np.ndarray, *, straight: bool = False
     ) -> ZeroSurvey:
-        """Fit quadratics to the zeros; see `log1pnmf.engines.base.Engine.survey_zeros`."""
+        """Fit quadratics to the zeros; see `Engine.survey_zeros`."""
         return self._zeros(loadings, factors).survey(caps, straight=straight)
 
     def collect_zeros(self, loadings: Any, factors: Any, caps: np.ndarray) -> tuple[Pattern, np.ndarray]:
-        """List zeros above their cap; see `log1pnmf.engines.base.Engine.collect_zeros`."""
+        """List zeros above their cap; see `Engine.collect_zeros`."""
         return self._zeros(loadings, factors).collect(caps)
 
     def zero_errors(self, loadings: Any, factors: Any, *, roughly: bool = False) -> tuple[float, float]:
-        """Describe how far the quadratics are off; see `log1pnmf.engines.base.Engine.zero_errors`."""
+        """Describe how far the quadratics are off; see `Engine.zero_errors`."""
         zeros = self.problem.zeros
         if not isinstance(zeros, AdaptiveZeros):
             return 0.0, 0.0
@@ -265,7 +264,7 @@ class TorchEngine(InMemory):
         side = self.problem.factors_side
         kept = self._keep(side)
         exposure = Exposure(kept.column_exposure, kept.column_batch, kept.row_exposure)
-        features = torch_zeros if self._triton is None else self._triton[1]
+        features = torch_zeros if self._triton is None else self._triton
         at, noise = (self.adopt(loadings), self.adopt(factors)), None
         if isinstance(side.noise, NegativeBinomial):
             dispersion = self.adopt(np.broadcast_to(side.noise.dispersion, len(factors)))
@@ -273,7 +272,7 @@ class TorchEngine(InMemory):
         return Zeros(features, self._rows(side), exposure, *at, noise)
 
     def mean_spectrum(self, loadings: Any, factors: Any) -> MeanSpectrum | None:
-        """Condense the means on the host; see `log1pnmf.engines.base.Engine.mean_spectrum`."""
+        """Condense the means on the host; see `Engine.mean_spectrum`."""
         return self._native.mean_spectrum(on_host(loadings), on_host(factors))
 
     def batch_sums(self, loadings: Any, factors: Any) -> np.ndarray:
@@ -292,19 +291,18 @@ class TorchEngine(InMemory):
     @cached_property
     def terms(self) -> ModuleType:
         """What sums over non-zeros: Triton kernels on a card, plain PyTorch elsewhere and in float64."""
-        return torch_terms if self.precision != "float32" or self._triton is None else self._triton[0]
+        return torch_terms if self.precision != "float32" or self._triton is None else self._triton
 
     @cached_property
-    def _triton(self) -> tuple[ModuleType, ModuleType] | None:
-        """Kernels for non-zeros and for zeros, on a card with Triton."""
+    def _triton(self) -> ModuleType | None:
+        """The Triton kernels, on a card with Triton."""
         if self.device.type != "cuda":
             return None
         try:
-            from log1pnmf.engines.torch import kernels as triton_terms
-            from log1pnmf.engines.torch import kernels as triton_zeros
+            from log1pnmf.engines.torch import kernels
         except ImportError:
             return None
-        return triton_terms, triton_zeros
+        return kernels
 
     def terms_for(self, K: int) -> ModuleType:
         """Return `terms`, if it can do K factors."""

@@ -8,7 +8,7 @@ than a thousandth, and cannot make it indefinite.
 
 The operations of `terms` as Triton kernels: one program per row, fixed order of every sum.
 
-A row's non-zeros, and then its stored zeros, are visited in tiles: gather the design rows, eta, expm1,
+A row's non-zeros, and then its stored zeros, are read in tiles: gather the design rows, eta, expm1,
 residual and weight, then the gradient by a sum and the Hessian by matrix products on the tensor cores. Every
 thread sums its entries in float32, and what threads and programs have is summed in float64. Offsets into the
 entries are 64 bits wide.
@@ -28,8 +28,7 @@ from log1pnmf.engines.torch import terms as dense
 from log1pnmf.model.link import LARGEST_ETA
 
 from .rows import PIECE, Block
-from .sides import Design, Own, Reach, Sums
-from .terms import IMPOSSIBLE, LEAST_RATIO, Box, completed, wide
+from .terms import IMPOSSIBLE, LEAST_RATIO, Box, Design, Own, Reach, Sums, completed, wide
 
 # ---------- what single entries add to loss, gradient and Hessian, as parts of Triton kernels
 
@@ -38,7 +37,7 @@ SMALL = tl.constexpr(0.4)
 MANY_ROWS = 2000
 
 
-def visited(
+def entry_arguments(
     block: Block, rows: Any, design: Design, own: Own, *, rough: bool = False
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Where the kernels find entries and what belongs to them, and their kinds.
@@ -379,7 +378,7 @@ def dense_sums(b: Any, design: Design, *, own: Own, hessian: bool) -> Sums:
     stages = max(1, min(3, STAGE_BYTES // (8 * COLUMNS * (W + HEAD + TAIL))))
     out = torch.empty((splits, n, len(parts)), dtype=torch.float32, device=b.device)
     loss = torch.empty((splits, n), dtype=torch.float32, device=b.device)
-    arguments, kinds = _visited(b, design, own)
+    arguments, kinds = _dense_arguments(b, design, own)
     for tail in range(max(1, tails)):
         _dense_sums[(triton.cdiv(n, ROWS), splits)](
             *arguments, *halves, loss, out, n, m, each, len(parts), HEAD + tail * TAIL, K,
@@ -400,7 +399,7 @@ def dense_change(b: Any, step: Any, design: Design, *, own: Own) -> tuple[Any, A
     (n, K), m = b.shape, design.X.shape[0]
     splits, each = _splits(n, m)
     loss, growth = torch.empty((2, splits, n), dtype=torch.float32, device=b.device)
-    arguments, kinds = _visited(b, design, own)
+    arguments, kinds = _dense_arguments(b, design, own)
     _dense_change[(triton.cdiv(n, ROWS), splits)](
         *arguments, step.contiguous(), loss, growth, n, m, each, K, W=design.padded.shape[1], ROWS=ROWS,
         COLUMNS=COLUMNS, **kinds, num_warps=WARPS, num_stages=2,
@@ -430,7 +429,7 @@ def _splits(n: int, m: int) -> tuple[int, int]:
     return triton.cdiv(m, each), each
 
 
-def _visited(b: Any, design: Design, own: Own) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _dense_arguments(b: Any, design: Design, own: Own) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Where the kernels find what belongs to rows and columns, and their kinds."""
     form, labels = design.form, own.batch if own.batch is not None else design.batch
     dispersion = design.dispersion if design.dispersion is not None else own.dispersion
@@ -600,7 +599,7 @@ def reach(
     W = design.padded.shape[1]
     tile, warps = (128, 2) if n >= MANY_ROWS and W <= 16 else tile_and_warps(W, n, hessian=False)
     shrink, growth, rise = torch.empty((3, n), dtype=design.X.dtype, device=b.device)
-    arguments, kinds = visited(block, rows, design, own, rough=True)
+    arguments, kinds = entry_arguments(block, rows, design, own, rough=True)
     _reach[(n,)](
         *arguments, b, step, shrink, growth, rise, known.view(torch.uint8), *limits, K, W=W, TILE=tile,
         IDENTITY=kinds["IDENTITY"], STORED=kinds["STORED"], BATCH=kinds["BATCH"],
@@ -700,7 +699,7 @@ LARGEST_WIDTH = 128
 def evaluate(
     block: Block, rows: Any, b: Any, design: Design, *, own: Own, hessian: bool, with_loss: bool = True
 ) -> Sums:
-    """Sum over the visited entries of some rows; see `log1pnmf.engines.torch.terms.evaluate`."""
+    """Sum over the exact entries of some rows; see `log1pnmf.engines.torch.terms.evaluate`."""
     K, W = b.shape[1], design.padded.shape[1]
     pieces = block.pieces if rows is block.numbers else None
     n = len(b) if pieces is None else len(pieces[0])
@@ -709,7 +708,7 @@ def evaluate(
     tile, warps = tile_and_warps(W, n, hessian)
     H = torch.empty((n, W, W) if hessian else (1,), dtype=design.X.dtype, device=b.device)
     bend = torch.empty((n, 2), dtype=torch.float64, device=b.device) if design.form.bent else None
-    own_arguments, kinds = visited(block, rows, design, own)
+    own_arguments, kinds = entry_arguments(block, rows, design, own)
     _evaluate[(n,)](
         *(pieces or (rows, rows))[:2], *own_arguments, b, loss, gradient, H, loss if bend is None else bend,
         IMPOSSIBLE, K, W=W, TILE=tile, HESSIAN=hessian, LOSS=with_loss,
@@ -734,7 +733,7 @@ def change(block: Block, rows: Any, b: Any, step: Any, design: Design, *, own: O
     W = design.padded.shape[1]
     loss = torch.empty(n, dtype=torch.float64, device=b.device)
     tile, warps = tile_and_warps(W, n, hessian=False)
-    own_arguments, kinds = visited(block, rows, design, own)
+    own_arguments, kinds = entry_arguments(block, rows, design, own)
     _change[(n,)](
         *own_arguments, b, step, loss, IMPOSSIBLE, LEAST_RATIO, K, W=W, TILE=tile, **kinds, num_warps=warps
     )

@@ -12,15 +12,14 @@ import torch
 from log1pnmf.model.zeros import MOST_BEND
 
 from .rows import Block
-from .sides import Design, Own, Sums, bends, declines, linears, with_grams
-from .terms import Box, bend_slopes
+from .terms import Box, Design, Own, Sums, bend_slopes, bends, declines, linears, with_grams
 
 SHORT_ROW, MOST_STEPS, FEW_ROWS = 64, 20, 0.01
 MOST_HALVINGS = 30
 MOST_RISE = 0.9
 """Of the curvature along a step, as a part of it; up to its double the full step lowers the loss."""
 LEAST_BEND = {torch.float32: 1e-6, torch.float64: 1e-12}
-"""Part of the sums of all entries; less may be the rounding of those that are visited."""
+"""Part of the sums of all entries; less may be the rounding of those that are exact."""
 MOST_WHOLE_BEND, IMPOSSIBLE = 1e10, 1e30
 """Of all entries; with more of it sums are unreliable, and a point is refused."""
 
@@ -99,7 +98,7 @@ class Rows:
             holds = self._holds(active, point, x - point, curvature)
             if self.design.form.bent:
                 holds &= self._stays_inside(active, x - point, sums.bend)
-            *totals, n_left = _totals(columns, loss, decrease, rejected, ~holds)  # one look at the card
+            *totals, n_left = _totals(columns, loss, decrease, rejected, ~holds)  # one copy from the card
             if not n_left:
                 return Solved(values, gradient, *totals)
             left = torch.nonzero(~holds)[:, 0]
@@ -130,7 +129,7 @@ class Rows:
         """Loss, gradient and Hessian of some rows, penalty excluded."""
         terms, design, own = self.terms, self.design, self._of(self.own, rows)
         form = design.form
-        loss, gradient, H, visited = terms.evaluate(
+        loss, gradient, H, exact = terms.evaluate(
             self.block, rows, b, design, own=own, hessian=hessian, with_loss=with_loss
         )
         if form.exact:
@@ -139,15 +138,15 @@ class Rows:
         linear, bend = linears(own, design), bends(own, design, b)
         if form.bent:
             hollow = bends(own, design, b, concave=True)
-            visited = self._unvisited(own, b, hollow, visited)
-            bend, loss = bend + hollow, loss + _beyond(visited)
-            gradient = gradient + self._beyond_gradient(rows, own, b, hollow, visited)
+            exact = self._approximated(own, b, hollow, exact)
+            bend, loss = bend + hollow, loss + _beyond(exact)
+            gradient = gradient + self._beyond_gradient(rows, own, b, hollow, exact)
         if with_loss:
             loss = loss + (b * (linear + bend)).sum(1)
         gradient = (gradient + linear).add(bend, alpha=2.0)
         if hessian and not form.linear:
             H = with_grams(H, own, design)
-        return Sums(loss, gradient, H, visited)
+        return Sums(loss, gradient, H, exact)
 
     def change(self, rows: Any, b: Any, step: Any) -> Any:
         """Change of the penalised loss of some rows."""
@@ -161,10 +160,10 @@ class Rows:
             loss = loss + _beyond(after) - _beyond(before)
         return loss + _quadratic_change(own, self.design, b, step)
 
-    def _unvisited(self, own: Own, b: Any, hollow: Any, visited: Any) -> Any:
-        """``Sums.bend`` of the zeros that are not visited: that of all entries, less those that are."""
+    def _approximated(self, own: Own, b: Any, hollow: Any, exact: Any) -> Any:
+        """``Sums.bend`` of the approximated zeros: that of all entries, less those that are."""
         slope, whole = (b * declines(own, self.design)).sum(1), -2.0 * (b * hollow).sum(1)
-        steep, bend = slope - visited[:, 0], whole - visited[:, 1]
+        steep, bend = slope - exact[:, 0], whole - exact[:, 1]
         least = LEAST_BEND[self.design.X.dtype]
         steep, bend = (
             torch.where(steep > least * slope, steep, 0.0),
@@ -172,18 +171,18 @@ class Rows:
         )
         return torch.stack([steep, torch.where(whole > MOST_WHOLE_BEND, IMPOSSIBLE, bend)], 1)
 
-    def _stays_inside(self, rows: Any, step: Any, unvisited: Any) -> Any:
+    def _stays_inside(self, rows: Any, step: Any, approximated: Any) -> Any:
         """Whether the concave part surely holds where the step ends; see ``cpp/row.hpp``."""
         own = self._of(self.own, rows)
-        steep, bend = unvisited.unbind(1)
+        steep, bend = approximated.unbind(1)
         change = (-2.0 * (step * bends(own, self.design, step, concave=True)).sum(1)).clamp(min=0.0)
         fall = (step.clamp(max=0.0) * declines(own, self.design)).sum(1)
         root = bend.sqrt() + change.sqrt()
         return (root == 0.0) | (root**2 <= MOST_BEND * (steep + fall))
 
-    def _beyond_gradient(self, rows: Any, own: Own, b: Any, hollow: Any, unvisited: Any) -> Any:
-        """Gradient of `_beyond`: a second pass over the visited entries of the few rows that are there."""
-        gradient, ratio = torch.zeros_like(b), _ratio(unvisited)
+    def _beyond_gradient(self, rows: Any, own: Own, b: Any, hollow: Any, approximated: Any) -> Any:
+        """Gradient of `_beyond`: a second pass over the exact entries of the few rows that are there."""
+        gradient, ratio = torch.zeros_like(b), _ratio(approximated)
         there = torch.nonzero(ratio)[:, 0]
         if not len(there):
             return gradient
@@ -236,16 +235,16 @@ def _totals(columns: Any, *of_rows: Any) -> tuple[Any, ...]:
     return there[: -len(sums)].reshape(columns.shape), *there[-len(sums) :].tolist()
 
 
-def _ratio(unvisited: Any) -> Any:
+def _ratio(approximated: Any) -> Any:
     """Part of the bend of every row that is beyond where the concave part holds."""
-    steep, bend = unvisited.unbind(1)
+    steep, bend = approximated.unbind(1)
     ratio = torch.where(bend > 0.0, 1.0 - MOST_BEND * steep / bend.clamp(min=1e-300), 0.0)
     return torch.where(ratio > 1e-9, ratio, 0.0)
 
 
-def _beyond(unvisited: Any) -> Any:
+def _beyond(approximated: Any) -> Any:
     """Cost of rows beyond where the concave part holds; see `log1pnmf.model.zeros.EntryZeros.beyond`."""
-    return 0.5 * _ratio(unvisited) ** 2 * unvisited[:, 1]
+    return 0.5 * _ratio(approximated) ** 2 * approximated[:, 1]
 
 
 def _quadratic_change(own: Own, design: Design, b: Any, step: Any) -> Any:

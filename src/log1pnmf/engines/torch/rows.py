@@ -18,7 +18,7 @@ from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.compress import Pattern, SparseRows, row_blocks
 from log1pnmf.counts.counts import Counts, Tally
 
-# ---------- counts that are on a device already, as sparse matrices of PyTorch or CuPy
+# ---------- counts whose entries are tensors
 
 COPIED_ENTRIES = 1 << 27
 """Entries that are copied to a device at a time."""
@@ -96,42 +96,7 @@ def _transposed(shape: tuple[int, int], indptr: np.ndarray, indices: Any) -> tup
 
 
 class TensorCounts(Counts):
-    """Counts on a device. Make them with `TensorCounts.from_device` or `TensorCounts.uploaded`."""
-
-    @classmethod
-    def recognises(cls, X: Any) -> bool:
-        """Whether X is a sparse matrix of PyTorch or CuPy."""
-        kind = type(X)
-        if kind.__module__.startswith("cupyx.scipy.sparse"):
-            return True
-        return isinstance(X, torch.Tensor) and X.layout != torch.strided
-
-    @classmethod
-    def from_device(cls, X: Any) -> TensorCounts:
-        """Check counts where they are."""
-        if isinstance(X, torch.Tensor):
-            if X.layout == torch.sparse_coo:
-                X = X.coalesce()
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
-                X = X.to_sparse_csr()
-            indptr, indices, values = X.crow_indices(), X.col_indices(), X.values()
-        else:
-            X = X.tocsr()
-            X.sum_duplicates()
-            indptr, indices, values = (torch.as_tensor(part) for part in (X.indptr, X.indices, X.data))
-        shape = (int(X.shape[0]), int(X.shape[1]))
-        if 0 in shape:
-            raise ValueError(f"counts must have samples and features, got shape {shape}")
-        if values.dtype != torch.float64:
-            values = values.float()
-        _check(values)
-        if bool((values == 0).any()):
-            raise ValueError(
-                "counts on a device must not have stored zeros; remove these, or pass counts in host memory"
-            )
-        rows = TensorRows(shape, on_host(indptr).astype(np.int64), indices.int(), values)
-        return cls(rows)  # type: ignore[arg-type]
+    """Counts on a device, with those of the host that they were copied from; see `TensorCounts.uploaded`."""
 
     @classmethod
     def uploaded(cls, counts: Counts, device: Any) -> TensorCounts:
@@ -152,12 +117,6 @@ class TensorCounts(Counts):
         return int(np.count_nonzero(np.diff(self.by_column.indptr) == 0))
 
     @cached_property
-    def sum_of_squares(self) -> float:
-        """Sum over all entries of y**2."""
-        values: Any = self.by_row.values
-        return sum(float(piece.double().square().sum()) for piece in values.split(1 << 26))
-
-    @cached_property
     def log_factorial(self) -> float:
         """Sum over all entries of log(y!)."""
         values: Any = self.by_row.values
@@ -165,11 +124,6 @@ class TensorCounts(Counts):
         for piece in values.split(1 << 26):
             total += torch.lgamma(piece.double() + 1.0).sum()
         return float(total)
-
-    @cached_property
-    def _host(self) -> SparseRows:
-        rows: Any = self.by_row
-        return rows.to_host()
 
     @cached_property
     def stirling(self) -> float:
@@ -192,11 +146,12 @@ class TensorCounts(Counts):
 
     @cached_property
     def _copy(self) -> Counts:
-        return Counts(self._host, None, self.sample_names, self.feature_names)
+        rows: Any = self.by_row
+        return Counts(rows.to_host(), None, self.sample_names, self.feature_names)
 
     def to_scipy(self) -> sparse.csr_array:
         """Copy to the host as a SciPy CSR array."""
-        return self._host.to_scipy()
+        return self.on_host().to_scipy()
 
 
 _UPLOADED: WeakKeyDictionary[Counts, dict[str, TensorCounts]] = WeakKeyDictionary()
@@ -223,16 +178,6 @@ def read_only(array: np.ndarray) -> Any:
         return torch.from_numpy(array)
 
 
-def _check(values: Any) -> None:
-    bad = ~(torch.isfinite(values) & (values >= 0))
-    if bool(bad.any()):
-        first = int(torch.nonzero(bad)[0, 0])
-        raise ValueError(
-            f"counts has {int(bad.sum())} entries that are negative or not finite "
-            f"(first {float(values[first])}); pass raw counts, not log-transformed or scaled values"
-        )
-
-
 # ---------- counts on a device
 
 RESIDENT_SHARE = 0.4
@@ -240,7 +185,7 @@ RESIDENT_SHARE = 0.4
 STREAMED_ENTRIES = 1 << 27
 """Entries of a block that is streamed, 1 GiB; two of them are on the device at a time."""
 PIECE = 1 << 12
-"""Entries of a row that one program takes, where all rows are looked at."""
+"""Entries of a row that one program takes, where all rows are evaluated."""
 LEAST_LOCKED = 1 << 26
 """Bytes of an array that is page-locked; smaller ones may share a page with others."""
 MOST_ROWS = 1 << 18
@@ -294,7 +239,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """Zeros of some consecutive rows that are visited, on the device."""
+    """Exact zeros of some consecutive rows, on the device."""
 
     indptr: Any  # (rows + 1,): into `indices`, not from 0
     indices: Any
@@ -465,7 +410,7 @@ _UPLOADED_ROWS: WeakKeyDictionary[SparseRows, dict[tuple[str, str], DeviceRows]]
 
 
 def device_rows(rows: SparseRows, device: Any, dtype: Any) -> DeviceRows:
-    """Bring rows to a device, once for as long as the rows live: the renewed problems of a fit share them."""
+    """Bring rows to a device, once for as long as the rows live: the updated problems of a fit share them."""
     places = _UPLOADED_ROWS.setdefault(rows, {})
     key = (str(device), str(dtype))
     if key not in places:

@@ -9,16 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.compress import Pattern
+from log1pnmf.engines.base import Engine, HalfStep
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.link import LARGEST_ETA, SMALLEST_ETA
 from log1pnmf.model.noise import NegativeBinomial, Noise
 from log1pnmf.model.objective import entry_curvature, entry_gradient, entry_loss
 from log1pnmf.model.problem import Problem, Side, zeros_of_row
 from log1pnmf.model.zeros import AdaptiveZeros, EntryZeros, ZeroSurvey, polynomial, survey_feature, zero_costs
-
-from .base import Factory, HalfStep, InMemory, PairSide, RowSolver, check_row_solver
 
 Array = NDArray[np.float64]
 
@@ -29,17 +27,13 @@ TOLERANCE = 1e-12
 ROUNDING = 1e-14
 
 
-class ReferenceEngine(InMemory):
+class ReferenceEngine(Engine):
     """Reference implementation of `log1pnmf.engines.base.Engine`."""
 
     sums_batches_quickly = True
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-
-    def adopt(self, array: Array, which: PairSide = "loadings") -> Array:
-        """Return a NumPy array; see `log1pnmf.engines.base.Engine.adopt`."""
-        return on_host(array)
 
     def half_step(
         self,
@@ -48,10 +42,11 @@ class ReferenceEngine(InMemory):
         design: Array,
         *,
         bounds: Bounds = NON_NEGATIVE,
-        row_solver: RowSolver = "newton",
+        row_solver: str = "newton",
+        with_loss: bool = True,
+        with_batch_sums: bool = False,
     ) -> HalfStep:
         """Improve every row of `start`; see `log1pnmf.engines.base.Engine.half_step`."""
-        check_row_solver(row_solver)
         solve = _newton if row_solver == "newton" else _coordinate
         values, gradient = np.empty_like(start), np.empty_like(start)
         loss, predicted, n_rejected = self.problem.constant, 0.0, 0
@@ -62,10 +57,6 @@ class ReferenceEngine(InMemory):
             predicted += decrease
             n_rejected += rejected
         return HalfStep(values, loss, gradient, predicted, n_rejected)
-
-    def loss(self, loadings: Array, factors: Array) -> float:
-        """Negative log-likelihood on the eta scale, constants included, penalty excluded."""
-        return self.evaluate(self.problem.loadings_side, loadings, factors)[0]
 
     def evaluate(self, side: Side, start: Array, design: Array) -> tuple[float, Array]:
         """Loss and gradient at `start`; see `log1pnmf.engines.base.Engine.evaluate`."""
@@ -137,23 +128,6 @@ def dispersion_of(problem: Problem, j: int) -> float | None:
     """Return the dispersion of a feature; None with Poisson noise."""
     noise = problem.noise
     return float(noise.of_features(j).dispersion) if isinstance(noise, NegativeBinomial) else None
-
-
-class ReferenceFactory(Factory):
-    """Makes reference engines."""
-
-    name = "reference"
-    takes_batches = True
-
-    def lacks_noise(self, noise: Noise, row_solver: RowSolver) -> str | None:
-        """Take any noise with Newton's steps; the paper's curvature is that of Poisson counts."""
-        return None if row_solver == "newton" else super().lacks_noise(noise, row_solver)
-
-    def __call__(
-        self, problem: Problem, n_threads: int | None = None, *, verbose: int = 0
-    ) -> ReferenceEngine:
-        """Make an engine for a problem."""
-        return ReferenceEngine(problem)
 
 
 class _Box(NamedTuple):
