@@ -35,7 +35,7 @@ def test_batches_are_a_column_of_the_file(call, counts_file, tmp_path):
 
 def test_a_sweep_has_effects_at_every_c(call, counts_file, tmp_path):
     out = tmp_path / "out"
-    quick = ["--init", "nndsvd", "--max-iter", "5", "--jobs", "1", "--no-report"]
+    quick = ["--set", "init=nndsvd", "--max-iter", "5", "--jobs", "1", "--no-report"]
     done = call("sweep", counts_file, "-k", "2", "-c", "1,inf", "-o", out, "--batch", "type", *quick)
     assert done.code == 0, done.err
     fits = [Fit.load(path) for path in sorted((out / "models").iterdir())]
@@ -51,7 +51,7 @@ def test_a_selection_with_batches_is_that_of_select(call, counts_file, tmp_path)
     strong, labels = tmp_path / "strong.h5ad", table.labels("type")
     write_table(CountTable(Counts.from_any(values), {"type": labels}), strong)
     quick = ["--folds", "2", "--seeds", "0", "--max-iter", "3", "--jobs", "1", "--size-factors", "none"]
-    asked = ["-k", "1", "-c", "1,inf", "--batch", "type", "--batch-strength", "3"]
+    asked = ["-k", "1", "-c", "1,inf", "--batch", "type", "--set", "batch_strength=3"]
     done = call("select", strong, "-o", tmp_path / "out", *asked, *quick)
     assert done.code == 0, done.err
     with open(tmp_path / "out" / "settings.csv", newline="") as file:
@@ -65,7 +65,7 @@ def test_a_selection_with_batches_is_that_of_select(call, counts_file, tmp_path)
 
 def test_new_samples_have_the_effects_of_their_batch(call, counts_file, tmp_path):
     out = tmp_path / "out"
-    quick = ["--init", "nndsvd", "--max-iter", "5", "--jobs", "1", "--no-report"]
+    quick = ["--set", "init=nndsvd", "--max-iter", "5", "--jobs", "1", "--no-report"]
     assert call("fit", counts_file, "-k", "2", "-o", out, "--batch", "type", *quick).code == 0
     for name, asked in (("with", ["--batch", "type"]), ("without", [])):
         assert call("transform", out, counts_file, "-o", tmp_path / f"{name}.csv", *asked).code == 0

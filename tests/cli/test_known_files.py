@@ -27,7 +27,7 @@ def test_files_of_what_is_known(counts, tmp_path, capsys):
     arguments = ["fit", str(tmp_path / "counts.csv"), "-k", "6", "-o", str(tmp_path / "out"), "--no-report"]
     files = {"--fixed-loadings": "design.csv", "--fixed-factors": "ambient.csv", "--mask": "sets.gmt"}
     given = [part for name, file in files.items() for part in (name, str(tmp_path / file))]
-    assert main([*arguments, *given, "--init", "nndsvd", "--jobs", "1"]) == 0
+    assert main([*arguments, *given, "--set", "init=nndsvd", "--jobs", "1"]) == 0
     fit = RunFolder.open(tmp_path / "out").fit()
     assert fit.factor_names == ["everyone", "dose", "ambient", "cycle", "early", "k5"]
     np.testing.assert_array_equal(fit.loadings[:, 1], np.linspace(0, 0.5, 20))

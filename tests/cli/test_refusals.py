@@ -29,7 +29,13 @@ USES = {
     "c a word": ([*FIT, "-c", "much"], "'much'"),
     "c twice": ([*FIT, "-c", "1", "-c", "1.0"], "twice"),
     "likelihood unknown": ([*FIT, "--likelihood", "best"], "likelihood must be one of"),
-    "start unknown": ([*FIT, "--init", "best"], "init must be one of"),
+    "start unknown": ([*FIT, "--set", "init=best"], "init must be one of"),
+    "parameter unknown": (
+        [*FIT, "--set", "n_components=3"],
+        "--set takes NAME=VALUE with one of init,",
+    ),
+    "parameter without a value": ([*FIT, "--set", "init"], "--set takes NAME=VALUE"),
+    "parameter not a number": ([*FIT, "--set", "n_init=x"], "n_init must be a number, got 'x'"),
     "no such label": ([*FIT, "--groupby", "type"], "no sample column 'type'"),
     "layer of a csv": ([*FIT, "--layer", "counts"], "no layers"),
     "filters leave nothing": ([*FIT, "--min-counts", "1000"], "left nothing"),
@@ -49,10 +55,6 @@ USES = {
     "convert to unknown": (["convert", "FILE", "x.xlsx"], "no ending that is known"),
     "convert to 10x h5": (["convert", "FILE", "x.h5"], "only read"),
     "convert onto itself": (["convert", "FILE", "good.csv"], "already exists"),
-    "simulate a density of 2": (["simulate", "s.csv", "--density", "2"], "between 0 and 1"),
-    "simulate to nowhere": (["simulate", "--samples", "5"], "name the output file once"),
-    "simulate nothing": (["simulate", "s.csv", "-n", "0"], "n_samples must be at least 1"),
-    "simulate to unknown": (["simulate", "s.docx"], "no ending that is known"),
 }
 FILES = {
     "missing.csv": "does not exist",

@@ -63,7 +63,6 @@ def fit(
     fixed_loadings: common.FixedLoadings = None,
     fixed_factors: common.FixedFactors = None,
     mask: common.Mask = None,
-    mask_penalty: common.MaskPenalty = Settings.mask_penalty,
     engine: common.Engine = Settings.engine,
     memory: common.Memory = None,
     scheduler: common.Scheduler = None,
@@ -84,7 +83,7 @@ def fit(
     values = common.parse_c(c)
     if len(values) > 1 and (checkpoint is not None or resume is not None):
         raise typer.BadParameter("--checkpoint and --resume are for one fit: give one c")
-    parameters = options.parameters(components, mask_penalty=mask_penalty, engine=engine)
+    parameters = options.parameters(components, engine=engine)
     size = DEFAULT_MEMORY if memory is None else memory
     parse_memory(size)
     if memory is not None and engine != "streaming":

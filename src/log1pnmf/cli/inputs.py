@@ -30,16 +30,17 @@ class SolverOptions:
 
     likelihood: common.Likelihood = Settings.likelihood
     size_factors: common.SizeFactors = Settings.size_factors
-    batch_strength: common.BatchStrength = Settings.batch_strength
     l1: common.L1 = Settings.l1
     seed: common.Seed = 0
     max_iter: common.MaxIter = Settings.max_iter
     tol: common.Tol = Settings.tol
     jobs: common.Jobs = Request.n_jobs
+    others: common.Others = None
 
     def parameters(self, n_components: int, **more: Any) -> dict[str, Any]:
         """Return checked parameters of a fit, by their names in the library."""
-        own = {LIBRARY_NAMES.get(one.name, one.name): getattr(self, one.name) for one in fields(self)}
+        own = {LIBRARY_NAMES.get(name, name): value for name, value in vars(self).items() if name != "others"}
+        own |= common.parse_others(self.others or ())
         return common.checked_parameters(n_components=n_components, **own, **more)
 
 
@@ -47,11 +48,7 @@ class SolverOptions:
 class FitOptions(SolverOptions):
     """Options of commands that fit one model for every c."""
 
-    zeros_tol: common.ZerosTol = Settings.zeros_tol
     noise: common.Noise = Settings.noise
-    dispersion: common.Dispersion = Settings.dispersion
-    init: common.Init = Settings.init
-    n_init: common.NInit = Settings.n_init
 
 
 def unfolded(command: Callable[..., int]) -> Callable[..., int]:

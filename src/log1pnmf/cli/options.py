@@ -148,14 +148,6 @@ Batch = Annotated[
         "--batch", metavar="COLUMN", help="Column with the batch of each sample: donor, chip, section."
     ),
 ]
-BatchStrength = Annotated[
-    float,
-    typer.Option(
-        "--batch-strength",
-        metavar="N",
-        help="Strength of the prior that pulls batch effects to 1, in counts.",
-    ),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, everything else to stderr.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite existing output.")]
 
@@ -201,17 +193,9 @@ Likelihood = Annotated[
     typer.Option(
         "--likelihood",
         metavar="KIND",
-        help="exact visits every zero count; adaptive visits those that matter, and is exact up to "
-        "--zeros-tol; chebyshev and taylor are the paper's fast forms. auto: exact for small or dense data, "
-        "otherwise adaptive.",
-    ),
-]
-ZerosTol = Annotated[
-    float,
-    typer.Option(
-        "--zeros-tol",
-        metavar="NUMBER",
-        help="With adaptive: largest error at zero counts, as a share of the log-likelihood.",
+        help="exact visits every zero count; adaptive visits those that matter, and is exact up to 1e-4 of "
+        "the log-likelihood; chebyshev and taylor are the paper's fast forms. auto: exact for small or dense "
+        "data, otherwise adaptive.",
     ),
 ]
 SizeFactors = Annotated[
@@ -231,16 +215,6 @@ Noise = Annotated[
         "the one that predicts held-out counts better.",
     ),
 ]
-Dispersion = Annotated[
-    str,
-    typer.Option(
-        "--dispersion",
-        metavar="KIND",
-        help="With nb: one dispersion per feature (feature), or one for all (shared).",
-    ),
-]
-Init = Annotated[str, typer.Option("--init", metavar="KIND", help="Start: auto, rank1, random or nndsvd.")]
-NInit = Annotated[int, typer.Option("--n-init", metavar="N", help="Number of starts; the best fit is kept.")]
 L1 = Annotated[float, typer.Option("--l1", metavar="X", help="Penalty on all factors but the baseline.")]
 FixedLoadings = Annotated[
     Path | None,
@@ -262,10 +236,14 @@ Mask = Annotated[
     Path | None,
     typer.Option("--mask", metavar="GMT", help="Gene sets; each becomes a factor with only these features."),
 ]
-MaskPenalty = Annotated[
-    float,
+Others = Annotated[
+    list[str] | None,
     typer.Option(
-        "--mask-penalty", metavar="X", help="Penalty on features outside their set; inf forbids them."
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any other parameter of Log1pNMF, such as init=random, n_init=5, dispersion=shared, "
+        "zeros_tol=1e-5, batch_strength=3 or mask_penalty=2. May be repeated.",
+        show_default=False,
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Random seed.")]
@@ -324,6 +302,30 @@ WriteH5ad = Annotated[
 
 
 DEFAULT_C = [c_name(Settings.c)]
+
+SETTABLE = ("init", "n_init", "dispersion", "zeros_tol", "batch_strength", "mask_penalty", "row_solver")
+"""Parameters of a fit without an option of their own."""
+
+
+def parse_others(given: Sequence[str]) -> dict[str, Any]:
+    """Read parameters of a fit, each as a text NAME=VALUE.
+
+    >>> parse_others(["init=random", "n_init=5", "zeros_tol=1e-5"])
+    {'init': 'random', 'n_init': 5, 'zeros_tol': 1e-05}
+    """
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or name not in SETTABLE:
+            raise typer.BadParameter(
+                f"--set takes NAME=VALUE with one of {', '.join(SETTABLE)}, got {text!r}"
+            )
+        kind = type(getattr(Settings, name))
+        try:
+            found[name] = kind(value)
+        except ValueError:
+            raise typer.BadParameter(f"{name} must be a number, got {value!r}") from None
+    return found
 
 
 def checked_parameters(**parameters: Any) -> dict[str, Any]:
