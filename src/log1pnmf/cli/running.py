@@ -48,7 +48,7 @@ from log1pnmf.fitting.fit import Fit, Keys, c_name, sweep_key
 from log1pnmf.fitting.fit_counts import POOR_APPROXIMATION, certify, fit_log1p_nmf
 from log1pnmf.fitting.settings import LARGEST_EXACT
 from log1pnmf.fitting.solver import Iteration
-from log1pnmf.tl.inputs import Selection, write_fit
+from log1pnmf.tl.inputs import ChosenCounts, write_fit
 
 from .console import KEPT, Screen, explain, one_line, unbroken
 from .inputs import Reading, describe, read_filtered
@@ -438,7 +438,7 @@ def write_annotated_fits(
     """Write fits as `log1pnmf.tl` does: one under the usual keys, several under those of a sweep."""
     budget = Budget(source, None if max_memory is None else parse_memory(max_memory))
     adata = _annotated(filtered, source, budget)
-    selection = Selection(filtered.table.counts, np.arange(adata.n_vars), None)
+    selection = ChosenCounts(filtered.table.counts, np.arange(adata.n_vars), None)
     for fit in fits:
         keys = Keys() if len(fits) == 1 else Keys(sweep_key(fit.c))
         write_fit(adata, keys, fit, selection)

@@ -1,4 +1,4 @@
-"""Features that rise with a factor, in AnnData."""
+"""Findings about a fit in AnnData: markers, usage, evidence; and the selection of settings."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from .inputs import (
     read_counts,
     target,
 )
-
-# ---------- features that rise with a factor, in AnnData
 
 
 def markers(
@@ -107,9 +105,6 @@ def markers(
     return adata if copy else None
 
 
-# ---------- comparison of groups of samples, in AnnData
-
-
 def usage(
     adata: Any,
     groupby: str,
@@ -181,9 +176,6 @@ def usage(
     return adata if copy else None
 
 
-# ---------- tests of whether the factors of a fit are real, in AnnData
-
-
 def evidence(
     adata: Any,
     *,
@@ -251,9 +243,6 @@ def evidence(
     adata = target(adata, copy)
     adata.uns[keys.evidence] = {**found.kept(), "table": as_frame(found.table())}
     return adata if copy else None
-
-
-# ---------- comparison of numbers of factors and c, in AnnData
 
 
 def select(
