@@ -24,6 +24,7 @@ import math
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ from log1pnmf.model.problem import Problem
 from log1pnmf.model.simulate import draw_poisson
 
 from .metrics import match_factors, null_deviance
-from .select import OnFit, shown
+from .select import shown
 
 Array = NDArray[np.float64]
 
@@ -300,7 +301,12 @@ def evidence(
     with shown(None, verbose, "evidence") as on_fit, warnings.catch_warnings():
         for kind in (convergence_warning(), ApproximationWarning):
             warnings.simplefilter("ignore", kind)  # the fit itself has said so
-        seen = _Count(on_fit, k + n_seeds + n_bootstrap)
+        done, of_all = count(1), k + n_seeds + n_bootstrap
+
+        def seen(result: Any) -> Any:
+            on_fit(next(done), of_all)
+            return result
+
         losses = [seen(refits.losses_without(j, new_seed(rng))) for j in range(k)] or [(math.nan, math.nan)]
         seeds = [seen(refits.other_start(new_seed(rng))) for _ in range(n_seeds)]
         drawn = [rng.choice(len(rows), len(rows)) for _ in range(n_bootstrap)]
@@ -327,18 +333,6 @@ def _share(similarities: list[Array], kinds: list[str]) -> Array:
         return np.full(len(kinds), math.nan)
     back = np.mean(np.array(similarities) >= COMES_BACK, axis=0)
     return np.where(np.array(kinds) == "loadings", 1.0, back)
-
-
-class _Count:
-    """Tells of every result that it is handed through."""
-
-    def __init__(self, on_fit: OnFit, of_all: int) -> None:
-        self.on_fit, self.done, self.of_all = on_fit, 0, of_all
-
-    def __call__(self, result: Any) -> Any:
-        self.done += 1
-        self.on_fit(self.done, self.of_all)
-        return result
 
 
 @dataclass(frozen=True, eq=False)

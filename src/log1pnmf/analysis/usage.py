@@ -425,19 +425,11 @@ def moderate(variances: Array, freedom: float) -> tuple[Array, float]:
         return variances, 0.0
     logs = np.log(variances[known]) - scipy.special.digamma(freedom / 2.0) + np.log(freedom / 2.0)
     excess = float(logs.var(ddof=1) - scipy.special.polygamma(1, freedom / 2.0))
-    prior = freedom if excess <= 0.0 else min(2.0 * _inverse_trigamma(excess), freedom)
+    prior = freedom
+    if excess > scipy.special.polygamma(1, freedom / 2.0):  # trigamma falls, and is above 1 / x
+        prior = 2.0 * scipy.optimize.brentq(
+            lambda x: scipy.special.polygamma(1, x) - excess, 1.0 / excess, freedom / 2.0
+        )
     common = np.exp(logs.mean() + scipy.special.digamma(prior / 2.0) - np.log(prior / 2.0))
     drawn = (prior * common + freedom * variances) / (prior + freedom)
     return np.where(known, drawn, 0.0), prior
-
-
-def _inverse_trigamma(value: float) -> float:
-    """Find x with ``trigamma(x) = value``, by Newton's method on its reciprocal, which is nearly linear."""
-    x = 0.5 + 1.0 / value
-    for _ in range(50):
-        trigamma = float(scipy.special.polygamma(1, x))
-        step = trigamma * (1.0 - trigamma / value) / float(scipy.special.polygamma(2, x))
-        x += step
-        if abs(step) < 1e-9 * x:
-            break
-    return x

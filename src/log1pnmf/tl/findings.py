@@ -126,12 +126,10 @@ def usage(
         Column of `obs` with the condition of every sample, or with a number such as an age.
     replicate : str or True, optional
         Column of `obs` with the donor (animal, patient) of every sample; True if every sample is a replicate.
-    reference : str, optional
-        Group that the others are compared with; by default the first.
     covariates : str or sequence of str
         Columns of `obs` with covariates to adjust for: numbers or labels.
-    numeric : bool, optional
-        Whether numbers have a slope or are groups; by default more than two different numbers have a slope.
+    reference, numeric
+        As in `log1pnmf.analysis.usage`.
     key : str, optional
         Name of the fit, if `key_added` was given.
     copy : bool
