@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 import log1pnmf
 from log1pnmf import Log1pNMF
 from log1pnmf.analysis import Selection, Setting, select
-from log1pnmf.analysis.grid import Grid, Record, make_folds
+from log1pnmf.analysis.grid import Grid, ScoredFit, make_folds
 from log1pnmf.analysis.heldout import heldout_log_likelihood
 from log1pnmf.model.link import ShiftedLog
 
@@ -138,7 +138,7 @@ def test_tables_agree(found):
 def records(scores, settings):
     """Records of made-up scores, (settings, folds, samples)."""
     return [
-        Record(fold, setting, np.asarray(by_sample, dtype=float), 1, True, 0.0, np.zeros(len(by_sample)))
+        ScoredFit(fold, setting, np.asarray(by_sample, dtype=float), 1, True, 0.0, np.zeros(len(by_sample)))
         for setting, folds in zip(settings, scores, strict=True)
         for fold, by_sample in enumerate(folds)
     ]

@@ -10,7 +10,7 @@ import pytest
 
 import log1pnmf as lp
 from log1pnmf.analysis import Selection, Setting, select
-from log1pnmf.analysis.grid import Grid, Record
+from log1pnmf.analysis.grid import Grid, ScoredFit
 from log1pnmf.analysis.heldout import training_by_sample
 from log1pnmf.analysis.selection import judge
 from log1pnmf.counts.counts import Counts
@@ -69,7 +69,7 @@ def made_up(rows: dict[Setting, tuple[float, float]], sizes: str = "total") -> S
     """A selection with one fold: held-out and training log-likelihood of every setting, over ten samples."""
     shares = np.linspace(0.5, 1.5, 10) / 10.0
     records = [
-        Record(0, setting, held * shares, 1, True, 0.0, fitted * shares)
+        ScoredFit(0, setting, held * shares, 1, True, 0.0, fitted * shares)
         for setting, (held, fitted) in rows.items()
     ]
     grid = Grid.of({one.c for one in rows}, {one.n_components for one in rows}, noise="nb")

@@ -91,7 +91,6 @@ def test_names_of_features_are_kept():
 @pytest.mark.parametrize(
     ("c", "error", "words"),
     [
-        (1.0, TypeError, "sequence of numbers"),
         ("1", TypeError, "sequence of numbers"),
         ([], ValueError, "at least one"),
         ([1, 2, 1.0], ValueError, "got 1 twice"),

@@ -90,7 +90,7 @@ def batch_findings(fit: Any, counts: Any = None, *, n_top: int = 5) -> BatchFind
     fit : Fit, or anything that `log1pnmf.as_fit` takes
         Fitted with `batch`.
     counts : array, sparse matrix, data frame or Counts, optional
-        The counts that were fitted. Every entry is visited.
+        The counts that were fitted. Every entry is used.
     n_top : int
         Number of features to list for each batch.
 
@@ -159,10 +159,8 @@ def confounded_groups(fit: Any, groups: Any) -> list[str]:
     "group 'treated' is all of batch 'a'"
     """
     batches = as_fit(fit).batches
-    return [] if batches is None else _confounded(batches, groups)
-
-
-def _confounded(batches: Batches, groups: Any) -> list[str]:
+    if batches is None:
+        return []
     names = np.array(batch_labels(groups, len(batches.labels)), dtype=object)
     kinds = list(dict.fromkeys(names))
     if len(kinds) < 2:

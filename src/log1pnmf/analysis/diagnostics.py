@@ -34,8 +34,6 @@ from log1pnmf.model.problem import Problem
 
 from .marker_tests import ERRORS, Z95, inverse_information
 
-# ---------- deviance that a count has on average under its own law
-
 Array = NDArray[np.float64]
 
 LEAST_TABLED, LARGEST_TABLED = 1e-9, 200.0
@@ -121,7 +119,7 @@ LEAST_MEAN = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Entries:
+class ExtremeEntries:
     """Some entries of the counts, the most extreme first."""
 
     sample: Index
@@ -132,7 +130,7 @@ class Entries:
     value: Array  # by which they were chosen
 
 
-class Sums:
+class ResidualSums:
     """What blocks of samples add up to: pairs are by sample and by feature."""
 
     def __init__(self, shape: tuple[int, int], n_entries: int, noise: Noise) -> None:
@@ -185,10 +183,10 @@ class Largest:
         order = np.argsort(-np.abs(joined[-1]), kind="stable")[: self.n]
         self.kept = [column[order] for column in joined]
 
-    def found(self) -> Entries:
+    def found(self) -> ExtremeEntries:
         """Return what was seen."""
         sample, feature, count, mean, value = self.kept
-        return Entries(sample.astype(np.intp), feature.astype(np.intp), count, mean, value)
+        return ExtremeEntries(sample.astype(np.intp), feature.astype(np.intp), count, mean, value)
 
 
 def positive(values: Array) -> Array:
@@ -348,7 +346,7 @@ class Diagnostics:
         The same for samples.
     sample_score : ndarray of shape (n,)
         Robust standard deviations of the log of `sample_deviance` above its median.
-    worst : Entries
+    worst : ExtremeEntries
         Entries with the largest deviance residuals (signed roots of the deviance), and these residuals.
     overdispersion : float
         `phi` of all entries together.
@@ -375,7 +373,7 @@ class Diagnostics:
     sample_deviance: Array
     sample_dispersion: Array
     sample_score: Array
-    worst: Entries
+    worst: ExtremeEntries
     overdispersion: float
     n_unexpected: int
     feature_names: NDArray[np.object_] = field(repr=False)
@@ -476,7 +474,7 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
     fit : Fit, or anything that `log1pnmf.as_fit` takes
         The fit.
     counts : array, sparse matrix or data frame of shape (n_samples, n_features)
-        The counts that were fitted. All entries are visited; of counts in chunks, only those of the samples
+        The counts that were fitted. All entries are used; of counts in chunks, only those of the samples
         kept in memory, up to 8,192 at random.
     n_entries : int
         Number of extreme entries to keep.
@@ -499,7 +497,7 @@ def diagnose(fit: Any, counts: Any, *, n_entries: int = 50, feature_names: Any =
     """
     fit, whole = fit_and_counts(fit, counts)
     counts, rows_in_memory = whole.part_in_memory()
-    sums = Sums(counts.shape, n_entries, fit.noise)
+    sums = ResidualSums(counts.shape, n_entries, fit.noise)
     for rows in dense_blocks(counts.shape, BLOCK_BYTES / (8 * ARRAYS_PER_BLOCK)):
         own = rows_in_memory[rows]
         mean = fit.exposure(own) * fit.link.mean(fit.loadings[own] @ fit.factors.T / fit.link.alpha)

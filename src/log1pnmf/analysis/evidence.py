@@ -24,6 +24,7 @@ import math
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ from log1pnmf.model.problem import Problem
 from log1pnmf.model.simulate import draw_poisson
 
 from .metrics import match_factors, null_deviance
-from .select import OnFit, shown
+from .select import shown
 
 Array = NDArray[np.float64]
 
@@ -57,7 +58,7 @@ COMES_BACK = 0.8
 """Correlation of loadings from which a factor of another fit is the same."""
 
 LOOSEST = 1e-6
-"""Tolerance of the fits, where that of the fit itself is smaller: what is looked for is far larger."""
+"""Tolerance of the fits, where that of the fit itself is smaller: differences of interest are far larger."""
 
 CLEARLY = 1.5
 """Times what noise gives: a larger loss is not noise."""
@@ -294,18 +295,23 @@ def evidence(
     fit, whole = fit_and_counts(fit, counts)
     fit.check_whole("evidence fits the model again and")
     data, rows = whole.part_in_memory(max_samples)
-    known = _Known.of(fit.normalized("max"), data, rows, n_jobs)
+    refits = _Refits.of(fit.normalized("max"), data, rows, n_jobs)
     rng = as_random(random_state)
     k = fit.n_components if fit.n_components > 1 else 0
     with shown(None, verbose, "evidence") as on_fit, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the fit itself has said so
-        seen = _Count(on_fit, k + n_seeds + n_bootstrap)
-        losses = [seen(known.losses_without(j, new_seed(rng))) for j in range(k)] or [(math.nan, math.nan)]
-        seeds = [seen(known.other_start(new_seed(rng))) for _ in range(n_seeds)]
+        done, of_all = count(1), k + n_seeds + n_bootstrap
+
+        def seen(result: Any) -> Any:
+            on_fit(next(done), of_all)
+            return result
+
+        losses = [seen(refits.losses_without(j, new_seed(rng))) for j in range(k)] or [(math.nan, math.nan)]
+        seeds = [seen(refits.other_start(new_seed(rng))) for _ in range(n_seeds)]
         drawn = [rng.choice(len(rows), len(rows)) for _ in range(n_bootstrap)]
-        again = [seen(known.other_samples(np.sort(chosen))) for chosen in drawn]
+        again = [seen(refits.other_samples(np.sort(chosen))) for chosen in drawn]
     loss, from_noise = np.array(losses).T
-    null = null_deviance(known.fit, data, n_jobs)
+    null = null_deviance(refits.fit, data, n_jobs)
     return Evidence(
         loss=loss,
         from_noise=from_noise,
@@ -328,21 +334,9 @@ def _share(similarities: list[Array], kinds: list[str]) -> Array:
     return np.where(np.array(kinds) == "loadings", 1.0, back)
 
 
-class _Count:
-    """Tells of every result that it is handed through."""
-
-    def __init__(self, on_fit: OnFit, of_all: int) -> None:
-        self.on_fit, self.done, self.of_all = on_fit, 0, of_all
-
-    def __call__(self, result: Any) -> Any:
-        self.done += 1
-        self.on_fit(self.done, self.of_all)
-        return result
-
-
 @dataclass(frozen=True, eq=False)
-class _Known:
-    """A fit to the samples that are looked at, its bounds, and how to ask for others like it."""
+class _Refits:
+    """A fit to a subsample, its bounds, and refits that are compared with it."""
 
     fit: Fit
     data: Counts
@@ -351,8 +345,8 @@ class _Known:
     n_jobs: int | None
 
     @classmethod
-    def of(cls, fit: Fit, data: Counts, rows: NDArray[np.int64], n_jobs: int | None) -> _Known:
-        """Gather it; where only some samples are looked at, their loadings and factors adapt."""
+    def of(cls, fit: Fit, data: Counts, rows: NDArray[np.int64], n_jobs: int | None) -> _Refits:
+        """Refit to the subsample, from where the fit is."""
         fit = _of_samples(fit, rows)
         self = cls(fit, data, constraint_of(fit.settings, _structure(fit, data)), math.nan, n_jobs)
         point, loss = self.settled(data, Pair(fit.loadings, fit.factors / fit.link.alpha), self.constraint)
@@ -414,7 +408,7 @@ class _Known:
         return make_engine("auto", problem, self.n_jobs)
 
     def with_few_zeros(self, exact: Engine, at: Pair, constraint: Constraint) -> Engine:
-        """Return an engine that visits few zeros, where a fit would not visit all."""
+        """Return an engine that approximates most zeros, where a fit would."""
         settings = self.fit.settings
         if exact.problem.zeros is not None or settings.why_exact(exact.problem.counts) is not None:
             return exact
@@ -445,14 +439,14 @@ class _Known:
         return np.maximum(excess, 0.0) / np.where(squares > 0.0, squares, 1.0)
 
     def other_start(self, seed: int) -> Array:
-        """Fit from random numbers; give the similarity of each factor's match."""
+        """Fit from a random start; return the similarity of each factor's match."""
         asked = _like(self.fit, self.n_jobs).at(init=None, random_state=seed)
         settings = replace(asked.settings, init="random")
         other = run_request(replace(asked, settings=settings, random_state=seed), self.data)
         return match_factors(self.fit.loadings, other.loadings).similarity
 
     def other_samples(self, chosen: NDArray[np.int64]) -> Array:
-        """Fit to samples drawn with replacement, from where the fit is; give the same."""
+        """Fit to samples drawn with replacement, from where the fit is; return the same."""
         drawn = _of_samples(self.fit, chosen)
         request = _like(drawn, self.n_jobs).at(init=(drawn.loadings, drawn.factors))
         other = run_request(request, Counts.from_any(self.data.to_scipy()[chosen]))

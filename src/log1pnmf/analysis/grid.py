@@ -1,15 +1,14 @@
-"""What is compared: settings, and the order in which they are fitted."""
+"""What `select` fits: folds of the counts, settings in the order of their starts, and single fits."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import pairwise, product
 from numbers import Real
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +30,6 @@ from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 
 from .heldout import heldout_features, heldout_log_likelihood, training_by_sample
-from .stability import stability
 
 # ---------- what is fitted in a fold and how a fit is judged: held-out counts, or held-out samples
 
@@ -40,45 +38,64 @@ Array = NDArray[np.float64]
 HOLDOUTS = ("counts", "samples")
 
 
-class Training(Protocol):
-    """What is fitted: all counts, or those that are not held out."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Training:
+    """Counts to fit: all of them, or those that are not held out."""
 
-    @property
-    def number(self) -> int:
-        """Which fold; for all counts the number of folds."""
-        ...
-
-    @property
-    def train(self) -> Counts:
-        """The counts."""
-        ...
-
-    @property
-    def size_factors(self) -> Array:
-        """Of the training samples, such that c means what it means in the whole data."""
-        ...
-
-    @property
-    def batches(self) -> Batches | None:
-        """Of the training samples; a fit begins with their effects."""
-        ...
-
-    @property
-    def penalty_scale(self) -> float:
-        """Share of the whole data's log-likelihood that is fitted, which the penalty is weighed against."""
-        ...
+    number: int  # which fold; for all counts the number of folds
+    train: Counts
+    size_factors: Array  # of the training samples, such that c means what it means in the whole data
+    batches: Batches | None = None  # of the training samples; a fit begins with their effects
+    penalty_scale: float = 1.0  # share of the whole data's log-likelihood that is fitted
 
 
-class Fold(Training, Protocol):
-    """One way to hold something out."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class HeldOutCounts(Training):
+    """A share of all counts is held out; the training part was seen with the exposure that is left."""
+
+    test: Counts
+    test_fraction: float
 
     def score(self, fit: Fit) -> Array:
-        """Held-out log-likelihood of every sample of the whole data, 0 for those that are not scored."""
-        ...
+        """Return the held-out log-likelihood of every sample."""
+        return heldout_log_likelihood(fit, self.train, self.test, test_fraction=self.test_fraction)
 
     def fitted(self, fit: Fit) -> Array:
-        """Log-likelihood of the training counts of every sample, where it tells values of c apart, or 0."""
-        ...
+        """Return the log-likelihood of the training counts of every sample, where it tells values of c apart.
+
+        With negative binomial noise only: given the training counts, the others hardly depend on c.
+        """
+        return np.zeros(len(fit.loadings)) if fit.dispersion is None else training_by_sample(fit, self.train)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class HeldOutSamples(Training):
+    """Some samples are held out; some of their features give the loadings, the others are scored."""
+
+    new: Counts
+    new_size_factors: Array | None
+    rows: NDArray[np.intp]
+    scored: NDArray[np.intp]
+    n_samples: int
+    new_batches: Batches | None = None
+
+    def score(self, fit: Fit) -> Array:
+        """Return the held-out log-likelihood of every sample of the data, 0 for those not held out."""
+        scores, batches = np.zeros(self.n_samples), self.new_batches
+        if batches is not None and fit.batches is not None:  # effects of training
+            batches = replace(batches, effects=fit.batches.effects, known={})
+        sizes = self.new_size_factors
+        scores[self.rows] = heldout_features(
+            fit, self.train, self.new, scored=self.scored, size_factors=sizes, batches=batches
+        )
+        return scores
+
+    def fitted(self, fit: Fit) -> Array:
+        """Return zeros: nothing of these samples was fitted."""
+        return np.zeros(self.n_samples)
+
+
+Fold = HeldOutCounts | HeldOutSamples
 
 
 def make_folds(
@@ -99,7 +116,17 @@ def make_folds(
         for k, (train, test) in enumerate(pairs):
             sizes = training_size_factors(train, test_fraction, size_factors)
             first = None if batches is None else first_effects(batches, train, sizes)
-            made.append(_HeldOutCounts(k, train, sizes, test, test_fraction, first))
+            made.append(
+                HeldOutCounts(
+                    number=k,
+                    train=train,
+                    size_factors=sizes,
+                    batches=first,
+                    penalty_scale=1.0 - test_fraction,
+                    test=test,
+                    test_fraction=test_fraction,
+                )
+            )
         return made
     full = counts.size_factors(size_factors)
     by_total = isinstance(size_factors, str) and size_factors in ("total", "fit")
@@ -111,7 +138,7 @@ def make_folds(
         if batches is not None:
             first = first_effects(batches.of_samples(others), train, full[others])
         made.append(
-            _HeldOutSamples(
+            HeldOutSamples(
                 number=k,
                 train=train,
                 size_factors=full[others],
@@ -120,6 +147,7 @@ def make_folds(
                 rows=rows,
                 scored=np.sort(rng.permutation(counts.n_features)[:n_scored]),
                 n_samples=counts.n_samples,
+                penalty_scale=len(others) / counts.n_samples,
                 batches=first,
                 new_batches=None if batches is None else batches.of_samples(rows),
             )
@@ -129,67 +157,6 @@ def make_folds(
 
 def _samples(counts: Counts, rows: NDArray[np.intp]) -> Counts:
     return Counts.from_any(counts.to_scipy()[rows])
-
-
-@dataclass(frozen=True, eq=False)
-class _HeldOutCounts:
-    """A share of all counts is held out; the training part was seen with the exposure that is left."""
-
-    number: int
-    train: Counts
-    size_factors: Array
-    test: Counts
-    test_fraction: float
-    batches: Batches | None = None
-
-    @property
-    def penalty_scale(self) -> float:
-        return 1.0 - self.test_fraction
-
-    def score(self, fit: Fit) -> Array:
-        return heldout_log_likelihood(fit, self.train, self.test, test_fraction=self.test_fraction)
-
-    def fitted(self, fit: Fit) -> Array:
-        """With negative binomial noise only: given the training counts, the others hardly depend on c."""
-        return np.zeros(len(fit.loadings)) if fit.dispersion is None else training_by_sample(fit, self.train)
-
-
-@dataclass(frozen=True, eq=False)
-class _HeldOutSamples:
-    """Some samples are held out; some of their features give the loadings, the others are scored."""
-
-    number: int
-    train: Counts
-    size_factors: Array
-    new: Counts
-    new_size_factors: Array | None
-    rows: NDArray[np.intp]
-    scored: NDArray[np.intp]
-    n_samples: int
-    batches: Batches | None = None
-    new_batches: Batches | None = None
-
-    @property
-    def penalty_scale(self) -> float:
-        return self.train.n_samples / self.n_samples
-
-    def score(self, fit: Fit) -> Array:
-        scores, batches = np.zeros(self.n_samples), self.new_batches
-        if batches is not None and fit.batches is not None:  # effects of training
-            batches = replace(batches, effects=fit.batches.effects, known={})
-        scores[self.rows] = heldout_features(
-            fit,
-            self.train,
-            self.new,
-            scored=self.scored,
-            size_factors=self.new_size_factors,
-            batches=batches,
-        )
-        return scores
-
-    def fitted(self, fit: Fit) -> Array:
-        """Nothing of these samples was fitted."""
-        return np.zeros(self.n_samples)
 
 
 # ---------- what is compared: settings, and the order in which they are fitted
@@ -255,17 +222,17 @@ class Grid:
     @classmethod
     def of(cls, c: Any, n_components: Any, l1: Any = 0.0, noise: Any = Settings.noise) -> Grid:
         """Check the values, each a number or a sequence of numbers in any order; names of noise."""
-        shifts = [ShiftedLog(value).c for value in _several("c", c)]
-        numbers = _several("n_components", n_components)
+        shifts = [ShiftedLog(value).c for value in several("c", c)]
+        numbers = several("n_components", n_components)
         for number in numbers:
             check_whole("n_components", number, least=1)
-        penalties = _several("l1", l1)
+        penalties = several("l1", l1)
         for penalty in penalties:
             check_number("l1", penalty)
         return cls(
-            tuple(_different("c", sorted(shifts, reverse=True))),
-            tuple(int(number) for number in _different("n_components", sorted(numbers))),
-            tuple(_different("l1", sorted((float(penalty) for penalty in penalties), reverse=True))),
+            grid_values("c", shifts)[::-1],
+            grid_values("n_components", map(int, numbers)),
+            grid_values("l1", map(float, penalties))[::-1],
             _noises(noise),
         )
 
@@ -311,7 +278,8 @@ def _noises(noise: Any) -> tuple[str, ...]:
     return tuple(one for one in known if one in given or "auto" in given)
 
 
-def _several(name: str, values: Any) -> list[Any]:
+def several(name: str, values: Any) -> list[Any]:
+    """Return a list of numbers, of a single one or of a sequence."""
     if isinstance(values, Real):
         return [values]
     if isinstance(values, str) or not isinstance(values, Iterable):
@@ -322,17 +290,19 @@ def _several(name: str, values: Any) -> list[Any]:
     return listed
 
 
-def _different(name: str, ordered: Sequence[float]) -> Sequence[float]:
+def grid_values(name: str, values: Iterable[Any]) -> tuple[Any, ...]:
+    """Return values in ascending order; refuse one that is there twice."""
+    ordered = sorted(values)
     for one, other in pairwise(ordered):
-        if one == other or (math.isinf(one) and math.isinf(other)):
+        if one == other:
             raise ValueError(f"{name} must hold different numbers, got {one:g} twice")
-    return ordered
+    return tuple(ordered)
 
 
 # ---------- fits to one fold
 
 
-class Stopped(Exception):  # noqa: N818, it is no error
+class Interrupted(Exception):  # noqa: N818, it is no error
     """The user has interrupted: fits under way are dropped."""
 
 
@@ -345,7 +315,7 @@ class Job(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Record:
+class ScoredFit:
     """One setting in one fold."""
 
     fold: int
@@ -418,7 +388,7 @@ class Fitter:
             callbacks=[lambda iteration: self.stopped()],
         )
         if self.stopped():
-            raise Stopped
+            raise Interrupted
         return run
 
 
@@ -433,7 +403,7 @@ class PathFitter(Fitter):
     part: Fold
     n_starts: int = field(kw_only=True)
 
-    def fit(self, setting: Setting, before: Fit | None) -> tuple[Fit, Record]:
+    def fit(self, setting: Setting, before: Fit | None) -> tuple[Fit, ScoredFit]:
         """Return the fit of a setting, started also from where the fit before it ended, and its scores."""
         started = time.thread_time()
         rng = self._random(setting)
@@ -449,40 +419,11 @@ class PathFitter(Fitter):
         fit = best.as_fit(settings, self._problem(settings))
         by_sample, fitted = self.part.score(fit), self.part.fitted(fit)
         seconds, met = time.thread_time() - started, best.stopped == "converged"
-        return fit, Record(self.part.number, setting, by_sample, best.last.index, met, seconds, fitted)
+        return fit, ScoredFit(self.part.number, setting, by_sample, best.last.index, met, seconds, fitted)
 
     def _continued(self, settings: Settings, before: Fit, rng: Random) -> Start:
         start = continued_start(before, self._problem(settings), settings.n_components, rng)
         return partial(find_start, settings=settings, given=start)
-
-
-# ---------- stability over seeds
-
-
-@dataclass(frozen=True, eq=False)
-class WholeData:
-    """What is fitted where nothing is held out."""
-
-    train: Counts
-    size_factors: Array
-    number: int
-    batches: Batches | None = None
-    penalty_scale: float = 1.0
-
-
-@dataclass(frozen=True, eq=False)
-class Agreement:
-    """How alike the fits of one setting with different seeds are."""
-
-    setting: Setting
-    # (seeds, seeds): mean similarity of the matched factors of any two fits, see
-    # `log1pnmf.analysis.Stability`
-    between: Array
-
-
-def agreement(setting: Setting, fits: Sequence[Fit], n_seeds: int) -> Agreement:
-    """Compare the loadings of fits with several seeds; one factor alone has no other optimum."""
-    return Agreement(setting, stability(fits).between if fits else np.ones((n_seeds, n_seeds)))
 
 
 def stability_with_error(between: Array) -> tuple[float, float]:

@@ -20,8 +20,6 @@ from log1pnmf.fitting.ranking import ranking_of
 
 from .metrics import match_factors
 
-# ---------- groups of samples: what users pass as groupby, and means by group
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
@@ -135,9 +133,6 @@ def as_numbers(labels: Any) -> Array | None:
     return values if n_different > MOST_GROUPS or fractions else None
 
 
-# ---------------------------------------------------------------- what users pass as groupby
-
-
 def labels_of(source: Any, groupby: Any) -> Any:
     """Find the labels that a user means: a column of ``adata.obs``, or the labels themselves."""
     if not isinstance(groupby, str):
@@ -186,9 +181,6 @@ def read_groups(source: Any, groupby: Any) -> Groups:
 
 def _called(groupby: Any) -> str:
     return f"groupby={groupby!r}" if isinstance(groupby, str) else "groupby"
-
-
-# ---------------------------------------------------------------- what is done with groups
 
 
 def group_means(loadings: Array, groups: Groups) -> Array:
@@ -396,9 +388,6 @@ def _centres(points: Array, rng: np.random.Generator) -> tuple[Array, Indices]:
         centres, nearest = scipy.cluster.vq.kmeans2(points, start, iter=KMEANS_ROUNDS, minit="matrix")
     used, nearest = np.unique(nearest, return_inverse=True)
     return centres[used], nearest.astype(np.intp)
-
-
-# ---------- what tells each factor from the others, as a table
 
 
 def top_features(source: Any, n_top: int = 10, *, key: str | None = None, feature_names: Any = None) -> Any:

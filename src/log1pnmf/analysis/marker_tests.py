@@ -250,8 +250,6 @@ class FeatureRegressions:
             noise = self.problem.noise.of_features(block)
             yield block, self._rows.to_dense(block).T, self._exposure(block), noise
 
-    # ---------------------------------------------------------------- inside
-
     @cached_property
     def _engine(self) -> NativeEngine:
         return NativeEngine(self.problem, self.n_jobs)
@@ -361,7 +359,7 @@ def infer(
     for block, y, t, noise in regressions.blocks():
         link, part = regressions.problem.link, loadings.factors[block]
         own = loadings.own_part(y, t, link, noise, block)
-        some = _Block(y, t, link, noise, samples, start=coefficients[block], factors=part, own=own)
+        some = _Equations(y, t, link, noise, samples, start=coefficients[block], factors=part, own=own)
         solution = some.solve()
         for k in np.flatnonzero(around.comparable).tolist():
             tested = some.test(solution, around.own[k] - around.rest[k], errors)
@@ -421,7 +419,7 @@ class _Around:
 
 
 @dataclass(frozen=True, eq=False)
-class _Block:
+class _Equations:
     """The equations of some features; arrays are samples x features."""
 
     y: Array

@@ -23,8 +23,6 @@ from log1pnmf.model.problem import Problem
 from .marker_tests import ERRORS, Z95, infer_from_fit, shrink
 from .metrics import match_factors
 
-# ---------- markers as tables, and in the forms that tools for gene sets take
-
 Array = NDArray[np.float64]
 
 STATISTICS = ("score", "log2_fold_change", "effect", "shrunken_effect", "z")
@@ -135,8 +133,6 @@ class Markers:
     def upper(self) -> Array:
         """Upper end of the 95% interval of the effect."""
         return self.effect + Z95 * self.error
-
-    # ---------------------------------------------------------------- tables
 
     def table(self, n_top: int | None = None, *, by: str = "score", level: float = LEVEL) -> dict[str, Any]:
         """One row per factor and feature, the first features first; ``pandas.DataFrame(table)`` shows it.
@@ -263,8 +259,6 @@ def markers_in(source: Any, fit: Fit, n_top: int) -> Markers | None:
     )
 
 
-# ---------- which features rise with a factor, from a fitted model and its counts
-
 LEAST_RELIABLE = 0.5
 """Share of what tells a factor's loadings from the others that may not be less than this: not error."""
 
@@ -305,7 +299,7 @@ def markers(
     feature_names : sequence of str, optional
         Names of the features; by default those of the fit.
     max_samples : int, optional
-        Number of random samples to test, the same ones every time. The tests visit all zero counts, so many
+        Number of random samples to test, the same ones every time. The tests use all zero counts, so many
         samples take long; a few thousand give small errors.
     n_jobs : int, optional
         Number of threads.
@@ -389,7 +383,7 @@ def markers(
 def _in_memory(
     fit: Fit, counts: Counts, sizes: Array, max_samples: int | None
 ) -> tuple[Problem, NDArray[np.intp]]:
-    """Hold samples that are tested against the fit; also say which they are."""
+    """Return the problem of the samples that are tested, and which they are."""
     part, rows = counts.part_in_memory(max_samples)
     batches = None if fit.batches is None else fit.batches.of_samples(rows)
     return Problem(part, sizes[rows], fit.link, noise=fit.noise, batches=batches), rows

@@ -24,9 +24,6 @@ Array = NDArray[np.float64]
 MEASURES = ("correlation", "cosine")
 
 
-# ---------------------------------------------------------------- of a table of loadings or factors
-
-
 def hoyer(values: ArrayLike) -> Array:
     """Hoyer's sparsity of every column, ``(sqrt(n) - |x|_1 / |x|_2) / (sqrt(n) - 1)``.
 
@@ -129,9 +126,6 @@ def effective_factors(loadings: ArrayLike) -> Array:
     return np.where(sums > 0.0, np.exp(-scipy.special.xlogy(share, share).sum(axis=1)), 0.0)
 
 
-# ---------------------------------------------------------------- of a fit
-
-
 def shares(source: Any, *, key: str | None = None) -> Array:
     """Return the share of each sample's signal that each factor carries.
 
@@ -201,9 +195,6 @@ def dominant_factor(
     return names
 
 
-# ---------------------------------------------------------------- of a fit and its data
-
-
 def log_likelihood(fit: Any, counts: Any, *, n_jobs: int | None = None) -> float:
     """Exact log-likelihood of counts under a fit to them, with its noise.
 
@@ -219,7 +210,7 @@ def log_likelihood(fit: Any, counts: Any, *, n_jobs: int | None = None) -> float
     Returns
     -------
     float
-        Exact log-likelihood. All entries are visited (only the non-zeros at ``c = inf``).
+        Exact log-likelihood. All entries are used (only the non-zeros at ``c = inf``).
 
     Examples
     --------
@@ -341,9 +332,6 @@ def match_factors(a: ArrayLike, b: ArrayLike, *, measure: str = "correlation") -
     matrix = _unit(first).T @ _unit(second)
     rows, columns = scipy.optimize.linear_sum_assignment(matrix, maximize=True)
     return FactorMatch(np.stack((rows, columns), axis=1), matrix[rows, columns], matrix)
-
-
-# ---------------------------------------------------------------- inside
 
 
 def _table(values: ArrayLike) -> Array:

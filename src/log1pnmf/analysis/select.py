@@ -1,4 +1,4 @@
-"""How far a selection, or other work of many fits, is: for those who wait for it."""
+"""Selection of c, K, penalty and noise: fits of a grid to folds of the counts, in parallel, resumable."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from log1pnmf._common.archive import StrPath, check_writable
@@ -40,21 +41,20 @@ from log1pnmf.model.batches import Batches
 
 from .grid import (
     HOLDOUTS,
-    Agreement,
     Fitter,
     Fold,
     Grid,
     Job,
     PathFitter,
-    Record,
+    ScoredFit,
     Setting,
-    WholeData,
-    agreement,
+    Training,
     make_folds,
 )
 from .selection import Selection, read_records, write_records
+from .stability import stability
 
-# ---------- how far a selection, or other work of many fits, is: for those who wait for it
+Array = NDArray[np.float64]
 
 OnFit = Callable[[int, int], object]
 """Called with the number of fits that are done, and of all."""
@@ -70,17 +70,14 @@ def shown(on_fit: OnFit | None, verbose: int, label: str = "select") -> Iterator
         yield bar.show
 
 
-# ---------- what a selection that was stopped has done
-
-
 def resumed(
     path: StrPath | None, about: dict[str, Any], *, keeps_seed: bool
-) -> tuple[list[Record], list[Agreement], dict[Job, Fit], dict[str, Any]]:
+) -> tuple[list[ScoredFit], dict[Setting, Array], dict[Job, Fit], dict[str, Any]]:
     """Read what is done, where there is a file; refuse one that is about something else."""
     if path is None or not os.path.exists(path):
         if path is not None:
             check_writable(path, "resume")
-        return [], [], {}, about
+        return [], {}, {}, about
     records, agreements, fits, before = read_records(path)
     here = dict(about)
     if keeps_seed:  # no seed was asked for: go on with the one of the file
@@ -94,8 +91,6 @@ def resumed(
         )
     return records, agreements, fits, before
 
-
-# ---------- select
 
 NOT_FOR_SELECTION = ("checkpoint", "callbacks", "n_init")
 
@@ -307,9 +302,6 @@ def _note_on_sizes(plan: _Plan, best: Setting) -> str | None:
     return None if note is None else f"{note[0].upper()}{note[1:]}."
 
 
-# ---------------------------------------------------------------- the work
-
-
 @dataclass(eq=False)
 class _Plan:
     """Fits that are done and to be done; each begins when the one that it starts from is done."""
@@ -320,8 +312,8 @@ class _Plan:
     size_factors: Any
     batches: Batches | None
     about: Mapping[str, Any]
-    records: list[Record]
-    agreements: list[Agreement]
+    records: list[ScoredFit]
+    agreements: dict[Setting, Array]
     fits: dict[Job, Fit]
     on_fit: OnFit = lambda done, of_all: None
     _interrupted: threading.Event = field(default_factory=threading.Event)
@@ -333,19 +325,19 @@ class _Plan:
         return any(all((setting, fold) in done for fold in range(n)) for setting in self.grid)
 
     def run(self, n_jobs: int, path: StrPath | None) -> bool:
-        """Do what is left; say whether all is done."""
+        """Do what is left; return whether all is done."""
         shared = self.grid, self.settings, self.about["seed"], self._interrupted.is_set
         folds = [PathFitter(fold, *shared, n_starts=self.about["n_starts"]) for fold in self._folds()]
         whole = Fitter(self._whole(), *shared)
 
-        def work(job: Job, before: Fit | None) -> tuple[Fit, Record | None]:
+        def work(job: Job, before: Fit | None) -> tuple[Fit, ScoredFit | None]:
             if job.part == len(folds):
                 return whole.with_seed(job.setting, job.seed), None
             return folds[job.part].fit(job.setting, before)
 
         left = self._left()
         of_all, waiting = len(left), list(left)
-        running: dict[Future[tuple[Fit, Record | None]], Job] = {}
+        running: dict[Future[tuple[Fit, ScoredFit | None]], Job] = {}
         with ThreadPoolExecutor(n_jobs) as pool:
             try:
                 while left:
@@ -375,14 +367,12 @@ class _Plan:
     def _left(self) -> list[Job]:
         """List the fits to be done: folds with few factors first, then seeds with many factors first."""
         n_folds, n_seeds = self.about["n_folds"], self.about["n_seeds"]
-        agreed = {one.setting for one in self.agreements}
         for setting in self.grid:
-            if n_seeds and setting.n_components == 1 and setting not in agreed:
-                self.agreements.append(agreement(setting, (), n_seeds))
-                agreed.add(setting)
+            if n_seeds and setting.n_components == 1:  # one factor alone has no other optimum
+                self.agreements.setdefault(setting, np.ones((n_seeds, n_seeds)))
         settings = sorted(self.grid, key=lambda one: one.n_components)
         jobs = [Job(fold, setting) for setting in settings for fold in range(n_folds)]
-        others = [setting for setting in reversed(settings) if setting not in agreed]
+        others = [setting for setting in reversed(settings) if setting not in self.agreements]
         jobs += [Job(n_folds, setting, seed) for setting in others for seed in range(n_seeds)]
         done = {Job(record.fold, record.setting) for record in self.records}
         return [job for job in jobs if job not in done and job not in self.fits]
@@ -392,7 +382,7 @@ class _Plan:
         before = self.grid.before(job.setting) if job.part < self.about["n_folds"] else None
         return None if before is None else job._replace(setting=before)
 
-    def _keep(self, job: Job, fit: Fit, record: Record | None, left: Sequence[Job]) -> None:
+    def _keep(self, job: Job, fit: Fit, record: ScoredFit | None, left: Sequence[Job]) -> None:
         """Take in a fit, and forget those that no other fit needs any more."""
         self.fits[job] = fit
         if record is not None:
@@ -401,7 +391,7 @@ class _Plan:
             seeds = [job._replace(seed=seed) for seed in range(self.about["n_seeds"])]
             if all(one in self.fits for one in seeds):
                 fits = [self.fits.pop(one) for one in seeds]
-                self.agreements.append(agreement(job.setting, fits, len(fits)))
+                self.agreements[job.setting] = stability(fits).between
         needed = {self._before(one) for one in left}
         compared = self.about["n_folds"]
         self.fits = {one: fit for one, fit in self.fits.items() if one in needed or one.part == compared}
@@ -417,7 +407,8 @@ class _Plan:
             batches=self.batches,
         )
 
-    def _whole(self) -> WholeData:
+    def _whole(self) -> Training:
         sizes = self.data.size_factors(self.size_factors)
         first = None if self.batches is None else first_effects(self.batches, self.data, sizes)
-        return WholeData(self.data, sizes, self.about["n_folds"], first)
+        number = self.about["n_folds"]
+        return Training(number=number, train=self.data, size_factors=sizes, batches=first)

@@ -16,9 +16,7 @@ from log1pnmf._common.checks import plural
 from log1pnmf.fitting.fit import Fit, c_name
 from log1pnmf.fitting.settings import Settings
 
-from .grid import Agreement, Grid, Job, Record, Setting, stability_with_error
-
-# ---------- what the data say about c, K, penalty and noise: one judgement for all faces
+from .grid import Grid, Job, ScoredFit, Setting, stability_with_error
 
 STABLE = 0.9
 """Stability from which fits with different seeds have the same factors."""
@@ -197,8 +195,6 @@ def _and(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-# ---------- what a selection returns
-
 Array = NDArray[np.float64]
 
 KIND = "selection"
@@ -254,9 +250,9 @@ class Selection:
     def of(
         cls,
         grid: Grid,
-        records: Sequence[Record],
+        records: Sequence[ScoredFit],
         about: Mapping[str, Any],
-        agreements: Sequence[Agreement] = (),
+        agreements: Mapping[Setting, Array] = {},
     ) -> Selection:
         """Put records together; settings that miss a fold are left out."""
         found = {(record.setting, record.fold): record for record in records}
@@ -266,7 +262,6 @@ class Selection:
             raise ValueError("no setting has been fitted in every fold yet; continue with resume=")
         rows = [[found[setting, fold] for fold in range(n_folds)] for setting in whole]
         n_seeds = int(about.get("n_seeds", 0))
-        between = {one.setting: one.between for one in agreements}
         unknown = np.full((n_seeds, n_seeds), np.nan)
         held, fitted = (
             np.array([[getattr(record, name) for record in row] for row in rows])
@@ -280,7 +275,7 @@ class Selection:
                 for name in NUMBERS
             },
             about=dict(about),
-            agreement=np.array([between.get(setting, unknown) for setting in whole]),
+            agreement=np.array([agreements.get(setting, unknown) for setting in whole]),
         )
 
     @property
@@ -289,8 +284,6 @@ class Selection:
         grid = self.about["grid"]
         missing = bool(self.about["n_seeds"]) and bool(np.isnan(self.summary["stability"]).any())
         return len(self.settings) == math.prod(map(len, grid.values())) and not missing
-
-    # ---------------------------------------------------------------- tables
 
     @property
     def table(self) -> dict[str, np.ndarray]:
@@ -341,8 +334,6 @@ class Selection:
             for name in ("c", "n_components", "l1", "noise")
         }
 
-    # ---------------------------------------------------------------- choices
-
     @property
     def best(self) -> Setting:
         """The setting with the highest held-out log-likelihood."""
@@ -381,8 +372,6 @@ class Selection:
             lines.append(f"{missed} of {n_fits} fits have not converged: raise max_iter")
         return "\n".join(lines)
 
-    # ---------------------------------------------------------------- keeping
-
     @classmethod
     def load(cls, path: StrPath) -> Selection:
         """Read what `select(..., resume=path)` wrote, finished or not.
@@ -402,8 +391,8 @@ class Selection:
 
 def write_records(
     path: StrPath,
-    records: Sequence[Record],
-    agreements: Sequence[Agreement],
+    records: Sequence[ScoredFit],
+    agreements: Mapping[Setting, Array],
     fits: Mapping[Job, Fit],
     about: Mapping[str, Any],
 ) -> None:
@@ -415,9 +404,9 @@ def write_records(
     arrays = {
         "by_sample": np.array([record.by_sample for record in records]),
         "fitted": np.array([record.fitted for record in records]),
-        "agreement": np.array([one.between for one in agreements]),
+        "agreement": np.array(list(agreements.values())),
     }
-    seeds = [one.setting.parameters for one in agreements]
+    seeds = [setting.parameters for setting in agreements]
     kept = []
     for number, (job, fit) in enumerate(fits.items()):
         own, metadata = fit.to_parts()
@@ -428,12 +417,14 @@ def write_records(
     )
 
 
-def read_records(path: StrPath) -> tuple[list[Record], list[Agreement], dict[Job, Fit], dict[str, Any]]:
+def read_records(
+    path: StrPath,
+) -> tuple[list[ScoredFit], dict[Setting, Array], dict[Job, Fit], dict[str, Any]]:
     """Read what `write_records` wrote."""
     arrays, metadata = read_archive(path, kind=KIND)
     try:
         records = [
-            Record(
+            ScoredFit(
                 fold=one["fold"],
                 setting=Setting(one["c"], one["n_components"], one["l1"], one["noise"]),
                 by_sample=by_sample,
@@ -444,10 +435,10 @@ def read_records(path: StrPath) -> tuple[list[Record], list[Agreement], dict[Job
                 metadata["records"], arrays["by_sample"], arrays["fitted"], strict=True
             )
         ]
-        agreements = [
-            Agreement(Setting(**one), between)
+        agreements = {
+            Setting(**one): between
             for one, between in zip(metadata["seeds"], arrays["agreement"], strict=True)
-        ]
+        }
         fits = {}
         for number, one in enumerate(metadata["fits"]):
             start = f"{number}."

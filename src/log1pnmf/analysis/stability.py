@@ -24,9 +24,6 @@ Array = NDArray[np.float64]
 SIDES = ("loadings", "factors")
 
 
-# ---------------------------------------------------------------- several fits of one setting
-
-
 def fit_seeds(
     counts: Any, n_components: int, n_seeds: int = 5, *, random_state: Any = 0, **parameters: Any
 ) -> list[Fit]:
@@ -177,9 +174,6 @@ def consensus(
     return run_request(replace(request, n_jobs=n_jobs), counts)
 
 
-# ---------------------------------------------------------------- between settings
-
-
 @dataclass(frozen=True, eq=False)
 class Relation:
     """How the factors of several fits relate.
@@ -319,9 +313,6 @@ def _shares(table: Array, target: Array) -> Array:
     weights = scipy.optimize.nnls(table, target)[0] * table.sum(axis=0)
     total = weights.sum()
     return weights / total if total > 0.0 else np.full(len(weights), 1.0 / len(weights))
-
-
-# ---------------------------------------------------------------- inside
 
 
 def _sides(fits: Sequence[Any], on: str) -> list[Array]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import Request, run_request
 from log1pnmf.model.link import ShiftedLog
 
+from .grid import grid_values, several
 from .metrics import deviance_explained, factor_correlation, hoyer, log_likelihood
 
 
@@ -110,7 +109,7 @@ def fits_along(counts: Any, n_components: int, c: Sequence[float], **parameters:
     next larger c. Every c but the largest is fitted twice. The very first fit starts as `init` and `n_init`
     say.
     """
-    values = _checked_path(c)
+    values = grid_values("c", (ShiftedLog(value).c for value in several("c", c)))
     check_absent(parameters, ("checkpoint",), "the fits of a sweep")
     request = Request.of(n_components=n_components, **parameters)
     counts = Counts.from_any(counts)
@@ -138,19 +137,6 @@ def along_path(c: Sequence[float]) -> list[float]:
 
 def _is_better(fit: Fit, other: Fit | None) -> bool:
     return other is None or fit.objective < other.objective
-
-
-def _checked_path(c: Sequence[float]) -> list[float]:
-    """Sort the values of c."""
-    if isinstance(c, str | Real) or not np.iterable(c):
-        raise TypeError(f"c must be a sequence of numbers, one for each fit, got {c!r}")
-    values = sorted(ShiftedLog(value).c for value in c)
-    if not values:
-        raise ValueError("c must hold at least one number, got none")
-    for smaller, larger in pairwise(values):
-        if smaller == larger:
-            raise ValueError(f"c must hold different numbers, got {smaller:g} twice")
-    return values
 
 
 def _row(fit: Fit, counts: Counts) -> dict[str, Any]:

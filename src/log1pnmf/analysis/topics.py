@@ -15,8 +15,6 @@ from log1pnmf.fitting.fit import Fit, c_name
 from log1pnmf.fitting.new_samples import counts_of
 from log1pnmf.fitting.ranking import ranking_of
 
-# ---------- how good topics are: coherence and exclusivity of their first words
-
 Array = NDArray[np.float64]
 
 BY = ("ranking", "weight")
@@ -145,9 +143,6 @@ def _present(counts: Counts, feature: Any) -> Array:
     there = np.zeros(counts.n_samples)
     there[rows] = 1.0
     return there
-
-
-# ---------- the multinomial topic model that Poisson NMF with the identity link is
 
 
 @dataclass(frozen=True, eq=False)

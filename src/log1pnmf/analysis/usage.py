@@ -32,8 +32,6 @@ from log1pnmf.fitting.anndata import as_fit
 from .batches import confounded_groups
 from .groups import MISSING, Groups, numbers_of
 
-# ---------- what loadings are compared on
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
@@ -113,8 +111,8 @@ def _means(values: Array, unit: Indices) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Design:
-    """A linear model of units."""
+class LinearModel:
+    """The linear model of a test: its columns, and which of them are tested."""
 
     matrix: Array
     tested: list[int]  # columns that are tested
@@ -122,7 +120,7 @@ class Design:
     reference: str | None
 
     @classmethod
-    def of(cls, units: Units, reference: str | None) -> Design:
+    def of(cls, units: Units, reference: str | None) -> LinearModel:
         """Make the columns, and refuse what cannot be told apart."""
         n = len(units.means)
         centred = units.covariates - units.covariates.mean(axis=0)
@@ -146,7 +144,7 @@ class Design:
     @classmethod
     def _checked(
         cls, base: Array, covariates: Array, wanted: Array, others: tuple[str, ...], first: str | None
-    ) -> Design:
+    ) -> LinearModel:
         matrix = np.concatenate([wanted, base, covariates], axis=1)
         for column in range(wanted.shape[1]):
             rest = np.delete(matrix, column, axis=1)
@@ -183,8 +181,6 @@ def covariate_columns(covariates: Any, n: int) -> Array:
         columns += [(labels.codes == code).astype(np.float64) for code in range(1, len(labels.names))]
     return np.stack(columns, axis=1) if columns else np.zeros((n, 0))
 
-
-# ---------- whether a factor is used more in one group of samples than in another
 
 LEAST_FACTORS = 5
 """From so many factors on, their variances are drawn together."""
@@ -350,7 +346,7 @@ def usage(
     confounded = confounded_groups(fit, which.labels) if isinstance(which, Groups) else []
     if confounded:
         warn("; ".join(confounded), UserWarning)
-    design = Design.of(units, reference)
+    design = LinearModel.of(units, reference)
     difference, error, freedom = _tested(units, design, moderated=replicate is not None)
     half = error * scipy.stats.t.ppf(0.975, freedom)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -386,7 +382,7 @@ def _groups_or_numbers(groups: Any, numeric: bool | None) -> Groups | Array:
     return numbers if several or numeric else Groups.of(groups)
 
 
-def _tested(units: Units, design: Design, *, moderated: bool) -> tuple[Array, Array, float]:
+def _tested(units: Units, design: LinearModel, *, moderated: bool) -> tuple[Array, Array, float]:
     """Differences, standard errors (comparisons x factors) and degrees of freedom."""
     X, y = design.matrix, units.means
     solution, _, rank, _ = np.linalg.lstsq(X, y, rcond=None)
@@ -429,19 +425,11 @@ def moderate(variances: Array, freedom: float) -> tuple[Array, float]:
         return variances, 0.0
     logs = np.log(variances[known]) - scipy.special.digamma(freedom / 2.0) + np.log(freedom / 2.0)
     excess = float(logs.var(ddof=1) - scipy.special.polygamma(1, freedom / 2.0))
-    prior = freedom if excess <= 0.0 else min(2.0 * _inverse_trigamma(excess), freedom)
+    prior = freedom
+    if excess > scipy.special.polygamma(1, freedom / 2.0):  # trigamma falls, and is above 1 / x
+        prior = 2.0 * scipy.optimize.brentq(
+            lambda x: scipy.special.polygamma(1, x) - excess, 1.0 / excess, freedom / 2.0
+        )
     common = np.exp(logs.mean() + scipy.special.digamma(prior / 2.0) - np.log(prior / 2.0))
     drawn = (prior * common + freedom * variances) / (prior + freedom)
     return np.where(known, drawn, 0.0), prior
-
-
-def _inverse_trigamma(value: float) -> float:
-    """Find x with ``trigamma(x) = value``, by Newton's method on its reciprocal, which is nearly linear."""
-    x = 0.5 + 1.0 / value
-    for _ in range(50):
-        trigamma = float(scipy.special.polygamma(1, x))
-        step = trigamma * (1.0 - trigamma / value) / float(scipy.special.polygamma(2, x))
-        x += step
-        if abs(step) < 1e-9 * x:
-            break
-    return x

@@ -45,7 +45,7 @@ from log1pnmf.fitting.checkpoint import check_checkpoint
 from log1pnmf.fitting.fit import Fit, Keys, c_name, sweep_key
 from log1pnmf.fitting.fit_counts import POOR_APPROXIMATION, certify, fit_log1p_nmf
 from log1pnmf.fitting.settings import LARGEST_EXACT
-from log1pnmf.tl.inputs import Selection, write_fit
+from log1pnmf.tl.inputs import ChosenCounts, write_fit
 
 from .console import KEPT, Screen, explain, one_line, unbroken
 from .inputs import Reading, describe, read_filtered
@@ -268,7 +268,7 @@ def write_annotated_fits(
 ) -> None:
     """Write fits as `log1pnmf.tl` does: one under the usual keys, several under those of a sweep."""
     adata = _annotated(filtered, source, MemoryLimit(source, max_memory))
-    selection = Selection(filtered.table.counts, np.arange(adata.n_vars), None)
+    selection = ChosenCounts(filtered.table.counts, np.arange(adata.n_vars), None)
     for fit in fits:
         keys = Keys() if len(fits) == 1 else Keys(sweep_key(fit.c))
         write_fit(adata, keys, fit, selection)

@@ -1,4 +1,4 @@
-"""Real cells: a part of a human pancreas."""
+"""Real data: cells of a human pancreas, and the manual pages of SciPy."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from importlib import resources
 import numpy as np
 import scipy
 from scipy import sparse
-
-# ---------- real cells: a part of a human pancreas
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Data with a known truth, made up for a tutorial: tumours with mutational processes."""
+"""Data with a known truth for tutorials: cells of several donors, tumours with mutational processes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import numpy as np
 from scipy import sparse
 
 from .cells import pancreas
-
-# ---------- real cells, shared out among made-up donors
 
 DONORS = {
     "d1": ("control", "chip 1"),

@@ -1,4 +1,4 @@
-"""Features that rise with a factor, in AnnData."""
+"""Findings about a fit in AnnData: markers, usage, evidence; and the selection of settings."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from .inputs import (
     read_counts,
     target,
 )
-
-# ---------- features that rise with a factor, in AnnData
 
 
 def markers(
@@ -107,9 +105,6 @@ def markers(
     return adata if copy else None
 
 
-# ---------- comparison of groups of samples, in AnnData
-
-
 def usage(
     adata: Any,
     groupby: str,
@@ -131,12 +126,10 @@ def usage(
         Column of `obs` with the condition of every sample, or with a number such as an age.
     replicate : str or True, optional
         Column of `obs` with the donor (animal, patient) of every sample; True if every sample is a replicate.
-    reference : str, optional
-        Group that the others are compared with; by default the first.
     covariates : str or sequence of str
         Columns of `obs` with covariates to adjust for: numbers or labels.
-    numeric : bool, optional
-        Whether numbers have a slope or are groups; by default more than two different numbers have a slope.
+    reference, numeric
+        As in `log1pnmf.analysis.usage`.
     key : str, optional
         Name of the fit, if `key_added` was given.
     copy : bool
@@ -179,9 +172,6 @@ def usage(
     adata = target(adata, copy)
     adata.uns[keys.usage] = {"table": as_frame(found.table()), "groupby": groupby, **found.kept()}
     return adata if copy else None
-
-
-# ---------- tests of whether the factors of a fit are real, in AnnData
 
 
 def evidence(
@@ -251,9 +241,6 @@ def evidence(
     adata = target(adata, copy)
     adata.uns[keys.evidence] = {**found.kept(), "table": as_frame(found.table())}
     return adata if copy else None
-
-
-# ---------- comparison of numbers of factors and c, in AnnData
 
 
 def select(

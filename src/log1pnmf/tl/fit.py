@@ -29,8 +29,6 @@ from .inputs import (
     write_obs,
 )
 
-# ---------- loadings of new samples for the factors of a fit
-
 
 def transform(
     adata: Any,
@@ -52,7 +50,7 @@ def transform(
         The new samples.
     ref : AnnData, Fit, Log1pNMF, str or PathLike
         The fit, see `log1pnmf.as_fit`. AnnData may have lost samples since the fit. If the fit has feature
-        names, features are matched by name: those that the fit does not know are ignored, and none of its own
+        names, features are matched by name: those that the fit does not have are ignored, and none of its own
         may be missing.
     key : str, optional
         Name of the fit in `ref`, if `key_added` was given, and of the loadings in `adata`.
@@ -61,7 +59,7 @@ def transform(
     size_factors : {"total", "fit", "none"} or array, optional
         As in `Log1pNMF.transform`.
     batch_key : str, optional
-        Column of `obs` with the batch of every sample; batches that the fit does not know have no effects.
+        Column of `obs` with the batch of every sample; batches that are not in the fit have no effects.
     std : bool
         Whether to write standard errors of the loadings given the factors, to ``obsm["X_log1p_nmf_std"]``;
         what is uncertain about the factors is not in them, see `log1pnmf.analysis.diagnostics`.
@@ -116,9 +114,6 @@ def transform(
     return adata if copy else None
 
 
-# ---------- names of factors, in AnnData
-
-
 def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> None:
     """Rename factors; every table, plot and report of `adata` then uses these names.
 
@@ -162,9 +157,6 @@ def rename_factors(adata: Any, names: Any, *, key: str | None = None) -> None:
         after = [keys.obs_column(name) for name in new]
         adata.obs = adata.obs.rename(columns=dict(zip(map(str, columns), after, strict=True)))
         adata.uns[keys.uns][OBS_COLUMNS] = np.array(after, dtype=object)
-
-
-# ---------- fits to AnnData
 
 
 def log1p_nmf(

@@ -19,8 +19,6 @@ from log1pnmf.counts.features import find_features
 from log1pnmf.fitting.anndata import column_of, uns_of
 from log1pnmf.fitting.fit import Fit, Keys
 
-# ---------- loadings that are known, from columns of an AnnData object
-
 
 def known_loadings(adata: Any, given: Any) -> Any:
     """Turn names of columns of `obs` into loadings; anything else is left as it is.
@@ -62,7 +60,7 @@ BLOCK_ENTRIES = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
-class Selection:
+class ChosenCounts:
     """Counts, and where they are in the AnnData object."""
 
     counts: Counts  # the counts, with the names of the features
@@ -123,7 +121,7 @@ def chosen_features(adata: Any, mask_var: Any) -> NDArray[np.intp]:
     return np.flatnonzero(mask)
 
 
-def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> Selection:
+def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> ChosenCounts:
     """Read the counts of some features.
 
     `layer`: none takes X, or ``layers["counts"]`` if X does not hold counts (then a log message says so), and
@@ -147,7 +145,7 @@ def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> S
             "or layer='X' where they are expected counts"
         )
     names = np.asarray(adata.var_names, dtype=object)[positions]
-    return Selection(replace(counts, feature_names=names), positions, None if layer == X else layer)
+    return ChosenCounts(replace(counts, feature_names=names), positions, None if layer == X else layer)
 
 
 def counts_of_fit(adata: Any, fit: Fit, layer: str | None, stored: str) -> Counts:
@@ -205,7 +203,7 @@ OBS_COLUMNS = "obs_columns"
 """In `uns` of a fit: the columns of `obs` with its loadings."""
 
 
-def write_fit(adata: Any, keys: Keys, fit: Fit, selection: Selection) -> None:
+def write_fit(adata: Any, keys: Keys, fit: Fit, selection: ChosenCounts) -> None:
     """Write a fit; features that were left out have zero factors, and no dispersion."""
     factors = np.zeros((adata.n_vars, fit.n_components))
     factors[selection.positions] = fit.factors
