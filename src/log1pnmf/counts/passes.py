@@ -1,10 +1,7 @@
-"""The interface of a task that a pass runs on every chunk; callers implement it.
-
-Passes on a `dask.distributed` cluster.
+"""Passes over counts in chunks, in this process or on a `dask.distributed` cluster.
 
 Workers keep no state of the fit: a task gets its chunk, the loadings where it starts and the factors, and
-gives loadings and sums back. A task that was lost with its worker is run again elsewhere; the result is the
-same.
+returns loadings and sums. A task that was lost with its worker is run again elsewhere, with the same result.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,19 +36,11 @@ Receive: TypeAlias = Callable[[int, Any], None]
 """Called with the number of a chunk and what the task found there."""
 
 
-class Sums(Protocol):
-    """What a task adds up over all chunks."""
-
-    def plus(self, other: Any) -> Any:
-        """Return new sums over the chunks of both."""
-        ...
-
-
 class ChunkTask(Protocol):
     """Work on one chunk; it is sent to workers, so it holds all it needs."""
 
     def no_sums(self) -> Any:
-        """Make sums over no chunks."""
+        """Return sums over no chunks; they have `plus`, which returns new sums over the chunks of both."""
         ...
 
     def __call__(self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: Any) -> Any:
@@ -80,7 +69,7 @@ class ChunkSurvey:
     # see `log1pnmf.counts.Counts`
     log_factorial: float
     stirling: float
-    sample: SparseRows  # the rows that are kept
+    sample: sparse.csr_array  # the rows that are kept
     row_digests: NDArray[np.uint64]  # (rows,): see `row_digests`
 
 
@@ -101,7 +90,6 @@ def survey_chunk(raw: Any, kept: NDArray[np.int64]) -> ChunkSurvey:
         part = slice(start, start + (1 << 22))
         column_nnz += np.bincount(rows.indices[part], minlength=counts.n_features)
         column_sums += np.bincount(rows.indices[part], rows.values[part], minlength=counts.n_features)
-    sample = Counts.from_any(counts.to_scipy()[kept]).by_row if len(kept) else _no_rows(counts)
     return ChunkSurvey(
         np.diff(rows.indptr),
         counts.row_sums,
@@ -109,7 +97,7 @@ def survey_chunk(raw: Any, kept: NDArray[np.int64]) -> ChunkSurvey:
         column_sums,
         counts.log_factorial,
         counts.stirling,
-        sample,
+        counts.to_scipy()[kept],
         row_digests(rows),
     )
 
@@ -139,11 +127,6 @@ def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
         words ^= words >> np.uint64(shift)
         words *= np.uint64(factor)
     return words ^ (words >> np.uint64(31))
-
-
-def _no_rows(counts: Counts) -> SparseRows:
-    rows = counts.by_row
-    return SparseRows((0, counts.n_features), np.zeros(1, np.int64), rows.indices[:0], rows.values[:0])
 
 
 def chunk_counts(raw: Any) -> Counts:
@@ -222,7 +205,7 @@ class ChunkedCounts(Counts):
             digests.append(one.row_digests)
             column_nnz += one.column_nnz
             column_sums += one.column_sums
-            sample.append(one.sample.to_scipy())
+            sample.append(one.sample)
             if source.on_chunk is not None:
                 source.on_chunk(len(bounds) - 1, len(source.chunks))
         if bounds[-1] != n:
@@ -270,9 +253,8 @@ class ChunkedCounts(Counts):
     @cached_property
     def tally(self) -> Tally:
         """How often every feature has every count; a pass over the chunks."""
-        found: Any = _pass_without_loadings(self, _TallyTask(self.n_features), np.ones(self.n_samples))
-        tally: Tally = found.tally
-        return tally
+        found = _pass_without_loadings(self, _TallyTask(self.n_features), np.ones(self.n_samples))
+        return cast(Tally, found.tally)
 
     def group_sums(
         self, labels: NDArray[np.int32], n_groups: int, weights: NDArray[np.float64] | None = None
@@ -285,8 +267,7 @@ class ChunkedCounts(Counts):
             task = _GroupTask((n_groups, self.n_features))
             found = _pass_without_loadings(self, task, own, labels)
             known = self.known["groups"] = labels, own, found
-        sums: GroupSums = known[2]
-        return sums
+        return cast(GroupSums, known[2])
 
     @cached_property
     def column_sums(self) -> NDArray[np.float64]:
@@ -335,7 +316,7 @@ class Runner:
         start: Rows,
         receive: Receive,
         labels: Labels = None,
-    ) -> Sums:
+    ) -> Any:
         """Run a task on every chunk and return its sums."""
         sums = task.no_sums()
         for index, chunk in enumerate(_ahead(self._sorted(counts))):
@@ -417,7 +398,7 @@ class ClusterRunner(Runner):
         start: Rows,
         receive: Receive,
         labels: Labels = None,
-    ) -> Sums:
+    ) -> Any:
         """Run a task on every chunk; see `log1pnmf.counts.passes.Runner.run`."""
         from dask import config as dask_config
         from distributed import as_completed
@@ -449,8 +430,7 @@ class ClusterRunner(Runner):
         for future in as_completed(loadings):
             receive(number[future.key], future.result())
             future.release()
-        sums: Sums = parts[0].result()
-        return sums
+        return parts[0].result()
 
     def _submitted(self) -> list[Any]:
         """Chunks as tasks that have not run, or futures."""
@@ -472,7 +452,7 @@ class ClusterRunner(Runner):
         return chunks
 
 
-def _run_task(task: ChunkTask, *arguments: Any, start: Any) -> tuple[Any, Sums]:
+def _run_task(task: ChunkTask, *arguments: Any, start: Any) -> tuple[Any, Any]:
     sums = task.no_sums()
     return task(*arguments, start=start, into=sums), sums
 
@@ -503,7 +483,7 @@ def runner_of(source: CountSource) -> Runner:
 
 
 def survey(source: CountSource) -> ChunkedCounts:
-    """Take the first look at a source."""
+    """Return the counts of a source after a first pass over its chunks."""
     return ChunkedCounts.gather(source, runner_of(source).survey())
 
 
@@ -549,7 +529,7 @@ class _GroupTask:
         into.weights += np.bincount(place, weights, size).reshape(self.shape)
 
 
-def _pass_without_loadings(counts: ChunkedCounts, task: ChunkTask, sizes: Any, labels: Labels = None) -> Sums:
+def _pass_without_loadings(counts: ChunkedCounts, task: ChunkTask, sizes: Any, labels: Labels = None) -> Any:
     """Run a task that needs no loadings."""
     source, done = counts.source, iter(range(1, len(counts.bounds)))
     no_loadings = Rows((counts.n_samples, 0), lambda first, last: np.zeros((last - first, 0)), source.folder)
