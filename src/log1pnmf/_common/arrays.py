@@ -27,10 +27,10 @@ from log1pnmf._core import extrapolate
 Array: TypeAlias = NDArray[Any]
 
 BLOCK_BYTES = 1 << 23
-"""Blocks in which reductions look at the rows; a change of it changes their last bits."""
+"""Size of the blocks of reductions; a change of it changes their last bits."""
 
 IN_MEMORY = 1 << 28
-"""Bytes up to which `Rows.to_array` gives an array in memory; above, one that lies in a file."""
+"""Bytes up to which `Rows.to_array` returns an array in memory; above, one in a file."""
 
 
 def _lazily(function: Callable[[Array, Any], Array]) -> Callable[[Any, Any], Any]:

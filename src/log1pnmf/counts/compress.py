@@ -171,7 +171,7 @@ SMALLEST, LARGEST = 1e-50, 1e100
 
 
 def compress_dense(matrix: np.ndarray) -> tuple[SparseRows, str | None]:
-    """Compress a 2-d array of numbers, and give the warning about values that are not whole numbers."""
+    """Return compressed rows of a 2-d array, and the warning about values that are not whole numbers."""
     n_rows, n_columns = matrix.shape
     step = max(1, CHUNK // n_columns)
     scan = ValueScan(lambda position: divmod(position, n_columns))
@@ -258,7 +258,7 @@ def _canonical(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _checked_structure(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Arrays of a CSR matrix, cut to the entries in use, after a look at every index."""
+    """Return the arrays of a CSR matrix, cut to the entries in use, after a check of every index."""
     indptr, nnz = np.asarray(matrix.indptr), int(matrix.indptr[-1])
     indices, values = np.asarray(matrix.indices)[:nnz], np.asarray(matrix.data)[:nnz]
     n_rows, n_columns = matrix.shape
@@ -315,7 +315,7 @@ class ValueScan:
         )
 
     def add(self, values: np.ndarray) -> None:
-        """Look at the next values of the stream."""
+        """Add the next values of the stream."""
         kind = values.dtype.kind
         if kind == "f":
             if values.dtype.itemsize > 8:

@@ -60,7 +60,7 @@ NOT_IN_MEMORY = (
 
 @dataclass(frozen=True, eq=False)
 class ChunkSurvey:
-    """What is known of one chunk after the first look."""
+    """Totals of one chunk, from the first pass."""
 
     row_nnz: NDArray[np.int64]
     row_sums: NDArray[np.float64]
@@ -82,7 +82,7 @@ def sampled_rows(n_samples: int) -> NDArray[np.int64]:
 
 
 def survey_chunk(raw: Any, kept: NDArray[np.int64]) -> ChunkSurvey:
-    """Check a chunk and look at it."""
+    """Return the totals of a chunk, after a check of its values."""
     counts = Counts.from_any(raw) if raw.shape[0] else chunk_counts(raw)
     column_nnz, column_sums = np.zeros(counts.n_features, dtype=np.int64), np.zeros(counts.n_features)
     rows = counts.by_row
@@ -175,7 +175,7 @@ class RowTotals(SparseRows):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ChunkedCounts(Counts):
-    """Counts in chunks of rows that have been looked at once: totals here, entries in the chunks."""
+    """Counts in chunks of rows, after a first pass: totals here, entries in the chunks."""
 
     source: CountSource
     bounds: NDArray[np.int64]  # (chunks + 1,): first row of each chunk, and the number of rows
@@ -189,7 +189,7 @@ class ChunkedCounts(Counts):
 
     @classmethod
     def gather(cls, source: CountSource, surveys: Iterable[ChunkSurvey]) -> ChunkedCounts:
-        """Put together what was seen of the chunks, in their order."""
+        """Return the counts of chunks that were surveyed in their order."""
         n, m = source.shape
         column_nnz, column_sums = np.zeros(m, dtype=np.int64), np.zeros(m)
         bounds, lengths, sums, sample, digests = [0], [], [], [], []
@@ -300,7 +300,7 @@ class Runner:
         self._source = source
 
     def survey(self) -> Iterator[ChunkSurvey]:
-        """Look at every chunk for the first time, in their order."""
+        """Yield the totals of every chunk, in their order."""
         kept, first = sampled_rows(self._source.shape[0]), 0
         for raw in self.ahead():
             last = first + raw.shape[0]
@@ -327,7 +327,7 @@ class Runner:
         return sums
 
     def ahead(self) -> Iterator[Any]:
-        """Chunks as the source gives them, each read while the caller has the one before."""
+        """Yield chunks as they are in the source, each read while the caller has the one before."""
         return _ahead(self._raw())
 
     def _raw(self) -> Iterator[Any]:
@@ -369,7 +369,7 @@ class ClusterRunner(Runner):
         self._held: list[Any] | None = None
 
     def survey(self) -> Iterator[ChunkSurvey]:
-        """Look at every chunk for the first time, in their order."""
+        """Yield the totals of every chunk, in their order."""
         client, n = self._client, len(self._chunks)
         raw = self._submitted()
         lengths = client.gather(
@@ -468,15 +468,6 @@ def _ahead(made: Iterator[T]) -> Iterator[T]:
             del one
 
 
-def each_chunk(source: CountSource) -> Iterator[Counts]:
-    """Go through the chunks of a source in this process, checked and with the names of the features."""
-    for done, raw in enumerate(Runner(source).ahead(), start=1):
-        counts = Counts.from_any(raw) if raw.shape[0] else chunk_counts(raw)
-        yield replace(counts, feature_names=source.feature_names)
-        if source.on_chunk is not None:
-            source.on_chunk(done, len(source.chunks))
-
-
 def runner_of(source: CountSource) -> Runner:
     """Choose the runner for the chunks of a source."""
     return Runner(source) if source.client is None else ClusterRunner(source)
@@ -489,7 +480,7 @@ def survey(source: CountSource) -> ChunkedCounts:
 
 @dataclass(eq=False)
 class _Tallied:
-    """The tally of the chunks seen so far."""
+    """The tally of the chunks so far."""
 
     tally: Tally
 
@@ -546,16 +537,18 @@ def _pass_without_loadings(counts: ChunkedCounts, task: ChunkTask, sizes: Any, l
 
 
 def parts_of(X: Any) -> Iterator[tuple[int, Any]]:
-    """Return counts with the number of the first sample; chunks without samples are left out."""
+    """Yield counts, chunk by chunk where they are in chunks, with the number of the first sample."""
     source = source_of(X)
     if source is None:
         yield 0, X
         return
     first = 0
-    for chunk in each_chunk(source):
-        if chunk.n_samples:
-            yield first, chunk
-        first += chunk.n_samples
+    for done, raw in enumerate(Runner(source).ahead(), start=1):
+        if raw.shape[0]:
+            yield first, replace(Counts.from_any(raw), feature_names=source.feature_names)
+        first += raw.shape[0]
+        if source.on_chunk is not None:
+            source.on_chunk(done, len(source.chunks))
 
 
 def source_of(X: Any) -> CountSource | None:
