@@ -360,6 +360,14 @@ def test_max_memory_raises_what_a_file_may_take(tmp_path, monkeypatch, limit):
     assert read_table(tmp_path / "t.npz", max_memory="1GB").shape == (2000, 2000)
 
 
+def test_labels_are_limited_together(tmp_path):
+    long = "y" * 2000
+    (tmp_path / "t.csv").write_text(f"cell,a,k,l\nx,1,{long},{long}\n" + "x,1,y,y\n" * 99)
+    with pytest.raises(BadFileError, match="--max-memory"):  # each has 800 kB
+        read_table(tmp_path / "t.csv", max_memory="1MB")
+    assert read_table(tmp_path / "t.csv", max_memory="2MB").labels("l")[0] == long
+
+
 # ---------------------------------------------------------------- the command
 
 

@@ -1,1 +1,1 @@
-"""Tools that know nothing of the model: atomic files, untrusted input, arrays, checks, random numbers."""
+"""Tools independent of the model: atomic files, untrusted input, arrays, checks, random numbers."""

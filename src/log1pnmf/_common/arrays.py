@@ -10,6 +10,7 @@ them computes anything; only sums, means, maxima and `read` look at numbers, a b
 
 from __future__ import annotations
 
+import operator
 import os
 import tempfile
 import weakref
@@ -26,10 +27,14 @@ from log1pnmf._core import extrapolate
 Array: TypeAlias = NDArray[Any]
 
 BLOCK_BYTES = 1 << 23
-"""Blocks in which reductions look at the rows; a change of it changes their last bits."""
+"""Size of the blocks of reductions; a change of it changes their last bits."""
 
 IN_MEMORY = 1 << 28
-"""Bytes up to which `Rows.to_array` gives an array in memory; above, one that lies in a file."""
+"""Bytes up to which `Rows.to_array` returns an array in memory; above, one in a file."""
+
+
+def _lazily(function: Callable[[Array, Any], Array]) -> Callable[[Any, Any], Any]:
+    return lambda rows, other: rows._with(function, other)
 
 
 class Rows:
@@ -71,28 +76,10 @@ class Rows:
 
         return Rows(self.shape, read, self._folder)
 
-    def __add__(self, other: Any) -> Rows:
-        return self._with(lambda a, b: a + b, other)
-
-    def __sub__(self, other: Any) -> Rows:
-        return self._with(lambda a, b: a - b, other)
-
-    def __rsub__(self, other: Any) -> Rows:
-        return self._with(lambda a, b: b - a, other)
-
-    def __mul__(self, other: Any) -> Rows:
-        return self._with(lambda a, b: a * b, other)
-
-    __radd__, __rmul__ = __add__, __mul__
-
-    def __truediv__(self, other: Any) -> Rows:
-        return self._with(lambda a, b: a / b, other)
-
-    def __le__(self, other: Any) -> Rows:
-        return self._with(lambda a, b: a <= b, other)
-
-    def __ge__(self, other: Any) -> Rows:
-        return self._with(lambda a, b: a >= b, other)
+    __add__ = __radd__ = _lazily(operator.add)
+    __mul__ = __rmul__ = _lazily(operator.mul)
+    __sub__, __rsub__ = _lazily(operator.sub), _lazily(lambda a, b: b - a)
+    __truediv__, __le__, __ge__ = _lazily(operator.truediv), _lazily(operator.le), _lazily(operator.ge)
 
     def __abs__(self) -> Rows:
         return Rows(self.shape, lambda start, stop: np.abs(self.read(start, stop)), self._folder)

@@ -100,6 +100,7 @@ class MemoryLimit:
         files = (Path(at, name) for at, _, names in os.walk(path) for name in names)
         self.stored = sum(os.lstat(file).st_size for file in (files if os.path.isdir(path) else [path]))
         plausible = max(ALWAYS_ALLOWED, LARGEST_RATIO * self.stored)
+        self.claimed = 0
         self.size = int(min(free_memory(), plausible) if max_memory is None else parse_memory(max_memory))
 
     def check(self, size: float) -> None:
@@ -111,10 +112,15 @@ class MemoryLimit:
                 "it, allow more with max_memory (--max-memory 8GB)"
             )
 
+    def claim(self, size: int) -> None:
+        """Refuse a file that takes more together with what was claimed before."""
+        self.claimed += size
+        self.check(self.claimed)
+
     def text_array(self, values: Any) -> np.ndarray:
         """Return an array of text, which has room for the longest one in every place."""
         longest = max(map(len, values), default=0)
-        self.check(4 * longest * len(values))
+        self.claim(4 * longest * len(values))
         return np.array(values, dtype=f"U{max(longest, 1)}")
 
 
@@ -323,6 +329,7 @@ class Store:
         self.root, self.limit = root, limit
         self._h5py = require("h5py", package="anndata", purpose="reading HDF5 files")
         self._seen: set[int] = set()
+        self._walked: set[int] = set()  # nodes whose size was claimed
         self._referring: list[Any] = []
 
     def __contains__(self, name: str) -> bool:
@@ -338,7 +345,8 @@ class Store:
         found = self.root if name == "/" else self._find(self.root, name)
         if found is None:
             raise BadFileError(f"{self.limit.path} has no {name}; is it another kind of file?")
-        self.limit.check(self._declared(found, whole, (), set()))
+        size = self._declared(found, whole, (), self._walked if whole else set())
+        self.limit.claim(size) if whole else self.limit.check(size)
         self._check_references()
         return found
 
@@ -537,12 +545,13 @@ class ZarrStore(Store):
             self.limit.check(size)
             if whole and array.text:
                 size += TEXT_COST * sum(array.unpacked(file, self.limit.size) for file in array.chunk_files())
-        self.limit.check(size)
+        if whole:
+            self.limit.claim(size)
         return self.root if name == "/" else self.root[name]
 
 
 class _Array:
-    """What a description says of an array; codecs that are not known are refused."""
+    """Declared size and codec of an array; unknown codecs are refused."""
 
     def __init__(self, folder: Path, about: dict[str, Any]) -> None:
         self.folder = folder

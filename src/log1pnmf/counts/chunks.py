@@ -52,7 +52,7 @@ class RowChunks:
 
 
 class SlicedChunks(RowChunks):
-    """Chunks of something that gives rows when sliced: a matrix, an array in a file, a memory map."""
+    """Slices of rows of a matrix, an array in a file, or a memory map."""
 
     def __init__(self, matrix: Any, indptr: NDArray[Any], limit: int) -> None:
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
@@ -77,8 +77,7 @@ class FileChunks(RowChunks):
 
     def __init__(self, path: str, name: str, limit: int) -> None:
         self._path, self._name = os.path.abspath(path), name
-        self._group: Any = None
-        group = self._opened()
+        self._group = group = open_group(self._path)[name]
         self.shape = (int(group.attrs["shape"][0]), int(group.attrs["shape"][1]))
         indptr = _checked_indptr(f"{path}: {name}", group, self.shape)
         self._ranges = list(row_blocks(indptr, limit))
@@ -92,16 +91,11 @@ class FileChunks(RowChunks):
 
     def read(self, index: int) -> sparse.csr_array:
         """Read a chunk."""
-        return _rows_of(self._opened(), self._indptr[index], self.shape[1])
+        return _rows_of(self._group, self._indptr[index], self.shape[1])
 
     def only(self, index: int) -> Callable[[], sparse.csr_array]:
         """Return what opens the file and reads this chunk."""
         return partial(_read_rows, self._path, self._name, self._indptr[index], self.shape[1])
-
-    def _opened(self) -> Any:
-        if self._group is None:
-            self._group = open_group(self._path)[self._name]
-        return self._group
 
 
 def _checked_indptr(where: str, group: Any, shape: tuple[int, int]) -> NDArray[np.int64]:
@@ -365,7 +359,7 @@ def _feature_names(store: Store) -> np.ndarray | None:
 
 
 def _rows(path: str, store: Store, name: str, limit: int) -> RowChunks:
-    """Chunks of a matrix in a file; what it says of its size is checked, because nothing else limits it."""
+    """Return chunks of a matrix in a file, after a check of its declared size."""
     matrix = store.node(name, whole=False)
     kind = str(matrix.attrs.get("encoding-type", "array"))
     if kind == "csr_matrix":
@@ -403,16 +397,11 @@ def _from_object(source: Any, limit: int) -> RowChunks:
     if sparse.issparse(source):
         matrix = sparse.csr_array(source)
         return SlicedChunks(matrix, matrix.indptr.astype(np.int64), limit)
-    if _gives_rows(source):
+    if hasattr(source, "dtype") and hasattr(source, "__getitem__"):  # an array: slices are rows of numbers
         return SlicedChunks(source, np.arange(shape[0] + 1, dtype=np.int64) * int(shape[1]), limit)
     if hasattr(source, "__len__") and (hasattr(source, "__getitem__") or isinstance(source, Iterable)):
         return GivenChunks(source, shape)
     raise TypeError(f"counts of type {type(source).__name__} can be neither sliced nor iterated in chunks")
-
-
-def _gives_rows(source: Any) -> bool:
-    """Whether slices are rows of numbers, as those of arrays in memory and on disk: these have a dtype."""
-    return hasattr(source, "dtype") and hasattr(source, "__getitem__")
 
 
 def _client(client: Any, chunks: RowChunks) -> Any:

@@ -171,7 +171,7 @@ SMALLEST, LARGEST = 1e-50, 1e100
 
 
 def compress_dense(matrix: np.ndarray) -> tuple[SparseRows, str | None]:
-    """Compress a 2-d array of numbers, and give the warning about values that are not whole numbers."""
+    """Return compressed rows of a 2-d array, and the warning about values that are not whole numbers."""
     n_rows, n_columns = matrix.shape
     step = max(1, CHUNK // n_columns)
     scan = ValueScan(lambda position: divmod(position, n_columns))
@@ -233,13 +233,12 @@ def compress_sparse(matrix: Any, *, transposed: bool = False) -> tuple[SparseRow
     # a new name: `locate`, which finds entries for messages, needs the arrays that were scanned
     kept = (indptr, indices, values)
     if scan.n_zero:
-        kept = _without_zeros(indptr, indices, values)
-    return SparseRows(
-        tuple(matrix.shape),
-        np.ascontiguousarray(kept[0], dtype=np.int64),
-        np.ascontiguousarray(kept[1], dtype=np.int32),
-        np.ascontiguousarray(kept[2], dtype=scan.value_dtype),
-    ), scan.fractional
+        filled = sparse.csr_array((values.astype(scan.value_dtype), indices, indptr), matrix.shape, copy=True)
+        filled.eliminate_zeros()
+        kept = (filled.indptr, filled.indices, filled.data)
+    types: tuple[Any, ...] = (np.int64, np.int32, scan.value_dtype)
+    arrays = (np.ascontiguousarray(array, dtype=kind) for array, kind in zip(kept, types, strict=True))
+    return SparseRows(tuple(matrix.shape), *arrays), scan.fractional
 
 
 def _canonical(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -259,7 +258,7 @@ def _canonical(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _checked_structure(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Arrays of a CSR matrix, cut to the entries in use, after a look at every index."""
+    """Return the arrays of a CSR matrix, cut to the entries in use, after a check of every index."""
     indptr, nnz = np.asarray(matrix.indptr), int(matrix.indptr[-1])
     indices, values = np.asarray(matrix.indices)[:nnz], np.asarray(matrix.data)[:nnz]
     n_rows, n_columns = matrix.shape
@@ -286,26 +285,6 @@ def _strictly_increasing(indptr: np.ndarray, indices: np.ndarray) -> bool:
         if not np.array_equal(indptr[np.searchsorted(indptr, falls)], falls):
             return False
     return True
-
-
-def _without_zeros(
-    indptr: np.ndarray, indices: np.ndarray, values: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    kept_before = np.zeros(indptr.size, dtype=np.int64)
-    for start, stop in row_blocks(indptr, CHUNK):
-        keep = values[indptr[start] : indptr[stop]] != 0
-        running = np.concatenate(([0], np.cumsum(keep)))
-        kept_before[start + 1 : stop + 1] = (
-            kept_before[start] + running[indptr[start + 1 : stop + 1] - indptr[start]]
-        )
-    kept_indices = np.empty(kept_before[-1], dtype=np.int32)
-    kept_values = np.empty(kept_before[-1], dtype=values.dtype)
-    for start, stop in row_blocks(indptr, CHUNK):
-        part, target = slice(indptr[start], indptr[stop]), slice(kept_before[start], kept_before[stop])
-        keep = values[part] != 0
-        kept_indices[target] = indices[part][keep]
-        kept_values[target] = values[part][keep]
-    return kept_before, kept_indices, kept_values
 
 
 class ValueScan:
@@ -336,7 +315,7 @@ class ValueScan:
         )
 
     def add(self, values: np.ndarray) -> None:
-        """Look at the next values of the stream."""
+        """Add the next values of the stream."""
         kind = values.dtype.kind
         if kind == "f":
             if values.dtype.itemsize > 8:

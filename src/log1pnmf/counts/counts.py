@@ -72,7 +72,7 @@ def check_unmasked(values: Any, what: str) -> None:
 
 
 def refuse_others(X: Any) -> None:
-    """Refuse objects that are not matrices themselves, and say where their counts are."""
+    """Refuse objects that are not matrices themselves, and name the place of their counts."""
     if X is None:
         raise TypeError("counts is None; pass a matrix of counts, samples x features")
     if isinstance(X, str | os.PathLike):

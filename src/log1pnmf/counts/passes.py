@@ -1,10 +1,7 @@
-"""The interface of a task that a pass runs on every chunk; callers implement it.
-
-Passes on a `dask.distributed` cluster.
+"""Passes over counts in chunks, in this process or on a `dask.distributed` cluster.
 
 Workers keep no state of the fit: a task gets its chunk, the loadings where it starts and the factors, and
-gives loadings and sums back. A task that was lost with its worker is run again elsewhere; the result is the
-same.
+returns loadings and sums. A task that was lost with its worker is run again elsewhere, with the same result.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,19 +36,11 @@ Receive: TypeAlias = Callable[[int, Any], None]
 """Called with the number of a chunk and what the task found there."""
 
 
-class Sums(Protocol):
-    """What a task adds up over all chunks."""
-
-    def plus(self, other: Any) -> Any:
-        """Return new sums over the chunks of both."""
-        ...
-
-
 class ChunkTask(Protocol):
     """Work on one chunk; it is sent to workers, so it holds all it needs."""
 
     def no_sums(self) -> Any:
-        """Make sums over no chunks."""
+        """Return sums over no chunks; they have `plus`, which returns new sums over the chunks of both."""
         ...
 
     def __call__(self, counts: Counts, sizes: Array, labels: Labels, *, start: Array, into: Any) -> Any:
@@ -71,7 +60,7 @@ NOT_IN_MEMORY = (
 
 @dataclass(frozen=True, eq=False)
 class ChunkSurvey:
-    """What is known of one chunk after the first look."""
+    """Totals of one chunk, from the first pass."""
 
     row_nnz: NDArray[np.int64]
     row_sums: NDArray[np.float64]
@@ -80,7 +69,7 @@ class ChunkSurvey:
     # see `log1pnmf.counts.Counts`
     log_factorial: float
     stirling: float
-    sample: SparseRows  # the rows that are kept
+    sample: sparse.csr_array  # the rows that are kept
     row_digests: NDArray[np.uint64]  # (rows,): see `row_digests`
 
 
@@ -93,7 +82,7 @@ def sampled_rows(n_samples: int) -> NDArray[np.int64]:
 
 
 def survey_chunk(raw: Any, kept: NDArray[np.int64]) -> ChunkSurvey:
-    """Check a chunk and look at it."""
+    """Return the totals of a chunk, after a check of its values."""
     counts = Counts.from_any(raw) if raw.shape[0] else chunk_counts(raw)
     column_nnz, column_sums = np.zeros(counts.n_features, dtype=np.int64), np.zeros(counts.n_features)
     rows = counts.by_row
@@ -101,7 +90,6 @@ def survey_chunk(raw: Any, kept: NDArray[np.int64]) -> ChunkSurvey:
         part = slice(start, start + (1 << 22))
         column_nnz += np.bincount(rows.indices[part], minlength=counts.n_features)
         column_sums += np.bincount(rows.indices[part], rows.values[part], minlength=counts.n_features)
-    sample = Counts.from_any(counts.to_scipy()[kept]).by_row if len(kept) else _no_rows(counts)
     return ChunkSurvey(
         np.diff(rows.indptr),
         counts.row_sums,
@@ -109,7 +97,7 @@ def survey_chunk(raw: Any, kept: NDArray[np.int64]) -> ChunkSurvey:
         column_sums,
         counts.log_factorial,
         counts.stirling,
-        sample,
+        counts.to_scipy()[kept],
         row_digests(rows),
     )
 
@@ -139,11 +127,6 @@ def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
         words ^= words >> np.uint64(shift)
         words *= np.uint64(factor)
     return words ^ (words >> np.uint64(31))
-
-
-def _no_rows(counts: Counts) -> SparseRows:
-    rows = counts.by_row
-    return SparseRows((0, counts.n_features), np.zeros(1, np.int64), rows.indices[:0], rows.values[:0])
 
 
 def chunk_counts(raw: Any) -> Counts:
@@ -192,7 +175,7 @@ class RowTotals(SparseRows):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ChunkedCounts(Counts):
-    """Counts in chunks of rows that have been looked at once: totals here, entries in the chunks."""
+    """Counts in chunks of rows, after a first pass: totals here, entries in the chunks."""
 
     source: CountSource
     bounds: NDArray[np.int64]  # (chunks + 1,): first row of each chunk, and the number of rows
@@ -206,7 +189,7 @@ class ChunkedCounts(Counts):
 
     @classmethod
     def gather(cls, source: CountSource, surveys: Iterable[ChunkSurvey]) -> ChunkedCounts:
-        """Put together what was seen of the chunks, in their order."""
+        """Return the counts of chunks that were surveyed in their order."""
         n, m = source.shape
         column_nnz, column_sums = np.zeros(m, dtype=np.int64), np.zeros(m)
         bounds, lengths, sums, sample, digests = [0], [], [], [], []
@@ -222,7 +205,7 @@ class ChunkedCounts(Counts):
             digests.append(one.row_digests)
             column_nnz += one.column_nnz
             column_sums += one.column_sums
-            sample.append(one.sample.to_scipy())
+            sample.append(one.sample)
             if source.on_chunk is not None:
                 source.on_chunk(len(bounds) - 1, len(source.chunks))
         if bounds[-1] != n:
@@ -270,9 +253,8 @@ class ChunkedCounts(Counts):
     @cached_property
     def tally(self) -> Tally:
         """How often every feature has every count; a pass over the chunks."""
-        found: Any = _pass_without_loadings(self, _TallyTask(self.n_features), np.ones(self.n_samples))
-        tally: Tally = found.tally
-        return tally
+        found = _pass_without_loadings(self, _TallyTask(self.n_features), np.ones(self.n_samples))
+        return cast(Tally, found.tally)
 
     def group_sums(
         self, labels: NDArray[np.int32], n_groups: int, weights: NDArray[np.float64] | None = None
@@ -285,8 +267,7 @@ class ChunkedCounts(Counts):
             task = _GroupTask((n_groups, self.n_features))
             found = _pass_without_loadings(self, task, own, labels)
             known = self.known["groups"] = labels, own, found
-        sums: GroupSums = known[2]
-        return sums
+        return cast(GroupSums, known[2])
 
     @cached_property
     def column_sums(self) -> NDArray[np.float64]:
@@ -319,7 +300,7 @@ class Runner:
         self._source = source
 
     def survey(self) -> Iterator[ChunkSurvey]:
-        """Look at every chunk for the first time, in their order."""
+        """Yield the totals of every chunk, in their order."""
         kept, first = sampled_rows(self._source.shape[0]), 0
         for raw in self.ahead():
             last = first + raw.shape[0]
@@ -335,7 +316,7 @@ class Runner:
         start: Rows,
         receive: Receive,
         labels: Labels = None,
-    ) -> Sums:
+    ) -> Any:
         """Run a task on every chunk and return its sums."""
         sums = task.no_sums()
         for index, chunk in enumerate(_ahead(self._sorted(counts))):
@@ -346,7 +327,7 @@ class Runner:
         return sums
 
     def ahead(self) -> Iterator[Any]:
-        """Chunks as the source gives them, each read while the caller has the one before."""
+        """Yield chunks as they are in the source, each read while the caller has the one before."""
         return _ahead(self._raw())
 
     def _raw(self) -> Iterator[Any]:
@@ -388,7 +369,7 @@ class ClusterRunner(Runner):
         self._held: list[Any] | None = None
 
     def survey(self) -> Iterator[ChunkSurvey]:
-        """Look at every chunk for the first time, in their order."""
+        """Yield the totals of every chunk, in their order."""
         client, n = self._client, len(self._chunks)
         raw = self._submitted()
         lengths = client.gather(
@@ -417,7 +398,7 @@ class ClusterRunner(Runner):
         start: Rows,
         receive: Receive,
         labels: Labels = None,
-    ) -> Sums:
+    ) -> Any:
         """Run a task on every chunk; see `log1pnmf.counts.passes.Runner.run`."""
         from dask import config as dask_config
         from distributed import as_completed
@@ -449,8 +430,7 @@ class ClusterRunner(Runner):
         for future in as_completed(loadings):
             receive(number[future.key], future.result())
             future.release()
-        sums: Sums = parts[0].result()
-        return sums
+        return parts[0].result()
 
     def _submitted(self) -> list[Any]:
         """Chunks as tasks that have not run, or futures."""
@@ -472,7 +452,7 @@ class ClusterRunner(Runner):
         return chunks
 
 
-def _run_task(task: ChunkTask, *arguments: Any, start: Any) -> tuple[Any, Sums]:
+def _run_task(task: ChunkTask, *arguments: Any, start: Any) -> tuple[Any, Any]:
     sums = task.no_sums()
     return task(*arguments, start=start, into=sums), sums
 
@@ -488,28 +468,19 @@ def _ahead(made: Iterator[T]) -> Iterator[T]:
             del one
 
 
-def each_chunk(source: CountSource) -> Iterator[Counts]:
-    """Go through the chunks of a source in this process, checked and with the names of the features."""
-    for done, raw in enumerate(Runner(source).ahead(), start=1):
-        counts = Counts.from_any(raw) if raw.shape[0] else chunk_counts(raw)
-        yield replace(counts, feature_names=source.feature_names)
-        if source.on_chunk is not None:
-            source.on_chunk(done, len(source.chunks))
-
-
 def runner_of(source: CountSource) -> Runner:
     """Choose the runner for the chunks of a source."""
     return Runner(source) if source.client is None else ClusterRunner(source)
 
 
 def survey(source: CountSource) -> ChunkedCounts:
-    """Take the first look at a source."""
+    """Return the counts of a source after a first pass over its chunks."""
     return ChunkedCounts.gather(source, runner_of(source).survey())
 
 
 @dataclass(eq=False)
 class _Tallied:
-    """The tally of the chunks seen so far."""
+    """The tally of the chunks so far."""
 
     tally: Tally
 
@@ -549,7 +520,7 @@ class _GroupTask:
         into.weights += np.bincount(place, weights, size).reshape(self.shape)
 
 
-def _pass_without_loadings(counts: ChunkedCounts, task: ChunkTask, sizes: Any, labels: Labels = None) -> Sums:
+def _pass_without_loadings(counts: ChunkedCounts, task: ChunkTask, sizes: Any, labels: Labels = None) -> Any:
     """Run a task that needs no loadings."""
     source, done = counts.source, iter(range(1, len(counts.bounds)))
     no_loadings = Rows((counts.n_samples, 0), lambda first, last: np.zeros((last - first, 0)), source.folder)
@@ -566,16 +537,18 @@ def _pass_without_loadings(counts: ChunkedCounts, task: ChunkTask, sizes: Any, l
 
 
 def parts_of(X: Any) -> Iterator[tuple[int, Any]]:
-    """Return counts with the number of the first sample; chunks without samples are left out."""
+    """Yield counts, chunk by chunk where they are in chunks, with the number of the first sample."""
     source = source_of(X)
     if source is None:
         yield 0, X
         return
     first = 0
-    for chunk in each_chunk(source):
-        if chunk.n_samples:
-            yield first, chunk
-        first += chunk.n_samples
+    for done, raw in enumerate(Runner(source).ahead(), start=1):
+        if raw.shape[0]:
+            yield first, replace(Counts.from_any(raw), feature_names=source.feature_names)
+        first += raw.shape[0]
+        if source.on_chunk is not None:
+            source.on_chunk(done, len(source.chunks))
 
 
 def source_of(X: Any) -> CountSource | None:

@@ -138,10 +138,10 @@ def _not_inside(sink: Sink) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# ---------- numPy's own files: .npy and .npz, never with pickle
+# ---------- NumPy's own files: .npy and .npz, never with pickle
 
 MATRICES = ("counts", "X", "matrix", "Y", "data", "arr_0")
-"""Names under which the counts are looked for, where there are several arrays."""
+"""Names of the array of counts, where there are several arrays."""
 
 SINGLE = b"\x93NUMPY"
 
@@ -203,7 +203,7 @@ def _matrix_name(path: Path, stored: Mapping[str, Any]) -> str:
     )
 
 
-# ---------- annData on disk: .h5ad and .zarr. Only what is asked for is read
+# ---------- AnnData on disk: .h5ad and .zarr. Only what is asked for is read
 
 COUNTS = "counts"
 MISSING = "NA"
@@ -321,7 +321,7 @@ def _column(series: Any, limit: MemoryLimit) -> np.ndarray:
     return limit.text_array([MISSING if gone else str(one) for one, gone in zip(text, missing, strict=True)])
 
 
-# ---------- matrixMarket files: .mtx, and the folders of 10x with names beside them
+# ---------- MatrixMarket files: .mtx, and the folders of 10x with names beside them
 
 EXPRESSION = "Gene Expression"
 MATRIX = ("matrix.mtx", "matrix.mtx.gz")

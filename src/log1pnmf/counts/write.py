@@ -187,21 +187,25 @@ def _write_anndata(table: CountTable, path: Path) -> None:
 
 
 def to_anndata(table: CountTable) -> Any:
-    """Make an AnnData object of a table: counts in X, labels in obs."""
+    """Return an AnnData object of a table: counts in X, labels in obs."""
+    n, m = table.shape
+    adata = _annotated(
+        numbered(table.sample_names, n), numbered(table.feature_names, m), sample_labels(table)
+    )
+    matrix = table.counts.to_scipy()
+    adata.X = sparse.csr_matrix((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
+    return adata
+
+
+def _annotated(samples: list[str], features: list[str], columns: Mapping[str, np.ndarray]) -> Any:
+    """Return AnnData with names and labels, but without X."""
     anndata = require("anndata", purpose="writing AnnData files")
     pandas = require("pandas", purpose="writing AnnData files")
-    n, m = table.shape
-    columns = {
-        name: values if values.dtype.kind in "biuf" else pandas.Categorical(values)
-        for name, values in sample_labels(table).items()
+    labels = {
+        name: values if np.asarray(values).dtype.kind in "biuf" else pandas.Categorical(values)
+        for name, values in columns.items()
     }
-    matrix = table.counts.to_scipy()
-    values = sparse.csr_matrix((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
-    return anndata.AnnData(
-        X=values,
-        obs=pandas.DataFrame(columns, index=numbered(table.sample_names, n)),
-        var=pandas.DataFrame(index=numbered(table.feature_names, m)),
-    )
+    return anndata.AnnData(obs=pandas.DataFrame(labels, index=samples), var=pandas.DataFrame(index=features))
 
 
 def sample_labels(table: CountTable) -> dict[str, np.ndarray]:
@@ -295,16 +299,8 @@ def write_chunks(
     n, m = shape
     with building(path, force=force) as temporary, created_store(temporary) as store:
         names = numbered(sample_names, n), numbered(feature_names, m)
-        write_annotated(store, _empty(*names, sample_columns or {}))
+        write_annotated(store, _annotated(*names, sample_columns or {}))
         return _append(store.require_group("X"), chunks, shape)
-
-
-def _empty(samples: list[str], features: list[str], columns: Mapping[str, np.ndarray]) -> Any:
-    """AnnData with names and labels, but without X."""
-    anndata = require("anndata", purpose="writing AnnData files")
-    pandas = require("pandas", purpose="writing AnnData files")
-    labels = {name: pandas.Categorical(values) for name, values in columns.items()}
-    return anndata.AnnData(obs=pandas.DataFrame(labels, index=samples), var=pandas.DataFrame(index=features))
 
 
 def _append(group: Any, chunks: Iterable[sparse.csr_array], shape: tuple[int, int]) -> int:
