@@ -51,7 +51,7 @@ def test_before_the_fit_nothing_is_left_and_it_is_said(fit, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("how", SIGNALS)
 @pytest.mark.parametrize(
-    "where", ["running.deviance_explained", "cli.run_writer.write_csv", "running._tell_fit", "running._tell"]
+    "where", ["running.deviance_explained", "cli.running.write_csv", "running._tell_fit", "running._tell"]
 )
 def test_a_finished_fit_is_kept(fit, tmp_path, monkeypatch, where, how):
     press(monkeypatch, where, how)
@@ -65,7 +65,7 @@ def test_a_finished_fit_is_kept(fit, tmp_path, monkeypatch, where, how):
 
 
 @pytest.mark.parametrize("how", SIGNALS)
-@pytest.mark.parametrize("where", ["fitting.driver.residual_at", "fitting.driver._certificate"])
+@pytest.mark.parametrize("where", ["fitting.fit_counts.residual_at", "fitting.fit_counts._certificate"])
 def test_a_fit_is_kept_before_its_last_figures_are_there(fit, tmp_path, monkeypatch, where, how):
     press(monkeypatch, where, how)
     done = fit("--likelihood", "approximate", "--no-report")

@@ -49,10 +49,6 @@ USES = {
     "convert to unknown": (["convert", "FILE", "x.xlsx"], "no ending that is known"),
     "convert to 10x h5": (["convert", "FILE", "x.h5"], "only read"),
     "convert onto itself": (["convert", "FILE", "good.csv"], "already exists"),
-    "simulate a density of 2": (["simulate", "s.csv", "--density", "2"], "between 0 and 1"),
-    "simulate to nowhere": (["simulate", "--samples", "5"], "name the output file once"),
-    "simulate nothing": (["simulate", "s.csv", "-n", "0"], "n_samples must be at least 1"),
-    "simulate to unknown": (["simulate", "s.docx"], "no ending that is known"),
 }
 FILES = {
     "missing.csv": "does not exist",
