@@ -218,7 +218,7 @@ class Evidence:
 
 
 def evidence_in(source: Any, key: str | None = None) -> Evidence | None:
-    """Read what `log1pnmf.tl.findings` has written; None for what is no AnnData, or has none."""
+    """Read what `log1pnmf.tl.evidence` has written; None for what is no AnnData, or has none."""
     place = Keys(key).evidence
     if not is_annotated(source) or "n_all" not in source.uns.get(place, ()):
         return None

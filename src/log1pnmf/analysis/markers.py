@@ -312,7 +312,7 @@ def markers(
     --------
     log1pnmf.analysis.top_features : The same order without tests.
     log1pnmf.pl.volcano : Draw effects and p-values.
-    log1pnmf.tl.findings : The same for AnnData.
+    log1pnmf.tl.markers : The same for AnnData.
 
     Notes
     -----

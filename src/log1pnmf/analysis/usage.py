@@ -316,7 +316,7 @@ def usage(
     See Also
     --------
     log1pnmf.pl.usage : Draw the result.
-    log1pnmf.tl.findings : The same for AnnData.
+    log1pnmf.tl.usage : The same for AnnData.
 
     References
     ----------

@@ -29,7 +29,7 @@ INTERRUPTED = 130
 """Exit code; typer makes it of every Ctrl-C that is not caught."""
 
 KEPT = -INTERRUPTED
-"""What a command gives instead that was interrupted and has said what it kept."""
+"""Returned by an interrupted command that has already printed what it kept."""
 
 # SIGTERM is how schedulers end a job, SIGHUP what a closed terminal sends; Windows has not all of them.
 ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -44,7 +44,7 @@ def as_interrupts() -> Iterator[None]:
 
 @contextmanager
 def unbroken() -> Iterator[list[int]]:
-    """Do a short piece of work to its end; gives the signals that came in the meantime."""
+    """Finish a short piece of work; yield the list of signals that came in the meantime."""
     pressed: list[int] = []
     with _handled([signal.SIGINT, *ENDING], lambda number, _: pressed.append(number)):
         yield pressed
@@ -124,7 +124,7 @@ def one_line(text: object) -> str:
 
 
 def explain(error: BaseException) -> str:
-    """Put an error into one line that says what to do."""
+    """Return the message of an error in one line, with what to do next."""
     if isinstance(error, OSError) and error.errno in FULL:
         where = f" for {error.filename}" if error.filename else ""
         return f"there is no room left on the disk{where}: make room and run it again"
@@ -149,9 +149,13 @@ def write_table(path: Path | None, table: Mapping[str, Any], screen: Screen, *, 
     """Write the columns of a table, the names of its rows first, where that was asked for."""
     if path is None:
         return
+    write_columns(path, table, force=force)
+    screen.say(("wrote ", "green"), (str(path), "bold"))
+
+
+def write_columns(path: Path, table: Mapping[str, Any], *, force: bool = True) -> None:
+    """Write the columns of a table as .csv or .tsv, the names of its rows first, whole or not at all."""
     names, *columns = (np.asarray(column).tolist() for column in table.values())
     delimiter = "\t" if ".tsv" in path.suffixes else ","
     with building(path, force=force) as temporary:
-        rows = zip(*columns, strict=True)
-        write_csv(temporary, names, [list(table)], rows=rows, delimiter=delimiter)
-    screen.say(("wrote ", "green"), (str(path), "bold"))
+        write_csv(temporary, names, [list(table)], rows=zip(*columns, strict=True), delimiter=delimiter)

@@ -111,7 +111,7 @@ def _from_r(source: Path, target: Path, screen: Screen, *, force: bool) -> int:
 
 
 def named_counts(matrix: Any, sample_names: Any, feature_names: Any) -> Counts:
-    """Check counts and give them names."""
+    """Return checked counts with names."""
     samples, features = (
         None if names is None else np.array(names, dtype=object) for names in (sample_names, feature_names)
     )

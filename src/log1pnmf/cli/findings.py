@@ -1,4 +1,4 @@
-"""``log1pnmf evidence``: whether the factors of a run are there."""
+"""Commands about a run: evidence, usage, info, rename, report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .inputs import Reading, describe
 from .run_folder import REPORT, RunFolder, is_run
 from .running import counts_again, report_fits, write_factor_tables
 
-# ---------- log1pnmf evidence: whether the factors of a run are there
+# ---------- log1pnmf evidence: whether the factors of a run are real
 
 
 def evidence(
@@ -251,7 +251,7 @@ def _about_counts(table: CountTable, screen: Screen) -> None:
 
 
 def count_facts(table: CountTable) -> dict[str, Any]:
-    """Numbers that say what a table is like."""
+    """Return numbers that describe a table of counts."""
     counts, values = table.counts, table.counts.by_row.values
     totals = np.quantile(counts.row_sums, [0.0, 0.5, 1.0])
     return {

@@ -1,8 +1,8 @@
-"""``log1pnmf fit``: counts in, factors and a report out.
+"""Commands that fit: fit, sweep, select, transform.
 
 The folder that `log1pnmf select` leaves.
 
-select.json      what was asked and of what; what the data say
+select.json      options, data and the suggestion
 settings.csv     one line for each setting: held-out log-likelihood, its errors, stability
 select.png       the same as a picture
 selection.npz    everything, for `log1pnmf.analysis.Selection.load` and to go on after a stop
@@ -14,7 +14,7 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -40,7 +40,7 @@ from log1pnmf.fitting.fit import Fit, c_name
 from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.settings import NOISES, Settings
 
-from .console import KEPT, Screen, explain, one_line
+from .console import KEPT, Screen, explain, one_line, write_columns
 from .inputs import FitOptions, Reading, SolverOptions, describe, read_filtered, unfolded
 from .options import KnownFiles
 from .run_folder import fit_in, json_text, source_record
@@ -166,8 +166,8 @@ SELECT_NAMES = (SELECT_RECORD, TABLE, PICTURE, STATE)
 
 
 @contextmanager
-def writing_selection(path: StrPath, *, force: bool, resume: bool) -> Iterator[SelectFolder]:
-    """Take a folder for a comparison, before any work."""
+def writing_selection(path: StrPath, *, force: bool, resume: bool) -> Iterator[Path]:
+    """Claim a folder for a comparison, before any work."""
     with claimed(path) as place:
         there = {entry.name for entry in place.iterdir() if not entry.name.startswith(".")}
         ours = STATE in there or SELECT_RECORD in there
@@ -183,78 +183,48 @@ def writing_selection(path: StrPath, *, force: bool, resume: bool) -> Iterator[S
                 raise FileExistsError(f"{place} exists and is not the folder of a comparison; it stays")
             for name in SELECT_NAMES:
                 remove(place / name)
-        yield SelectFolder(place, path)
+        yield place
 
 
-class SelectFolder:
-    """Writes a comparison to a folder of its own."""
+def _as_record(found: Selection) -> dict[str, Any]:
+    """Return the result of a comparison as plain values."""
+    judgement = found.judgement
+    return {
+        "suggested": None if judgement.setting is None else judgement.setting.parameters,
+        "clear": judgement.clear,
+        "best": found.best.parameters,
+        "headline": judgement.headline,
+        "reasons": list(judgement.reasons),
+        "settings": {name: np.asarray(column).tolist() for name, column in found.summary.items()},
+    }
 
-    names = SELECT_NAMES
 
-    def __init__(self, path: Path, shown: StrPath) -> None:
-        self.path, self.shown = path, shown
+def _write_selection(folder: Path, found: Selection, asked: Mapping[str, Any]) -> dict[str, str]:
+    """Write record, table and picture; return the error of each that failed, since all is in the state."""
 
-    @property
-    def state(self) -> Path:
-        """What is done so far."""
-        return self.path / STATE
+    def write_record() -> None:
+        with replacing(folder / SELECT_RECORD) as file:
+            file.write(f"{json_text({**asked, **_as_record(found)})}\n".encode())
 
-    def record_of(self, file: Path, reading: Reading, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Describe what was asked."""
-        return {
-            "command": shlex.join(["log1pnmf", *sys.argv[1:]]),
-            "source": source_record(file),
-            "reading": reading.as_dict(),
-            "options": dict(options),
-            "versions": versions(),
-        }
+    def write_settings() -> None:
+        write_columns(folder / TABLE, {**found.summary, "c": [c_name(c) for c in found.summary["c"]]})
 
-    def summary_of(self, found: Selection) -> dict[str, Any]:
-        """Return what was found as plain values."""
-        judgement = found.judgement
-        return {
-            "suggested": None if judgement.setting is None else judgement.setting.parameters,
-            "clear": judgement.clear,
-            "best": found.best.parameters,
-            "headline": judgement.headline,
-            "reasons": list(judgement.reasons),
-            "settings": {name: np.asarray(column).tolist() for name, column in found.summary.items()},
-        }
-
-    def write(self, found: Selection, record: Mapping[str, Any]) -> dict[str, str]:
-        """Write record, table and picture; gives what went wrong with what, since all is in the state."""
-        steps: dict[str, Callable[[], None]] = {
-            SELECT_RECORD: lambda: self._write_record({**record, **self.summary_of(found)}),
-            TABLE: lambda: self._write_table(found),
-            PICTURE: lambda: self._draw(found),
-        }
-        problems = {}
-        for name, step in steps.items():
-            try:
-                step()
-            except Exception as error:  # the fits are kept, whatever happens to their picture
-                problems[name] = explain(error)
-        return problems
-
-    def _write_record(self, record: Mapping[str, Any]) -> None:
-        with replacing(self.path / SELECT_RECORD) as file:
-            file.write(f"{json_text(record)}\n".encode())
-
-    def _write_table(self, found: Selection) -> None:
-        names, columns = list(found.summary), [np.asarray(one).tolist() for one in found.summary.values()]
-        with building(self.path / TABLE, force=True) as temporary:
-            shifts = [c_name(c) for c in columns[0]]
-            write_csv(temporary, shifts, [names], rows=zip(*columns[1:], strict=True))
-
-    def _draw(self, found: Selection) -> None:
+    def draw() -> None:
         from matplotlib.figure import Figure
 
-        from log1pnmf.pl.selection import select as draw
+        from log1pnmf.pl.selection import select as draw_selection
 
-        figure = Figure(figsize=(6.2, 4.9), layout="constrained")
-        draw(found, figure=figure)
-        with building(self.path / PICTURE, force=True) as temporary:
+        figure = draw_selection(found, figure=Figure(figsize=(7.4, 4.9), layout="constrained"))
+        with building(folder / PICTURE, force=True) as temporary:
             figure.savefig(temporary, dpi=150)
+
+    problems = {}
+    for name, step in {SELECT_RECORD: write_record, TABLE: write_settings, PICTURE: draw}.items():
+        try:
+            step()
+        except Exception as error:  # the fits are kept, whatever happens to their picture
+            problems[name] = explain(error)
+    return problems
 
 
 # ---------- log1pnmf select: how many factors, and which c
@@ -331,25 +301,34 @@ def select(
     with writing_selection(output, force=force, resume=resume) as folder:
         table = read_filtered(file, reading, screen).table
         counts, labels = table.counts, None if batch is None else table.labels(batch)
-        record = folder.record_of(file, reading, {**asked, "batch": batch})
+        record = {
+            "command": shlex.join(["log1pnmf", *sys.argv[1:]]),
+            "source": source_record(file),
+            "reading": reading.as_dict(),
+            "options": {**asked, "batch": batch},
+            "versions": versions(),
+        }
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 found = compare_settings(
-                    counts, resume=folder.state, verbose=int(is_live()), batch=labels, **asked
+                    counts, resume=folder / STATE, verbose=int(is_live()), batch=labels, **asked
                 )
         except KeyboardInterrupt:
-            if not folder.state.exists():
+            if not (folder / STATE).exists():
                 raise
             screen.error(f"interrupted: what is done is kept in {output}; the same with --resume goes on")
             return KEPT
         finished = found.is_whole
         screen.notes([one_line(warning.message) for warning in caught])
-        problems = folder.write(found, record)
+        problems = _write_selection(folder, found, record)
         _tell(found, screen)
-        _tell_places(folder, screen, problems)
+        written = ", ".join(name for name in SELECT_NAMES if name not in problems)
+        screen.say(("wrote ", "green"), (str(output), "bold"), f" ({written})")
+        for name, why in problems.items():
+            screen.error(f"{name} was not written: {why}")
         _tell_next(found, file, screen, batch)
-    screen.result({"output": str(output), **folder.summary_of(found), "finished": finished})
+    screen.result({"output": str(output), **_as_record(found), "finished": finished})
     if not finished:
         screen.error(f"interrupted: the same command with --resume goes on in {output}")
         return KEPT
@@ -357,7 +336,7 @@ def select(
 
 
 def _tell(found: Selection, screen: Screen) -> None:
-    """Show the table and what the data say."""
+    """Print the table and the suggestion."""
     if not screen.json:
         screen.say((f"{'noise':>8}{'K':>4}{'c':>8}{'difference':>14}{'error':>10}{'stability':>11}", "bold"))
         table = found.summary
@@ -382,13 +361,6 @@ def _tell_next(found: Selection, file: Path, screen: Screen, batch: str | None) 
         column = "" if batch is None else f" --batch {batch}"
         chosen = f"-k {setting.n_components} -c {c_name(setting.c)}{penalty}{noise}{column}"
         screen.say(f"then: log1pnmf fit {file} {chosen} -o FOLDER")
-
-
-def _tell_places(folder: SelectFolder, screen: Screen, problems: dict[str, str]) -> None:
-    there = ", ".join(name for name in folder.names if name not in problems)
-    screen.say(("wrote ", "green"), (str(folder.shown), "bold"), f" ({there})")
-    for name, why in problems.items():
-        screen.error(f"{name} was not written: {why}")
 
 
 # ---------- log1pnmf transform: loadings of new samples for the factors of a run

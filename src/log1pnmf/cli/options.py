@@ -60,7 +60,7 @@ def _frame(path: Path) -> Any:
 # ---------- options that several commands share, and how their values are read
 
 LARGEST_NUMBER = 10_000
-"""Factors of which nobody means more; a slip of the keyboard is refused."""
+"""Largest accepted number of factors; catches typing errors."""
 
 CountFile = Annotated[
     Path,

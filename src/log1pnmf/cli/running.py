@@ -47,7 +47,7 @@ from log1pnmf.fitting.fit_counts import POOR_APPROXIMATION, certify, fit_log1p_n
 from log1pnmf.fitting.settings import LARGEST_EXACT
 from log1pnmf.tl.inputs import ChosenCounts, write_fit
 
-from .console import KEPT, Screen, explain, one_line, unbroken
+from .console import KEPT, Screen, explain, one_line, unbroken, write_columns
 from .inputs import Reading, describe, read_filtered
 from .options import NOTHING_KNOWN, KnownFiles
 from .run_folder import FORMAT, FORMAT_VERSION, OWN, RECORD, REPORT, is_run, json_text, source_record
@@ -106,7 +106,8 @@ class RunWriter:
         for name, fit in new.items():
             write_factor_tables(self.path, name, fit, samples, features)
         if measures is not None:
-            _write_measures(self.path / "sweep.csv", measures)
+            shifts = [c_name(c) for c in measures["c"]]
+            write_columns(self.path / "sweep.csv", {**measures, "c": shifts})
 
     def _save(self, new: Mapping[str, Fit], complete: Mapping[str, Any]) -> None:
         for name, fit in new.items():
@@ -197,12 +198,6 @@ def _other_names(labels: Sequence[str]) -> list[str]:
             name += "_label"
         names.append(name)
     return names
-
-
-def _write_measures(path: Path, measures: Mapping[str, Sequence[Any] | np.ndarray]) -> None:
-    first, *others = (np.asarray(column).tolist() for column in measures.values())
-    with building(path, force=True) as temporary:
-        write_csv(temporary, [c_name(c) for c in first], [list(measures)], rows=zip(*others, strict=True))
 
 
 # ---------- counts that stay where they are: fit --engine streaming
@@ -329,7 +324,7 @@ def counts_again(record: Any) -> tuple[Counts | None, str]:
     if {**source_record(source), "format": record["source"]["format"]} != record["source"]:
         return None, f"{source} has changed since the fit"
     try:
-        # How much memory a file may take is not for the folder to say, which may be a stranger's as well.
+        # The memory limit is not taken from the folder, which may come from someone else.
         reading = Reading(**{**record["reading"], "max_memory": None})
         table = reading.filtered(reading.table(source)).table
     except (ValueError, TypeError, OSError, ImportError) as error:
@@ -395,7 +390,7 @@ class _Done:
         self.measures.append(measures)
 
     def write(self) -> None:
-        """Bring the folder up to date, whoever presses Ctrl-C."""
+        """Bring the folder up to date; Ctrl-C waits until that is done."""
         columns = {name: [row[name] for row in self.measures] for name in self.measures[0]}
         with unbroken() as pressed:
             self.run.write(
@@ -412,7 +407,7 @@ class _Done:
 
 
 def carry_out(plan: RunPlan, screen: Screen) -> int:
-    """Read, fit, write and tell."""
+    """Read, fit, write and report what was done."""
     _check_places(plan)
     with writing_run(plan.output, force=plan.force) as run:
         if plan.streaming is None:
@@ -445,7 +440,7 @@ def carry_out(plan: RunPlan, screen: Screen) -> int:
 
 
 def _after_the_fits(plan: RunPlan, filtered: Filtered, screen: Screen, done: _Done) -> dict[str, str]:
-    """Write what can be made again from the fits, the report last; gives what went wrong with what."""
+    """Write what can be made again from the fits, the report last; return the error of each that failed."""
     steps: dict[str, Callable[[], None]] = {}
     if plan.write_h5ad is not None:
         target, source, force = plan.write_h5ad, plan.file, plan.force
@@ -491,7 +486,7 @@ def _check_places(plan: RunPlan) -> None:
 
 
 def _fit_all(plan: RunPlan, screen: Screen, done: _Done) -> None:
-    """Fit, and write every fit as soon as it is there."""
+    """Fit, and write every fit as soon as it is done."""
     width = max(len(c_name(c)) for c in plan.c)
     limit: TimeLimit | None = None
     parameters = {
@@ -553,7 +548,7 @@ def _fits(plan: RunPlan, counts: Counts, parameters: Mapping[str, Any]) -> Itera
 
 
 def _notes(fit: Fit, warned: Sequence[str]) -> list[str]:
-    """Gather what is worth knowing about a fit; what is empty was told with the data."""
+    """Return messages and warnings of a fit, without those that were printed with the data."""
     messages = [one_line(message) for message in fit.messages]
     told = [message for message in messages if "without any count" not in message]
     certificate = fit.certificate

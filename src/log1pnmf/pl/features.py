@@ -59,7 +59,7 @@ def volcano(
     Parameters
     ----------
     source : Markers or AnnData
-        Result of `log1pnmf.analysis.markers`, or AnnData with the result of `log1pnmf.tl.findings`.
+        Result of `log1pnmf.analysis.markers`, or AnnData with the result of `log1pnmf.tl.markers`.
     k : int or str
         Factor: its number, from 0, or its name.
     key : str, optional
@@ -146,8 +146,8 @@ def _tested(source: Any, key: str | None) -> tuple[Mapping[str, Any], list[str]]
     name = Keys(key).markers
     if not hasattr(source, "uns") or name not in source.uns:
         raise KeyError(
-            f"no markers in a {type(source).__name__}: pass what model.markers(counts) gives, or an AnnData "
-            f"with uns[{name!r}], which log1pnmf.tl.findings writes"
+            f"no markers in a {type(source).__name__}: pass the result of model.markers(counts), or an "
+            f"AnnData with uns[{name!r}], which log1pnmf.tl.markers writes"
         )
     about: Mapping[str, Any] = source.uns[name]
     return about["tested"], [str(one) for one in about["factor_names"]]

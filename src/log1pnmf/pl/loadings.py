@@ -193,7 +193,7 @@ def usage(
     Parameters
     ----------
     source : Usage or AnnData
-        Result of ``model.usage(...)``, or AnnData with the result of `log1pnmf.tl.findings`.
+        Result of ``model.usage(...)``, or AnnData with the result of `log1pnmf.tl.usage`.
     key : str, optional
         Name of the fit in an AnnData.
     level : float
@@ -293,8 +293,8 @@ def _read(source: Any, key: str | None) -> tuple[Mapping[str, Any], Mapping[str,
     name = Keys(key).usage
     if not hasattr(source, "uns") or name not in source.uns:
         raise KeyError(
-            f"no usage in a {type(source).__name__}: pass what model.usage(groups) gives, or an AnnData with "
-            f"uns[{name!r}], which log1pnmf.tl.findings writes"
+            f"no usage in a {type(source).__name__}: pass the result of model.usage(groups), or an "
+            f"AnnData with uns[{name!r}], which log1pnmf.tl.usage writes"
         )
     about = dict(source.uns[name])
     colors = colors_in(source, str(about.get("groupby", "")))

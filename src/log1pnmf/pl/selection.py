@@ -75,8 +75,8 @@ def convergence(
     -----
     Sources with the same c, noise and likelihood are compared with each other: exact (solid), adaptive
     (dash-dotted) or approximate (dashed). The plot removes the steps of an adaptive objective at which the
-    zeros to visit are chosen again, but keeps gains from new dispersions. The line of the best fit ends
-    before its last iteration, where the difference is zero.
+    zeros to be checked exactly are chosen again, but keeps gains from new dispersions. The line of the best
+    fit ends before its last iteration, where the difference is zero.
 
     Examples
     --------
@@ -497,8 +497,8 @@ def _read(source: Any, key: str | None) -> tuple[Mapping[str, Array], Judgement]
         name = Keys(key).select
         if not hasattr(source, "uns") or name not in source.uns:
             raise KeyError(
-                f"no selection in a {type(source).__name__}: pass what log1pnmf.select gives, or an AnnData "
-                f"with uns[{name!r}], which log1pnmf.tl.select writes"
+                f"no selection in a {type(source).__name__}: pass the result of log1pnmf.select, or an "
+                f"AnnData with uns[{name!r}], which log1pnmf.tl.select writes"
             )
         about = source.uns[name]
         summary, holdout = about["table"], str(about["holdout"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import inspect
 import math
 import platform
 import re
@@ -43,11 +44,11 @@ from .verdict import describe_batches, describe_misfit
 
 @dataclass(frozen=True)
 class DataSection:
-    """What the report says of the data."""
+    """Section of the report about the data."""
 
     rows: list[tuple[str, str]]  # name and value
     sizes: Chart | None  # histogram of the size factors
-    sizes_note: str  # what it says in words
+    sizes_note: str  # the same in words
 
 
 def describe_data(inputs: ReportInput) -> DataSection:
@@ -120,26 +121,7 @@ HEAT_STEPS = 10
 """Shades of a heat map; the style sheet has a class for each."""
 
 
-def write_report(
-    path: StrPath,
-    fits: Any,
-    *,
-    title: str | None = None,
-    sample_names: Any = None,
-    feature_names: Any = None,
-    gene_symbols: str | None = None,
-    groupby: Any = None,
-    group_name: str | None = None,
-    source: str | None = None,
-    command: str | None = None,
-    filters: Sequence[str] = (),
-    notes: Sequence[str] = (),
-    counts: Any = None,
-    date: str | None = None,
-    n_jobs: int | None = None,
-    evidence: Any = None,
-    markers: Any = None,
-) -> Path:
+def write_report(path: StrPath, fits: Any, **about: Any) -> Path:
     """Write a report about fits as one HTML file.
 
     The file needs no network and loads nothing. The same arguments give the same bytes, and the file is
@@ -177,11 +159,11 @@ def write_report(
     n_jobs : int, optional
         Number of threads.
     evidence : Evidence or sequence of Evidence, optional
-        Result of `log1pnmf.analysis.evidence` for the fits. By default it is what `log1pnmf.tl.findings`
+        Result of `log1pnmf.analysis.evidence` for the fits. By default it is what `log1pnmf.tl.evidence`
         wrote into an AnnData; otherwise, if the counts are small, the report computes it with 2 seeds and 5
         bootstrap samples.
     markers : Markers or sequence of Markers, optional
-        Result of `log1pnmf.analysis.markers` for the fits. By default it is what `log1pnmf.tl.findings` wrote
+        Result of `log1pnmf.analysis.markers` for the fits. By default it is what `log1pnmf.tl.markers` wrote
         into an AnnData, if that has the first 25 significant features of every factor; otherwise, with
         `counts`, features are tested on all samples or, of large data, on a random part that the page names.
 
@@ -206,29 +188,19 @@ def write_report(
     'report.html'
     """
     check_writable(path)
-    inputs = ReportInput.of(
-        fits,
-        counts=counts,
-        title=title,
-        sample_names=sample_names,
-        feature_names=feature_names,
-        gene_symbols=gene_symbols,
-        groupby=groupby,
-        group_name=group_name,
-        source=source,
-        command=command,
-        filters=filters,
-        notes=notes,
-        date=date,
-        n_jobs=n_jobs,
-        evidence=evidence,
-        markers=markers,
-    )
-    page = _render(inputs)
+    page = _render(ReportInput.of(fits, **about))
     with replacing(path) as file:
         # a name may hold half of a surrogate pair, which UTF-8 does not have
         file.write(page.encode("utf-8", errors="replace"))
     return Path(path)
+
+
+# The parameters are written down once, where they are checked.
+_OF = inspect.signature(ReportInput.of)
+_PATH = inspect.Parameter("path", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="StrPath")
+write_report.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [_PATH, *_OF.parameters.values()], return_annotation="Path"
+)
 
 
 def _render(inputs: ReportInput) -> str:
@@ -397,7 +369,7 @@ def _notes(inputs: ReportInput) -> list[tuple[str, bool]]:
 
 
 def _about_batches(message: str) -> bool:
-    """Whether a message of a fit says what the section on batches says."""
+    """Whether the section on batches already has this message."""
     return re.match(r"\d+ batches: without their effects", message) is not None
 
 

@@ -117,7 +117,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class Factor:
-    """What the report says of a factor."""
+    """Section of the report about a factor."""
 
     name: str
     known: str  # what was known of it before the fit; empty for nothing

@@ -31,7 +31,7 @@ from .figures import Chart, Curve, log_curves
 from .inputs import ReportInput, decimal, percent, significant
 from .verdict import SAME, Figure, verdict
 
-# ---------- which of several fits have nearly the same factors; the report says this first
+# ---------- which of several fits have nearly the same factors: the first sentence of the report
 
 MOST_PAIRS = 4
 """Pairs of fits that are named."""
@@ -61,7 +61,7 @@ class Sameness:
         return all(self.is_same(*pair) for pair in self.shared)
 
     def sentence(self, skip: tuple[int, int] | None = None) -> str:
-        """Describe it; `skip` is a pair of which it is said elsewhere."""
+        """Describe which fits agree; `skip` is a pair that is described elsewhere."""
         if not self.shared:
             return ""
         if self.all_same:
@@ -91,7 +91,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the report says of two fits."""
+    """Section of the report that compares two fits."""
 
     # positions of the two models
     finite: int
@@ -111,8 +111,8 @@ def compare(
 ) -> Comparison:
     """Compare a fit at finite c with one at c = inf; `which` are their positions.
 
-    Other fits with the settings of either say how much figures change from start to start. `said_same`: that
-    their factors are nearly the same has been said.
+    Other fits with the same settings show how much figures change from start to start. `said_same`: the page
+    has already stated that their factors are nearly the same.
     """
     first, second = (fits[i] for i in which)
     match = match_factors(first.loadings, second.loadings)
@@ -162,7 +162,7 @@ def _about_starts(n_finite: int, n_additive: int) -> str:
 
 
 def _figures(finite: Sequence[Fit], additive: Sequence[Fit], groups: Groups | None) -> list[Figure]:
-    """Measure the first fit of each; the others of the same setting say how far starts are apart."""
+    """Measure the first fit of each; the others of the same setting show the differences between starts."""
     tables = [[_measures(one, groups) for one in several] for several in (finite, additive)]
     known = max(len(finite), len(additive)) > 1
     figures = []
@@ -247,7 +247,7 @@ UNKNOWN = "not computed"
 
 @dataclass(frozen=True)
 class FitSection:
-    """What the report says of how the fits went."""
+    """Section of the report about the quality of the fits."""
 
     rows: list[tuple[str, list[str]]]  # name of a fact, and its value for every model
     # for every model: its label and what there is to be drawn of its iterations
@@ -295,7 +295,7 @@ def _explained(fit: Fit, counts: Counts | None, n_jobs: int | None) -> float:
 
 def _deviance(fit: Fit, share: float) -> str:
     if math.isnan(share):
-        return f"{UNKNOWN}: it would visit {fit.data.n_entries:.2g} entries"
+        return f"{UNKNOWN}: it needs all {fit.data.n_entries:.2g} entries"
     own = "" if fit.dispersion is None else ", under negative binomial noise"
     return f"{percent(share)} beyond the totals of samples and features{own}"
 

@@ -1,4 +1,4 @@
-"""Input of a report: fits and what the user says of their data, checked once."""
+"""Input of a report: fits and what the user wrote about their data, checked once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def keep_together(text: str) -> str:
 
 
 def enumerate_words(words: Sequence[str], most: int = 6) -> str:
-    """Join words as one would say them; beyond `most` they are counted.
+    """Join words with commas and "and"; beyond `most` they are counted.
 
     >>> enumerate_words(["a", "b", "c"]), enumerate_words(["a", "b", "c", "d"], most=2)
     ('a, b and c', 'a, b and 2 more')
@@ -94,7 +94,7 @@ def significant(number: float) -> str:
     return f"{number:.3g}"
 
 
-# ---------- input of a report: fits and what the user says of their data, checked once
+# ---------- input of a report, checked once
 
 N_TABLE = 25
 """Features that are listed for each factor."""
@@ -246,7 +246,7 @@ def _evidence(given: Any, fits: Sequence[Fit]) -> tuple[Evidence | None, ...]:
 
 
 def _kept_evidence(sources: Sequence[Any], fits: Sequence[Fit]) -> tuple[Evidence | None, ...]:
-    """Return what `log1pnmf.tl.findings` wrote for each fit; nothing if it wrote nothing for any."""
+    """Return what `log1pnmf.tl.evidence` wrote for each fit; nothing if it wrote nothing for any."""
     found = [evidence_in(source) for source in sources]
     if all(one is None for one in found):
         return ()
@@ -275,7 +275,7 @@ def _markers(given: Any, fits: Sequence[Fit]) -> tuple[Markers | None, ...]:
 
 
 def _kept_markers(sources: Sequence[Any], fits: Sequence[Fit]) -> tuple[Markers | None, ...]:
-    """Return what `log1pnmf.tl.findings` wrote for each fit; nothing if it is missing for any."""
+    """Return what `log1pnmf.tl.markers` wrote for each fit; nothing if it is missing for any."""
     found = tuple(markers_in(source, fit, N_TABLE) for source, fit in zip(sources, fits, strict=True))
     return () if None in found else found
 

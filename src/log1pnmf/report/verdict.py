@@ -1,4 +1,4 @@
-"""What the figures of two fits say, in words: each claim is a function of the numbers, with a threshold."""
+"""Misfit, batches and the comparison of two fits in words; claims follow from numbers and thresholds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OVERDISPERSED = 1.5
 
 @dataclass(frozen=True)
 class MisfitSection:
-    """What the report says of the misfit of one model."""
+    """Section of the report about the misfit of one model."""
 
     label: str  # name of the fit
     sentences: list[str]  # the findings in words
@@ -44,7 +44,7 @@ class MisfitSection:
 
 
 def describe_misfit(inputs: ReportInput) -> list[MisfitSection]:
-    """Compare all fits with the counts; nothing without counts, or with too many entries to visit."""
+    """Compare all fits with the counts; nothing without counts, or with too many entries."""
     counts = inputs.counts
     if counts is None or math.prod(counts.shape) > LARGEST_EXACT:
         return []
@@ -139,7 +139,7 @@ def _outliers(inputs: ReportInput, found: Diagnostics) -> str:
 
 @dataclass(frozen=True)
 class BatchSection:
-    """What the report says of the batches of one fit."""
+    """Section of the report about the batches of one fit."""
 
     label: str  # name of the fit
     sentences: list[str]  # the findings in words
@@ -199,7 +199,7 @@ def _describe_batches(inputs: ReportInput, label: str, fit: Fit) -> BatchSection
     )
 
 
-# ---------- what the figures of two fits say, in words
+# ---------- the comparison of two fits in words
 
 CLEARLY = 0.1
 """Two figures differ if their difference is at least this part of the larger one ..."""
@@ -211,10 +211,10 @@ SAME = 0.9
 """Two factors are nearly the same if their loadings correlate by at least this."""
 
 MOST = 0.75
-"""If at least this part of the factors is nearly the same, the headline says so first."""
+"""If at least this part of the factors is nearly the same, the headline starts with that."""
 
 CLUSTERED = 0.8
-"""Samples are said to fall into clusters if the mean share of their strongest factor is at least this."""
+"""Samples fall into clusters if the mean share of their strongest factor is at least this."""
 
 
 @dataclass(frozen=True)
@@ -254,11 +254,11 @@ def verdict(
     n_factors: int,
     said_same: bool = False,
 ) -> tuple[str, list[str]]:
-    """Describe in words what the figures say: a headline, and paragraphs on what to look at.
+    """Return a headline and paragraphs that follow from the figures.
 
     `similarity` has the correlation of the loadings of each matched pair, `n_factors` is that of the larger
-    fit. Where most factors are nearly the same in both fits, the headline says so first, unless that has
-    been said.
+    fit. Where most factors are nearly the same in both fits, the headline starts with that, unless
+    `said_same`.
     """
     by_name = {figure.name: figure for figure in figures}
     per_sample, strongest = by_name["Factors per sample"], by_name["Share of the strongest factor"]

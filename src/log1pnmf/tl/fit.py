@@ -234,7 +234,7 @@ def log1p_nmf(
     See Also
     --------
     log1pnmf.Log1pNMF : All parameters.
-    log1pnmf.tl.findings : Choose c and the number of factors.
+    log1pnmf.tl.select : Choose c and the number of factors.
     log1pnmf.tl.transform : Estimate the loadings of new samples.
     log1pnmf.pl.structure : Draw the loadings.
 
