@@ -165,12 +165,12 @@ class Effects:
             return engine
         return self.remake(with_exposure(engine.problem, batches=batches.with_effects(effects)))
 
-    def found(self, engine: Engine, loadings: Array, factors: Array, sums: Array | None) -> Array:
+    def found(self, engine: Engine, point: Point, sums: Array | None) -> Array:
         """Return effects that lower the objective of an engine's problem; their sums may be known.
 
         With dispersions every step of the search visits all entries, and there is one.
         """
-        problem, at = engine.problem, (loadings, factors)
+        problem, at = engine.problem, (point.loadings, point.factors)
         if not problem.noise.zero_loss_is_mean:
             dispersed = getattr(engine, "dispersed_sums", None)
             return renewed_effects(problem, *at, dispersed=dispersed, n_steps=1)[0].effects
@@ -391,9 +391,10 @@ def alternate(
     problem; they are extrapolated as well. None: they stay as they are.
     """
     moves = _Moves(engine, constraint, row_solver, effects)
-    leader, follower = ROLES[row_solver]
-    started = time.perf_counter()
-    good = moves.adopt(Point(loadings, factors, moves.first_effects))
+    (leader, follower), started = ROLES[row_solver], time.perf_counter()
+    batches = engine.problem.batches
+    own = None if effects is None or batches is None else batches.effects
+    good = moves.adopt(Point(loadings, factors, own))
     look, begin, accepted, beta = after is None or renewed, 0, math.inf, 0.0
     updated = point = plain = previous = good
     if after is None:
@@ -437,8 +438,10 @@ def alternate(
             extrapolation.accepted()
         schedule = None if extrapolation is None else extrapolation.state
         updated = replace(tried, **{leader: lead.values})
-        if not last:
-            updated = moves.with_effects(updated, lead)
+        if effects is not None and not last:
+            updated = replace(
+                updated, effects=effects.found(moves.engine_at(updated), updated, lead.batch_sums)
+            )
         steps = {follower: follow, leader: lead}
         yield Iteration(
             index=index,
@@ -446,7 +449,7 @@ def alternate(
             factors=tried.factors,
             loss=lead.loss,
             objective=objective,
-            relative_change=math.nan if look else _relative_change(accepted, objective),
+            relative_change=math.nan if look else (accepted - objective) / (abs(objective) or 1.0),
             kkt_residual=moves.residual(point, **steps) if residuals else math.nan,
             beta=beta,
             seconds=time.perf_counter() - started,
@@ -470,11 +473,6 @@ def residual_at(engine: Engine, loadings: Array, factors: Array, *, constraint: 
     return moves.residual(point, **looks)
 
 
-def _relative_change(accepted: float, objective: float) -> float:
-    fall = accepted - objective
-    return fall / abs(objective) if objective != 0.0 else fall
-
-
 @dataclass(eq=False)
 class _Moves:
     """The half-steps of one problem, its objective and its free scale."""
@@ -485,23 +483,11 @@ class _Moves:
     effects: Effects | None = None
     _scales: tuple[NDArray[np.bool_], Array] | None = None
 
-    @property
-    def first_effects(self) -> Array | None:
-        batches = self.engine.problem.batches
-        return None if self.effects is None or batches is None else batches.effects
-
     def engine_at(self, at: Point) -> Engine:
         """Return the engine with the effects of a point, and keep it: it is asked for more than once."""
         if self.effects is not None:
             self.engine = self.effects.at(self.engine, at.effects)
         return self.engine
-
-    def with_effects(self, at: Point, lead: HalfStep) -> Point:
-        """Find the effects for loadings and factors, which the half-step led to."""
-        if self.effects is None:
-            return at
-        engine = self.engine_at(at)
-        return replace(at, effects=self.effects.found(engine, at.loadings, at.factors, lead.batch_sums))
 
     def objective(self, loss: float, at: Point) -> float:
         return loss + self.constraint.cost(at.loadings, at.factors) + self.engine_at(at).problem.cost
@@ -546,7 +532,7 @@ class _Moves:
     ) -> tuple[Point, Point, Point, float]:
         """Next point to try, the update it is extrapolated from, where its direction will begin, and beta."""
         beta = 0.0 if extrapolation is None else extrapolation.beta
-        by_two = self.scales_by_two(plain)
+        by_two = not np.isfinite(self.scales(plain)[1]).any()  # `rescale` multiplies by powers of two
         if not by_two or index % RESCALED_EVERY == 0:
             plain, previous = self.rescale(plain, previous)
         if beta == 0.0:
@@ -577,10 +563,6 @@ class _Moves:
         if self._scales is None:
             self._scales = self.constraint.scales(pair.factors.shape[1])
         return self._scales
-
-    def scales_by_two(self, pair: Point) -> bool:
-        """Whether `rescale` only multiplies by powers of two."""
-        return not np.isfinite(self.scales(pair)[1]).any()
 
     def rescale(self, pair: Point, *others: Point) -> tuple[Point, ...]:
         """Fix the free scale of every column, of `pair` and in the same way of `others`.
