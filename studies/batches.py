@@ -31,8 +31,8 @@ from log1pnmf.fitting import fit_counts as driver
 from log1pnmf.fitting import runs
 from log1pnmf.fitting import updates as parameters
 from log1pnmf.fitting.settings import Settings
-from log1pnmf.fitting.solver import Extrapolation, Pair, alternate, effects_of
-from log1pnmf.fitting.updates import AdaptiveRenewal
+from log1pnmf.fitting.solver import Extrapolation, Point, alternate, effects_of
+from log1pnmf.fitting.updates import AdaptiveUpdate
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
@@ -291,8 +291,8 @@ def pace() -> Iterator[str]:
                 problem = replace(problem, batches=replace(own, effects=start.effects))
             engine = _native(problem if zeros == "chebyshev" else replace(problem, zeros=None))
             if zeros == "adaptive":
-                renewing = AdaptiveRenewal(_native, Settings.zeros_tol)
-                engine = renewing.chosen(engine, Pair(start.loadings, start.factors), start.loss)
+                renewing = AdaptiveUpdate(Settings.zeros_tol)
+                engine = _native(renewing.chosen(engine, Point(start.loadings, start.factors), start.loss))
             pairs.append((engine, (start.loadings, start.factors)))
         for _ in range(3 if zeros == "exact" and c == 1.0 else 10):
             for times, (engine, where) in zip(seconds, pairs, strict=True):

@@ -15,7 +15,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from benchmarks.data import Folder
@@ -23,8 +23,8 @@ from benchmarks.table import as_text
 
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.fitting.solver import Extrapolation, Pair, alternate
-from log1pnmf.fitting.updates import AdaptiveRenewal
+from log1pnmf.fitting.solver import Extrapolation, Point, alternate
+from log1pnmf.fitting.updates import AdaptiveUpdate
 from log1pnmf.model.dispersion import renewed
 from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise
 from log1pnmf.model.problem import Problem
@@ -43,16 +43,16 @@ def timed(work: Callable[[], Any], *, repeats: int = 3) -> float:
     return min(seconds)
 
 
-def prepared(problem: Problem, at: Pair) -> tuple[dict[str, Any], Callable[[], None]]:
+def prepared(problem: Problem, at: Point) -> tuple[dict[str, Any], Callable[[], None]]:
     """Choose zeros at a point, say what that costs, and give an iteration of a settled fit."""
     engine, chosen = NativeEngine(problem, 1), NativeEngine(problem, 1)
     row: dict[str, Any] = {}
     if not (problem.link.is_identity and problem.noise is POISSON):
         loss = engine.loss(at.loadings, at.factors)
-        renewal = AdaptiveRenewal(lambda one: NativeEngine(one, 1), 1e-4)
+        renewal = AdaptiveUpdate(1e-4)
         row["exact loss ms"] = 1e3 * timed(lambda: engine.loss(at.loadings, at.factors))
         row["choosing zeros ms"] = 1e3 * timed(lambda: renewal.chosen(engine, at, loss))
-        chosen = cast(NativeEngine, renewal.chosen(engine, at, loss))
+        chosen = NativeEngine(renewal.chosen(engine, at, loss), 1)
         zeros = chosen.problem.zeros
         if isinstance(zeros, AdaptiveZeros):
             row["visited zeros / non-zeros"] = zeros.stored.nnz / problem.counts.nnz
@@ -70,7 +70,7 @@ def prepared(problem: Problem, at: Pair) -> tuple[dict[str, Any], Callable[[], N
     return row, iteration
 
 
-def dispersions(engine: NativeEngine, at: Pair) -> None:
+def dispersions(engine: NativeEngine, at: Point) -> None:
     """Find the dispersions for the first time."""
     means = engine.mean_spectrum(at.loadings, at.factors)
     renewed(engine.problem, at.loadings, at.factors, spectrum=means)
@@ -84,7 +84,7 @@ def measure(folder: Folder, data: str = "pbmc", n_components: int = 6) -> Iterat
             warnings.simplefilter("ignore")
             how: dict[str, Any] = {"c": c, "noise": "nb", "init": "rank1", "max_iter": 20, "n_jobs": 1}
             fit = fit_log1p_nmf(counts, n_components, **how)
-        at = Pair(fit.loadings, fit.factors / fit.link.alpha)
+        at = Point(fit.loadings, fit.factors / fit.link.alpha)
         noises: tuple[Noise, ...] = (POISSON, NegativeBinomial(fit.dispersion))
         ready = [prepared(Problem(counts, fit.size_factors, fit.link, noise=noise), at) for noise in noises]
         took = np.array([[timed(iteration, repeats=1) for _, iteration in ready] for _ in range(9)]).min(

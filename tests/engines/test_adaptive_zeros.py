@@ -15,8 +15,8 @@ from log1pnmf._core import runnable_kernels
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine, RowSums
-from log1pnmf.fitting.solver import Extrapolation, Pair, alternate
-from log1pnmf.fitting.updates import AdaptiveRenewal
+from log1pnmf.fitting.solver import Extrapolation, Point, alternate
+from log1pnmf.fitting.updates import AdaptiveUpdate
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.noise import POISSON, NegativeBinomial
 from log1pnmf.model.objective import gradients, negative_log_likelihood
@@ -317,7 +317,7 @@ def test_means_of_very_different_size_do_not_run_away(seed, c):
     exact = NativeEngine(Problem(Counts.from_any(y), np.ones(200), ShiftedLog(c), noise=noise))
     start = [loadings + 1e-6, (factors + 1e-6) / (c if c < math.inf else 1.0)]
     start = [one * rng.uniform(0.3, 3.0, one.shape) for one in (map(np.log1p, start) if c == 1.0 else start)]
-    engine = AdaptiveRenewal(NativeEngine, 1e-3).chosen(exact, Pair(*start), exact.loss(*start))
+    engine = NativeEngine(AdaptiveUpdate(1e-3).chosen(exact, Point(*start), exact.loss(*start)))
     assert engine.problem.zeros.is_bent
     how = {"max_iter": 25, "residuals": False, "extrapolation": Extrapolation()}
     *_, last = alternate(engine, *start, **how)

@@ -9,10 +9,10 @@ import scipy.sparse as sp
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting.fit_counts import ApproximationWarning, certify, fit_log1p_nmf
-from log1pnmf.fitting.solver import Pair
+from log1pnmf.fitting.solver import Point
 from log1pnmf.fitting.starts import initialize
 from log1pnmf.fitting.summary import gained_lately, last_gain, summarize
-from log1pnmf.fitting.updates import AdaptiveRenewal, is_due
+from log1pnmf.fitting.updates import AdaptiveUpdate, is_due
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 
@@ -137,19 +137,16 @@ def test_a_poor_start_does_not_decide_for_good():
 def test_fewer_zeros_are_visited_at_first_and_enough_of_them_at_the_end():
     counts = Counts.from_any(Y)
     exact = NativeEngine(Problem(counts, counts.size_factors("total"), ShiftedLog(1.0)), 1)
-    at = Pair(*initialize(exact, 3, "nndsvd", np.random.default_rng(0)))
-    loss, renewal = (
-        exact.loss(at.loadings, at.factors),
-        AdaptiveRenewal(lambda one: NativeEngine(one, 1), 1e-5),
-    )
-    engine, n_visited = renewal.begin(exact), []
+    at = Point(*initialize(exact, 3, "nndsvd", np.random.default_rng(0)))
+    loss, update = exact.loss(at.loadings, at.factors), AdaptiveUpdate(1e-5)
+    engine, n_visited = NativeEngine(update.begin(exact), 1), []
     for index, final in ((0, False), (1, True), (31, False)):
-        fresh = renewal(engine, at, loss, index=index, final=final)
-        n_visited.append(fresh.engine.problem.zeros.stored.nnz)
-        errors = fresh.engine.zero_errors(at.loadings, at.factors)[1]
+        fresh = NativeEngine(update(engine, at, loss, index=index, final=final).problem, 1)
+        n_visited.append(fresh.problem.zeros.stored.nnz)
+        errors = fresh.zero_errors(at.loadings, at.factors)[1]
         assert errors <= (1e-5 if n_visited[1:] else 1e-4) * loss
     assert n_visited[0] < n_visited[1] == n_visited[2]
-    assert renewal(fresh.engine, at, loss, index=31, final=True) is None
+    assert update(fresh, at, loss, index=31, final=True) is None
 
 
 def test_errors_that_cannot_be_less_do_not_keep_a_fit_from_its_end():

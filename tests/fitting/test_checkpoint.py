@@ -72,7 +72,7 @@ class StopAt:
         self.number, self.seen = number, []
 
     def __call__(self, iteration):
-        assert iteration.state is None
+        assert iteration.updated is None
         self.seen.append(iteration)
         return len(self.seen) > self.number
 

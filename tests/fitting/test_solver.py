@@ -150,7 +150,7 @@ def test_any_state_goes_on_with_the_same_bits(c, kind, row_solver):
     whole = run(problem, loadings, factors, row_solver=row_solver)
     for number, at in enumerate(whole):
         nothing = np.full_like(loadings, np.nan), np.full_like(factors, np.nan)
-        rest = run(problem, *nothing, row_solver=row_solver, state=at.state)
+        rest = run(problem, *nothing, row_solver=row_solver, after=at)
         assert [it.index for it in rest] == [it.index for it in whole[number + 1 :]]
         for one, other in zip(rest, whole[number + 1 :], strict=True):
             np.testing.assert_array_equal(one.loadings, other.loadings)

@@ -41,9 +41,9 @@ from log1pnmf.fitting.fit import Fit, Keys
 from log1pnmf.fitting.fit_counts import KNOWN, Request, run_request
 from log1pnmf.fitting.fixed_factors import ImpossibleCountsError, constraint_of, structure_of
 from log1pnmf.fitting.settings import GIVEN
-from log1pnmf.fitting.solver import Extrapolation, Pair, alternate, solve_loadings
+from log1pnmf.fitting.solver import Extrapolation, Point, alternate, solve_loadings
 from log1pnmf.fitting.starts import lifted
-from log1pnmf.fitting.updates import AdaptiveRenewal
+from log1pnmf.fitting.updates import AdaptiveUpdate
 from log1pnmf.model.constraint import Bounds, Constraint, Structure
 from log1pnmf.model.predict import BLOCK_ENTRIES
 from log1pnmf.model.problem import Problem
@@ -349,7 +349,7 @@ class _Refits:
         """Refit to the subsample, from where the fit is."""
         fit = _of_samples(fit, rows)
         self = cls(fit, data, constraint_of(fit.settings, _structure(fit, data)), math.nan, n_jobs)
-        point, loss = self.settled(data, Pair(fit.loadings, fit.factors / fit.link.alpha), self.constraint)
+        point, loss = self.settled(data, Point(fit.loadings, fit.factors / fit.link.alpha), self.constraint)
         fit = replace(fit, loadings=point.loadings, factors=point.factors * fit.link.alpha)
         return replace(self, fit=fit, loss=loss)
 
@@ -360,16 +360,16 @@ class _Refits:
             _structure(_of_factors(fit, np.delete(np.arange(fit.n_components), k)), self.data)
         except ImpossibleCountsError:  # it is the only one that some counts may have
             return math.inf, 0.0
-        less, loss = self.without(self.data, Pair(fit.loadings, fit.factors / fit.link.alpha), k)
+        less, loss = self.without(self.data, Point(fit.loadings, fit.factors / fit.link.alpha), k)
         counts = self.drawn(less, rng)
         beside = (
             np.insert(values, k, size * values.mean() * rng.uniform(0.1, 1.9, len(values)), axis=1)
             for values, size in ((less.loadings, 1.0), (less.factors, BESIDE))
         )
-        more, least = self.settled(counts, Pair(*beside), self.constraint)
+        more, least = self.settled(counts, Point(*beside), self.constraint)
         return loss - self.loss, self.without(counts, more, k)[1] - least
 
-    def without(self, counts: Counts, at: Pair, k: int) -> tuple[Pair, float]:
+    def without(self, counts: Counts, at: Point, k: int) -> tuple[Point, float]:
         """Take a factor out and let the rest settle; the other factors stay about what they are."""
         kept = np.delete(np.arange(self.fit.n_components), k)
         factors, sides = at.factors[:, kept], (self.constraint.loadings, self.constraint.factors)
@@ -378,13 +378,13 @@ class _Refits:
         gone = np.outer(at.factors[:, k] * size[k], 1.0 / size[kept])
         largest = np.maximum(np.maximum(MOST_RISE * factors, factors.mean(axis=0)), gone)
         held = replace(own, lower=own.clip(factors), upper=own.clip(largest))
-        return self.settled(counts, Pair(at.loadings[:, kept], factors), Constraint(loadings, held))
+        return self.settled(counts, Point(at.loadings[:, kept], factors), Constraint(loadings, held))
 
-    def settled(self, counts: Counts, start: Pair, constraint: Constraint) -> tuple[Pair, float]:
+    def settled(self, counts: Counts, start: Point, constraint: Constraint) -> tuple[Point, float]:
         """Return where loadings and factors settle within their bounds, and the negative log-likelihood."""
         exact, at, bounds = self.engine(self.fit.problem(counts)), start, constraint.loadings
         loadings, factors = lifted(exact.problem, at.loadings, at.factors)
-        at = Pair(bounds.clip(loadings), constraint.factors.clip(factors))
+        at = Point(bounds.clip(loadings), constraint.factors.clip(factors))
         near = self.with_few_zeros(exact, at, constraint)
         at = replace(at, loadings=solve_loadings(near, at.loadings, at.factors, bounds=bounds, tol=1e-5)[0])
         near = self.with_few_zeros(exact, at, constraint)
@@ -398,7 +398,7 @@ class _Refits:
             max_iter=MOST_ITERATIONS,
             residuals=False,
         ):
-            at = Pair(last.loadings, last.factors).on_host()
+            at = Point(last.loadings, last.factors).on_host()
             n_small = n_small + 1 if last.relative_change * abs(last.objective) <= small else 0
             if n_small == 2:
                 break
@@ -407,15 +407,16 @@ class _Refits:
     def engine(self, problem: Problem) -> Engine:
         return make_engine("auto", problem, self.n_jobs)
 
-    def with_few_zeros(self, exact: Engine, at: Pair, constraint: Constraint) -> Engine:
+    def with_few_zeros(self, exact: Engine, at: Point, constraint: Constraint) -> Engine:
         """Return an engine that approximates most zeros, where a fit would."""
         settings = self.fit.settings
         if exact.problem.zeros is not None or settings.why_exact(exact.problem.counts) is not None:
             return exact
-        zeros = AdaptiveRenewal(self.engine, settings.zeros_tol)
-        return zeros.chosen(exact, at, exact.loss(at.loadings, at.factors), straight=True)
+        zeros = AdaptiveUpdate(settings.zeros_tol)
+        chosen = zeros.chosen(exact, at, exact.loss(at.loadings, at.factors), straight=True)
+        return self.engine(chosen)
 
-    def drawn(self, at: Pair, rng: np.random.Generator) -> Counts:
+    def drawn(self, at: Point, rng: np.random.Generator) -> Counts:
         """Draw counts from means, as scattered as the counts are around the means of the fit."""
         fit, blocks = self.fit, []
         phi = self.dispersion

@@ -23,7 +23,7 @@ from log1pnmf.fitting.race import find_start
 from log1pnmf.fitting.runs import Run, Start, best_run
 from log1pnmf.fitting.settings import NOISES, Settings
 from log1pnmf.fitting.starts import continued_start
-from log1pnmf.fitting.updates import first_noise, first_problem, renewal_of
+from log1pnmf.fitting.updates import first_noise, first_problem, update_of
 from log1pnmf.model.batch_effects import first_effects
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.link import ShiftedLog
@@ -384,7 +384,7 @@ class Fitter:
             self._problem(settings, before),
             rng,
             start=start,
-            renewal=renewal_of(settings, remake, self.part.train, batched=self.part.batches is not None),
+            update=update_of(settings, remake, self.part.train, batched=self.part.batches is not None),
             callbacks=[lambda iteration: self.stopped()],
         )
         if self.stopped():

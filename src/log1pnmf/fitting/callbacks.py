@@ -65,8 +65,8 @@ class History:
         row = [numbers[name] if name in numbers else getattr(iteration, name) for name in self.COLUMNS]
         self._rows.append((iteration.index, iteration.likelihood, *row))
 
-    def last_renewal(self) -> float:
-        """How much the last renewal of the problem has lowered the objective; 0 where there was none."""
+    def last_update(self) -> float:
+        """How much the last update of the problem has lowered the objective; 0 where there was none."""
         change, objective = (2 + self.COLUMNS.index(name) for name in ("relative_change", "objective"))
         for place in range(len(self._rows) - 1, 0, -1):
             if math.isnan(self._rows[place][change]):

@@ -32,7 +32,7 @@ from log1pnmf.model.batches import Batches
 from .callbacks import History
 from .runs import Progress, Run
 from .settings import GIVEN, LIKELIHOODS, Settings
-from .solver import Iteration, Pair
+from .solver import Iteration, Point
 
 KIND = "checkpoint"
 COUNTED = ("n_components", "n_init", "max_iter")
@@ -146,10 +146,10 @@ def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
     check_choice("likelihood", settings["likelihood"], LIKELIHOODS[1:])
     for name, value in (("rows", n), ("columns", m), *((one, settings[one]) for one in COUNTED)):
         check_value(name, value, int)
-    k, state, best = settings["n_components"], progress.last.state, progress.best
-    if state is None:
+    k, last, best = settings["n_components"], progress.last, progress.best
+    if last.updated is None or last.previous is None:
         raise ValueError("the state of the solver is missing")
-    points: list[Iteration | Pair] = [progress.last, state.updated, state.previous]
+    points: list[Iteration | Point] = [last, last.updated, last.previous]
     points += [] if best is None else [best.last]
     for point in points:
         check_numbers("loadings", point.loadings, (n, k))
@@ -170,10 +170,10 @@ def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
             raise ValueError(f"an iteration that is {one.last.likelihood} does not fit its zeros")
     if progress.restart >= settings["n_init"] or (best is None) != (progress.restart == 0):
         raise ValueError(f"start {progress.restart} of {settings['n_init']} cannot be")
-    if (state.schedule is not None) != (settings["row_solver"] == "newton"):
+    if (last.schedule is not None) != (settings["row_solver"] == "newton"):
         raise ValueError("the schedule of the extrapolation does not fit the settings")
-    schedule = () if state.schedule is None else state.schedule
-    if len(schedule) not in (0, 4) or not np.isfinite([*schedule, state.objective]).all():
+    schedule = () if last.schedule is None else last.schedule
+    if len(schedule) not in (0, 4) or not np.isfinite([*schedule, last.objective]).all():
         raise ValueError("the state of the solver must be finite numbers")
 
 

@@ -57,7 +57,7 @@ from .settings import GIVEN, INITS, LARGEST_EXACT, Settings
 from .solver import PATIENCE, STATIONARY, largest_residual, residual_at
 from .starts import check_start, continued_start
 from .summary import note_on_sizes
-from .updates import LARGEST_STORED, first_noise, first_problem, renewal_of
+from .updates import LARGEST_STORED, first_noise, first_problem, update_of
 
 # ---------- request: the settings of a fit, the arrays and functions a user gave, and how to run it
 
@@ -498,7 +498,7 @@ def run_request(request: Request, counts: Any, *, resume: StrPath | None = None)
             n_jobs=request.n_jobs,
             verbose=request.verbose,
         ),
-        renewal=renewal_of(settings, remake, data, batched=batches is not None, constraint=constraint),
+        update=update_of(settings, remake, data, batched=batches is not None, constraint=constraint),
         known=known,
         callbacks=request.callbacks,
         verbose=request.verbose,

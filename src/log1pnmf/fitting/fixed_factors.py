@@ -20,7 +20,7 @@ from log1pnmf.model.zeros import quadratic
 
 from .fit import check_factor_names, usual_factor_names
 from .settings import Settings
-from .solver import Pair, alternate
+from .solver import Point, alternate
 
 # ---------- what users know of factors beforehand
 
@@ -240,8 +240,8 @@ OUTSIDE = 1e-3
 
 
 def beside_known(
-    problem: Problem, known: Structure, free: Pair | None, constraint: Constraint, rng: Random
-) -> Pair:
+    problem: Problem, known: Structure, free: Point | None, constraint: Constraint, rng: Random
+) -> Point:
     """Put known factors before the start of the free ones.
 
     What is not known of a factor begins with the mean profile of the features, or with the same loadings for
@@ -265,7 +265,7 @@ def beside_known(
     if free is not None:
         loadings.append(free.loadings)
         factors.append(free.factors)
-    return within(constraint, Pair(np.hstack(loadings), np.hstack(factors)))
+    return within(constraint, Point(np.hstack(loadings), np.hstack(factors)))
 
 
 def _shares(problem: Problem, mask: NDArray[np.bool_], rates: Array) -> Array:
@@ -276,16 +276,18 @@ def _shares(problem: Problem, mask: NDArray[np.bool_], rates: Array) -> Array:
     return ratio.clip(1.0 / FARTHEST, FARTHEST)
 
 
-def settled(make: Callable[[Problem], Engine], problem: Problem, pair: Pair, constraint: Constraint) -> Pair:
+def settled(
+    make: Callable[[Problem], Engine], problem: Problem, pair: Point, constraint: Constraint
+) -> Point:
     """Go some iterations with Poisson noise: with another, steps from a crude start may go too far."""
     zeros = None if problem.link.is_identity else quadratic(problem.link)
     engine, reached = make(replace(problem, noise=POISSON, zeros=zeros)), pair
     for iteration in alternate(engine, pair.loadings, pair.factors, constraint=constraint, max_iter=SETTLING):
         here = iteration.on_host()
-        reached = Pair(here.loadings, here.factors)
+        reached = Point(here.loadings, here.factors)
     return reached
 
 
-def within(constraint: Constraint, pair: Pair) -> Pair:
+def within(constraint: Constraint, pair: Point) -> Point:
     """Move a start to the bounds; what is known is then as it is known."""
-    return Pair(constraint.loadings.clip(pair.loadings), constraint.factors.clip(pair.factors))
+    return Point(constraint.loadings.clip(pair.loadings), constraint.factors.clip(pair.factors))

@@ -30,9 +30,9 @@ from .fit import arranged
 from .fixed_factors import beside_known, constraint_of, settled, within
 from .runs import Start, best_run
 from .settings import GIVEN, Settings
-from .solver import Extrapolation, Iteration, Pair, alternate, effects_of
+from .solver import Extrapolation, Iteration, Point, alternate, effects_of
 from .starts import adapt_start, check_start, initialize, lifted
-from .updates import AdaptiveRenewal, renewal_of
+from .updates import AdaptiveUpdate, update_of
 
 # ---------- where a fit starts
 
@@ -52,7 +52,7 @@ def find_start(
     known: Structure | None = None,
     n_jobs: int | None = None,
     verbose: int = 0,
-) -> tuple[Pair, str]:
+) -> tuple[Point, str]:
     """Return a start, and its name: "given", what ``settings.init`` names, or what "auto" chose.
 
     `number`: how many starts there were before.
@@ -63,7 +63,7 @@ def find_start(
     if sample is not None:
         here = None if known is None else known.of_samples(sample.rows)
 
-        def start(part: Engine, rng: Random, _: int) -> tuple[Pair, str]:
+        def start(part: Engine, rng: Random, _: int) -> tuple[Point, str]:
             return find_start(
                 part, rng, number, settings=settings, known=here, n_jobs=n_jobs, verbose=verbose
             )
@@ -80,7 +80,7 @@ def find_start(
     if n_free and settings.init == "auto":
         pair, name = race(engine, n_free, rng, make=make, number=number, verbose=verbose)
     elif n_free:
-        pair, name = Pair(*initialize(engine, n_free, settings.init, rng)), settings.init
+        pair, name = Point(*initialize(engine, n_free, settings.init, rng)), settings.init
     if known is not None:
         constraint = constraint_of(settings, known)
         pair = beside_known(engine.problem, known, pair, constraint, rng)
@@ -92,16 +92,16 @@ def find_start(
 
 def _given_start(
     engine: Engine, settings: Settings, rng: Random, given: Given, known: Structure | None, *, streamed: bool
-) -> Pair:
+) -> Point:
     """Make the user's start usable; what is known of factors is put into it."""
     problem, K = engine.problem, settings.n_components
     if callable(given):
         given = check_start(given(problem, K, rng), problem.counts.shape, K)
 
-    def usable(loadings: Array, factors: Array) -> Pair:
+    def usable(loadings: Array, factors: Array) -> Point:
         if streamed:
             return lifted_start(engine, loadings, factors)
-        return Pair(*adapt_start(problem, loadings, factors, rng))
+        return Point(*adapt_start(problem, loadings, factors, rng))
 
     pair = usable(given[0], given[1] / settings.link.alpha)
     if known is None:
@@ -127,7 +127,7 @@ def sampled_start(
     *,
     start: Start,
     known: Structure | None = None,
-) -> tuple[Pair, str]:
+) -> tuple[Point, str]:
     """Fit the rows that were kept in memory, and find the loadings of all rows for their factors."""
     part = replace(
         settings,
@@ -137,28 +137,26 @@ def sampled_start(
         max_iter=SAMPLE_ITERATIONS,
     )
 
-    renewal = renewal_of(
-        part, sample.remake, sample.problem.counts, batched=sample.problem.batches is not None
-    )
+    update = update_of(part, sample.remake, sample.problem.counts, batched=sample.problem.batches is not None)
     here = None if known is None else known.of_samples(sample.rows)
-    run = best_run(part, sample.remake, sample.problem, rng, start=start, renewal=renewal, known=here)
-    pair = Pair(run.last.loadings, run.last.factors)
+    run = best_run(part, sample.remake, sample.problem, rng, start=start, update=update, known=here)
+    pair = Point(run.last.loadings, run.last.factors)
     return spread(engine, sample.settle, pair, constraint_of(settings, known)), run.start
 
 
 def spread(
-    engine: Engine, settle: Callable[[Array, Array, Bounds], Any], pair: Pair, constraint: Constraint
-) -> Pair:
+    engine: Engine, settle: Callable[[Array, Array, Bounds], Any], pair: Point, constraint: Constraint
+) -> Point:
     """Find the loadings of all rows for the factors of some; features not seen in these get their mean."""
     loadings, factors = pair.loadings, pair.factors
     if constraint.scale_is_free:
         loadings, factors = _balanced(loadings, factors)
     factors = constraint.factors.clip(_lifted(engine, loadings.mean(axis=0), factors))
     typical = np.maximum(loadings.mean(axis=0), 1e-3 * loadings.mean())
-    return Pair(settle(constraint.loadings.clip(typical), factors, constraint.loadings), factors)
+    return Point(settle(constraint.loadings.clip(typical), factors, constraint.loadings), factors)
 
 
-def lifted_start(engine: Engine, loadings: Array, factors: Array) -> Pair:
+def lifted_start(engine: Engine, loadings: Array, factors: Array) -> Point:
     """Make a checked start usable: samples and features with counts have something to begin with."""
     counts = engine.problem.counts
     values = []
@@ -167,7 +165,7 @@ def lifted_start(engine: Engine, loadings: Array, factors: Array) -> Pair:
         mean = float(side.mean()) if side.any() else 1.0
         lifted = np.where(~side.any(axis=1, keepdims=True), LIFTED * mean, side)
         values.append(np.where(counted[:, None], lifted, 0.0))
-    return Pair(values[0], values[1])
+    return Point(values[0], values[1])
 
 
 def _balanced(loadings: Array, factors: Array) -> tuple[Array, Array]:
@@ -230,13 +228,13 @@ Make: TypeAlias = Callable[[Problem], Engine]
 
 def race(
     engine: Engine, n_components: int, rng: Random, *, make: Make, number: int = 0, verbose: int = 0
-) -> tuple[Pair, str]:
+) -> tuple[Point, str]:
     """Find a start for counts in memory."""
     first = "nndsvd" if number == 0 else "random"
     K, problem = n_components, engine.problem
     if K == 1 or problem.link.c < SMALLEST_RACED:
         name = "rank1" if K == 1 else first
-        return Pair(*initialize(engine, K, name, rng)), name
+        return Point(*initialize(engine, K, name, rng)), name
     exact = replace(problem, zeros=None, noise=POISSON, size_prior=None)
     part, rows = problem.counts.part_in_memory(MOST_RACED)
     whole = len(rows) == problem.counts.n_samples
@@ -247,7 +245,7 @@ def race(
     names, small = [first] + ["random"] * N_RANDOM, part.nnz <= SMALL
     with _shown(verbose, len(names) * ALONE + MOST_MOVES[small] * AGAIN) as watch:
         racer = _Racer(make, make(raced), watch)
-        ends: list[tuple[Pair, float]] = []
+        ends: list[tuple[Point, float]] = []
         while len(ends) < len(names) and not _agree([reached for _, reached in ends]):
             start = initialize(racer.engine, K, names[len(ends)], rng)
             ends.append(racer.advance(start, ALONE))
@@ -259,7 +257,7 @@ def race(
         everyone = make(replace(exact, zeros=quadratic(problem.link)))
         pair = spread(everyone, _settling(everyone), pair, FREE).on_host()
     ordered = arranged(pair.loadings, pair.factors)  # with a penalty, the first factor is the one without
-    return Pair(*adapt_start(problem, *ordered, rng)), names[best]
+    return Point(*adapt_start(problem, *ordered, rng)), names[best]
 
 
 def _agree(reached: list[float]) -> bool:
@@ -272,13 +270,13 @@ class _Racer:
     """Follows the solver from one start after the other, with adaptive zeros, and improves where it leads."""
 
     def __init__(self, make: Make, exact: Engine, watch: Callback) -> None:
-        self.exact, self.watch, self.n_seen = exact, watch, 0
+        self.make, self.exact, self.watch, self.n_seen = make, exact, watch, 0
         identity = exact.problem.link.is_identity
-        self.renewal = None if identity else AdaptiveRenewal(make, RACED_ERRORS, early=1.0)
-        self.engine = exact if self.renewal is None else self.renewal.begin(exact)
+        self.update = None if identity else AdaptiveUpdate(RACED_ERRORS, early=1.0)
+        self.engine = exact if self.update is None else make(self.update.begin(exact))
         self.effects = effects_of(exact, make)
 
-    def moved(self, pair: Pair, objective: float, rng: Random, *, most: int, most_failed: int) -> Pair:
+    def moved(self, pair: Point, objective: float, rng: Random, *, most: int, most_failed: int) -> Point:
         """Exchange some factors, again and again, and give the best point that was reached."""
         best, least, n_failed = pair, objective, 0
         for n_new in islice(cycle(EXCHANGED), most):
@@ -293,7 +291,7 @@ class _Racer:
                 break
         return best
 
-    def advance(self, start: tuple[Array, Array], n_iterations: int) -> tuple[Pair, float]:
+    def advance(self, start: tuple[Array, Array], n_iterations: int) -> tuple[Point, float]:
         """Return where some iterations lead, and the objective there, with the errors of zeros put right.
 
         One choice of zeros serves all starts, as long as its errors are small enough.
@@ -301,24 +299,24 @@ class _Racer:
         batches = self.exact.problem.batches
         if self.effects is not None and batches is not None:  # every start begins with the same effects
             self.engine = self.effects.at(self.engine, batches.effects)
-        last = self._followed(Pair(*start), FIRST_LOOK)
-        self._renew(last)
-        last = self._followed(Pair(last.loadings, last.factors), n_iterations, last)
+        last = self._followed(Point(*start), FIRST_LOOK)
+        self._updated(last)
+        last = self._followed(Point(last.loadings, last.factors), n_iterations, last)
         errors = self.engine.zero_errors(last.loadings, last.factors, roughly=True)
-        self._renew(last, errors[1])
+        self._updated(last, errors[1])
         self.n_seen += n_iterations
-        return Pair(last.loadings, last.factors).on_host(), last.objective + errors[0]
+        return Point(last.loadings, last.factors).on_host(), last.objective + errors[0]
 
-    def _followed(self, pair: Pair, n_iterations: int, before: Iteration | None = None) -> Iteration:
-        last, state, n_small = before, None if before is None else before.state, 0
+    def _followed(self, pair: Point, n_iterations: int, before: Iteration | None = None) -> Iteration:
+        last, n_small = before, 0
         for last in alternate(
             self.engine,
             pair.loadings,
             pair.factors,
             extrapolation=Extrapolation(),
             max_iter=n_iterations,
-            state=state,
-            renewed=state is not None,
+            after=before,
+            renewed=before is not None,
             effects=self.effects,
             residuals=False,
         ):
@@ -331,11 +329,11 @@ class _Racer:
             self.engine = self.effects.at(self.engine, last.effects)
         return last
 
-    def _renew(self, at: Iteration, error: float | None = None) -> None:
-        if self.renewal is not None:
-            pair = Pair(at.loadings, at.factors)
-            fresh = self.renewal(self.engine, pair, at.loss, index=at.index, final=False, error=error)
-            self.engine = self.engine if fresh is None else fresh.engine
+    def _updated(self, at: Iteration, error: float | None = None) -> None:
+        if self.update is not None:
+            pair = Point(at.loadings, at.factors)
+            fresh = self.update(self.engine, pair, at.loss, index=at.index, final=False, error=error)
+            self.engine = self.engine if fresh is None else self.make(fresh.problem)
 
 
 def exchanged(loadings: Array, factors: Array, n_new: int, rng: Random) -> tuple[Array, Array]:

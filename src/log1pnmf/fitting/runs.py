@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,16 +22,16 @@ from .fixed_factors import constraint_of, parts_of_known
 from .settings import Settings
 from .solver import (
     STATIONARY,
-    Effects,
     Extrapolation,
     Iteration,
-    Pair,
+    Point,
     Stopping,
     alternate,
     effects_of,
+    engine_at,
     residual_at,
 )
-from .updates import Remake, Renewal, Renewed, is_due
+from .updates import ProblemUpdate, Remake, Update, is_due
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,11 +100,11 @@ class Run:
 class Progress:
     """A fit right after an iteration: all that is needed to go on with the same bits.
 
-    A renewal or the end of a start needs no record of its own: a resumed fit reaches it again at once.
+    An update or the end of a start needs no record of its own: a resumed fit reaches it again at once.
     """
 
     restart: int  # number of the start
-    last: Iteration  # with the solver's `state`; its seconds count from the start on
+    last: Iteration  # its seconds count from the start on
     stopping: tuple[int, bool]  # `log1pnmf.fitting.solver.Stopping.state`
     history: Mapping[str, np.ndarray]  # of this start, `last` included
     changed: Changed  # of the problem that is being solved
@@ -116,13 +116,13 @@ class Progress:
 
 WORTH, SIZES_WORTH = 2.0, 0.05
 """Effects of batches, and size factors, are found anew when an iteration lowers the objective by less than so
-many times what the last renewal did. They and factors depend on each other: with few renewals all creep.
+many times what the last update did. They and factors depend on each other: with few updates all creep.
 Finding sizes takes as long as tens of iterations."""
 
 Keep: TypeAlias = Callable[[Progress], None]
 """Called after every iteration."""
 
-Start: TypeAlias = Callable[[Engine, Random, int], tuple[Pair, str]]
+Start: TypeAlias = Callable[[Engine, Random, int], tuple[Point, str]]
 """Finds a start and its name, for an engine, random numbers, and how many starts there were before."""
 
 
@@ -133,7 +133,7 @@ def best_run(
     rng: Random,
     *,
     start: Start,
-    renewal: Renewal | None = None,
+    update: ProblemUpdate | None = None,
     known: Structure | None = None,
     callbacks: Sequence[Callback] = (),
     verbose: int = 0,
@@ -142,20 +142,24 @@ def best_run(
 ) -> Run:
     """Run every start to its end."""
     begin, best = (0, None) if resumed is None else (resumed.restart, resumed.best)
+    constraint = constraint_of(settings, known)
     for restart in range(begin, settings.n_init):
-        one = _OneStart(
-            settings,
-            restart,
-            best,
-            remake=remake,
-            constraint=constraint_of(settings, known),
-            renewal=renewal,
-            keep=keep,
-            callbacks=callbacks,
-            verbose=verbose,
-        )
+        label = "fit" + (f", start {restart + 1}" if settings.n_init > 1 else "")
         try:
-            run = one(problem, rng, start, resumed)
+            run = _one_run(
+                settings,
+                remake,
+                problem,
+                rng,
+                start=start,
+                update=update,
+                constraint=constraint,
+                callbacks=callbacks,
+                label=label if verbose else None,
+                resumed=resumed,
+                keep=keep,
+                before=(restart, best),
+            )
         except KeyboardInterrupt:  # interrupted before this start had a result
             if best is None:
                 raise
@@ -170,166 +174,180 @@ def best_run(
     return best
 
 
-class _OneStart:
-    """Runs one start to its end, renewing the problem on the way."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        restart: int,
-        best: Run | None,
-        *,
-        remake: Remake,
-        constraint: Constraint,
-        renewal: Renewal | None,
-        keep: Keep | None,
-        callbacks: Sequence[Callback],
-        verbose: int,
-    ) -> None:
-        self.settings, self.restart, self.best, self.keep = settings, restart, best, keep
-        self.renewal, self.callbacks, self.verbose = renewal, callbacks, verbose
-        self.remake, self.constraint = remake, constraint
-        self.last: Iteration | None = None
-        self.history, self.stopping = History(), Stopping(settings.tol)
-        self.random: Mapping[str, Any] = {}
-        self.fresh: Renewed | None = None
-        self.start = ""
-        self.effects: Effects | None = None
-
-    def __call__(self, problem: Problem, rng: Random, start: Start, resumed: Progress | None) -> Run:
-        """Run to the end."""
-        remake, renewed = self.remake, False
-        if resumed is None:
-            engine = remake(problem)
-            if self.renewal is not None:
-                engine = self.renewal.begin(engine)
-            point, self.start = start(engine, rng, self.restart)
-            if self.renewal is not None:
-                loss, _ = engine.evaluate(engine.problem.loadings_side, point.loadings, point.factors)
-                engine, point = self.renewal(engine, point, loss, index=0, final=False) or (engine, point)
-        else:
-            engine = remake(resumed.changed.put_into(problem))
-            point = Pair(resumed.last.loadings, resumed.last.factors)
-            self.last, self.history, self.start = resumed.last, History(resumed.history), resumed.start
-            self.stopping.restore(resumed.stopping)
-        self.effects = effects_of(engine, remake)
-        self.random = random_parts(rng)  # no random numbers are drawn until the next start
-        with ExitStack() as stack:
-            watchers: list[Callback] = [*self.callbacks]
-            if self.verbose:
-                label = "fit" + (f", start {self.restart + 1}" if self.settings.n_init > 1 else "")
-                watchers.append(stack.enter_context(ProgressBar(self.settings.max_iter, label)))
-            while True:
-                reason = self._solve(engine, point, watchers, renewed=renewed)
-                if reason != "renewed":
-                    break
-                assert self.fresh is not None
-                (engine, point), renewed = self.fresh, True
-                self.effects = effects_of(engine, remake)  # other zeros may be visited by now
-        assert self.last is not None
-        errors, engine, last = None, self._now(engine), self.last
-        if reason != "interrupted":
-            errors = engine.zero_errors(last.loadings, last.factors)
-            if engine.rounds_loss:
-                loss = engine.loss(last.loadings, last.factors)
-                last = replace(last, loss=loss, objective=last.objective - last.loss + loss)
-        changed = Changed.of(engine.problem)
-        return Run(last.on_host(), self.history.table(), reason, changed, errors, self.start)
-
-    def _now(self, engine: Engine) -> Engine:
-        """Return the engine with the effects of batches that the last iteration found."""
-        if self.effects is None or self.last is None:
-            return engine
-        return self.effects.at(engine, self.last.effects)
-
-    def _solve(
-        self, engine: Engine, point: Pair, watchers: Sequence[Callback], *, renewed: bool
-    ) -> Stopped | Literal["renewed"]:
-        """Solve one problem; seconds continue from the problem before."""
-        settings, state = self.settings, None if self.last is None else self.last.state
+def _one_run(
+    settings: Settings,
+    remake: Remake,
+    problem: Problem,
+    rng: Random,
+    *,
+    start: Start,
+    update: ProblemUpdate | None,
+    constraint: Constraint,
+    callbacks: Sequence[Callback],
+    label: str | None,
+    resumed: Progress | None,
+    keep: Keep | None,
+    before: tuple[int, Run | None],
+) -> Run:
+    """Follow one start to its end; `before`: how many starts there were, and the best run of them."""
+    history, stopping, last = History(), Stopping(settings.tol), None
+    if resumed is None:
+        engine = remake(problem)
+        if update is not None:
+            engine = remake(update.begin(engine))
+        point, name = start(engine, rng, before[0])
+        if update is not None:
+            loss, _ = engine.evaluate(engine.problem.loadings_side, point.loadings, point.factors)
+            first = update(engine, point, loss, index=0, final=False)
+            if first is not None:
+                engine, point = remake(first.problem), first.point or point
+    else:
+        last, name, history = resumed.last, resumed.start, History(resumed.history)
+        engine, point = remake(resumed.changed.put_into(problem)), Point(last.loadings, last.factors)
+        stopping.restore(resumed.stopping)
+    steps = solve(
+        engine,
+        point,
+        settings=settings,
+        remake=remake,
+        update=update,
+        constraint=constraint,
+        watched=(stopping, history),
+        last=last,
+    )
+    random = random_parts(rng)  # no random numbers are drawn until the next start
+    stopped: Stopped = "interrupted"
+    with nullcontext() if label is None else ProgressBar(settings.max_iter, label) as bar:
+        watchers: list[Callback] = [*callbacks, *([] if bar is None else [bar])]
+        asked = None
         try:
-            if self.last is not None and not renewed:  # resumed: what follows an iteration has not been done
-                reason = self._after(engine, self.last)
-                if reason is not None:
-                    return reason
-            iterations = alternate(
+            while True:
+                try:
+                    last, engine = steps.send(asked)
+                except StopIteration as end:
+                    stopped = end.value
+                    break
+                if keep is not None:  # complete before the callbacks see it
+                    now = Changed.of(engine_at(engine, last, remake).problem)
+                    state = (last, stopping.state, history.table(), now, random)
+                    keep(Progress(before[0], *state, before[1], name))
+                shown = last.on_host() if callbacks else last
+                asked = sum(bool(watch(shown)) for watch in watchers) > 0  # all of them see it
+        except KeyboardInterrupt:
+            if last is None:
+                raise
+    assert last is not None
+    errors, engine = None, engine_at(engine, last, remake)
+    if stopped != "interrupted":
+        errors = engine.zero_errors(last.loadings, last.factors)
+        if engine.rounds_loss:
+            loss = engine.loss(last.loadings, last.factors)
+            last = replace(last, loss=loss, objective=last.objective - last.loss + loss)
+    return Run(last.on_host(), history.table(), stopped, Changed.of(engine.problem), errors, name)
+
+
+def solve(
+    engine: Engine,
+    point: Point,
+    *,
+    settings: Settings,
+    remake: Remake,
+    update: ProblemUpdate | None,
+    constraint: Constraint,
+    watched: tuple[Stopping, History],
+    last: Iteration | None = None,
+) -> Generator[tuple[Iteration, Engine], bool | None, Stopped]:
+    """Yield iterations and the engines of their problems, which are updated on the way; return why they end.
+
+    A callback's wish to stop is sent in. `last`: the iteration to resume from; what follows it is done first.
+    """
+    (stopping, history), renewed = watched, False
+    while True:
+        effects, fresh, asked = effects_of(engine, remake), None, None
+        before, seconds = last, 0.0 if last is None else last.seconds
+        if last is not None and not renewed:
+            fresh = _updated(engine, last, update, remake, watched)
+            if fresh is None and stopping.met:
+                return "converged"
+        if fresh is None:
+            for iteration in alternate(
                 engine,
                 point.loadings,
                 point.factors,
-                constraint=self.constraint,
+                constraint=constraint,
                 row_solver=settings.row_solver,
                 extrapolation=Extrapolation() if settings.extrapolates else None,
                 max_iter=settings.max_iter,
-                state=state,
+                after=before,
                 renewed=renewed,
-                effects=self.effects,
-            )
-            for iteration in self._seen(iterations, engine):
-                asked = [bool(watch(iteration)) for watch in watchers]
-                assert self.last is not None
-                reason = self._after(engine, self.last)
-                if reason is not None:
-                    return reason
-                if any(asked):
-                    return "callback"
-            return self._ended(engine)
-        except KeyboardInterrupt:
-            if self.last is None:
-                raise
-            return "interrupted"
-
-    def _after(self, engine: Engine, last: Iteration) -> Stopped | Literal["renewed"] | None:
-        """Renew the problem where that is due, or say that the fit has converged."""
-        met = self.stopping.met
-        due = met or self._is_due(engine.problem, last)
-        looked = math.isnan(last.relative_change)  # at a problem that was just renewed
-        if due and not looked and self._renews(engine, last, final=met):
-            return "renewed"
-        return "converged" if met else None
-
-    def _is_due(self, problem: Problem, last: Iteration) -> bool:
-        """Whether to update parameters: often at first, and where that gains more than to iterate."""
-        effects = problem.batches is not None and self.effects is None
-        if is_due(last.index, often=effects):
-            return True
-        if not problem.noise.zero_loss_is_mean:  # dispersions are found as well
-            return False
-        worth = SIZES_WORTH if problem.size_prior is not None else WORTH if effects else 0.0
-        return last.relative_change * abs(last.objective) < worth * self.history.last_renewal()
-
-    def _renews(self, engine: Engine, last: Iteration, *, final: bool) -> bool:
-        if self.renewal is None:
-            return False
-        at = Pair(last.loadings, last.factors)
-        self.fresh = self.renewal(self._now(engine), at, last.loss, index=last.index, final=final)
-        return self.fresh is not None
-
-    def _seen(self, iterations: Iterator[Iteration], engine: Engine) -> Iterator[Iteration]:
-        """Record every iteration before the callbacks see it, so that a checkpoint is always consistent."""
-        seconds = 0.0 if self.last is None else self.last.seconds
-        for iteration in iterations:
-            self.stopping(iteration)
-            last = replace(iteration, seconds=seconds + iteration.seconds)
-            self.history(last)
-            self.last = last
-            if self.keep is not None:
-                now = (self.stopping.state, self.history.table(), Changed.of(self._now(engine).problem))
-                self.keep(Progress(self.restart, last, *now, self.random, self.best, self.start))
-            yield last.on_host() if self.callbacks else replace(last, state=None)
-
-    def _ended(self, engine: Engine) -> Stopped | Literal["renewed"]:
-        """Describe why the solver ended: `max_iter` was reached, or no step lowers the objective."""
-        last, settings = self.last, self.settings
+                effects=effects,
+            ):
+                last = replace(iteration, seconds=seconds + iteration.seconds)
+                stopping(last)
+                history(last)
+                asked = yield last, engine
+                fresh = _updated(engine, last, update, remake, watched)
+                if fresh is not None or stopping.met or asked:
+                    break
+            else:
+                assert last is not None
+                now = engine_at(engine, last, remake)
+                fresh, why = _ended(now, last, settings, update, constraint)
+                if fresh is None:
+                    return why
+        if fresh is None:
+            return "converged" if stopping.met else "callback"
         assert last is not None
-        # the last iteration may have been lost to an extrapolation that was dropped
-        if last.index >= settings.max_iter - 1:
-            problem = self._now(engine).problem
-            if settings.likelihood != "exact" or problem.likelihood != "adaptive":
-                return "max_iter"
-            exact = self.remake(replace(problem, zeros=None))  # converged or not, the end is exact
-            self.fresh = Renewed(exact, Pair(last.loadings, last.factors))
-            return "renewed"
-        if not math.isnan(last.relative_change) and self._renews(engine, last, final=True):
-            return "renewed"
-        residual = residual_at(self._now(engine), last.loadings, last.factors, constraint=self.constraint)
-        return "converged" if residual <= STATIONARY else "stalled"
+        engine, renewed = remake(fresh.problem), True
+        point = fresh.point or Point(last.loadings, last.factors)
+
+
+def _updated(
+    engine: Engine,
+    last: Iteration,
+    update: ProblemUpdate | None,
+    remake: Remake,
+    watched: tuple[Stopping, History],
+) -> Update | None:
+    """Update the problem where that is due; not where it was just updated."""
+    stopping, history = watched
+    if update is None or math.isnan(last.relative_change):
+        return None
+    if not (stopping.met or _is_due(engine, last, remake, history)):
+        return None
+    point, now = Point(last.loadings, last.factors), engine_at(engine, last, remake)
+    return update(now, point, last.loss, index=last.index, final=stopping.met)
+
+
+def _is_due(engine: Engine, last: Iteration, remake: Remake, history: History) -> bool:
+    """Whether to update parameters: often at first, and where that gains more than to iterate."""
+    problem = engine.problem
+    effects = problem.batches is not None and effects_of(engine, remake) is None
+    if is_due(last.index, often=effects):
+        return True
+    if not problem.noise.zero_loss_is_mean:  # dispersions are found as well
+        return False
+    worth = SIZES_WORTH if problem.size_prior is not None else WORTH if effects else 0.0
+    return last.relative_change * abs(last.objective) < worth * history.last_update()
+
+
+def _ended(
+    engine: Engine,
+    last: Iteration,
+    settings: Settings,
+    update: ProblemUpdate | None,
+    constraint: Constraint,
+) -> tuple[Update | None, Stopped]:
+    """Describe why the solver ended, and a last update: `max_iter`, or no step lowers the objective."""
+    problem, point = engine.problem, Point(last.loadings, last.factors)
+    # the last iteration may have been lost to an extrapolation that was dropped
+    if last.index >= settings.max_iter - 1:
+        if settings.likelihood != "exact" or problem.likelihood != "adaptive":
+            return None, "max_iter"
+        return Update(replace(problem, zeros=None)), "max_iter"  # converged or not, the end is exact
+    if update is not None and not math.isnan(last.relative_change):
+        fresh = update(engine, point, last.loss, index=last.index, final=True)
+        if fresh is not None:
+            return fresh, "stalled"
+    residual = residual_at(engine, last.loadings, last.factors, constraint=constraint)
+    return None, "converged" if residual <= STATIONARY else "stalled"

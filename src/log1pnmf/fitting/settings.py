@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 from log1pnmf._common.checks import check_choice, check_number, check_whole
@@ -120,7 +121,14 @@ class Settings:
 
     def with_noise(self, noise: str) -> Settings:
         """Return the same with a noise that was chosen; dispersions are those of "nb" only."""
-        return replace(self, noise=noise, dispersion=self.dispersion if noise == "nb" else "feature")
+        return self._changed(noise=noise, dispersion=self.dispersion if noise == "nb" else "feature")
+
+    def _changed(self, **values: Any) -> Settings:
+        """Return a copy with other values, which are not checked again."""
+        other = copy(self)
+        for name, value in values.items():
+            object.__setattr__(other, name, value)
+        return other
 
     def _make_plain(self) -> None:
         """Replace the numbers of NumPy and the like, so that settings compare and go into files."""
@@ -150,9 +158,9 @@ class Settings:
         if self.link.is_identity and self.noise == "poisson":
             likelihood = "exact"  # at sparse cost
         elif likelihood == "auto":
-            here = replace(self, engine=engine)
+            here = self._changed(engine=engine)
             likelihood = "adaptive" if here.why_exact(counts) is None else "exact"
-        return replace(self, likelihood=likelihood, engine=engine)
+        return self._changed(likelihood=likelihood, engine=engine)
 
     def why_exact(self, counts: Counts) -> str | None:
         """Describe why "auto" visits every zero count; None where it does not.

@@ -20,20 +20,20 @@ from log1pnmf.model.objective import larger_residual, side_residual
 from log1pnmf.model.problem import Likelihood, Problem, Side
 from log1pnmf.model.zeros import AdaptiveZeros
 
-# ---------- iteration, what the solver yields, and the state that it needs to resume
+# ---------- iteration, what the solver yields, with the state that it needs to resume
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
+class Point:
     """Loadings and factors, on the eta scale, in the arrays of the engine."""
 
     loadings: Array
     factors: Array
     effects: Array | None = None  # (B, m): of batches, where the solver finds them in every iteration
 
-    def scaled(self, by: Array) -> Pair:
+    def scaled(self, by: Array) -> Point:
         """Move a factor per column from the loadings to the factors."""
         if (by == 1.0).all():
             return self
@@ -45,21 +45,9 @@ class Pair:
         named = {"loadings": self.loadings, "factors": self.factors, "effects": self.effects}
         return {name: array for name, array in named.items() if array is not None}
 
-    def on_host(self) -> Pair:
+    def on_host(self) -> Point:
         """Return the same pair as NumPy arrays."""
         return replace(self, loadings=on_host(self.loadings), factors=on_host(self.factors))
-
-
-@dataclass(frozen=True, eq=False)
-class State:
-    """All that the solver needs to go on after an iteration as if it had not stopped there."""
-
-    index: int  # of the iteration
-    objective: float  # accepted there
-    updated: Pair  # what its two half-steps led to
-    previous: Pair  # where the direction of the next extrapolation begins
-    # `log1pnmf.fitting.solver.Extrapolation.state`; None without extrapolation
-    schedule: tuple[float, ...] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,12 +72,16 @@ class Iteration:
     restarted: bool  # whether an extrapolated point had to be dropped first
     n_rejected: int  # rows whose full step was backtracked, in the two half-steps of this iteration
     likelihood: Likelihood  # which one `loss` is
-    state: State | None = None  # for going on from here; callbacks of a fit are not given it
     effects: Array | None = None  # (B, m): of batches, where the solver finds them in every iteration
+    # all that the solver needs to go on from here as if it had not stopped; callbacks are not given it
+    updated: Point | None = None  # what the two half-steps led to
+    previous: Point | None = None  # where the direction of the next extrapolation begins
+    schedule: tuple[float, ...] | None = None  # `Extrapolation.state`; None without extrapolation
 
     def on_host(self) -> Iteration:
-        """Return the same iteration with NumPy arrays, and without `state`."""
-        return replace(self, loadings=on_host(self.loadings), factors=on_host(self.factors), state=None)
+        """Return the same iteration with NumPy arrays, and without what resuming needs."""
+        loadings, factors = on_host(self.loadings), on_host(self.factors)
+        return replace(self, loadings=loadings, factors=factors, updated=None, previous=None, schedule=None)
 
 
 # ---------- how far to go beyond each update
@@ -173,12 +165,12 @@ class Effects:
             return engine
         return self.remake(with_exposure(engine.problem, batches=batches.with_effects(effects)))
 
-    def found(self, engine: Engine, loadings: Array, factors: Array, sums: Array | None) -> Array:
+    def found(self, engine: Engine, point: Point, sums: Array | None) -> Array:
         """Return effects that lower the objective of an engine's problem; their sums may be known.
 
         With dispersions every step of the search visits all entries, and there is one.
         """
-        problem, at = engine.problem, (loadings, factors)
+        problem, at = engine.problem, (point.loadings, point.factors)
         if not problem.noise.zero_loss_is_mean:
             return renewed_effects(problem, *at, dispersed=engine.dispersed_sums, n_steps=1)[0].effects
         means = engine.batch_sums(*at) if sums is None else sums
@@ -192,6 +184,11 @@ def effects_of(engine: Engine, remake: Remake) -> Effects | None:
     if problem.batches is None or not (problem.noise.zero_loss_is_mean or problem.zeros is None):
         return None
     return Effects(remake) if engine.sums_batches_quickly else None
+
+
+def engine_at(engine: Engine, last: Iteration, remake: Remake) -> Engine:
+    """Return the engine with the effects of batches that an iteration found."""
+    return engine if last.effects is None else Effects(remake).at(engine, last.effects)
 
 
 def with_exposure(problem: Problem, **changed: Any) -> Problem:
@@ -366,7 +363,7 @@ def alternate(
     row_solver: RowSolver = "newton",
     extrapolation: Extrapolation | None = None,
     max_iter: int = 1000,
-    state: State | None = None,
+    after: Iteration | None = None,
     renewed: bool = False,
     effects: Effects | None = None,
     residuals: bool = True,
@@ -381,39 +378,42 @@ def alternate(
     are accepted. Iteration 0 evaluates the start and updates the factors only. With the coordinate solver
     loadings and factors change roles, as in the paper: first the loadings, then the factors.
 
-    `state`: go on after the iteration that carried it, with the same bits as without the pause; the start is
-    then looked at again, but has to be the one that iteration yielded; all other parameters are the same.
+    `after`: the iteration to go on from, with the same bits as without the pause; the start has to be its
+    point, and all other parameters are the same.
 
-    `renewed`: the engine's problem is not the one that `state` comes from: its iteration is looked at again,
-    under the same index, and the extrapolation goes on.
+    `renewed`: the engine's problem is not that of `after`, which is looked at again, under the same index;
+    the extrapolation goes on.
 
     `effects`: finds the effects of batches after the two half-steps, starting from those of the engine's
     problem; they are extrapolated as well. None: they stay as they are.
     """
     moves = _Moves(engine, constraint, row_solver, effects)
-    leader, follower = ROLES[row_solver]
-    started = time.perf_counter()
-    good = moves.adopt(Pair(loadings, factors, moves.first_effects))
-    look, begin, accepted, beta = state is None or renewed, 0, math.inf, 0.0
-    if state is None:
+    (leader, follower), started = ROLES[row_solver], time.perf_counter()
+    batches = engine.problem.batches
+    own = None if effects is None or batches is None else batches.effects
+    good = moves.adopt(Point(loadings, factors, own))
+    look, begin, accepted, beta = after is None or renewed, 0, math.inf, 0.0
+    updated = point = plain = previous = good
+    if after is None:
         point = plain = previous = moves.rescale(good)[0]
     else:
-        if extrapolation is not None and state.schedule is not None:
-            extrapolation.restore(state.schedule)
-        state = replace(state, updated=moves.adopt(state.updated), previous=moves.adopt(state.previous))
-        if renewed:
-            begin, point, plain, previous = state.index, good, good, state.previous
-        else:
-            begin, accepted = state.index + 1, state.objective
-            point, plain, previous, beta = moves.onward(state, extrapolation)
-    restarted, n_shortened = False, 0
+        assert after.updated is not None
+        assert after.previous is not None
+        if extrapolation is not None and after.schedule is not None:
+            extrapolation.restore(after.schedule)
+        begin, updated, previous = after.index, moves.adopt(after.updated), moves.adopt(after.previous)
+        if not renewed:
+            accepted = after.objective
+            point, plain, previous, beta = moves.onward(begin, updated, previous, extrapolation)
+            begin += 1
+    first, restarted, n_shortened = after is None, False, 0
     for index in range(begin, max_iter + 1):
         last = index == max_iter
         follow = moves.improve(follower, point, look_only=look, with_loss=False)
         tried = replace(point, **{follower: follow.values})
         lead = moves.improve(leader, tried, look_only=last, for_effects=True)
         objective = moves.objective(lead.loss, tried)
-        if state is None and math.isnan(objective):
+        if first and math.isnan(objective):
             raise ValueError(
                 "the log-likelihood of the start is not a number: double precision cannot represent "
                 "these counts, size factors and c together; rescale the counts, or use a c closer to "
@@ -426,18 +426,19 @@ def alternate(
                 point, previous, beta = plain, plain, 0.0
                 continue
             by_rounding = lead.certain or objective - accepted <= ROUNDING * abs(accepted)
-            if state is None or by_rounding or n_shortened == MOST_SHORTENED:  # nothing is left to gain
+            if first or by_rounding or n_shortened == MOST_SHORTENED:  # nothing is left to gain
                 return
-            state, n_shortened = replace(state, updated=moves.between(good, state.updated)), n_shortened + 1
-            point = plain = previous = moves.rescale(state.updated)[0]
+            updated, n_shortened = moves.between(good, updated), n_shortened + 1
+            point = plain = previous = moves.rescale(updated)[0]
             continue
         if extrapolation is not None and not look:
             extrapolation.accepted()
         schedule = None if extrapolation is None else extrapolation.state
         updated = replace(tried, **{leader: lead.values})
-        if not last:
-            updated = moves.with_effects(updated, lead)
-        state = State(index, objective, updated, previous, schedule)
+        if effects is not None and not last:
+            updated = replace(
+                updated, effects=effects.found(moves.engine_at(updated), updated, lead.batch_sums)
+            )
         steps = {follower: follow, leader: lead}
         yield Iteration(
             index=index,
@@ -445,30 +446,28 @@ def alternate(
             factors=tried.factors,
             loss=lead.loss,
             objective=objective,
-            relative_change=math.nan if look else _relative_change(accepted, objective),
+            relative_change=math.nan if look else (accepted - objective) / (abs(objective) or 1.0),
             kkt_residual=moves.residual(point, **steps) if residuals else math.nan,
             beta=beta,
             seconds=time.perf_counter() - started,
             restarted=restarted,
             n_rejected=follow.n_rejected + lead.n_rejected,
             likelihood=engine.problem.likelihood,
-            state=state,
             effects=tried.effects,
+            updated=updated,
+            previous=previous,
+            schedule=schedule,
         )
-        look, accepted, restarted, good, n_shortened = False, objective, False, tried, 0
-        point, plain, previous, beta = moves.onward(state, extrapolation)
+        first = look = restarted = False
+        accepted, good, n_shortened = objective, tried, 0
+        point, plain, previous, beta = moves.onward(index, updated, previous, extrapolation)
 
 
 def residual_at(engine: Engine, loadings: Array, factors: Array, *, constraint: Constraint = FREE) -> float:
     """KKT residual of a point (`log1pnmf.model.objective.kkt_residual`); both sides are evaluated."""
-    point, moves = Pair(loadings, factors), _Moves(engine, constraint, "newton")
+    point, moves = Point(loadings, factors), _Moves(engine, constraint, "newton")
     looks = {which: moves.improve(which, point, look_only=True) for which in ROLES["newton"]}
     return moves.residual(point, **looks)
-
-
-def _relative_change(accepted: float, objective: float) -> float:
-    fall = accepted - objective
-    return fall / abs(objective) if objective != 0.0 else fall
 
 
 @dataclass(eq=False)
@@ -481,33 +480,27 @@ class _Moves:
     effects: Effects | None = None
     _scales: tuple[NDArray[np.bool_], Array] | None = None
 
-    @property
-    def first_effects(self) -> Array | None:
-        batches = self.engine.problem.batches
-        return None if self.effects is None or batches is None else batches.effects
-
-    def engine_at(self, at: Pair) -> Engine:
+    def engine_at(self, at: Point) -> Engine:
         """Return the engine with the effects of a point, and keep it: it is asked for more than once."""
         if self.effects is not None:
             self.engine = self.effects.at(self.engine, at.effects)
         return self.engine
 
-    def with_effects(self, at: Pair, lead: HalfStep) -> Pair:
-        """Find the effects for loadings and factors, which the half-step led to."""
-        if self.effects is None:
-            return at
-        engine = self.engine_at(at)
-        return replace(at, effects=self.effects.found(engine, at.loadings, at.factors, lead.batch_sums))
-
-    def objective(self, loss: float, at: Pair) -> float:
+    def objective(self, loss: float, at: Point) -> float:
         return loss + self.constraint.cost(at.loadings, at.factors) + self.engine_at(at).problem.cost
 
-    def adopt(self, pair: Pair) -> Pair:
+    def adopt(self, pair: Point) -> Point:
         adopt = self.engine.adopt
         return replace(pair, loadings=adopt(pair.loadings), factors=adopt(pair.factors, "factors"))
 
     def improve(
-        self, which: PairSide, at: Pair, *, look_only: bool, with_loss: bool = True, for_effects: bool = False
+        self,
+        which: PairSide,
+        at: Point,
+        *,
+        look_only: bool,
+        with_loss: bool = True,
+        for_effects: bool = False,
     ) -> HalfStep:
         engine = self.engine_at(at)
         problem = engine.problem
@@ -529,19 +522,20 @@ class _Moves:
             with_batch_sums=for_effects and self.effects is not None,
         )
 
-    def residual(self, at: Pair, *, loadings: HalfStep, factors: HalfStep) -> float:
+    def residual(self, at: Point, *, loadings: HalfStep, factors: HalfStep) -> float:
         """KKT residual from the half-steps of either side."""
         problem, bounds = self.engine.problem, self.constraint
         by_loadings = _residual(problem.loadings_side, at.loadings, loadings, bounds.loadings)
         by_factors = _residual(problem.factors_side, at.factors, factors, bounds.factors)
         return larger_residual(by_loadings, by_factors, problem.counts.total)
 
-    def onward(self, state: State, extrapolation: Extrapolation | None) -> tuple[Pair, Pair, Pair, float]:
+    def onward(
+        self, index: int, plain: Point, previous: Point, extrapolation: Extrapolation | None
+    ) -> tuple[Point, Point, Point, float]:
         """Next point to try, the update it is extrapolated from, where its direction will begin, and beta."""
         beta = 0.0 if extrapolation is None else extrapolation.beta
-        plain, previous = state.updated, state.previous
-        by_two = self.scales_by_two(plain)
-        if not by_two or state.index % RESCALED_EVERY == 0:
+        by_two = not np.isfinite(self.scales(plain)[1]).any()  # `rescale` multiplies by powers of two
+        if not by_two or index % RESCALED_EVERY == 0:
             plain, previous = self.rescale(plain, previous)
         if beta == 0.0:
             return plain, plain, plain, beta
@@ -551,32 +545,28 @@ class _Moves:
         point, scaled = self.rescale(point, plain)
         return point, plain, scaled, beta
 
-    def beyond(self, new: Pair, old: Pair, beta: float) -> Pair:
+    def beyond(self, new: Point, old: Point, beta: float) -> Point:
         """Extrapolate from `old` through `new`, within the bounds."""
         loadings = extrapolated(new.loadings, old.loadings, beta, LEAST_KEPT)
         factors = extrapolated(new.factors, old.factors, beta, LEAST_KEPT)
-        return Pair(
+        return Point(
             self.constraint.loadings.clip(loadings),
             self.constraint.factors.clip(factors),
             further(new.effects, old.effects, beta, self.engine),
         )
 
-    def between(self, old: Pair, new: Pair) -> Pair:
+    def between(self, old: Point, new: Point) -> Point:
         """Go only a part of the way from `old` to `new`, and with the effects of `old`."""
         factors = old.factors + SHORTER * (new.factors - old.factors)
         return replace(new, factors=factors, effects=old.effects)
 
-    def scales(self, pair: Pair) -> tuple[NDArray[np.bool_], Array]:
+    def scales(self, pair: Point) -> tuple[NDArray[np.bool_], Array]:
         """See `log1pnmf.model.constraint.Constraint.scales`; the same for every pair."""
         if self._scales is None:
             self._scales = self.constraint.scales(pair.factors.shape[1])
         return self._scales
 
-    def scales_by_two(self, pair: Pair) -> bool:
-        """Whether `rescale` only multiplies by powers of two."""
-        return not np.isfinite(self.scales(pair)[1]).any()
-
-    def rescale(self, pair: Pair, *others: Pair) -> tuple[Pair, ...]:
+    def rescale(self, pair: Point, *others: Point) -> tuple[Point, ...]:
         """Fix the free scale of every column, of `pair` and in the same way of `others`.
 
         Bounded loadings are raised until their largest touches the bound, which lowers the penalty. Otherwise

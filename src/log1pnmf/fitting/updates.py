@@ -1,4 +1,4 @@
-"""Renewals: the problem of a fit is changed a little on the way, because a better one is known by then."""
+"""Updates: the problem of a fit is changed a little on the way, because a better one is known by then."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from log1pnmf.model.size_factors import WEIGHT, levelled
 from log1pnmf.model.zeros import AdaptiveZeros, caps_for, choose
 
 from .settings import Settings
-from .solver import Pair, effects_of, with_exposure
+from .solver import Point, effects_of, with_exposure
 
 # ---------- renewals
 
@@ -33,7 +33,7 @@ LAST_SECOND_LOOK = 31
 """Iteration up to which a fit that visits all zeros looks whether fewer would do by now."""
 
 SLACK, LATER_SLACK = 0.5, 0.8
-"""Part of the tolerance that a renewal may use: factors change afterwards, and errors grow. The second is for
+"""Part of the tolerance that an update may use: factors change afterwards, and errors grow. The second is for
 dispersions after `LAST_EARLY`: visited zeros are most of the cost there, and factors change less."""
 
 EARLY, LAST_EARLY = 10.0, 15
@@ -46,22 +46,23 @@ Remake: TypeAlias = Callable[[Problem], Engine]
 """Makes an engine of the same kind for another problem of the same counts."""
 
 
-class Renewed(NamedTuple):
-    """The engine of a renewed problem, and the point from which to go on."""
+class Update(NamedTuple):
+    """A problem that takes the place of another one on the way."""
 
-    engine: Engine
-    at: Pair
+    problem: Problem
+    gain: float = 0.0  # of ``loss + problem.cost`` by better parameters, all zeros visited
+    point: Point | None = None  # where to go on, if loadings had to move along
 
 
-class Renewal(Protocol):
+class ProblemUpdate(Protocol):
     """Looks at a point now and then, and changes the problem where that is due."""
 
-    def begin(self, engine: Engine) -> Engine:
-        """Return the engine with which the start is found."""
+    def begin(self, engine: Engine) -> Problem:
+        """Return the problem with which the start is found."""
         ...
 
-    def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Renewed | None:
-        """Return the engine of the updated problem and its point; None where the old one will do."""
+    def __call__(self, engine: Engine, at: Point, loss: float, *, index: int, final: bool) -> Update | None:
+        """Return an update of the problem; None where the old one will do."""
         ...
 
 
@@ -81,10 +82,9 @@ def is_due(index: int, *, often: bool = False) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class AdaptiveRenewal:
+class AdaptiveUpdate:
     """Chooses which zeros are visited, and the quadratics of all others."""
 
-    remake: Remake  # makes the engine of the renewed problem
     # errors of the quadratics, summed up without regard to their sign, relative to the log-likelihood
     tolerance: float
     # so many times larger errors are allowed at first, when factors are still far from where they end
@@ -92,46 +92,48 @@ class AdaptiveRenewal:
     # visit all zeros where the fit would end, and from then on: a fit that is exact at its end
     ends_exact: bool = False
 
-    def begin(self, engine: Engine) -> Engine:
+    def begin(self, engine: Engine) -> Problem:
         """Choose by the mean rate of every feature; without a concave part, which would not hold for long."""
         problem = engine.problem
         rates = problem.counts.by_column.row_sums() / problem.size_factors.sum()
         profile = (problem.link.link(rates) / problem.link.alpha)[:, None]
-        at = Pair(np.ones((problem.counts.n_samples, 1)), profile)
+        at = Point(np.ones((problem.counts.n_samples, 1)), profile)
         return self.chosen(engine, at, problem.counts.total, self.early * self.tolerance, straight=True)
 
     def __call__(
-        self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool, error: float | None = None
-    ) -> Renewed | None:
-        """See `Renewal`; `error` is that of the quadratics at the point, where it is known."""
+        self, engine: Engine, at: Point, loss: float, *, index: int, final: bool, error: float | None = None
+    ) -> Update | None:
+        """See `ProblemUpdate`; `error` is that of the quadratics at the point, where it is known."""
         tolerance = self.tolerance * (1.0 if final or index > LAST_EARLY else self.early)
-        if not isinstance(engine.problem.zeros, AdaptiveZeros):  # all are visited; by a poor start, perhaps
-            stays = final or index > LAST_SECOND_LOOK or self.ends_exact
-            fewer = None if stays else self._fewer(engine, at, loss, tolerance, index)
-            return None if fewer is None else Renewed(fewer, at)
+        problem, straight = engine.problem, not final and index < LAST_EARLY
+        if not isinstance(problem.zeros, AdaptiveZeros):  # all are visited; by a poor start, perhaps
+            if final or index > LAST_SECOND_LOOK or self.ends_exact:
+                return None
+            fresh = self.chosen(engine, at, loss, tolerance, straight=straight)
+            few = 0.5 * LARGEST_STORED * math.prod(problem.counts.shape)
+            few_enough = isinstance(fresh.zeros, AdaptiveZeros) and fresh.zeros.stored.nnz <= few
+            return Update(fresh) if few_enough else None
         if final and self.ends_exact:
-            return Renewed(self._exact(engine.problem), at)
+            return Update(replace(problem, zeros=None))
         limit = tolerance * abs(loss)
         if error is None:
             error = engine.zero_errors(at.loadings, at.factors, roughly=not final)[1]
         if error <= limit and not (final and _is_beyond(engine, at)):
             return None
-        fresh = self.chosen(engine, at, loss, tolerance, straight=not final and index < LAST_EARLY)
-        zeros = fresh.problem.zeros
-        if isinstance(zeros, AdaptiveZeros) and zeros.error > max(limit, SLACK * error):
+        fresh = self.chosen(engine, at, loss, tolerance, straight=straight)
+        if isinstance(fresh.zeros, AdaptiveZeros) and fresh.zeros.error > max(limit, SLACK * error):
             return None  # it cannot be much less
-        return Renewed(fresh, at)
-
-    def _fewer(self, engine: Engine, at: Pair, loss: float, tolerance: float, index: int) -> Engine | None:
-        """Choose anew where all zeros are visited; None where most would have to be."""
-        fresh = self.chosen(engine, at, loss, tolerance, straight=index < LAST_EARLY)
-        zeros = fresh.problem.zeros
-        few = 0.5 * LARGEST_STORED * math.prod(engine.problem.counts.shape)
-        return fresh if isinstance(zeros, AdaptiveZeros) and zeros.stored.nnz <= few else None
+        return Update(fresh)
 
     def chosen(
-        self, engine: Engine, at: Pair, loss: float, tolerance: float | None = None, *, straight: bool = False
-    ) -> Engine:
+        self,
+        engine: Engine,
+        at: Point,
+        loss: float,
+        tolerance: float | None = None,
+        *,
+        straight: bool = False,
+    ) -> Problem:
         """Choose anew."""
         tolerance = self.tolerance if tolerance is None else tolerance
         problem, dispersed = engine.problem, engine.problem.noise.name != "poisson"
@@ -139,20 +141,17 @@ class AdaptiveRenewal:
         caps = caps_for(tolerance, dispersed=dispersed)
         chosen = choose(engine.survey_zeros(at.loadings, at.factors, caps, straight=straight), limit)
         if chosen.n_above > LARGEST_STORED * math.prod(problem.counts.shape):
-            return self._exact(problem)
+            return replace(problem, zeros=None)
         stored, exposure = engine.collect_zeros(at.loadings, at.factors, chosen.caps)
         adaptive = AdaptiveZeros(chosen.quadratics, stored, exposure, chosen.caps, chosen.error)
-        return self.remake(replace(problem, zeros=adaptive))
+        return replace(problem, zeros=adaptive)
 
     def is_last(self, problem: Problem, *, final: bool) -> bool:
         """Whether all zeros are visited from now on; of a problem that was fitted so far."""
         return self.ends_exact and (final or problem.zeros is None)
 
-    def _exact(self, problem: Problem) -> Engine:
-        return self.remake(replace(problem, zeros=None))
 
-
-def _is_beyond(engine: Engine, at: Pair) -> bool:
+def _is_beyond(engine: Engine, at: Point) -> bool:
     """Whether a row has left where its concave part holds: then the objectives of the two sides differ."""
     problem = engine.problem
     if not (isinstance(problem.zeros, AdaptiveZeros) and problem.zeros.is_bent):
@@ -182,66 +181,58 @@ gained, and dispersions and choices could follow each other for ever."""
 KeepsZeros: TypeAlias = Literal["yes", "nearly", "no"]
 
 
-class Improved(NamedTuple):
-    """A problem with better parameters."""
-
-    # the same one where nothing is better. Its zeros do not matter, unless the improvement `keeps_zeros`
-    problem: Problem
-    gain: float  # of ``loss + problem.cost``, all zeros visited; inf for a change that is made in any case
-    at: Pair | None = None  # where loadings had to move along
-
-
 class Improvement(Protocol):
     """Finds better parameters of the model for the loadings and factors there are."""
 
     keeps_zeros: ClassVar[KeepsZeros]
     """Whether the zeros of the problem that it gives are those of its parameters, or nearly so."""
 
-    def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> Improved:
+    def __call__(self, problem: Problem, at: Point, *, index: int, final: bool) -> Update:
         """Return the problem with other parameters, and how much lower its objective is."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
-class ParameterRenewal:
+class ParameterUpdate:
     """Improves parameters of the model one after the other, and then chooses zeros anew."""
 
     remake: Remake  # makes the engine of the renewed problem
     improvements: tuple[Improvement, ...]  # each is given the problem that the one before has left
-    tol: float  # what lowers the objective by less, relative to its size, is not worth a renewal
-    zeros: AdaptiveRenewal | None = None  # chooses zeros for new parameters, and where these stay
+    tol: float  # what lowers the objective by less, relative to its size, is not worth an update
+    zeros: AdaptiveUpdate | None = None  # chooses zeros for new parameters, and where these stay
 
-    def begin(self, engine: Engine) -> Engine:
+    def begin(self, engine: Engine) -> Problem:
         """Find the start with the parameters there are."""
-        return engine if self.zeros is None else self.zeros.begin(engine)
+        return engine.problem if self.zeros is None else self.zeros.begin(engine)
 
-    def __call__(self, engine: Engine, at: Pair, loss: float, *, index: int, final: bool) -> Renewed | None:
-        """See `Renewal`."""
+    def __call__(self, engine: Engine, at: Point, loss: float, *, index: int, final: bool) -> Update | None:
+        """See `ProblemUpdate`."""
         problem, here, kept, gained = engine.problem, at.on_host(), {"yes"}, 0.0
         for improve in self.improvements:
             better = improve(problem, here, index=index, final=final)
             if better.gain > self.tol * abs(loss):
                 problem, gained = better.problem, gained + better.gain
                 kept.add(improve.keeps_zeros)
-                if better.at is not None:
-                    at = here = better.at
+                if better.point is not None:
+                    at = here = better.point
         if problem is engine.problem:
             return None if self.zeros is None else self.zeros(engine, at, loss, index=index, final=final)
         if kept != {"yes"}:
-            exact = self.remake(replace(problem, zeros=None))
+            exact = replace(problem, zeros=None)
             if self.zeros is None:
-                return Renewed(exact, at)
+                return Update(exact, gained, at)
             small = final and gained <= SMALL_GAIN * self.zeros.tolerance * abs(loss)
             if self.zeros.is_last(engine.problem, final=small):
-                return Renewed(exact, at)
+                return Update(exact, gained, at)
             if not small or "no" in kept:
                 early = not final and index < LAST_EARLY
                 tolerance = self.zeros.tolerance * (self.zeros.early if early else 1.0)
-                return Renewed(self.zeros.chosen(exact, at, loss, tolerance, straight=early), at)
-        fresh = self.remake(problem)
-        if self.zeros is None or not (final or is_due(index)):
-            return Renewed(fresh, at)
-        return self.zeros(fresh, at, loss, index=index, final=final) or Renewed(fresh, at)
+                fresh = self.zeros.chosen(self.remake(exact), at, loss, tolerance, straight=early)
+                return Update(fresh, gained, at)
+        if self.zeros is not None and (final or is_due(index)):
+            again = self.zeros(self.remake(problem), at, loss, index=index, final=final)
+            problem = problem if again is None else again.problem
+        return Update(problem, gained, at)
 
 
 @dataclass(frozen=True)
@@ -252,16 +243,16 @@ class BetterDispersions:
     remake: Remake  # makes the engine that looks at the means
     kind: DispersionKind
 
-    def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> Improved:
+    def __call__(self, problem: Problem, at: Point, *, index: int, final: bool) -> Update:
         """See `Improvement`."""
         noise = problem.noise
         assert isinstance(noise, NegativeBinomial)
         if noise.prior is None and index < FIRST_DISPERSIONS and not final:
-            return Improved(problem, 0.0)
+            return Update(problem, 0.0)
         means = self.remake(replace(problem, zeros=None)).mean_spectrum(at.loadings, at.factors)
         point = at.loadings, at.factors
         new, gain = renewed(problem, *point, kind=self.kind, before=noise, spectrum=means)
-        return Improved(replace(problem, noise=new), gain)
+        return Update(replace(problem, noise=new), gain)
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,14 +262,14 @@ class BetterSizes:
     constraint: Constraint
     keeps_zeros: ClassVar[KeepsZeros] = "yes"
 
-    def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> Improved:
+    def __call__(self, problem: Problem, at: Point, *, index: int, final: bool) -> Update:
         """See `Improvement`."""
         if index < FIRST_SIZES and not final:
-            return Improved(problem, 0.0)
+            return Update(problem, 0.0)
         host = replace(problem, counts=problem.counts.on_host())
         found = levelled(host, at.loadings, at.factors, self.constraint)
         better = with_exposure(problem, size_factors=found.size_factors)
-        return Improved(better, found.gain, Pair(found.loadings, found.factors))
+        return Update(better, found.gain, Point(found.loadings, found.factors))
 
 
 def first_problem(
@@ -297,15 +288,15 @@ class BetterEffects:
     keeps_zeros: ClassVar[KeepsZeros] = "yes"
     remake: Remake
 
-    def __call__(self, problem: Problem, at: Pair, *, index: int, final: bool) -> Improved:
+    def __call__(self, problem: Problem, at: Point, *, index: int, final: bool) -> Update:
         """See `Improvement`."""
         engine = self.remake(problem)
         if index and not final and effects_of(engine, self.remake) is not None:
-            return Improved(problem, 0.0)
+            return Update(problem, 0.0)
         batches, gain = renewed_effects(
             problem, at.loadings, at.factors, sums=engine.batch_sums, dispersed=engine.dispersed_sums
         )
-        return Improved(with_exposure(problem, batches=batches), gain)
+        return Update(with_exposure(problem, batches=batches), gain)
 
 
 def first_noise(settings: Settings, n_features: int) -> Noise:
@@ -315,19 +306,19 @@ def first_noise(settings: Settings, n_features: int) -> Noise:
     return NegativeBinomial(np.full(n_features, FIRST_DISPERSION))
 
 
-def renewal_of(
+def update_of(
     settings: Settings,
     remake: Remake,
     counts: Counts,
     *,
     batched: bool = False,
     constraint: Constraint | None = None,
-) -> Renewal | None:
+) -> ProblemUpdate | None:
     """Return what changes the problem of a fit on the way; None for most fits. Of resolved settings."""
     zeros = None
     if settings.likelihood == "adaptive" or settings.begins_adaptive(counts):
         exact = settings.likelihood == "exact"
-        zeros = AdaptiveRenewal(remake, settings.zeros_tol, ends_exact=exact)
+        zeros = AdaptiveUpdate(settings.zeros_tol, ends_exact=exact)
     improvements: list[Improvement] = []
     if settings.fits_sizes:
         improvements.append(BetterSizes(settings.constraint if constraint is None else constraint))
@@ -337,4 +328,4 @@ def renewal_of(
         improvements.append(BetterEffects(remake))
     if not improvements:
         return zeros
-    return ParameterRenewal(remake, tuple(improvements), settings.tol, zeros)
+    return ParameterUpdate(remake, tuple(improvements), settings.tol, zeros)
