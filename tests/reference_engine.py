@@ -15,7 +15,7 @@ from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.link import LARGEST_ETA, SMALLEST_ETA
 from log1pnmf.model.noise import NegativeBinomial, Noise
 from log1pnmf.model.objective import entry_curvature, entry_gradient, entry_loss
-from log1pnmf.model.problem import Problem, Side, zeros_of_row
+from log1pnmf.model.problem import Problem, Side
 from log1pnmf.model.zeros import AdaptiveZeros, EntryZeros, ZeroSurvey, polynomial, survey_feature, zero_costs
 
 Array = NDArray[np.float64]
@@ -119,7 +119,7 @@ class ReferenceEngine(Engine):
             entries = slice(side.rows.indptr[i], side.rows.indptr[i + 1])
             y = np.zeros(m)
             y[side.rows.indices[entries]] = side.rows.values[entries]
-            t, noise, zeros = side.exposure_of(i), side.noise_of(i), zeros_of_row(side, i)
+            t, noise, zeros = side.exposure_of(i), _noise_of_row(side, i), _zeros_of_row(side, i)
             box = _Box(lower[i], upper[i], penalty[i])
             yield _Row(y, t, design, box, self.problem, noise, zeros)
 
@@ -128,6 +128,21 @@ def dispersion_of(problem: Problem, j: int) -> float | None:
     """Return the dispersion of a feature; None with Poisson noise."""
     noise = problem.noise
     return float(noise.of_features(j).dispersion) if isinstance(noise, NegativeBinomial) else None
+
+
+def _zeros_of_row(side: Side, i: int) -> EntryZeros | None:
+    """Return what replaces the zeros of one row; None where all are exact."""
+    zeros = side.zeros
+    if zeros is None:
+        return None
+    own = zeros.row_quadratic[i] if zeros.row_quadratic is not None else zeros.column_quadratic.T  # type: ignore[union-attr]
+    stored = False if zeros.stored is None else zeros.stored.to_dense(slice(i, i + 1))[0]
+    return EntryZeros(own[0], own[1], stored, *own[2:])
+
+
+def _noise_of_row(side: Side, i: int) -> Noise:
+    """Return the noise of the entries of one row."""
+    return side.noise.of_features(i) if side.rows_are_features else side.noise
 
 
 class _Box(NamedTuple):

@@ -10,8 +10,7 @@ import numpy as np
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.analysis.metrics import log_likelihood
 from log1pnmf.fitting.fit import Fit
-from log1pnmf.model.predict import MIXTURES
-from log1pnmf.model.simulate import simulate
+from log1pnmf.model.simulate import MIXTURES, simulate
 from studies.paper.drawing import panels
 from studies.paper.study import Fits, Options, Report, run
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from scipy import sparse, stats
 
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.predict import MIXTURES
-from log1pnmf.model.simulate import Simulation, draw_poisson, simulate
+from log1pnmf.model.simulate import MIXTURES, Simulation, draw_poisson, simulate
 
 
 @pytest.mark.parametrize("c", [1e-3, 1.0, math.inf])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,50 +27,6 @@ class Derivatives(NamedTuple):
     bend: Array
     share: Array
     share_slope: Array
-
-
-class Link(Protocol):
-    """From the linear predictor eta to the rate, ``exposure_scale * em(eta)``; increasing, 0 at 0."""
-
-    @property
-    def name(self) -> str:
-        """What engines call it."""
-        ...
-
-    @property
-    def is_identity(self) -> bool:
-        """Whether ``em(eta) = eta``."""
-        ...
-
-    @property
-    def alpha(self) -> float:
-        """Factor between the link scale, that users see, and the eta scale."""
-        ...
-
-    @property
-    def exposure_scale(self) -> float:
-        """What multiplies the size factors in the exposure ``t``."""
-        ...
-
-    def link(self, lam: ArrayLike) -> Array:
-        """Rate to link scale."""
-        ...
-
-    def inverse(self, b: ArrayLike) -> Array:
-        """Link scale to rate."""
-        ...
-
-    def mean(self, eta: ArrayLike) -> Array:
-        """Eta scale to rate."""
-        ...
-
-    def em(self, eta: ArrayLike) -> Array:
-        """Mean of an entry over its exposure."""
-        ...
-
-    def derivatives(self, eta: ArrayLike) -> Derivatives:
-        """Differentiate `em`, at eta held within ``[SMALLEST_ETA, LARGEST_ETA]``."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -138,7 +94,7 @@ class ShiftedLog:
         return eta if self.is_identity else np.expm1(eta)
 
     def derivatives(self, eta: ArrayLike) -> Derivatives:
-        """Differentiate `em`; see `Link.derivatives`. At the identity, eta has no upper end."""
+        """Differentiate `em` at eta within ``[SMALLEST_ETA, LARGEST_ETA]``; the identity has no upper end."""
         eta = np.asarray(eta, dtype=np.float64)
         if self.is_identity:
             one = np.ones_like(eta)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -153,62 +153,14 @@ def _smoother(x: Array) -> tuple[Array, Array, Array]:
 # ---------- how counts scatter around their means
 
 
-class Noise(Protocol):
-    """Distribution of a count with a given mean; arrays broadcast against each other, features last."""
-
-    @property
-    def name(self) -> str:
-        """What engines call it."""
-        ...
-
-    @property
-    def zero_loss_is_mean(self) -> bool:
-        """Whether a zero costs its mean: only then can a quadratic replace the zeros."""
-        ...
-
-    @property
-    def n_features(self) -> int | None:
-        """Number of features it has parameters for; None: the same for all."""
-        ...
-
-    @property
-    def cost(self) -> float:
-        """What its own parameters cost in the objective."""
-        ...
-
-    def of_features(self, which: Any) -> Noise:
-        """Noise of some features (a number or an array of them), in that order."""
-        ...
-
-    def loss(self, y: Array, mean: Array) -> Array:
-        """Negative log-likelihood of an entry but for a constant; inf where the count is impossible."""
-        ...
-
-    def gradient(self, y: Array, t: Array, at: Derivatives) -> Array:
-        """Differentiate the loss in eta."""
-        ...
-
-    def curvature(self, y: Array, t: Array, at: Derivatives) -> Array:
-        """Curvature for steps, not negative: the second derivative in eta, or what replaces it."""
-        ...
-
-    def constant(self, counts: Counts) -> float:
-        """Difference between the negative log-likelihood of all entries and the sum of their losses."""
-        ...
-
-    def plain_constant(self, counts: Counts) -> float:
-        """Return the same for losses that leave out all terms in which the mean does not appear."""
-        ...
-
-
 @dataclass(frozen=True)
 class Poisson:
     """Poisson counts. The loss is half the deviance: nothing cancels in it, however large the counts."""
 
     name = "poisson"
-    zero_loss_is_mean = True
-    n_features = None
-    cost = 0.0
+    zero_loss_is_mean = True  # only then can a quadratic replace the zeros
+    n_features = None  # number of features it has parameters for; None: the same for all
+    cost = 0.0  # of its own parameters in the objective
 
     def of_features(self, which: Any) -> Poisson:
         """Return itself: all features have the same noise."""
@@ -348,3 +300,7 @@ def excess_constant(y: ArrayLike, phi: ArrayLike) -> Array:
     log_ratio = np.log1p(phi * y)
     close = 0.5 * log_ratio + series(phi) - series(phi / (1.0 + phi * y))
     return np.where(wide, log_ratio + stirling(r) - stirling(y + r), close)
+
+
+Noise: TypeAlias = Poisson | NegativeBinomial
+"""How counts scatter around their means; arrays broadcast against each other, features last."""

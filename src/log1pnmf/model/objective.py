@@ -20,7 +20,7 @@ from log1pnmf.counts.counts import Counts
 
 from .batches import Batches
 from .constraint import FREE, Bounds, Constraint
-from .link import Link, ShiftedLog
+from .link import ShiftedLog
 from .noise import POISSON, Noise
 from .zeros import EXACT_FOR_IDENTITY, AdaptiveZeros, EntryZeros, Quadratic, Zeros
 
@@ -43,7 +43,7 @@ class Model(Protocol):
     @property
     def size_factors(self) -> Array: ...
     @property
-    def link(self) -> Link: ...
+    def link(self) -> ShiftedLog: ...
     @property
     def zeros(self) -> Zeros | None: ...
     @property
@@ -58,7 +58,7 @@ class _Given:
 
     counts: Counts
     size_factors: Array
-    link: Link
+    link: ShiftedLog
     zeros: Zeros | None
     noise: Noise = POISSON
     batches: Batches | None = None
@@ -71,7 +71,7 @@ def entry_loss(
     y: ArrayLike,
     eta: ArrayLike,
     t: ArrayLike,
-    link: Link,
+    link: ShiftedLog,
     zeros: Quadratic | EntryZeros | None = None,
     *,
     noise: Noise = POISSON,
@@ -90,12 +90,12 @@ def entry_gradient(
     y: ArrayLike,
     eta: ArrayLike,
     t: ArrayLike,
-    link: Link,
+    link: ShiftedLog,
     zeros: Quadratic | EntryZeros | None = None,
     *,
     noise: Noise = POISSON,
 ) -> Array:
-    """Differentiate `entry_loss` in eta; parameters as there. Always finite, see `Link.derivatives`."""
+    """Differentiate `entry_loss` in eta; parameters as there. Always finite, see `ShiftedLog.derivatives`."""
     y, eta, t = _float(y), _float(eta), _float(t)
     gradient = noise.gradient(y, t, link.derivatives(eta))
     if zeros is None:
@@ -108,7 +108,7 @@ def entry_curvature(
     y: ArrayLike,
     eta: ArrayLike,
     t: ArrayLike,
-    link: Link,
+    link: ShiftedLog,
     zeros: Quadratic | EntryZeros | None = None,
     *,
     noise: Noise = POISSON,

@@ -16,7 +16,7 @@ from .batches import Batches
 from .link import ShiftedLog
 from .noise import POISSON, Noise
 from .objective import likelihood_constant, plain_constant
-from .zeros import EXACT_FOR_IDENTITY, AdaptiveZeros, EntryZeros, Quadratic, Zeros
+from .zeros import EXACT_FOR_IDENTITY, AdaptiveZeros, Quadratic, Zeros
 
 Array = NDArray[np.float64]
 Likelihood = Literal["exact", "approximate", "adaptive"]
@@ -98,10 +98,6 @@ class Side:
         linear, square = map(in_batches, columns)
         return *rows, linear, square
 
-    def noise_of(self, row: int) -> Noise:
-        """Noise of the entries of one row."""
-        return self.noise.of_features(row) if self.rows_are_features else self.noise
-
     def at(self, features: NDArray[np.intp], samples: NDArray[np.intp] | None = None) -> Side:
         """Return some features and samples of the factors' side; the zeros must not be adaptive."""
         matrix, exposure, zeros = self.rows.to_scipy()[features], self.column_exposure, self.zeros
@@ -118,16 +114,6 @@ class Side:
                 zeros = replace(zeros, column_linear=linear, column_square=square)
         rows, noise = SparseRows.from_scipy(matrix), self.noise.of_features(features)
         return Side(rows, self.row_exposure[features], exposure, noise, True, zeros, batches)
-
-
-def zeros_of_row(side: Side, i: int) -> EntryZeros | None:
-    """Return what replaces the zeros of one row; None where all are exact."""
-    zeros = side.zeros
-    if zeros is None:
-        return None
-    own = zeros.row_quadratic[i] if zeros.row_quadratic is not None else zeros.column_quadratic.T  # type: ignore[union-attr]
-    stored = False if zeros.stored is None else zeros.stored.to_dense(slice(i, i + 1))[0]
-    return EntryZeros(own[0], own[1], stored, *own[2:])
 
 
 @dataclass(frozen=True, eq=False)

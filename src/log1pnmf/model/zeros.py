@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import check_choice
 from log1pnmf.counts.compress import Pattern
 
-from .link import Link, ShiftedLog
+from .link import ShiftedLog
 
 # ---------- quadratics that replace expm1 at zero counts, so that a fit costs only its non-zeros
 
@@ -310,7 +310,7 @@ def choose(survey: ZeroSurvey, limit: float) -> Chosen:
     )
 
 
-def zero_costs(eta: Array, t: Array, link: Link, dispersion: float | None) -> tuple[Array, Array]:
+def zero_costs(eta: Array, t: Array, link: ShiftedLog, dispersion: float | None) -> tuple[Array, Array]:
     """Return what zeros cost over t, and the measure that is held against caps.
 
     `dispersion`: of the feature; None is Poisson. With it the measure is the larger of eta (not with the
@@ -336,7 +336,7 @@ def survey_feature(
     t: Array,
     cap: float,
     *,
-    link: Link,
+    link: ShiftedLog,
     dispersion: float | None = None,
     largest: float = 0.0,
     straight: bool = False,
