@@ -31,6 +31,7 @@ KINDS = {
     "identity": {"c": math.inf, "init": "nndsvd"},
     "coordinate": {"row_solver": "coordinate", "max_iter": 30},
     "adaptive": {"c": 0.5, "likelihood": "adaptive", "zeros_tol": 1e-3},
+    "adaptive restarts": {"c": 0.5, "likelihood": "adaptive", "zeros_tol": 1e-3, "n_init": 2, "tol": 1e-4},
     "restarts": {"c": math.inf, "init": "random", "n_init": 3, "random_state": np.random.RandomState(7)},
     "adaptive, all visited": {"c": 0.1, "likelihood": "adaptive", "zeros_tol": 1e-9},
     "penalised": {"l1": 2.0},
