@@ -378,8 +378,8 @@ def test_another_fit_is_refused(tmp_path, options, message):
 
 
 def test_given_arrays_are_compared(tmp_path):
-    path, start = tmp_path / "checkpoint", KINDS["given"]["init"]
-    fitted(callbacks=[StopAt(2)], checkpoint=path, **KINDS["given"])
+    path, start = tmp_path / "checkpoint", (np.full((40, 2), 0.5), np.full((30, 2), 0.5))
+    fitted(callbacks=[StopAt(2)], checkpoint=path, n_components=2, init=start)
     other = (start[0] * 2, start[1])
     with pytest.raises(ValueError, match=r"init \(settings\) is 'given, with checksum"):
         fitted(resume=path, n_components=2, init=other)

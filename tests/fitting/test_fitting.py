@@ -295,7 +295,7 @@ def test_ctrl_c_is_answered_within_an_iteration():
         (
             {"engine": "gpu"},
             ValueError,
-            "engine must be one of 'auto', .*, 'streaming' or a factory of engines, got 'gpu'",
+            "engine must be one of 'auto', .*, 'streaming', got 'gpu'",
         ),
         ({"callbacks": [3]}, TypeError, "callbacks must be callable, got 3"),
         ({"verbose": -1}, ValueError, "verbose must be at least 0, got -1"),

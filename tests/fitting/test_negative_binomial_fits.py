@@ -61,11 +61,11 @@ def test_poisson_fits_have_no_dispersion(counts):
 
 
 def test_zero_dispersions_are_the_poisson_fit(counts):
-    options = {"likelihood": "exact", "init": "nndsvd", "max_iter": 12, "tol": 0.0}
+    options = {"likelihood": "exact", "init": "nndsvd", "max_iter": 1000, "tol": 1e-12}
     poisson = lp.fit_log1p_nmf(counts, 2, c=1.0, **options)
     none = lp.fit_log1p_nmf(counts, 2, c=1.0, noise="nb", dispersion=0.0, **options)
-    assert none.objective == pytest.approx(poisson.objective, rel=1e-10)
-    np.testing.assert_allclose(none.loadings, poisson.loadings, atol=1e-6)
+    assert none.objective == pytest.approx(poisson.objective, rel=1e-8)
+    np.testing.assert_allclose(none.loadings, poisson.loadings, atol=1e-3)
 
 
 def test_the_noise_decides_what_is_fitted(counts):
@@ -173,7 +173,7 @@ def test_forged_dispersions_are_refused(counts, fit, forged):
         arrays["dispersion"] = PHI
     else:
         arrays["dispersion"] = -PHI if forged == "negative" else PHI[1:]
-    with pytest.raises(ValueError, match=r"noise is|dispersion must be"):
+    with pytest.raises(ValueError, match=r"noise is|dispersion must be|a fit must have dispersion"):
         Fit.from_parts(arrays, metadata)
 
 

@@ -911,6 +911,9 @@ class Fit:
         Fit
         """
         tree = join_arrays(arrays, metadata)
-        fit: Fit = from_tree(cls, {field.name: tree[field.name] for field in fields(cls)})
+        names = [field.name for field in fields(cls)]
+        if not tree.keys() >= set(names):
+            raise ValueError(f"a fit must have {', '.join(sorted(set(names) - tree.keys()))}")
+        fit: Fit = from_tree(cls, {name: tree[name] for name in names})
         check_fit(fit)
         return fit
