@@ -117,6 +117,9 @@ def resolve_engine(name: str, counts: Counts, n_components: int, row_solver: Row
         return name
     if not counts.in_memory:
         return "streaming"
+    indices: Any = counts.by_row.indices
+    if not isinstance(indices, np.ndarray):  # uploaded by an engine
+        return "torch"
     enough = row_solver == "newton" and counts.nnz * n_components >= LEAST_WORK_FOR_A_GPU
     return "torch" if enough and has_card() else "native"
 

@@ -40,9 +40,6 @@ SECONDS_BETWEEN = 30.0
 """Between two writes of a checkpoint."""
 
 
-# ---------------------------------------------------------------- writing
-
-
 class CheckpointWriter:
     """Writes a checkpoint every few seconds, and the last state when it is closed.
 
@@ -93,9 +90,6 @@ def check_checkpoint(path: StrPath) -> None:
             f"checkpoint is {os.fspath(path)}, but the file there is not a checkpoint and would be lost; "
             "choose another name, or remove the file"
         )
-
-
-# ---------------------------------------------------------------- reading
 
 
 @dataclass(frozen=True, eq=False)
