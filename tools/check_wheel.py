@@ -35,7 +35,7 @@ IN_WHEEL = [
 IN_SDIST = [
     r"CMakeLists\.txt",
     r"cpp/kernel\.cpp",
-    r"src/log1pnmf/estimator/estimator\.py",
+    r"src/log1pnmf/estimator\.py",
     r"LICENSE",
     r"PKG-INFO",
     r"tests/.*",
