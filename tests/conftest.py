@@ -4,11 +4,14 @@ import os
 import signal
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import hypothesis
 import numpy as np
 import pytest
 from scipy import sparse
+
+from log1pnmf.engines.registry import has_card
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a shell
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -18,10 +21,12 @@ for profile, same in (("same", True), ("search", False)):
     hypothesis.settings.register_profile(profile, derandomize=same, database=None, deadline=None)
 hypothesis.settings.load_profile("same")
 
-collect_ignore = ["engines/interpreted_kernels.py"]  # run by a test, as a program
-
 # scanpy's neighbours: compiling them takes half a minute, and running them as they are a tenth of a second.
 os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
+
+# Without a card, kernels of engine="torch" are made for Triton's interpreter when they are loaded.
+if not has_card():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -50,6 +55,37 @@ def real_data():
         return kept[name]
 
     return read
+
+
+@pytest.fixture(scope="session")
+def interpreter():
+    """Triton's interpreter, on a machine without a card: about a second for a half-step of ten rows."""
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    if has_card():
+        pytest.skip("the kernels are compiled for the card")
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpretedFunction, TensorHandle, _patch_lang
+
+    from log1pnmf.engines.torch import kernels
+
+    def by(function):
+        return lambda x: tl.tensor(TensorHandle(function(x.handle.data), x.handle.dtype), x.type)
+
+    # the card's own library is not interpreted
+    kernels.libdevice = SimpleNamespace(expm1=by(np.expm1), log=by(np.log))
+    # the language is made ready at every call of a function, which takes most of the time; once is enough
+    ready = {kernels.__name__}
+
+    def call(self, *args, **options):
+        if self.fn.__module__ not in ready:
+            _patch_lang(self.fn)
+            ready.add(self.fn.__module__)
+        return self.rewrite()(*args, **options)
+
+    InterpretedFunction.__call__ = call
+    kernels.ROWS = kernels.FEWER_ROWS = kernels.COLUMNS = kernels.FEWEST_COLUMNS = 16
+    return kernels
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from log1pnmf._core import runnable_kernels
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.native import NativeEngine, RowSums
+from log1pnmf.engines.registry import has_card
 from log1pnmf.fitting.solver import Extrapolation, Point, alternate
 from log1pnmf.fitting.updates import AdaptiveUpdate
 from log1pnmf.model.link import ShiftedLog
@@ -24,13 +25,13 @@ from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import MOST_BENT, STEEPEST, AdaptiveZeros, caps_for, choose, surveyed_every
 
 
-def other_engines(problem):
-    """The reference, and PyTorch's where that is installed."""
+def other_engines(problem, *, without_a_card=True):
+    """The reference, and PyTorch's where that is installed; only zeros are done without a card."""
     yield ReferenceEngine(problem)
-    if find_spec("torch") is not None:
+    if find_spec("triton") is not None and (without_a_card or has_card()):
         from log1pnmf.engines.torch.engine import TorchEngine
 
-        yield TorchEngine(problem, "cpu", "float64")
+        yield TorchEngine(problem, precision="float64")
 
 
 def case(seed, *, n=40, m=30, K=3, c=1.0, limit=1e-2, dispersed=False):
@@ -63,7 +64,7 @@ def test_loss_and_gradient(c, dispersed, shape, kernel, adaptive):
     problem = problem if adaptive else exact
     loss = negative_log_likelihood(problem, loadings, factors)
     by_loadings, by_factors = gradients(problem, loadings, factors)
-    for engine in (NativeEngine(problem, kernel=kernel), *other_engines(problem)):
+    for engine in (NativeEngine(problem, kernel=kernel), *other_engines(problem, without_a_card=False)):
         for side, start, design, expected in (
             (problem.loadings_side, loadings, factors, by_loadings),
             (problem.factors_side, factors, loadings, by_factors),
@@ -270,7 +271,7 @@ def test_beyond_where_the_concave_part_holds_the_loss_goes_on_as_a_line(c):
         loss, gradient = reference.evaluate(side, times * factors, loadings)
         beyond = loss - negative_log_likelihood(problem, loadings, times * factors)
         assert (beyond > 1e-3) == (times > 1.0)
-        for engine in (NativeEngine(problem), *other_engines(problem)):
+        for engine in (NativeEngine(problem), *other_engines(problem, without_a_card=False)):
             found = engine.evaluate(side, times * factors, loadings)
             assert found[0] == pytest.approx(loss, rel=1e-9)
             np.testing.assert_allclose(found[1], gradient, rtol=1e-7, atol=1e-7 * np.abs(gradient).max())

@@ -1,7 +1,6 @@
 """Bounds and penalties for every entry: known entries stay, and engines find what the reference finds."""
 
 import math
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from log1pnmf.counts import open_counts
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.passes import survey
 from log1pnmf.engines.native import NativeEngine
+from log1pnmf.engines.registry import has_card
 from log1pnmf.engines.streaming import StreamingEngine
 from log1pnmf.fitting.solver import solve_loadings
 from log1pnmf.model.constraint import Bounds
@@ -91,10 +91,10 @@ def test_native_takes_the_steps_of_the_reference(c, kind, row_solver, seed):
 
 def engines_with_residuals(problem):
     yield NativeEngine(problem, 1)
-    if find_spec("torch"):
+    if has_card():
         from log1pnmf.engines.torch.engine import TorchEngine
 
-        yield TorchEngine(problem, "cpu", "float64")
+        yield TorchEngine(problem, precision="float64")
 
 
 @pytest.mark.parametrize(("c", "kind"), FORMS)
@@ -166,13 +166,13 @@ def test_numbers_columns_and_entries_are_the_same_bounds():
     assert np.array_equal(steps[0].values, steps[2].values)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize(("c", "kind"), FORMS)
 def test_torch_finds_what_native_finds(c, kind):
-    pytest.importorskip("torch")
     from log1pnmf.engines.torch.engine import TorchEngine
 
     problem, loadings, factors = example(c, kind)
-    engines = TorchEngine(problem, "cpu", "float64"), NativeEngine(problem, 1)
+    engines = TorchEngine(problem, precision="float64"), NativeEngine(problem, 1)
     for seed in range(3):
         bounds = random_bounds(loadings, seed)
         start = bounds.clip(loadings)

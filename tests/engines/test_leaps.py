@@ -6,10 +6,8 @@ import pytest
 from log1pnmf import fit_log1p_nmf
 
 
-@pytest.mark.parametrize("engine", ["native", "torch"])
+@pytest.mark.parametrize("engine", ["native", pytest.param("torch", marks=pytest.mark.gpu)])
 def test_a_start_far_below_the_counts_ends_where_a_near_one_does(engine):
-    if engine.startswith("torch"):
-        pytest.importorskip("torch")
     rng = np.random.default_rng(0)
     loadings, factors = rng.uniform(0.2, 1.0, (60, 2)), rng.gamma(1.0, 1.0, (8, 2))
     factors[0] = 8.0, 6.0

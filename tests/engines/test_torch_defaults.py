@@ -1,6 +1,6 @@
-"""The call users make, with `engine="torch"`: below and above every threshold, through each face.
+"""The call users make, with `engine="torch"`: below and above every threshold, through each face; ``-m gpu``.
 
-On a card with ``-m gpu``. Without one, tensors refuse to become NumPy arrays unasked, as those of a card do.
+What comes from a card must not reach NumPy unconverted: test_torch_interpreted.py checks it without one.
 """
 
 import anndata
@@ -8,29 +8,13 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-torch = pytest.importorskip("torch")
+import log1pnmf as lp
+from log1pnmf.cli import main
+from log1pnmf.fitting import race
 
-import log1pnmf as lp  # noqa: E402
-from log1pnmf.cli import main  # noqa: E402
-from log1pnmf.fitting import race  # noqa: E402
-
-GPU = pytest.mark.gpu
-
-
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=GPU)])
-def n_samples(request, monkeypatch):
-    """More samples than starts are raced on."""
-    if request.param == "cuda":
-        return 1000 + race.MOST_RACED
-    if torch.cuda.is_available():
-        pytest.skip("the engine takes the card")
-    monkeypatch.setattr(race, "MOST_RACED", 60)
-    monkeypatch.setattr(torch.Tensor, "__array__", _refuse)
-    return 90
-
-
-def _refuse(self, *_):
-    raise TypeError("can't convert cuda:0 device type tensor to numpy; use Tensor.cpu() first")
+pytestmark = pytest.mark.gpu
+MANY = 1000 + race.MOST_RACED
+"""More samples than starts are compared on."""
 
 
 def table(n, m=24, seed=0):
@@ -48,11 +32,6 @@ def check(counts, **settings):
     assert ours.log_likelihood == pytest.approx(others.log_likelihood, rel=1e-3)
 
 
-def test_more_samples_than_starts_are_raced_on(n_samples):
-    check(table(n_samples), c=1.0)
-
-
-@GPU
 @pytest.mark.parametrize("noise", ["poisson", "nb", "auto"])
 @pytest.mark.parametrize("c", [0.1, 1.0, np.inf])
 @pytest.mark.parametrize("n", [200, 3000, 1 + race.MOST_RACED, 2 * race.MOST_RACED])
@@ -60,13 +39,13 @@ def test_every_noise_below_and_above_each_threshold(n, c, noise):
     check(table(n), c=c, noise=noise)
 
 
-def test_batches_and_annotated_data(n_samples):
-    adata = anndata.AnnData(table(n_samples), obs={"lane": np.tile(["a", "b"], n_samples // 2)})
+def test_batches_and_annotated_data():
+    adata = anndata.AnnData(table(MANY), obs={"lane": np.tile(["a", "b"], MANY // 2)})
     lp.tl.log1p_nmf(adata, 2, batch_key="lane", engine="torch")
     assert np.isfinite(adata.obsm["X_log1p_nmf"]).all()
 
 
-def test_the_command_line(n_samples, tmp_path):
+def test_the_command_line(tmp_path):
     counts = tmp_path / "counts.h5ad"
-    anndata.AnnData(table(n_samples)).write_h5ad(counts)
+    anndata.AnnData(table(MANY)).write_h5ad(counts)
     assert main(["fit", str(counts), "-k", "2", "--engine", "torch", "-o", str(tmp_path / "out")]) == 0

@@ -1,12 +1,9 @@
-"""The PyTorch engine against the NumPy truth; the same tests on a card with ``-m gpu``."""
+"""The PyTorch engine against the NumPy truth; on a card with ``-m gpu``, but for zeros and refusals."""
 
 import math
-import os
-import subprocess
 import sys
 import warnings
 from dataclasses import replace
-from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -14,6 +11,7 @@ import pytest
 from scipy import stats
 
 torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
 
 from tests.reference_engine import ReferenceEngine  # noqa: E402
 
@@ -22,8 +20,9 @@ from log1pnmf.counts.counts import Counts  # noqa: E402
 from log1pnmf.engines import registry  # noqa: E402
 from log1pnmf.engines.native import NativeEngine  # noqa: E402
 from log1pnmf.engines.registry import resolve_engine  # noqa: E402
+from log1pnmf.engines.torch import kernels  # noqa: E402
 from log1pnmf.engines.torch import rows as torch_rows  # noqa: E402
-from log1pnmf.engines.torch import terms as torch_terms  # noqa: E402
+from log1pnmf.engines.torch import zeros as torch_zeros  # noqa: E402
 from log1pnmf.engines.torch.engine import TorchEngine  # noqa: E402
 from log1pnmf.model import zeros as zero_survey  # noqa: E402
 from log1pnmf.model.constraint import Bounds  # noqa: E402
@@ -33,7 +32,8 @@ from log1pnmf.model.objective import entry_gradient, negative_log_likelihood  # 
 from log1pnmf.model.problem import Problem  # noqa: E402
 from log1pnmf.model.zeros import AdaptiveZeros, caps_for, quadratic  # noqa: E402
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+ON_A_CARD = pytest.mark.gpu
+DEVICES = ["cpu", pytest.param("cuda", marks=ON_A_CARD)]
 POISSON_FORMS = [
     (1e-3, None),
     (1.0, None),
@@ -93,13 +93,13 @@ def summands(problem, side, start, design):
     return (np.abs(push) + np.abs(pull)) @ np.abs(design)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@ON_A_CARD
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize(("c", "kind"), FORMS)
 @pytest.mark.parametrize("n_components", [1, 17])
-def test_loss_and_gradient(c, kind, n_components, precision, device):
+def test_loss_and_gradient(c, kind, n_components, precision):
     problem, loadings, factors = example(c, kind, n_components)
-    engine, reference = TorchEngine(problem, device, precision), ReferenceEngine(problem)
+    engine, reference = TorchEngine(problem, precision=precision), ReferenceEngine(problem)
     close = ACCURACY[precision]
     for side, start, design in sides(problem, loadings, factors):
         loss, gradient = engine.evaluate(side, start, design)
@@ -114,13 +114,13 @@ def test_loss_and_gradient(c, kind, n_components, precision, device):
     assert engine.loss(loadings, factors) == pytest.approx(expected_loss, abs=close * terms)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@ON_A_CARD
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize(("c", "kind"), POISSON_FORMS[1:6:2])
 @pytest.mark.parametrize("bounded", [False, True])
-def test_steps_near_the_optimum_are_those_of_the_reference(c, kind, bounded, precision, device):
+def test_steps_near_the_optimum_are_those_of_the_reference(c, kind, bounded, precision):
     problem, loadings, factors = example(c, kind, 3)
-    engine, reference = TorchEngine(problem, device, precision), ReferenceEngine(problem)
+    engine, reference = TorchEngine(problem, precision=precision), ReferenceEngine(problem)
     penalty = np.array([0.0, 0.1, 0.2]) if bounded else np.zeros(3)
     for side, start, design in sides(problem, loadings, factors):
         upper = float(np.quantile(start, 0.9)) if bounded else math.inf
@@ -134,38 +134,39 @@ def test_steps_near_the_optimum_are_those_of_the_reference(c, kind, bounded, pre
         assert ((rows >= 0) & (rows <= upper)).all()
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@ON_A_CARD
 @pytest.mark.parametrize(("precision", "close"), [("float64", 1e-9), ("float32", 1e-3)])
 @pytest.mark.parametrize(("c", "kind"), NB_FORMS)
-def test_steps_with_dispersions_are_those_of_the_native_engine(c, kind, precision, close, device):
+def test_steps_with_dispersions_are_those_of_the_native_engine(c, kind, precision, close):
     problem, loadings, factors = example(c, kind, 3, n=40)
     if kind == "nb adaptive" and precision == "float64":
         close = 1e-7  # rounding may decide whether a row takes another step
     for side, start, design in sides(problem, loadings, factors):
-        step = TorchEngine(problem, device, precision).half_step(side, start, design)
+        step = TorchEngine(problem, precision=precision).half_step(side, start, design)
         expected = NativeEngine(problem, 1).half_step(side, start, design)
         np.testing.assert_allclose(step.values, expected.values, atol=close * expected.values.max())
         assert step.predicted_decrease == pytest.approx(expected.predicted_decrease, rel=100 * close)
 
 
+@ON_A_CARD
 @pytest.mark.parametrize(("c", "kind"), POISSON_FORMS)
 def test_the_curvature_along_a_step_rises_by_no_more_than_is_said(c, kind):
     """Where the sum over entries allows a full step, the Hessian along it stays below its double."""
     problem, loadings, factors = example(c, kind, 3)
-    engine, rng = TorchEngine(problem, "cpu", "float64"), np.random.default_rng(1)
+    engine, rng = TorchEngine(problem, precision="float64"), np.random.default_rng(1)
     for side, start, fixed in sides(problem, loadings, factors):
         design, block = engine._design(side, fixed), next(engine._rows(side).blocks())
-        own, rows, b = engine._keep(side).of(block), block.numbers, torch.tensor(start)
-        step = b * torch.tensor(rng.uniform(-0.9, 1.5, start.shape))
-        known = torch.zeros(len(b), dtype=torch.bool)
+        own, rows, b = engine._keep(side).of(block), block.numbers, engine.adopt(start)
+        step = b * engine.adopt(rng.uniform(-0.9, 1.5, start.shape))
+        known = torch.zeros(len(b), dtype=torch.bool, device=b.device)
         how = {"own": own, "known": known, "limits": (-1.0, -1.0)}
-        rise = torch_terms.reach(block, rows, b, step, design, **how).rise
+        rise = kernels.reach(block, rows, b, step, design, **how).rise
         assert torch.isfinite(rise).all() == design.form.sums_rises
         along = [
             torch.einsum(
                 "rk,rkl,rl->r",
                 step,
-                torch_terms.evaluate(block, rows, b + part * step, design, own=own, hessian=True).hessian,
+                kernels.evaluate(block, rows, b + part * step, design, own=own, hessian=True).hessian,
                 step,
             )
             for part in np.linspace(0.0, 1.0, 9)
@@ -173,11 +174,11 @@ def test_the_curvature_along_a_step_rises_by_no_more_than_is_said(c, kind):
         assert all((one - along[0] <= rise * (1 + 1e-9) + 1e-9).all() for one in along)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@ON_A_CARD
 @pytest.mark.parametrize(("c", "kind"), FORMS[::2])
-def test_a_half_step_lowers_every_row(c, kind, device):
+def test_a_half_step_lowers_every_row(c, kind):
     problem, loadings, factors = example(c, kind, 4)
-    engine, judge = TorchEngine(problem, device), NativeEngine(problem, 1)
+    engine, judge = TorchEngine(problem), NativeEngine(problem, 1)
     rng, penalty = np.random.default_rng(1), np.array([0.0, 0.1, 1.0, 10.0])
     for side, start, design in sides(problem, loadings, factors):
         rows = start * rng.uniform(0.01, 20.0, size=start.shape)
@@ -190,19 +191,19 @@ def test_a_half_step_lowers_every_row(c, kind, device):
             before = after
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@ON_A_CARD
 @pytest.mark.parametrize(("c", "kind"), FORMS)
-def test_a_count_whose_mean_is_zero_is_lifted(c, kind, device):
+def test_a_count_whose_mean_is_zero_is_lifted(c, kind):
     problem, loadings, factors = example(c, kind, 2)
     loadings[0] = 0.0
-    step = TorchEngine(problem, device).half_step(problem.loadings_side, loadings, factors)
+    step = TorchEngine(problem).half_step(problem.loadings_side, loadings, factors)
     assert np.isfinite(step.loss)
     assert np.isfinite(step.values).all()
     assert (step.values[0] > 0).any()
     assert (step.values[len(loadings) // 2] == 0).all()  # the row without counts
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@ON_A_CARD
 @pytest.mark.parametrize(
     ("c", "likelihood", "noise"),
     [
@@ -212,9 +213,7 @@ def test_a_count_whose_mean_is_zero_is_lifted(c, kind, device):
         (math.inf, "adaptive", "nb"),
     ],
 )
-def test_a_fit_is_that_of_the_native_engine(c, likelihood, noise, device, monkeypatch):
-    if device == "cpu":
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_a_fit_is_that_of_the_native_engine(c, likelihood, noise, monkeypatch):
     problem, loadings, factors = example(c, None, 3, n=30, m=40)
     tol = 1e-9 if noise == "poisson" else 1e-4
     options = {"c": c, "likelihood": likelihood, "tol": tol, "max_iter": 400, "noise": noise}
@@ -233,24 +232,22 @@ def test_a_fit_is_that_of_the_native_engine(c, likelihood, noise, device, monkey
         assert list(fit.history["likelihood"])[-1] == list(fits[0].history["likelihood"])[-1]
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@ON_A_CARD
 @pytest.mark.parametrize("kind", ["chebyshev", "adaptive"])
-def test_the_same_bits_every_time(device, kind):
+def test_the_same_bits_every_time(kind):
     problem, loadings, factors = example(1.0, kind, 5, n=60, m=300)
-    steps = [
-        TorchEngine(problem, device).half_step(problem.factors_side, factors, loadings) for _ in range(3)
-    ]
+    steps = [TorchEngine(problem).half_step(problem.factors_side, factors, loadings) for _ in range(3)]
     for step in steps[1:]:
         assert step.loss == steps[0].loss
         np.testing.assert_array_equal(step.values, steps[0].values)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@ON_A_CARD
 @pytest.mark.parametrize(("c", "kind"), FORMS[1::3])
-def test_streamed_blocks_give_what_resident_rows_give(c, kind, device, monkeypatch):
+def test_streamed_blocks_give_what_resident_rows_give(c, kind, monkeypatch):
     problem, loadings, factors = example(c, kind, 3, n=50, m=70)
-    whole = TorchEngine(problem, device)
-    parts = TorchEngine(problem, device)
+    whole = TorchEngine(problem)
+    parts = TorchEngine(problem)
     steps = {}
     for engine, streamed in ((whole, False), (parts, True)):
         monkeypatch.setattr(torch_rows, "fits", lambda *_, fits=not streamed: fits)
@@ -271,17 +268,6 @@ def test_streamed_blocks_give_what_resident_rows_give(c, kind, device, monkeypat
         np.testing.assert_allclose(other.gradient, one.gradient, atol=1e-5 * np.abs(one.gradient).max())
 
 
-def test_small_pieces_change_nothing(monkeypatch):
-    problem, loadings, factors = example(1.0, None, 4, n=30, m=50)
-    engine = TorchEngine(problem, "cpu", "float64")
-    before = engine.half_step(problem.loadings_side, loadings, factors)
-    monkeypatch.setattr(torch_terms, "ENTRY_BYTES", 8 * 16 * 20)
-    monkeypatch.setattr(torch_terms, "DENSE_BYTES", {"cpu": 8 * 50 * 7, "cuda": 8 * 50 * 7})
-    after = engine.half_step(problem.loadings_side, loadings, factors)
-    assert after.loss == pytest.approx(before.loss, rel=1e-13)
-    np.testing.assert_allclose(after.values, before.values, rtol=1e-9)
-
-
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize(("kind", "surveyed"), [("adaptive", 100), ("nb adaptive", 100), ("adaptive", 23)])
@@ -289,7 +275,7 @@ def test_zeros_are_those_of_the_native_engine(kind, surveyed, precision, device,
     """In blocks of a few features, and of counts that come one block at a time; 23: of every third sample."""
     monkeypatch.setattr(zero_survey, "SURVEYED", surveyed)
     problem, loadings, factors = example(0.3, kind, 3, n=70, m=25)
-    monkeypatch.setattr(torch_terms, "DENSE_BYTES", {"cpu": 8 * 70 * 4, "cuda": 8 * 70 * 4})
+    monkeypatch.setattr(torch_zeros, "DENSE_BYTES", 8 * 70 * 4)
     engine, native = TorchEngine(problem, device, precision), NativeEngine(problem, 1)
     rows = problem.factors_side.rows
     kept = torch_rows.DeviceRows(rows, engine.device, torch.float32, resident=False, streamed_entries=300)
@@ -319,37 +305,36 @@ def test_coordinate_solver_is_refused_before_any_work():
 
 
 def test_auto_takes_a_card_only_where_there_is_one_and_enough_to_do(monkeypatch):
-    counts = Counts.from_any(np.ones((200, 300)))
+    counts = Counts.from_any(np.ones((400, 400)))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert resolve_engine("auto", counts, 10) == "native"
-    assert resolve_engine("auto", counts, 10_000) == "torch"
-    assert resolve_engine("auto", counts, 10_000, "coordinate") == "native"
+    assert resolve_engine("auto", counts, 128) == "torch"
+    assert resolve_engine("auto", counts, 129) == "native"
+    assert resolve_engine("auto", counts, 128, "coordinate") == "native"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert resolve_engine("auto", counts, 10_000) == "native"
+    assert resolve_engine("auto", counts, 128) == "native"
     assert resolve_engine("native", counts, 10_000) == "native"
+
+
+def test_without_a_card_and_for_too_many_factors_it_is_refused(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"cannot be used here: it needs a CUDA GPU, .* use engine='native'"):
+        fit_log1p_nmf([[1, 2], [3, 4]], 1, engine="torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(ValueError, match="at most 128 factors, got n_components=129; use engine='native'"):
+        fit_log1p_nmf(np.ones((130, 130)), 129, engine="torch")
 
 
 def test_pytorch_is_not_loaded_where_there_is_no_driver(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch")
     monkeypatch.setattr(registry.ctypes, "CDLL", Mock(side_effect=OSError("no such library")))
     monkeypatch.setattr(registry.Path, "exists", lambda _: False)
-    assert resolve_engine("auto", Counts.from_any(np.ones((200, 300))), 10_000) == "native"
+    assert resolve_engine("auto", Counts.from_any(np.ones((400, 400))), 128) == "native"
     assert "torch" not in sys.modules
 
 
-def test_triton_kernels_interpreted_give_what_plain_pytorch_gives():
-    pytest.importorskip("triton")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "interpreted_kernels.py"],
-        cwd=Path(__file__).parent,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.strip() == "alike", done.stderr[-2000:]
-
-
+@ON_A_CARD
 @pytest.mark.parametrize("size", [1e4, 1e7])
 @pytest.mark.parametrize("c", [1.0, math.inf])
 def test_the_log_likelihood_of_large_counts_holds(size, c):
@@ -361,6 +346,7 @@ def test_the_log_likelihood_of_large_counts_holds(size, c):
     assert fit.log_likelihood == pytest.approx(float(stats.poisson.logpmf(counts, mean).sum()), abs=0.1)
 
 
+@ON_A_CARD
 @pytest.mark.parametrize(
     "parameters",
     [{}, {"c": math.inf}, {"noise": "nb"}, {"likelihood": "adaptive"}, {"batch": np.arange(12) % 3}],

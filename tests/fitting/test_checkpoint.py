@@ -118,10 +118,10 @@ def test_a_fit_may_be_stopped_again_and_again(tmp_path):
     assert_same(whole, fitted(resume=path, **options))
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("cut", [0, 6])
 def test_an_adaptive_fit_in_pytorch_may_be_stopped(tmp_path, cut):
     """The zeros that are visited are on a device, and go through the file."""
-    pytest.importorskip("torch")
     path, options = tmp_path / "checkpoint", {**KINDS["adaptive"], "engine": "torch", "max_iter": 12}
     fitted(callbacks=[StopAt(cut)], checkpoint=path, **options)
     assert_same(fitted(**options), fitted(resume=path, **options))

@@ -22,19 +22,12 @@ def simulated(n=30, m=80, k=3, seed=0):
 Y = simulated()
 FEW = simulated(20, 30)
 IDENTITY = {"init": "random", "c": math.inf, "size_factors": "none", "random_state": 0, "n_jobs": 1}
-ENGINES = ["native", "streaming", "torch"]
+ENGINES = ["native", "streaming", pytest.param("torch", marks=pytest.mark.gpu)]
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:counts has:UserWarning"),
     pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning"),
 ]
-
-
-def needs(engine):
-    """Skip where PyTorch is not there."""
-    if engine.startswith("torch"):
-        pytest.importorskip("torch")
-    return engine
 
 
 @pytest.mark.parametrize("row_solver", ["newton", "coordinate"])
@@ -51,7 +44,7 @@ def test_counts_of_another_scale_take_the_same_course(power, row_solver):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_small_values_are_fitted_to_the_end(engine):
-    fit = fit_log1p_nmf(FEW * 1e-3, 3, engine=needs(engine), **IDENTITY)
+    fit = fit_log1p_nmf(FEW * 1e-3, 3, engine=engine, **IDENTITY)
     assert fit.n_iter > 5
     assert fit.stopped == "converged"
     assert fit.kkt_residual < 1e-3
@@ -61,7 +54,7 @@ def test_small_values_are_fitted_to_the_end(engine):
 def test_small_values_beside_large_ones(engine):
     mixed = np.c_[FEW, FEW[:, :10] * 1e-4]
     options = {"c": 1.0, "init": "rank1", "random_state": 0, "n_jobs": 1}
-    fit = fit_log1p_nmf(mixed, 3, engine=needs(engine), **options)
+    fit = fit_log1p_nmf(mixed, 3, engine=engine, **options)
     alone = fit_log1p_nmf(FEW, 3, **options)
     assert fit.converged
     assert fit.kkt_residual < 1e-3
@@ -100,9 +93,9 @@ def test_nothing_is_converged_while_an_update_of_the_size_factors_gains(ugly, pa
     assert fit.objective - more.objective <= 1e-6 * abs(fit.objective)
 
 
+@pytest.mark.gpu
 def test_a_large_count_does_not_hide_what_the_others_gain():
     """In single precision the rounding errors of one count would be larger than all that is left to gain."""
-    pytest.importorskip("torch")
     counts = Y.copy()
     counts[0, 0] = 5e5
     fits = [fit_log1p_nmf(counts, 3, init="nndsvd", engine=one) for one in ("torch", "native")]

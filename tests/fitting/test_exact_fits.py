@@ -45,8 +45,6 @@ def large(monkeypatch):
 
 
 def fitted(**options):
-    if options.get("engine") == "torch":
-        pytest.importorskip("torch")
     options = {"likelihood": "exact", "tol": 1e-8, "init": "nndsvd", "n_jobs": 1} | options
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -59,7 +57,9 @@ def phases(fit):
     return int(np.count_nonzero(np.diff(exact))), int(exact.sum()), len(exact)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.gpu) if kind == "torch" else kind for kind in KINDS]
+)
 def test_the_end_is_that_of_a_fit_that_visits_all_zeros_from_the_beginning(large, monkeypatch, kind):
     fit = fitted(**KINDS[kind])
     n_changes, n_exact, n_all = phases(fit)

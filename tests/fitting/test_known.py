@@ -67,10 +67,8 @@ def test_from_any_start_all_known_loadings_lead_to_the_same_factors():
 
 
 @pytest.mark.filterwarnings("ignore:not converged")
-@pytest.mark.parametrize("engine", ["native", "torch"])
+@pytest.mark.parametrize("engine", ["native", pytest.param("torch", marks=pytest.mark.gpu)])
 def test_known_columns_keep_every_bit_beside_free_ones(engine):
-    if engine.startswith("torch"):
-        pytest.importorskip("torch")
     profile = FACTORS[:, 1] / 3.0
     known = {"fixed_loadings": DESIGN[:, :2], "fixed_factors": profile}
     found = fit(5, **known, engine=engine, c=3.0, max_iter=8)

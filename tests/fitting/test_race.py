@@ -143,10 +143,11 @@ def test_larger_data_race_on_a_part(monkeypatch):
     assert loss == pytest.approx(engine.loss(whole.loadings, whole.factors), rel=0.1)
 
 
-@pytest.mark.parametrize(("engine", "c"), [("streaming", 1.0), ("streaming", math.inf), ("torch", 1.0)])
+@pytest.mark.parametrize(
+    ("engine", "c"),
+    [("streaming", 1.0), ("streaming", math.inf), pytest.param("torch", 1.0, marks=pytest.mark.gpu)],
+)
 def test_every_engine_has_it(engine, c):
-    if engine.startswith("torch"):
-        pytest.importorskip("torch")
     few = Y[:25, :20]
     options = {"c": c, "tol": 1e-4, "likelihood": "chebyshev"}
     fit = fit_log1p_nmf(open_counts(few) if engine == "streaming" else few, 2, engine=engine, **options)

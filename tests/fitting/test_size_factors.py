@@ -109,8 +109,8 @@ def test_selection_between_values_of_c_says_that_totals_are_poor(counts):
     assert "poor size factors" not in str(fitted)
 
 
+@pytest.mark.gpu
 def test_with_pytorch_they_are_the_same(counts):
-    pytest.importorskip("torch")
     y, options = counts[:25, :20], {**OPTIONS, "max_iter": 10}
     with pytest.warns(ConvergenceWarning):
         native = lp.fit_log1p_nmf(y, 2, engine="native", **options)

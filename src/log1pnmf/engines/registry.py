@@ -25,6 +25,8 @@ from .streaming import StreamingEngine
 
 LEAST_WORK_FOR_A_GPU = 2e7
 """Non-zeros times factors from which "auto" takes a graphics card."""
+MOST_FACTORS_ON_A_GPU = 128
+"""Of a fit on a graphics card, whose registers hold a K x K matrix."""
 SINGLE_ROW = 2.0**20
 """Total count of a sample up to which rounding errors of its log-likelihood stay below about 1 in float32."""
 LARGEST_TOTAL = 1e9
@@ -44,10 +46,9 @@ def _streaming(problem: Problem, n_threads: int | None, verbose: int) -> Engine:
 
 
 def _torch(problem: Problem, n_threads: int | None, verbose: int) -> Engine:
-    module = require("log1pnmf.engines.torch.engine", package="torch", purpose="engine='torch'")
-    precision = "float32" if _single_is_enough(problem.counts) else "float64"
-    engine: Engine = module.TorchEngine(problem, precision=precision)
-    return engine
+    from log1pnmf.engines.torch.engine import TorchEngine
+
+    return TorchEngine(problem, precision="float32" if _single_is_enough(problem.counts) else "float64")
 
 
 MAKERS: dict[str, Callable[[Problem, int | None, int], Engine]] = {
@@ -113,6 +114,8 @@ def for_parts(engine: str) -> str:
 def resolve_engine(name: str, counts: Counts, n_components: int, row_solver: RowSolver = "newton") -> str:
     """Return the engine that "auto" stands for."""
     check_engine(name)
+    if name == "torch":
+        _check_card(n_components)
     if name != "auto":
         return name
     if not counts.in_memory:
@@ -120,8 +123,21 @@ def resolve_engine(name: str, counts: Counts, n_components: int, row_solver: Row
     indices: Any = counts.by_row.indices
     if not isinstance(indices, np.ndarray):  # uploaded by an engine
         return "torch"
-    enough = row_solver == "newton" and counts.nnz * n_components >= LEAST_WORK_FOR_A_GPU
-    return "torch" if enough and has_card() else "native"
+    suits = row_solver == "newton" and n_components <= MOST_FACTORS_ON_A_GPU
+    enough = counts.nnz * n_components >= LEAST_WORK_FOR_A_GPU
+    return "torch" if suits and enough and has_card() else "native"
+
+
+def _check_card(n_components: int) -> None:
+    """Refuse engine="torch" where nothing runs its kernels: a card, or Triton's interpreter in tests."""
+    torch, triton = require("torch", purpose="engine='torch'"), require("triton", purpose="engine='torch'")
+    why = None
+    if not (torch.cuda.is_available() or triton.knobs.runtime.interpret):
+        why = "it needs a CUDA GPU, but PyTorch finds none"
+    elif n_components > MOST_FACTORS_ON_A_GPU:
+        why = f"it takes at most {MOST_FACTORS_ON_A_GPU} factors, got n_components={n_components}"
+    if why is not None:
+        raise ValueError(f"engine='torch' cannot be used here: {why}; use engine='native'")
 
 
 def make_engine(
@@ -155,8 +171,10 @@ def _single_is_enough(counts: Counts) -> bool:
 
 
 def has_card() -> bool:
-    """Return whether PyTorch is installed and finds a CUDA card; without a driver it is not even loaded."""
-    if find_spec("torch") is None or not ("torch" in sys.modules or _has_driver()):
+    """Return whether PyTorch finds a CUDA card and Triton is there; without a driver none is even loaded."""
+    if find_spec("torch") is None or find_spec("triton") is None:
+        return False
+    if not ("torch" in sys.modules or _has_driver()):
         return False
     import torch
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
 from log1pnmf.model.zeros import MOST_BEND
 
-from .rows import Block
-from .terms import Box, Design, Own, Sums, bend_slopes, bends, declines, linears, with_grams
+from . import kernels
+from .kernels import IMPOSSIBLE
+from .rows import Block, Box, Design, Own, Sums, bends, declines, linears, with_grams
 
 SHORT_ROW, MOST_STEPS, FEW_ROWS = 64, 20, 0.01
 MOST_HALVINGS = 30
@@ -20,7 +20,7 @@ MOST_RISE = 0.9
 """Of the curvature along a step, as a part of it; up to its double the full step lowers the loss."""
 LEAST_BEND = {torch.float32: 1e-6, torch.float64: 1e-12}
 """Part of the sums of all entries; less may be the rounding of those that are exact."""
-MOST_WHOLE_BEND, IMPOSSIBLE = 1e10, 1e30
+MOST_WHOLE_BEND = 1e10
 """Of all entries; with more of it sums are unreliable, and a point is refused."""
 
 
@@ -51,7 +51,6 @@ class Rows:
     entries of the row together may show that the curvature holds, which spares most rows the line search.
     """
 
-    terms: ModuleType
     block: Block
     design: Design
     own: Own
@@ -68,7 +67,7 @@ class Rows:
 
     def newton(self, b: Any, *, with_loss: bool) -> Solved:
         """Improve all rows; the loss is only right if it is wanted."""
-        block, solve = self.block, self.terms.solve_box
+        block = self.block
         sums = self.sums(self.all, b, hessian=True, with_loss=with_loss or block.has_empty)
         rejected = torch.zeros(len(b), dtype=torch.bool, device=b.device)
         loss, gradient, active, point = sums.loss, sums.gradient, self.all, b
@@ -90,7 +89,7 @@ class Rows:
                 break
             box = self._of(self.box, active)
             slope = sums.gradient + box.penalty
-            x, predicted, curvature = solve(sums.hessian, slope, point, box)
+            x, predicted, curvature = kernels.solve_box(sums.hessian, slope, point, box)
             if active is self.all:
                 values, decrease = x, predicted
             else:
@@ -127,13 +126,13 @@ class Rows:
 
     def sums(self, rows: Any, b: Any, *, hessian: bool, with_loss: bool = True) -> Sums:
         """Loss, gradient and Hessian of some rows, penalty excluded."""
-        terms, design, own = self.terms, self.design, self._of(self.own, rows)
+        design, own = self.design, self._of(self.own, rows)
         form = design.form
-        loss, gradient, H, exact = terms.evaluate(
+        loss, gradient, H, exact = kernels.evaluate(
             self.block, rows, b, design, own=own, hessian=hessian, with_loss=with_loss
         )
         if form.exact:
-            whole = terms.dense_sums(b, design, own=own, hessian=hessian)
+            whole = kernels.dense_sums(b, design, own=own, hessian=hessian)
             return Sums(loss + whole.loss, gradient + whole.gradient, H + whole.hessian if hessian else None)
         linear, bend = linears(own, design), bends(own, design, b)
         if form.bent:
@@ -150,11 +149,11 @@ class Rows:
 
     def change(self, rows: Any, b: Any, step: Any) -> Any:
         """Change of the penalised loss of some rows."""
-        terms, own = self.terms, self.own.at(rows)
-        loss = terms.change(self.block, rows, b, step, self.design, own=own)
+        own = self.own.at(rows)
+        loss = kernels.change(self.block, rows, b, step, self.design, own=own)
         loss = loss + (step * self.box.penalty[rows]).sum(1)
         if self.design.form.exact:
-            return loss + terms.dense_change(b, step, self.design, own=own)[0]
+            return loss + kernels.dense_change(b, step, self.design, own=own)[0]
         if self.design.form.bent:
             before, after = (self.sums(rows, at, hessian=False).bend for at in (b, b + step))
             loss = loss + _beyond(after) - _beyond(before)
@@ -188,9 +187,11 @@ class Rows:
             return gradient
         some, ratio, at = own.at(there), ratio[there, None], b[there]
         by_bend, by_steep = ratio - 0.5 * ratio**2, -MOST_BEND * ratio
-        slopes = bend_slopes(self.block, rows[there], at, self.design, own=some)
-        whole = by_steep * declines(some, self.design) - 4.0 * by_bend * hollow[there]
-        gradient[there] = whole - by_steep * slopes[0] - by_bend * slopes[1]
+        beyond, rows = torch.cat([by_steep, by_bend], 1), rows[there]
+        exact = kernels.evaluate(
+            self.block, rows, at, self.design, own=some, hessian=False, with_loss=False, beyond=beyond
+        ).gradient
+        gradient[there] = by_steep * declines(some, self.design) - 4.0 * by_bend * hollow[there] - exact
         return gradient
 
     def _smallest(self, rows: Any) -> Any:
@@ -212,8 +213,8 @@ class Rows:
         least, most = (0.2, 0.5) if form.dispersed else (0.27, 0.6)
         if form.identity:  # a larger eta has less curvature
             most = math.inf
-        terms, own, sure = self.terms, self._of(self.own, rows), self._surely_small(rows, step, curvature)
-        shrink, growth, rise = terms.reach(
+        own, sure = self._of(self.own, rows), self._surely_small(rows, step, curvature)
+        shrink, growth, rise = kernels.reach(
             self.block, rows, b, step, self.design, own=own, known=sure, limits=(least, most)
         )
         holds = shrink <= least
@@ -223,7 +224,7 @@ class Rows:
         doubtful = torch.nonzero(holds & ~small)[:, 0]
         if len(doubtful):
             some = own.at(doubtful)
-            growth = terms.dense_change(b[doubtful], step[doubtful], self.design, own=some)[1]
+            growth = kernels.dense_change(b[doubtful], step[doubtful], self.design, own=some)[1]
             small[doubtful] = growth <= most
         return sure | (holds & small)
 

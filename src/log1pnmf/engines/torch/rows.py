@@ -1,13 +1,17 @@
-"""Counts on a device: kept there where they fit, streamed from the host block by block where they do not."""
+"""What of a problem is on a device: its counts, and what belongs to the rows and columns of a half-step.
+
+Counts stay there where they fit, and are streamed from the host block by block where they do not.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, finalize, ref
 
 import numpy as np
@@ -17,6 +21,9 @@ from scipy import sparse
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.compress import Pattern, SparseRows, row_blocks
 from log1pnmf.counts.counts import Counts, Tally
+from log1pnmf.model.link import LARGEST_ETA
+from log1pnmf.model.noise import NegativeBinomial
+from log1pnmf.model.problem import Side
 
 # ---------- counts whose entries are tensors
 
@@ -416,3 +423,324 @@ def device_rows(rows: SparseRows, device: Any, dtype: Any) -> DeviceRows:
     if key not in places:
         places[key] = DeviceRows(rows, device, dtype)
     return places[key]
+
+
+# ---------- the two parts of a half-step: its fixed design, and what its rows have of their own
+
+DENSE_BYTES = 1 << 30
+"""Of one rows x columns array; at most a few are there at a time."""
+GRAM_BYTES = 1 << 28
+"""Of the K x K matrices that rows have of their own, of one piece of rows."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """Link and treatment of zero counts."""
+
+    # identity link; all zeros exact
+    identity: bool
+    exact: bool
+    # derivatives are taken with eta held in between
+    smallest: float
+    largest: float
+    dispersed: bool = False  # negative binomial noise
+    large: bool = False  # etas are large, as at a small c, and need all digits of their type
+
+    @property
+    def linear(self) -> bool:
+        """Whether zeros cost their mean, and that is linear in eta: nothing differs from a quadratic."""
+        return self.identity and not self.dispersed
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether a quadratic replaces zeros."""
+        return not (self.exact or self.linear)
+
+    @property
+    def sums_rises(self) -> bool:
+        """Whether exact entries tell how the curvature changes: all others have a constant one."""
+        return not self.dispersed and (self.identity or not self.exact)
+
+    @property
+    def bent(self) -> bool:
+        """Whether that may have a concave part."""
+        return self.quadratic and self.dispersed
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """The fixed side of a half-step."""
+
+    form: Form  # of the problem
+    X: Any  # (columns, K): in the type that is computed in
+    exposure: Any  # (columns,): in the same type; the latter where rows are samples of several batches
+    padded: Any  # (columns, width): `X` with columns of zeros up to a power of two, which Triton needs
+    wide: Any  # (columns, K): `X` with all its digits
+    kept: Any  # weights of the columns
+    # (columns, 2): linear and quadratic coefficient for zeros, where columns have their own; with dispersions
+    # a third is multiplied by the exposure and added to the quadratic one
+    quadratic: Any = None
+    dispersion: Any = None  # (columns,): where columns have their own
+    # (columns,): number of the batch of every column, where columns are samples of several batches
+    batch: Any = None
+    lowest: Any = None  # (1,): the smallest eta of `form`, on the device
+
+    # Found when first asked for: by then a card is busy with the entries.
+
+    @cached_property
+    def rough(self) -> Any:
+        """`padded` with two digits in single precision, for bounds of what a step changes."""
+        return self.padded.to(torch.bfloat16) if self.X.dtype == torch.float32 else self.padded
+
+    @cached_property
+    def largest(self) -> Any:
+        """Largest entries of the columns of `wide`, float64, shape (K,)."""
+        return self.wide.amax(0)
+
+    @cached_property
+    def _sums(self) -> Any:
+        return self.kept.sums(self.wide)
+
+    @property
+    def decline(self) -> Any:
+        """Sums of ``t x`` over all columns, float64, shape (batches, K); one sum without batches."""
+        return self._sums[0]
+
+    @property
+    def linear(self) -> Any:
+        """Sum of ``x`` over all columns with the weights of `log1pnmf.model.problem.SideZeros`, (1, K).
+
+        With the exposure where all zeros are exact; with batches there are as many, batch by batch.
+        """
+        return self._sums[1]
+
+    @property
+    def gram(self) -> Any:
+        """Sums of ``x x'`` in the same way, shape (P, K, K)."""
+        return self._sums[2]
+
+
+@dataclass(frozen=True, eq=False)
+class Own:
+    """What the rows of a half-step have of their own, beside their counts."""
+
+    # (n,): in the type that is computed in; the latter where columns are samples of several batches
+    exposure: Any
+    # (n, 1) and (n, P): weights of ``Design.linear`` and ``Design.gram``
+    linear: Any
+    square: Any
+    quadratic: Any = None  # (n, 2): as in `Design`, where rows have their own
+    stored: Stored | None = None  # zeros that are computed exactly, of all rows of the block
+    dispersion: Any = None  # (n,): where rows have their own
+    batch: Any = None  # (n,): number of the batch of every row, where rows are samples of several batches
+
+    def at(self, rows: Any) -> Own:
+        """Take some rows of the block."""
+        some = (self.quadratic, self.dispersion, self.batch)
+        quadratic, phi, batch = (None if one is None else one[rows] for one in some)
+        own = self.exposure[rows], self.linear[rows], self.square[rows]
+        return Own(*own, quadratic, self.stored, phi, batch)
+
+
+class Sums(NamedTuple):
+    """Loss (float64), gradient (float64) and, where asked for, Hessian of every row.
+
+    bend: with a concave part, sums of ``t eta`` and ``-2 t^2 b2 eta^2``, in float64, shape (n, 2).
+    """
+
+    loss: Any
+    gradient: Any
+    hessian: Any
+    bend: Any = None
+
+
+class Reach(NamedTuple):
+    """How far a step goes in every row.
+
+    shrink: largest relative decrease of a count's mean, to first order. growth: largest increase of an eta.
+    They are over the row's non-zeros, and all its exact entries; never negative. rise: by how much the
+    curvature along the step may grow, all exact entries together; inf where it was not computed.
+    """
+
+    shrink: Any
+    growth: Any
+    rise: Any
+
+
+def declines(own: Own, design: Design) -> Any:
+    """Sum of ``t x`` over all columns, for every row."""
+    exposure = own.exposure.double()
+    return _weighed(exposure[:, None] if exposure.ndim == 1 else exposure, design.decline, own)
+
+
+def linears(own: Own, design: Design) -> Any:
+    """Linear part of what replaces zeros, for every row."""
+    return _weighed(own.linear, design.linear, own)
+
+
+def with_grams(H: Any, own: Own, design: Design) -> Any:
+    """Add twice the quadratic part to every row's matrix."""
+    if own.batch is None and own.square.shape[1] == 1:
+        return torch.addcmul(H, own.square.to(H.dtype)[:, :, None], 2.0 * design.gram.to(H.dtype))
+    return H + 2.0 * grams(own, design, H.dtype)
+
+
+def grams(own: Own, design: Design, dtype: Any, *, concave: bool = False) -> Any:
+    """Quadratic part, a K x K matrix for every row: the convex one, or the concave one."""
+    part = slice(int(concave), None, 2 if design.form.bent else 1)
+    weights, sums = own.square[:, part].to(dtype), design.gram[part].flatten(1).to(dtype)
+    return _weighed(weights, sums, own).unflatten(1, design.gram.shape[1:])
+
+
+def bends(own: Own, design: Design, b: Any, *, concave: bool = False) -> Any:
+    """Every row's own Gram matrix times its `b`; of the convex part, or of the concave one."""
+    if len(design.gram) == (2 if design.form.bent else 1):
+        return own.square[:, concave : concave + 1] * (b @ design.gram[int(concave)])
+    n, K = b.shape
+    size, done = max(1, GRAM_BYTES // (8 * K * K)), torch.empty_like(b)
+    for first in range(0, n, size):
+        at = slice(first, first + size)
+        matrices = grams(own.at(at), design, b.dtype, concave=concave)
+        done[at] = torch.bmm(matrices, b[at, :, None])[:, :, 0]
+    return done
+
+
+def _weighed(weights: Any, sums: Any, own: Own) -> Any:
+    """Weigh the sums over columns: all of them, or those of the row's batch."""
+    if own.batch is None:
+        return weights @ sums
+    return torch.bmm(weights[:, None], sums.unflatten(0, (-1, weights.shape[1]))[own.batch])[:, 0]
+
+
+def completed(loss: Any, total: Any, design: Design, own: Own, hessian: bool) -> Sums:
+    """Make sums of those over the columns of `wide`; with Poisson noise the slope is ``t (em + 1)``."""
+    K, form = design.X.shape[1], design.form
+    gradient = total[:, :K].double()
+    if not form.dispersed:
+        gradient = gradient + linears(own, design)
+    if not hessian:
+        return Sums(loss, gradient, None)
+    H = total[:, place(K, total.device)].to(design.X.dtype)
+    if form.dispersed:  # at the identity link the weights are zero
+        return Sums(loss, gradient, torch.zeros_like(H) if form.identity else H)
+    return Sums(loss, gradient, H + grams(own, design, H.dtype))
+
+
+def wide(X: Any, hessian: bool) -> Any:
+    """Return the design, and its products of two columns beside it where a Hessian is wanted."""
+    if not hessian:
+        return X
+    first, second = torch.triu_indices(X.shape[1], X.shape[1], device=X.device)
+    return torch.cat([X, X[:, first] * X[:, second]], dim=1)
+
+
+def place(K: int, device: Any) -> Any:
+    """Return the column of `wide` for every entry of a Hessian."""
+    first, second = torch.triu_indices(K, K, device=device)
+    where = torch.empty(K, K, dtype=torch.int64, device=device)
+    where[first, second] = where[second, first] = K + torch.arange(len(first), device=device)
+    return where
+
+
+class Box(NamedTuple):
+    """Bounds and penalties of the coefficients of some rows, each of shape (n, K)."""
+
+    lower: Any
+    upper: Any
+    penalty: Any
+
+    def at(self, rows: Any) -> Box:
+        """Return those of some of the rows."""
+        return Box(*(one[rows] for one in self))
+
+
+class Kept:
+    """Exposures, zeros, dispersions and batches of one side.
+
+    Where all zeros are computed exactly, the sums of ``x`` and ``x x'`` are weighed by exposure.
+    """
+
+    def __init__(self, side: Side, device: Any, dtype: Any) -> None:
+        def there(array: Any) -> Any:
+            return torch.tensor(array, device=device)
+
+        zeros, row, column = side.zeros, there(side.row_exposure), there(side.column_exposure)
+        batch = None
+        self.column_batch: Any = None
+        self._order: Any = None
+        if side.batches is not None:
+            labels, effects = there(side.batches.labels), there(side.batches.effects)
+            if side.rows_are_features:
+                self.column_batch, row = labels, (row[:, None] * effects.T).contiguous()
+                self._order = torch.argsort(labels, stable=True)
+                self._ends = [0, *np.cumsum(np.bincount(side.batches.labels, minlength=len(effects)))]
+            else:
+                batch, column = labels.long(), column * effects
+        self.row_exposure, self.column_exposure, self.narrow_exposure = row, column, column.to(dtype)
+        self.stored, self.column_quadratic, quadratic = None, None, None
+        if zeros is None:
+            self._linear = self._square = column.reshape(-1, column.shape[-1])
+            linear = square = row.reshape(len(row), -1)
+        else:
+            linear, square, self._linear, self._square = map(there, side.terms_of_zeros())
+            if zeros.stored is not None and zeros.stored.nnz:
+                self.stored = DevicePattern(zeros.stored, device)
+            if zeros.row_quadratic is not None:
+                quadratic = there(zeros.row_quadratic).to(dtype)
+            else:
+                self.column_quadratic = there(zeros.column_quadratic).to(dtype)
+        self.column_dispersion, own = None, None
+        if isinstance(side.noise, NegativeBinomial):
+            n = side.rows.shape[0 if side.rows_are_features else 1]
+            phi = there(np.broadcast_to(side.noise.dispersion, n).copy()).to(dtype)
+            self.column_dispersion, own = (None, phi) if side.rows_are_features else (phi, None)
+        self._own = Own(row.to(dtype), linear, square, quadratic, dispersion=own, batch=batch)
+        self._of: WeakKeyDictionary[Block, Own] = WeakKeyDictionary()
+
+    def of(self, block: Block) -> Own:
+        """Return what the rows of a block have of their own; known for as long as the block lives."""
+        own = self._of.get(block)
+        if own is None:
+            own = self._own.at(slice(block.first, block.first + block.n_rows))
+            if self.stored is not None:
+                own = replace(own, stored=self.stored.of(block))
+            if self.stored is None or self.stored.resident:
+                self._of[block] = own
+        return own
+
+    def batch_means(self, loadings: Any, factors: Any, *, identity: bool) -> Any:
+        """Sum of the means of features in each batch, were its effects 1, batches x features; of columns."""
+        sums = []
+        for first, last in itertools.pairwise(self._ends):
+            of = self._order[first:last]
+            total, t = factors.new_zeros(len(factors)), self.column_exposure[of]
+            if identity:
+                total = factors @ (t @ loadings[of])
+            else:
+                for some, own in zip(*(one.split(self._piece(factors)) for one in (of, t)), strict=True):
+                    eta = factors @ loadings[some].T
+                    total += eta.clamp_(max=LARGEST_ETA).expm1_() @ own
+            sums.append(total)
+        return torch.stack(sums)
+
+    @staticmethod
+    def _piece(factors: Any) -> int:
+        """Count samples whose means are evaluated at a time."""
+        return max(1, DENSE_BYTES // (8 * max(1, len(factors))))
+
+    def sums(self, X: Any) -> tuple[Any, Any, Any]:
+        """`decline`, `linear` and `gram` of a `Design`."""
+        exposure = self.column_exposure.reshape(-1, len(X))
+        parts: list[tuple[Any, Any]] = [(X, slice(None))]
+        if self._order is not None:  # one part for every batch, of neighbours
+            X, cuts = X[self._order], itertools.pairwise(self._ends)
+            parts = [(X[first:last], self._order[first:last]) for first, last in cuts]
+        weights = exposure, self._linear, self._square
+        found = [[], [], []]  # type: list[list[Any]]
+        for x, at in parts:
+            decline, linear, square = (one[:, at] for one in weights)
+            found[0].append(decline @ x)
+            found[1].append(linear @ x)
+            found[2].extend((one[:, None] * x).T @ x for one in square)
+        linear = [one[0] if len(one) == 1 else torch.cat(one) for one in found[:2]]
+        return linear[0], linear[1], torch.stack(found[2])

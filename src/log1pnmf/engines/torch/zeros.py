@@ -1,13 +1,13 @@
 """Zero entries and the quadratics that replace them, in blocks of features of a bounded size.
 
-It computes what ``cpp/zeros.hpp`` and `log1pnmf.model.zeros.survey_feature` do; always in float64.
+It computes what ``cpp/zeros.hpp`` and `log1pnmf.model.zeros.survey_feature` do, in plain PyTorch, because it
+is done once for many iterations; always in float64.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ import torch
 
 from log1pnmf._common.arrays import on_host
 from log1pnmf.counts.compress import Pattern
-from log1pnmf.engines.torch import terms as dense
 from log1pnmf.model.link import LARGEST_ETA
 from log1pnmf.model.zeros import (
     FLATTEST,
@@ -27,7 +26,9 @@ from log1pnmf.model.zeros import (
     surveyed_every,
 )
 
-from .rows import Block, DevicePattern, DeviceRows, Stored, TensorPattern
+from .rows import DENSE_BYTES, Block, DevicePattern, DeviceRows, Stored, TensorPattern
+
+RIDGE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,25 +51,20 @@ class Exposure:
 class Zeros:
     """The zeros at one point, features x samples."""
 
-    features: ModuleType  # has `survey` and `errors`: this one or `log1pnmf.engines.torch.kernels`
     rows: DeviceRows  # counts of the features
     exposure: Exposure
     loadings: Any
     factors: Any
-    noise: Noise | None = None  # dispersions of the features; None with Poisson noise
+    noise: Noise
 
     def survey(self, caps: np.ndarray, *, straight: bool = False) -> ZeroSurvey:
         """See `Engine.survey_zeros`."""
         error, n_above = self.factors.new_empty((2, len(self.factors), len(caps)))
-        width = 3 if self.noise is None else 5
+        width = 3 if self.noise.dispersion is None else 5
         quadratics = self.factors.new_empty((len(self.factors), len(caps), width))
         every = surveyed_every(len(self.loadings))
         for at, eta in self._eta(every=every):
-            exposure = self.exposure.at(at, every)
-            if self.noise is None:
-                found = self.features.survey(eta, exposure, caps)
-            else:
-                found = self.noise.at(at).survey(eta, exposure, caps, straight=straight)
+            found = self.noise.at(at).survey(eta, self.exposure.at(at, every), caps, straight=straight)
             error[at], n_above[at], quadratics[at] = found
         all_of = self._share(every)
         return ZeroSurvey(caps, on_host(all_of * error), on_host(all_of * n_above), on_host(quadratics))
@@ -79,8 +75,7 @@ class Zeros:
         exposure, n_above, samples = [], [], []
         for at, eta in self._eta():
             t = self.exposure.at(at)
-            measure = eta if self.noise is None else self.noise.at(at).costs(eta, t)[1]
-            above = measure > limits[at]
+            above = self.noise.at(at).measure(eta, t) > limits[at]
             n_above.append(above.sum(1))
             samples.append(torch.nonzero(above)[:, 1].int())
             others = torch.where((eta >= 0.0) & ~above, t, 0.0)
@@ -96,8 +91,10 @@ class Zeros:
         a = torch.as_tensor(quadratics, device=self.factors.device)
         total = a.new_zeros(2)
         for at, eta in self._eta(stored, every=every):
-            found = self.features if self.noise is None else self.noise.at(at)
-            total += found.errors(eta, self.exposure.at(at, every), a[at])
+            t = self.exposure.at(at, every)
+            off = self.noise.at(at).cost(eta, t) - _polynomial(eta, t, a[at])
+            off = torch.where(eta >= 0.0, t, 0.0) * off
+            total += torch.stack([off.sum(), off.abs_().sum()])
         signed, absolute = (self._share(every) * total).tolist()
         return signed, absolute
 
@@ -111,7 +108,7 @@ class Zeros:
         It is -1 where there is a count, or an exact zero.
         """
         design = self.loadings[::every].T
-        size = max(1, dense.DENSE_BYTES[self.factors.device.type] // (8 * max(1, design.shape[1])))
+        size = max(1, DENSE_BYTES // (8 * max(1, design.shape[1])))
         for block in self.rows.blocks():
             exact = None if stored is None else stored.of(block)
             for start in range(0, block.n_rows, size):
@@ -139,195 +136,156 @@ def _leave_out(eta: Any, entries: Block | Stored, start: int, stop: int, every: 
     eta[rows, columns] = -1.0 - eta[rows, columns]
 
 
-def survey(eta: Any, exposure: Any, caps: np.ndarray) -> tuple[Any, Any, Any]:
-    """Survey some features."""
-    error, n_above = eta.new_empty((2, len(eta), len(caps)))
-    quadratics = eta.new_empty((len(eta), len(caps), 3))
-    rows, largest = torch.arange(len(eta), device=eta.device), eta.amax(1)
-    em = torch.expm1(eta.clamp(max=LARGEST_ETA))
-    for g, cap in enumerate(caps):
-        if g > 0:  # the same as for the last cap, where no entry lies between the two
-            for out in (error, n_above, quadratics):
-                out[:, g] = out[:, g - 1]
-            more = largest > caps[g - 1]
-            if not bool(more.all()):
-                rows, eta, em, largest = (one[more] for one in (rows, eta, em, largest))
-                exposure = exposure if exposure.ndim == 1 else exposure[more]
-        if len(rows):
-            error[rows, g], n_above[rows, g], quadratics[rows, g] = _survey(eta, em, exposure, float(cap))
-    return error, n_above, quadratics
-
-
-def errors(eta: Any, exposure: Any, quadratics: Any) -> Any:
-    """Sum up how far the quadratics are off: as it is, and without regard to the sign."""
-    t = torch.where(eta >= 0.0, exposure, 0.0)
-    off = t * (torch.expm1(eta.clamp(max=LARGEST_ETA)) - _polynomial(eta, quadratics))
-    return torch.stack([off.sum(), off.abs_().sum()])
-
-
-def _survey(eta: Any, em: Any, exposure: Any, cap: float) -> tuple[Any, Any, Any]:
-    """Error, zeros above the cap and quadratics of many features, as `survey_feature` gives them for one."""
-    w = torch.where((eta >= 0.0) & (eta <= cap), exposure, 0.0)
-    total = w.sum(1)
-    some = torch.where(total > 0.0, total, 1.0)
-    mean = (w * eta).sum(1) / some
-    d = eta - mean[:, None]
-    scale = torch.maximum(((w * d * d).sum(1) / some).sqrt(), 1e-7 * (1.0 + mean))
-    level, slope = torch.expm1(mean), torch.exp(mean)
-    rest = em - (level[:, None] + slope[:, None] * d * (1.0 + 0.5 * d))
-    x = d.div_(scale[:, None])
-    moments, pulls, power = [], [], w.clone()
-    for i in range(5):
-        moments.append(power.sum(1))
-        if i < 3:
-            pulls.append((power * rest).sum(1))
-        power.mul_(x)
-    by = _solve(moments, torch.stack(pulls, 1))
-    linear = slope + by[:, 1] / scale
-    square = (0.5 * slope + by[:, 2] / scale**2).clamp(min=0.0)
-    constant = level + by[:, 0] - mean * (linear - mean * square)
-    quadratics = torch.stack([constant, linear - 2.0 * mean * square, square], 1)
-    off = em - _polynomial(eta, quadratics)
-    return (w * off.abs_()).sum(1), (eta > cap).sum(1).double(), quadratics
-
-
-def _solve(moments: list[Any], right: Any) -> Any:
-    """Solve the normal equations of quadratics, made solvable by a tiny ridge."""
-    A = torch.stack([torch.stack(moments[i : i + 3], 1) for i in range(3)], 1)
-    diagonal = torch.diagonal(A, dim1=1, dim2=2)
-    diagonal += 1e-9 * diagonal + 1e-9 * moments[0][:, None] + 1e-300
-    # a feature without zeros below the cap has only the ridge, which would overflow
-    A[moments[0] == 0.0] = torch.eye(3, dtype=A.dtype, device=A.device)
-    return torch.linalg.solve(A, right)
-
-
-def _polynomial(eta: Any, quadratics: Any) -> Any:
-    a0, a1, a2 = quadratics[:, :, None].unbind(1)
-    return a0 + eta * (a1 + a2 * eta)
-
-
-# ---------- zeros with negative binomial noise
-
-RIDGE = 1e-9
+# ---------- what zeros cost with either noise, and the quadratics of some features
 
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """Dispersions of some features."""
+    """Noise of some features."""
 
-    dispersion: Any
+    dispersion: Any  # of every feature; None with Poisson noise
     identity: bool  # whether the link is the identity
 
-    def at(self, features: slice) -> Noise:
-        """Return those of some features."""
-        return Noise(self.dispersion[features], self.identity)
+    def at(self, features: Any) -> Noise:
+        """Return that of some features."""
+        return self if self.dispersion is None else Noise(self.dispersion[features], self.identity)
 
-    def costs(self, eta: Any, exposure: Any) -> tuple[Any, Any]:
-        """Return what zeros cost over t, and the measure that is held against caps; it is -1 beside zeros."""
-        em = eta if self.identity else torch.expm1(eta.clamp(max=LARGEST_ETA))
+    def _em(self, eta: Any) -> Any:
+        return eta if self.identity else eta.clamp(max=LARGEST_ETA).expm1_()
+
+    def cost(self, eta: Any, exposure: Any) -> Any:
+        """Return what zeros cost over t; any number beside zeros."""
+        em = self._em(eta)
+        if self.dispersion is None:
+            return em
         x = self.dispersion[:, None] * exposure * em
-        cost = em * torch.where(x == 0.0, 1.0, torch.log1p(x) / torch.where(x == 0.0, 1.0, x))
-        measure = x if self.identity else torch.maximum(eta, x)
-        there = eta >= 0.0
-        return torch.where(there, cost, 0.0), torch.where(there, measure, -1.0)
+        return em * torch.where(x > 0.0, torch.log1p(x) / x, 1.0)
+
+    def measure(self, eta: Any, exposure: Any) -> Any:
+        """Return what is held against caps; it is negative beside zeros."""
+        if self.dispersion is None:
+            return eta
+        x = self.dispersion[:, None] * exposure * self._em(eta)
+        return torch.where(eta >= 0.0, x if self.identity else torch.maximum(eta, x), -1.0)
 
     def survey(
         self, eta: Any, exposure: Any, caps: np.ndarray, *, straight: bool = False
     ) -> tuple[Any, Any, Any]:
-        """Survey the features; see `survey`."""
-        cost, measure = self.costs(eta, exposure)
-        how: dict[str, Any] = {"noise": self, "straight": straight}
-        found = [_survey_dispersed(eta, cost, measure, exposure, float(cap), **how) for cap in caps]
-        error, n_above, quadratics = (torch.stack(one, 1) for one in zip(*found, strict=True))
+        """Return error, zeros above and quadratics for every feature and cap."""
+        cost, measure = self.cost(eta, exposure), self.measure(eta, exposure)
+        rows, largest, noise = torch.arange(len(eta), device=eta.device), measure.amax(1), self
+        error, n_above = eta.new_empty((2, len(eta), len(caps)))
+        quadratics = eta.new_empty((len(eta), len(caps), 3 if self.dispersion is None else 5))
+        for g, cap in enumerate(caps):
+            if g > 0:  # the same as for the last cap, where no entry lies between the two
+                for out in (error, n_above, quadratics):
+                    out[:, g] = out[:, g - 1]
+                more = torch.nonzero(largest > caps[g - 1])[:, 0]
+                if len(more) < len(rows):
+                    rows, eta, cost, measure, largest = (
+                        one[more] for one in (rows, eta, cost, measure, largest)
+                    )
+                    exposure, noise = exposure if exposure.ndim == 1 else exposure[more], noise.at(more)
+            if len(rows):
+                found = noise.fit(eta, cost, measure, exposure, float(cap), straight=straight)
+                error[rows, g], n_above[rows, g], quadratics[rows, g] = found
         return error, n_above, quadratics
 
-    def errors(self, eta: Any, exposure: Any, quadratics: Any) -> Any:
-        """Sum up how far the quadratics are off: as it is, and without regard to the sign."""
-        cost, measure = self.costs(eta, exposure)
-        off = torch.where(measure >= 0.0, exposure, 0.0) * (
-            cost - _dispersed_polynomial(eta, exposure, quadratics)
-        )
-        return torch.stack([off.sum(), off.abs_().sum()])
+    def fit(
+        self, eta: Any, cost: Any, measure: Any, exposure: Any, cap: float, *, straight: bool
+    ) -> tuple[Any, Any, Any]:
+        """Return error, zeros above the cap, and coefficients, as `survey_feature` does for one feature."""
+        w = torch.where((measure >= 0.0) & (measure <= cap), exposure, 0.0)
+        (center, scale), any_number = _standard(eta, w), torch.full_like(w[:, :1], torch.inf)
+        # least squares correct an expansion, so that nothing is lost where all eta are nearly equal
+        level, slope = (center, torch.ones_like(center)) if self.identity else (center.expm1(), center.exp())
+        curve = 0.0 * slope if self.identity else 0.5 * slope
+        d = eta - center
+        x, rest = d / scale, cost - (level + d * (slope + curve * d))
+        basis = [torch.ones_like(x), x, x * x]
+        least, most = [-any_number, -any_number, -curve * scale**2], [any_number] * 3
+        if self.dispersion is not None:
+            t, bent = exposure.expand(eta.shape), -0.5 * self.dispersion[:, None]
+            (middle, spread), square = _standard(t, w), t * eta * eta
+            unit = _mean(square**2, w).sqrt().clamp(1e-100)
+            basis, rest = [*basis, (t - middle) / spread, square / unit], rest - bent * square
+            flattest, steepest = 0.0 if straight else FLATTEST, -STEEPEST * slope**2 * bent
+            least[1], most[1] = ((times - 1.0) * slope * scale for times in (flattest, STEEPEST))
+            most[2] = 0.0 * slope if self.identity else (STEEPEST * slope - curve) * scale**2
+            most_bent = 0.0 if straight else _most_bent(eta, exposure, w, square).minimum(steepest)
+            least, most = [*least, -any_number, (-most_bent - bent) * unit], [*most, any_number, -bent * unit]
+        found = _bounded(*_normal_equations(w, basis, rest), torch.cat(least, 1), torch.cat(most, 1))
+        linear, a2 = found[:, 1:2] / scale + slope, (found[:, 2:3] / scale**2 + curve).clamp(0.0)
+        a0 = found[:, :1] + level - center * (linear - center * a2)
+        parts = [a0, linear - 2.0 * center * a2, a2]
+        if self.dispersion is not None:
+            by_t, b2 = found[:, 3:4] / spread, found[:, 4:] / unit + bent
+            b2 = torch.where(b2 > 1e-12 * bent, 0.0, b2)  # the rest is rounding
+            parts = [a0 - middle * by_t, *parts[1:], by_t, b2]
+        quadratics = torch.cat(parts, 1)
+        off = cost - _polynomial(eta, exposure, quadratics)
+        return (w * off.abs_()).sum(1), (measure > cap).sum(1).double(), quadratics
 
 
-def _survey_dispersed(
-    eta: Any, cost: Any, measure: Any, exposure: Any, cap: float, *, noise: Noise, straight: bool
-) -> tuple[Any, Any, Any]:
-    """Error, zeros above the cap, and coefficients, as `survey_feature` gives them for one feature."""
-    w = torch.where((measure >= 0.0) & (measure <= cap), exposure, 0.0)
-    t = exposure.expand(eta.shape)
-    (center, scale), (middle, spread) = _standard(eta, w), _standard(t, w)
-    level, slope = (center, torch.ones_like(center)) if noise.identity else (center.expm1(), center.exp())
-    curve, bent = 0.0 * slope if noise.identity else 0.5 * slope, -0.5 * noise.dispersion[:, None]
-    d, square = eta - center, t * eta * eta
+def _polynomial(eta: Any, t: Any, quadratics: Any) -> Any:
+    a0, a1, a2, *by_t = quadratics[:, :, None].unbind(1)
+    value = a0 + eta * (a1 + a2 * eta)
+    return value + t * (by_t[0] + by_t[1] * eta * eta) if by_t else value
+
+
+def _mean(x: Any, w: Any) -> Any:
+    """Weighed mean of every feature, 0 without weights."""
     total = w.sum(1, keepdim=True)
-    unit = ((w * square**2).sum(1, keepdim=True) / torch.where(total > 0.0, total, 1.0)).sqrt().clamp(1e-100)
-    x, rest = d / scale, cost - (level + d * (slope + curve * d)) - bent * square
-    basis = (torch.ones_like(x), x, x * x, (t - middle) / spread, square / unit)
-    A, right = w.new_empty((len(w), 5, 5)), w.new_empty((len(w), 5))
+    return (w * x).sum(1, keepdim=True) / torch.where(total > 0.0, total, 1.0)
+
+
+def _standard(x: Any, w: Any) -> tuple[Any, Any]:
+    """Weighed mean and standard deviation of every feature; the latter is never zero."""
+    mean = _mean(x, w)
+    return mean, torch.maximum(_mean((x - mean) ** 2, w).sqrt(), 1e-7 * (1.0 + mean.abs()))
+
+
+def _most_bent(eta: Any, exposure: Any, w: Any, square: Any) -> Any:
+    """How concave a feature may be; see `log1pnmf.model.zeros.MOST_BENT`."""
+    widest = (w * eta).amax(1, keepdim=True)
+    largest = (exposure * torch.maximum(eta, -1.0 - eta)).amax(1, keepdim=True)  # see `_leave_out`
+    of_all = MOST_OF_ALL * (w * eta).sum(1, keepdim=True) / (w * square).sum(1, keepdim=True)
+    most = torch.minimum(0.5 * MOST_BENT / widest, LARGEST_BEND / largest**2)
+    return torch.where(widest > 0.0, torch.minimum(most, 0.5 * of_all), 0.0)
+
+
+def _normal_equations(w: Any, basis: list[Any], rest: Any) -> tuple[Any, Any]:
+    A, right = w.new_empty((len(w), len(basis), len(basis))), w.new_empty((len(w), len(basis)))
     for i, one in enumerate(basis):
         weighed = w * one
         right[:, i] = (weighed * rest).sum(1)
         for k, other in enumerate(basis[: i + 1]):
             A[:, i, k] = A[:, k, i] = (weighed * other).sum(1)
-    widest = (w * eta).amax(1, keepdim=True)
-    largest = (exposure * torch.maximum(eta, -1.0 - eta)).amax(1, keepdim=True)  # see `_leave_out`
-    most_bent = torch.minimum(0.5 * MOST_BENT / widest, LARGEST_BEND / largest**2)
-    of_all = MOST_OF_ALL * (w * eta).sum(1, keepdim=True) / (w * square).sum(1, keepdim=True)
-    most_bent = torch.minimum(torch.minimum(most_bent, 0.5 * of_all), -STEEPEST * slope**2 * bent)
-    least_bent = torch.where((widest > 0.0) & (not straight), -most_bent, 0.0)
-    least, most = torch.full_like(right, -torch.inf), torch.full_like(right, torch.inf)
-    flattest = 0.0 if straight else FLATTEST
-    least[:, 1:2], most[:, 1:2] = ((times - 1.0) * slope * scale for times in (flattest, STEEPEST))
-    least[:, 2:3], most[:, 2:3] = -curve * scale**2, (STEEPEST * slope - curve) * scale**2
-    least[:, 4:], most[:, 4:] = (least_bent - bent) * unit, -bent * unit
-    if noise.identity:
-        most[:, 2] = 0.0
-    found = _bounded(A, right, least, most)
-    linear, by_t = found[:, 1:2] / scale + slope, found[:, 3:4] / spread
-    a2 = (found[:, 2:3] / scale**2 + curve).clamp(0.0)
-    a0 = found[:, :1] + level - center * (linear - center * a2) - middle * by_t
-    b2 = found[:, 4:] / unit + bent
-    b2 = torch.where(b2 > 1e-12 * bent, 0.0, b2)  # the rest is rounding
-    quadratics = torch.cat([a0, linear - 2.0 * center * a2, a2, by_t, b2], 1)
-    off = cost - _dispersed_polynomial(eta, exposure, quadratics)
-    return (w * off.abs_()).sum(1), (measure > cap).sum(1).double(), quadratics
-
-
-def _standard(x: Any, w: Any) -> tuple[Any, Any]:
-    """Weighed mean and standard deviation of every feature; the latter is never zero."""
-    total = w.sum(1, keepdim=True)
-    some = torch.where(total > 0.0, total, 1.0)
-    mean = (w * x).sum(1, keepdim=True) / some
-    variance = (w * (x - mean) ** 2).sum(1, keepdim=True) / some
-    return mean, torch.maximum(variance.sqrt(), 1e-7 * (1.0 + mean.abs()))
+    return A, right
 
 
 def _bounded(A: Any, right: Any, least: Any, most: Any) -> Any:
     """Solve normal equations; what is out of its bounds is set to the next one, and the rest solved again."""
     fixed, value = least == most, torch.where(least == most, least, 0.0)
-    for _ in range(3):
-        found = _solve_free(A, right, fixed, value)
+    for _ in range(4):
+        found = _solve(A, right, fixed, value)
         inside = torch.minimum(torch.maximum(found, least), most)
         out = ~fixed & (inside != found)
+        if not bool(out.any()):
+            break
         fixed, value = fixed | out, torch.where(out, inside, value)
-    return _solve_free(A, right, fixed, value)
+    return found
 
 
-def _solve_free(A: Any, right: Any, fixed: Any, value: Any) -> Any:
+def _solve(A: Any, right: Any, fixed: Any, value: Any) -> Any:
     """Solve normal equations that are made solvable by a tiny ridge, as ``cpp/zeros.hpp`` has it."""
     diagonal, total = torch.diagonal(A, dim1=1, dim2=2), A[:, 0, 0, None]
     ridge = RIDGE * diagonal + RIDGE * total + 1e-300
-    ridge = torch.where(torch.arange(5, device=A.device) == 0, 1e-300, ridge)
+    ridge[:, 0] = 1e-300
     A = A + torch.diag_embed(ridge)
     # a feature without zeros below the cap has only the ridge, which would overflow
-    A = torch.where(total[:, :, None] > 0.0, A, torch.eye(5, dtype=A.dtype, device=A.device))
+    A = torch.where(total[:, :, None] > 0.0, A, torch.eye(A.shape[1], dtype=A.dtype, device=A.device))
     right = torch.where(fixed, value, right - (A * value[:, None]).sum(2))
     free = ~fixed
     A = torch.where(free[:, :, None] & free[:, None], A, torch.diag_embed(fixed.to(A.dtype)))
     return torch.linalg.solve(A, right)
-
-
-def _dispersed_polynomial(eta: Any, t: Any, quadratics: Any) -> Any:
-    a0, a1, a2, b0, b2 = quadratics[:, :, None].unbind(1)
-    return a0 + eta * (a1 + a2 * eta) + t * (b0 + b2 * eta * eta)
