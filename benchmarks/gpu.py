@@ -154,11 +154,17 @@ def timed(call, repeat=20):
 def show_kernels(name):
     """Milliseconds of the parts of a half-step, with the bytes and operations they cannot do without."""
     counts, L, F = simulate(**CASES[name])
-    for form in ("chebyshev", "exact", "nb exact"):
-        problem = problem_of(counts, 1.0, form)
-        engine = TorchEngine(problem)
-        print_parts(f"{name} {form} loadings", engine, problem.loadings_side, L, F)
-        print_parts(f"{name} {form} factors", engine, problem.factors_side, F, L)
+    for form, c, precision in (
+        ("chebyshev", 1.0, "float32"),
+        ("exact", 1.0, "float32"),
+        ("nb exact", 1.0, "float32"),
+        ("exact", 0.01, "float32"),
+        ("exact", 1.0, "float64"),
+    ):
+        problem = problem_of(counts, c, form)
+        engine, title = TorchEngine(problem, precision=precision), f"{name} {form} c={c} {precision}"
+        print_parts(f"{title} loadings", engine, problem.loadings_side, L, F)
+        print_parts(f"{title} factors", engine, problem.factors_side, F, L)
 
 
 def print_parts(title, engine, side, start, design):
@@ -178,7 +184,9 @@ def print_parts(title, engine, side, start, design):
         return triton_terms.reach(block, rows, b, step, fixed, **how)
 
     sums, box = evaluate(), engine._boxes(NON_NEGATIVE, b)
-    H = sums.hessian + 1e-3 * sums.hessian.amax((1, 2))[:, None, None] * torch.eye(K, device="cuda")
+    H = sums.hessian + 1e-3 * sums.hessian.amax((1, 2))[:, None, None] * torch.eye(
+        K, dtype=sums.hessian.dtype, device="cuda"
+    )
     parts = {
         "evaluate": timed(evaluate),
         "evaluate, no Hessian": timed(lambda: evaluate(False)),

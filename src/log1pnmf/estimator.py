@@ -325,6 +325,7 @@ class Log1pNMF(FittedModel):
     engine : {"auto", "native", "torch", "streaming"}
         What does the computation. "auto" uses a CUDA GPU if there is one and the data are large, "streaming"
         for counts that are not in memory, and otherwise the compiled core; ``fit_.settings`` says which.
+        "torch" needs a CUDA GPU.
     random_state : int, RandomState, Generator or None
         Seed or generator of the random numbers.
     fixed_factors : mapping of str to array, data frame or array of shape (K_0, n_features), optional

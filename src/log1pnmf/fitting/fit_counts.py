@@ -394,8 +394,8 @@ def fit_log1p_nmf(counts: Any, n_components: int, *, resume: StrPath | None = No
     Parameters
     ----------
     counts : array, sparse matrix, data frame, Counts or source
-        Samples x features; see `log1pnmf.counts.Counts.from_any`. Sparse matrices of PyTorch and CuPy stay on
-        their device. Counts larger than memory: see `log1pnmf.open_counts`.
+        Samples x features; see `log1pnmf.counts.Counts.from_any`. Matrices of PyTorch and CuPy are copied to
+        the memory of the host. Counts larger than memory: see `log1pnmf.open_counts`.
     n_components : int
         Number of factors, K.
     resume : str or PathLike, optional
