@@ -281,13 +281,13 @@ def reach(
 
 @triton.jit
 def begin(program, rows, indptr, row_exposure, labels, columns, own_exposures, BATCH: tl.constexpr):
-    """Return the row of a program, its entries, and its place: number, where exposures begin, its own one."""
+    """Return the row of a program, its entries, where its exposures begin, and its own one."""
     row = tl.load(rows + program)
     start, stop = tl.load(indptr + row), tl.load(indptr + row + 1)
     row_at, column_at = program * own_exposures, program * 0
     if BATCH == 1:
         column_at = tl.load(labels + program) * columns
-    return row, start, stop, (program, row_at, column_at, tl.load(row_exposure + row_at))
+    return row, start, stop, row_at, column_at, tl.load(row_exposure + row_at)
 
 
 @triton.jit
@@ -401,9 +401,10 @@ def _evaluate(
     program, offset = piece, piece * 0
     if PIECE > 0:
         program, offset = tl.load(owners + piece), tl.load(offsets + piece)
-    row, start, stop, place = begin(
+    row, start, stop, row_at, column_at, t_row = begin(
         program, rows, indptr, row_exposure, labels, columns, own_exposures, BATCH
     )
+    place = (program, row_at, column_at, t_row)
     if PIECE > 0:
         start += offset
         stop = tl.minimum(stop, start + PIECE)
@@ -486,9 +487,10 @@ def _change(
 ):  # fmt: skip
     T: tl.constexpr = row_exposure.dtype.element_ty
     program = tl.program_id(0).to(tl.int64)
-    row, start, stop, place = begin(
+    row, start, stop, row_at, column_at, t_row = begin(
         program, rows, indptr, row_exposure, labels, columns, own_exposures, BATCH
     )
+    place = (program, row_at, column_at, t_row)
     k = tl.arange(0, W)
     b = tl.load(b_at + program * K + k, mask=k < K, other=0.0).to(T)
     step = tl.load(step_at + program * K + k, mask=k < K, other=0.0).to(T)
@@ -542,9 +544,10 @@ def _reach(
 ):  # fmt: skip
     T: tl.constexpr = row_exposure.dtype.element_ty
     program = tl.program_id(0).to(tl.int64)
-    row, first, last, place = begin(
+    row, first, last, row_at, column_at, t_row = begin(
         program, rows, indptr, row_exposure, labels, columns, own_exposures, BATCH
     )
+    place = (program, row_at, column_at, t_row)
     wanted = tl.load(known + program) == 0
     stop = tl.where(wanted, last, first)
     k = tl.arange(0, W)
