@@ -26,7 +26,7 @@ from .streaming import StreamingEngine
 LEAST_WORK_FOR_A_GPU = 2e7
 """Non-zeros times factors from which "auto" takes a graphics card."""
 MOST_FACTORS_ON_A_GPU = 128
-"""Of a fit on a graphics card, whose registers hold a K x K matrix."""
+"""Of a fit on a graphics card: registers of a processor hold the Hessian of a row."""
 SINGLE_ROW = 2.0**20
 """Total count of a sample up to which rounding errors of its log-likelihood stay below about 1 in float32."""
 LARGEST_TOTAL = 1e9

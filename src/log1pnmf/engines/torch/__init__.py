@@ -1,1 +1,1 @@
-"""The half-step in PyTorch, with Triton kernels on a CUDA card."""
+"""The half-step on a CUDA card, in Triton and PyTorch."""

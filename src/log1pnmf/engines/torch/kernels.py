@@ -26,8 +26,6 @@ from triton.language.extra import libdevice
 
 from .rows import PIECE, Block, Box, Design, Own, Reach, Sums, completed, wide
 
-LARGEST_WIDTH = 128
-"""Factors that a program takes: the registers of a processor hold their Hessian."""
 NARROWEST = 16  # what a matrix product of tiles needs
 IMPOSSIBLE, LEAST_RATIO = 1e30, 1e-6
 """What a count without a mean costs, and the smallest fraction to which a step may shrink a mean."""

@@ -194,15 +194,12 @@ class Rows:
         gradient[there] = by_steep * declines(some, self.design) - 4.0 * by_bend * hollow[there] - exact
         return gradient
 
-    def _smallest(self, rows: Any) -> Any:
-        """Smallest count of some rows."""
-        return self.block.smallest if rows is self.all else self.block.smallest[rows]
-
     def _surely_small(self, rows: Any, step: Any, curvature: Any) -> Any:
         """Whether every eta changes so little that the full step must lower the loss; a cheap bound."""
         if self.design.form.dispersed:  # D may be large: there is no cheap bound
             return torch.zeros(len(rows), dtype=torch.bool, device=step.device)
-        small = curvature <= 0.04 * self._smallest(rows)
+        least = self.block.smallest if rows is self.all else self.block.smallest[rows]
+        small = curvature <= 0.04 * least
         if not self.design.form.identity:
             small &= abs(step) @ self.design.largest <= 0.2
         return small

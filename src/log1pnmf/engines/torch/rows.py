@@ -169,8 +169,6 @@ def to_device(array: Any, device: Any, dtype: Any) -> Any:
     """Copy an array to a device, as a tensor of some type."""
     if isinstance(array, torch.Tensor):
         return array.to(device=device, dtype=dtype)
-    if device.type == "cpu":
-        return torch.from_numpy(array.astype(np.dtype(str(dtype).removeprefix("torch.")), copy=True))
     out = torch.empty(len(array), dtype=dtype, device=device)
     for at in range(0, len(array), COPIED_ENTRIES):  # no second copy of the whole where types differ
         piece = read_only(np.ascontiguousarray(array[at : at + COPIED_ENTRIES]))
@@ -250,11 +248,6 @@ class Stored:
 
     indptr: Any  # (rows + 1,): into `indices`, not from 0
     indices: Any
-
-    @property
-    def lengths(self) -> Any:
-        """Entries of every row."""
-        return self.indptr[1:] - self.indptr[:-1]
 
 
 class DevicePattern:
@@ -717,16 +710,12 @@ class Kept:
             if identity:
                 total = factors @ (t @ loadings[of])
             else:
-                for some, own in zip(*(one.split(self._piece(factors)) for one in (of, t)), strict=True):
+                size = max(1, DENSE_BYTES // (8 * max(1, len(factors))))  # samples at a time
+                for some, own in zip(of.split(size), t.split(size), strict=True):
                     eta = factors @ loadings[some].T
                     total += eta.clamp_(max=LARGEST_ETA).expm1_() @ own
             sums.append(total)
         return torch.stack(sums)
-
-    @staticmethod
-    def _piece(factors: Any) -> int:
-        """Count samples whose means are evaluated at a time."""
-        return max(1, DENSE_BYTES // (8 * max(1, len(factors))))
 
     def sums(self, X: Any) -> tuple[Any, Any, Any]:
         """`decline`, `linear` and `gram` of a `Design`."""
