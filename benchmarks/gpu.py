@@ -184,9 +184,7 @@ def print_parts(title, engine, side, start, design):
         return triton_terms.reach(block, rows, b, step, fixed, **how)
 
     sums, box = evaluate(), engine._boxes(NON_NEGATIVE, b)
-    H = sums.hessian + 1e-3 * sums.hessian.amax((1, 2))[:, None, None] * torch.eye(
-        K, dtype=sums.hessian.dtype, device="cuda"
-    )
+    H = sums.hessian + 1e-3 * sums.hessian.amax((1, 2))[:, None, None] * torch.eye(K, device="cuda")
     parts = {
         "evaluate": timed(evaluate),
         "evaluate, no Hessian": timed(lambda: evaluate(False)),
