@@ -124,6 +124,11 @@ class ReferenceEngine(Engine):
             yield _Row(y, t, design, box, self.problem, noise, zeros)
 
 
+def both_sides(problem, loadings, factors):
+    """Return side, own rows and design of both half-steps."""
+    return (problem.loadings_side, loadings, factors), (problem.factors_side, factors, loadings)
+
+
 def dispersion_of(problem: Problem, j: int) -> float | None:
     """Return the dispersion of a feature; None with Poisson noise."""
     noise = problem.noise

@@ -64,10 +64,7 @@ def test_the_estimator_shows_all_parameters_in_their_order():
 
 @pytest.mark.parametrize(
     ("command", "others"),
-    [
-        (fit_command, {"engine", "fixed_factors", "mask"}),
-        (sweep_command, set()),
-    ],
+    [(fit_command, {"engine", "fixed_factors", "mask"}), (sweep_command, set())],
     ids=["fit", "sweep"],
 )
 def test_the_command_shows_what_is_asked_for_most(command, others):

@@ -78,9 +78,7 @@ def test_signatures_of_a_file(tmp_path, capsys):
     assert said[first + 1].startswith("    most in sunny")
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Changing the sparsity structure:scipy.sparse.SparseEfficiencyWarning",
-)
+@pytest.mark.filterwarnings("ignore:Changing the sparsity structure:scipy.sparse.SparseEfficiencyWarning")
 def test_single_cells(tmp_path, capsys):
     pytest.importorskip("matplotlib").use("Agg")
     adata = example("single_cell").main(tmp_path / "cells.png", n_components=4, step=20, tol=1e-4)

@@ -25,7 +25,6 @@ PACKAGE = [path for path in SOURCES if path.is_relative_to(ROOT / "src")]
 
 PRINTING = {"demo.py": "prints what it found"}
 EXECUTING = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
-MOST_ROOMS = 12
 
 
 def relative(path):
@@ -65,23 +64,6 @@ def test_nothing_is_unpickled():
                 assert safe == ["False"], f"{relative(path)}:{node.lineno} loads without allow_pickle=False"
         assert not calls(path, "eval"), f"{relative(path)} calls eval"
         assert not calls(path, "exec"), f"{relative(path)} calls exec"
-
-
-def test_the_house_has_few_rooms():
-    """Packages at the top of src/log1pnmf, and beside them only what names and starts the package."""
-    top = ROOT / "src" / "log1pnmf"
-    rooms = {path.parent.name for path in top.glob("*/__init__.py")}
-    assert len(rooms) <= MOST_ROOMS, f"{sorted(rooms)}: a new thing belongs in one of the rooms"
-    beside = {"__init__.py", "__main__.py", "_core.pyi", "estimator.py"}
-    assert {path.name for path in top.glob("*.py*")} == beside
-
-
-def test_tests_follow_the_layout():
-    """A folder of tests is named after a room; the others say what they do to all of them."""
-    top = ROOT / "src" / "log1pnmf"
-    rooms = {path.parent.name.strip("_") for path in top.glob("*/__init__.py")} | {"estimator"}
-    folders = {path.parent.name for path in (ROOT / "tests").glob("*/*.py")}
-    assert folders <= rooms | {"fuzz", "torture"}
 
 
 def public_objects():

@@ -6,14 +6,9 @@ GOOD = "cell,a,b\nx,1,2\ny,3,0\nz,1,1\n"
 
 CONTENTS = {
     "good.csv": GOOD,
-    "empty.csv": "",
     "fractions.csv": "cell,a,b\nx,0.5,2\ny,3,0\n",
-    "negative.csv": "cell,a,b\nx,-1,2\ny,3,0\n",
     "zeros.csv": "cell,a,b\nx,0,0\ny,0,0\n",
     "damaged.h5ad": "no HDF5",
-    "damaged.npz": "no zip",
-    "unknown.xlsx": "what",
-    "packed.csv.gz": "not packed",
 }
 
 FIT = ["fit", "FILE", "-k", "2", "-o", "OUT", "--no-report"]
@@ -30,10 +25,7 @@ USES = {
     "c twice": ([*FIT, "-c", "1", "-c", "1.0"], "twice"),
     "likelihood unknown": ([*FIT, "--likelihood", "best"], "likelihood must be one of"),
     "start unknown": ([*FIT, "--set", "init=best"], "init must be one of"),
-    "parameter unknown": (
-        [*FIT, "--set", "n_components=3"],
-        "--set takes NAME=VALUE with one of init,",
-    ),
+    "parameter unknown": ([*FIT, "--set", "n_components=3"], "--set takes NAME=VALUE with one of init,"),
     "parameter without a value": ([*FIT, "--set", "init"], "--set takes NAME=VALUE"),
     "parameter not a number": ([*FIT, "--set", "n_init=x"], "n_init must be a number, got 'x'"),
     "no such label": ([*FIT, "--groupby", "type"], "no sample column 'type'"),
@@ -58,14 +50,9 @@ USES = {
 }
 FILES = {
     "missing.csv": "does not exist",
-    "empty.csv": "empty",
     "fractions.csv": "--allow-fractions",
-    "negative.csv": "negative",
     "zeros.csv": "all zero",
     "damaged.h5ad": "damaged.h5ad",
-    "damaged.npz": "damaged.npz",
-    "unknown.xlsx": "no ending that is known",
-    "packed.csv.gz": "damaged",
 }
 
 

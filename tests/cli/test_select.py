@@ -1,7 +1,6 @@
 """``log1pnmf select``: table, picture and suggestion; what is done is not lost."""
 
 import csv
-import importlib
 import json
 import math
 from importlib import import_module
@@ -76,7 +75,6 @@ def test_no_suggestion_where_the_data_do_not_say(call, file, tmp_path):
 
 def test_interrupted_goes_on_and_gives_the_same(call, file, tmp_path, monkeypatch):
     whole = call("select", file, "-k", "1-3", "-o", tmp_path / "whole", "--json", *QUICK).json
-    running = importlib.import_module("log1pnmf.analysis.select")
     wait, calls = running.wait, iter(range(100))
 
     def one_by_one_and_pressed(pending, **options):

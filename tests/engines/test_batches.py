@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.reference_engine import ReferenceEngine
+from tests.reference_engine import ReferenceEngine, both_sides
 
 from log1pnmf._core import runnable_kernels
 from log1pnmf.counts import Counts, open_counts
@@ -68,10 +68,7 @@ CASES = dict(cases())
 def test_half_steps_are_those_of_the_reference(name):
     problem, (loadings, factors) = CASES[name], point()
     native, reference = NativeEngine(problem, 1), ReferenceEngine(problem)
-    for side, start, design in (
-        (problem.loadings_side, loadings, factors),
-        (problem.factors_side, factors, loadings),
-    ):
+    for side, start, design in both_sides(problem, loadings, factors):
         ours, theirs = native.half_step(side, start, design), reference.half_step(side, start, design)
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-9)
         scale = np.abs(theirs.gradient).max()
@@ -91,10 +88,7 @@ def test_batches_may_be_many_and_of_any_size(name, kernel):
     problem = replace(problem, batches=batches)
     native, reference = NativeEngine(problem, 1, kernel), ReferenceEngine(problem)
     loadings, factors = point()
-    for side, start, design in (
-        (problem.loadings_side, loadings, factors),
-        (problem.factors_side, factors, loadings),
-    ):
+    for side, start, design in both_sides(problem, loadings, factors):
         loss, gradient = reference.evaluate(side, start, design)
         step = native.half_step(side, start, design)
         assert step.loss == pytest.approx(loss, rel=1e-9)
@@ -139,10 +133,7 @@ def test_zeros_are_surveyed_with_the_exposure_of_their_batch(name):
 @pytest.mark.parametrize("name", CASES)
 def test_any_number_of_threads_gives_the_same_bits(name):
     problem, (loadings, factors) = CASES[name], point()
-    for side, start, design in (
-        (problem.loadings_side, loadings, factors),
-        (problem.factors_side, factors, loadings),
-    ):
+    for side, start, design in both_sides(problem, loadings, factors):
         one, three = (NativeEngine(problem, n).half_step(side, start, design) for n in (1, 3))
         assert (one.values == three.values).all()
         assert one.loss == three.loss
@@ -248,10 +239,7 @@ def test_pytorch_gives_what_the_compiled_engine_gives(name, precision, close, de
     torch_engine = pytest.importorskip("log1pnmf.engines.torch.engine")
     problem, (loadings, factors) = CASES[name], point()
     native, torch = NativeEngine(problem, 1), torch_engine.TorchEngine(problem, device, precision)
-    for side, begin, design in (
-        (problem.loadings_side, loadings, factors),
-        (problem.factors_side, factors, loadings),
-    ):
+    for side, begin, design in both_sides(problem, loadings, factors):
         start = begin
         for _ in range(3):  # far away, rows may take more steps in one of them
             start = native.half_step(side, start, design).values

@@ -78,29 +78,6 @@ def test_dispersions_and_factors_belong_together_in_the_end(drawn, fits, kind):
     np.testing.assert_allclose(again.dispersion, fit.dispersion, rtol=0.1)
 
 
-AGAIN = {"noise": "nb", "tol": 1e-4, "n_init": 2, "max_iter": 40, "init": "random"}
-
-
-@pytest.fixture(scope="module")
-def whole(drawn):
-    return lp.fit_log1p_nmf(drawn.counts[:16, :12], 2, **AGAIN)
-
-
-@pytest.mark.parametrize("after", [3, 7, 8, 16, 30])
-def test_going_on_later_has_the_same_bits(drawn, whole, tmp_path, after):
-    y, path, seen = drawn.counts[:16, :12], tmp_path / "state", []
-
-    def stop(iteration):
-        seen.append(iteration.index)
-        return len(seen) > after
-
-    lp.fit_log1p_nmf(y, 2, checkpoint=path, callbacks=[stop], **AGAIN)
-    resumed = lp.fit_log1p_nmf(y, 2, resume=path, **AGAIN)
-    np.testing.assert_array_equal(resumed.factors, whole.factors)
-    np.testing.assert_array_equal(resumed.dispersion, whole.dispersion)
-    assert resumed.objective == whole.objective
-
-
 PARTS = ("dispersion", "prior.centre", "prior.freedom", "prior.level", "prior.spread")
 
 

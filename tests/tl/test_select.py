@@ -55,6 +55,9 @@ def test_c_is_the_axis_where_there_is_one_number_of_factors(adata):
     (ax,) = lp.pl.select(found, figure=Figure()).axes  # without seeds there is no stability
     assert ax.get_xlabel() == "c"
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0.1", "∞"]
+    np.testing.assert_allclose(ax.containers[0].lines[0].get_ydata(), found.summary["difference"])
+    with pytest.raises(ValueError, match="over must be one of"):
+        lp.pl.select(found, over="K")
 
 
 def test_key_and_copy(adata):
