@@ -196,7 +196,7 @@ def test_more_factors_than_memory_holds_are_refused_before_any_work(engine):
         ValueError, match=r"n_components=20000000 needs about [\d,.]+ GB.* has [\d,.]+ GB; use fewer"
     ):
         fit_log1p_nmf(Y, 20_000_000, engine=engine, n_jobs=1)
-    assert fit_log1p_nmf(Y, 40, engine=engine, n_jobs=1, tol=1e-2).n_components == 40
+    assert fit_log1p_nmf(Y, 40, engine=engine, init="rank1", tol=1e-2).n_components == 40
 
 
 def test_an_interrupt_keeps_the_fit_so_far():
@@ -242,7 +242,7 @@ def test_ctrl_c_is_answered_within_an_iteration():
 
 
 def test_a_poor_approximation_is_said_and_adaptive_zeros_repair_it():
-    counts = datasets.pancreas().counts[:150]
+    counts = datasets.pancreas().counts[:150, ::2]
     with pytest.warns(ApproximationWarning, match="use likelihood='adaptive'"):
         rough = fit_log1p_nmf(counts, 3, c=1.0, likelihood="chebyshev", tol=1e-5, random_state=0)
     fine = fit_log1p_nmf(counts, 3, c=1.0, likelihood="adaptive", tol=1e-5, random_state=0)

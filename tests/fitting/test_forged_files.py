@@ -10,7 +10,6 @@ import pytest
 from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf._common.archive import read_archive, write_archive
 from log1pnmf.fitting import checkpoint
-from log1pnmf.fitting.fit import Fit
 
 rng = np.random.default_rng(0)
 Y = rng.poisson(rng.gamma(0.5, 2.0, size=(9, 2)) @ rng.gamma(0.5, size=(2, 7)) + 0.1)
@@ -130,14 +129,9 @@ def use_model(path):
 def test_forged_models(tmp_path, options):
     path = tmp_path / "model"
     ignored(Log1pNMF(**OPTIONS, **options).fit, Y).save(path)
-    outcomes = used_or_refused(path, use_model, sample=7)
-    assert min(outcomes.values()) > 20
-
-
-def test_forged_fits(tmp_path):
-    path = tmp_path / "fit"
-    ignored(fit_log1p_nmf, Y, **OPTIONS).save(path)
-    assert min(used_or_refused(path, Fit.load, sample=7).values()) > 10
+    outcomes = used_or_refused(path, use_model, sample=11)
+    assert outcomes["used"] >= 15
+    assert outcomes["refused"] >= 60
 
 
 def test_a_file_decides_nothing_about_threads_paths_and_engines(tmp_path):
