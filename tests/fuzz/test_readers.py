@@ -1,6 +1,7 @@
 """Damaged and malicious files: one clear error, never a crash, a hang, a full memory, or code that runs."""
 
 import contextlib
+import gzip
 import io
 import json
 import warnings
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fuzz.damage import KINDS, TELLING, Edit, samples
 
+from log1pnmf._common import safe_files as untrusted
 from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.cli.exchange import read_r_list
 from log1pnmf.counts.chunks import open_counts
@@ -57,6 +59,19 @@ def test_damaged_files_are_refused_or_read(valid, folder, data):
         warnings.simplefilter("ignore")
         with contextlib.suppress(ValueError, OSError):
             sample.read(path)
+
+
+@pytest.mark.parametrize("name", ["t.csv.gz", "t.mtx.gz", "t.npz"])
+def test_archives_that_unpack_to_more_than_memory(tmp_path, name, monkeypatch):
+    """With a small limit, here in this process; tests/torture has many more in one with little memory."""
+    monkeypatch.setattr(untrusted, "ALWAYS_ALLOWED", 1 << 18)
+    head = MARKET + "9 9 1\n" if "mtx" in name else "a,b\n"
+    if name == "t.npz":
+        np.savez_compressed(tmp_path / name, counts=np.zeros((1 << 11, 1 << 11)))
+    else:
+        (tmp_path / name).write_bytes(gzip.compress(head.encode() + b" " * (1 << 24)))
+    with pytest.raises(BadFileError, match="malicious"):
+        read_table(tmp_path / name)
 
 
 def test_a_well_packed_table_is_no_bomb(tmp_path):
