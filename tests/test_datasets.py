@@ -3,6 +3,7 @@
 from importlib import resources
 from pathlib import Path
 
+import anndata
 import numpy as np
 import pytest
 from scipy import sparse
@@ -61,7 +62,6 @@ def test_notice_names_source_and_licence(data):
 
 @pytest.mark.skipif(not FULL.exists(), reason="the full matrix is not here")
 def test_counts_are_those_of_the_full_matrix(data):
-    anndata = pytest.importorskip("anndata")
     full = anndata.read_h5ad(FULL)
     assert full.obs["label"].tolist() == data.sample_labels.tolist()
     same = full[:, data.feature_names].X

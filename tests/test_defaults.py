@@ -3,21 +3,18 @@
 import inspect
 from dataclasses import replace
 
+import anndata
 import numpy as np
 import pytest
 
 import log1pnmf as lp
+from log1pnmf.cli import main
+from log1pnmf.cli.fit import fit as fit_command
+from log1pnmf.cli.fit import select as select_command
+from log1pnmf.cli.fit import sweep as sweep_command
+from log1pnmf.cli.options import parse_c
+from log1pnmf.cli.run_folder import RunFolder
 from log1pnmf.fitting.fit_counts import PARAMETERS, default_of
-
-anndata = pytest.importorskip("anndata")
-pytest.importorskip("typer")
-
-from log1pnmf.cli import main  # noqa: E402
-from log1pnmf.cli.fit import fit as fit_command  # noqa: E402
-from log1pnmf.cli.fit import select as select_command  # noqa: E402
-from log1pnmf.cli.fit import sweep as sweep_command  # noqa: E402
-from log1pnmf.cli.options import parse_c  # noqa: E402
-from log1pnmf.cli.run_folder import RunFolder  # noqa: E402
 
 COMMAND = {"components": "n_components", "seed": "random_state", "jobs": "n_jobs"}
 """Options of the command that go by other names."""

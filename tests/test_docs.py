@@ -97,9 +97,6 @@ def compiled(fence: Fence, page: Path):
     return compile("\n" * fence.line + fence.text, name(page), "exec")
 
 
-# ---------------------------------------------------------------- code
-
-
 @pytest.fixture
 def in_page(monkeypatch, tmp_path):
     """An empty folder to work in, pictures that nobody sees, and fewer cells where a page fits many."""
@@ -300,9 +297,6 @@ def test_a_stale_output_is_noticed(shown, printed, same):
     assert matches(shown, printed) is same
 
 
-# ---------------------------------------------------------------- links
-
-
 def links(page: Path) -> list[str]:
     text = re.sub(r"`[^`\n]+`", "", FENCE.sub("", page.read_text(encoding="utf-8")))
     return [found["target"] for found in LINK.finditer(text)] + re.findall(r'<img src="([^"]+)"', text)
@@ -340,9 +334,6 @@ def test_links_are_seen(tmp_path):
     )
     assert links(page) == ["y.md#z", "img/p.png", "https://x.org/a_(b)"]
     assert anchors(page) == {"a-b-c"}
-
-
-# ---------------------------------------------------------------- completeness
 
 
 def test_the_reference_lists_the_public_names():

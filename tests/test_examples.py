@@ -4,6 +4,7 @@ import importlib.util
 import re
 from pathlib import Path
 
+import anndata
 import numpy as np
 import pytest
 
@@ -62,7 +63,6 @@ def test_signatures_are_recovered(capsys):
 
 
 def test_signatures_of_a_file(tmp_path, capsys):
-    anndata = pytest.importorskip("anndata")
     signatures = example("mutational_signatures")
     tumours = made_up_tumours(60)
     exposures = tumours.mutations
@@ -91,7 +91,6 @@ def test_single_cells(tmp_path, capsys):
 
 
 def test_gene_sets(capsys):
-    pytest.importorskip("pandas")
     table = example("gene_sets").main(step=4, tol=1e-4)
     sure = table[table["adjusted_p"] < 0.01]
     assert len(sure) >= 4

@@ -1,6 +1,7 @@
 """Order of samples, their groups, and colours of factors."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from log1pnmf._common.colors import BASELINE, distinct_colors
@@ -19,17 +20,15 @@ def loadings():
 
 class TestGroups:
     def test_categories_keep_their_order_and_unused_ones_are_left_out(self):
-        pandas = pytest.importorskip("pandas")
-        labels = pandas.Categorical(["low", "high", "low"], categories=["low", "never", "high"])
-        for given in (labels, pandas.Series(labels)):
+        labels = pd.Categorical(["low", "high", "low"], categories=["low", "never", "high"])
+        for given in (labels, pd.Series(labels)):
             groups = Groups.of(given)
             assert groups.names == ("low", "high")
             assert groups.codes.tolist() == [0, 1, 0]
 
     def test_missing_labels_are_a_last_group(self):
-        pandas = pytest.importorskip("pandas")
         words = [np.array(["z", nothing, "a"], dtype=object) for nothing in (None, float("nan"))]
-        kinds = [pandas.Categorical(["z", None, "a"]), pandas.array(["z", None, "a"], dtype="string")]
+        kinds = [pd.Categorical(["z", None, "a"]), pd.array(["z", None, "a"], dtype="string")]
         for given in words + kinds:
             groups = Groups.of(given)
             assert groups.names == ("a", "z", "NA")

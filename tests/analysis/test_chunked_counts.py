@@ -75,9 +75,6 @@ def test_other_features_are_refused(matrix):
         diagnose(fitted, open_counts(other))
 
 
-# ---------------------------------------------------------------- progress
-
-
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_every_pass_tells_of_its_chunks(cut):
     told = []

@@ -90,8 +90,6 @@ def test_overdispersion_is_named_where_split_counts_want_ever_more_factors():
     assert "compare noise='nb'" not in judge(table(rows), holdout="samples").reasons[0]
 
 
-# ---------------------------------------------------------------- stability over seeds, in a selection
-
 QUICK = {"n_folds": 2, "n_starts": 1, "n_seeds": 3, "tol": 1e-4, "size_factors": "none", "n_jobs": 1}
 
 

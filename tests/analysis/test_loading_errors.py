@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import anndata
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
@@ -123,7 +124,6 @@ def test_any_number_of_threads_gives_the_same_bits():
 
 
 def test_anndata():
-    anndata = pytest.importorskip("anndata")
     from log1pnmf import tl
 
     counts = np.random.default_rng(0).poisson(2.0, (50, 12)).astype(np.float32)

@@ -33,9 +33,6 @@ def loss_of(found, counts, j, b):
     return (t * em - xlogy(counts[:, j], em)).sum()
 
 
-# ---------------------------------------------------------------- regressions
-
-
 @pytest.mark.parametrize("c", LINKS)
 def test_regressions_are_at_their_maximum(c):
     """A general optimiser with bounds finds no better coefficients."""
@@ -96,9 +93,6 @@ def test_chance_zeros_outside_the_factor_do_not_make_a_marker():
     )
     assert 1.0 < inference.z[0, 1] < 1.6
     assert inference.error[0, 1] < 0.011
-
-
-# ---------------------------------------------------------------- calibration
 
 
 @pytest.mark.parametrize("c", [1.0, np.inf])

@@ -1,6 +1,7 @@
 """Metrics: their values where they are known, and what must not change them."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -141,8 +142,7 @@ class TestLikelihood:
         assert log_likelihood(fit, counts) == pytest.approx(poisson.logpmf(counts, rates).sum(), rel=1e-10)
 
     def test_of_a_model_brings_features_in_order(self, counts):
-        pandas = pytest.importorskip("pandas")
-        frame = pandas.DataFrame(counts, columns=[f"gene{j}" for j in range(counts.shape[1])])
+        frame = pd.DataFrame(counts, columns=[f"gene{j}" for j in range(counts.shape[1])])
         model = Log1pNMF(2, tol=1e-3, random_state=0).fit(frame)
         backwards = frame[frame.columns[::-1]]
         assert log_likelihood(model, backwards) == pytest.approx(model.log_likelihood_, rel=1e-10)

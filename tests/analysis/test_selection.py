@@ -46,9 +46,6 @@ def found(counts):
     return select(counts, [2, 3, 4], [0.01, 1.0, math.inf], **QUICK)
 
 
-# ---------------------------------------------------------------- what it finds
-
-
 @pytest.mark.parametrize("holdout", ["counts", "samples"])
 @pytest.mark.parametrize(("true_c", "K", "seed"), [(0.01, 3, 0), (1.0, 2, 0), (math.inf, 3, 0)])
 def test_finds_link_and_number_of_factors(true_c, K, seed, holdout):
@@ -96,9 +93,6 @@ def test_penalty_is_chosen_where_factors_are_sparse():
         running.Counts.from_any(y), 2, holdout="counts", test_fraction=0.2, size_factors="none", seed=0
     )
     assert fold.penalty_scale == pytest.approx(0.8)
-
-
-# ---------------------------------------------------------------- what it counts
 
 
 def test_scores_are_those_of_the_folds(counts):
@@ -175,9 +169,6 @@ def test_one_standard_error_takes_fewest_factors_then_penalty_then_c():
     assert choice(**{"K3_c1_l0": best, "K2_c0.1_l0": close}) == Setting(0.1, 2, 0.0)
     assert choice(**{"K3_c1_l0": best, "K3_c0.1_l5": close, "K3_cinf_l0": close}) == Setting(0.1, 3, 5.0)
     assert choice(K3_c1_l0=best, K3_cinf_l0=close) == Setting(math.inf, 3, 0.0)
-
-
-# ---------------------------------------------------------------- how it is run
 
 
 def test_neither_the_order_of_the_values_nor_the_number_of_jobs_changes_a_bit(counts, found):

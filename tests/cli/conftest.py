@@ -12,9 +12,6 @@ from log1pnmf.counts.text import CountTable
 from log1pnmf.counts.write import write_table
 from log1pnmf.model.simulate import simulate
 
-pytest.importorskip("typer")
-pytest.importorskip("anndata")
-
 
 @dataclass
 class Outcome:

@@ -4,8 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-pytest.importorskip("typer")
-
 from log1pnmf.cli import main
 from log1pnmf.cli.run_folder import RunFolder
 from log1pnmf.counts import BadFileError, read_sets

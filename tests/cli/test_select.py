@@ -10,7 +10,6 @@ import pytest
 
 import log1pnmf as lp
 
-pytest.importorskip("matplotlib")
 running = import_module("log1pnmf.analysis.select")  # `analysis.select` is the function
 
 QUICK = [

@@ -63,9 +63,6 @@ def content():
         return path.read_bytes()
 
 
-# ---------------------------------------------------------------- there and back
-
-
 def test_everything_comes_back(tmp_path):
     path = tmp_path / "all"
     write_archive(path, ARRAYS, METADATA)
@@ -99,9 +96,6 @@ def test_numpy_numbers_and_tuples_are_made_plain(tmp_path):
     write_archive(tmp_path / "a", {}, given)
     _, metadata = read_archive(tmp_path / "a")
     assert {name: metadata[name] for name in "abcd"} == {"a": 3, "b": 0.1, "c": True, "d": [1, 2]}
-
-
-# ---------------------------------------------------------------- whole or not at all
 
 
 class DiskError(Exception):
@@ -158,9 +152,6 @@ def test_places_and_values_that_cannot_be(tmp_path):
     with pytest.raises(TypeError, match=r"metadata\['a'\] cannot be saved: dict"):
         write_archive(path, {}, {"kind": "k", "a": {1: 2}})
     assert list(tmp_path.iterdir()) == []
-
-
-# ---------------------------------------------------------------- what is not ours
 
 
 def test_other_kinds_are_refused(tmp_path):
@@ -304,9 +295,6 @@ def test_flipped_bytes_are_refused_or_do_not_matter(tmp_path_factory, flips):
 def test_spliced_files_are_refused_or_do_not_matter(tmp_path_factory, start, end, filling):
     damaged = WHOLE[: min(start, end)] + filling + WHOLE[max(start, end) :]
     unchanged_or_refused(tmp_path_factory.getbasetemp(), damaged)
-
-
-# ---------------------------------------------------------------- dataclasses
 
 
 @dataclass(frozen=True, eq=False)

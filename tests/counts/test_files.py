@@ -3,6 +3,7 @@
 import gzip
 import os
 
+import anndata
 import h5py
 import numpy as np
 import pytest
@@ -15,8 +16,6 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import filter_table, read_table
 from log1pnmf.counts.text import CountTable
 from log1pnmf.counts.write import write_chunks, write_table
-
-anndata = pytest.importorskip("anndata")
 
 NAMED = ["t.h5ad", "t.zarr", "t.csv", "t.csv.gz", "t.tsv", "t.tsv.gz", "t.npz", "folder"]
 NAMELESS = ["t.mtx", "t.mtx.gz", "t.npy"]
@@ -104,8 +103,6 @@ def test_transpose_exchanges_counts_and_names(tmp_path):
     assert turned.sample_names.tolist() == ["g0", "g1", "g2"]
 
 
-# ---------------------------------------------------------------- text
-
 LAYOUTS = {
     "names everywhere": ("cell,a,b\nx,1,0\ny,2,3\n", ["x", "y"], ["a", "b"]),
     "R's write.csv": ('"","a","b"\n"x",1,0\n"y",2,3\n', ["x", "y"], ["a", "b"]),
@@ -139,9 +136,6 @@ def test_columns_of_text_are_labels(tmp_path):
     assert dense(table).tolist() == [[1, 0], [2, 3]]
     assert table.labels("type").tolist() == ["alpha", "beta"]
     assert any("type" in note for note in table.notes)
-
-
-# ---------------------------------------------------------------- 10x
 
 
 def write_tenx_h5(path, counts, *, version, kinds=None, symbols=None):
@@ -205,9 +199,6 @@ def test_tenx_folder(tmp_path, features, packed, prefix):
         assert table.feature_names.tolist() == ["GENE0", "GENE1", "GENE2"]
 
 
-# ---------------------------------------------------------------- AnnData
-
-
 def test_layer_with_counts_stands_in_for_x(tmp_path):
     counts = sparse.csr_matrix(np.array([[1.0, 0.0], [2.0, 3.0]], dtype=np.float32))
     adata = anndata.AnnData(X=counts.log1p(), layers={"counts": counts, "twice": 2 * counts})
@@ -247,9 +238,6 @@ def test_chunks_that_do_not_fit_leave_nothing(tmp_path):
     with pytest.raises(ValueError, match="make up"):
         write_chunks(tmp_path / "t.h5ad", [sparse.csr_array(np.eye(3))], shape=(4, 3))
     assert not list(tmp_path.iterdir())
-
-
-# ---------------------------------------------------------------- filters
 
 
 @settings(max_examples=40)

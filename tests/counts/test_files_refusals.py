@@ -2,6 +2,7 @@
 
 import gzip
 
+import anndata
 import h5py
 import numpy as np
 import pytest
@@ -13,8 +14,6 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import read_table
 from log1pnmf.counts.text import CountTable
 from log1pnmf.counts.write import write_table
-
-anndata = pytest.importorskip("anndata")
 
 MARKET = "%%MatrixMarket matrix coordinate integer general\n"
 
@@ -135,9 +134,6 @@ def test_npz_of_other_things(tmp_path):
 def test_sample_names_that_occur_twice_are_a_note(tmp_path):
     (tmp_path / "t.csv").write_text("cell,a,b\nx,1,2\nx,3,4\n")
     assert any("'x'" in note for note in read_table(tmp_path / "t.csv").notes)
-
-
-# ---------------------------------------------------------------- writing
 
 
 def test_what_is_there_is_not_overwritten(tmp_path):

@@ -5,10 +5,12 @@ import os
 import socket
 import warnings
 
+import anndata
 import h5py
 import numpy as np
 import pandas as pd
 import pytest
+import zarr
 
 from log1pnmf import Log1pNMF
 from log1pnmf._common.safe_files import BadFileError, MemoryLimit, parse_json
@@ -17,9 +19,6 @@ from log1pnmf.cli.run_folder import RunFolder
 from log1pnmf.counts.chunks import open_counts
 from log1pnmf.counts.read import read_table, read_whole
 from log1pnmf.counts.write import write_chunks
-
-anndata = pytest.importorskip("anndata")
-zarr = pytest.importorskip("zarr")
 
 SECRET = "the secret"
 TEXT = h5py.string_dtype()
@@ -182,9 +181,6 @@ def test_everything_that_anndata_holds_is_read(tmp_path):
         assert read_table(tmp_path / "t.h5ad", layer=layer).shape == (3, 3)
 
 
-# ---------------------------------------------------------------- zarr
-
-
 @pytest.fixture
 def store(tmp_path):
     path = tmp_path / "t.zarr"
@@ -237,9 +233,6 @@ def test_both_layouts_of_zarr_are_read(tmp_path):
             assert read_table(path).sample_names.tolist() == ["x", "y", "z"]
             assert open_counts(path).shape == (3, 3)
             assert whole(path).uns["kept"].tolist() == [0, 1, 2]
-
-
-# ---------------------------------------------------------------- what is no file, or no text
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
@@ -304,9 +297,6 @@ def test_a_run_does_not_say_where_else_to_read(tmp_path, name):
         run.check_record("label")
 
 
-# ---------------------------------------------------------------- numbers as they are
-
-
 def test_underscores_belong_to_names_and_not_to_numbers(tmp_path):
     for header, features in ((",a,b", ["a", "b"]), ("a,b,c", ["b", "c"])):
         (tmp_path / "t.csv").write_text(f"{header}\n1_1,1,0\n1_2,2,5\n")
@@ -356,9 +346,6 @@ def test_labels_are_limited_together(tmp_path):
     with pytest.raises(BadFileError, match="--max-memory"):  # each has 800 kB
         read_table(tmp_path / "t.csv", max_memory="1MB")
     assert read_table(tmp_path / "t.csv", max_memory="2MB").labels("l")[0] == long
-
-
-# ---------------------------------------------------------------- the command
 
 
 @pytest.mark.parametrize("engine", ["native", "streaming"])

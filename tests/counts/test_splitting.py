@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse, stats
 
@@ -28,9 +29,6 @@ def simulated(seed=0, shape=(60, 40), mean=4.0):
 
 def dense(counts):
     return counts.to_scipy().toarray()
-
-
-# ---------------------------------------------------------------- the parts
 
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csc_array, sparse.coo_array])
@@ -112,8 +110,7 @@ def test_folds_share_no_count(share):
 
 
 def test_names_are_kept():
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(simulated(shape=(3, 4)), index=list("abc"), columns=list("wxyz"))
+    frame = pd.DataFrame(simulated(shape=(3, 4)), index=list("abc"), columns=list("wxyz"))
     for part in split_counts(frame, 0.5, random_state=0):
         assert list(part.sample_names) == list("abc")
         assert list(part.feature_names) == list("wxyz")
@@ -145,9 +142,6 @@ def test_folds_refuse_what_cannot_be_disjoint():
         folds([[1, 2]], 1)
 
 
-# ---------------------------------------------------------------- the scale of c
-
-
 @pytest.mark.parametrize("c", [0.05, 0.8, 3.0, math.inf])
 def test_smaller_exposure_is_a_smaller_c(c):
     """Size factors of 1 - eps at c, and the usual ones at (1 - eps) c, are the same model."""
@@ -174,9 +168,6 @@ def test_fit_to_a_training_part_is_of_the_whole_datas_rates():
     rates = [fit.link.inverse(fit.loadings @ fit.factors.T) for fit in (part, whole)]
     assert rates[0].sum() == pytest.approx(rates[1].sum(), rel=0.01)
     assert np.corrcoef(rates[0].ravel(), rates[1].ravel())[0, 1] > 0.99
-
-
-# ---------------------------------------------------------------- the score
 
 
 @pytest.mark.parametrize("c", [0.01, 2.0, math.inf])
@@ -234,9 +225,6 @@ def test_score_refuses_other_shapes():
     fit = fit_log1p_nmf(train, 1, **OPTIONS)
     with pytest.raises(ValueError, match=r"test must have the shape \(60, 40\) of the fit, got \(10, 40\)"):
         heldout_log_likelihood(fit, train, dense(test)[:10], test_fraction=0.2)
-
-
-# ---------------------------------------------------------------- samples left out
 
 
 @pytest.fixture

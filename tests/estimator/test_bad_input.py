@@ -168,8 +168,6 @@ def test_means_of_what(loadings, sizes, message):
         model.inverse_transform(loadings, sizes)
 
 
-# ---------------------------------------------------------------- anything
-
 numbers = st.one_of(
     st.integers(0, 5), st.sampled_from([-1, 0.5, np.nan, np.inf, 1e300, 1e100, 2**40, -np.inf, 1e-300])
 )

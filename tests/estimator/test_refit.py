@@ -105,9 +105,6 @@ def test_a_failed_first_fit_leaves_an_unfitted_model():
     assert vars(model) == before
 
 
-# ---------------------------------------------------------------- going on
-
-
 def test_shown_loadings_and_components_are_a_start():
     options = {**OPTIONS, "likelihood": "exact"}
     model = Log1pNMF(**{**options, "tol": 1e-8}).fit(Y)

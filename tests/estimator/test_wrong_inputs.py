@@ -85,9 +85,6 @@ def test_a_file_of_anndata_is_no_file_of_a_fit(tmp_path):
     np.testing.assert_array_equal(lp.as_fit(anndata.read_h5ad(path)).factors, lp.as_fit(adata).factors)
 
 
-# ---------------------------------------------------------------- warnings
-
-
 @pytest.mark.parametrize(
     "ask",
     [
@@ -107,9 +104,6 @@ def test_warnings_point_at_the_users_line(ask):
         ask(0.5 * Y)
     assert caught
     assert {warning.filename for warning in caught} == {__file__}
-
-
-# ---------------------------------------------------------------- tables of pyarrow
 
 
 class Table:
@@ -132,9 +126,6 @@ def test_a_pyarrow_table_is_a_data_frame():
     assert model.feature_names_in_.tolist() == list("abcdefg")
     backwards = Table(frame.iloc[:, ::-1])
     np.testing.assert_array_equal(model.transform(backwards), same.transform(frame))
-
-
-# ---------------------------------------------------------------- masks and missing values
 
 
 def masked(*places):
@@ -168,9 +159,6 @@ def test_missing_values_of_pandas_are_refused(dtype):
     frame = pd.DataFrame({"a": pd.array([1, pd.NA], dtype=dtype), "b": [1, 2]})
     with pytest.raises(ValueError, match="drop or fill missing entries first"):
         Log1pNMF(**GOOD).fit(frame)
-
-
-# ---------------------------------------------------------------- the training data without its names
 
 
 def test_the_training_data_need_no_names(tmp_path):

@@ -203,9 +203,6 @@ def test_how_often_it_is_written(tmp_path, monkeypatch):
     assert read_archive(path)[1]["last"]["index"] == whole.n_iter
 
 
-# ---------------------------------------------------------------- interruption
-
-
 @pytest.mark.parametrize("kind", ["newton", "adaptive", "restarts"])
 def test_ctrl_c_writes_a_last_checkpoint(tmp_path, kind):
     path, left = tmp_path / "checkpoint", [5]
@@ -365,9 +362,6 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_one_before(tmp_path):
         read_archive(left[0])
     assert read_archive(path, kind="checkpoint")[1]["last"]["index"] == int(told[-1]) > 0
     assert_same(fitted(**LONG), fitted(resume=path, **LONG))
-
-
-# ---------------------------------------------------------------- refusals
 
 
 SWAPPED = Y[[1, 0, *range(2, 40)]]

@@ -2,6 +2,7 @@
 
 import math
 
+import anndata
 import numpy as np
 import pytest
 
@@ -144,7 +145,6 @@ def test_few_features_with_most_counts_do_not_rule_the_factors(c):
 
 
 def test_every_face_fits_it(drawn, tmp_path, capsys):
-    anndata = pytest.importorskip("anndata")
     from log1pnmf.cli import main
     from log1pnmf.cli.run_folder import RunFolder
 

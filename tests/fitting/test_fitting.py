@@ -161,9 +161,6 @@ def test_large_matrices_are_not_certified():
     assert estimate.standard_error > 0.0
 
 
-# ---------------------------------------------------------------- stopping from outside
-
-
 def test_callbacks_see_every_iteration_and_can_stop():
     seen = []
 

@@ -30,8 +30,6 @@ def ignored(work, *args, **options):
         return work(*args, **options)
 
 
-# ---------------------------------------------------------------- what a forger may change
-
 VALUES = (None, -1, 0, 1, 2**62, 10**400, -0.5, 1e308, float("nan"), float("inf"), "x", "", True, [], [1], {})
 
 
@@ -112,9 +110,6 @@ def used_or_refused(path, use, sample=1):
     return outcomes
 
 
-# ---------------------------------------------------------------- models
-
-
 def use_model(path):
     model = Log1pNMF.load(path)
     assert (model.n_jobs, model.engine, model.verbose) == (None, "auto", 0)
@@ -167,9 +162,6 @@ def test_the_message_names_the_file_and_what_is_wrong(tmp_path):
         Log1pNMF.load(path)
 
 
-# ---------------------------------------------------------------- checkpoints
-
-
 def stopped_at(number):
     """Stop a fit at the n-th iteration that it shows."""
     left = [number]
@@ -209,9 +201,6 @@ def test_forged_random_numbers(tmp_path, bits):
                 assert 0.0 <= rng.random(5).max() < 1.0
     assert outcomes["refused"] > 50
     assert outcomes["used"] > 0
-
-
-# ---------------------------------------------------------------- nothing else is written over
 
 
 @pytest.mark.parametrize("make", ["text", "empty", "npz", "model", "fifo"])

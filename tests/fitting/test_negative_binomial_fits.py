@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import anndata
 import numpy as np
 import pytest
 from scipy import stats
@@ -156,7 +157,6 @@ def test_forged_dispersions_are_refused(counts, fit, forged):
 
 
 def test_anndata_keeps_it(counts, tmp_path):
-    anndata = pytest.importorskip("anndata")
     adata = anndata.AnnData(counts.astype(np.float32))
     mask = np.array([True, True, False, True, True, True])
     lp.tl.log1p_nmf(adata, 2, noise="nb", dispersion=PHI[mask], mask_var=mask, tol=1e-3)

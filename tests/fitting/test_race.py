@@ -41,9 +41,6 @@ def raced(engine, k=4, seed=0, **options):
     return race(engine, k, as_random(seed), make=lambda problem: NativeEngine(problem, 1), **options)
 
 
-# ---------------------------------------------------------------- moves
-
-
 def test_an_exchange_keeps_the_other_columns_and_about_the_mean_of_the_sum():
     rng = np.random.default_rng(1)
     loadings, factors = rng.uniform(size=(600, 5)), rng.gamma(0.3, size=(500, 5))
@@ -86,9 +83,6 @@ def test_moves_never_lose():
         start = racer.advance(initialize(engine, 5, "random", as_random(seed)), ALONE)
         better = moved(racer, start, seed)
         assert engine.loss(better.loadings, better.factors) <= start[1] * (1.0 + 1e-12)
-
-
-# ---------------------------------------------------------------- the race
 
 
 @pytest.mark.parametrize("c", [1e-6, 1.0, math.inf])
@@ -158,9 +152,6 @@ def test_with_a_penalty_and_with_the_solver_of_the_paper(c):
     assert (
         c < math.inf or fit_log1p_nmf(Y, 3, c=c, row_solver="coordinate", tol=1e-5, max_iter=3000).converged
     )
-
-
-# ---------------------------------------------------------------- what is said, kept and shown
 
 
 def test_the_fit_says_what_was_taken():

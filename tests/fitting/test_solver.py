@@ -191,9 +191,6 @@ def test_loadings_for_given_factors(c, kind):
     np.testing.assert_allclose(found @ last.factors.T, eta, rtol=1e-3, atol=1e-3 * eta.max())
 
 
-# ---------------------------------------------------------------- schedule, stopping, callbacks
-
-
 def iteration(index=0, **values):
     problem, loadings, factors = example(1.0)
     return replace(run(problem, loadings, factors, max_iter=1)[0], index=index, **values)

@@ -98,9 +98,6 @@ def test_nndsvd_does_not_densify():
     assert factors.shape == (m, 2)
 
 
-# ---------------------------------------------------------------- given
-
-
 def test_a_good_start_is_taken_as_it_is():
     engine = engine_for(1.0)
     start = initialize(engine, 3, "random", as_random(0))

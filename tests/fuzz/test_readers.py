@@ -7,8 +7,10 @@ import json
 import warnings
 import zipfile
 
+import anndata
 import numpy as np
 import pytest
+import zarr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fuzz.damage import KINDS, TELLING, Edit, samples
@@ -18,9 +20,6 @@ from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.cli.exchange import read_r_list
 from log1pnmf.counts.chunks import open_counts
 from log1pnmf.counts.read import read_table
-
-anndata = pytest.importorskip("anndata")
-zarr = pytest.importorskip("zarr")
 
 FRACTION = st.floats(0, 1, exclude_max=True)
 EDITS = st.lists(
@@ -82,9 +81,6 @@ def test_a_well_packed_table_is_no_bomb(tmp_path):
     assert read_table(tmp_path / "t.npz").shape == values.shape
 
 
-# ---------------------------------------------------------------- headers that ask for more than there is
-
-
 def npy(shape, dtype="<f8", data=b""):
     out = io.BytesIO()
     np.lib.format.write_array_header_1_0(out, {"shape": shape, "fortran_order": False, "descr": dtype})
@@ -117,9 +113,6 @@ def test_sparse_archives_with_a_huge_shape_or_indices_outside(tmp_path):
     np.savez(tmp_path / "outside.npz", **parts, indices=np.array([0, 2**30]), shape=np.array([1, 2]))
     with pytest.raises(BadFileError, match=r"outside\.npz"):
         read_table(tmp_path / "outside.npz")
-
-
-# ---------------------------------------------------------------- code that must not run
 
 
 class Malicious:

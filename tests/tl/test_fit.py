@@ -65,9 +65,6 @@ def test_bad_keys_are_refused(key, error, words):
         Keys(key)
 
 
-# ---------------------------------------------------------------- which counts
-
-
 def test_counts_layer_is_used_and_said_where_x_is_not_counts(adata, expected, caplog):
     adata.layers["counts"] = adata.X.copy()
     adata.X = adata.X.log1p()
@@ -134,9 +131,6 @@ def test_other_things_are_refused(cells):
         lp.tl.log1p_nmf("cells.h5ad", 2)
 
 
-# ---------------------------------------------------------------- views and files
-
-
 def test_view_becomes_an_object_of_its_own(adata, caplog):
     view = adata[10:60]
     lp.tl.log1p_nmf(view, 2, **FAST)
@@ -174,9 +168,6 @@ def test_view_of_data_in_a_file(adata, tmp_path):
     alone = Log1pNMF(2, random_state=0, **FAST).fit(adata.X[:50])
     np.testing.assert_array_equal(loadings(copy), alone.loadings_)
     backed.file.close()
-
-
-# ---------------------------------------------------------------- sweeps
 
 
 def test_sweep_keeps_every_fit_and_a_table(adata):

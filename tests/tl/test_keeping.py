@@ -97,9 +97,6 @@ print(list(adata.uns["log1p_nmf_sweep"]["c"]))
     assert second == "[inf]"
 
 
-# ---------------------------------------------------------------- the model
-
-
 def assert_same_model(a, b):
     np.testing.assert_array_equal(a.loadings_, b.loadings_)
     np.testing.assert_array_equal(a.components_, b.components_)
@@ -152,9 +149,6 @@ def test_model_says_which_features_were_renamed(fitted):
         lp.tl.markers(all_of_them, key="given")
     with pytest.raises(ValueError, match=r"300 of the 300 features .*if they go by other names"):
         lp.tl.transform(all_of_them, Log1pNMF.of(fitted))
-
-
-# ---------------------------------------------------------------- from strangers
 
 
 def entries(tree, path=()):

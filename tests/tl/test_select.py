@@ -3,11 +3,9 @@
 import anndata
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import log1pnmf as lp
-
-pytest.importorskip("matplotlib")
-from matplotlib.figure import Figure
 
 QUICK = {"n_folds": 2, "n_seeds": 2, "tol": 1e-4, "size_factors": "none", "n_jobs": 1}
 

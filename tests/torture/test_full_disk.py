@@ -21,8 +21,6 @@ from log1pnmf.fitting.checkpoint import load_checkpoint
 from log1pnmf.report.document import write_report
 
 resource = pytest.importorskip("resource")
-pytest.importorskip("anndata")
-pytest.importorskip("jinja2")
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 RECORD = {"command": "log1pnmf fit", "source": {"path": "x.csv"}, "groupby": None, "filters": [], "notes": []}

@@ -16,9 +16,6 @@ from scipy import sparse
 from log1pnmf.cli.run_folder import RunFolder, is_run
 from log1pnmf.model.simulate import simulate
 
-pytest.importorskip("typer")
-pytest.importorskip("anndata")
-pytest.importorskip("jinja2")
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and fork")
 
 KILLS = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
