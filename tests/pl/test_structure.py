@@ -93,8 +93,9 @@ class TestPixels:
         red = (pixels[:, :, 0] * pixels[:, :, 3])[pixels[:, :, 3] > 0].sum() / 400
         assert red == pytest.approx(0.003, abs=2e-4)
 
-    def test_chosen_factors_only(self, shown, labels, ax):
-        pl.structure(shown, labels, factors=[2, 1], ax=ax)
+    @pytest.mark.parametrize("factors", [[2, 1], ["k2", "k1"]])
+    def test_chosen_factors_only(self, shown, labels, ax, factors):
+        pl.structure(shown, labels, factors=factors, ax=ax)
         assert [text.get_text() for text in ax.get_legend().get_texts()] == ["k1", "k2"]
         order = arrange(shown.loadings, labels)
         heights = column_heights(ax)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from log1pnmf import fit_log1p_nmf, shares
 from log1pnmf.analysis.groups import Groups
 from log1pnmf.report import write_report
-from log1pnmf.report.comparison import CLUSTERED, MOST, SAME, Measure, Sameness, compare, verdict
+from log1pnmf.report.comparison import CLUSTERED, MOST, SAME, Measure, compare, same_factors, verdict
 
 
 def headline(per_sample=(2.0, 2.0), strongest=(0.5, 0.5), *, similarity=(0.0,), n_factors=1):
@@ -125,9 +125,11 @@ def test_pairs_of_several_fits(fit_of):
     rng = np.random.default_rng(0)
     a, b = rng.gamma(0.3, size=(2, 40, 3))
     fits = [fit_of(one, rng.random((8, 3)), c=1.0) for one in (a, b, a)]
-    assert Sameness(fits, ["x", "y", "z"]).sentence() == "Nearly the same factors: x as z."
-    assert Sameness([fits[0]] * 3, ["x", "y", "z"]).sentence().startswith("All 3 fits have nearly the same")
-    assert Sameness(fits[:1], ["x"]).sentence() == ""
+    assert same_factors(fits, ["x", "y", "z"]) == ("Nearly the same factors: x as z.", False)
+    text, all_same = same_factors([fits[0]] * 3, ["x", "y", "z"])
+    assert text.startswith("All 3 fits have nearly the same")
+    assert all_same
+    assert same_factors(fits[:1], ["x"]) == ("", False)
 
 
 @settings(max_examples=60)

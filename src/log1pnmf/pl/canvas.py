@@ -22,7 +22,7 @@ from sklearn.isotonic import isotonic_regression
 
 from log1pnmf._common.checks import require
 from log1pnmf.fitting.anndata import as_fit, fitted_samples, is_annotated
-from log1pnmf.fitting.fit import DataFacts, Fit, Keys
+from log1pnmf.fitting.fit import DataFacts, Fit, Keys, factor_number
 from log1pnmf.fitting.settings import Settings
 
 # ---------- stacked bars as pixels: exact however many bars there are, and one artist
@@ -147,6 +147,13 @@ def name_of(fit: Fit) -> str:
     return fit.name if len(fit.factors) else ""
 
 
+def chosen_factors(fit: Fit, factors: Sequence[int | str] | None) -> list[int]:
+    """Return the numbers of factors that are given by number or name; of all, where none are given."""
+    return [
+        factor_number(k, fit.factor_names) for k in (range(fit.n_components) if factors is None else factors)
+    ]
+
+
 def need_factors(fit: Fit) -> None:
     """Refuse a source that has loadings only."""
     if not len(fit.factors):
@@ -230,9 +237,15 @@ def figure_or_new(figure: Figure | SubFigure | None, figsize: tuple[float, float
     return pyplot.figure(figsize=figsize, layout="constrained")
 
 
-def settle(ax: Axes) -> None:
-    """Let the figure find its layout, so that sizes on the screen are known."""
-    ax.figure.canvas.figure.draw_without_rendering()
+def panels_in(figure: Any, n: int, most_columns: int, size: tuple[float, float]) -> tuple[Any, list[Any]]:
+    """Return a figure, new if none is given, and n panels of a size in its rows."""
+    columns = max(1, min(most_columns, n))
+    rows = -(-n // columns)
+    figure = figure_or_new(figure, (size[0] * columns, size[1] * rows))
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for ax in panels[n:]:
+        ax.set_visible(False)
+    return figure, list(panels[:n])
 
 
 def tidy(ax: Axes) -> None:
@@ -301,7 +314,7 @@ def spread(wanted: ArrayLike, gap: float, bounds: tuple[float, float]) -> Array:
 def label_below(ax: Axes, names: Sequence[str], centres: ArrayLike) -> list[Text]:
     """Write names below the x axis: level where they fit, otherwise slanted, apart and with leading lines."""
     places = np.asarray(centres, dtype=np.float64)
-    settle(ax)
+    ax.figure.canvas.figure.draw_without_rendering()  # now the layout is known
     pixels = ax.figure.dpi / 72.0
     left, right = sorted(ax.get_xlim())
     per_pixel = (right - left) / ax.get_window_extent().width
@@ -344,7 +357,7 @@ def label_columns(ax: Axes, names: Sequence[str], *, above: bool = False) -> Non
 def label_points(ax: Axes, names: Sequence[str], x: Array, y: Array) -> list[Text]:
     """Name points; names that overlap after all moves are left out, the last ones first."""
     adjust = require("adjustText", purpose="labels of points")
-    settle(ax)
+    ax.figure.canvas.figure.draw_without_rendering()  # now the layout is known
     texts = [
         ax.text(at_x, at_y, name, fontsize="x-small", color=INK, ha="center", va="center")
         for name, at_x, at_y in zip(names, x, y, strict=True)

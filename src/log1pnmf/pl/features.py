@@ -21,6 +21,7 @@ from log1pnmf.fitting.ranking import ranking_of
 from .canvas import (
     INK,
     axes_or_new,
+    chosen_factors,
     color_bar,
     drawing,
     figure_or_new,
@@ -29,6 +30,7 @@ from .canvas import (
     label_columns,
     label_points,
     need_factors,
+    panels_in,
     result_in,
     set_title,
     tidy,
@@ -81,7 +83,7 @@ def volcano(
     Notes
     -----
     Points end at a p-value of 1e-50. Those that would lie above are triangles at that height, and the legend
-    says how many they are.
+    has their number.
 
     Examples
     --------
@@ -115,8 +117,8 @@ def volcano(
     ax = axes_or_new(ax, (4.8, 4.0))
     tidy(ax)
 
-    def draw(part: NDArray[np.bool_], **look: Any) -> None:
-        ax.scatter(x[part], y[part], alpha=0.8, rasterized=True, **look)
+    def draw(part: NDArray[np.bool_], **style: Any) -> None:
+        ax.scatter(x[part], y[part], alpha=0.8, rasterized=True, **style)
 
     draw(~sure & ~capped, s=6, color="#dfe3e6", linewidths=0)
     color = factor_colors(len(names))[k]
@@ -146,8 +148,8 @@ FLOOR = 1e-3  # part of the largest value at which log axes begin; smaller value
 @drawing
 def factor_scatter(
     source: Any,
-    a: int,
-    b: int,
+    a: int | str,
+    b: int | str,
     *,
     key: str | None = None,
     feature_names: Any = None,
@@ -164,8 +166,8 @@ def factor_scatter(
     ----------
     source : Fit, Log1pNMF, AnnData, or a file that `save` wrote
         The fit.
-    a, b : int
-        Numbers of two factors, from 0.
+    a, b : int or str
+        Two factors: their numbers, from 0, or names.
     key : str, optional
         Name of the fit in an AnnData.
     feature_names : sequence of str, optional
@@ -201,7 +203,7 @@ def factor_scatter(
     check_choice("scale", scale, ("linear", "log"))
     fit = fit_to_draw(source, key=key, feature_names=symbols_of(source, gene_symbols, feature_names))
     need_factors(fit)
-    pair = [factor_number(k, fit.factor_names) for k in (a, b)]
+    pair = chosen_factors(fit, (a, b))
     x, y = fit.factors[:, pair].T
     rho = correlation_matrix(fit.factors[:, pair])[0, 1]
     named = _extremes(x, y, n_labels) if highlight is None else _find(fit, highlight)
@@ -252,7 +254,7 @@ def top_features(
     n_top: int = 8,
     kind: str = "bars",
     key: str | None = None,
-    factors: Sequence[int] | None = None,
+    factors: Sequence[int | str] | None = None,
     markers: Markers | None = None,
     feature_names: Any = None,
     gene_symbols: str | None = None,
@@ -271,8 +273,8 @@ def top_features(
         all of them. Both show log2 fold changes.
     key : str, optional
         Name of the fit in an AnnData.
-    factors : sequence of int, optional
-        Which factors to show; by default all.
+    factors : sequence of int or str, optional
+        Which factors to show, by number or name; by default all.
     markers : Markers, optional
         Result of ``model.markers(counts)``. The plot then shows only features that rise significantly with a
         factor, in the same order.
@@ -299,8 +301,7 @@ def top_features(
     check_choice("kind", kind, ("bars", "heatmap"))
     fit = fit_to_draw(source, key=key, feature_names=symbols_of(source, gene_symbols, feature_names))
     need_factors(fit)
-    which = range(fit.n_components) if factors is None else factors
-    chosen = [factor_number(k, fit.factor_names) for k in which]
+    chosen = chosen_factors(fit, factors)
     if markers is not None and markers.effect.shape != fit.factors.shape:
         raise ValueError(
             f"markers are of {markers.effect.shape[0]} features and {markers.n_components} factors, but the "
@@ -314,13 +315,10 @@ def top_features(
 
 def _draw_bars(fit: Fit, top: dict[int, Any], change: Array, figure: Any) -> Any:
     """Draw a panel for each factor."""
-    columns = min(PANELS_PER_ROW, len(top))
-    rows = -(-len(top) // columns)
     tallest = max(map(len, top.values()), default=1)
-    figure = figure_or_new(figure, (1.85 * columns, (0.55 + 0.155 * tallest) * rows))
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    figure, panels = panels_in(figure, len(top), PANELS_PER_ROW, (1.85, 0.55 + 0.155 * tallest))
     colors = factor_colors(fit.n_components)
-    for ax, (k, features) in zip(panels, top.items(), strict=False):
+    for ax, (k, features) in zip(panels, top.items(), strict=True):
         place = np.arange(len(features))
         ax.barh(place, change[features, k], color=colors[k], height=0.75)
         ax.set_yticks(place, fit.feature_labels[features])
@@ -331,10 +329,8 @@ def _draw_bars(fit: Fit, top: dict[int, Any], change: Array, figure: Any) -> Any
         ax.tick_params(axis="x", length=2, labelsize="x-small")
         ax.locator_params(axis="x", nbins=3)
         ax.set_title(fit.factor_labels[k], loc="left", fontsize="small", color=INK)
-    for ax in panels[max(len(top) - columns, 0) : len(top)]:
+    for ax in panels[-PANELS_PER_ROW:]:  # those without another below
         ax.set_xlabel("log2 fold change", fontsize="x-small", color=INK)
-    for ax in panels[len(top) :]:
-        ax.set_visible(False)
     return figure
 
 

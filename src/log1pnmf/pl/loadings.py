@@ -17,11 +17,12 @@ from log1pnmf._common.colors import distinct_colors, factor_colors
 from log1pnmf.analysis.groups import Arrangement, arrange, group_means, labels_of, read_groups, read_labels
 from log1pnmf.analysis.usage import Usage
 from log1pnmf.fitting.anndata import is_annotated
-from log1pnmf.fitting.fit import factor_number, sample_shares
+from log1pnmf.fitting.fit import sample_shares
 
 from .canvas import (
     INK,
     axes_or_new,
+    chosen_factors,
     color_bar,
     colors_in,
     drawing,
@@ -33,6 +34,7 @@ from .canvas import (
     label_columns,
     name_of,
     need_factors,
+    panels_in,
     result_in,
     set_title,
     stacked_pixels,
@@ -101,25 +103,23 @@ def embedding(
     """
     fit = fit_to_draw(adata, key=key)
     places, found = _places(adata, basis, len(fit.loadings))
-    which = range(fit.n_components) if factors is None else factors
-    chosen = [factor_number(factor, fit.factor_names) for factor in which]
+    chosen = chosen_factors(fit, factors)
     sections = _sections(adata, found, library_key, len(places))
     drawn = [(k, name, members) for name, members in sections.items() for k in chosen]
-    columns = max(1, min(n_columns, len(drawn)))
-    rows = -(-len(drawn) // columns)
-    figure = figure_or_new(figure, (2.1 * columns, 2.15 * rows))
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    figure, panels = panels_in(figure, len(drawn), n_columns, (2.1, 2.15))
     colors = [INK, *factor_colors(fit.n_components)[1:]]  # the baseline's own grey would not be seen
-    look = {"s": float(np.clip(12_000.0 / len(places), 0.4, 14.0)) if size is None else size, "linewidths": 0}
-    for ax, (k, section, members) in zip(panels, drawn, strict=False):
+    style = {
+        "s": float(np.clip(12_000.0 / len(places), 0.4, 14.0)) if size is None else size,
+        "linewidths": 0,
+    }
+    for ax, (k, section, members) in zip(panels, drawn, strict=True):
         values = fit.loadings[:, k]
         order = members[np.argsort(values[members], kind="stable")]
         shades = LinearSegmentedColormap.from_list("factor", [ABSENT, colors[k]])
         limits = {"vmin": 0.0, "vmax": max(float(values.max()), 1e-300)}
-        ax.scatter(*places[order].T, c=values[order], cmap=shades, rasterized=True, **limits, **look)
+        ax.scatter(*places[order].T, c=values[order], cmap=shades, rasterized=True, **limits, **style)
         ax.set_title(f"{section} {fit.factor_labels[k]}".strip(), loc="left", fontsize="small", color=INK)
         ax.set_aspect("equal", adjustable="datalim")
-    for ax in panels:
         ax.axis("off")
     return figure
 
@@ -298,7 +298,7 @@ def structure(
     groupby: Any = None,
     *,
     key: str | None = None,
-    factors: Sequence[int] | None = None,
+    factors: Sequence[int | str] | None = None,
     heights: str = "loadings",
     max_samples: int | None = 20_000,
     random_state: int = 0,
@@ -319,8 +319,8 @@ def structure(
         other labels are an error.
     key : str, optional
         Name of the fit in an AnnData.
-    factors : sequence of int, optional
-        Which factors to draw, from the bottom up; by default all.
+    factors : sequence of int or str, optional
+        Which factors to draw, by number or name, from the bottom up; by default all.
     heights : {"loadings", "shares"}
         Loadings with a maximum of 1 for every factor, as in the paper; or the share of each sample's signal
         that each factor carries (`log1pnmf.shares`).
@@ -361,7 +361,7 @@ def structure(
     fit = fit_to_draw(source, key=key)
     groups = None if groupby is None else read_labels(source, groupby)
     arrangement = arrange(fit.loadings, groups, max_samples=max_samples, random_state=random_state)
-    chosen = list(range(fit.n_components) if factors is None else factors)
+    chosen = chosen_factors(fit, factors)
     palette = factor_colors(fit.n_components) if colors is None else list(colors)
     used = [palette[k] for k in chosen]
     values, unit = fit.loadings, "loading"
@@ -424,8 +424,8 @@ def factor_legend(ax: Axes, names: Sequence[str], colors: Sequence[Any]) -> None
     patches = [Patch(color=color, label=name) for name, color in zip(names, colors, strict=True)]
     place = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "ncols": -(-len(patches) // ROWS_OF_LEGEND)}
     sizes = {"handlelength": 0.9, "handleheight": 0.9, "handletextpad": 0.5, "labelspacing": 0.3}
-    look = {"frameon": False, "fontsize": "small", "labelcolor": INK, "borderaxespad": 0.3}
-    ax.legend(handles=patches[::-1], **place, **sizes, **look)
+    style = {"frameon": False, "fontsize": "small", "labelcolor": INK, "borderaxespad": 0.3}
+    ax.legend(handles=patches[::-1], **place, **sizes, **style)
 
 
 @drawing

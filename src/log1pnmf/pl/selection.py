@@ -88,8 +88,8 @@ def convergence(
     for fit, label, color in zip(fits, labels, distinct_colors(len(fits)), strict=True):
         rows, objective = levelled(fit.history)
         gap = objective - best[_comparable(fit)]
-        look: dict[str, Any] = {"color": color, "linewidth": 1.4, "linestyle": LINES[_comparable(fit)[1]]}
-        ax.plot(np.asarray(fit.history[x])[rows], np.where(gap > 0.0, gap, np.nan), label=label, **look)
+        style: dict[str, Any] = {"color": color, "linewidth": 1.4, "linestyle": LINES[_comparable(fit)[1]]}
+        ax.plot(np.asarray(fit.history[x])[rows], np.where(gap > 0.0, gap, np.nan), label=label, **style)
     tidy(ax)
     ax.set_yscale("log")
     ax.set_xlabel(x, color=INK)
@@ -257,8 +257,8 @@ def relation(found: Relation, *, figure: Figure | SubFigure | None = None) -> An
     n = len(found.owner)
     figure = figure_or_new(figure, (3.6 + 0.24 * n, 1.2 + 0.24 * n))
     left, right = figure.subplots(1, 2, width_ratios=[1, 4])
-    look = {"color_threshold": 0.0, "above_threshold_color": INK, "no_labels": True}
-    tree = scipy.cluster.hierarchy.dendrogram(found.tree, orientation="left", ax=left, **look)
+    style = {"color_threshold": 0.0, "above_threshold_color": INK, "no_labels": True}
+    tree = scipy.cluster.hierarchy.dendrogram(found.tree, orientation="left", ax=left, **style)
     left.set_axis_off()
     order = np.array(tree["leaves"])
     similarity, scale = found.similarity[np.ix_(order, order)], {"cmap": "RdBu_r", "vmin": -1.0, "vmax": 1.0}

@@ -39,48 +39,37 @@ MOST_PAIRS = 4  # of fits that are named
 MOST_FITS = 20  # that are compared with each other
 
 
-class Sameness:
-    """How similar the factors of every two fits are."""
+def same_factors(
+    fits: Sequence[Fit], labels: Sequence[str], skip: tuple[int, int] | None = None
+) -> tuple[str, bool]:
+    """Describe which fits have nearly the same factors; also return whether all of them do.
 
-    def __init__(self, fits: Sequence[Fit], labels: Sequence[str]) -> None:
-        self.labels, self.n_factors = labels, [fit.n_components for fit in fits]
-        self.shared: dict[tuple[int, int], tuple[int, float]] = {}
-        for a, b in combinations(range(min(len(fits), MOST_FITS)), 2):
-            found = match_factors(fits[a].loadings, fits[b].loadings).similarity
-            close = found[found >= SAME]
-            self.shared[a, b] = len(close), float(close.min(initial=1.0))
-
-    def is_same(self, a: int, b: int) -> bool:
-        """Whether all factors of two fits are nearly the same."""
-        return self.shared[a, b][0] == max(self.n_factors[a], self.n_factors[b])
-
-    @property
-    def all_same(self) -> bool:
-        """Whether that is so for any two fits."""
-        return all(self.is_same(*pair) for pair in self.shared)
-
-    def sentence(self, skip: tuple[int, int] | None = None) -> str:
-        """Describe which fits agree; `skip` is a pair that is described elsewhere."""
-        if not self.shared:
-            return ""
-        if self.all_same:
-            least = min(lowest for _, lowest in self.shared.values())
-            which = "Both" if len(self.n_factors) == 2 else f"All {len(self.n_factors)}"
-            return (
-                f"{which} fits have nearly the same factors: the loadings of matched factors correlate by "
-                f"{_rounded_down(least)} or more."
-            )
-        others = [pair for pair in self.shared if skip is None or pair != tuple(sorted(skip))]
-        same = [pair for pair in others if self.is_same(*pair)]
-        if same:
-            pairs = [f"{self.labels[a]} as {self.labels[b]}" for a, b in same[:MOST_PAIRS]]
-            more = [f"{len(same) - MOST_PAIRS} more pairs"] if len(same) > MOST_PAIRS else []
-            return f"Nearly the same factors: {'; '.join([*pairs, *more])}."
-        if len(others) == 1 and skip is None:
-            ((a, b),) = others
-            n, of = self.shared[a, b][0], max(self.n_factors[a], self.n_factors[b])
-            return f"Of {plural(of, 'factor')}, {n} {'is' if n == 1 else 'are'} nearly the same in both fits."
-        return ""
+    `skip` is a pair that is described elsewhere.
+    """
+    # for every two fits: how many factors are nearly the same, of how many, and their lowest correlation
+    shared: dict[tuple[int, int], tuple[int, int, float]] = {}
+    for a, b in combinations(range(min(len(fits), MOST_FITS)), 2):
+        found = match_factors(fits[a].loadings, fits[b].loadings).similarity
+        close = found[found >= SAME]
+        larger = max(fits[a].n_components, fits[b].n_components)
+        shared[a, b] = len(close), larger, float(close.min(initial=1.0))
+    same = [pair for pair, (n, of, _) in shared.items() if n == of]
+    if shared and len(same) == len(shared):
+        which = "Both" if len(fits) == 2 else f"All {len(fits)}"
+        least = _rounded_down(min(lowest for *_, lowest in shared.values()))
+        matched = f"the loadings of matched factors correlate by {least} or more"
+        return f"{which} fits have nearly the same factors: {matched}.", True
+    skipped = None if skip is None else tuple(sorted(skip))
+    same = [pair for pair in same if pair != skipped]
+    if same:
+        pairs = [f"{labels[a]} as {labels[b]}" for a, b in same[:MOST_PAIRS]]
+        more = [f"{len(same) - MOST_PAIRS} more pairs"] if len(same) > MOST_PAIRS else []
+        return f"Nearly the same factors: {'; '.join([*pairs, *more])}.", False
+    if len(shared) == 1 and skip is None:
+        ((n, of, _),) = shared.values()
+        verb = "is" if n == 1 else "are"
+        return f"Of {plural(of, 'factor')}, {n} {verb} nearly the same in both fits.", False
+    return "", False
 
 
 # ---------- two links side by side: parts that multiply against parts that add up, in numbers
@@ -274,13 +263,13 @@ def verdict(
     if per_sample.between_starts is None and (mixed or clusters):
         sentences.append("Each fit has one start; other starts may give another picture.")
     if same or not mixed:
-        look = "The pairs with the lowest correlation in the table of matched factors show how they differ."
+        advice = "The pairs with the lowest correlation in the table of matched factors show how they differ."
     elif mixed > 0:
         where = "groups" if "Groups per factor" in by_name else "stretches of samples"
-        look = f"Look for colours that run through several {where} in the plot of {name}."
+        advice = f"Look for colours that run through several {where} in the plot of {name}."
     else:
-        look = "Check whether a factor at c = ∞ only contains what all samples have in common."
-    return " ".join(filter(None, sentences)), [look, " ".join(_sentences(by_name, name))]
+        advice = "Check whether a factor at c = ∞ only contains what all samples have in common."
+    return " ".join(filter(None, sentences)), [advice, " ".join(_sentences(by_name, name))]
 
 
 def _same(similarity: Sequence[float], n_factors: int, name: str) -> str:

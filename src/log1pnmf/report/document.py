@@ -27,7 +27,7 @@ from log1pnmf.fitting.new_samples import counts_of
 from log1pnmf.fitting.settings import GIVEN
 from log1pnmf.fitting.summary import NOISES, link_in_words
 
-from .comparison import Comparison, Sameness, compare
+from .comparison import Comparison, compare, same_factors
 from .factors import describe_factors, evidence_note, find_evidence, find_markers
 from .figures import MOST_SAMPLES, arrange_samples, histogram, structure_data
 from .fits import describe_batches, describe_fits, describe_misfit, early_stopping_note
@@ -218,12 +218,11 @@ def _render(inputs: ReportInput) -> str:
             inputs.fits, inputs.labels, colors, find_markers(inputs), find_evidence(inputs), strict=True
         )
     ]
-    alike = Sameness(inputs.fits, inputs.labels)
-    same = alike.sentence(skip=pair) if pair is None or len(inputs.fits) > 2 else ""
-    comparison = None
+    same, all_same, comparison = "", False, None
+    if pair is None or len(inputs.fits) > 2:
+        same, all_same = same_factors(inputs.fits, inputs.labels, skip=pair)
     if pair is not None:
-        stated = bool(same) and alike.all_same
-        comparison = compare(inputs.fits, pair, groups=inputs.groups, same_stated=stated)
+        comparison = compare(inputs.fits, pair, groups=inputs.groups, same_stated=all_same)
     script, fits = _text("report.js"), describe_fits(inputs)
     return _template().render(
         inputs=inputs,
@@ -267,9 +266,10 @@ def _template() -> Any:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.filters.update(decimal=decimal, percent=percent, significant=significant, heat=_heat)
-    environment.filters["keep_together"] = keep_together
-    environment.globals.update(link_in_words=link_in_words)
+    for function in (decimal, percent, significant, keep_together):
+        environment.filters[function.__name__] = function
+    environment.filters["heat"] = _heat
+    environment.globals["link_in_words"] = link_in_words
     return environment.get_template("report.html")
 
 
@@ -278,10 +278,9 @@ def _text(name: str) -> str:
     return (resources.files(__package__) / "templates" / name).read_text(encoding="utf-8")
 
 
-def _heat(value: float, highest: float = 1.0) -> str:
+def _heat(value: float) -> str:
     """Return the class of a cell of a heat map: h0 to h10, and n1 to n10 below zero."""
-    part = 0.0 if highest <= 0.0 else max(-1.0, min(1.0, value / highest))
-    step = round(HEAT_STEPS * abs(part))
+    step = round(HEAT_STEPS * min(1.0, abs(value)))
     return f"{'n' if value < 0 and step else 'h'}{step}"
 
 

@@ -23,9 +23,7 @@ from .inputs import N_TABLE, ReportInput, alike, decimal, enumerate_words, perce
 # ---------- tests of features, and of whether factors are real
 
 N_SEEDS, N_BOOTSTRAP = 2, 5  # fits that a report makes for itself
-LARGEST = (
-    2e7  # most entries times factors times fits, over all fits of a report, for which that takes seconds
-)
+LARGEST = 2e7  # most entries times factors times fits of a report for which that takes seconds
 DEARER = 4.0  # how many times longer a fit with dispersions takes
 TESTED_ENTRIES = 10_000_000  # about how many are tested, in random samples, so that a test takes seconds
 LEAST_SAMPLES = 1000  # that are tested, however many features they have
@@ -101,7 +99,7 @@ def describe_factors(
     for k, name in enumerate(fit.factor_names):
         served = [] if groups is None or means is None else served_groups(means[:, k], groups.names)
         table = _features(fit, k, ranking, tests)
-        tested = tests is not None and not np.isnan(tests.p[:, k]).all()  # something was compared with it
+        tested = None if tests is None or np.isnan(tests.p[:, k]).all() else tests  # it can be compared
         factors.append(
             {
                 "name": name,
@@ -114,7 +112,7 @@ def describe_factors(
                 "sentence": _sentence(fit.loadings[:, k], groups, served),
                 "top": table[:N_TOP],
                 "table": table,
-                "n_markers": int(tests.n_rising[k]) if tests is not None and tested else None,
+                "n_markers": None if tested is None else int(tested.n_rising[k]),
                 "evidence": [] if found is None else _evidence_cells(found, k),
             }
         )

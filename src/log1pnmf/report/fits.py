@@ -73,7 +73,7 @@ def _charts(fit: Fit) -> list[Chart]:
     """Draw the objective above its final value, and its relative change, by iteration."""
     rows, objective = levelled(fit.history)
     x, kind = fit.history["iteration"][rows].astype(np.float64), str(fit.history["likelihood"][-1])
-    look: dict[str, Any] = {
+    curve: dict[str, Any] = {
         "name": kind,
         "style": {"approximate": "line-2", "adaptive": "line-3"}.get(kind, "line-1"),
     }
@@ -84,7 +84,7 @@ def _charts(fit: Fit) -> list[Chart]:
             objective[:-1] - objective[-1],
             label="Objective above its final value, by iteration",
             y_title="above final objective",
-            **look,
+            **curve,
         ),
         log_curve(
             x,
@@ -92,7 +92,7 @@ def _charts(fit: Fit) -> list[Chart]:
             label="Relative change of the objective, by iteration, and the tolerance",
             y_title="relative change",
             level=(tol, f"tolerance {tol:.0e}") if tol > 0 else None,
-            **look,
+            **curve,
         ),
     ]
     return [chart for chart in charts if chart is not None]
@@ -101,9 +101,7 @@ def _charts(fit: Fit) -> list[Chart]:
 # ---------- what a fit does not explain: features, samples and entries whose counts it does not expect
 
 N_LISTED = 8
-OVERDISPERSED = (
-    1.5  # the reader is told of noise="nb" if a typical variance is more than this times Poisson's
-)
+OVERDISPERSED = 1.5  # noise="nb" is mentioned from this multiple of Poisson's variance on
 
 
 def describe_misfit(inputs: ReportInput) -> list[dict[str, Any]]:
@@ -119,6 +117,7 @@ def describe_misfit(inputs: ReportInput) -> list[dict[str, Any]]:
 def _misfit(inputs: ReportInput, label: str, found: Diagnostics) -> dict[str, Any]:
     """Return sentences, charts and tables of the least explained for one fit."""
     noise, variance, worst = NOISES[found.noise], np.nan_to_num(found.feature_dispersion), found.worst
+    entries = zip(worst.sample, worst.feature, worst.count, worst.mean, strict=True)
     return {
         "label": label,
         "sentences": [_variance(found), _outliers(inputs, found)],
@@ -129,17 +128,7 @@ def _misfit(inputs: ReportInput, label: str, found: Diagnostics) -> dict[str, An
             x_title=f"variance / {noise} variance (log scale)",
             y_title="features",
         ),
-        "dispersions": None
-        if found.fitted_dispersion is None
-        else log_points(
-            found.feature_mean,
-            found.fitted_dispersion,
-            trend=found.trend,
-            spread=1.0 if found.trend is None else math.exp(Z95 * found.trend_spread),
-            label=f"Dispersions of features against their mean counts at {label}",
-            x_title="mean count (log scale)",
-            y_title="dispersion",
-        ),
+        "dispersions": _dispersions(found, label),
         "features": [
             (found.feature_names[j], significant(found.feature_mean[j]), significant(variance[j]))
             for j in np.argsort(-variance, kind="stable")[:N_LISTED]
@@ -147,11 +136,24 @@ def _misfit(inputs: ReportInput, label: str, found: Diagnostics) -> dict[str, An
         ],
         "entries": [
             (inputs.sample_names[i], found.feature_names[j], significant(count), significant(mean))
-            for i, j, count, mean in islice(
-                zip(worst.sample, worst.feature, worst.count, worst.mean, strict=True), N_LISTED
-            )
+            for i, j, count, mean in islice(entries, N_LISTED)
         ],
     }
+
+
+def _dispersions(found: Diagnostics, label: str) -> Chart | None:
+    """Draw the dispersions of a fit with negative binomial noise."""
+    if found.fitted_dispersion is None:
+        return None
+    return log_points(
+        found.feature_mean,
+        found.fitted_dispersion,
+        trend=found.trend,
+        spread=1.0 if found.trend is None else math.exp(Z95 * found.trend_spread),
+        label=f"Dispersions of features against their mean counts at {label}",
+        x_title="mean count (log scale)",
+        y_title="dispersion",
+    )
 
 
 def _variance(found: Diagnostics) -> str:
