@@ -51,7 +51,7 @@ def test_plots_have_them(model):
 @pytest.mark.parametrize("key", [None, "programmes"])
 def test_anndata(tmp_path, key):
     from log1pnmf import tl
-    from log1pnmf.pl.canvas import drawable
+    from log1pnmf.pl.canvas import fit_to_draw
 
     adata = anndata.AnnData(COUNTS.astype(np.float32))
     adata.obs["group"] = np.repeat(["a", "b"], 30)
@@ -64,7 +64,7 @@ def test_anndata(tmp_path, key):
     adata.write_h5ad(tmp_path / "a.h5ad")
     back = anndata.read_h5ad(tmp_path / "a.h5ad")
     names = ["k0", "k1", "last"]
-    assert as_fit(back, key=key).factor_names == drawable(back, key=key).factor_names == names
+    assert as_fit(back, key=key).factor_names == fit_to_draw(back, key=key).factor_names == names
     uns = "log1p_nmf" if key is None else key
     assert "last" in set(back.uns[f"{uns}_markers"]["table"]["factor"])
     assert back.uns[f"{uns}_usage"]["table"]["factor"].tolist() == names

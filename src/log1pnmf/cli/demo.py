@@ -19,9 +19,9 @@ from log1pnmf.fitting.fit import Fit, c_name
 from log1pnmf.fitting.fit_counts import fit_log1p_nmf
 from log1pnmf.fitting.ranking import ranking_of
 from log1pnmf.fitting.summary import link_in_words
+from log1pnmf.report.comparison import compare
 from log1pnmf.report.document import write_report
 from log1pnmf.report.factors import served_groups
-from log1pnmf.report.fits import compare
 
 N_COMPONENTS = 9
 N_TOP = 6
