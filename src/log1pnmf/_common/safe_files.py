@@ -124,18 +124,7 @@ class MemoryLimit:
         return np.array(values, dtype=f"U{max(longest, 1)}")
 
 
-# ---------- numbers and JSON
-
-
-def read_number(cell: str) -> float:
-    """Read a number as tables have it; Python's own way of writing 1_000 is text.
-
-    >>> read_number("1e3")
-    1000.0
-    """
-    if "_" in cell:
-        raise ValueError(f"{cell!r} is not a number")
-    return float(cell)
+# ---------- JSON
 
 
 def parse_json(content: str | bytes, source: StrPath) -> Any:
@@ -239,7 +228,12 @@ def market_matrix(path: Path, limit: MemoryLimit) -> Any:
     _check_market(path, limit)
     # SciPy reads beyond the end of a last line that is too long
     with open_packed(path, limit, ending=b"\n") as file:
-        return mmread(file)
+        try:
+            return mmread(file)
+        except (ValueError, OverflowError, TypeError) as error:
+            raise BadFileError(
+                f"{path} is not a whole MatrixMarket file ({error}); get another copy of it"
+            ) from error
 
 
 def _check_market(path: Path, limit: MemoryLimit) -> None:
