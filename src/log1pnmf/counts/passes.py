@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
@@ -50,9 +50,7 @@ class ChunkTask(Protocol):
 
 # ---------- the survey, a first pass over counts in chunks
 
-SAMPLE_ROWS = 8192
-"""Rows that are kept in memory, for the start of a fit."""
-
+SAMPLE_ROWS = 8192  # rows that are kept in memory, for the start of a fit
 NOT_IN_MEMORY = (
     "counts are in chunks, but this needs them in memory: pass all or some of the rows as a matrix"
 )
@@ -75,10 +73,8 @@ class ChunkSurvey:
 
 def sampled_rows(n_samples: int) -> NDArray[np.int64]:
     """Choose the rows that are kept; always the same ones of as many samples."""
-    rows = np.random.default_rng(0).choice(
-        n_samples, min(n_samples, SAMPLE_ROWS), replace=False, shuffle=False
-    )
-    return np.sort(rows)
+    size = min(n_samples, SAMPLE_ROWS)
+    return np.sort(np.random.default_rng(0).choice(n_samples, size, replace=False, shuffle=False))
 
 
 def survey_chunk(raw: Any, kept: NDArray[np.int64]) -> ChunkSurvey:
@@ -154,22 +150,18 @@ class RowTotals(SparseRows):
 
     def __init__(self, shape: tuple[int, int], lengths: NDArray[np.int64], sums: NDArray[np.float64]) -> None:
         indptr = np.concatenate(([0], np.cumsum(lengths)))
-        for name, value in (("shape", shape), ("indptr", indptr), ("_sums", sums)):
-            object.__setattr__(self, name, value)
+        self.__dict__.update(shape=shape, indptr=indptr, sums=sums)
 
     @property
     def indices(self) -> np.ndarray:
         """Refuse: entries are in the chunks."""
         raise TypeError(NOT_IN_MEMORY)
 
-    @property
-    def values(self) -> np.ndarray:
-        """Refuse: entries are in the chunks."""
-        raise TypeError(NOT_IN_MEMORY)
+    values = indices
 
     def row_sums(self) -> NDArray[np.float64]:
         """Sum of every row."""
-        sums: NDArray[np.float64] = object.__getattribute__(self, "_sums")
+        sums: NDArray[np.float64] = self.__dict__["sums"]
         return sums
 
 
@@ -179,9 +171,9 @@ class ChunkedCounts(Counts):
 
     source: CountSource
     bounds: NDArray[np.int64]  # (chunks + 1,): first row of each chunk, and the number of rows
-    # see `log1pnmf.counts.Counts.log_factorial` and `stirling`
-    factorials: float
-    stirlings: float
+    # see `log1pnmf.counts.Counts`
+    log_factorial: float
+    stirling: float
     sample: Counts  # some rows, in memory
     sample_index: NDArray[np.int64]  # which ones
     row_digests: NDArray[np.uint64]  # (n,): see `row_digests`
@@ -223,8 +215,8 @@ class ChunkedCounts(Counts):
             source.feature_names,
             source=source,
             bounds=np.array(bounds, dtype=np.int64),
-            factorials=math.fsum(logs),
-            stirlings=math.fsum(stirlings),
+            log_factorial=math.fsum(logs),
+            stirling=math.fsum(stirlings),
             sample=kept,
             sample_index=index,
             row_digests=np.concatenate(digests),
@@ -235,20 +227,16 @@ class ChunkedCounts(Counts):
         """Number of features without any count."""
         return int(np.count_nonzero(np.diff(self.by_column.indptr) == 0))
 
-    @cached_property
-    def log_factorial(self) -> float:
-        """Sum over all entries of log(y!), the constant of the Poisson log-likelihood."""
-        return self.factorials
-
     @property
     def in_memory(self) -> bool:
         """They are in chunks."""
         return False
 
-    @cached_property
-    def stirling(self) -> float:
-        """Sum over the counts of log(y!) - y log(y) + y."""
-        return self.stirlings
+    @property
+    def runner(self) -> Runner:
+        """What runs tasks on the chunks."""
+        runner: Runner = self.known.setdefault("runner", runner_of(self.source))
+        return runner
 
     @cached_property
     def tally(self) -> Tally:
@@ -269,11 +257,6 @@ class ChunkedCounts(Counts):
             known = self.known["groups"] = labels, own, found
         return cast(GroupSums, known[2])
 
-    @cached_property
-    def column_sums(self) -> NDArray[np.float64]:
-        """Total count of every feature."""
-        return self.by_column.row_sums()
-
     def part_in_memory(self, most: int | None = None) -> tuple[Counts, NDArray[np.int64]]:
         """Return samples that were kept from the first look; see `Counts.part_in_memory`."""
         part, place = self.sample.part_in_memory(most)
@@ -284,7 +267,7 @@ class ChunkedCounts(Counts):
         raise TypeError(NOT_IN_MEMORY)
 
     def checksum(self) -> str:
-        """Return these counts from others, whatever the chunks."""
+        """Return a text that differs between counts, whatever the chunks."""
         return checksum_of((self.by_row.indptr, self.row_digests))
 
 
@@ -321,9 +304,8 @@ class Runner:
         sums = task.no_sums()
         for index, chunk in enumerate(_ahead(self._sorted(counts))):
             first, last = counts.bounds[index : index + 2]
-            begin = start.read(first, last)
             own = None if labels is None else labels[first:last]
-            receive(index, task(chunk, sizes[first:last], own, start=begin, into=sums))
+            receive(index, task(chunk, sizes[first:last], own, start=start.read(first, last), into=sums))
         return sums
 
     def ahead(self) -> Iterator[Any]:
@@ -355,8 +337,7 @@ class Runner:
 
 # ---------- passes on a dask.distributed cluster
 
-HELD_SHARE = 0.5
-"""Part of the workers' memory that chunks may take; where they need more they are read anew in every pass."""
+HELD_SHARE = 0.5  # part of the workers' memory that chunks may take; else they are read anew in every pass
 
 
 class ClusterRunner(Runner):
@@ -370,22 +351,13 @@ class ClusterRunner(Runner):
 
     def survey(self) -> Iterator[ChunkSurvey]:
         """Yield the totals of every chunk, in their order."""
-        client, n = self._client, len(self._chunks)
-        raw = self._submitted()
-        lengths = client.gather(
-            [client.submit(lambda chunk: int(chunk.shape[0]), one, pure=False) for one in raw]
-        )
+        submit, raw = partial(self._client.submit, pure=False), self._submitted()
+        lengths = self._client.gather([submit(lambda chunk: int(chunk.shape[0]), one) for one in raw])
         bounds = np.concatenate(([0], np.cumsum(lengths)))
-        kept = sampled_rows(self._chunks.shape[0])
-        seen = [
-            client.submit(
-                survey_chunk,
-                raw[i],
-                kept[(kept >= bounds[i]) & (kept < bounds[i + 1])] - bounds[i],
-                pure=False,
-            )
-            for i in range(n)
-        ]
+        sampled = sampled_rows(self._chunks.shape[0])
+        kept = np.split(sampled, np.searchsorted(sampled, bounds[1:]))
+        given = zip(raw, kept, bounds, strict=False)
+        seen = [submit(survey_chunk, one, rows - first) for one, rows, first in given]
         for one in seen:
             yield one.result()
 
@@ -411,10 +383,9 @@ class ClusterRunner(Runner):
         done = []
         for i, chunk in enumerate(held):
             rows = slice(bounds[i], bounds[i + 1])
-            begin = start.read(rows.start, rows.stop)
             own = None if labels is None else labels[rows]
-            given = (everywhere, chunk, sizes[rows], own)
-            done.append(client.submit(_run_task, *given, start=begin, pure=False, retries=3))
+            given = (everywhere, chunk, sizes[rows], own, start.read(rows.start, rows.stop))
+            done.append(client.submit(_run_task, *given, pure=False, retries=3))
         loadings = [client.submit(itemgetter(0), one, pure=False) for one in done]
         parts = [client.submit(itemgetter(1), one, pure=False) for one in done]
         while len(parts) > 1:  # pair by pair: the order depends on the number of parts and on nothing else
@@ -452,9 +423,9 @@ class ClusterRunner(Runner):
         return chunks
 
 
-def _run_task(task: ChunkTask, *arguments: Any, start: Any) -> tuple[Any, Any]:
+def _run_task(task: ChunkTask, counts: Counts, sizes: Array, labels: Labels, start: Array) -> tuple[Any, Any]:
     sums = task.no_sums()
-    return task(*arguments, start=start, into=sums), sums
+    return task(counts, sizes, labels, start=start, into=sums), sums
 
 
 def _ahead(made: Iterator[T]) -> Iterator[T]:
@@ -529,8 +500,7 @@ def _pass_without_loadings(counts: ChunkedCounts, task: ChunkTask, sizes: Any, l
         if source.on_chunk is not None:
             source.on_chunk(next(done), len(counts.bounds) - 1)
 
-    run = runner_of(source).run
-    return run(task, counts, sizes, start=no_loadings, receive=receive, labels=labels)
+    return counts.runner.run(task, counts, sizes, start=no_loadings, receive=receive, labels=labels)
 
 
 # ---------- counts of any kind, part by part
