@@ -28,7 +28,7 @@ from log1pnmf._common.safe_files import (
     texts,
 )
 
-from .compress import MAX_INT32, SparseRows, row_blocks
+from .compress import SparseRows, narrow_indptr, row_blocks
 from .counts import Counts
 
 
@@ -117,10 +117,7 @@ def _checked_indptr(where: str, group: Any, shape: tuple[int, int]) -> NDArray[n
 def _rows_of(group: Any, indptr: NDArray[np.int64], n_columns: int) -> sparse.csr_array:
     """Rows of a CSR matrix in a file, from their part of its `indptr`."""
     part = slice(int(indptr[0]), int(indptr[-1]))
-    own = indptr - indptr[0]
-    if own[-1] <= MAX_INT32:  # SciPy would widen all indices with it
-        own = own.astype(np.int32)
-    parts = group["data"][part], group["indices"][part], own
+    parts = group["data"][part], group["indices"][part], narrow_indptr(indptr)
     return sparse.csr_array(parts, shape=(len(indptr) - 1, n_columns))
 
 
