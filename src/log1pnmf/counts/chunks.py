@@ -28,7 +28,7 @@ from log1pnmf._common.safe_files import (
     texts,
 )
 
-from .compress import SparseRows, narrow_indptr, row_blocks
+from .compress import SparseRows, is_indptr, narrow_indptr, row_blocks
 from .counts import Counts
 
 
@@ -99,14 +99,7 @@ def _checked_indptr(where: str, group: Any, shape: tuple[int, int]) -> NDArray[n
     """Where the rows of a CSR matrix begin; it must go with its shape and its entries."""
     indptr = group["indptr"][:].astype(np.int64)
     lengths = {int(group[part].shape[0]) for part in ("data", "indices")}
-    sound = (
-        len(indptr) == shape[0] + 1
-        and shape[1] >= 0
-        and indptr[0] == 0
-        and lengths == {int(indptr[-1])}
-        and bool((np.diff(indptr) >= 0).all())
-    )
-    if not sound:
+    if not is_indptr(indptr, shape[0]) or lengths != {int(indptr[-1])} or shape[1] < 0:
         raise BadFileError(
             f"{where} is not a valid sparse matrix of shape {shape}: its parts contradict each other; the "
             "file is damaged, get another copy of it"

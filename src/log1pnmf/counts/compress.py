@@ -127,6 +127,11 @@ def narrow_indptr(indptr: np.ndarray) -> np.ndarray:
     return own.astype(np.int32) if own[-1] <= MAX_INT32 else own
 
 
+def is_indptr(indptr: np.ndarray, n_rows: int) -> bool:
+    """Return whether rows can begin there."""
+    return indptr.shape == (n_rows + 1,) and indptr[0] == 0 and bool((np.diff(indptr) >= 0).all())
+
+
 def dense_blocks(shape: tuple[int, int], limit: float) -> Iterator[slice]:
     """Ranges of rows with at most `limit` entries, zeros included (or one row, where that has more)."""
     n_rows, n_columns = shape
@@ -268,14 +273,8 @@ def _checked_structure(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     indptr, nnz = np.asarray(matrix.indptr), int(matrix.indptr[-1])
     indices, values = np.asarray(matrix.indices)[:nnz], np.asarray(matrix.data)[:nnz]
     n_rows, n_columns = matrix.shape
-    sound = (
-        indptr.shape == (n_rows + 1,)
-        and indptr[0] == 0
-        and bool((np.diff(indptr) >= 0).all())
-        and indices.shape == values.shape == (nnz,)
-        and (nnz == 0 or (indices.min() >= 0 and indices.max() < n_columns))
-    )
-    if not sound:
+    sound = is_indptr(indptr, n_rows) and indices.shape == values.shape == (nnz,)
+    if not sound or (nnz and not 0 <= indices.min() <= indices.max() < n_columns):
         raise ValueError(
             f"counts is not a valid sparse matrix of shape {matrix.shape}: its index arrays contradict "
             "each other or point outside; build it again from rows, columns and values"

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import itemgetter
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +29,8 @@ from .counts import Counts, Tally
 
 Array = NDArray[np.float64]
 
-Labels: TypeAlias = NDArray[np.int32] | None
-"""Number of the batch of every sample, where there are batches."""
-
-Receive: TypeAlias = Callable[[int, Any], None]
-"""Called with the number of a chunk and what the task found there."""
+Labels: TypeAlias = NDArray[np.int32] | None  # number of the batch of every sample, where there are batches
+Receive: TypeAlias = Callable[[int, Any], None]  # called with the number of a chunk and what the task found
 
 
 class ChunkTask(Protocol):
@@ -56,19 +53,18 @@ NOT_IN_MEMORY = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class ChunkSurvey:
+class ChunkSurvey(NamedTuple):
     """Totals of one chunk, from the first pass."""
 
-    row_nnz: NDArray[np.int64]
-    row_sums: NDArray[np.float64]
     column_nnz: NDArray[np.int64]
-    column_sums: NDArray[np.float64]
+    column_sums: Array
+    row_nnz: NDArray[np.int64]
+    row_sums: Array
+    row_digests: NDArray[np.uint64]  # (rows,): see `row_digests`
+    sample: sparse.csr_array  # the rows that are kept
     # see `log1pnmf.counts.Counts`
     log_factorial: float
     stirling: float
-    sample: sparse.csr_array  # the rows that are kept
-    row_digests: NDArray[np.uint64]  # (rows,): see `row_digests`
 
 
 def sampled_rows(n_samples: int) -> NDArray[np.int64]:
@@ -87,14 +83,14 @@ def survey_chunk(raw: Any, kept: NDArray[np.int64]) -> ChunkSurvey:
         column_nnz += np.bincount(rows.indices[part], minlength=counts.n_features)
         column_sums += np.bincount(rows.indices[part], rows.values[part], minlength=counts.n_features)
     return ChunkSurvey(
-        np.diff(rows.indptr),
-        counts.row_sums,
         column_nnz,
         column_sums,
+        np.diff(rows.indptr),
+        counts.row_sums,
+        row_digests(rows),
+        counts.to_scipy()[kept],
         counts.log_factorial,
         counts.stirling,
-        counts.to_scipy()[kept],
-        row_digests(rows),
     )
 
 
@@ -136,9 +132,9 @@ def chunk_counts(raw: Any) -> Counts:
 class GroupSums:
     """Sums over groups of samples."""
 
-    totals: NDArray[np.float64]  # (groups, m): of the counts
+    totals: Array  # (groups, m): of the counts
     # (groups, m): of the weights of those samples in which the feature is not zero
-    weights: NDArray[np.float64]
+    weights: Array
 
     def plus(self, other: GroupSums) -> GroupSums:
         """Return new sums over the samples of both."""
@@ -148,7 +144,7 @@ class GroupSums:
 class RowTotals(SparseRows):
     """Rows without their entries: how many there are, and their sum."""
 
-    def __init__(self, shape: tuple[int, int], lengths: NDArray[np.int64], sums: NDArray[np.float64]) -> None:
+    def __init__(self, shape: tuple[int, int], lengths: NDArray[np.int64], sums: Array) -> None:
         indptr = np.concatenate(([0], np.cumsum(lengths)))
         self.__dict__.update(shape=shape, indptr=indptr, sums=sums)
 
@@ -159,9 +155,9 @@ class RowTotals(SparseRows):
 
     values = indices
 
-    def row_sums(self) -> NDArray[np.float64]:
+    def row_sums(self) -> Array:
         """Sum of every row."""
-        sums: NDArray[np.float64] = self.__dict__["sums"]
+        sums: Array = self.__dict__["sums"]
         return sums
 
 
@@ -184,24 +180,19 @@ class ChunkedCounts(Counts):
         """Return the counts of chunks that were surveyed in their order."""
         n, m = source.shape
         column_nnz, column_sums = np.zeros(m, dtype=np.int64), np.zeros(m)
-        bounds, lengths, sums, sample, digests = [0], [], [], [], []
-        logs, stirlings = [], []
+        bounds, others = [0], []
         for one in surveys:
             if len(one.column_sums) != m:
                 raise ValueError(f"chunk {len(bounds) - 1} has {len(one.column_sums)} columns, expected {m}")
-            bounds.append(bounds[-1] + len(one.row_sums))
-            lengths.append(one.row_nnz)
-            sums.append(one.row_sums)
-            logs.append(one.log_factorial)
-            stirlings.append(one.stirling)
-            digests.append(one.row_digests)
             column_nnz += one.column_nnz
             column_sums += one.column_sums
-            sample.append(one.sample)
+            others.append(one[2:])
+            bounds.append(bounds[-1] + len(one.row_sums))
             if source.on_chunk is not None:
                 source.on_chunk(len(bounds) - 1, len(source.chunks))
         if bounds[-1] != n:
             raise ValueError(f"chunks have {bounds[-1]} rows together, but shape says {n}")
+        row_nnz, row_sums, digests, sample, log_factorials, stirlings = zip(*others, strict=True)
         index = sampled_rows(n)
         kept = replace(
             Counts.from_any(sparse.vstack(sample, format="csr")),
@@ -209,13 +200,13 @@ class ChunkedCounts(Counts):
             feature_names=source.feature_names,
         )
         return cls(
-            RowTotals((n, m), np.concatenate(lengths), np.concatenate(sums)),
+            RowTotals((n, m), np.concatenate(row_nnz), np.concatenate(row_sums)),
             RowTotals((m, n), column_nnz, column_sums),
             source.sample_names,
             source.feature_names,
             source=source,
             bounds=np.array(bounds, dtype=np.int64),
-            log_factorial=math.fsum(logs),
+            log_factorial=math.fsum(log_factorials),
             stirling=math.fsum(stirlings),
             sample=kept,
             sample_index=index,
@@ -244,16 +235,13 @@ class ChunkedCounts(Counts):
         found = _pass_without_loadings(self, _TallyTask(self.n_features), np.ones(self.n_samples))
         return cast(Tally, found.tally)
 
-    def group_sums(
-        self, labels: NDArray[np.int32], n_groups: int, weights: NDArray[np.float64] | None = None
-    ) -> GroupSums:
+    def group_sums(self, labels: NDArray[np.int32], n_groups: int, weights: Array | None = None) -> GroupSums:
         """Sum up over groups of samples; a pass over the chunks, unless the last call was for the same."""
         known: Any = self.known.get("groups")
         same = known is not None and np.array_equal(known[0], labels)
         if not same or not (weights is None or np.array_equal(known[1], weights)):
             own = np.ones(self.n_samples) if weights is None else weights
-            task = _GroupTask((n_groups, self.n_features))
-            found = _pass_without_loadings(self, task, own, labels)
+            found = _pass_without_loadings(self, _GroupTask((n_groups, self.n_features)), own, labels)
             known = self.known["groups"] = labels, own, found
         return cast(GroupSums, known[2])
 
@@ -294,7 +282,7 @@ class Runner:
         self,
         task: ChunkTask,
         counts: ChunkedCounts,
-        sizes: NDArray[np.float64],
+        sizes: Array,
         *,
         start: Rows,
         receive: Receive,
@@ -365,7 +353,7 @@ class ClusterRunner(Runner):
         self,
         task: ChunkTask,
         counts: ChunkedCounts,
-        sizes: NDArray[np.float64],
+        sizes: Array,
         *,
         start: Rows,
         receive: Receive,
@@ -389,13 +377,9 @@ class ClusterRunner(Runner):
         loadings = [client.submit(itemgetter(0), one, pure=False) for one in done]
         parts = [client.submit(itemgetter(1), one, pure=False) for one in done]
         while len(parts) > 1:  # pair by pair: the order depends on the number of parts and on nothing else
-            pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
-            parts = [
-                client.submit(lambda one, other: one.plus(other), *pair, pure=False)
-                if len(pair) == 2
-                else pair[0]
-                for pair in pairs
-            ]
+            pairs = zip(parts[::2], parts[1::2], strict=False)
+            sums = [client.submit(lambda one, other: one.plus(other), *pair, pure=False) for pair in pairs]
+            parts = sums + parts[2 * len(sums) :]
         del done
         number = {future.key: i for i, future in enumerate(loadings)}
         for future in as_completed(loadings):

@@ -176,27 +176,20 @@ def _from_archive(path: Path, file: BinaryIO, stored: Mapping[str, Any]) -> RawT
         if hasattr(matrix, "check_format"):  # indices out of range would crash SciPy
             matrix.check_format(full_check=True)
     else:
-        name = _matrix_name(path, stored)
-        matrix = stored[name]
-        notes = (f"counts read from array {name!r}",)
+        tables = [name for name in names if stored[name].ndim == 2]
+        chosen = [name for name in MATRICES if name in tables] or tables
+        if len(tables) != 1 and chosen is tables:
+            there = ", ".join(f"{name} {stored[name].shape}" for name in names) or "nothing"
+            raise BadFileError(
+                f"{path} must hold one table of counts, called 'counts' if there are several; got {there}"
+            )
+        matrix = stored[chosen[0]]
+        notes = (f"counts read from array {chosen[0]!r}",)
     columns = {one.removeprefix(COLUMN): stored[one] for one in names if one.startswith(COLUMN)}
     samples, features = (
         stored[name].tolist() if name in names else None for name in ("sample_names", "feature_names")
     )
     return RawTable(matrix, samples, features, columns, notes)
-
-
-def _matrix_name(path: Path, stored: Mapping[str, Any]) -> str:
-    tables = [name for name in stored if stored[name].ndim == 2]
-    for name in MATRICES:
-        if name in tables:
-            return name
-    if len(tables) == 1:
-        return tables[0]
-    there = ", ".join(f"{name} {stored[name].shape}" for name in stored) or "nothing"
-    raise BadFileError(
-        f"{path} must hold one table of counts, called 'counts' if there are several; got {there}"
-    )
 
 
 # ---------- AnnData on disk: .h5ad and .zarr. Only what is asked for is read

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -167,13 +167,14 @@ class Simulation:
     n_samples: int
     n_features: int
     n_components: int
-    c: float = field(kw_only=True, default=1.0)
-    density: float | None = field(kw_only=True, default=None)
-    size_spread: float = field(kw_only=True, default=0.0)
-    dispersion: Any = field(kw_only=True, default=0.0)
-    batches: int = field(kw_only=True, default=1)
-    batch_spread: float = field(kw_only=True, default=0.5)
-    random_state: int = field(kw_only=True, default=0)
+    _: KW_ONLY
+    c: float = 1.0
+    density: float | None = None
+    size_spread: float = 0.0
+    dispersion: Any = 0.0
+    batches: int = 1
+    batch_spread: float = 0.5
+    random_state: int = 0
 
     def __post_init__(self) -> None:
         for name in ("n_samples", "n_features", "n_components", "batches"):
