@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy  # its parts are loaded when they are used
@@ -277,6 +277,7 @@ class Counts:
     _columns: SparseRows | None = None
     sample_names: np.ndarray | None = None
     feature_names: np.ndarray | None = None
+    in_memory: ClassVar[bool] = True  # whether the entries are at hand; otherwise they are in chunks
 
     @classmethod
     def from_any(cls, X: Any) -> Counts:
@@ -353,11 +354,6 @@ class Counts:
         """Return a text that differs between counts."""
         rows = self.by_row
         return checksum_of(map(on_host, (rows.indptr, rows.indices, rows.values)))
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether the entries are at hand; otherwise they are in chunks."""
-        return True
 
     @property
     def shape(self) -> tuple[int, int]:

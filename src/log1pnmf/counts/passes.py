@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,6 +173,7 @@ class ChunkedCounts(Counts):
     sample: Counts  # some rows, in memory
     sample_index: NDArray[np.int64]  # which ones
     row_digests: NDArray[np.uint64]  # (n,): see `row_digests`
+    in_memory: ClassVar[bool] = False
     known: dict[str, Any] = field(default_factory=dict)  # what later passes found, or keep for the next one
 
     @classmethod
@@ -217,11 +218,6 @@ class ChunkedCounts(Counts):
     def n_empty_columns(self) -> int:
         """Number of features without any count."""
         return int(np.count_nonzero(np.diff(self.by_column.indptr) == 0))
-
-    @property
-    def in_memory(self) -> bool:
-        """They are in chunks."""
-        return False
 
     @property
     def runner(self) -> Runner:

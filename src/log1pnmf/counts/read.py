@@ -118,7 +118,8 @@ def _not_inside(sink: Sink) -> Iterator[None]:
     inside = {method.__code__ for method in vars(Sink).values() if hasattr(method, "__code__")}
     handlers: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        found = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        handlers = {number: handler for number, handler in found.items() if callable(handler)}
 
     def handle(number: int, frame: FrameType | None) -> None:
         while frame is not None:
@@ -128,15 +129,13 @@ def _not_inside(sink: Sink) -> Iterator[None]:
             frame = frame.f_back
         handlers[number](number, frame)
 
-    for number, handler in handlers.items():
-        if callable(handler):
-            signal.signal(number, handle)
+    for number in handlers:
+        signal.signal(number, handle)
     try:
         yield
     finally:
         for number, handler in handlers.items():
-            if callable(handler):
-                signal.signal(number, handler)
+            signal.signal(number, handler)
 
 
 # ---------- NumPy's own files: .npy and .npz, never with pickle

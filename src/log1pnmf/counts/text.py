@@ -233,9 +233,7 @@ INDEX_HEADER = re.compile(
 
 LARGEST_CELL = 1 << 20
 HEAD = 50  # rows from which the layout is found
-CHARACTER = (
-    60  # bytes that a character takes at most while a line is split, or the words of a text are counted
-)
+CHARACTER = 60  # bytes that a character takes while a line is split or words are counted, at most
 
 
 @contextmanager
