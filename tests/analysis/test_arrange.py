@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from log1pnmf._common.colors import BASELINE, distinct_colors
+from log1pnmf._common.colors import BASELINE, distinct_colors, factor_colors
 from log1pnmf.analysis.groups import MOST_LEAVES, Groups, arrange
 
 
@@ -147,17 +147,17 @@ def apart(colors):
 class TestColors:
     @pytest.mark.parametrize(("n", "least"), [(10, 0.14), (20, 0.12), (30, 0.10), (60, 0.08)])
     def test_can_be_told_apart(self, n, least):
-        assert apart(distinct_colors(n, baseline_first=True)) >= least
+        assert apart(factor_colors(n)) >= least
 
     def test_do_not_change_when_there_are_more(self):
         many = distinct_colors(40)
         for n in range(40):
             assert distinct_colors(n) == many[:n]
-        assert distinct_colors(41, baseline_first=True) == [BASELINE, *many]
-        assert distinct_colors(0, baseline_first=True) == []
-        with pytest.raises(ValueError, match="must not be negative"):
-            distinct_colors(-1)
+        assert factor_colors(41) == [BASELINE, *many]
 
     def test_stand_out_from_white_paper(self):
         rgb = [[int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)] for color in distinct_colors(60)]
         assert oklab(rgb)[:, 0].max() < 0.9
+
+    def test_none(self):
+        assert factor_colors(0) == distinct_colors(0) == []

@@ -98,7 +98,7 @@ def test_the_first_look_is_right(matrix, cut):
     assert seen.log_factorial == pytest.approx(counts.log_factorial, rel=1e-13)
     np.testing.assert_array_equal(seen.row_sums, counts.row_sums)
     np.testing.assert_array_equal(seen.size_factors("total"), counts.size_factors("total"))
-    np.testing.assert_array_equal(seen.column_sums, matrix.sum(axis=0))
+    np.testing.assert_array_equal(seen.by_column.row_sums(), matrix.sum(axis=0))
     np.testing.assert_array_equal(seen.sample.to_scipy().toarray(), matrix.toarray()[seen.sample_index])
     with pytest.raises(TypeError, match="in chunks"):
         seen.to_scipy()

@@ -13,7 +13,7 @@ from log1pnmf._common.arrays import RowFile, Rows
 from log1pnmf.counts.chunks import OnChunk
 from log1pnmf.counts.compress import Pattern
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.passes import ChunkedCounts, Labels, Runner, runner_of
+from log1pnmf.counts.passes import ChunkedCounts, Labels
 from log1pnmf.model.batch_effects import dispersed_sums
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
@@ -336,7 +336,7 @@ class StreamingEngine(Engine):
         self.problem, self.counts = problem, cast(ChunkedCounts, problem.counts)
         on_cluster = self.counts.source.client is not None
         self.n_threads = 1 if on_cluster and n_threads is None else effective_threads(n_threads)
-        self._runner: Runner = self.counts.known.setdefault("runner", runner_of(self.counts.source))
+        self._runner = self.counts.runner
         self._on_chunk = self.counts.source.on_chunk if on_chunk is None else on_chunk
         self._last: _LastPass | None = None
         self._adopted: tuple[Any, Rows] | None = None
@@ -497,7 +497,7 @@ class StreamingEngine(Engine):
 
         With dispersions it is less by ``1 + phi mean``, where each count is taken for its mean.
         """
-        totals, noise = self.counts.column_sums, self.problem.noise
+        totals, noise = self.counts.by_column.row_sums(), self.problem.noise
         if not isinstance(noise, NegativeBinomial):
             return totals
         squares = self.counts.tally.sums(self.counts.tally.values**2)
