@@ -8,7 +8,7 @@ import pytest
 from log1pnmf.cli import running
 from log1pnmf.cli.run_folder import RunFolder
 
-QUICK = ["--tol", "1e-3", "--jobs", "1"]
+QUICK = ["--set", "tol=1e-3", "--jobs", "1"]
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
@@ -68,11 +68,11 @@ def test_a_finished_fit_is_kept(fit, tmp_path, monkeypatch, where, how):
 @pytest.mark.parametrize("where", ["fitting.fit_counts.residual_at", "fitting.fit_counts._certificate"])
 def test_a_fit_is_kept_before_its_last_figures_are_there(fit, tmp_path, monkeypatch, where, how):
     press(monkeypatch, where, how)
-    done = fit("--likelihood", "chebyshev", "--no-report")
+    done = fit("--set", "likelihood=chebyshev", "--no-report")
     assert done.code == 130
     run = RunFolder.open(tmp_path / "out")
     assert run.fit(1.0).n_iter > 0
-    assert run.record["interrupted"]
+    assert run.record.interrupted
 
 
 @pytest.mark.parametrize("how", SIGNALS)
@@ -83,7 +83,7 @@ def test_interrupted_report_leaves_the_fits(fit, tmp_path, monkeypatch, how):
     assert f"log1pnmf report {tmp_path / 'out'}" in done.err
     run = RunFolder.open(tmp_path / "out")
     assert len(run.fits) == 2
-    assert run.record["finished"]
+    assert run.record.finished
     assert not (tmp_path / "out" / "report.html").exists()
     assert not hidden(tmp_path)
 
@@ -104,8 +104,8 @@ def test_earlier_fits_survive_an_interrupt_of_a_later_one(fit, tmp_path, monkeyp
     assert done.code == 130
     run = RunFolder.open(tmp_path / "out")
     assert [fit.c for fit in run.fits] == [1.0]
-    assert run.record["interrupted"]
-    assert not run.record["finished"]
+    assert run.record.interrupted
+    assert not run.record.finished
     assert not hidden(tmp_path)
 
 
@@ -192,7 +192,7 @@ def test_streaming_keeps_the_names_of_the_samples(fit, tmp_path):
 @pytest.mark.parametrize("size", ["0", "rubbish", "-1GB"])
 @pytest.mark.parametrize("engine", ["streaming", "native"])
 def test_memory_that_is_no_size_is_refused(fit, tmp_path, size, engine):
-    done = fit("--engine", engine, "--memory", size)
+    done = fit("--engine", engine, "--max-memory", size)
     assert done.code == 2
     assert "memory" in done.err
     assert not list(tmp_path.iterdir())

@@ -15,8 +15,8 @@ pytest.importorskip("matplotlib")
 running = import_module("log1pnmf.analysis.select")  # `analysis.select` is the function
 
 QUICK = [
-    "--tol",
-    "1e-4",
+    "--set",
+    "tol=1e-4",
     "--jobs",
     "1",
     "--folds",
@@ -25,8 +25,8 @@ QUICK = [
     "2",
     "-c",
     "inf",
-    "--size-factors",
-    "none",
+    "--set",
+    "size_factors=none",
 ]
 
 

@@ -33,7 +33,7 @@ def file(matrix, tmp_path):
 
 
 def test_fit_from_disk(call, file, matrix, tmp_path):
-    options = ["-k", 3, "--tol", "1e-5", "--jobs", 1, "--no-report", "--likelihood", "chebyshev"]
+    options = ["-k", 3, "--set", "tol=1e-5", "--jobs", 1, "--no-report", "--set", "likelihood=chebyshev"]
     code, said = call(
         "fit",
         file,
@@ -41,7 +41,7 @@ def test_fit_from_disk(call, file, matrix, tmp_path):
         tmp_path / "out",
         "--engine",
         "streaming",
-        "--memory",
+        "--max-memory",
         "1GB",
         "--groupby",
         "type",
@@ -63,7 +63,7 @@ def test_what_does_not_stream_is_refused(call, file, tmp_path):
     for wrong, word in (
         (["--min-samples", 3], "cannot filter or transpose"),
         (["--write-h5ad", tmp_path / "x.h5ad"], "would load all counts"),
-        (["--memory", "much"], "memory must be a size"),
+        (["--max-memory", "much"], "memory must be a size"),
     ):
         code, said = call("fit", file, *streaming, *wrong)
         assert code != 0

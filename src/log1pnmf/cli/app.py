@@ -27,7 +27,7 @@ app = typer.Typer(
     name="log1pnmf",
     help="Poisson NMF of count matrices with the shifted-log link: from counts to factors and a report.",
     no_args_is_help=True,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

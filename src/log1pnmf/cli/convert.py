@@ -20,7 +20,7 @@ from log1pnmf.fitting.fit import Fit, c_name
 from .console import Screen
 from .exchange import read_r_list, write_r_list
 from .findings import is_model
-from .inputs import Reading, describe
+from .options import Reading, describe
 from .run_folder import fit_in, is_run
 
 # ---------- log1pnmf convert: counts from one format to another, fits to and from the R package

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import warnings
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
+from log1pnmf._common.archive import to_tree
 from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.analysis.evidence import evidence as find_evidence
 from log1pnmf.analysis.groups import MISSING
@@ -22,7 +24,7 @@ from log1pnmf.fitting.fit import Fit, c_name
 from log1pnmf.fitting.summary import summarize
 
 from .console import Screen, check_table, one_line, write_table
-from .inputs import Reading, describe
+from .options import Reading, describe
 from .run_folder import REPORT, RunFolder, is_run
 from .running import counts_again, report_fits, write_factor_tables
 
@@ -31,7 +33,7 @@ from .running import counts_again, report_fits, write_factor_tables
 
 def evidence(
     *,
-    run: common.Run,
+    run: common.RunPlace,
     n_seeds: Annotated[int, typer.Option("--seeds", help="Number of fits from other random starts.")] = 5,
     n_bootstrap: Annotated[
         int, typer.Option("--bootstrap", help="Number of fits to samples drawn with replacement.")
@@ -53,7 +55,6 @@ def evidence(
     screen = Screen(json=json)
     check_table(output, force=force)
     folder = RunFolder.open(run)
-    folder.check_record("reading", "shape", "source")
     fit = folder.fit(None if c is None else common.parse_c([c])[0])
     counts, why = counts_again(folder.record)
     if counts is None:
@@ -81,7 +82,7 @@ def evidence(
 
 def usage(
     *,
-    run: common.Run,
+    run: common.RunPlace,
     groupby: Annotated[
         str,
         typer.Option(
@@ -286,21 +287,19 @@ def _some(names: np.ndarray | None) -> str:
 
 
 def _about_run(run: RunFolder, screen: Screen) -> None:
-    run.check_record("command", "filters", "notes", "shape", "source")
     record = run.record
     if not screen.json:
-        screen.say((str(run.path), "bold"), f": {record['command']}")
-        screen.say(
-            ("  data    ", "cyan"), "{} ({:,} x {:,})".format(record["source"]["path"], *record["shape"])
-        )
-        screen.notes(record["filters"], kind="filter")
-        screen.notes(record["notes"])
-        if not record.get("finished", True):
+        n, m = record.shape
+        screen.say((str(run.path), "bold"), f": {record.command}")
+        screen.say(("  data    ", "cyan"), f"{record.source.path} ({n:,} x {m:,})")
+        screen.notes(record.filters, kind="filter")
+        screen.notes(record.notes)
+        if not record.finished:
             screen.notes(["some fits are missing: the run is not finished, or it ended early"])
         for fit in run.fits:
             screen.say("")
             screen.lines(summarize(fit))
-    screen.result(record)
+    screen.result(to_tree(record))
 
 
 def _about_fit(fit: Fit, screen: Screen) -> None:
@@ -328,7 +327,7 @@ def _about_fit(fit: Fit, screen: Screen) -> None:
 
 def rename(
     *,
-    run: common.Run,
+    run: common.RunPlace,
     names: Annotated[
         list[str],
         typer.Argument(
@@ -347,7 +346,7 @@ def rename(
     wanted = dict(_pair(text) for text in names)
     fit = folder.fit(None if c is None else common.parse_c([c])[0]).renamed(wanted)
     name = f"c={c_name(fit.c)}"
-    if f"models/{name}.npz" not in folder.record["models"]:
+    if f"models/{name}.npz" not in folder.record.models:
         raise BadFileError(f"{folder.path} has no models/{name}.npz: it is damaged; run the command again")
     fit.save(folder.path / "models" / f"{name}.npz")
     features = numbered(fit.feature_names, len(fit.factors))
@@ -369,7 +368,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 def report(
     *,
-    run: common.Run,
+    run: common.RunPlace,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -382,9 +381,8 @@ def report(
     """Write the report of a run, one HTML file."""
     screen = Screen()
     folder = RunFolder.open(run)
-    folder.check_record("command", "filters", "groupby", "notes", "reading", "shape", "source")
-    record = {**folder.record, "groupby": groupby or folder.record["groupby"]}
-    labels = None if record["groupby"] is None else folder.labels(record["groupby"])
+    record = replace(folder.record, groupby=groupby or folder.record.groupby)
+    labels = None if record.groupby is None else folder.labels(record.groupby)
     path = output or folder.path / REPORT
     counts, why = counts_again(folder.record)
     if why:

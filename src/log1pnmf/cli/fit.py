@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import typer
 
-from log1pnmf._common.archive import StrPath, building, check_place, claimed, remove, replacing
+from log1pnmf._common.archive import StrPath, building, claimed, remove, replacing, to_tree
 from log1pnmf._common.checks import check_choice, check_whole, convergence_warning, plural, versions
 from log1pnmf._common.progress import is_live
 from log1pnmf._common.safe_files import BadFileError, parse_memory
@@ -31,20 +31,18 @@ from log1pnmf.analysis.select import N_FOLDS, N_SEEDS
 from log1pnmf.analysis.select import select as compare_settings
 from log1pnmf.analysis.selection import Selection
 from log1pnmf.cli import options as common
-from log1pnmf.counts.chunks import DEFAULT_MEMORY
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import repeated, select_features
 from log1pnmf.counts.text import TEXT_FORMATS, CountTable
-from log1pnmf.counts.write import numbered, write_csv
+from log1pnmf.counts.write import numbered
 from log1pnmf.fitting.fit import Fit, c_name
 from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.settings import NOISES, Settings
 
-from .console import KEPT, Screen, explain, one_line, write_columns
-from .inputs import FitOptions, Reading, SolverOptions, describe, read_filtered, unfolded
-from .options import KnownFiles
-from .run_folder import fit_in, json_text, source_record
-from .running import RunPlan, Streaming, carry_out
+from .console import KEPT, Screen, check_table, explain, one_line, write_columns, write_rows
+from .options import Reading, SolverOptions, describe, read_filtered, unfolded
+from .run_folder import Source, fit_in, json_text
+from .running import RunOptions, RunPlan, carry_out
 
 # ---------- log1pnmf fit: counts in, factors and a report out
 
@@ -54,25 +52,12 @@ def fit(
     *,
     file: common.CountFile,
     components: common.Components,
-    output: common.Output,
     c: common.Shifts = common.DEFAULT_C,
-    reading: Reading,
-    groupby: common.GroupBy = None,
-    batch: common.Batch = None,
-    options: FitOptions,
-    fixed_loadings: common.FixedLoadings = None,
-    fixed_factors: common.FixedFactors = None,
-    mask: common.Mask = None,
+    options: RunOptions,
     engine: common.Engine = Settings.engine,
-    memory: common.Memory = None,
     scheduler: common.Scheduler = None,
-    time_limit: common.TimeLimit = None,
     checkpoint: common.Checkpoint = None,
     resume: common.Resume = None,
-    report: common.Report = True,
-    write_h5ad: common.WriteH5ad = None,
-    json: common.Json = False,
-    force: common.Force = False,
 ) -> int:
     """Fit the model to a file of counts.
 
@@ -80,37 +65,18 @@ def fit(
 
     Ctrl-C keeps the fit so far.
     """
-    values = common.parse_c(c)
+    values, memory = common.parse_c(c), options.reading.max_memory
     if len(values) > 1 and (checkpoint is not None or resume is not None):
         raise typer.BadParameter("--checkpoint and --resume are for one fit: give one c")
-    parameters = options.parameters(components, engine=engine)
-    size = DEFAULT_MEMORY if memory is None else memory
-    parse_memory(size)
-    if memory is not None and engine != "streaming":
-        raise typer.BadParameter("--memory is for --engine streaming")
+    if memory is not None:
+        parse_memory(memory)
     if scheduler is not None and engine != "streaming":
         raise typer.BadParameter("--scheduler is for --engine streaming")
-    if write_h5ad is not None and engine == "streaming":
+    if options.write_h5ad is not None and engine == "streaming":
         raise typer.BadParameter("--write-h5ad would load all counts: the folder has the loadings as tables")
-    if checkpoint is not None:
-        parameters["checkpoint"] = str(checkpoint)
-    plan = RunPlan(
-        file=file,
-        output=output,
-        reading=reading,
-        c=values,
-        parameters=parameters,
-        groupby=groupby,
-        batch=batch,
-        time_limit=time_limit,
-        resume=resume,
-        report=report,
-        force=force,
-        write_h5ad=write_h5ad,
-        known=KnownFiles(fixed_loadings, fixed_factors, mask),
-        streaming=Streaming(size, scheduler) if engine == "streaming" else None,
-    )
-    return carry_out(plan, Screen(json=json))
+    more = {} if checkpoint is None else {"checkpoint": str(checkpoint)}
+    parameters = options.solver.parameters(components, noise=options.noise, engine=engine, **more)
+    return carry_out(RunPlan(file, options, values, parameters, scheduler=scheduler, resume=resume))
 
 
 # ---------- log1pnmf sweep: one data set along c, each fit starting from the one before
@@ -123,17 +89,8 @@ def sweep(
     *,
     file: common.CountFile,
     components: common.Components,
-    output: common.Output,
     c: common.Shifts = PATH,
-    reading: Reading,
-    groupby: common.GroupBy = None,
-    options: FitOptions,
-    batch: common.Batch = None,
-    time_limit: common.TimeLimit = None,
-    report: common.Report = True,
-    write_h5ad: common.WriteH5ad = None,
-    json: common.Json = False,
-    force: common.Force = False,
+    options: RunOptions,
 ) -> int:
     """Fit the model at several c and compare the fits.
 
@@ -142,21 +99,8 @@ def sweep(
     values = common.parse_c(c)
     if len(values) < 2:
         raise typer.BadParameter("a sweep needs at least two values of c; for one use log1pnmf fit")
-    plan = RunPlan(
-        file=file,
-        output=output,
-        reading=reading,
-        c=values,
-        parameters=options.parameters(components),
-        along=True,
-        groupby=groupby,
-        batch=batch,
-        time_limit=time_limit,
-        report=report,
-        force=force,
-        write_h5ad=write_h5ad,
-    )
-    return carry_out(plan, Screen(json=json))
+    parameters = options.solver.parameters(components, noise=options.noise)
+    return carry_out(RunPlan(file, options, values, parameters, along=True))
 
 
 # ---------- the folder that log1pnmf select leaves
@@ -236,44 +180,36 @@ def select(
     file: common.CountFile,
     components: Annotated[
         str,
-        typer.Option(
-            "-k",
-            "--components",
-            metavar="K,K...",
-            help="Numbers of factors to compare, such as 1-6,8,10.",
-            show_default=False,
+        common.model(
+            "-k", "--components", metavar="K,K...", help="Numbers of factors to compare, such as 1-6,8,10."
         ),
     ],
-    output: common.Output,
     c: common.Shifts = common.DEFAULT_C,
-    holdout: Annotated[
-        str,
-        typer.Option(
-            "--holdout",
-            metavar="WHAT",
-            help="counts: hold out a share of every count; samples: hold out whole samples, which also "
-            "works for overdispersed counts.",
-        ),
-    ] = HOLDOUTS[0],
-    folds: Annotated[int, typer.Option("--folds", metavar="N", help="Number of folds.")] = N_FOLDS,
-    seeds: Annotated[
-        int,
-        typer.Option(
-            "--seeds", metavar="N", help="Random starts of each setting, to measure stability; 0 skips it."
-        ),
-    ] = N_SEEDS,
-    reading: Reading,
-    options: SolverOptions,
     noise: Annotated[
         str,
-        typer.Option(
-            "--noise",
+        common.model(
             metavar="KIND,KIND",
             help="Distribution of the counts: poisson, nb (negative binomial), or both to compare them.",
         ),
     ] = Settings.noise,
     batch: common.Batch = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a comparison that was stopped.")] = False,
+    reading: Reading,
+    solver: SolverOptions,
+    holdout: Annotated[
+        str,
+        common.run(
+            metavar="WHAT",
+            help="counts: hold out a share of every count; samples: hold out whole samples, which also "
+            "works for overdispersed counts.",
+        ),
+    ] = HOLDOUTS[0],
+    folds: Annotated[int, common.run(metavar="N", help="Number of folds.")] = N_FOLDS,
+    seeds: Annotated[
+        int,
+        common.run(metavar="N", help="Random starts of each setting, to measure stability; 0 skips it."),
+    ] = N_SEEDS,
+    resume: Annotated[bool, common.run("--resume", help="Continue a comparison that was stopped.")] = False,
+    output: common.Folder,
     json: common.Json = False,
     force: common.Force = False,
 ) -> int:
@@ -288,7 +224,7 @@ def select(
     noises = [part.strip() for part in noise.split(",")]
     for one in noises:
         check_choice("--noise", one, NOISES)
-    asked = {**options.parameters(max(numbers)), "n_components": numbers, "c": shifts, "noise": noises}
+    asked = {**solver.parameters(max(numbers)), "n_components": numbers, "c": shifts, "noise": noises}
     asked |= {"holdout": holdout, "n_folds": folds, "n_seeds": seeds}
     check_choice("--holdout", holdout, HOLDOUTS)
     check_whole("--folds", folds, least=1)
@@ -300,11 +236,12 @@ def select(
         )
     with writing_selection(output, force=force, resume=resume) as folder:
         table = read_filtered(file, reading, screen).table
-        counts, labels = table.counts, None if batch is None else table.labels(batch)
+        if batch is not None:
+            table.labels(batch)
         record = {
             "command": shlex.join(["log1pnmf", *sys.argv[1:]]),
-            "source": source_record(file),
-            "reading": reading.as_dict(),
+            "source": to_tree(Source.of(file)),
+            "reading": to_tree(reading),
             "options": {**asked, "batch": batch},
             "versions": versions(),
         }
@@ -312,7 +249,11 @@ def select(
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 found = compare_settings(
-                    counts, resume=folder / STATE, verbose=int(is_live()), batch=labels, **asked
+                    table.counts,
+                    resume=folder / STATE,
+                    verbose=int(is_live()),
+                    batch=None if batch is None else table.labels(batch),
+                    **common.with_tables(asked),
                 )
         except KeyboardInterrupt:
             if not (folder / STATE).exists():
@@ -356,7 +297,7 @@ def _tell(found: Selection, screen: Screen) -> None:
 def _tell_next(found: Selection, file: Path, screen: Screen, batch: str | None) -> None:
     setting = found.judgement.setting
     if setting is not None:
-        penalty = f" --l1 {setting.l1:g}" if setting.l1 else ""
+        penalty = f" --set l1={setting.l1:g}" if setting.l1 else ""
         noise = f" --noise {setting.noise}" if setting.noise != Settings.noise else ""
         column = "" if batch is None else f" --batch {batch}"
         chosen = f"-k {setting.n_components} -c {c_name(setting.c)}{penalty}{noise}{column}"
@@ -374,20 +315,14 @@ def transform(
     file: common.CountFile,
     output: Annotated[
         Path,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="PATH",
-            help="File for the loadings: .csv or .tsv, also with .gz.",
-            show_default=False,
+        common.output(
+            "-o", "--output", metavar="PATH", help="File for the loadings: .csv or .tsv, also with .gz."
         ),
     ],
     c: common.WhichModel = None,
     missing: Annotated[
         Literal["refuse", "zero"],
-        typer.Option(
-            "--missing", help="If the file lacks features of the model: refuse, or fill them with zero."
-        ),
+        common.data(help="If the file lacks features of the model: refuse, or fill them with zero."),
     ] = "refuse",
     batch: common.Batch = None,
     layer: common.Layer = None,
@@ -403,9 +338,7 @@ def transform(
     The factors are those of a fit. Features are matched by name.
     """
     screen = Screen(json=json)
-    if not output.name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
-        raise typer.BadParameter(f"-o must end with .csv, .tsv or the same with .gz, got {output}")
-    check_place(output, force=force)
+    check_table(output, force=force)
     fit = fit_in(run, None if c is None else common.parse_c([c])[0])
     table = Reading(layer, transpose, allow_fractions, max_memory=max_memory, text=text).table(file)
     screen.say((file.name, "bold"), f": {describe(table)} ({table.format})")
@@ -417,17 +350,11 @@ def transform(
         loadings = project(fit, counts, batch=None if batch is None else table.labels(batch))
     notes += [one_line(warning.message) for warning in caught]
     screen.notes([*table.notes, *notes])
-    header = ["sample", *fit.factor_names]
-    names = numbered(table.sample_names, len(loadings))
-    delimiter = "\t" if ".tsv" in output.suffixes else ","
-    with building(output, force=force) as temporary:
-        write_csv(temporary, names, [header], rows=(row.tolist() for row in loadings), delimiter=delimiter)
     n, k = loadings.shape
-    screen.say(
-        ("wrote ", "green"),
-        (str(output), "bold"),
-        f" ({n:,} samples x {k} factors, c = {c_name(fit.c)})",
-    )
+    names = numbered(table.sample_names, n)
+    write_rows(output, ["sample", *fit.factor_names], names, loadings, force=force)
+    size = f"{n:,} samples x {k} factors, c = {c_name(fit.c)}"
+    screen.say(("wrote ", "green"), (str(output), "bold"), f" ({size})")
     screen.result({"output": str(output), "c": fit.c, "shape": [n, k], "notes": notes})
     return 0
 

@@ -24,14 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from log1pnmf._common.archive import StrPath
+from log1pnmf._common.archive import StrPath, from_tree
 from log1pnmf._common.safe_files import BadFileError, check_names, parse_json
 from log1pnmf.counts.text import plain_cell
 from log1pnmf.fitting.fit import Fit, c_name
 
 RECORD = "run.json"
 REPORT = "report.html"
-OWN = ("sample", "size_factor")
+SAMPLE_COLUMNS = ("sample", "size_factor")
 """Columns of samples.csv before those of the labels."""
 FORMAT, FORMAT_VERSION = "log1pnmf run", 1
 BYTES_AT_ONCE = 1 << 20
@@ -57,17 +57,68 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def source_record(path: StrPath) -> dict[str, Any]:
-    """Describe a file by place, size and checksum; of a folder, place only."""
-    place = Path(path)
-    record: dict[str, Any] = {"path": str(place.resolve())}
-    if place.is_file():
+# ---------- what was asked, and of what
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file by place, size and checksum; a folder by its place."""
+
+    path: str
+    bytes: int | None = None
+    sha256: str | None = None
+
+    @classmethod
+    def of(cls, path: StrPath) -> Source:
+        """Describe what is there now."""
+        place = Path(path)
+        if not place.is_file():
+            return cls(str(place.resolve()))
         digest = hashlib.sha256()
         with open(place, "rb") as file:
             while piece := file.read(BYTES_AT_ONCE):
                 digest.update(piece)
-        record |= {"bytes": place.stat().st_size, "sha256": digest.hexdigest()}
-    return record
+        return cls(str(place.resolve()), place.stat().st_size, digest.hexdigest())
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """What run.json holds."""
+
+    format: str = FORMAT
+    format_version: int = FORMAT_VERSION
+    command: str
+    created: str
+    versions: Mapping[str, str]
+    source: Source
+    source_format: str
+    reading: Mapping[str, Any]  # how the source was read: `log1pnmf.cli.options.Reading`
+    shape: tuple[int, int]
+    sample_columns: tuple[str, ...] = ()
+    filters: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    groupby: str | None = None
+    batch: str | None = None
+    parameters: Mapping[str, Any]
+    models: tuple[str, ...] = ()
+    finished: bool = False
+    interrupted: bool = False
+    fits: tuple[Mapping[str, Any], ...] = ()  # measures, with infinity and NaN as text
+
+    @classmethod
+    def read(cls, path: Path) -> RunRecord:
+        """Read run.json; whatever is missing or of another type is refused."""
+        try:
+            tree = parse_json(path.read_bytes(), path)
+            if tree["format"] == FORMAT and tree["format_version"] == FORMAT_VERSION:
+                record: RunRecord = from_tree(cls, tree)
+                check_names(str(path), record.models)
+                return record
+        except BadFileError:
+            raise
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadFileError(f"{path} is damaged ({error}); run the command again") from error
+        raise BadFileError(f"{path} is not of this version of log1pnmf; pip install -U log1pnmf")
 
 
 def is_run(path: StrPath) -> bool:
@@ -83,12 +134,12 @@ class RunFolder:
     ----------
     path : Path
         Folder of the run.
-    record : dict
+    record : RunRecord
         What is in run.json.
     """
 
     path: Path
-    record: Mapping[str, Any]
+    record: RunRecord
 
     @classmethod
     def open(cls, path: StrPath) -> RunFolder:
@@ -114,33 +165,12 @@ class RunFolder:
             raise FileNotFoundError(f"{path} does not exist; check the path (working folder: {Path.cwd()})")
         if not is_run(place):
             raise BadFileError(f"{path} is not the folder of a run: there is no {RECORD} in it")
-        try:
-            record = parse_json((place / RECORD).read_bytes(), place / RECORD)
-            known = record["format"] == FORMAT and isinstance(record["models"], list)
-            later = record["format_version"] > FORMAT_VERSION
-        except BadFileError:
-            raise
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadFileError(f"{place / RECORD} is damaged ({error}); run the command again") from error
-        if not known or later:
-            raise BadFileError(
-                f"{place / RECORD} is not of this version of log1pnmf; pip install -U log1pnmf"
-            )
-        return cls(place, record)
-
-    def check_record(self, *names: str) -> None:
-        """Refuse a record without the entries `names`."""
-        missing = [name for name in names if name not in self.record]
-        if missing:
-            raise BadFileError(
-                f"{self.path / RECORD} lacks {', '.join(missing)}: it is damaged; run the command again"
-            )
+        return cls(place, RunRecord.read(place / RECORD))
 
     @cached_property
     def fits(self) -> tuple[Fit, ...]:
         """The fits, in the order in which they were asked for."""
-        check_names(str(self.path / RECORD), map(str, self.record["models"]))
-        return tuple(Fit.load(self.path / name) for name in self.record["models"])
+        return tuple(Fit.load(self.path / name) for name in self.record.models)
 
     def fit(self, c: float | None = None) -> Fit:
         """Return the fit of one c.
@@ -181,8 +211,8 @@ class RunFolder:
 
     def labels(self, column: str) -> np.ndarray:
         """Labels of the samples, by the name of their column in the data."""
-        there = [name for name in self.samples if name not in OWN]
-        columns = dict(zip(self.record.get("sample_columns", there), there, strict=False))
+        there = [name for name in self.samples if name not in SAMPLE_COLUMNS]
+        columns = dict(zip(self.record.sample_columns, there, strict=False))
         if column not in columns:
             known = ", ".join(columns)
             raise BadFileError(f"{self.path} has no label {column!r}; choose one of: {known or 'none'}")

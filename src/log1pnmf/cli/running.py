@@ -14,19 +14,30 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from log1pnmf._common.archive import StrPath, building, check_place, claimed, remove, replacing
+from log1pnmf._common.archive import (
+    StrPath,
+    building,
+    check_place,
+    claimed,
+    from_tree,
+    remove,
+    replacing,
+    to_tree,
+)
 from log1pnmf._common.checks import plural, require, versions
 from log1pnmf._common.progress import Passes, is_live
 from log1pnmf._common.safe_files import BadFileError, MemoryLimit
 from log1pnmf.analysis.batches import confounded_groups
 from log1pnmf.analysis.metrics import deviance_explained, factor_correlation, hoyer
 from log1pnmf.analysis.sweep import along_path, fits_along
-from log1pnmf.counts.chunks import open_counts
+from log1pnmf.cli import options as common
+from log1pnmf.counts.chunks import DEFAULT_MEMORY, open_counts
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.passes import survey
 from log1pnmf.counts.read import (
@@ -41,16 +52,14 @@ from log1pnmf.counts.read import (
 from log1pnmf.counts.text import CountTable
 from log1pnmf.counts.write import numbered, sample_labels, to_anndata, write_csv
 from log1pnmf.fitting.callbacks import TimeLimit
-from log1pnmf.fitting.checkpoint import check_checkpoint
 from log1pnmf.fitting.fit import Fit, Keys, c_name, sweep_key
 from log1pnmf.fitting.fit_counts import POOR_APPROXIMATION, certify, fit_log1p_nmf
-from log1pnmf.fitting.settings import LARGEST_EXACT
+from log1pnmf.fitting.settings import LARGEST_EXACT, Settings
 from log1pnmf.tl.inputs import ChosenCounts, write_fit
 
-from .console import KEPT, Screen, explain, one_line, unbroken, write_columns
-from .inputs import Reading, describe, read_filtered
-from .options import NOTHING_KNOWN, KnownFiles
-from .run_folder import FORMAT, FORMAT_VERSION, OWN, RECORD, REPORT, is_run, json_text, source_record
+from .console import KEPT, Screen, explain, one_line, unbroken, write_columns, write_rows
+from .options import Reading, SolverOptions, describe, read_filtered, with_tables
+from .run_folder import RECORD, REPORT, SAMPLE_COLUMNS, RunRecord, Source, is_run, json_text
 
 # ---------- a run written to its folder, fit by fit: what is written once stays
 
@@ -79,21 +88,13 @@ class RunWriter:
         self.path = path
         self._written: dict[str, Fit] = {}
 
-    def write(
-        self,
-        fits: Sequence[Fit],
-        table: CountTable,
-        *,
-        record: Mapping[str, Any],
-        measures: Mapping[str, Sequence[Any] | np.ndarray] | None = None,
-    ) -> None:
+    def write(self, fits: Sequence[Fit], table: CountTable, record: RunRecord) -> None:
         """Write what is new: fits first, then run.json, which names them, then the tables."""
         files = {f"c={c_name(fit.c)}": fit for fit in fits}
         if len(files) != len(fits):
             raise ValueError("fits must have different c, one file each")
         new = {name: fit for name, fit in files.items() if self._written.get(name) is not fit}
-        names = [f"models/{name}.npz" for name in files]
-        complete = {**_frame(table), "models": names, **record}
+        complete = replace(record, models=tuple(f"models/{name}.npz" for name in files))
         if self._written:
             self._save(new, complete)
         else:
@@ -105,30 +106,16 @@ class RunWriter:
         samples, features = numbered(table.sample_names, n), numbered(table.feature_names, m)
         for name, fit in new.items():
             write_factor_tables(self.path, name, fit, samples, features)
-        if measures is not None:
-            shifts = [c_name(c) for c in measures["c"]]
-            write_columns(self.path / "sweep.csv", {**measures, "c": shifts})
+        if len(record.fits) > 1:
+            columns = {name: [row[name] for row in record.fits] for name in record.fits[0]}
+            write_columns(self.path / "sweep.csv", {**columns, "c": [c_name(fit.c) for fit in fits]})
 
-    def _save(self, new: Mapping[str, Fit], complete: Mapping[str, Any]) -> None:
+    def _save(self, new: Mapping[str, Fit], record: RunRecord) -> None:
         for name, fit in new.items():
             fit.save(self.path / "models" / f"{name}.npz")
         with replacing(self.path / RECORD) as file:
-            file.write(f"{json_text(complete)}\n".encode())
+            file.write(f"{json_text(to_tree(record))}\n".encode())
         self._written.update(new)
-
-
-def write_run(
-    path: StrPath,
-    fits: Sequence[Fit],
-    table: CountTable,
-    *,
-    record: Mapping[str, Any],
-    measures: Mapping[str, Sequence[Any] | np.ndarray] | None = None,
-    force: bool = False,
-) -> None:
-    """Write the folder of a run in one go; see `RunWriter.write`."""
-    with writing_run(path, force=force) as run:
-        run.write(fits, table, record=record, measures=measures)
 
 
 @contextmanager
@@ -159,34 +146,19 @@ def _parts(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if PARTS.fullmatch(path.name)]
 
 
-def _frame(table: CountTable) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "versions": {**versions(), "platform": platform.platform()},
-        "shape": list(table.shape),
-        "sample_columns": list(table.sample_columns),
-    }
-
-
 def write_factor_tables(
     folder: Path, name: str, fit: Fit, samples: Sequence[str], features: Sequence[str]
 ) -> None:
     """Write loadings and factors of a fit as tables, with the names of its factors."""
-    _write_factors(folder / f"loadings_{name}.csv", ["sample", *fit.factor_names], samples, fit.loadings)
-    _write_factors(folder / f"factors_{name}.csv", ["feature", *fit.factor_names], features, fit.factors)
-
-
-def _write_factors(path: Path, header: Sequence[str], names: Sequence[str], values: np.ndarray) -> None:
-    with building(path, force=True) as temporary:
-        write_csv(temporary, names, [list(header)], rows=(row.tolist() for row in values))
+    write_rows(folder / f"loadings_{name}.csv", ["sample", *fit.factor_names], samples, fit.loadings)
+    write_rows(folder / f"factors_{name}.csv", ["feature", *fit.factor_names], features, fit.factors)
 
 
 def _write_samples(path: Path, table: CountTable, sizes: np.ndarray) -> None:
     labels = sample_labels(table)
     columns = [sizes.tolist(), *(values.tolist() for values in labels.values())]
     names = numbered(table.sample_names, table.shape[0])
-    write_csv(path, names, [[*OWN, *_other_names(list(labels))]], rows=zip(*columns, strict=True))
+    write_csv(path, names, [[*SAMPLE_COLUMNS, *_other_names(list(labels))]], rows=zip(*columns, strict=True))
 
 
 def _other_names(labels: Sequence[str]) -> list[str]:
@@ -194,7 +166,7 @@ def _other_names(labels: Sequence[str]) -> list[str]:
     names = []
     for label in labels:
         name = label
-        while name in OWN or (name != label and name in labels):
+        while name in SAMPLE_COLUMNS or (name != label and name in labels):
             name += "_label"
         names.append(name)
     return names
@@ -203,16 +175,8 @@ def _other_names(labels: Sequence[str]) -> list[str]:
 # ---------- counts that stay where they are: fit --engine streaming
 
 
-@dataclass(frozen=True)
-class Streaming:
-    """Where and in how much memory to work."""
-
-    memory: str  # as in "4GB"
-    scheduler: str | None = None  # address of a Dask scheduler; None: this process
-
-
-def read_streamed(path: Path, reading: Reading, streaming: Streaming, *, screen: Screen) -> Filtered:
-    """Look at all counts once and leave them on disk."""
+def read_streamed(path: Path, reading: Reading, scheduler: str | None, screen: Screen) -> Filtered:
+    """Pass over all counts once and leave them on disk; `scheduler` is the address of a Dask cluster."""
     kind = format_of(path)
     if kind not in ("h5ad", "zarr"):
         raise BadFileError(
@@ -225,14 +189,13 @@ def read_streamed(path: Path, reading: Reading, streaming: Streaming, *, screen:
     source = open_counts(
         path,
         layer=reading.layer,
-        memory=streaming.memory,
-        client=streaming.scheduler,
+        memory=reading.max_memory or DEFAULT_MEMORY,
+        client=scheduler,
         on_chunk=Passes(),
         max_memory=reading.max_memory,
     )
-    counts = survey(source)
     names, labels = _obs(path, reading)
-    table = CountTable(replace(counts, sample_names=names), labels, str(path), kind)
+    table = CountTable(replace(survey(source), sample_names=names), labels, str(path), kind)
     screen.say((path.name, "bold"), f": {describe(table)} ({kind}, {len(source.chunks)} chunks)")
     return Filtered(table, np.arange(table.shape[0]), np.arange(table.shape[1]), ())
 
@@ -257,12 +220,11 @@ def write_annotated_fits(
     fits: Sequence[Fit],
     filtered: Filtered,
     *,
-    source: Path,
     force: bool = False,
     max_memory: str | None = None,
 ) -> None:
     """Write fits as `log1pnmf.tl` does: one under the usual keys, several under those of a sweep."""
-    adata = _annotated(filtered, source, MemoryLimit(source, max_memory))
+    adata = _annotated(filtered, max_memory)
     selection = ChosenCounts(filtered.table.counts, np.arange(adata.n_vars), None)
     for fit in fits:
         keys = Keys() if len(fits) == 1 else Keys(sweep_key(fit.c))
@@ -271,11 +233,12 @@ def write_annotated_fits(
         write_annotated(store, adata)
 
 
-def _annotated(filtered: Filtered, source: Path, limit: MemoryLimit) -> Any:
+def _annotated(filtered: Filtered, max_memory: str | None) -> Any:
     """Take the object in the file where it has the same samples and features, else one with the counts."""
     table = filtered.table
     if table.format in ("h5ad", "zarr"):
-        whole = read_whole(source, limit)
+        source = Path(table.source)
+        whole = read_whole(source, MemoryLimit(source, max_memory))
         samples, features = filtered.kept_samples, filtered.kept_features
         names = [] if table.feature_names is None else list(table.feature_names)
         if samples.max() < whole.n_obs and features.max() < whole.n_vars:
@@ -292,7 +255,7 @@ def report_fits(
     path: Path,
     fits: Sequence[Fit],
     *,
-    record: Mapping[str, Any],
+    record: RunRecord,
     labels: np.ndarray | None,
     counts: Counts | None = None,
     title: str | None = None,
@@ -301,35 +264,35 @@ def report_fits(
     require("jinja2", purpose="the report")
     from log1pnmf.report.document import write_report
 
-    source = Path(record["source"]["path"])
+    source = Path(record.source.path)
     write_report(
         path,
         fits,
         title=title or source.name.split(".")[0].replace("_", " "),
         groupby=labels,
-        group_name=record["groupby"] if labels is not None else None,
+        group_name=None if labels is None else record.groupby,
         source=source.name,
-        command=record["command"],
-        filters=record["filters"],
-        notes=record["notes"],
+        command=record.command,
+        filters=record.filters,
+        notes=record.notes,
         counts=counts,
     )
 
 
-def counts_again(record: Any) -> tuple[Counts | None, str]:
-    """Read the counts of a run again, where they are as they were."""
-    source = Path(record["source"]["path"])
+def counts_again(record: RunRecord) -> tuple[Counts | None, str]:
+    """Read the counts of a run again, where they are as they were; otherwise return why not."""
+    source = Path(record.source.path)
     if not source.exists():
         return None, f"{source} is not there any more"
-    if {**source_record(source), "format": record["source"]["format"]} != record["source"]:
+    if Source.of(source) != record.source:
         return None, f"{source} has changed since the fit"
     try:
         # The memory limit is not taken from the folder, which may come from someone else.
-        reading = Reading(**{**record["reading"], "max_memory": None})
+        reading = replace(from_tree(Reading, record.reading, "reading"), max_memory=None)
         table = reading.filtered(reading.table(source)).table
     except (ValueError, TypeError, OSError, ImportError) as error:
         return None, one_line(error)
-    if list(table.shape) != record["shape"]:
+    if table.shape != record.shape:
         return None, f"{source} has changed since the fit"
     return table.counts, ""
 
@@ -339,26 +302,34 @@ def counts_again(record: Any) -> tuple[Counts | None, str]:
 FAILED = 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Options that fit and sweep share."""
+
+    noise: common.Noise = Settings.noise
+    batch: common.Batch = None
+    reading: Reading
+    solver: SolverOptions
+    time_limit: common.TimeLimit = None
+    output: common.Folder
+    groupby: common.GroupBy = None
+    report: common.Report = True
+    write_h5ad: common.WriteH5ad = None
+    json: common.Json = False
+    force: common.Force = False
+
+
 @dataclass(frozen=True)
 class RunPlan:
     """What a user asked a command for."""
 
-    # counts, and the folder for the results
     file: Path
-    output: Path
-    reading: Reading
+    options: RunOptions
     c: list[float]
-    parameters: Mapping[str, Any]  # of the fits, without c; see `log1pnmf.fitting.fit_counts.Request`
+    parameters: Mapping[str, Any]  # of the fits, without c
     along: bool = False  # whether each fit starts from the one before
-    groupby: str | None = None  # column of labels, for the report
-    batch: str | None = None  # column of batches
-    time_limit: float | None = None  # seconds for each fit
+    scheduler: str | None = None  # of a streaming fit
     resume: Path | None = None  # checkpoint to go on from
-    report: bool = True
-    force: bool = False
-    write_h5ad: Path | None = None  # where to write AnnData with the results
-    streaming: Streaming | None = None  # counts stay on disk
-    known: KnownFiles = NOTHING_KNOWN  # what is known of some factors
 
 
 @dataclass
@@ -367,17 +338,18 @@ class _Done:
 
     run: RunWriter
     table: CountTable
-    asked: Mapping[str, Any]
+    asked: RunRecord
     fits: list[Fit] = field(default_factory=list)
     measures: list[dict[str, Any]] = field(default_factory=list)
     interrupted: bool = False
     finished: bool = False
 
     @property
-    def record(self) -> dict[str, Any]:
+    def record(self) -> RunRecord:
         """What goes to run.json."""
-        state = {"finished": self.finished, "interrupted": self.interrupted}
-        return {**self.asked, **state, "fits": self.measures}
+        return replace(
+            self.asked, fits=tuple(self.measures), finished=self.finished, interrupted=self.interrupted
+        )
 
     def keep(self, fit: Fit, measures: dict[str, Any]) -> None:
         """Take a fit; of two at the same c the better one."""
@@ -391,49 +363,40 @@ class _Done:
 
     def write(self) -> None:
         """Bring the folder up to date; Ctrl-C waits until that is done."""
-        columns = {name: [row[name] for row in self.measures] for name in self.measures[0]}
         with unbroken() as pressed:
-            self.run.write(
-                self.fits,
-                self.table,
-                record=self.record,
-                measures=columns if len(self.fits) > 1 else None,
-            )
+            self.run.write(self.fits, self.table, self.record)
         self.interrupted = self.interrupted or bool(pressed)
 
-    def words(self) -> str:
-        """Describe which fits there are."""
-        return f"c = {', '.join(c_name(fit.c) for fit in self.fits)}"
 
-
-def carry_out(plan: RunPlan, screen: Screen) -> int:
+def carry_out(plan: RunPlan) -> int:
     """Read, fit, write and report what was done."""
+    options, screen = plan.options, Screen(json=plan.options.json)
     _check_places(plan)
-    with writing_run(plan.output, force=plan.force) as run:
-        if plan.streaming is None:
-            filtered = read_filtered(plan.file, plan.reading, screen)
+    with writing_run(options.output, force=options.force) as run:
+        if plan.parameters.get("engine") == "streaming":
+            filtered = read_streamed(plan.file, options.reading, plan.scheduler, screen)
         else:
-            filtered = read_streamed(plan.file, plan.reading, plan.streaming, screen=screen)
-        if plan.groupby is not None:
-            filtered.table.labels(plan.groupby)
-        if plan.batch is not None:
-            filtered.table.labels(plan.batch)
+            filtered = read_filtered(plan.file, options.reading, screen)
+        for column in (options.groupby, options.batch):
+            if column is not None:
+                filtered.table.labels(column)
         done = _Done(run, filtered.table, _record(plan, filtered))
         try:
             _fit_all(plan, screen, done)
         except Exception:
             if done.fits:
-                screen.say(("kept ", "green"), (str(plan.output), "bold"), f" with {done.words()}")
+                kept = ", ".join(c_name(fit.c) for fit in done.fits)
+                screen.say(("kept ", "green"), (str(options.output), "bold"), f" with c = {kept}")
             raise
         if not done.fits:
             raise KeyboardInterrupt
         try:
             problems = _after_the_fits(plan, filtered, screen, done)
-            _tell(plan, screen, done, problems)
+            _tell(options, screen, done, problems)
         except KeyboardInterrupt:
-            screen.error(f"interrupted: the fits are in {plan.output}")
+            screen.error(f"interrupted: the fits are in {options.output}")
             return KEPT
-    screen.result({"output": str(plan.output), **done.record})
+    screen.result({"output": str(options.output), **to_tree(done.record)})
     if done.interrupted:
         return KEPT
     return FAILED if problems else 0
@@ -441,19 +404,21 @@ def carry_out(plan: RunPlan, screen: Screen) -> int:
 
 def _after_the_fits(plan: RunPlan, filtered: Filtered, screen: Screen, done: _Done) -> dict[str, str]:
     """Write what can be made again from the fits, the report last; return the error of each that failed."""
+    options, table = plan.options, filtered.table
+
+    def write_h5ad(target: Path) -> None:
+        memory = options.reading.max_memory
+        write_annotated_fits(target, done.fits, filtered, force=options.force, max_memory=memory)
+
+    def write_report() -> None:
+        labels = None if options.groupby is None else table.labels(options.groupby)
+        report_fits(done.run.path / REPORT, done.fits, record=done.record, labels=labels, counts=table.counts)
+
     steps: dict[str, Callable[[], None]] = {}
-    if plan.write_h5ad is not None:
-        target, source, force = plan.write_h5ad, plan.file, plan.force
-        memory = plan.reading.max_memory
-        steps[str(target)] = lambda: write_annotated_fits(
-            target, done.fits, filtered, source=source, force=force, max_memory=memory
-        )
-    if plan.report:
-        labels = None if plan.groupby is None else filtered.table.labels(plan.groupby)
-        path = done.run.path / REPORT
-        steps[REPORT] = lambda: report_fits(
-            path, done.fits, record=done.record, labels=labels, counts=filtered.table.counts
-        )
+    if options.write_h5ad is not None:
+        steps[str(options.write_h5ad)] = partial(write_h5ad, options.write_h5ad)
+    if options.report:
+        steps[REPORT] = write_report
     problems: dict[str, str] = {}
     for name, step in steps.items():
         if done.interrupted and name == REPORT:
@@ -472,14 +437,13 @@ def _after_the_fits(plan: RunPlan, filtered: Filtered, screen: Screen, done: _Do
 
 def _check_places(plan: RunPlan) -> None:
     """Refuse what cannot be written, before the data are read."""
-    if plan.write_h5ad is not None:
-        if plan.write_h5ad.suffix not in (".h5ad", ".zarr"):
-            raise ValueError(f"--write-h5ad must end with .h5ad or .zarr, got {plan.write_h5ad}")
-        check_place(plan.write_h5ad, force=plan.force)
+    target = plan.options.write_h5ad
+    if target is not None:
+        if target.suffix not in (".h5ad", ".zarr"):
+            raise ValueError(f"--write-h5ad must end with .h5ad or .zarr, got {target}")
+        check_place(target, force=plan.options.force)
     if plan.resume is not None and not plan.resume.exists():
         raise FileNotFoundError(f"--resume {plan.resume} does not exist; leave it out for a new fit")
-    if "checkpoint" in plan.parameters:
-        check_checkpoint(plan.parameters["checkpoint"])
 
 
 # ---------------------------------------------------------------- fitting
@@ -487,21 +451,20 @@ def _check_places(plan: RunPlan) -> None:
 
 def _fit_all(plan: RunPlan, screen: Screen, done: _Done) -> None:
     """Fit, and write every fit as soon as it is done."""
-    width = max(len(c_name(c)) for c in plan.c)
+    options, width = plan.options, max(len(c_name(c)) for c in plan.c)
     limit: TimeLimit | None = None
     parameters = {
-        **plan.parameters,
-        **plan.known.parameters(),
+        **with_tables(plan.parameters),
         "callbacks": (lambda iteration: limit is not None and limit(iteration),),
         "verbose": int(is_live()),
     }
-    if plan.batch is not None:
-        parameters["batch"] = done.table.labels(plan.batch)
+    if options.batch is not None:
+        parameters["batch"] = done.table.labels(options.batch)
     fits = _fits(plan, done.table.counts, parameters)
     path = along_path(plan.c) if plan.along else plan.c
     try:
         for number in range(1, len(path) + 1):
-            limit = None if plan.time_limit is None else TimeLimit(plan.time_limit)
+            limit = None if options.time_limit is None else TimeLimit(options.time_limit)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 fit = next(fits)
@@ -512,8 +475,8 @@ def _fit_all(plan: RunPlan, screen: Screen, done: _Done) -> None:
                 done.write()
             _tell_fit(fit, row, screen, width=width)
             notes = [one_line(warning.message) for warning in caught]
-            if plan.groupby is not None:
-                notes += confounded_groups(fit, done.table.labels(plan.groupby))
+            if options.groupby is not None:
+                notes += confounded_groups(fit, done.table.labels(options.groupby))
             screen.notes(_notes(fit, notes))
             if done.interrupted:
                 return
@@ -558,7 +521,7 @@ def _notes(fit: Fit, warned: Sequence[str]) -> list[str]:
         told.append(
             f"the log-likelihood is estimated from {certificate.n_sampled:,} of {certificate.n_samples:,} "
             f"samples; the approximate one differs from it by {certificate.gap:,.0f}"
-            + (f", {share:.0%} of it: use --likelihood adaptive" if share > POOR_APPROXIMATION else "")
+            + (f", {share:.0%} of it: use --set likelihood=adaptive" if share > POOR_APPROXIMATION else "")
         )
     return told + [text for text in warned if not any(text.startswith(message) for message in messages)]
 
@@ -608,18 +571,15 @@ def _tell_fit(fit: Fit, row: Mapping[str, Any], screen: Screen, *, width: int) -
     )
 
 
-def _tell(plan: RunPlan, screen: Screen, done: _Done, problems: Mapping[str, str]) -> None:
-    place = plan.output
+def _tell(options: RunOptions, screen: Screen, done: _Done, problems: Mapping[str, str]) -> None:
+    place, target = options.output, options.write_h5ad
     if done.interrupted:
         screen.say(("interrupted: ", "yellow"), "the fit so far is kept")
-    screen.say(
-        ("wrote ", "green"),
-        (str(place), "bold"),
-        f" ({plural(len(done.fits), 'model')}, tables, run.json)",
-    )
-    if plan.write_h5ad is not None and str(plan.write_h5ad) not in problems:
-        screen.say(("wrote ", "green"), (str(plan.write_h5ad), "bold"))
-    if plan.report and REPORT not in problems:
+    models = plural(len(done.fits), "model")
+    screen.say(("wrote ", "green"), (str(place), "bold"), f" ({models}, tables, run.json)")
+    if target is not None and str(target) not in problems:
+        screen.say(("wrote ", "green"), (str(target), "bold"))
+    if options.report and REPORT not in problems:
         screen.say("look at ", (str(place / REPORT), "bold"))
     which = f" -c {c_name(done.fits[0].c)}" if len(done.fits) > 1 else ""
     screen.say("then:")
@@ -630,16 +590,20 @@ def _tell(plan: RunPlan, screen: Screen, done: _Done, problems: Mapping[str, str
         screen.error(f"{name} was not written: {why}. The fits are in {place}{again}")
 
 
-def _record(plan: RunPlan, filtered: Filtered) -> dict[str, Any]:
-    return {
-        "command": shlex.join(["log1pnmf", *sys.argv[1:]]),
-        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "source": {**source_record(plan.file), "format": filtered.table.format},
-        "reading": plan.reading.as_dict(),
-        "filters": list(filtered.report),
-        "notes": list(filtered.table.notes),
-        "groupby": plan.groupby,
-        "batch": plan.batch,
-        "parameters": dict(plan.parameters),
-        "known": plan.known.as_dict(),
-    }
+def _record(plan: RunPlan, filtered: Filtered) -> RunRecord:
+    table = filtered.table
+    return RunRecord(
+        command=shlex.join(["log1pnmf", *sys.argv[1:]]),
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        versions={**versions(), "platform": platform.platform()},
+        source=Source.of(plan.file),
+        source_format=table.format,
+        reading=to_tree(plan.options.reading),
+        shape=table.shape,
+        sample_columns=tuple(table.sample_columns),
+        filters=tuple(filtered.report),
+        notes=tuple(table.notes),
+        groupby=plan.options.groupby,
+        batch=plan.options.batch,
+        parameters={**common.DEFAULTS, **plan.parameters},
+    )
