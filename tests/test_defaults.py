@@ -14,10 +14,10 @@ pytest.importorskip("typer")
 
 from log1pnmf.cli import main  # noqa: E402
 from log1pnmf.cli.fit import fit as fit_command  # noqa: E402
-from log1pnmf.cli.fit import select as select_command  # noqa: E402
 from log1pnmf.cli.fit import sweep as sweep_command  # noqa: E402
 from log1pnmf.cli.options import SETTABLE, parse_c  # noqa: E402
 from log1pnmf.cli.run_folder import RunFolder  # noqa: E402
+from log1pnmf.cli.select import select as select_command  # noqa: E402
 
 COMMAND = {"components": "n_components", "seed": "random_state", "jobs": "n_jobs"}
 """Options of the command that go by other names."""

@@ -94,7 +94,7 @@ def test_how_zeros_are_treated_is_said(call, counts_file, tmp_path, monkeypatch,
 
 def test_of_very_many_entries_the_likelihood_is_estimated(call, counts_file, tmp_path, monkeypatch):
     monkeypatch.setattr("log1pnmf.fitting.settings.LARGEST_EXACT", 1000)
-    for module in ("cli.running", "fitting.fit_counts"):
+    for module in ("cli.fit", "fitting.fit_counts"):
         monkeypatch.setattr(f"log1pnmf.{module}.LARGEST_EXACT", 1000)
     monkeypatch.setattr("log1pnmf.fitting.fit_counts.SAMPLED_ENTRIES", 25 * 40)
     rough = ["--set", "likelihood=chebyshev"]

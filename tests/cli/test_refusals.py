@@ -114,7 +114,7 @@ def test_a_failed_report_keeps_the_fit(call, place, monkeypatch):
     def fail(*arguments, **options):
         raise RuntimeError("no ink")
 
-    monkeypatch.setattr("log1pnmf.cli.running.report_fits", fail)
+    monkeypatch.setattr("log1pnmf.cli.fit.report_fits", fail)
     done = call("fit", "good.csv", "-k", 1, "-o", "out")
     assert done.code == 1
     assert "no ink" in done.err
@@ -127,7 +127,7 @@ def test_an_error_inside_is_code_1_and_shown_on_demand(call, place, monkeypatch)
     def fail(*arguments, **options):
         raise ArithmeticError("too odd")
 
-    monkeypatch.setattr("log1pnmf.cli.running.fits_along", fail)
+    monkeypatch.setattr("log1pnmf.cli.fit.fits_along", fail)
     arguments = ["sweep", "good.csv", "-k", 1, "-c", "1,2", "-o", "out"]
     done = call(*arguments)
     assert done.code == 1

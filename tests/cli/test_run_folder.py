@@ -11,8 +11,7 @@ import pytest
 from log1pnmf import Fit, fit_log1p_nmf
 from log1pnmf._common.archive import to_tree
 from log1pnmf._common.safe_files import BadFileError
-from log1pnmf.cli.run_folder import RunFolder, RunRecord, Source, json_text
-from log1pnmf.cli.running import writing_run
+from log1pnmf.cli.run_folder import RunFolder, RunRecord, Source, json_text, writing_run
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import read_table
 from log1pnmf.counts.text import CountTable
@@ -96,7 +95,7 @@ def everything(folder):
 @pytest.mark.parametrize("broken", ["fits[0].save", "replacing"])
 def test_where_no_fit_is_written_nothing_is(tmp_path, table, fits, monkeypatch, broken):
     if broken == "replacing":
-        monkeypatch.setattr("log1pnmf.cli.running.replacing", fail)
+        monkeypatch.setattr("log1pnmf.cli.run_folder.replacing", fail)
     else:
         monkeypatch.setattr(Fit, "save", fail)
     with pytest.raises(OSError, match="No space"):
@@ -115,7 +114,7 @@ def test_where_no_fit_is_written_nothing_is(tmp_path, table, fits, monkeypatch, 
 def test_a_model_that_is_written_stays(tmp_path, table, fits, monkeypatch):
     with writing_run(tmp_path / "out") as run:
         run.write(fits[:1], table, RECORD)
-        monkeypatch.setattr("log1pnmf.cli.console.write_csv", fail)
+        monkeypatch.setattr("log1pnmf.cli.run_folder.write_csv", fail)
         with pytest.raises(OSError, match="No space"):
             run.write(fits, table, RECORD)
     assert [fit.c for fit in RunFolder.open(tmp_path / "out").fits] == [1.0, math.inf]

@@ -11,8 +11,8 @@ import pytest
 
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.cli.convert import to_r
-from log1pnmf.cli.run_folder import RunFolder, RunRecord, Source
-from log1pnmf.cli.running import write_annotated_fits, writing_run
+from log1pnmf.cli.fit import write_annotated_fits
+from log1pnmf.cli.run_folder import RunFolder, RunRecord, Source, writing_run
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import Filtered, Sink
 from log1pnmf.counts.text import CountTable

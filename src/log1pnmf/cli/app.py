@@ -14,8 +14,9 @@ from .console import INTERRUPTED, Screen, as_interrupts, explain
 from .convert import convert
 from .demo import demo
 from .environment import describe_environment
-from .findings import evidence, info, rename, report, usage
-from .fit import fit, select, sweep, transform
+from .findings import evidence, info, rename, report, transform, usage
+from .fit import fit, sweep
+from .select import select
 
 OK, FAILED, BAD_INPUT = 0, 1, 2
 DEBUG = "LOG1PNMF_DEBUG"

@@ -7,21 +7,19 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from log1pnmf._common.archive import building, check_place
-from log1pnmf.counts.write import write_csv
+from log1pnmf._common.archive import check_place
 
-from .run_folder import json_text
+from .run_folder import json_text, write_columns
 
 # ---------- ctrl-C and its like: what is finished is kept, and nothing half done is left
 
@@ -151,22 +149,3 @@ def write_table(path: Path | None, table: Mapping[str, Any], screen: Screen, *, 
         return
     write_columns(path, table, force=force)
     screen.say(("wrote ", "green"), (str(path), "bold"))
-
-
-def write_columns(path: Path, table: Mapping[str, Any], *, force: bool = True) -> None:
-    """Write the columns of a table as .csv or .tsv, the names of its rows first, whole or not at all."""
-    names, *columns = (np.asarray(column).tolist() for column in table.values())
-    _write(path, list(table), names, zip(*columns, strict=True), force=force)
-
-
-def write_rows(
-    path: Path, header: Sequence[str], names: Sequence[str], values: np.ndarray, *, force: bool = True
-) -> None:
-    """Write a matrix as .csv or .tsv with the names of its rows, whole or not at all."""
-    _write(path, header, names, (row.tolist() for row in values), force=force)
-
-
-def _write(path: Path, header: Any, names: Any, rows: Iterator[Any], *, force: bool) -> None:
-    delimiter = "\t" if ".tsv" in path.suffixes else ","
-    with building(path, force=force) as temporary:
-        write_csv(temporary, names, [list(header)], rows=rows, delimiter=delimiter)

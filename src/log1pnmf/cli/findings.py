@@ -1,4 +1,4 @@
-"""Commands about a run: evidence, usage, info, rename, report."""
+"""Commands about a run: evidence, usage, info, rename, report, transform."""
 
 from __future__ import annotations
 
@@ -6,27 +6,31 @@ import warnings
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
 
 from log1pnmf._common.archive import to_tree
+from log1pnmf._common.checks import convergence_warning, plural
 from log1pnmf._common.safe_files import BadFileError
 from log1pnmf.analysis.evidence import evidence as find_evidence
 from log1pnmf.analysis.groups import MISSING
 from log1pnmf.analysis.usage import Usage
 from log1pnmf.analysis.usage import usage as compare_groups
 from log1pnmf.cli import options as common
-from log1pnmf.counts.text import CountTable
+from log1pnmf.counts.counts import Counts
+from log1pnmf.counts.features import repeated, select_features
+from log1pnmf.counts.text import TEXT_FORMATS, CountTable
 from log1pnmf.counts.write import numbered
 from log1pnmf.fitting.fit import Fit, c_name
+from log1pnmf.fitting.new_samples import project
 from log1pnmf.fitting.summary import summarize
 
 from .console import Screen, check_table, one_line, write_table
+from .fit import counts_again, report_fits
 from .options import Reading, describe
-from .run_folder import REPORT, RunFolder, is_run
-from .running import counts_again, report_fits, write_factor_tables
+from .run_folder import REPORT, RunFolder, fit_in, is_run, write_factor_tables, write_rows
 
 # ---------- log1pnmf evidence: whether the factors of a run are real
 
@@ -34,13 +38,12 @@ from .running import counts_again, report_fits, write_factor_tables
 def evidence(
     *,
     run: common.RunPlace,
-    n_seeds: Annotated[int, typer.Option("--seeds", help="Number of fits from other random starts.")] = 5,
-    n_bootstrap: Annotated[
-        int, typer.Option("--bootstrap", help="Number of fits to samples drawn with replacement.")
+    seeds: Annotated[int, common.run(metavar="N", help="Number of fits from other random starts.")] = 5,
+    bootstrap: Annotated[
+        int, common.run(metavar="N", help="Number of fits to samples drawn with replacement.")
     ] = 10,
     max_samples: Annotated[
-        int | None,
-        typer.Option("--max-samples", metavar="N", help="Use only N random samples. [default: all]"),
+        int | None, common.run(metavar="N", help="Use only N random samples.", show_default="all")
     ] = None,
     c: common.WhichModel = None,
     output: common.TableFile = None,
@@ -55,15 +58,15 @@ def evidence(
     screen = Screen(json=json)
     check_table(output, force=force)
     folder = RunFolder.open(run)
-    fit = folder.fit(None if c is None else common.parse_c([c])[0])
+    fit = folder.fit(c)
     counts, why = counts_again(folder.record)
     if counts is None:
         raise BadFileError(f"the counts of {run} are needed, but cannot be read again: {why}")
     found = find_evidence(
         fit,
         counts,
-        n_seeds=n_seeds,
-        n_bootstrap=n_bootstrap,
+        n_seeds=seeds,
+        n_bootstrap=bootstrap,
         max_samples=max_samples,
         n_jobs=jobs,
         verbose=int(not json),
@@ -85,36 +88,31 @@ def usage(
     run: common.RunPlace,
     groupby: Annotated[
         str,
-        typer.Option(
-            "--groupby",
+        common.data(
             metavar="COLUMN",
             help="Column with the condition of each sample, or a number such as an age, which has a slope.",
-            show_default=False,
         ),
     ],
     replicate: Annotated[
         str | None,
-        typer.Option(
-            "--replicate",
+        common.data(
             metavar="COLUMN",
             help="Column with the donor, animal or patient of each sample. Compare these, not samples.",
         ),
     ] = None,
     samples_are_replicates: Annotated[
-        bool, typer.Option("--samples-are-replicates", help="Every sample is a replicate, as in bulk data.")
+        bool, common.data("--samples-are-replicates", help="Every sample is a replicate, as in bulk data.")
     ] = False,
     reference: Annotated[
         str | None,
-        typer.Option(
-            "--reference", metavar="GROUP", help="Group to compare the others with. [default: the first]"
-        ),
+        common.data(metavar="GROUP", help="Group to compare the others with.", show_default="the first"),
     ] = None,
     covariate: Annotated[
         list[str] | None,
-        typer.Option("--covariate", metavar="COLUMN", help="Covariate to adjust for; can be repeated."),
+        common.data(metavar="COLUMN", help="Covariate to adjust for; can be repeated."),
     ] = None,
     as_groups: Annotated[
-        bool, typer.Option("--as-groups", help="Numbers in the column of --groupby are names of groups.")
+        bool, common.data("--as-groups", help="Numbers in the column of --groupby are names of groups.")
     ] = False,
     c: common.WhichModel = None,
     output: common.TableFile = None,
@@ -130,7 +128,7 @@ def usage(
     if replicate is not None and samples_are_replicates:
         raise typer.BadParameter("--replicate and --samples-are-replicates contradict each other; choose one")
     folder = RunFolder.open(run)
-    fit = folder.fit(None if c is None else common.parse_c([c])[0])
+    fit = folder.fit(c)
     donors: Any = True if samples_are_replicates else None if replicate is None else folder.labels(replicate)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -344,7 +342,7 @@ def rename(
     """
     screen, folder = Screen(), RunFolder.open(run)
     wanted = dict(_pair(text) for text in names)
-    fit = folder.fit(None if c is None else common.parse_c([c])[0]).renamed(wanted)
+    fit = folder.fit(c).renamed(wanted)
     name = f"c={c_name(fit.c)}"
     if f"models/{name}.npz" not in folder.record.models:
         raise BadFileError(f"{folder.path} has no models/{name}.npz: it is damaged; run the command again")
@@ -371,12 +369,12 @@ def report(
     run: common.RunPlace,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--output", metavar="PATH", help="HTML file. [default: report.html in the folder]"
+        common.output(
+            "-o", "--output", metavar="PATH", help="HTML file.", show_default="report.html in the folder"
         ),
     ] = None,
     groupby: common.GroupBy = None,
-    title: Annotated[str | None, typer.Option("--title", help="Title. [default: name of the data]")] = None,
+    title: Annotated[str | None, common.output(help="Title.", show_default="name of the data")] = None,
 ) -> int:
     """Write the report of a run, one HTML file."""
     screen = Screen()
@@ -390,3 +388,96 @@ def report(
     report_fits(path, folder.fits, record=record, labels=labels, counts=counts, title=title)
     screen.say(("wrote ", "green"), (str(path), "bold"))
     return 0
+
+
+# ---------- log1pnmf transform: loadings of new samples for the factors of a run
+
+
+def transform(
+    *,
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a run, or a model (.npz).", show_default=False)
+    ],
+    file: common.CountFile,
+    output: Annotated[
+        Path,
+        common.output(
+            "-o", "--output", metavar="PATH", help="File for the loadings: .csv or .tsv, also with .gz."
+        ),
+    ],
+    c: common.WhichModel = None,
+    missing: Annotated[
+        Literal["refuse", "zero"],
+        common.data(help="If the file lacks features of the model: refuse, or fill them with zero."),
+    ] = "refuse",
+    batch: common.Batch = None,
+    layer: common.Layer = None,
+    transpose: common.Transpose = False,
+    allow_fractions: common.AllowFractions = False,
+    max_memory: common.MaxMemory = None,
+    text: common.Text = None,
+    json: common.Json = False,
+    force: common.Force = False,
+) -> int:
+    """Estimate the loadings of new samples.
+
+    The factors are those of a fit. Features are matched by name.
+    """
+    screen = Screen(json=json)
+    check_table(output, force=force)
+    fit = fit_in(run, c)
+    table = Reading(layer, transpose, allow_fractions, max_memory=max_memory, text=text).table(file)
+    screen.say((file.name, "bold"), f": {describe(table)} ({table.format})")
+    if table.format in TEXT_FORMATS:  # words that no new text has were counted: zero times
+        missing = "zero"
+    counts, notes = align(table, fit, missing=missing)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", convergence_warning())
+        loadings = project(fit, counts, batch=None if batch is None else table.labels(batch))
+    notes += [one_line(warning.message) for warning in caught]
+    screen.notes([*table.notes, *notes])
+    n, k = loadings.shape
+    names = numbered(table.sample_names, n)
+    write_rows(output, ["sample", *fit.factor_names], names, loadings, force=force)
+    size = f"{n:,} samples x {k} factors, c = {c_name(fit.c)}"
+    screen.say(("wrote ", "green"), (str(output), "bold"), f" ({size})")
+    screen.result({"output": str(output), "c": fit.c, "shape": [n, k], "notes": notes})
+    return 0
+
+
+def align(table: CountTable, fit: Fit, *, missing: str) -> tuple[Counts, list[str]]:
+    """Bring the features of a table into the order of a fit."""
+    fitted, given = fit.feature_names, table.feature_names
+    if fitted is None or given is None:
+        if table.shape[1] != len(fit.factors):
+            raise BadFileError(
+                f"{table.source} has {table.shape[1]} features, but the model {len(fit.factors)}; "
+                "without names on both sides they must be the same"
+            )
+        return table.counts, ["no feature names on both sides: columns were taken in their order"]
+    twice = repeated(fitted)
+    if twice:
+        raise BadFileError(
+            f"{plural(len(twice), 'feature name occurs', 'feature names occur')} more than once in the model "
+            f"(first {twice[0]!r}), so features cannot be matched by name; fit again with unique names"
+        )
+    position = {name: j for j, name in enumerate(given)}
+    absent = [name for name in fitted if name not in position]
+    if len(absent) == len(fitted):
+        raise BadFileError(
+            f"{table.source} has none of the model's features (first {fitted[0]!r}, here {given[0]!r}); "
+            "are they named in the same way? --transpose exchanges rows and columns"
+        )
+    if absent and missing == "refuse":
+        raise BadFileError(
+            f"{table.source} lacks {len(absent):,} of {len(fitted):,} features (first {absent[0]!r}); "
+            "--missing zero fills them with zero"
+        )
+    chosen = np.array([position.get(name, -1) for name in fitted], dtype=np.intp)
+    notes = []
+    extra = len(given) - (len(fitted) - len(absent))
+    if extra:
+        notes.append(f"{extra:,} features are not in the model and were ignored")
+    if absent:
+        notes.append(f"{len(absent):,} features of the model are not in the file and were set to zero")
+    return select_features(table.counts, chosen), notes

@@ -51,7 +51,14 @@ Shifts = Annotated[
     ),
 ]
 WhichModel = Annotated[
-    str | None, model("-c", "--shift", metavar="C", help="Model to use, if the run has several c.")
+    float | None,
+    model(
+        "-c",
+        "--shift",
+        metavar="C",
+        help="Model to use, if the run has several c.",
+        parser=lambda text: parse_c([text])[0],
+    ),
 ]
 Noise = Annotated[
     str,

@@ -15,18 +15,22 @@ import csv
 import hashlib
 import json
 import math
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from log1pnmf._common.archive import StrPath, from_tree
+from log1pnmf._common.archive import StrPath, building, claimed, from_tree, remove, replacing, to_tree
 from log1pnmf._common.safe_files import BadFileError, check_names, parse_json
-from log1pnmf.counts.text import plain_cell
+from log1pnmf.counts.text import CountTable, plain_cell
+from log1pnmf.counts.write import numbered, sample_labels, write_csv
 from log1pnmf.fitting.fit import Fit, c_name
 
 RECORD = "run.json"
@@ -119,6 +123,142 @@ class RunRecord:
         except (ValueError, KeyError, TypeError) as error:
             raise BadFileError(f"{path} is damaged ({error}); run the command again") from error
         raise BadFileError(f"{path} is not of this version of log1pnmf; pip install -U log1pnmf")
+
+
+# ---------- tables
+
+
+def write_columns(path: Path, table: Mapping[str, Any], *, force: bool = True) -> None:
+    """Write the columns of a table as .csv or .tsv, the names of its rows first, whole or not at all."""
+    names, *columns = (np.asarray(column).tolist() for column in table.values())
+    _write(path, list(table), names, zip(*columns, strict=True), force=force)
+
+
+def write_rows(
+    path: Path, header: Sequence[str], names: Sequence[str], values: np.ndarray, *, force: bool = True
+) -> None:
+    """Write a matrix as .csv or .tsv with the names of its rows, whole or not at all."""
+    _write(path, header, names, (row.tolist() for row in values), force=force)
+
+
+def _write(path: Path, header: Any, names: Any, rows: Iterator[Any], *, force: bool) -> None:
+    delimiter = "\t" if ".tsv" in path.suffixes else ","
+    with building(path, force=force) as temporary:
+        write_csv(temporary, names, [list(header)], rows=rows, delimiter=delimiter)
+
+
+# ---------- a run written to its folder, fit by fit: what is written once stays
+
+PARTS = re.compile(r"run\.json|models|samples\.csv|sweep\.csv|report\.html|(loadings|factors)_c=[^/]+\.csv")
+"""What a run leaves in its folder."""
+
+
+@contextmanager
+def writing_run(path: StrPath, *, force: bool = False) -> Iterator[RunWriter]:
+    """Take a folder for a run, before any work; it is given back, and removed where nothing was written."""
+    with claimed(path) as place:
+        if any(place.iterdir()):
+            if not force:
+                raise FileExistsError(
+                    f"{os.fspath(path)} already exists; choose another name or replace it (--force)"
+                )
+            if not is_run(place):
+                raise FileExistsError(f"{place} exists and is not the folder of a run; it is not replaced")
+        yield RunWriter(place)
+
+
+class RunWriter:
+    """Writes a run fit by fit: what is written once stays, whatever happens later."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._written: dict[str, Fit] = {}
+
+    def write(self, fits: Sequence[Fit], table: CountTable, record: RunRecord) -> None:
+        """Write what is new: fits first, then run.json, which names them, then the tables."""
+        files = {f"c={c_name(fit.c)}": fit for fit in fits}
+        if len(files) != len(fits):
+            raise ValueError("fits must have different c, one file each")
+        new = {name: fit for name, fit in files.items() if self._written.get(name) is not fit}
+        complete = replace(record, models=tuple(f"models/{name}.npz" for name in files))
+        if self._written:
+            self._save(new, complete)
+        else:
+            with _earlier_aside(self.path):
+                (self.path / "models").mkdir()
+                _write_samples(self.path / "samples.csv", table, fits[0].size_factors)
+                self._save(new, complete)
+        n, m = table.shape
+        samples, features = numbered(table.sample_names, n), numbered(table.feature_names, m)
+        for name, fit in new.items():
+            write_factor_tables(self.path, name, fit, samples, features)
+        if len(record.fits) > 1:
+            columns = {name: [row[name] for row in record.fits] for name in record.fits[0]}
+            write_columns(self.path / "sweep.csv", {**columns, "c": [c_name(fit.c) for fit in fits]})
+
+    def _save(self, new: Mapping[str, Fit], record: RunRecord) -> None:
+        for name, fit in new.items():
+            fit.save(self.path / "models" / f"{name}.npz")
+        with replacing(self.path / RECORD) as file:
+            file.write(f"{json_text(to_tree(record))}\n".encode())
+        self._written.update(new)
+
+
+@contextmanager
+def _earlier_aside(folder: Path) -> Iterator[None]:
+    """Put an earlier run aside; if all goes well it is removed, if not it comes back."""
+    aside, moved = folder / f".{secrets.token_hex(8)}.old", False
+    try:
+        aside.mkdir()
+        _move_parts(folder, aside)
+        moved = True
+        yield
+    except BaseException:
+        for part in _parts(folder) if moved else []:
+            remove(part)
+        _move_parts(aside, folder)
+        raise
+    finally:
+        remove(aside)
+
+
+def _move_parts(source: Path, target: Path) -> None:
+    for part in _parts(source) if source.exists() else []:
+        os.rename(part, target / part.name)
+
+
+def _parts(folder: Path) -> list[Path]:
+    """Files and folders of a run; whatever else lies in its folder is not ours."""
+    return [path for path in folder.iterdir() if PARTS.fullmatch(path.name)]
+
+
+def write_factor_tables(
+    folder: Path, name: str, fit: Fit, samples: Sequence[str], features: Sequence[str]
+) -> None:
+    """Write loadings and factors of a fit as tables, with the names of its factors."""
+    write_rows(folder / f"loadings_{name}.csv", ["sample", *fit.factor_names], samples, fit.loadings)
+    write_rows(folder / f"factors_{name}.csv", ["feature", *fit.factor_names], features, fit.factors)
+
+
+def _write_samples(path: Path, table: CountTable, sizes: np.ndarray) -> None:
+    labels = sample_labels(table)
+    columns = [sizes.tolist(), *(values.tolist() for values in labels.values())]
+    names = numbered(table.sample_names, table.shape[0])
+    write_csv(path, names, [[*SAMPLE_COLUMNS, *_other_names(list(labels))]], rows=zip(*columns, strict=True))
+
+
+def _other_names(labels: Sequence[str]) -> list[str]:
+    """Names for columns of labels that are not those of our own columns."""
+    names = []
+    for label in labels:
+        name = label
+        while name in SAMPLE_COLUMNS or (name != label and name in labels):
+            name += "_label"
+        names.append(name)
+    return names
+
+
+# ---------- the folder read
 
 
 def is_run(path: StrPath) -> bool:
