@@ -77,22 +77,9 @@ HELD = """
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_fit_is_kept(tmp_path, how):
     sparse.save_npz(tmp_path / "a.npz", simulate(60, 30, 3, density=0.3).counts)
+    command = "fit a.npz -k 3 -o out --set tol=0 --time-limit 600"
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            textwrap.dedent(HELD),
-            "fit",
-            "a.npz",
-            "-k",
-            "3",
-            "-o",
-            "out",
-            "--set",
-            "tol=0",
-            "--time-limit",
-            "600",
-        ],
+        [sys.executable, "-c", textwrap.dedent(HELD), *command.split()],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -11,7 +11,7 @@ import pytest
 from log1pnmf import Fit, fit_log1p_nmf
 from log1pnmf._common.archive import to_tree
 from log1pnmf._common.safe_files import BadFileError
-from log1pnmf.cli.run_folder import RunFolder, RunRecord, Source, json_text, writing_run
+from log1pnmf.cli.run_folder import RunFolder, RunRecord, RunWriter, Source, claimed_for_run, json_text
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import read_table
 from log1pnmf.counts.text import CountTable
@@ -33,8 +33,8 @@ RECORD = RunRecord(
 
 
 def write_run(path, fits, table, *, record=RECORD, force=False):
-    with writing_run(path, force=force) as run:
-        run.write(fits, table, record)
+    with claimed_for_run(path, force=force) as folder:
+        RunWriter(folder, table, record, fits, [{"c": fit.c, "n": fit.n_iter} for fit in fits]).write()
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +60,9 @@ def test_everything_comes_back(tmp_path, table, fits):
     assert run.labels("type").tolist() == ["a", "b"] * 6
     assert run.samples["sample"].tolist() == table.sample_names.tolist()
     np.testing.assert_array_equal(run.samples["size_factor"], fits[0].size_factors)
-    assert run.record == replace(
-        RECORD, models=("models/c=1.npz", "models/c=inf.npz"), parameters={"c": "inf"}
-    )
+    measures = ({"c": 1.0, "n": fits[0].n_iter}, {"c": "inf", "n": fits[1].n_iter})
+    models = ("models/c=1.npz", "models/c=inf.npz")
+    assert run.record == replace(RECORD, models=models, parameters={"c": "inf"}, fits=measures)
 
 
 def test_tables_hold_every_digit(tmp_path, table, fits):
@@ -79,9 +79,9 @@ def test_tables_hold_every_digit(tmp_path, table, fits):
 
 
 def test_measures_are_a_table(tmp_path, table, fits):
-    measures = ({"c": 1.0, "log_likelihood": -1.5}, {"c": math.inf, "log_likelihood": -2.0})
-    write_run(tmp_path / "out", fits, table, record=replace(RECORD, fits=measures))
-    assert (tmp_path / "out" / "sweep.csv").read_text() == "c,log_likelihood\n1,-1.5\ninf,-2.0\n"
+    write_run(tmp_path / "out", fits, table)
+    lines = f"c,n\n1,{fits[0].n_iter}\ninf,{fits[1].n_iter}\n"
+    assert (tmp_path / "out" / "sweep.csv").read_text() == lines
 
 
 def fail(*arguments, **options):
@@ -112,21 +112,24 @@ def test_where_no_fit_is_written_nothing_is(tmp_path, table, fits, monkeypatch, 
 
 
 def test_a_model_that_is_written_stays(tmp_path, table, fits, monkeypatch):
-    with writing_run(tmp_path / "out") as run:
-        run.write(fits[:1], table, RECORD)
+    with claimed_for_run(tmp_path / "out") as folder:
+        run = RunWriter(folder, table, RECORD)
+        run.keep(fits[0], {})
+        run.write()
+        run.keep(fits[1], {})
         monkeypatch.setattr("log1pnmf.cli.run_folder.write_csv", fail)
         with pytest.raises(OSError, match="No space"):
-            run.write(fits, table, RECORD)
+            run.write()
     assert [fit.c for fit in RunFolder.open(tmp_path / "out").fits] == [1.0, math.inf]
     assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
 
 
 def test_a_folder_belongs_to_one_run(tmp_path, table, fits):
-    with writing_run(tmp_path / "out") as run:
+    with claimed_for_run(tmp_path / "out") as folder:
         for force in (False, True):
-            with pytest.raises(FileExistsError, match="in use"), writing_run(tmp_path / "out", force=force):
-                pass
-        run.write(fits[:1], table, RECORD)
+            with pytest.raises(FileExistsError, match="in use"):
+                write_run(tmp_path / "out", fits, table, force=force)
+        RunWriter(folder, table, RECORD, fits[:1], [{}]).write()
         with pytest.raises(FileExistsError, match="in use"):
             write_run(tmp_path / "out", fits, table, force=True)
     assert len(RunFolder.open(tmp_path / "out").fits) == 1
@@ -197,11 +200,6 @@ def test_only_runs_are_replaced(tmp_path, table, fits):
     with pytest.raises(FileExistsError, match="not the folder of a run"):
         write_run(tmp_path / "precious", fits, table, force=True)
     assert (tmp_path / "precious" / "thesis.txt").read_text() == "years"
-
-
-def test_same_c_twice_is_refused(tmp_path, table, fits):
-    with pytest.raises(ValueError, match="different c"):
-        write_run(tmp_path / "out", [fits[0], fits[0]], table)
 
 
 def test_what_cannot_be_opened(tmp_path, table, fits):

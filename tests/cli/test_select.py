@@ -14,20 +14,8 @@ import log1pnmf as lp
 pytest.importorskip("matplotlib")
 running = import_module("log1pnmf.analysis.select")  # `analysis.select` is the function
 
-QUICK = [
-    "--set",
-    "tol=1e-4",
-    "--jobs",
-    "1",
-    "--folds",
-    "2",
-    "--seeds",
-    "2",
-    "-c",
-    "inf",
-    "--set",
-    "size_factors=none",
-]
+QUICK = ["--jobs", "1", "--folds", "2", "--seeds", "2", "-c", "inf"]
+QUICK += ["--set", "tol=1e-4", "--set", "size_factors=none"]
 
 
 @pytest.fixture(scope="module")

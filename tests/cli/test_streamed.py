@@ -33,20 +33,9 @@ def file(matrix, tmp_path):
 
 
 def test_fit_from_disk(call, file, matrix, tmp_path):
-    options = ["-k", 3, "--set", "tol=1e-5", "--jobs", 1, "--no-report", "--set", "likelihood=chebyshev"]
-    code, said = call(
-        "fit",
-        file,
-        "-o",
-        tmp_path / "out",
-        "--engine",
-        "streaming",
-        "--max-memory",
-        "1GB",
-        "--groupby",
-        "type",
-        *options,
-    )
+    options = ["-k", 3, "--jobs", 1, "--no-report", "--groupby", "type", "--max-memory", "1GB"]
+    options += ["--engine", "streaming", "--set", "tol=1e-5", "--set", "likelihood=chebyshev"]
+    code, said = call("fit", file, "-o", tmp_path / "out", *options)
     assert code == 0, said
     assert "203 samples x 60 features" in said
     assert "1 chunks" in said

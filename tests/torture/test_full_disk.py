@@ -12,7 +12,7 @@ import pytest
 from log1pnmf import fit_log1p_nmf
 from log1pnmf.cli.convert import to_r
 from log1pnmf.cli.fit import write_annotated_fits
-from log1pnmf.cli.run_folder import RunFolder, RunRecord, Source, writing_run
+from log1pnmf.cli.run_folder import RunFolder, RunRecord, RunWriter, Source, claimed_for_run
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import Filtered, Sink
 from log1pnmf.counts.text import CountTable
@@ -45,8 +45,8 @@ def fit(table):
 def write_run(path, fit, table):
     asked = {"command": "log1pnmf fit", "created": "2026-01-01", "versions": {}, "source": Source("x.csv")}
     given = {"source_format": "csv", "reading": {}, "shape": (N, M), "parameters": {}}
-    with writing_run(path) as run:
-        run.write([fit], table, RunRecord(**asked, **given))
+    with claimed_for_run(path) as folder:
+        RunWriter(folder, table, RunRecord(**asked, **given), [fit], [{}]).write()
 
 
 @pytest.fixture

@@ -32,17 +32,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("fit")(fit)
-app.command("sweep")(sweep)
-app.command("select")(select)
-app.command("transform")(transform)
-app.command("usage")(usage)
-app.command("evidence")(evidence)
-app.command("rename")(rename)
-app.command("report")(report)
-app.command("info")(info)
-app.command("convert")(convert)
-app.command("demo")(demo)
+for command in (fit, sweep, select, transform, usage, evidence, rename, report, info, convert, demo):
+    app.command()(command)
 
 
 def _version(asked: bool) -> None:

@@ -20,7 +20,7 @@ from log1pnmf.analysis.usage import Usage
 from log1pnmf.analysis.usage import usage as compare_groups
 from log1pnmf.cli import options as common
 from log1pnmf.counts.counts import Counts
-from log1pnmf.counts.features import repeated, select_features
+from log1pnmf.counts.features import match_names, repeated, select_features
 from log1pnmf.counts.text import TEXT_FORMATS, CountTable
 from log1pnmf.counts.write import numbered
 from log1pnmf.fitting.fit import Fit, c_name
@@ -438,7 +438,8 @@ def transform(
     screen.notes([*table.notes, *notes])
     n, k = loadings.shape
     names = numbered(table.sample_names, n)
-    write_rows(output, ["sample", *fit.factor_names], names, loadings, force=force)
+    rows = (row.tolist() for row in loadings)
+    write_rows(output, ["sample", *fit.factor_names], names, rows=rows, force=force)
     size = f"{n:,} samples x {k} factors, c = {c_name(fit.c)}"
     screen.say(("wrote ", "green"), (str(output), "bold"), f" ({size})")
     screen.result({"output": str(output), "c": fit.c, "shape": [n, k], "notes": notes})
@@ -461,8 +462,7 @@ def align(table: CountTable, fit: Fit, *, missing: str) -> tuple[Counts, list[st
             f"{plural(len(twice), 'feature name occurs', 'feature names occur')} more than once in the model "
             f"(first {twice[0]!r}), so features cannot be matched by name; fit again with unique names"
         )
-    position = {name: j for j, name in enumerate(given)}
-    absent = [name for name in fitted if name not in position]
+    chosen, absent, _ = match_names(list(given), list(fitted))
     if len(absent) == len(fitted):
         raise BadFileError(
             f"{table.source} has none of the model's features (first {fitted[0]!r}, here {given[0]!r}); "
@@ -473,7 +473,6 @@ def align(table: CountTable, fit: Fit, *, missing: str) -> tuple[Counts, list[st
             f"{table.source} lacks {len(absent):,} of {len(fitted):,} features (first {absent[0]!r}); "
             "--missing zero fills them with zero"
         )
-    chosen = np.array([position.get(name, -1) for name in fitted], dtype=np.intp)
     notes = []
     extra = len(given) - (len(fitted) - len(absent))
     if extra:

@@ -9,7 +9,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ from log1pnmf.tl.inputs import ChosenCounts, write_fit
 
 from .console import KEPT, Screen, explain, one_line, unbroken
 from .options import Reading, SolverOptions, describe, read_filtered, unfolded, with_tables
-from .run_folder import REPORT, RunRecord, RunWriter, Source, writing_run
+from .run_folder import REPORT, RunRecord, RunWriter, Source, claimed_for_run
 
 # ---------- counts that stay where they are: fit --engine streaming
 
@@ -209,47 +209,11 @@ class RunPlan:
     resume: Path | None = None  # checkpoint to go on from
 
 
-@dataclass
-class _Done:
-    """What has come out so far, in memory and in the folder."""
-
-    run: RunWriter
-    table: CountTable
-    asked: RunRecord
-    fits: list[Fit] = field(default_factory=list)
-    measures: list[dict[str, Any]] = field(default_factory=list)
-    interrupted: bool = False
-    finished: bool = False
-
-    @property
-    def record(self) -> RunRecord:
-        """What goes to run.json."""
-        return replace(
-            self.asked, fits=tuple(self.measures), finished=self.finished, interrupted=self.interrupted
-        )
-
-    def keep(self, fit: Fit, measures: dict[str, Any]) -> None:
-        """Take a fit; of two at the same c the better one."""
-        for place, other in enumerate(self.fits):
-            if other.c == fit.c:
-                if fit.objective < other.objective:
-                    self.fits[place], self.measures[place] = fit, measures
-                return
-        self.fits.append(fit)
-        self.measures.append(measures)
-
-    def write(self) -> None:
-        """Bring the folder up to date; Ctrl-C waits until that is done."""
-        with unbroken() as pressed:
-            self.run.write(self.fits, self.table, self.record)
-        self.interrupted = self.interrupted or bool(pressed)
-
-
 def carry_out(plan: RunPlan) -> int:
     """Read, fit, write and report what was done."""
     options, screen = plan.options, Screen(json=plan.options.json)
     _check_places(plan)
-    with writing_run(options.output, force=options.force) as run:
+    with claimed_for_run(options.output, force=options.force) as folder:
         if plan.parameters.get("engine") == "streaming":
             filtered = read_streamed(plan.file, options.reading, plan.scheduler, screen)
         else:
@@ -257,7 +221,7 @@ def carry_out(plan: RunPlan) -> int:
         for column in (options.groupby, options.batch):
             if column is not None:
                 filtered.table.labels(column)
-        done = _Done(run, filtered.table, _record(plan, filtered))
+        done = RunWriter(folder, filtered.table, _record(plan, filtered))
         try:
             _fit_all(plan, screen, done)
         except Exception:
@@ -279,7 +243,7 @@ def carry_out(plan: RunPlan) -> int:
     return FAILED if problems else 0
 
 
-def _after_the_fits(plan: RunPlan, filtered: Filtered, screen: Screen, done: _Done) -> dict[str, str]:
+def _after_the_fits(plan: RunPlan, filtered: Filtered, screen: Screen, done: RunWriter) -> dict[str, str]:
     """Write what can be made again from the fits, the report last; return the error of each that failed."""
     options, table = plan.options, filtered.table
 
@@ -289,7 +253,7 @@ def _after_the_fits(plan: RunPlan, filtered: Filtered, screen: Screen, done: _Do
 
     def write_report() -> None:
         labels = None if options.groupby is None else table.labels(options.groupby)
-        report_fits(done.run.path / REPORT, done.fits, record=done.record, labels=labels, counts=table.counts)
+        report_fits(done.path / REPORT, done.fits, record=done.record, labels=labels, counts=table.counts)
 
     steps: dict[str, Callable[[], None]] = {}
     if options.write_h5ad is not None:
@@ -326,7 +290,7 @@ def _check_places(plan: RunPlan) -> None:
 # ---------------------------------------------------------------- fitting
 
 
-def _fit_all(plan: RunPlan, screen: Screen, done: _Done) -> None:
+def _fit_all(plan: RunPlan, screen: Screen, done: RunWriter) -> None:
     """Fit, and write every fit as soon as it is done."""
     options, width = plan.options, max(len(c_name(c)) for c in plan.c)
     limit: TimeLimit | None = None
@@ -349,7 +313,7 @@ def _fit_all(plan: RunPlan, screen: Screen, done: _Done) -> None:
                 fit, row = _examined(fit, done, plan.parameters["n_jobs"])
                 done.keep(fit, row)
                 done.finished = number == len(path) and not done.interrupted
-                done.write()
+                _write(done)
             _tell_fit(fit, row, screen, width=width)
             notes = [one_line(warning.message) for warning in caught]
             if options.groupby is not None:
@@ -360,10 +324,17 @@ def _fit_all(plan: RunPlan, screen: Screen, done: _Done) -> None:
     except KeyboardInterrupt:
         done.interrupted = True
         if done.fits:
-            done.write()
+            _write(done)
 
 
-def _examined(fit: Fit, done: _Done, n_jobs: int | None) -> tuple[Fit, dict[str, Any]]:
+def _write(done: RunWriter) -> None:
+    """Bring the folder up to date; Ctrl-C waits until that is done."""
+    with unbroken() as pressed:
+        done.write()
+    done.interrupted = done.interrupted or bool(pressed)
+
+
+def _examined(fit: Fit, done: RunWriter, n_jobs: int | None) -> tuple[Fit, dict[str, Any]]:
     """Certify and measure a fit; where Ctrl-C is pressed meanwhile, only what takes no time."""
     counts = done.table.counts
     if not done.interrupted:
@@ -448,7 +419,7 @@ def _tell_fit(fit: Fit, row: Mapping[str, Any], screen: Screen, *, width: int) -
     )
 
 
-def _tell(options: RunOptions, screen: Screen, done: _Done, problems: Mapping[str, str]) -> None:
+def _tell(options: RunOptions, screen: Screen, done: RunWriter, problems: Mapping[str, str]) -> None:
     place, target = options.output, options.write_h5ad
     if done.interrupted:
         screen.say(("interrupted: ", "yellow"), "the fit so far is kept")

@@ -20,7 +20,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,7 @@ from log1pnmf.fitting.fit import Fit, c_name
 
 RECORD = "run.json"
 REPORT = "report.html"
-SAMPLE_COLUMNS = ("sample", "size_factor")
-"""Columns of samples.csv before those of the labels."""
+SAMPLE_COLUMNS = ("sample", "size_factor")  # in samples.csv before those of the labels
 FORMAT, FORMAT_VERSION = "log1pnmf run", 1
 BYTES_AT_ONCE = 1 << 20
 CELL_LIMIT = 1 << 30
@@ -131,17 +130,13 @@ class RunRecord:
 def write_columns(path: Path, table: Mapping[str, Any], *, force: bool = True) -> None:
     """Write the columns of a table as .csv or .tsv, the names of its rows first, whole or not at all."""
     names, *columns = (np.asarray(column).tolist() for column in table.values())
-    _write(path, list(table), names, zip(*columns, strict=True), force=force)
+    write_rows(path, list(table), names, rows=zip(*columns, strict=True), force=force)
 
 
 def write_rows(
-    path: Path, header: Sequence[str], names: Sequence[str], values: np.ndarray, *, force: bool = True
+    path: Path, header: Sequence[str], names: Sequence[str], *, rows: Iterator[Any], force: bool = True
 ) -> None:
-    """Write a matrix as .csv or .tsv with the names of its rows, whole or not at all."""
-    _write(path, header, names, (row.tolist() for row in values), force=force)
-
-
-def _write(path: Path, header: Any, names: Any, rows: Iterator[Any], *, force: bool) -> None:
+    """Write rows of numbers as .csv or .tsv with their names, whole or not at all."""
     delimiter = "\t" if ".tsv" in path.suffixes else ","
     with building(path, force=force) as temporary:
         write_csv(temporary, names, [list(header)], rows=rows, delimiter=delimiter)
@@ -149,12 +144,12 @@ def _write(path: Path, header: Any, names: Any, rows: Iterator[Any], *, force: b
 
 # ---------- a run written to its folder, fit by fit: what is written once stays
 
+# what a run leaves in its folder
 PARTS = re.compile(r"run\.json|models|samples\.csv|sweep\.csv|report\.html|(loadings|factors)_c=[^/]+\.csv")
-"""What a run leaves in its folder."""
 
 
 @contextmanager
-def writing_run(path: StrPath, *, force: bool = False) -> Iterator[RunWriter]:
+def claimed_for_run(path: StrPath, *, force: bool = False) -> Iterator[Path]:
     """Take a folder for a run, before any work; it is given back, and removed where nothing was written."""
     with claimed(path) as place:
         if any(place.iterdir()):
@@ -164,43 +159,70 @@ def writing_run(path: StrPath, *, force: bool = False) -> Iterator[RunWriter]:
                 )
             if not is_run(place):
                 raise FileExistsError(f"{place} exists and is not the folder of a run; it is not replaced")
-        yield RunWriter(place)
+        yield place
 
 
+@dataclass
 class RunWriter:
-    """Writes a run fit by fit: what is written once stays, whatever happens later."""
+    """A run that is written fit by fit: what is written once stays, whatever happens later."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._written: dict[str, Fit] = {}
+    path: Path
+    table: CountTable
+    asked: RunRecord
+    fits: list[Fit] = field(default_factory=list)
+    measures: list[dict[str, Any]] = field(default_factory=list)
+    interrupted: bool = False
+    finished: bool = False
+    _written: dict[str, Fit] = field(default_factory=dict)
 
-    def write(self, fits: Sequence[Fit], table: CountTable, record: RunRecord) -> None:
+    @property
+    def _files(self) -> dict[str, Fit]:
+        return {f"c={c_name(fit.c)}": fit for fit in self.fits}
+
+    @property
+    def record(self) -> RunRecord:
+        """What goes to run.json."""
+        return replace(
+            self.asked,
+            models=tuple(f"models/{name}.npz" for name in self._files),
+            fits=tuple(self.measures),
+            finished=self.finished,
+            interrupted=self.interrupted,
+        )
+
+    def keep(self, fit: Fit, measures: dict[str, Any]) -> None:
+        """Take a fit; of two at the same c the better one."""
+        for place, other in enumerate(self.fits):
+            if other.c == fit.c:
+                if fit.objective < other.objective:
+                    self.fits[place], self.measures[place] = fit, measures
+                return
+        self.fits.append(fit)
+        self.measures.append(measures)
+
+    def write(self) -> None:
         """Write what is new: fits first, then run.json, which names them, then the tables."""
-        files = {f"c={c_name(fit.c)}": fit for fit in fits}
-        if len(files) != len(fits):
-            raise ValueError("fits must have different c, one file each")
-        new = {name: fit for name, fit in files.items() if self._written.get(name) is not fit}
-        complete = replace(record, models=tuple(f"models/{name}.npz" for name in files))
+        new = {name: fit for name, fit in self._files.items() if self._written.get(name) is not fit}
         if self._written:
-            self._save(new, complete)
+            self._save(new)
         else:
             with _earlier_aside(self.path):
                 (self.path / "models").mkdir()
-                _write_samples(self.path / "samples.csv", table, fits[0].size_factors)
-                self._save(new, complete)
-        n, m = table.shape
-        samples, features = numbered(table.sample_names, n), numbered(table.feature_names, m)
+                _write_samples(self.path / "samples.csv", self.table, self.fits[0].size_factors)
+                self._save(new)
+        n, m = self.table.shape
+        samples, features = numbered(self.table.sample_names, n), numbered(self.table.feature_names, m)
         for name, fit in new.items():
             write_factor_tables(self.path, name, fit, samples, features)
-        if len(record.fits) > 1:
-            columns = {name: [row[name] for row in record.fits] for name in record.fits[0]}
-            write_columns(self.path / "sweep.csv", {**columns, "c": [c_name(fit.c) for fit in fits]})
+        if len(self.fits) > 1:
+            columns = {name: [row[name] for row in self.measures] for name in self.measures[0]}
+            write_columns(self.path / "sweep.csv", {**columns, "c": [c_name(fit.c) for fit in self.fits]})
 
-    def _save(self, new: Mapping[str, Fit], record: RunRecord) -> None:
+    def _save(self, new: Mapping[str, Fit]) -> None:
         for name, fit in new.items():
             fit.save(self.path / "models" / f"{name}.npz")
         with replacing(self.path / RECORD) as file:
-            file.write(f"{json_text(to_tree(record))}\n".encode())
+            file.write(f"{json_text(to_tree(self.record))}\n".encode())
         self._written.update(new)
 
 
@@ -236,8 +258,9 @@ def write_factor_tables(
     folder: Path, name: str, fit: Fit, samples: Sequence[str], features: Sequence[str]
 ) -> None:
     """Write loadings and factors of a fit as tables, with the names of its factors."""
-    write_rows(folder / f"loadings_{name}.csv", ["sample", *fit.factor_names], samples, fit.loadings)
-    write_rows(folder / f"factors_{name}.csv", ["feature", *fit.factor_names], features, fit.factors)
+    for kind, row, names in (("loadings", "sample", samples), ("factors", "feature", features)):
+        rows = (one.tolist() for one in getattr(fit, kind))
+        write_rows(folder / f"{kind}_{name}.csv", [row, *fit.factor_names], names, rows=rows)
 
 
 def _write_samples(path: Path, table: CountTable, sizes: np.ndarray) -> None:
