@@ -37,6 +37,17 @@ def test_files_of_what_is_known(counts, tmp_path, capsys):
     assert "a name, a description and features" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "command", [["sweep", "-k", "2", "-c", "1,inf"], ["select", "-k", "1-2", "--folds", "2"]]
+)
+def test_known_factors_go_along(counts, tmp_path, capsys, command):
+    (tmp_path / "sets.gmt").write_text("cycle\tabout\tg1\tg2\n")
+    arguments = [*command, str(tmp_path / "counts.csv"), "-o", str(tmp_path / "out"), "--jobs", "1"]
+    more = ["--no-report"] if command[0] == "sweep" else ["--seeds", "0"]
+    known = ["--set", f"mask={tmp_path / 'sets.gmt'}", "--set", "max_iter=3", "--set", "init=nndsvd"]
+    assert main([*arguments, *more, *known]) == 0, capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["", "a\tb\n", "a\tb\tx\na\tb\ty\n", "\tb\tx\n"])
 def test_sets_that_are_none(tmp_path, text):
     (tmp_path / "sets.gmt").write_text(text)

@@ -73,13 +73,8 @@ def replacing(path: StrPath) -> Iterator[BinaryIO]:
         yield file
         file.flush()
         os.fsync(file.fileno())
-    _flush_folder(target.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    """Flush a rename to the disk; Windows cannot do that."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
+    if os.name == "posix":  # flush the rename; Windows cannot do that
+        descriptor = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

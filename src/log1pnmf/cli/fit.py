@@ -8,7 +8,7 @@ import platform
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -301,8 +301,11 @@ def _fit_all(plan: RunPlan, screen: Screen, done: RunWriter) -> None:
     }
     if options.batch is not None:
         parameters["batch"] = done.table.labels(options.batch)
-    fits = _fits(plan, done.table.counts, parameters)
-    path = along_path(plan.c) if plan.along else plan.c
+    counts, path = done.table.counts, along_path(plan.c) if plan.along else plan.c
+    if plan.along:
+        fits = fits_along(counts, c=plan.c, **parameters)
+    else:
+        fits = (fit_log1p_nmf(counts, c=c, resume=plan.resume, **parameters) for c in plan.c)
     try:
         for number in range(1, len(path) + 1):
             limit = None if options.time_limit is None else TimeLimit(options.time_limit)
@@ -348,14 +351,6 @@ def _examined(fit: Fit, done: RunWriter, n_jobs: int | None) -> tuple[Fit, dict[
         except KeyboardInterrupt:
             done.interrupted = True
     return fit, _measures(fit, math.nan)
-
-
-def _fits(plan: RunPlan, counts: Counts, parameters: Mapping[str, Any]) -> Iterator[Fit]:
-    if plan.along:
-        yield from fits_along(counts, c=plan.c, **parameters)
-        return
-    for c in plan.c:
-        yield fit_log1p_nmf(counts, c=c, resume=plan.resume, **parameters)
 
 
 def _notes(fit: Fit, warned: Sequence[str]) -> list[str]:
