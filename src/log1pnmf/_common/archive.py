@@ -7,6 +7,7 @@ writer adds. Numbers come back with the same bits, inf and NaN included.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -179,8 +180,11 @@ def _locked(place: Path) -> int | None:
 def remove(path: Path) -> None:
     """Remove a file or folder, if it is there."""
     while path.is_dir() and not path.is_symlink():
-        with suppress(FileNotFoundError):  # threads of zarr may still be clearing up
+        try:
             shutil.rmtree(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):  # threads of zarr may still be at work
+                raise
     path.unlink(missing_ok=True)
 
 
