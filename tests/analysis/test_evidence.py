@@ -151,7 +151,7 @@ def test_the_shell(tmp_path, capsys):
 
     np.savetxt(tmp_path / "counts.csv", drawn()[:, :20], fmt="%d", delimiter=",")
     out = str(tmp_path / "out")
-    assert main(["fit", str(tmp_path / "counts.csv"), "-k", "2", "-o", out, "--tol", "1e-4"]) == 0
+    assert main(["fit", str(tmp_path / "counts.csv"), "-k", "2", "-o", out, "--set", "tol=1e-4"]) == 0
     capsys.readouterr()
     table = tmp_path / "evidence.csv"
     options = ["--seeds", "1", "--bootstrap", "1", "--json", "-o", str(table)]

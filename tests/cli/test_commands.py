@@ -15,7 +15,7 @@ from log1pnmf.cli.exchange import read_r_list
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.read import read_table
 
-QUICK = ["--tol", "1e-4", "--jobs", "1"]
+QUICK = ["--set", "tol=1e-4", "--jobs", "1"]
 
 
 def rows(path, delimiter=","):
@@ -75,7 +75,7 @@ def test_fit_says_what_it_did(call, counts_file, tmp_path):
     "case",
     [
         ([], "auto", "adaptive"),
-        (["--likelihood", "exact"], "exact", "exact"),
+        (["--set", "likelihood=exact"], "exact", "exact"),
         (["-c", "inf"], "auto", "exact"),
     ],
 )
@@ -94,10 +94,10 @@ def test_how_zeros_are_treated_is_said(call, counts_file, tmp_path, monkeypatch,
 
 def test_of_very_many_entries_the_likelihood_is_estimated(call, counts_file, tmp_path, monkeypatch):
     monkeypatch.setattr("log1pnmf.fitting.settings.LARGEST_EXACT", 1000)
-    for module in ("cli.running", "fitting.fit_counts"):
+    for module in ("cli.fit", "fitting.fit_counts"):
         monkeypatch.setattr(f"log1pnmf.{module}.LARGEST_EXACT", 1000)
     monkeypatch.setattr("log1pnmf.fitting.fit_counts.SAMPLED_ENTRIES", 25 * 40)
-    rough = ["--likelihood", "chebyshev"]
+    rough = ["--set", "likelihood=chebyshev"]
     done = call("fit", counts_file, "-k", 2, "-o", tmp_path / "out", "--no-report", *rough, *QUICK)
     assert done.code == 0
     assert "log-likelihood about -" in done.out
@@ -130,7 +130,7 @@ def test_fit_replaces_a_run_only_if_told(call, counts_file, tmp_path):
 
 
 def test_checkpoint_and_resume_are_one_fit(call, counts_file, tmp_path):
-    common = ["fit", counts_file, "-k", 3, "--no-report", "--likelihood", "exact", *QUICK]
+    common = ["fit", counts_file, "-k", 3, "--no-report", "--set", "likelihood=exact", *QUICK]
     state = tmp_path / "state.npz"
     assert call(*common, "-o", tmp_path / "whole").code == 0
     assert call(*common, "-o", tmp_path / "part", "--checkpoint", state, "--time-limit", 1e-6).code == 0
@@ -324,7 +324,7 @@ def test_usage_by_a_number(call, tmp_path):
     adata.obs["donor"] = np.repeat([f"d{i}" for i in range(8)], 6)
     adata.obs["age"] = np.repeat([31.0, 45.0, np.nan, 23.0, 67.0, 39.0, 45.0, 31.0], 6)
     adata.write_h5ad(tmp_path / "a.h5ad")
-    options = ("-k", 2, "--tol", "1e-3", "--no-report", "-o", tmp_path / "out")
+    options = ("-k", 2, "--set", "tol=1e-3", "--no-report", "-o", tmp_path / "out")
     assert call("fit", tmp_path / "a.h5ad", *options).code == 0
     by_age = ("usage", tmp_path / "out", "--groupby", "age", "--replicate", "donor")
     told = call(*by_age)

@@ -31,11 +31,11 @@ def program():
 
 def test_from_counts_to_report(program, tmp_path):
     sparse.save_npz(tmp_path / "a.npz", simulate(40, 15, 3, density=0.3).counts)
-    fitted = program("fit", "a.npz", "-k", 2, "-o", "out", "--tol", "1e-4", cwd=tmp_path)
+    fitted = program("fit", "a.npz", "-k", 2, "-o", "out", "--set", "tol=1e-4", cwd=tmp_path)
     assert fitted.returncode == 0, fitted.stderr
     assert "out/report.html" in fitted.stdout
     assert "Traceback" not in fitted.stderr
-    assert RunFolder.open(tmp_path / "out").record["command"].startswith("log1pnmf fit a.npz -k 2")
+    assert RunFolder.open(tmp_path / "out").record.command.startswith("log1pnmf fit a.npz -k 2")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "out"]
 
 
@@ -70,9 +70,9 @@ HELD = """
 
 def test_interrupted_fit_is_kept(tmp_path):
     sparse.save_npz(tmp_path / "a.npz", simulate(60, 30, 3, density=0.3).counts)
-    words = ["fit", "a.npz", "-k", "3", "-o", "out", "--tol", "0", "--time-limit", "600"]
+    command = "fit a.npz -k 3 -o out --set tol=0 --time-limit 600"
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(HELD), *words],
+        [sys.executable, "-c", textwrap.dedent(HELD), *command.split()],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -93,5 +93,5 @@ def test_interrupted_fit_is_kept(tmp_path):
     run = RunFolder.open(tmp_path / "out")
     assert not run.fit(1.0).converged
     assert run.fit(1.0).n_iter == 3
-    assert run.record["interrupted"]
+    assert run.record.interrupted
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "out"]

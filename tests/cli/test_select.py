@@ -12,20 +12,8 @@ import log1pnmf as lp
 
 running = import_module("log1pnmf.analysis.select")  # `analysis.select` is the function
 
-QUICK = [
-    "--tol",
-    "1e-4",
-    "--jobs",
-    "1",
-    "--folds",
-    "2",
-    "--seeds",
-    "2",
-    "-c",
-    "inf",
-    "--size-factors",
-    "none",
-]
+QUICK = ["--jobs", "1", "--folds", "2", "--seeds", "2", "-c", "inf"]
+QUICK += ["--set", "tol=1e-4", "--set", "size_factors=none"]
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ def file(matrix, tmp_path):
 
 
 def test_fit_from_disk(call, file, matrix, tmp_path):
-    options = ["-k", 3, "--tol", "1e-5", "--jobs", 1, "--no-report", "--likelihood", "chebyshev"]
-    options += ["--engine", "streaming", "--memory", "1GB", "--groupby", "type"]
+    options = ["-k", 3, "--jobs", 1, "--no-report", "--groupby", "type", "--max-memory", "1GB"]
+    options += ["--engine", "streaming", "--set", "tol=1e-5", "--set", "likelihood=chebyshev"]
     done = call("fit", file, "-o", tmp_path / "out", *options)
     assert done.code == 0, done.err
     assert "203 samples x 60 features" in done.out
@@ -40,6 +40,7 @@ def test_what_does_not_stream_is_refused(call, file, tmp_path):
     for wrong, word in (
         (["--min-samples", 3], "cannot filter or transpose"),
         (["--write-h5ad", tmp_path / "x.h5ad"], "would load all counts"),
+        (["--max-memory", "much"], "memory must be a size"),
     ):
         done = call("fit", file, *streaming, *wrong)
         assert done.code != 0

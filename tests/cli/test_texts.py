@@ -10,7 +10,7 @@ from log1pnmf import Log1pNMF
 from log1pnmf.counts.read import read_table
 from log1pnmf.fitting.new_samples import project
 
-QUICK = ["--tol", "1e-3", "--jobs", "1", "--no-report"]
+QUICK = ["--set", "tol=1e-3", "--jobs", "1", "--no-report"]
 
 
 THEMES = {"sea": "sail mast wind wave harbour crew", "kitchen": "bread oven flour butter salt knife"}

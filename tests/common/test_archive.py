@@ -138,19 +138,10 @@ def test_places_and_values_that_cannot_be(tmp_path):
     with pytest.raises(TypeError, match="checkpoint must be the path of a file, got 3"):
         check_writable(3, "checkpoint")
     path = tmp_path / "file"
-    with pytest.raises(TypeError, match="array 'x' holds Python objects"):
+    with pytest.raises(ValueError, match="Object arrays cannot be saved"):
         write_archive(path, {"x": np.array([{}, None])}, {"kind": "k"})
-    with pytest.raises(TypeError, match="array 'x' has fields"):
-        write_archive(path, {"x": np.zeros(2, dtype=[("a", "f8")])}, {"kind": "k"})
-    for name in ("metadata", "a/b", "", "x\n"):
-        with pytest.raises(ValueError, match="names of arrays"):
-            write_archive(path, {name: np.zeros(2)}, {"kind": "k"})
-    with pytest.raises(ValueError, match=r"metadata\['kind'\] must be a string, got None"):
-        write_archive(path, {}, {})
-    with pytest.raises(TypeError, match=r"metadata\['a'\]\[1\] cannot be saved: set"):
+    with pytest.raises(TypeError, match=r"metadata cannot hold \{1\}"):
         write_archive(path, {}, {"kind": "k", "a": [0, {1}]})
-    with pytest.raises(TypeError, match=r"metadata\['a'\] cannot be saved: dict"):
-        write_archive(path, {}, {"kind": "k", "a": {1: 2}})
     assert list(tmp_path.iterdir()) == []
 
 

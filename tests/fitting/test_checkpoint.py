@@ -356,10 +356,9 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_one_before(tmp_path):
     process = child(path, counts, "slow")
     told = list(itertools.takewhile("in the middle\n".__ne__, process.stdout))
     kill(process)
-    left = [one for one in tmp_path.iterdir() if one.name.startswith(".")]
-    assert len(left) == 1
+    (left,) = [one for one in tmp_path.iterdir() if one.name.startswith(".")]
     with pytest.raises(ValueError, match="damaged"):
-        read_archive(left[0])
+        read_archive(next(left.iterdir()))
     assert read_archive(path, kind="checkpoint")[1]["last"]["index"] == int(told[-1]) > 0
     assert_same(fitted(**LONG), fitted(resume=path, **LONG))
 

@@ -153,7 +153,7 @@ def test_every_face_fits_it(drawn, tmp_path, capsys):
     lp.tl.log1p_nmf(adata, 2, **options)
     np.savez(tmp_path / "y.npz", counts=y)
     command = ["fit", str(tmp_path / "y.npz"), "-k", "2", "-o", str(tmp_path / "out"), "--no-report"]
-    assert main([*command, "--noise", "nb", "--set", "dispersion=shared", "--tol", "1e-3"]) == 0
+    assert main([*command, "--noise", "nb", "--set", "dispersion=shared", "--set", "tol=1e-3"]) == 0
     capsys.readouterr()
     swept, model = lp.sweep(y, 2, [1.0], **options).fits[0], lp.Log1pNMF(2, **options).fit(y)
     for fit in (lp.as_fit(adata), RunFolder.open(tmp_path / "out").fit(), swept, lp.as_fit(model)):
