@@ -246,9 +246,9 @@ def test_every_finished_fit_counts(tmp_path, monkeypatch, more):
     """Stopped after every single fit, a selection fits nothing twice, and its result is the same."""
     data, path, done = simulated(1.0, 2, shape=(24, 12)), tmp_path / "selection.npz", []
     options = {**QUICK, "n_seeds": 2, "size_factors": "fit", "init": "rank1", "max_iter": 4, **more}
-    for owner, name in ((running.PathFitter, "fit"), (running.Fitter, "with_seed")):
-        work = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *a, work=work: done.append(a[1:2]) or work(*a))
+    for name in ("scored", "from_seed"):
+        work = getattr(running.Fitter, name)
+        monkeypatch.setattr(running.Fitter, name, lambda *a, work=work: done.append(a[1:2]) or work(*a))
 
     def stop(done, of_all):
         raise Stop
@@ -309,7 +309,7 @@ def test_an_error_in_a_fit_is_raised(counts, monkeypatch):
     def broken(self, *given):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(running.PathFitter, "fit", broken)
+    monkeypatch.setattr(running.Fitter, "scored", broken)
     with pytest.raises(RuntimeError, match="broken"):
         select(counts, [1, 2], [1.0, 10.0], **QUICK)
 
@@ -323,9 +323,9 @@ def test_fresh_starts_never_make_the_training_objective_worse(counts):
     objectives = []
     settings = running.Settings(n_components=3, likelihood="exact", max_iter=100, tol=1e-6, engine="native")
     for n_starts in (1, 3):
-        fitter = running.PathFitter(made[0], grid, settings, 0, lambda: False, n_starts=n_starts)
-        fit, record = fitter.fit(Setting(math.inf, 3), None)
-        more, _ = fitter.fit(Setting(math.inf, 5), fit)
+        fitter = running.Fitter(made[0], grid, settings, 0, n_starts, lambda: False)
+        fit, record = fitter.scored(Setting(math.inf, 3), None)
+        more, _ = fitter.scored(Setting(math.inf, 5), fit)
         objectives.append((fit.objective, more.objective))
         assert record.setting == Setting(math.inf, 3)
     assert np.all(np.subtract(*objectives) >= -1e-6 * np.abs(objectives[0]))

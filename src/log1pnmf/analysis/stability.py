@@ -89,7 +89,25 @@ class Stability:
     @property
     def score(self) -> float:
         """Stability of the setting: mean similarity of matched factors over all pairs of fits, at most 1."""
-        return float(self.between[np.triu_indices(len(self.between), k=1)].mean())
+        return score_with_error(self.between)[0]
+
+
+def score_with_error(between: Array) -> tuple[float, float]:
+    """Mean similarity over all pairs of fits, and its standard error by leaving out one fit after the other.
+
+    >>> value, error = score_with_error(np.array([[1.0, 0.9, 0.5], [0.9, 1.0, 0.4], [0.5, 0.4, 1.0]]))
+    >>> round(value, 3), round(error, 3)
+    (0.6, 0.306)
+    """
+    n = len(between)
+    if n < 2:
+        return np.nan, np.nan
+    mean = float(between[np.triu_indices(n, k=1)].mean())
+    if n < 3:
+        return mean, np.nan
+    pairs = between - np.diag(np.diag(between))
+    without = (pairs.sum() - 2.0 * pairs.sum(axis=0)) / ((n - 1) * (n - 2))
+    return mean, float(np.sqrt((n - 1) / n * np.sum((without - without.mean()) ** 2)))
 
 
 def stability(fits: Sequence[Any], *, on: str = "loadings") -> Stability:

@@ -13,9 +13,8 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.anndata import as_fit
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.fit_counts import Request, run_request
-from log1pnmf.model.link import ShiftedLog
 
-from .grid import grid_values, several
+from .grid import ascending_shifts
 from .metrics import deviance_explained, factor_correlation, hoyer, log_likelihood
 
 
@@ -109,7 +108,7 @@ def fits_along(counts: Any, n_components: int, c: Sequence[float], **parameters:
     next larger c. Every c but the largest is fitted twice. The very first fit starts as `init` and `n_init`
     say.
     """
-    values = grid_values("c", (ShiftedLog(value).c for value in several("c", c)))
+    values = ascending_shifts(c)
     check_absent(parameters, ("checkpoint",), "the fits of a sweep")
     request = Request.of(n_components=n_components, **parameters)
     counts = Counts.from_any(counts)
