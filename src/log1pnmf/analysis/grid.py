@@ -214,7 +214,7 @@ def make_folds(
         train, test = (Counts.from_any(counts.to_scipy()[which]) for which in (others, rows))
         scores = partial(
             _score_samples,
-            train=train,
+            totals=train.by_column.row_sums(),
             test=test,
             rows=rows,
             scored=np.sort(rng.permutation(counts.n_features)[:n_scored]),

@@ -28,6 +28,7 @@ from log1pnmf.model.batches import Batches
 from log1pnmf.model.constraint import FREE_KIND, KINDS, Structure
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise, Prior
+from log1pnmf.model.predict import Rates
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import AdaptiveZeros, Zeros
 
@@ -696,6 +697,12 @@ class Fit:
         """Return what the rates of samples (all, or these `rows`) are multiplied by; with batches n x m."""
         sizes = self.size_factors[rows, None]
         return sizes if self.batches is None else sizes * self.batches.rows(rows)
+
+    @property
+    def rates(self) -> Rates:
+        """Means of the counts; ``fit.rates.of_rows(rows)`` computes those of some samples."""
+        own = (self.size_factors, self.dispersion, self.batches)
+        return Rates(self.loadings, self.factors, self.link, *own)
 
     def problem(self, counts: Counts, zeros: Zeros | None = None) -> Problem:
         """Return the problem of the counts of the fit, at its end, with some form of the `zeros`."""
