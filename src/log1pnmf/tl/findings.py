@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from log1pnmf.analysis.evidence import evidence as find_evidence
 from log1pnmf.analysis.groups import labels_of
 from log1pnmf.analysis.markers import markers as find_markers
@@ -89,19 +87,8 @@ def markers(
     fit = fit_from(adata, key)
     counts = counts_of_fit(adata, fit, layer, adata.uns[keys.uns]["layer"])
     found = find_markers(fit, counts, errors=errors, split=split, max_samples=max_samples, n_jobs=n_jobs)
-    table = as_frame(found.table(n_top))
     adata = target(adata, copy)
-    adata.uns[keys.markers] = {
-        "table": table,
-        "tested": found.tested,
-        "c": found.c,
-        "errors": errors,
-        "split": split,
-        "reliability": found.reliability,
-        "n_samples": found.n_samples,
-        "n_rising": found.n_rising,
-        "factor_names": np.array(found.factor_names, dtype=object),
-    }
+    adata.uns[keys.markers] = {"table": as_frame(found.table(n_top)), **found.kept()}
     return adata if copy else None
 
 
