@@ -18,7 +18,7 @@ from .inputs import (
     batch_of,
     check_anndata,
     chosen_features,
-    counts_of_fit,
+    fit_and_its_counts,
     raw_layer,
     read_counts,
     target,
@@ -82,13 +82,10 @@ def markers(
     >>> adata.uns["log1p_nmf_markers"]["table"].shape
     (15, 13)
     """
-    check_anndata(adata)
-    keys = Keys(key)
-    fit = fit_from(adata, key)
-    counts = counts_of_fit(adata, fit, layer, adata.uns[keys.uns]["layer"])
+    fit, counts = fit_and_its_counts(adata, key, layer)
     found = find_markers(fit, counts, errors=errors, split=split, max_samples=max_samples, n_jobs=n_jobs)
     adata = target(adata, copy)
-    adata.uns[keys.markers] = {"table": as_frame(found.table(n_top)), **found.kept()}
+    adata.uns[Keys(key).markers] = {"table": as_frame(found.table(n_top)), **found.kept()}
     return adata if copy else None
 
 
@@ -146,7 +143,6 @@ def usage(
     (2, 11)
     """
     check_anndata(adata)
-    keys = Keys(key)
     chosen = [covariates] if isinstance(covariates, str) else list(covariates)
     found = compare_groups(
         fit_from(adata, key),
@@ -157,7 +153,7 @@ def usage(
         numeric=numeric,
     )
     adata = target(adata, copy)
-    adata.uns[keys.usage] = {"table": as_frame(found.table()), "groupby": groupby, **found.kept()}
+    adata.uns[Keys(key).usage] = {"table": as_frame(found.table()), "groupby": groupby, **found.kept()}
     return adata if copy else None
 
 
@@ -211,10 +207,7 @@ def evidence(
     >>> adata.uns["log1p_nmf_evidence"]["judgement"][:28]
     'No more than noise: k0, k1 ('
     """
-    check_anndata(adata)
-    keys = Keys(key)
-    fit = fit_from(adata, key)
-    counts = counts_of_fit(adata, fit, layer, adata.uns[keys.uns]["layer"])
+    fit, counts = fit_and_its_counts(adata, key, layer)
     found = find_evidence(
         fit,
         counts,
@@ -226,7 +219,7 @@ def evidence(
         verbose=verbose,
     )
     adata = target(adata, copy)
-    adata.uns[keys.evidence] = {**found.kept(), "table": as_frame(found.table())}
+    adata.uns[Keys(key).evidence] = {**found.kept(), "table": as_frame(found.table())}
     return adata if copy else None
 
 
@@ -285,8 +278,7 @@ def select(
     The data do not decide K: the best is at the end of the values tried.
     """
     check_anndata(adata)
-    keys = Keys(key_added)
-    layer = raw_layer(layer, use_raw)
+    keys, layer = Keys(key_added), raw_layer(layer, use_raw)
     adata = target(adata, copy)
     counts = read_counts(adata, layer, chosen_features(adata, mask_var)).counts
     batch = batch_of(adata, batch_key)
