@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from log1pnmf._common.arrays import or_one
 from log1pnmf._common.checks import as_random, check_whole, new_seed, plural
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts
@@ -405,7 +406,7 @@ class _Refits:
             means = self.fit.rates.of_rows(rows)
             excess += ((self.data.by_row.to_dense(rows) - means) ** 2 - means).sum(axis=0)
             squares += (means**2).sum(axis=0)
-        return np.maximum(excess, 0.0) / np.where(squares > 0.0, squares, 1.0)
+        return np.maximum(excess, 0.0) / or_one(squares)
 
     def other_start(self, seed: int) -> Array:
         """Fit from a random start; return the similarity of each factor's match."""

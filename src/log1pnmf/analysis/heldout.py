@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from log1pnmf._common.arrays import or_one
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import select_features
@@ -218,7 +219,7 @@ def perplexity(
     for rows in dense_blocks(unseen.shape, BLOCK_ENTRIES):
         rates = found.link.inverse(loadings[rows] @ found.factors.T)
         sums = rates.sum(axis=1, keepdims=True)
-        own = np.where(sums > 0.0, rates / np.where(sums > 0.0, sums, 1.0), flat)
+        own = np.where(sums > 0.0, rates / or_one(sums), flat)
         y = unseen.by_row.to_dense(rows)
         log_shares += float(np.sum(y * np.log((1.0 - BACKGROUND) * own + BACKGROUND * flat)))
     return math.exp(-log_shares / unseen.total)

@@ -68,6 +68,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from log1pnmf._common.arrays import or_one
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.engines.native import NativeEngine
 from log1pnmf.fitting.fit import Fit
@@ -206,8 +207,7 @@ def forms(matrices: Array, left: Array, right: Array) -> Array:
 
 def inverse_information(information: Array, counted: NDArray[np.bool_]) -> Array:
     """Invert the information of the coordinates that count; zeros elsewhere."""
-    scale = np.sqrt(np.maximum(np.einsum("jkk->jk", information), 0.0))
-    scale = np.where(scale > 0.0, scale, 1.0)
+    scale = or_one(np.sqrt(np.maximum(np.einsum("jkk->jk", information), 0.0)))
     both = counted[:, :, None] & counted[:, None, :]
     unit = np.where(both, information / (scale[:, :, None] * scale[:, None, :]), 0.0)
     diagonal = np.einsum("jkk->jk", unit)

@@ -54,8 +54,7 @@ class Sweep:
         counts = Counts.from_any(counts)
         best: dict[float, Fit] = {}
         for fit in map(as_fit, fits):
-            if _is_better(fit, best.get(fit.c)):
-                best[fit.c] = fit
+            best[fit.c] = min(best.get(fit.c, fit), fit, key=lambda one: one.objective)
         ordered = tuple(best[value] for value in sorted(best))
         rows = [_row(fit, counts) for fit in ordered]
         return cls(ordered, {name: np.array([row[name] for row in rows]) for name in rows[0]})
@@ -112,16 +111,15 @@ def fits_along(counts: Any, n_components: int, c: Sequence[float], **parameters:
     check_absent(parameters, ("checkpoint",), "the fits of a sweep")
     request = Request.of(n_components=n_components, **parameters)
     counts = Counts.from_any(counts)
-    before: Fit | None = None
+    start: dict[str, Fit] = {}
     done: dict[float, Fit] = {}
     for value in along_path(values):
-        start = {} if before is None else {"init": before}
         fit = run_request(request.at(c=value, **start), counts)
         yield fit
         if fit.stopped == "interrupted":
             return
-        before = fit if _is_better(fit, done.get(value)) else done[value]
-        done[value] = before
+        done[value] = min(done.get(value, fit), fit, key=lambda one: one.objective)
+        start = {"init": done[value]}
 
 
 def along_path(c: Sequence[float]) -> list[float]:
@@ -132,10 +130,6 @@ def along_path(c: Sequence[float]) -> list[float]:
     """
     values = sorted(c)
     return [*values, *values[-2::-1]]
-
-
-def _is_better(fit: Fit, other: Fit | None) -> bool:
-    return other is None or fit.objective < other.objective
 
 
 def _row(fit: Fit, counts: Counts) -> dict[str, Any]:

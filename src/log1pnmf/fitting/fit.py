@@ -21,7 +21,7 @@ from log1pnmf._common.archive import (
     to_tree,
     write_archive,
 )
-from log1pnmf._common.arrays import Rows
+from log1pnmf._common.arrays import Rows, or_one
 from log1pnmf._common.checks import plural
 from log1pnmf.counts.counts import Counts
 from log1pnmf.model.batches import Batches
@@ -530,7 +530,7 @@ def arranged(
 def factor_shares(loadings: Array, factors: Array) -> Array:
     """Return the share of the fitted signal ``sum_ij (L F')_ij`` that each factor carries; they sum to 1."""
     signal = loadings.sum(axis=0) * factors.sum(axis=0)
-    return signal / _or_one(signal.sum())
+    return signal / or_one(signal.sum())
 
 
 def sample_shares(loadings: Array, factors: Array) -> Array:
@@ -539,7 +539,7 @@ def sample_shares(loadings: Array, factors: Array) -> Array:
     Rows sum to 1; those of samples without any signal are 0. The scale of the factors does not matter.
     """
     signal = loadings * factors.sum(axis=0)
-    return signal / _or_one(signal.sum(axis=1, keepdims=True))
+    return signal / or_one(signal.sum(axis=1, keepdims=True))
 
 
 def evenness(loadings: Array) -> Array:
@@ -547,9 +547,9 @@ def evenness(loadings: Array) -> Array:
 
     A factor shared equally by some samples and absent from all others has the share of those samples.
     """
-    largest = _or_one(loadings.max(axis=0))
+    largest = or_one(loadings.max(axis=0))
     relative = loadings / largest
-    return relative.sum(axis=0) ** 2 / (len(loadings) * _or_one((relative**2).sum(axis=0)))
+    return relative.sum(axis=0) ** 2 / (len(loadings) * or_one((relative**2).sum(axis=0)))
 
 
 def scale_of(loadings: Array, factors: Array, normalize: str, kinds: Sequence[str] = ()) -> Array:
@@ -561,11 +561,11 @@ def scale_of(loadings: Array, factors: Array, normalize: str, kinds: Sequence[st
 
 def _scale_of(loadings: Array, factors: Array, normalize: str) -> Array:
     if normalize == "max":
-        return _or_one(loadings.max(axis=0))
+        return or_one(loadings.max(axis=0))
     if normalize == "factor_max":
-        return 1.0 / _or_one(factors.max(axis=0))
+        return 1.0 / or_one(factors.max(axis=0))
     if normalize == "factor_sum":
-        return 1.0 / _or_one(factors.sum(axis=0))
+        return 1.0 / or_one(factors.sum(axis=0))
     return np.ones(factors.shape[1])
 
 
@@ -575,10 +575,6 @@ def scaled(loadings: Array, factors: Array, scale: Array, order: Any = slice(Non
         rows = Rows(loadings.shape, lambda start, stop: loadings[start:stop][:, order] / scale)
         return rows.to_array(), factors[:, order] * scale
     return loadings[:, order] / scale, factors[:, order] * scale
-
-
-def _or_one(values: Array) -> Array:
-    return np.where(values > 0.0, values, 1.0)
 
 
 # ---------- fit, the central object of the package
