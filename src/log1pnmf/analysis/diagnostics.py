@@ -26,10 +26,9 @@ from log1pnmf.counts.passes import parts_of, source_of
 from log1pnmf.fitting.anndata import as_fit, fit_and_counts
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import counts_of, new_batches, new_samples
-from log1pnmf.model.batches import Batches
 from log1pnmf.model.dispersion import renewed
 from log1pnmf.model.noise import NegativeBinomial
-from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient
+from log1pnmf.model.objective import BLOCK_BYTES, entry_curvature, entry_gradient, exposure_of
 from log1pnmf.model.problem import Problem
 
 from .marker_tests import ERRORS, TINY, Z95, inverse_information
@@ -175,15 +174,14 @@ def loading_errors(
         else:
             kind = size_factors if given is None else given[rows]
             sizes = new_samples(fit, here, kind).size_factors
-        here_batches = None if batches is None else batches.of_samples(rows)
+        of_part = None if batches is None else batches.of_samples(rows)
+        problem = Problem(here, sizes, fit.link, noise=fit.noise, batches=of_part)
         with threadpool_limits(1, user_api="blas"):  # more threads change bits
-            found[rows] = _errors(fit, here, values[rows], sizes, errors, batches=here_batches)
+            found[rows] = _errors(fit, problem, values[rows], errors)
     return found
 
 
-def _errors(
-    fit: Fit, counts: Counts, loadings: Array, sizes: Array, errors: str, *, batches: Batches | None
-) -> Array:
+def _errors(fit: Fit, problem: Problem, loadings: Array, errors: str) -> Array:
     """Errors of samples in memory, block by block."""
     factors = fit.factors / fit.link.alpha
     first, second = np.triu_indices(fit.n_components)
@@ -191,11 +189,9 @@ def _errors(
     largest = fit.loadings.max(axis=0)
     upper = largest if fit.settings.l1 > 0 else np.full(len(largest), np.inf)
     found = np.empty_like(loadings)
-    for rows in dense_blocks(counts.shape, BLOCK_BYTES / (8 * ARRAYS_OF_ERRORS)):
-        y, eta = counts.by_row.to_dense(rows), loadings[rows] @ factors.T
-        t = fit.link.exposure_scale * sizes[rows, None]
-        if batches is not None:
-            t = t * batches.rows(rows)
+    for rows in dense_blocks(problem.counts.shape, BLOCK_BYTES / (8 * ARRAYS_OF_ERRORS)):
+        y, t = problem.counts.by_row.to_dense(rows), exposure_of(problem, rows)
+        eta = loadings[rows] @ factors.T
         slope = entry_gradient(y, eta, t, fit.link, noise=fit.noise)
         information = _square(entry_curvature(y, eta, t, fit.link, noise=fit.noise) @ products, first, second)
         scores = _square(slope**2 @ products, first, second) if errors == "sandwich" else None
