@@ -175,7 +175,6 @@ class Part:
     size_factors: Array  # of the training samples, such that c means what it means in the whole data
     batches: Batches | None = None  # of the training samples; a fit begins with their effects
     penalty_scale: float = 1.0  # share of the whole data's log-likelihood that is fitted
-    test: Counts | None = None
     # of a fit, for every sample of the data: held-out log-likelihood (0 for samples that are not held out),
     # and that of the training counts where it tells values of c apart (otherwise 0)
     scores: Callable[[Fit], tuple[Array, Array]] | None = None
@@ -203,7 +202,7 @@ def make_folds(
         for train, test in folds(counts, n_folds, test_fraction=test_fraction, random_state=rng):
             sizes = training_size_factors(train, test_fraction, size_factors)
             scores = partial(_score_counts, train=train, test=test, test_fraction=test_fraction)
-            own = {"penalty_scale": 1.0 - test_fraction, "test": test, "scores": scores}
+            own = {"penalty_scale": 1.0 - test_fraction, "scores": scores}
             made.append(part_of(len(made), train, sizes, batches, **own))
         return made
     sizes, everyone = counts.size_factors(size_factors), np.arange(counts.n_samples)
@@ -221,7 +220,7 @@ def make_folds(
             size_factors=None if by_total else sizes[rows],
             batches=None if batches is None else batches.of_samples(rows),
         )
-        own = {"penalty_scale": len(others) / len(everyone), "test": test, "scores": scores}
+        own = {"penalty_scale": len(others) / len(everyone), "scores": scores}
         here = None if batches is None else batches.of_samples(others)
         made.append(part_of(len(made), train, sizes[others], here, **own))
     return made

@@ -218,12 +218,12 @@ def select(
     done = _resumed(resume, about, keeps_seed=random_state is None)
     seed, interrupted = done.about["seed"], threading.Event()
     how: dict[str, Any] = {"holdout": holdout, "test_fraction": test_fraction, "size_factors": sizes}
-    parts = make_folds(data, n_folds, **how, seed=seed, batches=batches)
-    parts.append(part_of(n_folds, data, data.size_factors(sizes), batches))
-    fitters = [Fitter(part, grid, settings, seed, n_starts, interrupted.is_set) for part in parts]
     with shown(on_fit, verbose) as show, warnings.catch_warnings(), threadpool_limits(1, "blas"):
         # filters belong to the whole process: set once here, and not by the threads
         warnings.simplefilter("ignore")
+        parts = make_folds(data, n_folds, **how, seed=seed, batches=batches)
+        parts.append(part_of(n_folds, data, data.size_factors(sizes), batches))
+        fitters = [Fitter(part, grid, settings, seed, n_starts, interrupted.is_set) for part in parts]
         finished = _run(done, fitters, effective_threads(n_jobs), interrupted, path=resume, on_fit=show)
     selection = _selection(done, grid, finished)
     if isinstance(sizes, str) and sizes == "total":
