@@ -219,11 +219,6 @@ def column_sums(array: Any) -> Any:
     return np.vstack([long.reshape(ROWS_TOGETHER, n_columns), array[whole:]]).sum(axis=0)
 
 
-def or_one(values: Any) -> Any:
-    """Return positive values as they are and 1 for all others, to divide by them."""
-    return np.where(values > 0.0, values, 1.0)
-
-
 def column_means(*arrays: Any) -> list[NDArray[np.float64]]:
     """Mean of every column of some arrays of one kind and as many columns, on the host."""
     means = [column_sums(array) / array.shape[0] for array in arrays]

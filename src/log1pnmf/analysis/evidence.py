@@ -31,14 +31,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from log1pnmf._common.arrays import or_one
 from log1pnmf._common.checks import as_random, check_whole, new_seed, plural
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.anndata import fit_and_counts, is_annotated
-from log1pnmf.fitting.fit import Fit, Keys
+from log1pnmf.fitting.fit import Fit, Keys, or_one
 from log1pnmf.fitting.fit_counts import KNOWN, Request, run_request
 from log1pnmf.fitting.fixed_factors import ImpossibleCountsError, constraint_of, structure_of
 from log1pnmf.fitting.settings import GIVEN

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.arrays import or_one
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.features import select_features
 from log1pnmf.counts.splitting import check_fraction, split_counts, training_size_factors
 from log1pnmf.fitting.anndata import as_fit
-from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.fit import Fit, or_one
 from log1pnmf.fitting.new_samples import NewSamples, counts_of, fits_new_sizes, new_size_factors
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.objective import BLOCK_BYTES

@@ -68,10 +68,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from log1pnmf._common.arrays import or_one
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.engines.native import NativeEngine
-from log1pnmf.fitting.fit import Fit
+from log1pnmf.fitting.fit import Fit, or_one
 from log1pnmf.fitting.ranking import StandIns, stand_ins
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.noise import Noise

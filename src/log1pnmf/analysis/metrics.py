@@ -10,13 +10,12 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from log1pnmf._common.arrays import or_one
 from log1pnmf._common.checks import check_choice
 from log1pnmf.counts.compress import pieces
 from log1pnmf.counts.counts import Counts
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.anndata import as_fit, fit_and_counts
-from log1pnmf.fitting.fit import SHARED, Fit, evenness, sample_shares
+from log1pnmf.fitting.fit import SHARED, Fit, evenness, or_one, sample_shares
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.problem import Problem
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from log1pnmf._common.arrays import or_one
 from log1pnmf._common.checks import check_choice, check_whole
 from log1pnmf.counts.counts import Counts
 from log1pnmf.fitting.anndata import as_fit
-from log1pnmf.fitting.fit import Fit, c_name
+from log1pnmf.fitting.fit import Fit, c_name, or_one
 from log1pnmf.fitting.new_samples import counts_of
 from log1pnmf.fitting.ranking import ranking_of
 

@@ -21,7 +21,7 @@ from log1pnmf._common.archive import (
     to_tree,
     write_archive,
 )
-from log1pnmf._common.arrays import Rows, or_one
+from log1pnmf._common.arrays import Rows
 from log1pnmf._common.checks import plural
 from log1pnmf.counts.counts import Counts
 from log1pnmf.model.batches import Batches
@@ -567,6 +567,11 @@ def _scale_of(loadings: Array, factors: Array, normalize: str) -> Array:
     if normalize == "factor_sum":
         return 1.0 / or_one(factors.sum(axis=0))
     return np.ones(factors.shape[1])
+
+
+def or_one(values: Any) -> Any:
+    """Return positive values as they are and 1 for all others, to divide by them."""
+    return np.where(values > 0.0, values, 1.0)
 
 
 def scaled(loadings: Array, factors: Array, scale: Array, order: Any = slice(None)) -> tuple[Array, Array]:

@@ -22,10 +22,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from log1pnmf._common.arrays import or_one
 from log1pnmf.model.link import ShiftedLog
 
-from .fit import Fit
+from .fit import Fit, or_one
 
 Array = NDArray[np.float64]
 

@@ -18,7 +18,7 @@ from .inputs import (
     batch_of,
     check_anndata,
     chosen_features,
-    fit_and_its_counts,
+    counts_of_fit,
     raw_layer,
     read_counts,
     target,
@@ -82,7 +82,9 @@ def markers(
     >>> adata.uns["log1p_nmf_markers"]["table"].shape
     (15, 13)
     """
-    fit, counts = fit_and_its_counts(adata, key, layer)
+    check_anndata(adata)
+    fit = fit_from(adata, key)
+    counts = counts_of_fit(adata, fit, key, layer)
     found = find_markers(fit, counts, errors=errors, split=split, max_samples=max_samples, n_jobs=n_jobs)
     adata = target(adata, copy)
     adata.uns[Keys(key).markers] = {"table": as_frame(found.table(n_top)), **found.kept()}
@@ -207,7 +209,9 @@ def evidence(
     >>> adata.uns["log1p_nmf_evidence"]["judgement"][:28]
     'No more than noise: k0, k1 ('
     """
-    fit, counts = fit_and_its_counts(adata, key, layer)
+    check_anndata(adata)
+    fit = fit_from(adata, key)
+    counts = counts_of_fit(adata, fit, key, layer)
     found = find_evidence(
         fit,
         counts,

@@ -16,7 +16,7 @@ from log1pnmf._common.checks import require
 from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts, holds_counts
 from log1pnmf.counts.features import find_features
-from log1pnmf.fitting.anndata import column_of, fit_from, uns_of
+from log1pnmf.fitting.anndata import column_of, uns_of
 from log1pnmf.fitting.fit import Fit, Keys
 
 
@@ -140,14 +140,12 @@ def read_counts(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> C
     return ChosenCounts(replace(counts, feature_names=names), positions, None if layer == X else layer)
 
 
-def fit_and_its_counts(adata: Any, key: str | None, layer: str | None) -> tuple[Fit, Counts]:
-    """Return a fit and the counts of its features, from its own layer unless another is given."""
-    check_anndata(adata)
-    fit = fit_from(adata, key)
+def counts_of_fit(adata: Any, fit: Fit, key: str | None, layer: str | None) -> Counts:
+    """Return the counts of the features of a fit, from its own layer unless another is given."""
     stored = str(adata.uns[Keys(key).uns]["layer"])
     if layer is None and not (stored == X and COUNTS_LAYER in adata.layers):
         layer = stored
-    return fit, read_counts(adata, layer, find_features(adata.var_names, fit.feature_labels.tolist())).counts
+    return read_counts(adata, layer, find_features(adata.var_names, fit.feature_labels.tolist())).counts
 
 
 def _matrix(adata: Any, layer: str | None, positions: NDArray[np.intp]) -> Any:
