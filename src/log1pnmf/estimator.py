@@ -17,8 +17,7 @@ from log1pnmf._common.archive import StrPath
 from log1pnmf._common.checks import check_one_each
 from log1pnmf.analysis.batches import batch_effects
 from log1pnmf.analysis.diagnostics import loading_errors
-from log1pnmf.analysis.groups import top_features
-from log1pnmf.analysis.markers import Markers, markers
+from log1pnmf.analysis.markers import Markers, markers, top_features
 from log1pnmf.analysis.usage import Usage, usage
 from log1pnmf.counts.chunks import CountSource
 from log1pnmf.counts.counts import Counts, check_unmasked, to_host

@@ -15,6 +15,7 @@ from log1pnmf import Log1pNMF
 from log1pnmf.analysis import Selection, Setting, select
 from log1pnmf.analysis.grid import Grid, ScoredFit, make_folds
 from log1pnmf.analysis.heldout import heldout_log_likelihood
+from log1pnmf.counts import folds
 from log1pnmf.model.link import ShiftedLog
 
 running = import_module("log1pnmf.analysis.select")  # `analysis.select` is the function
@@ -98,19 +99,12 @@ def test_penalty_is_chosen_where_factors_are_sparse():
 def test_scores_are_those_of_the_folds(counts):
     """With one setting, a score is that of a fit to the training part made by hand."""
     one = select(counts, 1, math.inf, **{**QUICK, "tol": 1e-9})
-    made = make_folds(
-        running.Counts.from_any(counts),
-        2,
-        holdout="counts",
-        test_fraction=0.2,
-        size_factors="none",
-        seed=one.about["seed"],
-    )
-    for fold in made:
+    rng = np.random.default_rng([one.about["seed"], 0])
+    for k, (train, test) in enumerate(folds(counts, 2, test_fraction=0.2, random_state=rng)):
         sizes = np.full(len(counts), 0.8)
-        model = Log1pNMF(1, c=math.inf, size_factors=sizes, tol=1e-9, random_state=0).fit(fold.train)
-        expected = heldout_log_likelihood(model, fold.train, fold.test, test_fraction=0.2)
-        np.testing.assert_allclose(one.scores[0, fold.number], expected, rtol=1e-5)
+        model = Log1pNMF(1, c=math.inf, size_factors=sizes, tol=1e-9, random_state=0).fit(train)
+        expected = heldout_log_likelihood(model, train, test, test_fraction=0.2)
+        np.testing.assert_allclose(one.scores[0, k], expected, rtol=1e-5)
 
 
 def test_tables_agree(found):
@@ -219,9 +213,9 @@ def test_every_finished_fit_counts(tmp_path, monkeypatch, more):
     """Stopped after every single fit, a selection fits nothing twice, and its result is the same."""
     data, path, done = simulated(1.0, 2, shape=(24, 12)), tmp_path / "selection.npz", []
     options = {**QUICK, "n_seeds": 2, "size_factors": "fit", "init": "rank1", "max_iter": 4, **more}
-    for owner, name in ((running.PathFitter, "fit"), (running.Fitter, "with_seed")):
-        work = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *a, work=work: done.append(a[1:2]) or work(*a))
+    for name in ("scored", "from_seed"):
+        work = getattr(running.Fitter, name)
+        monkeypatch.setattr(running.Fitter, name, lambda *a, work=work: done.append(a[1:2]) or work(*a))
 
     def stop(done, of_all):
         raise Stop
@@ -277,7 +271,7 @@ def test_an_error_in_a_fit_is_raised(counts, monkeypatch):
     def broken(self, *given):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(running.PathFitter, "fit", broken)
+    monkeypatch.setattr(running.Fitter, "scored", broken)
     with pytest.raises(RuntimeError, match="broken"):
         select(counts, [1, 2], [1.0, 10.0], **QUICK)
 
@@ -291,9 +285,9 @@ def test_fresh_starts_never_make_the_training_objective_worse(counts):
     objectives = []
     settings = running.Settings(n_components=3, likelihood="exact", max_iter=100, tol=1e-6, engine="native")
     for n_starts in (1, 3):
-        fitter = running.PathFitter(made[0], grid, settings, 0, lambda: False, n_starts=n_starts)
-        fit, record = fitter.fit(Setting(math.inf, 3), None)
-        more, _ = fitter.fit(Setting(math.inf, 5), fit)
+        fitter = running.Fitter(made[0], grid, settings, 0, n_starts, lambda: False)
+        fit, record = fitter.scored(Setting(math.inf, 3), None)
+        more, _ = fitter.scored(Setting(math.inf, 5), fit)
         objectives.append((fit.objective, more.objective))
         assert record.setting == Setting(math.inf, 3)
     assert np.all(np.subtract(*objectives) >= -1e-6 * np.abs(objectives[0]))

@@ -273,12 +273,13 @@ def test_features_left_out_are_predicted_from_the_others(sizes):
     loadings = project(part, y[60:, given], new_sizes, n_jobs=1)
     means = new_sizes[:, None] * fit.link.inverse(loadings @ fit.factors[scored].T)
     options = {"scored": scored, "size_factors": None if sizes == "total" else new_sizes}
-    found = heldout_features(fit, y[:60], y[60:], background=0.0, **options)
+    totals = y[:60].sum(axis=0, dtype=float)
+    found = heldout_features(fit, totals, Counts.from_any(y[60:]), background=0.0, **options)
     np.testing.assert_allclose(found, mixed(y[60:, scored], means), rtol=1e-8)
     # what the scored features were like in the new samples has no part in the prediction
     other = y[60:].copy()
     other[:, scored] = 0
-    changed = heldout_features(fit, y[:60], other, background=0.0, **options)
+    changed = heldout_features(fit, totals, Counts.from_any(other), background=0.0, **options)
     np.testing.assert_allclose(changed, mixed(0, means), rtol=1e-8)
 
 
@@ -287,10 +288,10 @@ def test_one_count_that_is_far_off_does_not_decide():
     y = simulated(shape=(90, 40), mean=10.0)
     fit = fit_log1p_nmf(y[:60], 3, c=0.5, size_factors="none", **OPTIONS)
     options = {"scored": np.array([1, 4, 9]), "size_factors": np.ones(30)}
-    before = heldout_features(fit, y[:60], y[60:], **options)
     off = y[60:].copy()
     off[0, 4] += 1000
-    after = heldout_features(fit, y[:60], off, **options)
+    totals = y[:60].sum(axis=0, dtype=float)
+    before, after = (heldout_features(fit, totals, Counts.from_any(new), **options) for new in (y[60:], off))
     assert (before[1:] == after[1:]).all()
     mean = max(y[60, 4], 1.0)
     assert after[0] > before[0] - 3.0 * (1000.0 / mean) - 10.0  # Poisson: 1000 * log(1000 / mean)

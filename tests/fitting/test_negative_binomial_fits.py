@@ -12,6 +12,7 @@ import log1pnmf as lp
 from log1pnmf.analysis import deviance_explained, log_likelihood
 from log1pnmf.analysis.heldout import heldout_features, heldout_log_likelihood
 from log1pnmf.cli.exchange import read_r_list, write_r_list
+from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import split_counts
 from log1pnmf.fitting.fit import Fit
 from log1pnmf.fitting.new_samples import project, score
@@ -113,7 +114,8 @@ def test_features_left_out_are_predicted_with_the_noise_of_the_others(counts, fi
     monkeypatch.setattr("log1pnmf.analysis.heldout.PULL", 0.0)  # loadings as `project` finds them
     scored, given = np.array([1, 4]), np.array([0, 2, 3, 5])
     options = {"scored": scored, "size_factors": np.ones(5), "background": 0.0}
-    found = heldout_features(fit, counts, counts[:5], **options)
+    totals = counts.sum(axis=0, dtype=float)
+    found = heldout_features(fit, totals, Counts.from_any(counts[:5]), **options)
     part = replace(fit, factors=fit.factors[given], dispersion=PHI[given])
     means = fit.link.inverse(project(part, counts[:5][:, given], np.ones(5)) @ fit.factors[scored].T)
     wider = np.maximum(PHI[scored], 1.0)

@@ -28,6 +28,7 @@ from log1pnmf.model.batches import Batches
 from log1pnmf.model.constraint import FREE_KIND, KINDS, Structure
 from log1pnmf.model.link import ShiftedLog
 from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise, Prior
+from log1pnmf.model.predict import Rates
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import AdaptiveZeros, Zeros
 
@@ -529,7 +530,7 @@ def arranged(
 def factor_shares(loadings: Array, factors: Array) -> Array:
     """Return the share of the fitted signal ``sum_ij (L F')_ij`` that each factor carries; they sum to 1."""
     signal = loadings.sum(axis=0) * factors.sum(axis=0)
-    return signal / _or_one(signal.sum())
+    return signal / or_one(signal.sum())
 
 
 def sample_shares(loadings: Array, factors: Array) -> Array:
@@ -538,7 +539,7 @@ def sample_shares(loadings: Array, factors: Array) -> Array:
     Rows sum to 1; those of samples without any signal are 0. The scale of the factors does not matter.
     """
     signal = loadings * factors.sum(axis=0)
-    return signal / _or_one(signal.sum(axis=1, keepdims=True))
+    return signal / or_one(signal.sum(axis=1, keepdims=True))
 
 
 def evenness(loadings: Array) -> Array:
@@ -546,9 +547,9 @@ def evenness(loadings: Array) -> Array:
 
     A factor shared equally by some samples and absent from all others has the share of those samples.
     """
-    largest = _or_one(loadings.max(axis=0))
+    largest = or_one(loadings.max(axis=0))
     relative = loadings / largest
-    return relative.sum(axis=0) ** 2 / (len(loadings) * _or_one((relative**2).sum(axis=0)))
+    return relative.sum(axis=0) ** 2 / (len(loadings) * or_one((relative**2).sum(axis=0)))
 
 
 def scale_of(loadings: Array, factors: Array, normalize: str, kinds: Sequence[str] = ()) -> Array:
@@ -560,12 +561,17 @@ def scale_of(loadings: Array, factors: Array, normalize: str, kinds: Sequence[st
 
 def _scale_of(loadings: Array, factors: Array, normalize: str) -> Array:
     if normalize == "max":
-        return _or_one(loadings.max(axis=0))
+        return or_one(loadings.max(axis=0))
     if normalize == "factor_max":
-        return 1.0 / _or_one(factors.max(axis=0))
+        return 1.0 / or_one(factors.max(axis=0))
     if normalize == "factor_sum":
-        return 1.0 / _or_one(factors.sum(axis=0))
+        return 1.0 / or_one(factors.sum(axis=0))
     return np.ones(factors.shape[1])
+
+
+def or_one(values: Any) -> Any:
+    """Return positive values as they are and 1 for all others, to divide by them."""
+    return np.where(values > 0.0, values, 1.0)
 
 
 def scaled(loadings: Array, factors: Array, scale: Array, order: Any = slice(None)) -> tuple[Array, Array]:
@@ -574,10 +580,6 @@ def scaled(loadings: Array, factors: Array, scale: Array, order: Any = slice(Non
         rows = Rows(loadings.shape, lambda start, stop: loadings[start:stop][:, order] / scale)
         return rows.to_array(), factors[:, order] * scale
     return loadings[:, order] / scale, factors[:, order] * scale
-
-
-def _or_one(values: Array) -> Array:
-    return np.where(values > 0.0, values, 1.0)
 
 
 # ---------- fit, the central object of the package
@@ -696,6 +698,12 @@ class Fit:
         """Return what the rates of samples (all, or these `rows`) are multiplied by; with batches n x m."""
         sizes = self.size_factors[rows, None]
         return sizes if self.batches is None else sizes * self.batches.rows(rows)
+
+    @property
+    def rates(self) -> Rates:
+        """Means of the counts; ``fit.rates.of_rows(rows)`` computes those of some samples."""
+        own = (self.size_factors, self.dispersion, self.batches)
+        return Rates(self.loadings, self.factors, self.link, *own)
 
     def problem(self, counts: Counts, zeros: Zeros | None = None) -> Problem:
         """Return the problem of the counts of the fit, at its end, with some form of the `zeros`."""

@@ -42,7 +42,7 @@ from log1pnmf.model.batches import Batches
 from log1pnmf.model.constraint import Structure
 from log1pnmf.model.dispersion import DispersionKind, renewed
 from log1pnmf.model.noise import NegativeBinomial, Noise
-from log1pnmf.model.predict import Rates, score_parts
+from log1pnmf.model.predict import score_parts
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import AdaptiveZeros, Quadratic
 
@@ -324,10 +324,9 @@ def _compared(fit: Fit, train: Counts, test: Counts, kind: DispersionKind) -> No
     alpha = fit.link.alpha
     problem = replace(fit.problem(train), zeros=None)
     dispersions, _ = renewed(problem, fit.loadings, fit.factors / alpha, kind=kind)
-    plain = Rates(fit.loadings, fit.factors, fit.link, fit.size_factors, None, fit.batches)
     scores: list[Any] = [
         score_parts(rates, train, test, test_fraction=TEST_FRACTION)
-        for rates in (plain, replace(plain, dispersion=dispersions.dispersion))
+        for rates in (fit.rates, replace(fit.rates, dispersion=dispersions.dispersion))
     ]
     gains = scores[1] - scores[0]
     error = float(gains.std(ddof=1)) * math.sqrt(len(gains)) if len(gains) > 1 else 0.0
