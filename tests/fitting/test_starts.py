@@ -167,8 +167,8 @@ def test_columns_that_are_zero_on_both_sides_come_alive():
     ("start", "message"),
     [
         ("L", "init must be one of"),
-        (7, "or .loadings, factors., a Fit or a function, got int"),
-        ((np.ones((4, 2)),), "or .loadings, factors., a Fit"),
+        (7, ", .loadings, factors. or a Fit, got int"),
+        ((np.ones((4, 2)),), ", .loadings, factors. or a Fit"),
         ((np.ones((4, 3)), np.ones((3, 2))), r"init loadings must have shape \(4, 2\), got \(4, 3\)"),
         (
             (np.ones((4, 2)), np.ones((4, 2))),

@@ -22,7 +22,7 @@ from log1pnmf._common.archive import (
     write_archive,
 )
 from log1pnmf._common.arrays import Rows
-from log1pnmf._common.checks import plural
+from log1pnmf._common.checks import check_choice, plural
 from log1pnmf.counts.counts import Counts
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.constraint import FREE_KIND, KINDS, Structure
@@ -192,30 +192,16 @@ class Certificate:
     Parameters
     ----------
     log_likelihood : float
-        Full Poisson log-likelihood without approximation: exact, or an unbiased estimate.
-    standard_error : float
-        Standard error of `log_likelihood`; 0 if it is exact.
+        Full log-likelihood without approximation.
     approximate_log_likelihood : float or None
         Log-likelihood that the fit maximised; None for an exact fit.
-    n_sampled : int
-        Number of rows that were visited.
-    n_samples : int
-        Number of rows of the data.
     zeros_error : float
         Sum of the absolute errors at zero counts of an adaptive fit, which bounds `gap`; otherwise 0.
     """
 
     log_likelihood: float
-    standard_error: float
     approximate_log_likelihood: float | None
-    n_sampled: int
-    n_samples: int
     zeros_error: float = 0.0
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether every row was visited."""
-        return self.n_sampled == self.n_samples
 
     @property
     def gap(self) -> float:
@@ -224,14 +210,7 @@ class Certificate:
         return 0.0 if approximate is None else approximate - self.log_likelihood
 
     def __str__(self) -> str:
-        value = f"{self.log_likelihood:,.1f}"
-        if self.is_exact:
-            text = f"exact log-likelihood {value}"
-        else:
-            text = (
-                f"log-likelihood {value} +- {self.standard_error:,.1f} (estimated from "
-                f"{self.n_sampled:,} of {self.n_samples:,} samples)"
-            )
+        text = f"exact log-likelihood {self.log_likelihood:,.1f}"
         if self.approximate_log_likelihood is None:
             return f"{text}; the fit was exact, there is no gap"
         share = abs(self.gap / self.log_likelihood) if self.log_likelihood else 0.0
@@ -395,6 +374,7 @@ def check_fit(fit: Any) -> None:
         raise ValueError(f"settings are of another fit: {fit.settings}")
     if fit.asked.n_components > max(MOST_COMPONENTS, k):
         raise ValueError(f"n_components is {fit.asked.n_components:,}")
+    check_choice("scale", fit.scale, NORMALIZATIONS)
     if fit.settings.likelihood == "auto":
         raise ValueError("settings must be those of a finished fit")
     History.check(fit.history)
@@ -487,6 +467,8 @@ def _check_finite(name: str, array: Any, shape: tuple[int, ...]) -> None:
 
 # ---------- order and scale of the factors as users see them; neither changes the model
 
+NORMALIZATIONS = ("max", "factor_max", "factor_sum", "none")
+
 LEAST_BASELINE = 0.5
 """Part of the average share of the signal that a factor has to carry to be taken for the baseline."""
 
@@ -553,19 +535,15 @@ def evenness(loadings: Array) -> Array:
 
 def scale_of(loadings: Array, factors: Array, normalize: str, kinds: Sequence[str] = ()) -> Array:
     """Divide loadings and multiply factors by this, column by column."""
-    scale = _scale_of(loadings, factors, normalize)
+    scale = np.ones(factors.shape[1])
+    if normalize == "max":
+        scale = _or_one(loadings.max(axis=0))
+    elif normalize == "factor_max":
+        scale = 1.0 / _or_one(factors.max(axis=0))
+    elif normalize == "factor_sum":
+        scale = 1.0 / _or_one(factors.sum(axis=0))
     scale[[k for k, kind in enumerate(kinds) if kind in ("loadings", "factors")]] = 1.0
     return scale
-
-
-def _scale_of(loadings: Array, factors: Array, normalize: str) -> Array:
-    if normalize == "max":
-        return _or_one(loadings.max(axis=0))
-    if normalize == "factor_max":
-        return 1.0 / _or_one(factors.max(axis=0))
-    if normalize == "factor_sum":
-        return 1.0 / _or_one(factors.sum(axis=0))
-    return np.ones(factors.shape[1])
 
 
 def scaled(loadings: Array, factors: Array, scale: Array, order: Any = slice(None)) -> tuple[Array, Array]:
@@ -644,6 +622,8 @@ class Fit:
     whole : bool
         Whether the loadings are those of all samples that were fitted. Otherwise they are of some of them, or
         of new samples, while `data`, `stopped`, `objective` and `history` are of the fit itself.
+    scale : {"max", "factor_max", "factor_sum", "none"}
+        Scale of loadings and factors, see `normalized`.
     """
 
     loadings: Array
@@ -669,6 +649,7 @@ class Fit:
     factor_kinds: Names | None = None
     mask: NDArray[np.bool_] | None = None
     whole: bool = True
+    scale: str = "max"
 
     def __repr__(self) -> str:
         n, m = len(self.loadings), len(self.factors)
@@ -714,8 +695,7 @@ class Fit:
     @property
     def log_likelihood(self) -> float | None:
         """Exact, full log-likelihood; None if it was not computed (`messages` say why)."""
-        known = self.certificate
-        return known.log_likelihood if known is not None and known.is_exact else None
+        return None if self.certificate is None else self.certificate.log_likelihood
 
     @property
     def name(self) -> str:
@@ -767,12 +747,12 @@ class Fit:
         -------
         Fit
         """
-        if normalize == self.settings.normalize:  # some of its samples keep the scale of all
+        check_choice("normalize", normalize, NORMALIZATIONS)
+        if normalize == self.scale:  # some of its samples keep the scale of all
             return self
-        scale = scale_of(self.loadings, self.factors, normalize, self.kinds)
-        settings = replace(self.settings, normalize=normalize)
-        loadings, factors = scaled(self.loadings, self.factors, scale)
-        return replace(self, loadings=loadings, factors=factors, settings=settings)
+        by = scale_of(self.loadings, self.factors, normalize, self.kinds)
+        loadings, factors = scaled(self.loadings, self.factors, by)
+        return replace(self, loadings=loadings, factors=factors, scale=normalize)
 
     def of_samples(self, loadings: Array, size_factors: Array, batches: Batches | None, why: str) -> Fit:
         """Return the same factors with `loadings`, `size_factors` and `batches` of other samples.

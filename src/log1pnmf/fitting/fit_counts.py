@@ -13,7 +13,6 @@ from typing import Any, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from log1pnmf._common.archive import StrPath
 from log1pnmf._common.checks import (
@@ -25,7 +24,6 @@ from log1pnmf._common.checks import (
     plural,
     warn,
 )
-from log1pnmf.counts.compress import dense_blocks
 from log1pnmf.counts.counts import Counts, check_size_factors
 from log1pnmf.counts.features import repeated
 from log1pnmf.counts.splitting import split_counts
@@ -44,14 +42,14 @@ from log1pnmf.model.dispersion import DispersionKind, renewed
 from log1pnmf.model.noise import NegativeBinomial, Noise
 from log1pnmf.model.predict import Rates, score_parts
 from log1pnmf.model.problem import Problem
-from log1pnmf.model.zeros import AdaptiveZeros, Quadratic
+from log1pnmf.model.zeros import AdaptiveZeros
 
 from .callbacks import Callback
 from .checkpoint import CheckpointWriter, check_checkpoint, fingerprint, load_checkpoint
 from .fit import Certificate, Fit
 from .fixed_factors import checksums, constraint_of, structure_of
 from .new_samples import project
-from .race import Given, find_start
+from .race import find_start
 from .runs import Run, best_run
 from .settings import GIVEN, INITS, LARGEST_EXACT, Settings
 from .solver import PATIENCE, STATIONARY, largest_residual, residual_at
@@ -67,7 +65,7 @@ class Request:
     """A fit that is asked for; make one with `Request.of`."""
 
     settings: Settings  # "given" stands for what the next three hold
-    # arrays; pair of arrays, `Fit` or function
+    # arrays; pair of arrays or `Fit`
     size_factors: Any = None
     dispersion: Any = None
     init: Any = None
@@ -84,7 +82,7 @@ class Request:
     checkpoint: StrPath | None = None
 
     def __post_init__(self) -> None:
-        if self.settings.n_init > 1 and self.init is not None and not callable(self.init):
+        if self.settings.n_init > 1 and self.init is not None:
             raise ValueError(
                 f"n_init must be 1 with a given start, got {self.settings.n_init}: all would be the same"
             )
@@ -116,7 +114,7 @@ class Request:
         if not isinstance(dispersion, str):
             given["dispersion"] = dispersion
         if isinstance(init, str) or ("init" in parameters and init is None):
-            check_choice("init", init, INITS, otherwise="(loadings, factors), a Fit or a function")
+            check_choice("init", init, INITS, otherwise="(loadings, factors) or a Fit")
         elif "init" in parameters:
             given["init"] = init
         seed = parameters.get("random_state", Settings.random_state)
@@ -154,7 +152,7 @@ class Request:
         return replace(self, settings=settings, init=init)
 
 
-SETTINGS = tuple(field.name for field in fields(Settings) if field.name != "normalize")
+SETTINGS = tuple(field.name for field in fields(Settings))
 RUNNING = ("n_jobs", "verbose")
 ONE_RUN = ("callbacks", "checkpoint")
 """What belongs to one run: parameters of `fit`, not of the model."""
@@ -169,83 +167,9 @@ def default_of(name: str) -> Any:
     return getattr(Settings if hasattr(Settings, name) else Request, name)
 
 
-# ---------- the exact log-likelihood of an approximate fit, computed or estimated
+# ---------- noise="auto": which noise the counts prefer, and why
 
 Array = NDArray[np.float64]
-
-SAMPLED_ENTRIES = 2e7
-"""Entries visited in about, where there are more than `LARGEST_EXACT`."""
-
-LEAST_ROWS = 30
-"""Rows that are sampled at least, so that there is a standard error."""
-
-BLOCK_ENTRIES = 1 << 20
-
-
-def certify(
-    fit: Fit,
-    counts: Counts,
-    *,
-    n_sampled: int | None = None,
-    seed: int = 0,
-    engine: Any = "auto",
-    n_jobs: int | None = None,
-) -> Certificate:
-    """Compute the exact log-likelihood of a fit, or estimate it where it has too many entries.
-
-    `n_sampled`: samples of an approximate fit to visit. By default all up to 2e8 entries, and above so many
-    that have about 2e7. Of other fits all are visited.
-
-    Some samples, drawn without replacement, estimate the difference between the exact and the approximate
-    log-likelihood, which is known in full: unbiased, and far more precise than scaling up their own exact
-    log-likelihood.
-    """
-    if fit.certificate is not None:
-        return fit.certificate
-    fit.check_whole("a certificate")
-    approximate, n = fit.approximate_log_likelihood, counts.n_samples
-    if n_sampled is None:
-        large = math.prod(counts.shape) > LARGEST_EXACT
-        n_sampled = max(LEAST_ROWS, math.ceil(SAMPLED_ENTRIES / counts.n_features)) if large else n
-    zeros = fit.settings.zeros
-    if approximate is None or n_sampled >= n or zeros is None:
-        return exact_log_likelihood(fit, counts, engine=engine, n_jobs=n_jobs)
-    in_memory, pool = counts.part_in_memory()
-    n_sampled = min(n_sampled, len(pool))
-    place = np.sort(np.random.default_rng(seed).choice(len(pool), size=n_sampled, replace=False))
-    excess = _excess(fit, in_memory.to_scipy()[place], pool[place], zeros)
-    spread = float(excess.std(ddof=1)) * math.sqrt((1.0 - n_sampled / n) / n_sampled)
-    return Certificate(
-        log_likelihood=approximate - n * float(excess.mean()),
-        standard_error=n * spread,
-        approximate_log_likelihood=approximate,
-        n_sampled=n_sampled,
-        n_samples=n,
-    )
-
-
-def exact_log_likelihood(
-    fit: Fit, counts: Counts, *, engine: Any = "auto", n_jobs: int | None = None
-) -> Certificate:
-    """Visit all entries once, with whatever engine suits."""
-    problem, n = fit.problem(counts), counts.n_samples
-    exact = -make_engine(engine, problem, n_jobs).loss(fit.loadings, fit.factors / fit.link.alpha)
-    return Certificate(exact, 0.0, fit.approximate_log_likelihood, n, n)
-
-
-def _excess(fit: Fit, matrix: sparse.csr_array, rows: NDArray[np.intp], zeros: Quadratic) -> Array:
-    """Approximate minus exact log-likelihood of the rows that the matrix holds: only zero counts differ."""
-    factors = fit.factors / fit.link.alpha
-    excess = np.empty(len(rows))
-    for block in dense_blocks(matrix.shape, BLOCK_ENTRIES):
-        eta = fit.loadings[rows[block]] @ factors.T
-        error = np.expm1(eta) - zeros.value(eta)
-        error[matrix[block].nonzero()] = 0.0
-        excess[block] = fit.link.exposure_scale * (fit.exposure(rows[block]) * error).sum(axis=1)
-    return excess
-
-
-# ---------- noise="auto": which noise the counts prefer, and why
 
 TEST_FRACTION = 0.2
 """Share of the counts that is scored."""
@@ -337,14 +261,13 @@ def _compared(fit: Fit, train: Counts, test: Counts, kind: DispersionKind) -> No
 # ---------- the start that a user gave
 
 
-def given_start(request: Request, problem: Problem) -> Given | None:
+def given_start(request: Request, problem: Problem) -> tuple[Array, Array] | None:
     """Return the start that was given; what can be refused is refused here, before any work."""
-    init, n_components = request.init, request.settings.n_components
-    if isinstance(init, Fit):
-        return _continued(init, problem, request)
-    if init is None or callable(init):
-        return cast("Given | None", init)
-    return check_start(init, problem.counts.shape, n_components)
+    if request.init is None:
+        return None
+    if isinstance(request.init, Fit):
+        return _continued(request.init, problem, request)
+    return check_start(request.init, problem.counts.shape, request.settings.n_components)
 
 
 def _continued(fit: Fit, problem: Problem, request: Request) -> tuple[Array, Array]:
@@ -639,8 +562,10 @@ def _certificate(fit: Fit, counts: Counts, request: Request, messages: list[str]
             f"(computed up to {LARGEST_EXACT:,.0f})"
         )
         return None
-    certificate = exact_log_likelihood(fit, counts, engine=fit.settings.engine, n_jobs=request.n_jobs)
-    exact, gap = certificate.log_likelihood, certificate.gap
+    engine = make_engine(fit.settings.engine, fit.problem(counts), request.n_jobs)
+    exact = -engine.loss(fit.loadings, fit.factors / fit.link.alpha)
+    certificate = Certificate(exact, fit.approximate_log_likelihood)
+    gap = certificate.gap
     messages.append(f"the approximate log-likelihood differs from the exact one by {gap:,.0f}")
     if abs(gap) > POOR_APPROXIMATION * abs(exact) and abs(gap) > 1.0:
         share = f", {abs(gap / exact):.0%} of it" if exact else ""

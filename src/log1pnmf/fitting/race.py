@@ -31,15 +31,15 @@ from .fixed_factors import beside_known, constraint_of, settled, within
 from .runs import Start, best_run
 from .settings import GIVEN, Settings
 from .solver import Extrapolation, Iteration, Point, alternate, effects_of
-from .starts import adapt_start, check_start, initialize, lifted
+from .starts import adapt_start, initialize, lifted
 from .updates import AdaptiveUpdate, update_of
 
 # ---------- where a fit starts
 
 Array = NDArray[np.float64]
 
-Given: TypeAlias = tuple[Array, Array] | Callable[[Problem, int, Random], Any]
-"""Checked loadings and factors on the link scale, or a function that makes them."""
+Given: TypeAlias = tuple[Array, Array]
+"""Checked loadings and factors on the link scale."""
 
 
 def find_start(
@@ -94,9 +94,7 @@ def _given_start(
     engine: Engine, settings: Settings, rng: Random, given: Given, known: Structure | None, *, streamed: bool
 ) -> Point:
     """Make the user's start usable; what is known of factors is put into it."""
-    problem, K = engine.problem, settings.n_components
-    if callable(given):
-        given = check_start(given(problem, K, rng), problem.counts.shape, K)
+    problem = engine.problem
 
     def usable(loadings: Array, factors: Array) -> Point:
         if streamed:

@@ -66,13 +66,12 @@ class Run:
     ) -> Fit:
         """Make the `Fit` of this run; no other code makes one."""
         last, counts, exact = self.last, problem.counts, self.last.likelihood == "exact"
-        n, certificate, ended = counts.n_samples, None, self.changed.put_into(problem)
+        certificate, ended = None, self.changed.put_into(problem)
         if last.likelihood != "approximate" and self.errors is not None:
             signed, absolute = self.errors
-            approximate = None if exact else -last.loss
-            certificate = Certificate(-last.loss - signed, 0.0, approximate, n, n, absolute)
+            certificate = Certificate(-last.loss - signed, None if exact else -last.loss, absolute)
         own, l1 = last.factors * settings.link.alpha, settings.l1
-        loadings, factors = arranged(last.loadings, own, l1=l1, normalize=settings.normalize, known=known)
+        loadings, factors = arranged(last.loadings, own, l1=l1, normalize="max", known=known)
         return Fit(
             loadings=loadings,
             factors=factors,

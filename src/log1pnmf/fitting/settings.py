@@ -19,10 +19,9 @@ LIKELIHOODS = ("auto", "adaptive", "exact", *QUADRATICS)
 NOISES = ("poisson", "nb", "auto")
 DISPERSIONS = ("feature", "shared")
 INITS = ("auto", "rank1", "random", "nndsvd")
-NORMALIZATIONS = ("max", "factor_max", "factor_sum", "none")
 
 GIVEN = "given"
-"""Stands for what a user gave as arrays, as a function or as an engine of their own."""
+"""Stands for what a user gave as arrays."""
 
 LARGEST_EXACT = 2e8
 """Entries up to which the exact log-likelihood of an approximate fit is computed without being asked for.
@@ -44,7 +43,7 @@ SMALL, DENSE = 2e6, 0.25
 class Settings:
     """All settings of a fit. Parameters as in `log1pnmf.Log1pNMF`.
 
-    `size_factors`, `dispersion` and `init` are "given" where the user passed arrays or a function; these go
+    `size_factors`, `dispersion` and `init` are "given" where the user passed arrays; these go
     beside the settings in a `log1pnmf.fitting.fit_counts.Request`.
     """
 
@@ -65,7 +64,6 @@ class Settings:
     tol: float = 1e-9
     engine: str = "auto"
     random_state: int | None = 0
-    normalize: str = "max"  # scale of the arrays of a fit; no parameter, see `Fit.normalized`
 
     def __post_init__(self) -> None:
         check_whole("n_components", self.n_components, least=1)
@@ -99,7 +97,6 @@ class Settings:
         check_whole("max_iter", self.max_iter, least=1)
         check_number("tol", self.tol)
         check_engine(self.engine, self.row_solver)
-        check_choice("normalize", self.normalize, NORMALIZATIONS)
         self._make_plain()
 
     def _check_noise(self) -> None:

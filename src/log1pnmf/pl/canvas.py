@@ -189,7 +189,7 @@ def _of_anndata(adata: Any, keys: Keys) -> Factorization:
         return Factorization(loadings, np.zeros((0, loadings.shape[1])), math.nan)
     about = adata.uns[keys.uns]
     factors = np.asarray(adata.varm[keys.varm], dtype=np.float64)
-    if about["settings"]["normalize"] != "max":
+    if about["scale"] != "max":
         largest = loadings.max(axis=0)
         scale = np.where(largest > 0.0, largest, 1.0)
         loadings, factors = loadings / scale, factors * scale
