@@ -131,11 +131,9 @@ def test_more_threads_give_the_same_bits():
 def test_a_penalty_spares_the_constant_column_wherever_it_is():
     known = structure_of(Counts.from_any(COUNTS), Settings(4, l1=2.0), fixed_loadings=DESIGN[:, [1, 0]])
     constraint = known.constraint(4, l1=2.0, mask_penalty=math.inf, alpha=1.0)
-    assert constraint.factors.table("penalty", 4)[0].tolist() == [2.0, 0.0, 2.0, 2.0]
+    assert constraint.factors.tables(4)[2][0].tolist() == [2.0, 0.0, 2.0, 2.0]
     first = structure_of(Counts.from_any(COUNTS), Settings(3, l1=2.0), fixed_loadings=DESIGN[:, 1])
-    assert first.constraint(3, l1=2.0, mask_penalty=math.inf, alpha=1.0).factors.table("penalty", 3)[
-        0
-    ].tolist() == [
+    assert first.constraint(3, l1=2.0, mask_penalty=math.inf, alpha=1.0).factors.tables(3)[2][0].tolist() == [
         2.0,
         0.0,
         2.0,

@@ -273,9 +273,8 @@ class NativeEngine(Engine):
         zeros, problem = self.problem.zeros, self.problem
         if zeros is None:
             return means
-        exposure = problem.link.exposure_scale * problem.size_factors
         stored = zeros.by_sample if isinstance(zeros, AdaptiveZeros) else None
-        means += zeros.constant * self._batches.rest(problem.counts, exposure, stored)[0]
+        means += zeros.constant * self._batches.rest(problem.counts, problem.exposure, stored)[0]
         return np.maximum(means, 0.0, out=means)
 
     def _zeros(self, loadings: Array, factors: Array) -> tuple[str, CoreSide, Array, Array]:

@@ -200,8 +200,7 @@ def with_exposure(problem: Problem, **changed: Any) -> Problem:
     if batches is None:
         n, m = problem.counts.shape
         batches = Batches(np.zeros(n, dtype=np.int32), np.ones((1, m)))
-    exposure = problem.link.exposure_scale * problem.size_factors
-    rest = batches.exposure_of_rest(problem.counts, exposure, zeros.by_sample)
+    rest = batches.exposure_of_rest(problem.counts, problem.exposure, zeros.by_sample)
     return replace(problem, zeros=zeros.with_exposure(rest))
 
 

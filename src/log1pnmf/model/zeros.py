@@ -44,17 +44,9 @@ class Quadratic:
         """Constant coefficient."""
         return self.a0m1
 
-    def value(self, eta: Array) -> Array:
-        """Evaluate the quadratic at `eta`."""
-        return self.a0m1 + eta * (self.a1 + self.a2 * eta)
-
     def of_samples(self, block: slice) -> EntryZeros:
         """Return what replaces the zeros of some samples."""
         return EntryZeros(self.a1, self.a2)
-
-    def offset(self, exposure: Array, n_zeros: NDArray[np.int64]) -> float:
-        """Sum the constant term over all zeros: `n_zeros` of every sample."""
-        return self.a0m1 * float(exposure @ n_zeros)
 
 
 class EntryZeros(NamedTuple):
@@ -163,14 +155,11 @@ class AdaptiveZeros:
         """Return what replaces the zeros of some samples."""
         return EntryZeros(self.a1, self.a2, self.by_sample.to_dense(block), self.by_exposure[:, 1])
 
-    def offset(self, exposure: Array, n_zeros: NDArray[np.int64]) -> float:
-        """Sum the constant terms over all approximated zeros."""
-        return float(np.sum(self.constants))
-
     @property
     def constants(self) -> Array:
         """Sum the constant terms of every feature."""
-        return self.quadratics[:, 0] * self.exposure[:, 0] + self.by_exposure[:, 0] * self.exposure[:, 1]
+        own = self.quadratics[:, 0] * self.exposure[:, 0]
+        return own + self.quadratics[:, 3] * self.exposure[:, 1] if self.quadratics.shape[1] == 5 else own
 
 
 Zeros = Quadratic | AdaptiveZeros
