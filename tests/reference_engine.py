@@ -35,6 +35,10 @@ class ReferenceEngine(Engine):
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
 
+    def with_problem(self, problem: Problem) -> ReferenceEngine:
+        """Return the same engine for another problem."""
+        return ReferenceEngine(problem)
+
     def half_step(
         self,
         side: Side,

@@ -128,4 +128,4 @@ def _fit(settings: Settings, engine: Engine, start: tuple[Array, Array], sizes: 
     stopped: Stopped = "max_iter" if last.index == settings.max_iter else "converged"
     problem = replace(engine.problem, size_factors=sizes)
     run = Run(shown, history, stopped, Changed.of(problem), (0.0, 0.0), start="given")
-    return replace(run.as_fit(settings, problem, kkt_residual=residual), messages=(message,))
+    return replace(run.as_fit(settings, problem), kkt_residual=residual, messages=(message,))

@@ -56,7 +56,8 @@ def effective_threads(n_jobs: int | None) -> int:
     ``OMP_NUM_THREADS`` or threadpoolctl say so; -2 is all but one of them, and so on. A positive number is
     taken as it is, up to four for every processor (64 at least): more only cost memory.
     """
-    if n_jobs is not None and not _is_integer(n_jobs):
+    given: object = n_jobs
+    if given is not None and (isinstance(given, bool | np.bool_) or not isinstance(given, Integral)):
         raise TypeError(f"n_jobs must be a whole number or None, got {n_jobs!r}; pass -1 for all cores")
     if n_jobs == 0:
         raise ValueError("n_jobs must not be 0; pass -1 for all cores, -2 for all but one, or None")
@@ -66,10 +67,6 @@ def effective_threads(n_jobs: int | None) -> int:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return max(1, min(cores, max_threads()) + 1 + (-1 if n_jobs is None else int(n_jobs)))
     return min(int(n_jobs), max(64, 4 * (os.cpu_count() or 1)))
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
 
 
 # ---------- effects of batches in the compiled core: a Newton step, and extrapolation
@@ -159,6 +156,10 @@ class NativeEngine(Engine):
         self.n_threads = effective_threads(n_threads)
         self.kernel = choices[0] if kernel == "auto" else kernel
         self._sides: dict[Side, CoreSide] = {}
+
+    def with_problem(self, problem: Problem) -> NativeEngine:
+        """Return the same engine for another problem."""
+        return type(self)(problem, self.n_threads, self.kernel)
 
     def half_step(
         self,

@@ -341,6 +341,10 @@ class StreamingEngine(Engine):
         self._last: _LastPass | None = None
         self._adopted: tuple[Any, Rows] | None = None
 
+    def with_problem(self, problem: Problem) -> StreamingEngine:
+        """Return the same engine for another problem."""
+        return type(self)(problem, self.n_threads, self._on_chunk)
+
     def adopt(self, array: Any, which: PairSide = "loadings") -> Any:
         """Take loadings as `Rows`; factors are left as they are."""
         if isinstance(array, Rows) or which == "factors":
@@ -443,7 +447,7 @@ class StreamingEngine(Engine):
 
     def sample(self) -> Sample:
         """Return the rows that the survey kept in memory."""
-        return Sample(self._kept(), self._in_memory, self.settle, self.counts.sample_index)
+        return Sample(self._in_memory(self._kept()), self.settle, self.counts.sample_index)
 
     def settle(self, row: Array, factors: Array, bounds: Bounds = NON_NEGATIVE) -> Rows:
         """Solve the loadings for given factors in one pass, from one row for all samples, or one for each."""

@@ -37,9 +37,9 @@ from log1pnmf.engines.registry import (
 )
 from log1pnmf.model.batch_effects import first_effects
 from log1pnmf.model.batches import Batches
-from log1pnmf.model.constraint import Structure
+from log1pnmf.model.constraint import Constraint
 from log1pnmf.model.dispersion import DispersionKind, renewed
-from log1pnmf.model.noise import NegativeBinomial, Noise
+from log1pnmf.model.noise import NegativeBinomial
 from log1pnmf.model.predict import Rates, score_parts
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import AdaptiveZeros
@@ -50,9 +50,9 @@ from .fit import Certificate, Fit
 from .fixed_factors import checksums, constraint_of, structure_of
 from .new_samples import project
 from .race import find_start
-from .runs import Run, best_run
+from .runs import Run, Runs
 from .settings import GIVEN, INITS, LARGEST_EXACT, Settings
-from .solver import PATIENCE, STATIONARY, largest_residual, residual_at
+from .solver import PATIENCE, STATIONARY, Iteration, largest_residual, residual_at
 from .starts import check_start, continued_start
 from .summary import note_on_sizes
 from .updates import LARGEST_STORED, first_noise, first_problem, update_of
@@ -364,87 +364,86 @@ def fit_log1p_nmf(counts: Any, n_components: int, *, resume: StrPath | None = No
 
 
 def run_request(request: Request, counts: Any, *, resume: StrPath | None = None) -> Fit:
-    """Fit what is asked for."""
-    asked = request.settings
+    """Fit what is asked for: the one way in for all faces."""
+    started, asked, rng = time.perf_counter(), request.settings, as_random(request.random_state)
     loaded = None if resume is None else load_checkpoint(resume)
-    rng = as_random(request.random_state)
-    started = time.perf_counter()
     data = as_counts(counts, asked.engine)
-    _check_enough(data, asked.n_components)
-    sizes = data.size_factors(asked.size_factors if request.size_factors is None else request.size_factors)
-    _check_sizes(asked, data)
-    given = _batches(request, data)
+    _check_enough(data, asked)
+    batches = None if request.batch is None else _batches(request, data)
     choice = choose_noise(request, data, run_request) if asked.noise == "auto" else None
     if choice is not None:
         request = replace(request, settings=asked.with_noise(choice.noise))
-    noise = _noise(request, data)
-    batches = given if given is not None and given.n_batches > 1 else None  # one is none, to the last bit
-    if batches is not None and (batches.effects == 1.0).all():
-        batches = first_effects(batches, data, sizes)
-    engine = resolve_engine(asked.engine, data, asked.n_components, asked.row_solver)
-    settings = request.settings.resolved(engine, data)
+    name = resolve_engine(asked.engine, data, asked.n_components, asked.row_solver)
+    settings = request.settings.resolved(name, data)
+    check_memory(name, data, asked.n_components, effective_threads(request.n_jobs))
     known = structure_of(data, settings, **{name: getattr(request, name) for name in KNOWN})
-    constraint = constraint_of(settings, known)
-    check_memory(engine, data, asked.n_components, effective_threads(request.n_jobs))
-
-    def remake(problem: Problem) -> Engine:
-        return make_engine(
-            engine, problem, request.n_jobs, row_solver=settings.row_solver, verbose=request.verbose
-        )
-
-    problem = first_problem(settings, data, sizes, noise, batches)
-    before = request.init
-    if settings.fits_sizes and isinstance(before, Fit) and before.size_factors.shape == sizes.shape:
-        problem = replace(problem, size_factors=before.size_factors)
-    init = given_start(request, problem)
-    identity = {}
+    constraint, problem = constraint_of(settings, known), _problem(request, settings, data, batches)
+    init = None if request.init is None else given_start(request, problem)
+    identity: dict[str, Any] = {}
     if loaded is not None or request.checkpoint is not None:  # it reads all counts
-        identity = fingerprint(settings, data, sizes, init, request.dispersion, batches=batches)
+        own = init, request.dispersion
+        identity = fingerprint(settings, data, problem.size_factors, *own, batches=problem.batches)
         identity["settings"] |= checksums(known)
     if loaded is not None:
         loaded.check_same(identity)
         rng, started = loaded.rng, started - loaded.seconds
     keep = None
     if request.checkpoint is not None:
-        keep = CheckpointWriter(request.checkpoint)
-        keep.begin(identity, rng, started)
-    run = best_run(
-        settings,
-        remake,
-        problem,
-        rng,
-        start=partial(
-            find_start,
-            settings=request.settings,
-            given=init,
-            known=known,
-            n_jobs=request.n_jobs,
-            verbose=request.verbose,
-        ),
-        update=update_of(settings, remake, data, batched=batches is not None, constraint=constraint),
-        known=known,
+        keep = CheckpointWriter(request.checkpoint, identity, rng, started)
+    n_jobs, verbose = request.n_jobs, request.verbose
+    engine = make_engine(name, problem, n_jobs, row_solver=settings.row_solver, verbose=verbose)
+    how: dict[str, Any] = {"settings": request.settings, "n_jobs": n_jobs, "verbose": verbose}
+    run = Runs(
+        settings=settings,
+        engine=engine,
+        rng=rng,
+        start=partial(find_start, given=init, known=known, **how),
+        constraint=constraint,
+        update=update_of(settings, data, batched=problem.batches is not None, constraint=constraint),
         callbacks=request.callbacks,
-        verbose=request.verbose,
-        resumed=None if loaded is None else loaded.progress,
+        verbose=verbose,
         keep=keep,
-    )
+    ).best(None if loaded is None else loaded.progress)
     if keep is not None:
         keep.close()
-    ended = remake(run.changed.put_into(problem))
+    ended = engine.with_problem(run.changed.put_into(problem))
+    fit = run.as_fit(settings, ended.problem, known=known)
     try:
-        fit = _finish(settings, ended, run, request, known)
+        fit = _finished(fit, run, request, ended, constraint)
     except KeyboardInterrupt:  # the fit is worth keeping without its last figures
-        fit = _finish(settings, ended, replace(run, stopped="interrupted"), request, known)
-    fit = replace(fit, batches=given if batches is None else fit.batches)
-    if choice is not None:
-        fit = replace(fit, messages=(str(choice), *fit.messages))
-    return replace(fit, asked=asked, seconds=time.perf_counter() - started)
+        fit = _finished(replace(fit, stopped="interrupted"), run, request, ended, constraint)
+    return replace(
+        fit,
+        asked=asked,
+        batches=fit.batches or batches,
+        messages=fit.messages if choice is None else (str(choice), *fit.messages),
+        seconds=time.perf_counter() - started,
+    )
 
 
-def _batches(request: Request, counts: Counts) -> Batches | None:
+def _problem(request: Request, settings: Settings, counts: Counts, batches: Batches | None) -> Problem:
+    """Return the problem with which a fit begins; an earlier fit gives the parameters it has found."""
+    sizes = counts.size_factors(
+        settings.size_factors if request.size_factors is None else request.size_factors
+    )
+    before = request.init if isinstance(request.init, Fit) else None
+    noise, dispersion = first_noise(settings, counts.n_features), request.dispersion
+    if dispersion is None and before is not None and len(before.factors) == counts.n_features:
+        dispersion = before.dispersion
+    if settings.noise != "poisson" and dispersion is not None:
+        noise = NegativeBinomial(one_for_each("dispersion", dispersion, counts.n_features))
+    if batches is not None and batches.n_batches == 1:
+        batches = None  # a single batch is the same as no batch
+    if batches is not None and (batches.effects == 1.0).all():
+        batches = first_effects(batches, counts, sizes)
+    problem = first_problem(settings, counts, sizes, noise, batches)
+    if settings.fits_sizes and before is not None and before.size_factors.shape == sizes.shape:
+        return replace(problem, size_factors=before.size_factors)
+    return problem
+
+
+def _batches(request: Request, counts: Counts) -> Batches:
     """Return the batches with which a fit begins; their effects are those of an earlier fit, or 1."""
-    if request.batch is None:
-        return None
     asked = request.settings
     totals = asked.size_factors == "total"
     own = Batches.of(request.batch, counts.shape, asked.batch_strength, by_counts=totals)
@@ -454,94 +453,80 @@ def _batches(request: Request, counts: Counts) -> Batches | None:
     return own
 
 
-def _check_sizes(asked: Settings, counts: Counts) -> None:
-    if asked.fits_sizes and not counts.in_memory:
-        raise ValueError(
-            "size_factors='fit' needs counts in memory, but these are in chunks; load them, or use "
-            "size_factors='total'"
-        )
-
-
-def _noise(request: Request, counts: Counts) -> Noise:
-    """Return the noise with which a fit begins."""
-    settings, known = request.settings, request.dispersion
-    if known is None and isinstance(request.init, Fit) and len(request.init.factors) == counts.n_features:
-        known = request.init.dispersion
-    if settings.noise == "poisson" or known is None:
-        return first_noise(settings, counts.n_features)
-    return NegativeBinomial(one_for_each("dispersion", known, counts.n_features))
-
-
 def check_any(counts: Counts) -> None:
     """Refuse counts that are all zero."""
     if counts.nnz == 0:
         raise ValueError(f"counts are all zero (shape {counts.shape}): pass data with at least one count")
 
 
-def _check_enough(counts: Counts, n_components: int) -> None:
-    """Refuse counts that are all zero, and warn where they are too few to tell the factors apart."""
+def _check_enough(counts: Counts, asked: Settings) -> None:
+    """Refuse counts that cannot be fitted, and warn where they are too few to tell the factors apart."""
     check_any(counts)
-    if min(counts.shape) < n_components:
+    if asked.fits_sizes and not counts.in_memory:
+        raise ValueError(
+            "size_factors='fit' needs counts in memory, but these are in chunks; load them, or use "
+            "size_factors='total'"
+        )
+    if min(counts.shape) < asked.n_components:
         warn(
-            f"n_components={n_components} is larger than the number of samples or features (shape "
+            f"n_components={asked.n_components} is larger than the number of samples or features (shape "
             f"{counts.shape}), which cannot determine so many; use at most {min(counts.shape)}",
             UserWarning,
         )
 
 
-def _finish(settings: Settings, engine: Engine, run: Run, request: Request, known: Structure | None) -> Fit:
-    last, problem = run.last, engine.problem
+def _finished(fit: Fit, run: Run, request: Request, engine: Engine, constraint: Constraint) -> Fit:
+    """Return a fit with its messages, KKT residual and certificate, and warn where it is not converged."""
+    settings, last, problem = fit.settings, run.last, engine.problem
     messages = _about_data(problem.counts)
     if run.start != settings.init:
         messages.append(f"init={settings.init!r} chose the start {run.start!r}")
-    kkt_residual = last.kkt_residual
-    if run.stopped != "interrupted":
-        constraint = constraint_of(settings, known)
-        kkt_residual = residual_at(engine, last.loadings, last.factors, constraint=constraint)
-    if run.stopped == "interrupted":
+    if fit.stopped != "interrupted":
+        residual = residual_at(engine, last.loadings, last.factors, constraint=constraint)
+        fit = replace(fit, kkt_residual=residual)
+    if fit.stopped == "interrupted":
         messages.append(f"interrupted after {last.index} iterations: the fit has not converged")
         warn(f"{messages[-1]}; the result is the state at that point", RuntimeWarning)
-    elif run.stopped == "callback":
+    elif fit.stopped == "callback":
         messages.append(f"stopped by a callback after {last.index} iterations")
-    elif run.stopped != "converged":
-        messages.append(f"not converged {_why_not(settings, run, kkt_residual)}")
+    elif fit.stopped != "converged":
+        messages.append(f"not converged {_why_not(fit, last)}")
         warn(messages[-1], convergence_warning())
     messages += _about_zeros(request.settings, settings, run, problem)
-    messages += _about_batches(engine, run)
+    if problem.batches is not None and fit.stopped != "interrupted":
+        messages.append(_about_batches(problem, problem.batches, last))
     if settings.size_factors == "fit" and not settings.fits_sizes:
         messages.append(
             "size factors are the totals: at c=inf the loadings absorb any size, so there is nothing to fit"
         )
-    fit = run.as_fit(settings, problem, known=known, kkt_residual=kkt_residual)
     about_sizes = note_on_sizes(fit, problem.counts) if settings.fits_sizes else None
     messages += [] if about_sizes is None else [about_sizes]
-    certificate = fit.certificate
-    if certificate is None:
-        certificate = _certificate(fit, problem.counts, request, messages)
-    return replace(fit, certificate=certificate, messages=tuple(messages))
+    if fit.certificate is None:
+        fit = replace(fit, certificate=_certificate(fit, problem.counts, request, messages))
+    return replace(fit, messages=tuple(messages))
 
 
-def _why_not(settings: Settings, run: Run, kkt_residual: float) -> str:
+def _why_not(fit: Fit, last: Iteration) -> str:
     """Describe why a fit that ran to its end has not converged, and what to do."""
-    change, tol = run.last.relative_change, settings.tol
-    if run.stopped == "stalled":
+    change, tol = last.relative_change, fit.settings.tol
+    if fit.stopped == "stalled":
         return (
-            f"after {run.last.index} iterations: no step lowers the objective any more, but this is not an "
-            f"optimum (KKT residual {kkt_residual:.1e}; at most {STATIONARY:.0e} at one). Counts or size "
+            f"after {last.index} iterations: no step lowers the objective any more, but this is not an "
+            f"optimum (KKT residual {fit.kkt_residual:.1e}; at most {STATIONARY:.0e} at one). Counts or size "
             "factors may differ by too many orders of magnitude: rescale or drop the extreme ones, or try "
             "another init"
         )
-    after = f"after max_iter={settings.max_iter} iterations"
+    after = f"after max_iter={fit.settings.max_iter} iterations"
     advice = "raise max_iter, or continue from here with init=fit"
     if change > tol:
         return (
             f"{after}: the last one still lowered the objective by {change:.1e} of its size (tol={tol:.1e}); "
             f"{advice}"
         )
-    if not run.last.kkt_residual <= largest_residual(tol):
+    if not last.kkt_residual <= largest_residual(tol):
         return (
             f"{after}: the last one gained less than tol={tol:.1e}, but this is a plateau and not an optimum "
-            f"(KKT residual {run.last.kkt_residual:.1e}; at most {largest_residual(tol):.0e} at one); "
+            f"(KKT residual {last.kkt_residual:.1e}; at most {largest_residual(tol):.0e} at one); "
             "raise max_iter"
         )
     return (
@@ -601,12 +586,8 @@ def _about_zeros(asked: Settings, settings: Settings, run: Run, problem: Problem
     ]
 
 
-def _about_batches(engine: Engine, run: Run) -> list[str]:
+def _about_batches(problem: Problem, batches: Batches, last: Iteration) -> str:
     """Describe how much of the deviance the effects of batches take, and where they are largest."""
-    problem, last = engine.problem, run.last
-    batches = problem.batches
-    if batches is None or run.stopped == "interrupted":
-        return []
     # the zeros of chunks are found anew in every pass
     same = replace(problem, zeros=None) if problem.counts.in_memory else problem
     constant = problem.noise.constant(problem.counts)
@@ -622,7 +603,7 @@ def _about_batches(engine: Engine, run: Run) -> list[str]:
     if deviance > LEAST_DEVIANCE * problem.counts.total:
         share = without / deviance - 1.0
         taken = f"without their effects the deviance of this fit would be {share:.1%} larger"
-    return [f"{batches.n_batches} batches: {taken}; features that differ most: {listed}"]
+    return f"{batches.n_batches} batches: {taken}; features that differ most: {listed}"
 
 
 def _about_data(counts: Counts) -> list[str]:

@@ -28,9 +28,9 @@ from log1pnmf.model.zeros import quadratic
 from .callbacks import Callback, ProgressBar
 from .fit import arranged
 from .fixed_factors import beside_known, constraint_of, settled, within
-from .runs import Start, best_run
+from .runs import Runs, Start
 from .settings import GIVEN, Settings
-from .solver import Extrapolation, Iteration, Point, alternate, effects_of
+from .solver import Extrapolation, Iteration, Point, alternate, engine_at, finds_effects
 from .starts import adapt_start, initialize, lifted
 from .updates import AdaptiveUpdate, update_of
 
@@ -135,9 +135,17 @@ def sampled_start(
         max_iter=SAMPLE_ITERATIONS,
     )
 
-    update = update_of(part, sample.remake, sample.problem.counts, batched=sample.problem.batches is not None)
+    problem = sample.engine.problem
+    update = update_of(part, problem.counts, batched=problem.batches is not None)
     here = None if known is None else known.of_samples(sample.rows)
-    run = best_run(part, sample.remake, sample.problem, rng, start=start, update=update, known=here)
+    run = Runs(
+        settings=part,
+        engine=sample.engine,
+        rng=rng,
+        start=start,
+        constraint=constraint_of(part, here),
+        update=update,
+    ).best()
     pair = Point(run.last.loadings, run.last.factors)
     return spread(engine, sample.settle, pair, constraint_of(settings, known)), run.start
 
@@ -272,7 +280,7 @@ class _Racer:
         identity = exact.problem.link.is_identity
         self.update = None if identity else AdaptiveUpdate(RACED_ERRORS, early=1.0)
         self.engine = exact if self.update is None else make(self.update.begin(exact))
-        self.effects = effects_of(exact, make)
+        self.effects = finds_effects(exact)
 
     def moved(self, pair: Point, objective: float, rng: Random, *, most: int, most_failed: int) -> Point:
         """Exchange some factors, again and again, and give the best point that was reached."""
@@ -295,8 +303,8 @@ class _Racer:
         One choice of zeros serves all starts, as long as its errors are small enough.
         """
         batches = self.exact.problem.batches
-        if self.effects is not None and batches is not None:  # every start begins with the same effects
-            self.engine = self.effects.at(self.engine, batches.effects)
+        if self.effects and batches is not None:  # every start begins with the same effects
+            self.engine = engine_at(self.engine, batches.effects)
         last = self._followed(Point(*start), FIRST_LOOK)
         self._updated(last)
         last = self._followed(Point(last.loadings, last.factors), n_iterations, last)
@@ -323,8 +331,8 @@ class _Racer:
             if n_small == 2:
                 break
         assert last is not None
-        if self.effects is not None:
-            self.engine = self.effects.at(self.engine, last.effects)
+        if self.effects:
+            self.engine = engine_at(self.engine, last.effects)
         return last
 
     def _updated(self, at: Iteration, error: float | None = None) -> None:
