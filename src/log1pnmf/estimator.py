@@ -252,13 +252,6 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self.fit_.save(path)
 
 
-def seen_features(X: Any) -> dict[str, Any]:
-    """Return number and names of the features as scikit-learn finds them, as attributes of an estimator."""
-    probe = BaseEstimator()
-    validate_data(probe, X, skip_check_array=True)
-    return dict(vars(probe))
-
-
 # ---------- the scikit-learn estimator: parameters in, a fit out; the work is done elsewhere
 
 
@@ -495,10 +488,12 @@ class Log1pNMF(FittedModel):
         if size_factors is not None:
             parameters["size_factors"] = size_factors
         request, X = Request.of(**parameters), to_host(X)  # all parameters are checked before any work
-        features = seen_features(X)
-        fit = run_request(request, X, resume=resume)
-        if not hasattr(X, "columns") and fit.feature_names is not None:
-            features["feature_names_in_"] = fit.feature_names
+        counts, probe = as_counts(X, self.engine), BaseEstimator()
+        validate_data(probe, X, skip_check_array=True)  # finds number and names of features
+        features = dict(vars(probe))
+        if not hasattr(X, "columns") and counts.feature_names is not None:
+            features["feature_names_in_"] = counts.feature_names
+        fit = run_request(request, counts, resume=resume)
         return self._take(fit.named(feature_names=features.get("feature_names_in_")), features)
 
     def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Array:

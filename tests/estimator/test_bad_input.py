@@ -176,7 +176,7 @@ def test_starts(loadings, factors, message):
 
 def test_half_a_start():
     with pytest.raises(
-        ValueError, match=r"init must be one of .* or \(loadings, factors\), a Fit .*, got list"
+        ValueError, match=r"init must be one of .*, \(loadings, factors\) or a Fit, got list"
     ):
         Log1pNMF(**GOOD, init=[np.ones((12, 2))]).fit(Y)
 

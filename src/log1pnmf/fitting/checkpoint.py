@@ -149,7 +149,7 @@ def _check(progress: Progress, identity: Mapping[str, Any]) -> None:
     for one in runs:
         History.check(one.history)
         one.changed.check((n, m))
-        if (one.changed.dispersion is None) != (settings["noise"] == "poisson"):
+        if (one.changed.noise is None) != (settings["noise"] == "poisson"):
             raise ValueError("the noise is not that of the settings")
         fitted = settings["size_factors"] == "fit" and np.isfinite(settings["c"])
         if fitted != (one.changed.size_factors is not None):

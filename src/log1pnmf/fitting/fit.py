@@ -27,7 +27,7 @@ from log1pnmf.counts.counts import Counts
 from log1pnmf.model.batches import Batches
 from log1pnmf.model.constraint import FREE_KIND, KINDS, Structure
 from log1pnmf.model.link import ShiftedLog
-from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise, Prior
+from log1pnmf.model.noise import POISSON, NegativeBinomial, Noise
 from log1pnmf.model.problem import Problem
 from log1pnmf.model.zeros import AdaptiveZeros, Zeros
 
@@ -387,11 +387,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Changed:
-    """What renewals change in the problem of a fit: a run ends with it, and a checkpoint keeps it."""
+    """What updates change in the problem of a fit: a run ends with it, and a checkpoint keeps it."""
 
     zeros: AdaptiveZeros | None = None
-    dispersion: Array | None = None  # (m,)
-    prior: Prior | None = None  # of the dispersions
+    noise: NegativeBinomial | None = None
     effects: Array | None = None  # (B, m): of batches
     size_factors: Array | None = None  # (n,): where they are fitted
 
@@ -401,16 +400,10 @@ class Changed:
         noise, batches = problem.noise, problem.batches
         return cls(
             problem.zeros if isinstance(problem.zeros, AdaptiveZeros) else None,
-            getattr(noise, "dispersion", None),
-            getattr(noise, "prior", None),
+            noise if isinstance(noise, NegativeBinomial) else None,
             None if batches is None else batches.effects,
             None if problem.size_prior is None else problem.size_factors,
         )
-
-    @property
-    def noise(self) -> Noise:
-        """The noise of the problem."""
-        return POISSON if self.dispersion is None else NegativeBinomial(self.dispersion, self.prior)
 
     def put_into(self, problem: Problem) -> Problem:
         """Return the problem of a fit as it is after the changes."""
@@ -419,7 +412,7 @@ class Changed:
             batches = replace(batches, effects=self.effects)
         sizes = problem.size_factors if self.size_factors is None else self.size_factors
         zeros = problem.zeros if self.zeros is None else self.zeros
-        return replace(problem, size_factors=sizes, zeros=zeros, noise=self.noise, batches=batches)
+        return replace(problem, size_factors=sizes, zeros=zeros, noise=self.noise or POISSON, batches=batches)
 
     def check(self, shape: tuple[int, int]) -> None:
         """Refuse what does not fit n samples and m features; only a forged file holds that."""
@@ -428,16 +421,17 @@ class Changed:
             check_numbers("effects", effects, (len(effects), m), positive=True)
         if self.size_factors is not None:
             check_numbers("size_factors", self.size_factors, (n,), positive=True)
-        if self.dispersion is not None:
-            check_numbers("dispersion", self.dispersion, (m,), positive=self.prior is not None)
-        if self.prior is not None:
-            _check_finite("centre", self.prior.centre, (m,))
-            check_numbers("freedom", self.prior.freedom, (m,))
-            check_numbers("level", self.prior.level, (m,))
-            if not self.prior.spread > 0.0 or math.isinf(1.0 / self.prior.spread):
-                raise ValueError(f"spread must be positive, got {self.prior.spread}")
+        if self.noise is not None:
+            prior = self.noise.prior
+            check_numbers("dispersion", self.noise.dispersion, (m,), positive=prior is not None)
+            if prior is not None:
+                _check_finite("centre", prior.centre, (m,))
+                check_numbers("freedom", prior.freedom, (m,))
+                check_numbers("level", prior.level, (m,))
+                if not prior.spread > 0.0 or math.isinf(1.0 / prior.spread):
+                    raise ValueError(f"spread must be positive, got {prior.spread}")
         if self.zeros is not None:
-            _check_zeros(self.zeros, shape, 3 if self.dispersion is None else 5)
+            _check_zeros(self.zeros, shape, 3 if self.noise is None else 5)
 
 
 def _check_zeros(zeros: AdaptiveZeros, shape: tuple[int, int], n_coefficients: int) -> None:

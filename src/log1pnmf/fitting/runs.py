@@ -54,7 +54,8 @@ class Run:
         What the noise's own parameters cost is left out: every start has found a prior of its own for them.
         """
         signed = 0.0 if self.errors is None else self.errors[0]
-        return self.last.objective - self.changed.noise.cost + signed
+        noise = self.changed.noise
+        return self.last.objective - (0.0 if noise is None else noise.cost) + signed
 
     def as_fit(self, settings: Settings, problem: Problem, *, known: Structure | None = None) -> Fit:
         """Return the `Fit` of this run, given the problem it ended with; no other code makes one."""
@@ -137,7 +138,7 @@ class Runs:
         first, best = (0, None) if resumed is None else (resumed.restart, resumed.best)
         for number in range(first, self.settings.n_init):
             try:
-                run = self._one(number, best, resumed)
+                run = self._one(number, best, self._begun(number) if resumed is None else resumed)
             except KeyboardInterrupt:  # interrupted before this start had a result
                 if best is None:
                     raise
@@ -151,16 +152,15 @@ class Runs:
             raise ValueError("the checkpoint is beyond the last start; start again without resume")
         return best
 
-    def _one(self, number: int, best: Run | None, resumed: Progress | None) -> Run:
-        """Follow one start to its end; `best` is the best run of those before."""
-        settings, last = self.settings, None
-        if resumed is None:
-            history, stopping = History(), Stopping(settings.tol)
-            engine, point, name = self._begun(number)
+    def _one(self, number: int, best: Run | None, begun: Progress | tuple[Engine, Point, str]) -> Run:
+        """Follow one start, or what is resumed, to its end; `best` is the best run of those before."""
+        settings, last, history, stopping = self.settings, None, History(), Stopping(self.settings.tol)
+        if isinstance(begun, tuple):
+            engine, point, name = begun
         else:
-            last, name, history = resumed.last, resumed.start, History(resumed.history)
-            stopping, point = replace(resumed.stopping), Point(last.loadings, last.factors)
-            engine = self.engine.with_problem(resumed.changed.put_into(self.engine.problem))
+            last, name, history = begun.last, begun.start, History(begun.history)
+            stopping, point = replace(begun.stopping), Point(last.loadings, last.factors)
+            engine = self.engine.with_problem(begun.changed.put_into(self.engine.problem))
         steps = self._steps(engine, point, stopping, history, last)
         random = random_parts(self.rng)  # no random numbers are drawn until the next start
         stopped: Stopped = "interrupted"

@@ -16,8 +16,8 @@ from log1pnmf.engines.base import Engine, HalfStep, PairSide, RowSolver
 from log1pnmf.model.batch_effects import renewed_effects
 from log1pnmf.model.batches import LARGEST_EFFECT, Batches
 from log1pnmf.model.constraint import FREE, NON_NEGATIVE, Bounds, Constraint
-from log1pnmf.model.objective import larger_residual, side_residual
-from log1pnmf.model.problem import Likelihood, Problem, Side
+from log1pnmf.model.objective import side_residual
+from log1pnmf.model.problem import Likelihood, Problem
 from log1pnmf.model.zeros import AdaptiveZeros
 
 # ---------- a point, and how far to go beyond each update
@@ -466,11 +466,21 @@ class _Moves:
         )
 
     def residual(self, at: Point, *, loadings: HalfStep, factors: HalfStep) -> float:
-        """KKT residual from the half-steps of either side."""
-        problem, bounds = self.engine.problem, self.constraint
-        by_loadings = _residual(problem.loadings_side, at.loadings, loadings, bounds.loadings)
-        by_factors = _residual(problem.factors_side, at.factors, factors, bounds.factors)
-        return larger_residual(by_loadings, by_factors, problem.counts.total)
+        """Return the KKT residual from the half-steps of either side.
+
+        Rows that have no counts, and are zero by decision, are left out.
+        """
+        problem, residuals = self.engine.problem, []
+        for side, values, step, bounds in (
+            (problem.loadings_side, at.loadings, loadings, self.constraint.loadings),
+            (problem.factors_side, at.factors, factors, self.constraint.factors),
+        ):
+            own, gradient = step.residual, step.gradient
+            if own is None and side.empty is not None:
+                penalty = like(gradient, bounds.penalty)
+                gradient = (gradient + penalty) * like(gradient, ~side.empty[:, None]) - penalty
+            residuals.append(float(side_residual(values, gradient, bounds) if own is None else own))
+        return max(residuals) / (problem.counts.total or 1.0)
 
     def onward(
         self, index: int, plain: Point, previous: Point, extrapolation: Extrapolation | None
@@ -482,20 +492,16 @@ class _Moves:
             plain, previous = self.rescale(plain, previous)
         if beta == 0.0:
             return plain, plain, plain, beta
-        point = self.beyond(plain, previous, beta)
+        loadings = extrapolated(plain.loadings, previous.loadings, beta, LEAST_KEPT)
+        factors = extrapolated(plain.factors, previous.factors, beta, LEAST_KEPT)
+        effects, bounds = plain.effects, self.constraint
+        if effects is not None and previous.effects is not None:
+            effects = further(effects, previous.effects, beta, self.engine)
+        point = Point(bounds.loadings.clip(loadings), bounds.factors.clip(factors), effects)
         if by_two:
             return point, plain, plain, beta
         point, scaled = self.rescale(point, plain)
         return point, plain, scaled, beta
-
-    def beyond(self, new: Point, old: Point, beta: float) -> Point:
-        """Extrapolate from `old` through `new`, within the bounds."""
-        loadings = extrapolated(new.loadings, old.loadings, beta, LEAST_KEPT)
-        factors = extrapolated(new.factors, old.factors, beta, LEAST_KEPT)
-        effects = new.effects
-        if effects is not None and old.effects is not None:
-            effects = further(effects, old.effects, beta, self.engine)
-        return Point(self.constraint.loadings.clip(loadings), self.constraint.factors.clip(factors), effects)
 
     def between(self, old: Point, new: Point) -> Point:
         """Go only a part of the way from `old` to `new`, and with the effects of `old`."""
@@ -523,14 +529,3 @@ class _Moves:
         if bounded.any():  # rounding
             scaled = replace(scaled, loadings=self.constraint.loadings.clip(scaled.loadings))
         return (scaled, *(other.scaled(by) for other in others))
-
-
-def _residual(side: Side, values: Array, step: HalfStep, bounds: Bounds) -> Any:
-    """Residual of a side; rows that have no counts, and are zero by decision, are left out."""
-    if step.residual is not None:
-        return step.residual
-    gradient = step.gradient
-    if side.empty is not None:
-        penalty = like(gradient, bounds.penalty)
-        gradient = (gradient + penalty) * like(gradient, ~side.empty[:, None]) - penalty
-    return side_residual(values, gradient, bounds)

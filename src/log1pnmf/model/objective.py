@@ -251,11 +251,6 @@ def kkt_residual(
     """
     by_loadings = side_residual(loadings, gradient_loadings, constraint.loadings)
     by_factors = side_residual(factors, gradient_factors, constraint.factors)
-    return larger_residual(by_loadings, by_factors, total)
-
-
-def larger_residual(by_loadings: Any, by_factors: Any, total: float) -> float:
-    """Return `kkt_residual`, if those of both sides are known."""
     return max(float(by_loadings), float(by_factors)) / (total if total > 0 else 1.0)
 
 
