@@ -95,12 +95,6 @@ def newton_step(kernel: str, batches: Batches, counts: Counts, sums: Array) -> A
     return after if change < 0.0 else effects
 
 
-def extrapolated_effects(kernel: str, to: Array, since: Array, beta: float) -> Array | None:
-    """Return ``to * (to / since) ** beta``; None where an effect has changed much."""
-    found: Array = np.empty(to.shape)
-    return found if further_effects(kernel, to, since, beta, LARGEST_EFFECT, found) else None
-
-
 # ---------- the half-step in C++ (cpp/)
 
 MOST_SIDES = 4
@@ -256,7 +250,8 @@ class NativeEngine(Engine):
 
     def further_effects(self, to: Array, since: Array, beta: float) -> Array | None:
         """See `Engine.further_effects`; None where the effects have changed much."""
-        return extrapolated_effects(self.kernel, to, since, beta)
+        found: Array = np.empty(to.shape)
+        return found if further_effects(self.kernel, to, since, beta, LARGEST_EFFECT, found) else None
 
     @property
     def _batches(self) -> Batches:

@@ -377,14 +377,7 @@ class StreamingEngine(Engine):
             bounds=bounds,
             n_threads=self.n_threads,
         )
-        return HalfStep(
-            step.values,
-            step.loss + self.problem.plain_constant,
-            step.gradient,
-            step.predicted_decrease,
-            step.n_rejected,
-            certain=False,
-        )
+        return replace(step, loss=step.loss + self.problem.plain_constant)
 
     def evaluate(self, side: Side, start: Any, design: Any) -> tuple[float, Any]:
         """Loss and gradient at `start`; see `Engine.evaluate`."""
@@ -458,12 +451,8 @@ class StreamingEngine(Engine):
     # ---------------------------------------------------------------- inside
 
     def _batch_pass(self, problem: Problem, loadings: Any, factors: Any) -> Array:
-        model = ChunkModel.of(problem)
-        sums: Any = self._summed(
-            BatchPass(np.asarray(factors), model, problem.zeros, self.n_threads), loadings
-        )
-        found: Array = sums.values
-        return found
+        work = BatchPass(np.asarray(factors), ChunkModel.of(problem), problem.zeros, self.n_threads)
+        return cast(BatchSums, self._summed(work, loadings)).values
 
     def _summed(self, work: Any, loadings: Any) -> Any:
         """Run a pass that only sums up."""

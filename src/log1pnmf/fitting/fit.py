@@ -40,9 +40,8 @@ SWEEP = "log1p_nmf_sweep"
 """In `uns`: the table of a sweep over c."""
 
 
-@dataclass(frozen=True)
 class Keys:
-    """Names under which one fit is kept.
+    """Names under which one fit is kept; `key_added` takes the place of the usual ones.
 
     >>> Keys().obsm, Keys().varm, Keys().uns
     ('X_log1p_nmf', 'log1p_nmf', 'log1p_nmf')
@@ -50,71 +49,28 @@ class Keys:
     'programmes'
     """
 
-    key_added: str | None = None  # one name for all three places, in place of the usual ones
-
-    def __post_init__(self) -> None:
-        if self.key_added is None:
-            return
-        if not isinstance(self.key_added, str):
-            raise TypeError(f"key_added must be a string, got {type(self.key_added).__name__}")
-        if not self.key_added or "/" in self.key_added:
+    def __init__(self, key_added: str | None = None) -> None:
+        if key_added is not None and not isinstance(key_added, str):
+            raise TypeError(f"key_added must be a string, got {type(key_added).__name__}")
+        if key_added is not None and (not key_added or "/" in key_added):
             raise ValueError(
-                f"key_added must be a name without '/' (in h5ad files a folder), got {self.key_added!r}"
+                f"key_added must be a name without '/' (in h5ad files a folder), got {key_added!r}"
             )
-
-    @property
-    def obsm(self) -> str:
-        """Of the loadings, samples x factors."""
-        return "X_log1p_nmf" if self.key_added is None else self.key_added
-
-    @property
-    def varm(self) -> str:
-        """Of the factors, features x factors."""
-        return "log1p_nmf" if self.key_added is None else self.key_added
-
-    @property
-    def dispersion(self) -> str:
-        """In `var`: of the features' dispersions, where the noise has them."""
-        return f"{self.varm}_dispersion"
-
-    @property
-    def mask(self) -> str:
-        """In `varm`: of the features that factors were to have, where there was a mask."""
-        return f"{self.varm}_mask"
-
-    @property
-    def uns(self) -> str:
-        """Of everything else."""
-        return "log1p_nmf" if self.key_added is None else self.key_added
-
-    @property
-    def markers(self) -> str:
-        """In `uns`: of the table of effects."""
-        return f"{self.uns}_markers"
-
-    @property
-    def std(self) -> str:
-        """In `obsm`: of the standard errors of the loadings given the factors."""
-        return f"{self.obsm}_std"
+        self.key_added, name = key_added, key_added or "log1p_nmf"
+        self.obsm = key_added or "X_log1p_nmf"  # loadings, samples x factors
+        self.std = f"{self.obsm}_std"  # in `obsm`: standard errors of the loadings given the factors
+        self.varm = name  # factors, features x factors
+        self.mask = f"{name}_mask"  # in `varm`: features that factors may have, where there was a mask
+        self.dispersion = f"{name}_dispersion"  # in `var`: where the noise has dispersions
+        self.uns = name  # everything else
+        self.markers = f"{name}_markers"  # in `uns`, as all that follow: table of effects
+        self.select = f"{name}_select"  # comparison of settings
+        self.evidence = f"{name}_evidence"  # evidence for every factor
+        self.usage = f"{name}_usage"  # comparison of groups
 
     def obs_column(self, factor: str) -> str:
-        """Column of `obs` with the loadings of a factor."""
+        """Return the column of `obs` with the loadings of a factor."""
         return factor if self.key_added is None else f"{self.key_added}_{factor}"
-
-    @property
-    def select(self) -> str:
-        """In `uns`: of a comparison of settings."""
-        return f"{self.uns}_select"
-
-    @property
-    def evidence(self) -> str:
-        """In `uns`: of what speaks for every factor."""
-        return f"{self.uns}_evidence"
-
-    @property
-    def usage(self) -> str:
-        """In `uns`: of the comparison of groups."""
-        return f"{self.uns}_usage"
 
 
 def c_name(c: float) -> str:
@@ -290,29 +246,6 @@ def check_factor_names(names: NDArray[Any], n_components: int) -> None:
     if len(set(names.tolist())) != n_components:
         twice = next(name for name in names.tolist() if names.tolist().count(name) > 1)
         raise ValueError(f"every factor needs a name of its own, got {twice!r} twice")
-
-
-# ---------- what a fit keeps of the factors of which something was known
-
-
-def known_parts(
-    kinds: Sequence[str],
-    names: Sequence[str],
-    loadings: NDArray[np.float64],
-    factors: NDArray[np.float64],
-    mask: NDArray[np.bool_] | None,
-) -> tuple[Any, Any, Any]:
-    """Return loadings, factors and mask of a fit that were known, with their names; None where none are."""
-    own = np.array(kinds)
-    where = [np.flatnonzero(at) for at in (np.isin(own, KINDS[:2]), own == "factors", own == "mask")]
-    allowed = np.zeros((len(factors), 0), dtype=bool) if mask is None else mask
-    some = (own[where[0]] == "pattern") & (loadings[:, where[0]] > 0.0)
-    columns = (np.where(some, np.nan, loadings[:, where[0]]), factors[:, where[1]], allowed)
-    one, two, three = (
-        {names[int(k)]: column for k, column in zip(at, part.T, strict=True)} or None
-        for at, part in zip(where, columns, strict=True)
-    )
-    return one, two, three
 
 
 def check_kinds(kinds: list[str], mask: NDArray[Any] | None, n_features: int) -> None:
@@ -718,7 +651,17 @@ class Fit:
     @property
     def known_parts(self) -> tuple[Any, Any, Any]:
         """Loadings, factors and mask that were known, as ``fixed_loadings=`` and so on take them, or None."""
-        return known_parts(self.kinds, self.factor_names, self.loadings, self.factors, self.mask)
+        own, names = np.array(self.kinds), self.factor_names
+        where = [np.flatnonzero(at) for at in (np.isin(own, KINDS[:2]), own == "factors", own == "mask")]
+        allowed = np.zeros((len(self.factors), 0), dtype=bool) if self.mask is None else self.mask
+        loadings = self.loadings[:, where[0]]
+        some = (own[where[0]] == "pattern") & (loadings > 0.0)
+        columns = (np.where(some, np.nan, loadings), self.factors[:, where[1]], allowed)
+        one, two, three = (
+            {names[int(k)]: column for k, column in zip(at, part.T, strict=True)} or None
+            for at, part in zip(where, columns, strict=True)
+        )
+        return one, two, three
 
     @property
     def feature_labels(self) -> Names:

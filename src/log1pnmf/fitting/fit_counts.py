@@ -229,7 +229,8 @@ def choose_noise(request: Request, counts: Counts, fit: Callable[[Request, Count
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", convergence_warning())
         found = fit(quick, train)
-    return _compared(found, train, test, _kind(asked.dispersion))
+    kind = asked.dispersion if asked.dispersion in get_args(DispersionKind) else "feature"
+    return _compared(found, train, test, cast(DispersionKind, kind))
 
 
 def _split(counts: Counts, rng: np.random.Generator) -> tuple[Counts, Counts]:
@@ -237,10 +238,6 @@ def _split(counts: Counts, rng: np.random.Generator) -> tuple[Counts, Counts]:
         return split_counts(counts, TEST_FRACTION, random_state=rng)
     except ValueError as error:
         raise ValueError(f"noise='auto' holds out counts to choose: {error}; or name the noise") from error
-
-
-def _kind(dispersion: str) -> DispersionKind:
-    return cast(DispersionKind, dispersion) if dispersion in get_args(DispersionKind) else "feature"
 
 
 def _compared(fit: Fit, train: Counts, test: Counts, kind: DispersionKind) -> NoiseChoice:
@@ -275,9 +272,13 @@ def _continued(fit: Fit, problem: Problem, request: Request) -> tuple[Array, Arr
     counts = problem.counts
     if counts.n_features != len(fit.factors):
         what = f"{len(fit.factors)} features, but the counts have {counts.n_features}"
-    elif _differ(fit.feature_names, counts.feature_names):
+    elif (
+        fit.feature_names is not None
+        and counts.feature_names is not None
+        and not np.array_equal(fit.feature_names, counts.feature_names)
+    ):
         j = int(np.argmax(fit.feature_names != counts.feature_names))
-        was, now = fit.feature_names[j], counts.feature_names[j]  # type: ignore[index]
+        was, now = fit.feature_names[j], counts.feature_names[j]
         what = f"other features (column {j} was {was!r}, now is {now!r})"
     else:
         before = None
@@ -289,10 +290,6 @@ def _continued(fit: Fit, problem: Problem, request: Request) -> tuple[Array, Arr
     raise ValueError(
         f"the fit to start from has {what}; pass the same features in the same order, or start without it"
     )
-
-
-def _differ(names: Any, others: Any) -> bool:
-    return names is not None and others is not None and not np.array_equal(names, others)
 
 
 # ---------- from counts to a Fit

@@ -8,7 +8,7 @@ puts it back, so that the sum of losses + constant is the full negative log-like
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +27,9 @@ from .zeros import AdaptiveZeros, EntryZeros, Quadratic
 
 Array = NDArray[np.float64]
 
+Form: TypeAlias = Quadratic | EntryZeros | None
+"""What replaces the loss of zeros; None computes it exactly."""
+
 LARGE_TOTAL = 1e10
 """Sum of all counts from which the rounding errors of a sum of means would show beside the loss."""
 
@@ -42,7 +45,7 @@ def entry_loss(
     eta: ArrayLike,
     t: ArrayLike,
     link: ShiftedLog,
-    zeros: Quadratic | EntryZeros | None = None,
+    zeros: Form = None,
     *,
     noise: Noise = POISSON,
 ) -> Array:
@@ -52,8 +55,8 @@ def entry_loss(
         loss = noise.loss(y, t * link.em(eta))
     if zeros is None:
         return loss
-    stand_in = _at(zeros)
-    return np.where(stand_in.in_place(y), stand_in.loss(eta, t), loss)
+    own = zeros if isinstance(zeros, EntryZeros) else EntryZeros(zeros.a1, zeros.a2)
+    return np.where(own.in_place(y), own.loss(eta, t), loss)
 
 
 def entry_gradient(
@@ -61,7 +64,7 @@ def entry_gradient(
     eta: ArrayLike,
     t: ArrayLike,
     link: ShiftedLog,
-    zeros: Quadratic | EntryZeros | None = None,
+    zeros: Form = None,
     *,
     noise: Noise = POISSON,
 ) -> Array:
@@ -70,8 +73,8 @@ def entry_gradient(
     gradient = noise.gradient(y, t, link.derivatives(eta))
     if zeros is None:
         return gradient
-    stand_in = _at(zeros)
-    return np.where(stand_in.in_place(y), stand_in.gradient(eta, t), gradient)
+    own = zeros if isinstance(zeros, EntryZeros) else EntryZeros(zeros.a1, zeros.a2)
+    return np.where(own.in_place(y), own.gradient(eta, t), gradient)
 
 
 def entry_curvature(
@@ -79,7 +82,7 @@ def entry_curvature(
     eta: ArrayLike,
     t: ArrayLike,
     link: ShiftedLog,
-    zeros: Quadratic | EntryZeros | None = None,
+    zeros: Form = None,
     *,
     noise: Noise = POISSON,
 ) -> Array:
@@ -88,12 +91,8 @@ def entry_curvature(
     curvature = noise.curvature(y, t, link.derivatives(eta))
     if zeros is None:
         return curvature
-    stand_in = _at(zeros)
-    return np.where(stand_in.in_place(y), stand_in.curvature(t), curvature)
-
-
-def _at(zeros: EntryZeros | Quadratic) -> EntryZeros:
-    return zeros if isinstance(zeros, EntryZeros) else EntryZeros(zeros.a1, zeros.a2)
+    own = zeros if isinstance(zeros, EntryZeros) else EntryZeros(zeros.a1, zeros.a2)
+    return np.where(own.in_place(y), own.curvature(t), curvature)
 
 
 def _float(x: ArrayLike) -> Array:
