@@ -238,7 +238,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """Write the fitted model to one file, without pickle and atomically; the same as ``fit_.save``.
 
         `load` restores the same bits. It does not restore `n_jobs`, `engine`, `verbose` and starts given as
-        arrays or functions: these have their defaults. A `random_state` that is not a number becomes None.
+        arrays: these have their defaults. A `random_state` that is not a number becomes None.
 
         >>> import os, tempfile
         >>> from log1pnmf import Log1pNMF
@@ -250,16 +250,6 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """
         check_is_fitted(self)
         self.fit_.save(path)
-
-
-def seen_features(X: Any, counts: Counts) -> dict[str, Any]:
-    """Find number and names of the features as scikit-learn does, as attributes of an estimator."""
-    probe = BaseEstimator()
-    validate_data(probe, X, skip_check_array=True)
-    found = dict(vars(probe))
-    if not hasattr(X, "columns") and counts.feature_names is not None:
-        found["feature_names_in_"] = counts.feature_names
-    return found
 
 
 # ---------- the scikit-learn estimator: parameters in, a fit out; the work is done elsewhere
@@ -300,13 +290,12 @@ class Log1pNMF(FittedModel):
     batch_strength : float
         With `batch` in `fit`: strength of the prior that pulls the effect of a batch on a feature towards 1,
         in counts. It acts as if the batch had that many more counts of the feature, exactly as expected.
-    init : {"auto", "rank1", "random", "nndsvd"}, (loadings, factors), Fit or callable
+    init : {"auto", "rank1", "random", "nndsvd"}, (loadings, factors) or Fit
         The start. "auto" tries several for a few iterations and improves the best. Arrays are on the link
         scale; factors may have the shape of `components_`. A `Fit`, such as ``model.fit_``, is continued. Its
         features must be the same; `n_components` may change (new factors start tiny and random; if there are
         too many, the largest stay), `c` (loadings stay, and each factor keeps the rates of a sample that has
-        it alone), and samples (their loadings are first estimated for the old factors). A function is called
-        with the problem, K and a random state, and returns loadings and factors.
+        it alone), and samples (their loadings are first estimated for the old factors).
     n_init : int
         Number of starts; the fit with the lowest objective is kept.
     l1 : float
@@ -499,8 +488,11 @@ class Log1pNMF(FittedModel):
         if size_factors is not None:
             parameters["size_factors"] = size_factors
         request, X = Request.of(**parameters), to_host(X)  # all parameters are checked before any work
-        counts = as_counts(X, self.engine)
-        features = seen_features(X, counts)
+        counts, probe = as_counts(X, self.engine), BaseEstimator()
+        validate_data(probe, X, skip_check_array=True)  # finds number and names of features
+        features = dict(vars(probe))
+        if not hasattr(X, "columns") and counts.feature_names is not None:
+            features["feature_names_in_"] = counts.feature_names
         fit = run_request(request, counts, resume=resume)
         return self._take(fit.named(feature_names=features.get("feature_names_in_")), features)
 
@@ -574,7 +566,7 @@ class Log1pNMF(FittedModel):
         """
         fit = as_fit(source, key=key)
         parameters = {**vars(fit.asked)}
-        del parameters["engine"], parameters["normalize"]
+        del parameters["engine"]
         if fit.asked.init == GIVEN:
             del parameters["init"]
         if fit.asked.size_factors == GIVEN:

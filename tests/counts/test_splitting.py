@@ -10,6 +10,7 @@ from scipy import sparse, stats
 
 from log1pnmf import Log1pNMF, fit_log1p_nmf
 from log1pnmf.analysis.heldout import heldout_features, heldout_log_likelihood
+from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import folds, split_counts, training_size_factors
 from log1pnmf.fitting.new_samples import project
 from log1pnmf.model.link import ShiftedLog

@@ -16,7 +16,7 @@ from log1pnmf import fit_log1p_nmf
 from log1pnmf._common.archive import read_archive, write_archive
 from log1pnmf._common.checks import random_from_parts, random_parts
 from log1pnmf.counts.counts import Counts
-from log1pnmf.fitting import checkpoint
+from log1pnmf.fitting import checkpoint, race
 from log1pnmf.fitting.fit import Fit
 
 
@@ -219,24 +219,23 @@ def test_ctrl_c_writes_a_last_checkpoint(tmp_path, kind):
     assert_same(whole, fitted(resume=path, **KINDS[kind]))
 
 
-def test_ctrl_c_while_a_later_start_is_made(tmp_path):
-    calls = []
+def test_ctrl_c_while_a_later_start_is_made(tmp_path, monkeypatch):
+    calls, original = [], race.initialize
 
-    def start(problem, n_components, rng):
-        return tuple(rng.uniform(0.1, 1.0, size=(n, n_components)) for n in problem.counts.shape)
-
-    def press(problem, n_components, rng):
-        calls.append(start(problem, n_components, rng))
+    def press(*given):
+        calls.append(original(*given))
         if len(calls) == 2:
             raise KeyboardInterrupt
         return calls[-1]
 
-    path, options = tmp_path / "checkpoint", {"c": math.inf, "n_init": 3}
-    whole = fitted(init=start, **options)
+    path, options = tmp_path / "checkpoint", {"c": math.inf, "n_init": 3, "init": "random"}
+    whole = fitted(**options)
+    monkeypatch.setattr(race, "initialize", press)
     with pytest.warns(RuntimeWarning, match="interrupted after"):
-        stopped = fitted(checkpoint=path, init=press, **options)
+        stopped = fitted(checkpoint=path, **options)
+    monkeypatch.undo()
     assert not stopped.converged
-    assert_same(whole, fitted(resume=path, init=start, **options))
+    assert_same(whole, fitted(resume=path, **options))
 
 
 def test_ctrl_c_while_a_checkpoint_is_written(tmp_path, monkeypatch):
@@ -277,7 +276,7 @@ CHILD = """
 import sys, time, warnings
 import numpy as np
 from log1pnmf import fit_log1p_nmf
-from log1pnmf.fitting import checkpoint
+from log1pnmf.fitting import checkpoint, race
 path, mode, held = sys.argv[1], sys.argv[2], int(sys.argv[4])
 def hold():
     while True:  # until it is killed

@@ -118,7 +118,7 @@ class Stuck(native.NativeEngine):
 
 @pytest.mark.parametrize("likelihood", ["chebyshev", "adaptive"])
 def test_an_end_that_is_no_optimum_is_no_convergence(tmp_path, likelihood, monkeypatch):
-    monkeypatch.setitem(registry.MAKERS, "native", lambda problem, n_threads, _: Stuck(problem, n_threads))
+    monkeypatch.setattr(registry, "NativeEngine", Stuck)
     with pytest.warns(ConvergenceWarning, match="no step lowers the objective any more, but"):
         fit = fit_log1p_nmf(Y, 3, likelihood=likelihood, init="random")
     assert not fit.converged

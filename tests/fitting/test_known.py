@@ -120,7 +120,7 @@ def test_a_penalty_spares_the_constant_column_or_else_the_first_free_one(columns
     known = structure_of(Counts.from_any(COUNTS), Settings(k, l1=2.0), fixed_loadings=DESIGN[:, columns])
     constraint = known.constraint(k, l1=2.0, mask_penalty=math.inf, alpha=1.0)
     expected = np.where(np.arange(k) == spared, 0.0, 2.0)
-    assert constraint.factors.table("penalty", k)[0].tolist() == expected.tolist()
+    assert constraint.factors.tables(k)[2][0].tolist() == expected.tolist()
 
 
 def test_streamed_is_whole():

@@ -197,15 +197,16 @@ def iteration(index=0, **values):
 
 
 def test_schedule():
-    schedule = Extrapolation(start=0.5, warm_up=1, shrink=2.0, grow=1.1, grow_ceiling=1.01)
+    schedule = Extrapolation(warm_up=1)
     assert schedule.beta == 0.0
-    schedule.accepted()
+    schedule = schedule.accepted()
     assert schedule.beta == 0.5
     for _ in range(50):
-        schedule.accepted()
+        schedule = schedule.accepted()
     assert schedule.beta == 1.0
-    schedule.rejected()
-    assert schedule.beta == 0.5
+    schedule = schedule.rejected()
+    assert schedule.beta == 1.0 / 1.5
+    assert schedule.ceiling == 1.0
 
 
 def test_stopping_needs_some_in_a_row_and_no_restart():

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from log1pnmf._common.checks import Random, check_choice, check_number, check_whole
 from log1pnmf.counts.counts import Counts
 from log1pnmf.counts.splitting import folds, training_size_factors
-from log1pnmf.engines.base import Engine
 from log1pnmf.engines.registry import make_engine
 from log1pnmf.fitting.fit import Fit, c_name
 from log1pnmf.fitting.race import find_start
-from log1pnmf.fitting.runs import Run, Start, best_run
+from log1pnmf.fitting.runs import Run, Runs, Start
 from log1pnmf.fitting.settings import NOISES, Settings
 from log1pnmf.fitting.starts import continued_start
 from log1pnmf.fitting.updates import first_noise, first_problem, update_of
@@ -287,7 +286,7 @@ class Fitter:
         """Return the fit of a setting from the random start with this number."""
         settings = replace(self._settings(setting), init="random")
         run = self._run(settings, self._fresh(settings), self._random(setting, number))
-        return run.as_fit(settings, self._problem(settings))
+        return run.as_fit(settings, run.changed.put_into(self._problem(settings)))
 
     def scored(self, setting: Setting, before: Fit | None) -> tuple[Fit, ScoredFit]:
         """Return the fit of a setting with the best training objective, and its scores.
@@ -302,7 +301,7 @@ class Fitter:
         starts += [self._fresh(settings, number) for number in range(self.n_starts - len(starts))]
         runs = (self._run(settings, start, rng, None if k else before) for k, start in enumerate(starts))
         best = min(runs, key=lambda run: run.objective)
-        fit = best.as_fit(settings, self._problem(settings))
+        fit = best.as_fit(settings, best.changed.put_into(self._problem(settings)))
         assert self.part.scores is not None  # only folds are scored
         by_sample, fitted = self.part.scores(fit)
         seconds, met = time.thread_time() - started, best.stopped == "converged"
@@ -331,18 +330,15 @@ class Fitter:
         return lambda engine, rng, _: find_start(engine, rng, number, settings=settings, n_jobs=1)
 
     def _run(self, settings: Settings, start: Start, rng: Random, before: Fit | None = None) -> Run:
-        def remake(problem: Problem) -> Engine:
-            return make_engine(settings.engine, problem, 1)
-
-        run = best_run(
-            replace(settings, n_init=1),
-            remake,
-            self._problem(settings, before),
-            rng,
+        run = Runs(
+            settings=replace(settings, n_init=1),
+            engine=make_engine(settings.engine, self._problem(settings, before), 1),
+            rng=rng,
             start=start,
-            update=update_of(settings, remake, self.part.train, batched=self.part.batches is not None),
+            constraint=settings.constraint,
+            update=update_of(settings, self.part.train, batched=self.part.batches is not None),
             callbacks=[lambda iteration: self.stopped()],
-        )
+        ).best()
         if self.stopped():
             raise Interrupted
         return run

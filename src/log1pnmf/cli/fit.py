@@ -41,7 +41,7 @@ from log1pnmf.counts.text import CountTable
 from log1pnmf.counts.write import to_anndata
 from log1pnmf.fitting.callbacks import TimeLimit
 from log1pnmf.fitting.fit import Fit, Keys, c_name, sweep_key
-from log1pnmf.fitting.fit_counts import POOR_APPROXIMATION, certify, fit_log1p_nmf
+from log1pnmf.fitting.fit_counts import fit_log1p_nmf
 from log1pnmf.fitting.settings import LARGEST_EXACT, Settings
 from log1pnmf.tl.inputs import ChosenCounts, write_fit
 
@@ -338,15 +338,13 @@ def _write(done: RunWriter) -> None:
 
 
 def _examined(fit: Fit, done: RunWriter, n_jobs: int | None) -> tuple[Fit, dict[str, Any]]:
-    """Certify and measure a fit; where Ctrl-C is pressed meanwhile, only what takes no time."""
+    """Measure a fit; where Ctrl-C is pressed meanwhile, only what takes no time."""
     counts = done.table.counts
     if not done.interrupted:
         try:
-            certificate = certify(fit, counts, engine=fit.settings.engine, n_jobs=n_jobs)
             explained, quick = math.nan, fit.link.is_identity or math.prod(counts.shape) <= LARGEST_EXACT
             if quick and counts.in_memory:
                 explained = deviance_explained(fit, counts, n_jobs=n_jobs)
-            fit = replace(fit, certificate=certificate)
             return fit, _measures(fit, explained)
         except KeyboardInterrupt:
             done.interrupted = True
@@ -357,25 +355,14 @@ def _notes(fit: Fit, warned: Sequence[str]) -> list[str]:
     """Return messages and warnings of a fit, without those that were printed with the data."""
     messages = [one_line(message) for message in fit.messages]
     told = [message for message in messages if "without any count" not in message]
-    certificate = fit.certificate
-    if certificate is not None and not certificate.is_exact:
-        told = [message for message in told if not message.startswith("the exact log-likelihood was not")]
-        share = abs(certificate.gap / certificate.log_likelihood)
-        told.append(
-            f"the log-likelihood is estimated from {certificate.n_sampled:,} of {certificate.n_samples:,} "
-            f"samples; the approximate one differs from it by {certificate.gap:,.0f}"
-            + (f", {share:.0%} of it: use --set likelihood=adaptive" if share > POOR_APPROXIMATION else "")
-        )
     return told + [text for text in warned if not any(text.startswith(message) for message in messages)]
 
 
 def _measures(fit: Fit, explained: float) -> dict[str, Any]:
     """Numbers of a fit, for tables, JSON and the screen."""
-    known = fit.certificate
     return {
         "c": fit.c,
-        "log_likelihood": math.nan if known is None else known.log_likelihood,
-        "log_likelihood_error": 0.0 if known is None else known.standard_error,
+        "log_likelihood": math.nan if fit.log_likelihood is None else fit.log_likelihood,
         "deviance_explained": explained,
         "factor_correlation": factor_correlation(fit.factors),
         "sparsity_loadings": float(hoyer(fit.loadings).mean()),
@@ -398,10 +385,8 @@ def _tell_fit(fit: Fit, row: Mapping[str, Any], screen: Screen, *, width: int) -
         state = ("stopped by --time-limit", "yellow")
     else:
         state = ("not converged", "yellow")
-    value, error = row["log_likelihood"], row["log_likelihood_error"]
+    value = row["log_likelihood"]
     likelihood = "not computed" if math.isnan(value) else f"{value:,.0f}"
-    if error > 0.0:
-        likelihood = f"about {likelihood} (standard error {error:,.0f})"
     explained = row["deviance_explained"]
     screen.say(
         (f"c = {c_name(fit.c):<{width}}", "bold"),

@@ -56,7 +56,8 @@ def effective_threads(n_jobs: int | None) -> int:
     ``OMP_NUM_THREADS`` or threadpoolctl say so; -2 is all but one of them, and so on. A positive number is
     taken as it is, up to four for every processor (64 at least): more only cost memory.
     """
-    if n_jobs is not None and not _is_integer(n_jobs):
+    given: object = n_jobs
+    if given is not None and (isinstance(given, bool | np.bool_) or not isinstance(given, Integral)):
         raise TypeError(f"n_jobs must be a whole number or None, got {n_jobs!r}; pass -1 for all cores")
     if n_jobs == 0:
         raise ValueError("n_jobs must not be 0; pass -1 for all cores, -2 for all but one, or None")
@@ -66,10 +67,6 @@ def effective_threads(n_jobs: int | None) -> int:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return max(1, min(cores, max_threads()) + 1 + (-1 if n_jobs is None else int(n_jobs)))
     return min(int(n_jobs), max(64, 4 * (os.cpu_count() or 1)))
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
 
 
 # ---------- effects of batches in the compiled core: a Newton step, and extrapolation
@@ -96,12 +93,6 @@ def newton_step(kernel: str, batches: Batches, counts: Counts, sums: Array) -> A
     if not longest <= LONGEST_STEP or max(after.max(), 1.0 / after.min()) > LARGEST_EFFECT:
         return None
     return after if change < 0.0 else effects
-
-
-def extrapolated_effects(kernel: str, to: Array, since: Array, beta: float) -> Array | None:
-    """Return ``to * (to / since) ** beta``; None where an effect has changed much."""
-    found: Array = np.empty(to.shape)
-    return found if further_effects(kernel, to, since, beta, LARGEST_EFFECT, found) else None
 
 
 # ---------- the half-step in C++ (cpp/)
@@ -159,6 +150,10 @@ class NativeEngine(Engine):
         self.n_threads = effective_threads(n_threads)
         self.kernel = choices[0] if kernel == "auto" else kernel
         self._sides: dict[Side, CoreSide] = {}
+
+    def with_problem(self, problem: Problem) -> NativeEngine:
+        """Return the same engine for another problem."""
+        return type(self)(problem, self.n_threads, self.kernel)
 
     def half_step(
         self,
@@ -255,7 +250,8 @@ class NativeEngine(Engine):
 
     def further_effects(self, to: Array, since: Array, beta: float) -> Array | None:
         """See `Engine.further_effects`; None where the effects have changed much."""
-        return extrapolated_effects(self.kernel, to, since, beta)
+        found: Array = np.empty(to.shape)
+        return found if further_effects(self.kernel, to, since, beta, LARGEST_EFFECT, found) else None
 
     @property
     def _batches(self) -> Batches:
@@ -273,9 +269,8 @@ class NativeEngine(Engine):
         zeros, problem = self.problem.zeros, self.problem
         if zeros is None:
             return means
-        exposure = problem.link.exposure_scale * problem.size_factors
         stored = zeros.by_sample if isinstance(zeros, AdaptiveZeros) else None
-        means += zeros.constant * self._batches.rest(problem.counts, exposure, stored)[0]
+        means += zeros.constant * self._batches.rest(problem.counts, problem.exposure, stored)[0]
         return np.maximum(means, 0.0, out=means)
 
     def _zeros(self, loadings: Array, factors: Array) -> tuple[str, CoreSide, Array, Array]:

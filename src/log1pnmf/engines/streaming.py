@@ -341,6 +341,10 @@ class StreamingEngine(Engine):
         self._last: _LastPass | None = None
         self._adopted: tuple[Any, Rows] | None = None
 
+    def with_problem(self, problem: Problem) -> StreamingEngine:
+        """Return the same engine for another problem."""
+        return type(self)(problem, self.n_threads, self._on_chunk)
+
     def adopt(self, array: Any, which: PairSide = "loadings") -> Any:
         """Take loadings as `Rows`; factors are left as they are."""
         if isinstance(array, Rows) or which == "factors":
@@ -373,14 +377,7 @@ class StreamingEngine(Engine):
             bounds=bounds,
             n_threads=self.n_threads,
         )
-        return HalfStep(
-            step.values,
-            step.loss + self.problem.plain_constant,
-            step.gradient,
-            step.predicted_decrease,
-            step.n_rejected,
-            certain=False,
-        )
+        return replace(step, loss=step.loss + self.problem.plain_constant)
 
     def evaluate(self, side: Side, start: Any, design: Any) -> tuple[float, Any]:
         """Loss and gradient at `start`; see `Engine.evaluate`."""
@@ -443,7 +440,7 @@ class StreamingEngine(Engine):
 
     def sample(self) -> Sample:
         """Return the rows that the survey kept in memory."""
-        return Sample(self._kept(), self._in_memory, self.settle, self.counts.sample_index)
+        return Sample(self._in_memory(self._kept()), self.settle, self.counts.sample_index)
 
     def settle(self, row: Array, factors: Array, bounds: Bounds = NON_NEGATIVE) -> Rows:
         """Solve the loadings for given factors in one pass, from one row for all samples, or one for each."""
@@ -454,12 +451,8 @@ class StreamingEngine(Engine):
     # ---------------------------------------------------------------- inside
 
     def _batch_pass(self, problem: Problem, loadings: Any, factors: Any) -> Array:
-        model = ChunkModel.of(problem)
-        sums: Any = self._summed(
-            BatchPass(np.asarray(factors), model, problem.zeros, self.n_threads), loadings
-        )
-        found: Array = sums.values
-        return found
+        work = BatchPass(np.asarray(factors), ChunkModel.of(problem), problem.zeros, self.n_threads)
+        return cast(BatchSums, self._summed(work, loadings)).values
 
     def _summed(self, work: Any, loadings: Any) -> Any:
         """Run a pass that only sums up."""

@@ -231,7 +231,7 @@ def model_facts(fit: Fit) -> Iterator[tuple[str, str]]:
         yield "penalty", f"l1 = {settings.l1:g} on all factors but the baseline (factor 0), loadings <= 1"
     if fit.factor_kinds is not None:
         yield "known", _known(fit)
-    solver = f"{settings.row_solver}{', extrapolated' if settings.extrapolates else ''}"
+    solver = f"{settings.row_solver}{', extrapolated' if settings.row_solver == 'newton' else ''}"
     yield (
         "solver",
         f"{solver}, {plural(settings.n_init, 'start')} ({settings.init}), seed {settings.random_state}",

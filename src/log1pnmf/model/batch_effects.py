@@ -22,7 +22,8 @@ from log1pnmf.counts.counts import Counts
 
 from .batches import LARGEST_EFFECT, Batches, balanced_effects
 from .noise import NegativeBinomial, log1p_ratio
-from .objective import BLOCK_BYTES, Model
+from .objective import BLOCK_BYTES
+from .problem import Problem
 
 Array = NDArray[np.float64]
 Expand: TypeAlias = Callable[[Array], tuple[Array, Array, Array]]
@@ -34,7 +35,7 @@ FEW_STEPS, ROUGHLY = 4, 1e-3
 
 
 def renewed_effects(
-    model: Model,
+    model: Problem,
     loadings: Array,
     factors: Array,
     *,
@@ -69,7 +70,7 @@ def renewed_effects(
         def expand(logs: Array) -> tuple[Array, Array, Array]:
             effects = np.exp(logs)
             if dispersed is None:
-                other = replace(model, batches=replace(batches, effects=effects))  # type: ignore[type-var]
+                other = replace(model, batches=replace(batches, effects=effects))
                 value, slope, bend = dispersed_sums(other, loadings, factors)
             else:
                 value, slope, bend = dispersed(effects, loadings, factors)
@@ -90,7 +91,7 @@ def first_effects(batches: Batches, counts: Counts, sizes: Array) -> Batches:
     return replace(batches, effects=np.exp(_levelled(logs, batches.feature_weights(counts))))
 
 
-def mean_sums(model: Model, loadings: Array, factors: Array) -> Array:
+def mean_sums(model: Problem, loadings: Array, factors: Array) -> Array:
     """Sum of the means of every feature in each batch, were its effects 1; batches x features.
 
     Where a quadratic replaces a zero, it is its mean: the objective has that one.
@@ -99,7 +100,7 @@ def mean_sums(model: Model, loadings: Array, factors: Array) -> Array:
     assert batches is not None
     if link.is_identity:
         return np.asarray((batches.members(sizes) @ loadings) @ factors.T)
-    members, total = batches.members(link.exposure_scale * sizes).tocsc(), np.zeros(batches.effects.shape)
+    members, total = batches.members(model.exposure).tocsc(), np.zeros(batches.effects.shape)
     for block in _blocks(model):
         eta = loadings[block] @ factors.T
         means = link.em(eta)
@@ -111,7 +112,7 @@ def mean_sums(model: Model, loadings: Array, factors: Array) -> Array:
     return total
 
 
-def _blocks(model: Model) -> list[slice]:
+def _blocks(model: Problem) -> list[slice]:
     return list(dense_blocks(model.counts.shape, BLOCK_BYTES / (8 * 6)))
 
 
@@ -162,7 +163,7 @@ def _newton(slope: Array, bend: Array, weights: Array) -> Array:
     return np.asarray(free - (pushed - share * pushed.sum(axis=0)))
 
 
-def dispersed_sums(model: Model, loadings: Array, factors: Array) -> Array:
+def dispersed_sums(model: Problem, loadings: Array, factors: Array) -> Array:
     """Sum loss and its derivatives in the logarithms of effects over batches: 3 x batches x features.
 
     With negative binomial noise and ``D = 1 + phi mean`` the loss is ``(y + r) log(D) - y log(mean)``, its

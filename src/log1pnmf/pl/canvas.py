@@ -122,7 +122,7 @@ def _stored_fit(adata: Any, keys: Keys) -> Fit:
         loadings,
         np.asarray(adata.varm[keys.varm], dtype=np.float64),
         float(about["c"]),
-        normalize=str(about["settings"]["normalize"]),
+        scale=str(about["scale"]),
         feature_names=np.array(adata.var_names, dtype=object),
         history=about["history"],
         given_factor_names=about.get("factor_names"),
@@ -131,11 +131,9 @@ def _stored_fit(adata: Any, keys: Keys) -> Fit:
     )
 
 
-def fit_of_arrays(
-    loadings: Array, factors: Array, c: float = 1.0, *, normalize: str = "max", **known: Any
-) -> Fit:
+def fit_of_arrays(loadings: Array, factors: Array, c: float = 1.0, **known: Any) -> Fit:
     """Return a fit to draw of loadings and factors alone; `known` are other parts of `Fit`."""
-    settings, (n, m) = Settings(loadings.shape[1], c=c, normalize=normalize), (len(loadings), len(factors))
+    settings, (n, m) = Settings(loadings.shape[1], c=c), (len(loadings), len(factors))
     rest: dict[str, Any] = {"stopped": "converged", "n_iter": 0, "seconds": 0.0, "history": {}}
     rest |= {"objective": math.nan, "approximate_log_likelihood": None, "kkt_residual": math.nan}
     data = DataFacts(n, m, nnz=0, total=0.0)

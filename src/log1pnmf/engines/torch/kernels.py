@@ -1026,7 +1026,7 @@ def _solve(m0, m1, m2, m3, m4, r0, r1, r2):
 
 @triton.jit
 def _fit(row_at, em_at, exposure_at, cap, n, SIZE: tl.constexpr):
-    """Least squares around the mean, as in `log1pnmf.model.zeros.survey_feature`; in powers of eta."""
+    """Least squares around the mean, as in ``cpp/zeros.hpp``; in powers of eta."""
     mean, scale = _mean_and_scale(row_at, exposure_at, cap, n, SIZE)
     level, slope, unit = libdevice.expm1(mean), libdevice.exp(mean), 1.0 / scale
     m0 = tl.zeros([SIZE], dtype=tl.float64)

@@ -1,6 +1,6 @@
 """Zero entries and the quadratics that replace them, in blocks of features of a bounded size.
 
-It computes what ``cpp/zeros.hpp`` and `log1pnmf.model.zeros.survey_feature` do; always in float64.
+It computes what ``cpp/zeros.hpp`` does; always in float64.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def errors(eta: Any, exposure: Any, quadratics: Any) -> Any:
 
 
 def _survey(eta: Any, em: Any, exposure: Any, cap: float) -> tuple[Any, Any, Any]:
-    """Error, zeros above the cap and quadratics of many features, as `survey_feature` gives them for one."""
+    """Error, zeros above the cap and quadratics of many features."""
     w = torch.where((eta >= 0.0) & (eta <= cap), exposure, 0.0)
     total = w.sum(1)
     some = torch.where(total > 0.0, total, 1.0)
@@ -253,7 +253,7 @@ class Noise:
 def _survey_dispersed(
     eta: Any, cost: Any, measure: Any, exposure: Any, cap: float, *, noise: Noise, straight: bool
 ) -> tuple[Any, Any, Any]:
-    """Error, zeros above the cap, and coefficients, as `survey_feature` gives them for one feature."""
+    """Error, zeros above the cap, and coefficients."""
     w = torch.where((measure >= 0.0) & (measure <= cap), exposure, 0.0)
     t = exposure.expand(eta.shape)
     (center, scale), (middle, spread) = _standard(eta, w), _standard(t, w)
