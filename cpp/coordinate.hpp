@@ -13,7 +13,7 @@ namespace log1pnmf::LOG1PNMF_ISA {
 
 template <class Link, class Noise>
 class CoordinateRow {
-  static_assert(Noise::kPoisson, "the paper's solver is for Poisson counts");
+  static_assert(!Noise::kDispersed, "the paper's solver is for Poisson counts");
 
  public:
   CoordinateRow(const HalfStep& h, const Design& design)
@@ -28,7 +28,6 @@ class CoordinateRow {
     const double* start = h_.start + i * K_;
     double* out = h_.values + i * K_;
     evaluator_.start_row(row_);
-    if constexpr (Noise::kWhole) own_ = own_terms();
     h_.loss[i] = evaluator_.template evaluate<Level::gradient>(start, h_.gradient + i * K_, nullptr);
     h_.rejected[i] = 0;
     std::copy_n(start, K_, static_cast<double*>(b_));
@@ -118,24 +117,6 @@ class CoordinateRow {
       gather(design_, design_.packed, row_.indices, static_cast<int>(row_.count), row_.readable, X_, entries_);
       for (int k = 0; k <= K_; ++k) std::fill(X_ + k * entries_ + row_.count, X_ + k * entries_ + padded_, 0.0);
     }
-  }
-
-  // What brings the sum of t em - y log em to the evaluator's loss: y log(y / t) - y over the counts.
-  double own_terms() {
-    double sum = 0.0, total = 0.0;
-    read_values(h_.rows, row_.offset, row_.count, y_);
-    std::fill(y_ + row_.count, y_ + round_up(row_.count, kLanes), 1.0);
-    for (std::int64_t p = 0; p < row_.count; p += kLanes) {
-      const Vec y = load(y_ + p);
-      Vec log, reciprocal;
-      log_and_reciprocal<1>(&y, &log, &reciprocal);
-      sum += horizontal_sum(y * log);
-    }
-    for (std::int64_t p = 0; p < row_.count; ++p) {
-      sum -= y_[p] * design_.log_exposure[row_.indices[p]];
-      total += y_[p];
-    }
-    return sum - total * (1.0 + std::log(row_.exposure));
   }
 
   const double* x(int k) const { return X_now_ + k * stride_; }
@@ -257,7 +238,7 @@ class CoordinateRow {
         store(at.inverse + p + u * kLanes, inverse[u]);
       }
     }
-    return row_.exposure * horizontal_sum(means) + horizontal_sum(loss) + whole_matrix_part() + own_;
+    return row_.exposure * horizontal_sum(means) + horizontal_sum(loss) + whole_matrix_part();
   }
 
   struct Slope {
@@ -391,7 +372,7 @@ class CoordinateRow {
   const double* X_now_ = nullptr;
   std::int64_t stride_ = 0, padded_ = 0, counts_padded_ = 0;
   int short_moves_ = 0, gathered_ = 0;
-  double loss_ = 0.0, own_ = 0.0;
+  double loss_ = 0.0;
   bool loss_known_ = false;
 };
 

@@ -34,7 +34,6 @@ struct Design {
   Buffer gram, linear;       // of every term: sum_j w_j x_j x_j' (sparse form, not the identity link) and sum_j w_j x_j
   Buffer decline;            // of every batch: sum_j t_j x_j, how steeply the loss of zeros rises at least
   Buffer largest;            // max_j x_jk
-  Buffer log_exposure;       // coordinate solver, large counts: log t_j
 
   explicit Design(const HalfStep& h)
       : K(h.n_components),
@@ -58,13 +57,11 @@ struct Design {
         gram(has_gram(h) ? static_cast<std::int64_t>(rank) * batches * K * K : 0),
         linear(rank > 0 ? static_cast<std::int64_t>(batches) * K : 0),
         decline(static_cast<std::int64_t>(batches) * K),
-        largest(K),
-        log_exposure(with_logs(h) ? h.rows.n_columns : 0) {
+        largest(K) {
     for (std::int64_t j = 0; j < h.rows.n_columns; ++j) {
       const double* x = h.design + j * K;
       const double t = h.rows.column_exposure != nullptr ? h.rows.column_exposure[j] : 1.0;
       for (int k = 0; k < K; ++k) largest[k] = std::max(largest[k], x[k]);
-      if (with_logs(h)) log_exposure[j] = std::log(t);
       double* to = packed + j * streams;
       std::copy(x, x + K, to);
       if (exposure >= 0) to[exposure] = t;
@@ -146,10 +143,6 @@ struct Design {
   static int quadratic_streams(const HalfStep& h) {
     return h.model.noise == Noise::negative_binomial && h.model.link != Link::identity ? 2 : 1;
   }
-  static bool with_logs(const HalfStep& h) {
-    return h.task == Task::coordinate && h.model.noise == Noise::large_poisson;
-  }
-
   static bool has_gram(const HalfStep& h) {
     return !h.model.exact_zeros && (h.model.link != Link::identity || h.model.noise == Noise::negative_binomial);
   }

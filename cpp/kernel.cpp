@@ -44,7 +44,7 @@ class RowsPlan final : public Plan {
         for (int r = 0; r < rows_together(); ++r) scratch->newton.emplace_back(h_, design_);
         break;
       case Task::coordinate:
-        if constexpr (Noise::kPoisson) scratch->coordinate.emplace(h_, design_);
+        if constexpr (!Noise::kDispersed) scratch->coordinate.emplace(h_, design_);
         break;
       case Task::statistics:
         scratch->hessian.emplace(static_cast<std::int64_t>(h_.n_components) * h_.n_components);
@@ -61,7 +61,7 @@ class RowsPlan final : public Plan {
     switch (h_.task) {
       case Task::newton: run_newton(i, scratch); break;
       case Task::coordinate:
-        if constexpr (Noise::kPoisson) scratch.coordinate->run(i);
+        if constexpr (!Noise::kDispersed) scratch.coordinate->run(i);
         break;
       case Task::means:
         scratch.evaluator->start_row(row_at(h_, i));
@@ -85,7 +85,7 @@ class RowsPlan final : public Plan {
 
   struct Scratch final : Workspace {
     std::deque<NewtonRow<Link, Noise>> newton;
-    std::optional<typename Coordinate<Link, Noise, Noise::kPoisson>::Row> coordinate;
+    std::optional<typename Coordinate<Link, Noise, !Noise::kDispersed>::Row> coordinate;
     std::optional<RowEvaluator<Link, Noise>> evaluator;
     std::optional<Buffer> hessian, gradient;
   };
@@ -168,7 +168,7 @@ std::unique_ptr<Plan> make_plan_for(const HalfStep& h) {
 // The one place where link and noise are chosen while running; all code behind a plan is compiled for them.
 std::unique_ptr<Plan> make_plan(const HalfStep& h) {
   if (h.model.noise == Noise::negative_binomial) return make_plan_for<NegativeBinomial>(h);
-  return h.model.noise == Noise::large_poisson ? make_plan_for<Poisson<true>>(h) : make_plan_for<Poisson<false>>(h);
+  return make_plan_for<Poisson>(h);
 }
 std::unique_ptr<Plan> make_programs(const Programs& p) { return std::make_unique<ProgramsPlan>(p); }
 std::unique_ptr<Plan> make_survey(const ZeroSurvey& s) { return std::make_unique<ZeroSurveyPlan>(s); }

@@ -58,7 +58,7 @@ struct Zeros {
 
 // See policies.hpp for what each link and noise is.
 enum class Link { shifted_log, identity };
-enum class Noise { poisson, large_poisson, negative_binomial };
+enum class Noise { poisson, negative_binomial };
 
 // exact_zeros: visit every entry; otherwise see Zeros. The identity link is exact in that form, and has no other.
 struct Model {

@@ -8,12 +8,11 @@ namespace log1pnmf::LOG1PNMF_ISA {
 // Poisson noise; not the identity link, where the sums are those of the design.
 class RowMeans : protected RowBlocks {
  protected:
-  // keeps: whether em of the last evaluation may be kept.
-  RowMeans(const HalfStep& h, const Design& design, bool weighs, bool keeps)
+  RowMeans(const HalfStep& h, const Design& design, bool weighs)
       : RowBlocks(h, design, weighs), n_terms_(K_ + K_ * (K_ + 1) / 2), stride_(round_up(design.batches, kLanes)),
         terms_(h.batch_sums != nullptr ? n_terms_ * stride_ : 0), quadratics_(stride_), means_(h.batch_sums != nullptr ? block_ : 0),
         lanes_(h.batch_sums != nullptr ? round_up(design.batches, kLanes) * kLanes : 0),
-        keeps_em_(keeps && h.batch_sums != nullptr), em_(!keeps_em_ ? block_ : h.model.exact_zeros ? design.padded : kept_),
+        keeps_em_(h.batch_sums != nullptr), em_(!keeps_em_ ? block_ : h.model.exact_zeros ? design.padded : kept_),
         eta_(!keeps_em_ || h.model.exact_zeros ? block_ : kept_), evaluated_at_(K_), step_(K_) {
     if (h.batch_sums == nullptr || h.model.exact_zeros) return;
     for (int batch = 0; batch < design.batches; ++batch) {

@@ -58,38 +58,34 @@ struct CountTerms {
   Vec residual[U], weight[U], loss[U], inverse[U];
 };
 
+// 1/em, and log(em) in the place of the loss where it is wanted.
+template <bool WithLoss, int U>
+LOG1PNMF_INLINE void log_and_inverse(const Vec* em, CountTerms<U>& terms) {
+  if constexpr (WithLoss) return log_and_reciprocal<U>(em, terms.loss, terms.inverse);
+  LOG1PNMF_EACH terms.loss[u] = Vec{};
+  LOG1PNMF_EACH terms.inverse[u] = em[u];
+  reciprocals<U>(terms.inverse);
+}
+
 // The zero terms of U vectors of entries.
 template <int U>
 struct ZeroTerms {
   Vec residual[U], weight[U], loss[U];
 };
 
-// The loss of an entry is t em - y log(em). Large: that of a count is t em - y - y log(t em / y), where nothing cancels; it
-// is slower, and matters where counts are large.
-template <bool Large>
+// The loss of an entry is t em - y log(em).
 struct Poisson {
-  static constexpr bool kPoisson = true;
   static constexpr bool kDispersed = false;   // whether entries have a dispersion
-  static constexpr bool kWhole = Large;       // whether the loss of a count's terms is its whole loss, zero terms included
 
   template <bool WithLoss, int U>
   LOG1PNMF_INLINE static void disperse(EntriesAt<U>&) {}
 
   template <class Link, bool WithLoss, int U>
   LOG1PNMF_INLINE static void count_terms(const double* y, const EntriesAt<U>& at, CountTerms<U>& terms) {
-    if constexpr (!WithLoss) {
-      LOG1PNMF_EACH terms.loss[u] = Vec{};
-      LOG1PNMF_EACH terms.inverse[u] = at.em[u];
-      reciprocals<U>(terms.inverse);
-    } else if constexpr (Large) {
-      Vec counts[U], mean[U];
-      LOG1PNMF_EACH counts[u] = load(y + u * kLanes);
-      LOG1PNMF_EACH mean[u] = at.t[u] * at.em[u];
-      deviance_and_reciprocal<U>(counts, at.em, mean, terms.loss, terms.inverse);
-    } else log_and_reciprocal<U>(at.em, terms.loss, terms.inverse);
+    log_and_inverse<WithLoss, U>(at.em, terms);
     LOG1PNMF_EACH {
       const Vec count = load(y + u * kLanes), ratio = count * terms.inverse[u];
-      if constexpr (!Large) terms.loss[u] = -(count * terms.loss[u]);
+      terms.loss[u] = -(count * terms.loss[u]);
       terms.residual[u] = Link::kLinear ? -ratio : -(count + ratio);
       terms.weight[u] = Link::kLinear ? ratio * terms.inverse[u] : ratio * terms.inverse[u] + ratio;
     }
@@ -125,7 +121,7 @@ constexpr double kSmallestPhi = 1e-100;   // stands in for no dispersion; log(1 
 // Poisson's over D. The weight is never below the second derivative and never negative: Poisson's over D, and where the
 // count is above its mean what the falling 1/D adds to that.
 struct NegativeBinomial {
-  static constexpr bool kPoisson = false, kDispersed = true, kWhole = false;
+  static constexpr bool kDispersed = true;
 
   // What both kinds of terms need; what the rounding of D took from a small phi mean is added to the logarithm again.
   template <bool WithLoss, int U>
@@ -145,12 +141,7 @@ struct NegativeBinomial {
 
   template <class Link, bool WithLoss, int U>
   LOG1PNMF_INLINE static void count_terms(const double* y, const EntriesAt<U>& at, CountTerms<U>& terms) {
-    if constexpr (WithLoss) log_and_reciprocal<U>(at.em, terms.loss, terms.inverse);
-    else {
-      LOG1PNMF_EACH terms.loss[u] = Vec{};
-      LOG1PNMF_EACH terms.inverse[u] = at.em[u];
-      reciprocals<U>(terms.inverse);
-    }
+    log_and_inverse<WithLoss, U>(at.em, terms);
     LOG1PNMF_EACH {
       const Vec count = load(y + u * kLanes), pull = count * Link::relative_slope(terms.inverse[u]), ratio = at.ratio[u];
       const Vec push = Link::kLinear ? at.t[u] : at.t[u] * at.em[u] + at.t[u];

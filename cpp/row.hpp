@@ -14,7 +14,7 @@ template <class Link, class Noise>
 class RowEvaluator : RowMeans {
  public:
   RowEvaluator(const HalfStep& h, const Design& design)
-      : RowMeans(h, design, h.model.exact_zeros ? Noise::kDispersed : !kSparseIsExact || Noise::kWhole, !Noise::kWhole), sums_(K_),
+      : RowMeans(h, design, h.model.exact_zeros ? Noise::kDispersed : !kSparseIsExact), sums_(K_),
         y_(h.model.exact_zeros ? design.padded + block_ : block_), residual_(block_), weight_(block_),
         slope_(h.model.exact_zeros ? std::max(kept_, design.padded) : kept_), counts_em_(h.model.exact_zeros ? block_ : 0),
         middle_(h.model.exact_zeros ? design.padded / kStretch + block_ / kStretch : 0), bend_gradient_(K_), zeros_(h, design) {}
@@ -22,7 +22,7 @@ class RowEvaluator : RowMeans {
   void start_row(const Row& row) {
     RowBlocks::start_row(row);
     has_em_ = false;
-    dense_ = is_exact() && (Noise::kWhole || is_dense(h_.rows, row.number));
+    dense_ = is_exact() && is_dense(h_.rows, row.number);
     if (dense_) lay_out_counts();
     zeros_.combine(row.number, !kSparseIsExact);
   }
@@ -32,7 +32,7 @@ class RowEvaluator : RowMeans {
 
   // See RowMeans.
   void sum_means(const double* b, double* to) {
-    if constexpr (Noise::kPoisson && !kSparseIsExact) RowMeans::sum<Link>(b, to);
+    if constexpr (!Noise::kDispersed && !kSparseIsExact) RowMeans::sum<Link>(b, to);
   }
 
   // Of the counts, at the last evaluation: the smallest, and with dispersions that of 1 / (1 + phi mean).
@@ -83,21 +83,20 @@ class RowEvaluator : RowMeans {
     if (L != Level::loss) sums_.reset(L == Level::hessian);
     if (keeps_em_) std::copy_n(b, K_, static_cast<double*>(evaluated_at_));
     has_em_ = keeps_em_ && (is_exact() || keeps_);
-    if constexpr (Noise::kWhole && Link::kLinear) apart_ = zeros_.linear_at(b) > kApart;
   }
   std::int64_t columns_to_visit() const { return is_exact() ? round_up(design_.columns, kStep) : 0; }
   int block() const { return block_; }
   template <Level L, bool WithLoss>
   void visit(std::int64_t from) {
     if constexpr (!kSparseIsExact) {
-      if (Noise::kWhole || dense_) exact<L, WithLoss, true>(from);
-      else if constexpr (!Noise::kWhole) exact<L, WithLoss, false>(from);
+      if (dense_) exact<L, WithLoss, true>(from);
+      else exact<L, WithLoss, false>(from);
     }
   }
   template <Level L, bool WithLoss>
   double end(double* g, double* H) {
     if (!is_exact()) sparse<L, WithLoss>();
-    else if constexpr (!kSparseIsExact && !Noise::kWhole) {
+    else if constexpr (!kSparseIsExact) {
       if (!dense_) counts<L, WithLoss, false>();
     }
     if (L == Level::hessian && design_.stretches.any() && !dense_) sums_.add_stretches(design_.stretches, middle_);
@@ -110,7 +109,7 @@ class RowEvaluator : RowMeans {
 
  private:
   // With Poisson noise and the identity link the zero terms are linear, and their sum over all entries is exact.
-  static constexpr bool kSparseIsExact = Link::kLinear && Noise::kPoisson;
+  static constexpr bool kSparseIsExact = Link::kLinear && !Noise::kDispersed;
   bool is_exact() const { return !kSparseIsExact && h_.model.exact_zeros; }
 
   // What the quadratic form of the zero entries adds for the row as a whole.
@@ -119,7 +118,7 @@ class RowEvaluator : RowMeans {
     if constexpr (kSparseIsExact) {
       if (L != Level::loss)
         for (int k = 0; k < K_; ++k) g[k] += zeros_.linear()[k];
-      return apart_ ? row_.exposure * means_of_zeros(b) : zeros_.linear_at(b);
+      return zeros_.linear_at(b);
     } else {
       const double sum = zeros_.at(b);
       if (L != Level::loss) zeros_.add_gradient(g);
@@ -179,21 +178,6 @@ class RowEvaluator : RowMeans {
       }
       sums_.add_gradient(X, block_, padded, residual_);
     }
-  }
-
-  // At the identity link, without the row's exposure.
-  double means_of_zeros(const double* b) const {
-    double sum = 0.0;
-    std::int64_t next = 0;
-    for (std::int64_t j = 0; j < h_.rows.n_columns; ++j) {
-      const double* x = design_.packed + j * design_.streams;
-      if (next < row_.count && row_.indices[next] == j) ++next;
-      else {
-        const double t = (design_.exposure >= 0 ? x[design_.exposure] : 1.0) * (h_.rows.batches.any() ? effect_of(j) : 1.0);
-        sum += t * std::inner_product(x, x + K_, b, 0.0);
-      }
-    }
-    return sum;
   }
 
   static bool holds(Vec shrink, Vec growth) { return Noise::template curvature_holds<Link>(largest_lane(shrink), largest_lane(growth)); }
@@ -295,7 +279,7 @@ class RowEvaluator : RowMeans {
     linear_predictor<U>(X, block_, e, b, at.eta);
     LOG1PNMF_EACH at.eta[u] = Link::clamp_eta(at.eta[u]);
     Link::template mean_part<U>(at.eta, at.em);
-    if constexpr (Noise::kPoisson) LOG1PNMF_EACH store(em_here_ + e + u * kLanes, at.em[u]), store(eta_here_ + e + u * kLanes, at.eta[u]);
+    if constexpr (!Noise::kDispersed) LOG1PNMF_EACH store(em_here_ + e + u * kLanes, at.em[u]), store(eta_here_ + e + u * kLanes, at.eta[u]);
     belongings<false, Noise::kDispersed, U>(X, block_, e, at);
     quadratics<Link, Noise::kDispersed, U>(X, e, at);
     ZeroTerms<U> z;
@@ -316,7 +300,7 @@ class RowEvaluator : RowMeans {
   LOG1PNMF_INLINE void terms(const double* X, int e, double* slope, Vec* loss) {
     EntriesAt<U> at;
     LOG1PNMF_EACH at.em[u] = load(em_here_ + e + u * kLanes);
-    if constexpr (Noise::kWhole || Noise::kDispersed || Zeros) belongings<false, Noise::kDispersed, U>(X, block_, e, at);
+    if constexpr (Noise::kDispersed || Zeros) belongings<false, Noise::kDispersed, U>(X, block_, e, at);
     CountTerms<U> c;
     Noise::template disperse<WithLoss, U>(at);
     Noise::template count_terms<Link, WithLoss, U>(y_ + e, at, c);
@@ -329,12 +313,10 @@ class RowEvaluator : RowMeans {
       less_quadratic<Link, Noise::kDispersed, U>(at, z);
       if constexpr (Noise::kDispersed) note_bend<U>(at);
       LOG1PNMF_EACH {
-        c.loss[u] += Noise::kWhole ? z.loss[u] - at.t[u] * at.em[u] : z.loss[u];
+        c.loss[u] += z.loss[u];
         c.residual[u] += z.residual[u];
         c.weight[u] += z.weight[u];
       }
-    } else if constexpr (Noise::kWhole) {   // the zero entries' form is exact and adds the mean
-      if (!apart_) LOG1PNMF_EACH c.loss[u] -= at.t[u] * at.em[u];
     }
     LOG1PNMF_EACH {
       const int to = e + u * kLanes;
@@ -389,9 +371,9 @@ class RowEvaluator : RowMeans {
     if (Dense || has_em_) LOG1PNMF_EACH store(em_here_ + e + u * kLanes, at.em[u]);
     LOG1PNMF_EACH {
       const int to = e + u * kLanes;
-      if constexpr (WithLoss && !Noise::kWhole) loss[u] += z.loss[u];
+      if constexpr (WithLoss) loss[u] += z.loss[u];
       if constexpr (L != Level::loss) store(residual_ + to, z.residual[u]);
-      if constexpr (L == Level::hessian && (Dense || !Noise::kPoisson)) store(weight_ + to, z.weight[u]);
+      if constexpr (L == Level::hessian && (Dense || Noise::kDispersed)) store(weight_ + to, z.weight[u]);
     }
   }
 
@@ -405,7 +387,7 @@ class RowEvaluator : RowMeans {
   template <bool Dense>
   void add_stretches(const double* X, std::int64_t from, int padded) {
     const double* middle = middle_ + from / kStretch;
-    const double* weight = Noise::kPoisson && !Dense ? residual_ : weight_;   // where these are the same
+    const double* weight = !Noise::kDispersed && !Dense ? residual_ : weight_;   // where these are the same
     for (int e = 0, end = 0; e < padded; e = end) {
       const auto is_even = [&](int at) { return (Link::kLinear && !Dense) || middle[at / kStretch] > 0.0; };   // identity: zeros have no weight
       const bool even = is_even(e);
@@ -444,7 +426,7 @@ class RowEvaluator : RowMeans {
       const int to = e + u * kLanes;
       if constexpr (WithLoss) {
         c.loss[u] += y[u] * impossible(at.em[u]);
-        loss[u] += !Noise::kWhole ? c.loss[u] : y[u] > 0.0 ? c.loss[u] : at.t[u] * load(em_here_ + to);
+        loss[u] += c.loss[u];
       }
       if constexpr (L != Level::loss) store(residual_ + to, load(residual_ + to) + c.residual[u]);
       if constexpr (L == Level::hessian) {
@@ -468,7 +450,6 @@ class RowEvaluator : RowMeans {
 
   static constexpr double kMostBend = 0.7;
   static constexpr double kLeastBend = 1e-12, kMostWholeBend = 1e10;   // of that of all entries: less may be rounding, more makes sums unreliable
-  static constexpr double kApart = 1e9;   // means of a row whose rounding errors would show
 
   Accumulator sums_;
   Buffer y_, residual_, weight_, slope_;   // slope: em' / em of counts
@@ -485,7 +466,6 @@ class RowEvaluator : RowMeans {
   Vec least_ratio_ = Vec{};
   Vec steep_ = Vec{}, bend_ = Vec{};   // of the visited entries, see beyond_bend
   double whole_bend_ = 0.0, unvisited_bend_ = 0.0, unvisited_steep_ = 0.0;   // at the last evaluation
-  bool apart_ = false;           // identity: whether the zeros' means are summed one by one, not as all less the counts'
 };
 
 }  // namespace log1pnmf::LOG1PNMF_ISA

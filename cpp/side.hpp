@@ -34,7 +34,6 @@ log1pnmf::Link link_named(const std::string& name) {
 
 log1pnmf::Noise noise_named(const std::string& name) {
   if (name == "poisson") return log1pnmf::Noise::poisson;
-  if (name == "large_poisson") return log1pnmf::Noise::large_poisson;
   if (name == "negative binomial") return log1pnmf::Noise::negative_binomial;
   throw std::invalid_argument("unknown noise");
 }

@@ -274,36 +274,4 @@ LOG1PNMF_INLINE void log_and_reciprocal(const Vec* x, Vec* log, Vec* reciprocal)
   LOG1PNMF_EACH log[u] = exponent[u] * 6.93147180369123816490e-01 + (s[u] * 2.0 + p[u]);
 }
 
-// What a count y > 0 costs at its mean, mean - y - y log(mean / y) >= 0, and 1/em, sharing one division. Written with
-// s = (mean - y) / (mean + y), so that nothing large cancels where they are close. Powers of two bring them close first.
-// Both below kFloor (padding) cost nothing.
-template <int U>
-LOG1PNMF_INLINE void deviance_and_reciprocal(const Vec* y, const Vec* em, const Vec* mean, Vec* deviance, Vec* reciprocal) {
-  constexpr std::int64_t kOne = 0x3ff0000000000000, kExponent = 0x7ff0000000000000, kTwo52 = 0x4330000000000000;
-  constexpr double kFloor = 1e-250;
-  constexpr double kP[] = {0.15281572848259449621, 0.18184697986234472626, 0.22222181128568531323,
-                           0.28571428849862005474, 0.39999999999293875408, 0.66666666666666958592};
-  typedef std::uint64_t VecU __attribute__((vector_size(8 * LOG1PNMF_LANES)));
-  Vec a[U], count[U], near[U], power[U], sum[U], inverse[U], s[U], z[U], p[U];
-  VecU shift[U];
-  LOG1PNMF_EACH a[u] = vmax(mean[u], splat(kFloor));
-  LOG1PNMF_EACH count[u] = vmax(y[u], splat(kFloor));
-  // the difference of the bits is about that of the logarithms; 2048 keeps it positive, as the shift is logical
-  LOG1PNMF_EACH shift[u] = ((VecU)a[u] - (VecU)count[u] + ((std::uint64_t{1} << 63) + (std::uint64_t{1} << 51))) >> 52;
-  LOG1PNMF_EACH power[u] = (Vec)(shift[u] | (std::uint64_t)kTwo52) - (4503599627370496.0 + 2048.0);
-  LOG1PNMF_EACH near[u] = (Vec)((VecU)count[u] + ((shift[u] - 2048) << 52));   // count * 2^power
-  LOG1PNMF_EACH shift[u] = ((VecU)near[u] & (std::uint64_t)kExponent) - (std::uint64_t)kOne;
-  LOG1PNMF_EACH sum[u] = (Vec)((VecU)a[u] - shift[u]) + (Vec)((VecU)near[u] - shift[u]);   // of the size of 1
-  LOG1PNMF_EACH inverse[u] = em[u] * sum[u];
-  reciprocals<U>(inverse);
-  LOG1PNMF_EACH reciprocal[u] = inverse[u] * sum[u];
-  LOG1PNMF_EACH s[u] = ((Vec)((VecU)a[u] - shift[u]) - (Vec)((VecU)near[u] - shift[u])) * (inverse[u] * em[u]);
-  LOG1PNMF_EACH z[u] = s[u] * s[u];
-  LOG1PNMF_EACH p[u] = splat(0.15137730825316933096);
-#pragma GCC unroll 6
-  for (int i = 0; i < 6; ++i) LOG1PNMF_EACH p[u] = p[u] * z[u] + kP[i];
-  LOG1PNMF_EACH deviance[u] = s[u] * (a[u] - near[u]) - count[u] * ((s[u] * z[u]) * p[u]);
-  LOG1PNMF_EACH deviance[u] += (near[u] - count[u]) * (1.0 + 2.0 * s[u]) - count[u] * (power[u] * 0.69314718055994530942);
-}
-
 }  // namespace log1pnmf::LOG1PNMF_ISA

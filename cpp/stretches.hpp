@@ -64,7 +64,7 @@ constexpr std::int64_t kDense = 3;
 inline bool is_dense(const Rows& rows, std::int64_t i) { return kDense * (rows.indptr[i + 1] - rows.indptr[i]) >= rows.n_columns; }
 // Whether columns are sorted: rows take Newton steps in exact form, and not all of them are dense.
 inline bool sorts_columns(const HalfStep& h) {
-  if (!h.model.exact_zeros || h.task != Task::newton || h.model.link == Link::identity || h.model.noise == Noise::large_poisson) return false;
+  if (!h.model.exact_zeros || h.task != Task::newton || h.model.link == Link::identity) return false;
   for (std::int64_t i = 0; i < h.rows.n_rows; ++i)
     if (!is_dense(h.rows, i)) return true;
   return false;
