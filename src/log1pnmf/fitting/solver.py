@@ -205,16 +205,10 @@ def with_exposure(problem: Problem, **changed: Any) -> Problem:
     return replace(problem, zeros=zeros.with_exposure(rest))
 
 
-def further(to: Array | None, since: Array | None, beta: float, engine: Engine | None = None) -> Array | None:
-    """Extrapolate effects on the scale of their logarithms, where their levels are sums.
-
-    An engine may know a quicker way.
-    """
+def further(to: Array | None, since: Array | None, beta: float) -> Array | None:
+    """Extrapolate effects on the scale of their logarithms, where their levels are sums."""
     if to is None or since is None:
         return to
-    near = None if engine is None else engine.further_effects(to, since, beta)
-    if near is not None:
-        return near
     found = to / since
     found -= 1.0
     if np.abs(found).max(initial=0.0) > NEARLY_ONE:
@@ -552,7 +546,7 @@ class _Moves:
         return Point(
             self.constraint.loadings.clip(loadings),
             self.constraint.factors.clip(factors),
-            further(new.effects, old.effects, beta, self.engine),
+            further(new.effects, old.effects, beta),
         )
 
     def between(self, old: Point, new: Point) -> Point:
