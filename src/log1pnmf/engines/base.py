@@ -147,7 +147,3 @@ class Engine:
     def next_effects(self, sums: Array) -> Array | None:
         """Take a Newton step of the effects of batches, from `batch_sums`; None where one is not enough."""
         return None
-
-    def further_effects(self, to: Array, since: Array, beta: float) -> Array | None:
-        """Return ``to * (to / since) ** beta`` where the engine has a quick way for it; None otherwise."""
-        return None

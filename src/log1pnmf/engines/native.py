@@ -18,8 +18,6 @@ from log1pnmf._core import (
     add_statistics,
     after_fork,
     collect_zeros,
-    effects_step,
-    further_effects,
     max_threads,
     mean_sums,
     run,
@@ -30,8 +28,8 @@ from log1pnmf._core import (
     zero_errors,
 )
 from log1pnmf.counts.compress import Pattern
-from log1pnmf.counts.counts import Counts
-from log1pnmf.model.batches import LARGEST_EFFECT, Batches
+from log1pnmf.model.batch_effects import newton_effects
+from log1pnmf.model.batches import Batches
 from log1pnmf.model.constraint import NON_NEGATIVE, Bounds
 from log1pnmf.model.dispersion import FEWEST_SAMPLES, N_BINS, MeanSpectrum
 from log1pnmf.model.noise import NegativeBinomial
@@ -69,33 +67,9 @@ def effective_threads(n_jobs: int | None) -> int:
     return min(int(n_jobs), max(64, 4 * (os.cpu_count() or 1)))
 
 
-# ---------- effects of batches in the compiled core: a Newton step, and extrapolation
+# ---------- the half-step in C++ (cpp/)
 
 Array = NDArray[np.float64]
-
-LEVEL_ERROR, LONGEST_STEP = 1e-9, 0.3
-"""Effects whose levels are off, or that are far from their optimum, need more than one Newton step."""
-
-
-def newton_step(kernel: str, batches: Batches, counts: Counts, sums: Array) -> Array | None:
-    """Take a Newton step of the effects for given sums of means; None where one is not enough."""
-    effects, n = batches.effects, batches.n_batches
-    sums_and_effects = batches.totals(counts), sums, effects, batches.logs
-    given = *sums_and_effects, batches.feature_weights(counts), batches.strength
-    after: Array = np.empty(effects.shape)
-    out = matrix, right, _, found = np.empty((n, n)), np.empty(n), after, np.empty(2)
-    effects_step(kernel, *given, np.empty(0), *out)
-    if not found[0] <= LEVEL_ERROR:
-        return None
-    z = np.asarray(np.linalg.lstsq(matrix, right, rcond=1e-12)[0], dtype=np.float64)
-    effects_step(kernel, *given, z, *out)
-    longest, change = found
-    if not longest <= LONGEST_STEP or max(after.max(), 1.0 / after.min()) > LARGEST_EFFECT:
-        return None
-    return after if change < 0.0 else effects
-
-
-# ---------- the half-step in C++ (cpp/)
 
 MOST_SIDES = 4
 """Sides that an engine keeps ready for the compiled core."""
@@ -246,12 +220,7 @@ class NativeEngine(Engine):
 
     def next_effects(self, sums: Array) -> Array | None:
         """See `Engine.next_effects`."""
-        return newton_step(self.kernel, self._batches, self.problem.counts, sums)
-
-    def further_effects(self, to: Array, since: Array, beta: float) -> Array | None:
-        """See `Engine.further_effects`; None where the effects have changed much."""
-        found: Array = np.empty(to.shape)
-        return found if further_effects(self.kernel, to, since, beta, LARGEST_EFFECT, found) else None
+        return newton_effects(self._batches, self.problem.counts, sums)
 
     @property
     def _batches(self) -> Batches:

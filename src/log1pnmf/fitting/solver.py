@@ -169,11 +169,8 @@ def with_exposure(problem: Problem, **changed: Any) -> Problem:
     return replace(problem, zeros=zeros.with_exposure(rest))
 
 
-def further(to: Array, since: Array, beta: float, engine: Engine) -> Array:
+def further(to: Array, since: Array, beta: float) -> Array:
     """Extrapolate effects on the scale of their logarithms, where their levels are sums."""
-    near = engine.further_effects(to, since, beta)
-    if near is not None:
-        return near
     found = to / since
     found -= 1.0
     if np.abs(found).max(initial=0.0) > NEARLY_ONE:
@@ -496,7 +493,7 @@ class _Moves:
         factors = extrapolated(plain.factors, previous.factors, beta, LEAST_KEPT)
         effects, bounds = plain.effects, self.constraint
         if effects is not None and previous.effects is not None:
-            effects = further(effects, previous.effects, beta, self.engine)
+            effects = further(effects, previous.effects, beta)
         point = Point(bounds.loadings.clip(loadings), bounds.factors.clip(factors), effects)
         if by_two:
             return point, plain, plain, beta

@@ -33,6 +33,9 @@ MOST_STEPS, LONGEST_STEP, PRECISION = 20, 1.0, 1e-6
 FEW_STEPS, ROUGHLY = 4, 1e-3
 """Where every step computes all entries."""
 
+LEVEL_ERROR, SHORT_STEP = 1e-9, 0.3
+"""Effects whose levels are off, or that are far from their optimum, need more than one Newton step."""
+
 
 def renewed_effects(
     model: Problem,
@@ -80,6 +83,25 @@ def renewed_effects(
         how = (FEW_STEPS, ROUGHLY) if n_steps is None else (n_steps, PRECISION)
         new, gain = _minimised(expand, before, weights, *how)
     return (replace(batches, effects=np.exp(new)), gain) if gain > 0.0 else (batches, 0.0)
+
+
+def newton_effects(batches: Batches, counts: Counts, sums: Array) -> Array | None:
+    """Return the effects after one Newton step, for Poisson noise; None where one is not enough."""
+    effects, logs, weights = batches.effects, batches.logs, batches.feature_weights(counts)
+    levels = np.abs(logs.sum(axis=0)).max(initial=0.0), np.abs(logs @ weights).max(initial=0.0)
+    if not max(levels) <= LEVEL_ERROR:
+        return None
+    bend, seen = (sums + batches.strength) * effects, batches.totals(counts) + batches.strength
+    step = _newton(bend - seen, bend, weights)
+    if not max(step.max(initial=0.0), -step.min(initial=0.0)) <= SHORT_STEP:
+        return None
+    growth = np.expm1(step)
+    change = np.vdot(bend, growth) - np.vdot(seen, step)
+    growth += 1.0
+    growth *= effects
+    if max(growth.max(initial=0.0), 1.0 / growth.min(initial=1.0)) > LARGEST_EFFECT:
+        return None
+    return growth if change < 0.0 else effects
 
 
 def first_effects(batches: Batches, counts: Counts, sizes: Array) -> Batches:
